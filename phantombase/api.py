@@ -106,7 +106,7 @@ def schedule(
     the table's storage: a file in the table, which only phantombase's own writers know, and on an object store the
     lock that Hudi's StorageBasedLockProvider holds. `compact` executes the request. `storage_options`: see `read`.
     """
-    opened = _opened(table, storage_options)
+    opened = _opened(table, storage_options, reading=False)
     return schedule_compaction(opened, table_lock(opened.storage, lock), options or PLAN_NOW)
 
 
@@ -138,5 +138,7 @@ def compact(
     )
 
 
-def _opened(table: Table | str | os.PathLike[str], storage_options: Mapping[str, str] | None) -> Table:
-    return table if isinstance(table, Table) else Table.open(os.fspath(table), storage_options)
+def _opened(
+    table: Table | str | os.PathLike[str], storage_options: Mapping[str, str] | None, *, reading: bool = True
+) -> Table:
+    return table if isinstance(table, Table) else Table.open(os.fspath(table), storage_options, reading=reading)

@@ -85,7 +85,7 @@ class SourceOptions:
 
     def open(self) -> Table:
         """The table as it stands now."""
-        return Table.open(self.path, self.storage).with_clock(ClockOptions(timezone=self.timezone))
+        return Table.open(self.path, self.storage, reading=True).with_clock(ClockOptions(timezone=self.timezone))
 
     def of_table(self) -> SourceOptions:
         """The same for the table as a whole: its columns are those of every window."""

@@ -120,7 +120,7 @@ def preflight(table: Table, instants: Sequence[str]) -> dict[str, PhantombaseErr
         for instant, plan in plans.items():
             with _noted(refused, instant):
                 inputs = planned_inputs(table, view, plan, instant, rules)
-                check = partial(check_slice, table.storage, rules=rules, into_log=plan.merges_logs)
+                check = partial(check_slice, table.storage, rules=rules)
                 list(pool.map(check, (one.slice for one in inputs)))
     return refused
 

@@ -38,7 +38,7 @@ from phantombase.timeline.merge.log_fold import Winners
 from phantombase.timeline.merge.slice_merge import SliceMerge
 from phantombase.timeline.merge.slice_rules import SliceRules
 from phantombase.timeline.merge.spill import LogSpill
-from phantombase.timeline.read.slice_log import LogCounts, count_blocks, no_log_compaction, read_logs
+from phantombase.timeline.read.slice_log import LogCounts, count_blocks, read_logs
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.staged_file import staged_output
 from phantombase.timeline.view.log_blocks import slice_blocks
@@ -88,8 +88,6 @@ def stage_log(
     Keys and rows in the ledger are those of the new file. LedgerError: the file read back is not what was written.
     """
     selection = select_blocks(slice_blocks(storage, slice_), rules.visibility)
-    if partial := next((b for b in selection.blocks if b.is_partial), None):
-        raise no_log_compaction(partial)
     parquet = all(b.kind is not BlockKind.AVRO_DATA for b in selection.blocks)
     head = _Head(
         instant=instant,

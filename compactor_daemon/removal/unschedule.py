@@ -88,7 +88,7 @@ def unschedule(
     options = options or AttemptOptions()
     if is_unreadable(table, instant):
         return _unschedule_unread(table, instant, lock, options, dry_run)
-    deletes = cache(partial(may_delete, table.storage))
+    deletes = cache(partial(may_delete, table.storage, table.config.merge_settings.marker))
     for _ in range(_TRIES):
         table = table.reload()
         view = consistent(partial(_view, table, instant))

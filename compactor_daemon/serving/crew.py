@@ -35,6 +35,7 @@ class DaemonCrew:
 
     def about(self, table: Table) -> Row:
         """The names of `compactor-daemon status --json`."""
+        table = table.with_clock(self._settings.clock)
         claimed = self._claimed(table)
         seen = consistent(lambda: look_at_table(table.still(), claimed, recent=_RECENT))
         clock = Clock(clock_ms(), table.now())
@@ -57,7 +58,7 @@ class DaemonCrew:
         }
         if self._session is not None:
             for path in self._daemon.paths:
-                table = Table.open(path, self._settings.storage_options)
+                table = Table.open(path, self._settings.storage_options).with_clock(self._settings.clock)
                 row["claims"] += claim_rows(path, self._held(table), Clock(clock_ms(), table.now()))
         return row
 

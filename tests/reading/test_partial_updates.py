@@ -14,7 +14,6 @@ import pytest
 from typer.testing import CliRunner
 
 from phantombase.compactor_daemon.cli.main import app
-from phantombase.timeline.errors import UnsupportedError
 from phantombase.timeline.filter.bind import bound
 from phantombase.timeline.filter.evaluate import matching
 from phantombase.timeline.filter.parse import parse_filter
@@ -22,8 +21,7 @@ from phantombase.timeline.merge.slice_rules import SliceRules
 from phantombase.timeline.planning.options import ScheduleOptions
 from phantombase.timeline.planning.universal import Picking
 from phantombase.timeline.read import data_skipping
-from phantombase.timeline.read.slice_log import check_slice
-from phantombase.timeline.read.table_read import Query, ReadOptions, plan_read, read_table
+from phantombase.timeline.read.table_read import Query, ReadOptions, read_table
 from phantombase.timeline.table.table import Table
 from tests.planning.test_schedule_refusals import schedule
 from tests.support.compare_rows import assert_same_rows
@@ -82,15 +80,17 @@ def test_a_filter_sees_rows_put_together(tmp_path: Path, monkeypatch: pytest.Mon
         assert_same_rows(read_table(table, ReadOptions(filter=text)), wanted)
 
 
-def test_log_compactions_are_refused(tmp_path: Path) -> None:
-    """Before anything is requested: a log compaction would write whole rows."""
-    table, _ = unpacked(tmp_path)
+def test_a_log_compaction_keeps_them(tmp_path: Path) -> None:
+    """It copies the blocks, which stay partial: readers put together the same rows."""
+    table, hudis = unpacked(tmp_path)
+    path = table.storage.base_path
     options = ScheduleOptions(picking=Picking.UNIVERSAL, compaction_trigger=2, max_size_amplification=10_000)
-    done = schedule(Path(table.storage.base_path), options)
-    assert done.requested == ()
-    assert "log compactions of partial-update log blocks are not supported" in done.why
-    scan = plan_read(table, ReadOptions())
-    for slice_ in scan.slices:
-        check_slice(table.storage, slice_, scan.rules)
-        with pytest.raises(UnsupportedError, match="log compactions of partial-update"):
-            check_slice(table.storage, slice_, scan.rules, into_log=True)
+    done = schedule(Path(path), options)
+    assert {one.plan.action for one in done.requested} == {"logcompaction"}
+    ran = CliRunner().invoke(app, ["compact", path, "--executor", "local"])
+    assert ran.exit_code == 0, ran.output
+    assert_same_rows(read_table(table), pq.read_table(hudis / "snapshot.parquet"))
+    for command in (["schedule", path, "--sole-writer"], ["compact", path, "--executor", "local"]):
+        done_ = CliRunner().invoke(app, command)
+        assert done_.exit_code == 0, done_.output
+    assert_same_rows(read_table(table), pq.read_table(hudis / "snapshot.parquet"))

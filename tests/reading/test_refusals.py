@@ -125,13 +125,13 @@ def evolves_on_read(path: Path) -> None:
 
 DMS_PAYLOAD = set_property("hoodie.compaction.payload.class", "org.apache.hudi.common.model.AWSDmsAvroPayload")
 UNKNOWN_INDEX = set_property("hoodie.table.metadata.partitions", "files,vector_index")
-PARTIAL_UPDATES = set_property("hoodie.table.partial.update.mode", "IGNORE_DEFAULTS")
+PARTIAL_UPDATES = set_property("hoodie.table.partial.update.mode", "KEEP_VALUES")
 
 REFUSED = [
     ("v9_pending", no_table, NotATableError, "not a Hudi table"),
     ("v9_pending", set_property("hoodie.table.type", "COPY_ON_WRITE"), UnsupportedError, "COPY_ON_WRITE"),
     ("v9_pending", set_property("hoodie.table.version", "5"), UnsupportedError, "table version"),
-    ("v9_pending", set_property("hoodie.table.version", "10"), UnsupportedError, "table version"),
+    ("v9_pending", set_property("hoodie.table.version", "10"), UnsupportedError, "hoodie.write.table.version=9"),
     ("v6_pending", set_property("hoodie.table.base.file.format", "ORC"), UnsupportedError, "ORC"),
     (
         "v6_pending",
@@ -142,9 +142,9 @@ REFUSED = [
     ("v9_pending", set_property("hoodie.record.merge.mode", "CUSTOM"), UnsupportedError, "CUSTOM"),
     (
         "v9_pending",
-        set_property("hoodie.table.partial.update.mode", "IGNORE_DEFAULTS"),
+        set_property("hoodie.table.partial.update.mode", "KEEP_VALUES"),
         UnsupportedError,
-        "IGNORE_DEFAULTS",
+        "KEEP_VALUES",
     ),
     ("v9_pending", set_property("hoodie.table.cdc.enabled", "true"), UnsupportedError, "cdc"),
     ("v9_pending", consistent_hashing, UnsupportedError, "consistent-hashing"),

@@ -15,7 +15,22 @@ from urllib.request import Request, urlopen
 
 import pytest
 
+from phantombase.compactor_daemon.claims.claims import table_id
+from phantombase.compactor_daemon.claims.zookeeper_claims import ZooKeeperClaims
+from phantombase.compactor_daemon.daemon.dispatch import Order
+from phantombase.compactor_daemon.daemon.table_on_storage import Settings
+from phantombase.compactor_daemon.options import AttemptOptions
+from phantombase.compactor_daemon.serving.crew import DaemonCrew
+from phantombase.compactor_daemon.state.failures import RetryOptions
+from phantombase.compactor_daemon.zookeeper.session import ZooKeeperOptions, zookeeper_session
+from phantombase.timeline.dashboard.people_app import PeopleApp
+from phantombase.timeline.parquet.output_options import OutputOptions
+from phantombase.timeline.service.app import ServiceApp
+from phantombase.timeline.service.served_tables import ServedTables
+from phantombase.timeline.table.table import Table
 from tests.support.golden_tables import unzip_golden
+from tests.support.service_client import ServiceClient
+from tests.support.zookeeper_server import ZooKeeper
 
 TOKEN = "a token of twenty-seven bytes"
 
@@ -58,6 +73,45 @@ def test_pages_show_the_daemon_and_its_work(tmp_path: Path) -> None:
             process.send_signal(signal.SIGTERM)
             _, errors = process.communicate(timeout=60)
     assert process.returncode == 0, "".join(read) + errors
+
+
+class AtWork:
+    """A daemon as far as the pages ask it."""
+
+    lanes = ()
+    at_work = ()
+
+    def __init__(self, *paths: str) -> None:
+        self.paths = paths
+
+
+def test_pages_show_the_claims_of_a_fleet(tmp_path: Path, zookeeper: ZooKeeper) -> None:
+    """Who holds them; and when ZooKeeper is gone, that this is unknown."""
+    path = unzip_golden("v9_pending", tmp_path)
+    table = Table.open(str(path))
+    (instant,) = [i.requested_time for i in table.load_timeline().pending_compactions]
+    options = ZooKeeperOptions(hosts=f"{zookeeper.hosts}/pages", call_timeout_s=5.0)
+    daemon: Any = AtWork(str(path))
+    with zookeeper_session(options) as session:
+        held = ZooKeeperClaims(session, table_id(table.storage), "daemon-7").take(instant)
+        assert held is not None
+        rest = {"attempt": AttemptOptions(), "retry": RetryOptions(), "order": next(iter(Order))}
+        settings: Any = Settings(who="me", output=OutputOptions(), **rest)  # type: ignore[arg-type]
+        crew = DaemonCrew(daemon, settings, session)
+        (pending,) = crew.about(table)["pending"]
+        assert (pending["state"], pending["work"]["holder"]) == ("running", "daemon-7")
+        fleet = crew.fleet()
+        assert fleet["zookeeper"] is True
+        assert [(c["instant"], c["holder"]) for c in fleet["claims"]] == [(instant, "daemon-7")]
+        tables = ServedTables([str(path)])
+        client = ServiceClient(ServiceApp(tables, 1 << 20, pages=PeopleApp(tables, 60, crew)), ServiceClient.of().loop)
+        assert "daemon-7" in client.ask("/t/pending").text
+        assert "daemon-7" in client.ask("/fleet").text
+        held.release()
+        assert crew.about(table)["pending"][0]["state"] == "waiting"
+    known = crew.about(table)
+    assert (known["claims"], known["pending"][0]["state"]) == ("unknown", "unknown")
+    assert client.ask("/fleet").status == 200
 
 
 def address_in(lines: Iterable[str], read: list[str]) -> str:

@@ -120,7 +120,11 @@ def simulated(monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
     monkeypatch.setattr(
         "phantombase.compactor_daemon.daemon.table_on_storage.open_storage", lambda path, options: stage.on.storage
     )
-    monkeypatch.setattr(Table, "open", staticmethod(lambda path, options=None: Table.on(stage.on.storage)))
+    monkeypatch.setattr(
+        Table,
+        "open",
+        staticmethod(lambda path, options=None, *, reading=False: Table.on(stage.on.storage, reading=reading)),
+    )
     monkeypatch.setattr(Process, "current", staticmethod(lambda: _process(stage.on)))
     monkeypatch.setattr(Process, "is_gone", lambda process: stage.on.hosts[process.pid].dead)
     monkeypatch.setattr(TableClock, "now", lambda _: _local(stage.on, stage.on.clock_ms()))

@@ -45,7 +45,10 @@ def log_totals(storage: Storage, blocks: Iterable[LogBlock], rules: SliceRules) 
                         deletes += count
                         continue
                     rows += count
-                    yield from decode_rows(block, source, schema, float_as_text=text, part_bytes=part_bytes)
+                    partial = block.is_partial  # its columns identify the rows: Hudi writes the meta columns
+                    yield from decode_rows(
+                        block, source, schema, float_as_text=text, part_bytes=part_bytes, partial=partial
+                    )
 
     identity = identity_sum(tables())
     return LogTotals(rows=rows, deletes=deletes, identity=identity)

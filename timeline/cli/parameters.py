@@ -25,7 +25,7 @@ class ListedBy(Enum):
 
     def open(self, path: str, timezone: str = CLOCK.timezone, storage_options: Given = None) -> Table:
         """The table, listed that way, with its instants in that zone."""
-        table = Table.open(path, storage_options).with_clock(ClockOptions(timezone=timezone))
+        table = Table.open(path, storage_options, reading=True).with_clock(ClockOptions(timezone=timezone))
         return table if self is ListedBy.STORAGE else replace(table, listing=MetadataListing())
 
 

@@ -107,7 +107,7 @@ def plan(
       timeline plan /data/trips 20261121091052663 --json | jq .recommended_executors
     """
     options = parse_pairs(storage_option)
-    emit(consistent(lambda: _plan(Table.open(path, options), instant)), json, render.plan)
+    emit(consistent(lambda: _plan(Table.open(path, options, reading=True), instant)), json, render.plan)
 
 
 def _plan(table: Table, time: str) -> Row:

@@ -2,5 +2,5 @@
 
 Each file parses and prints one kind. All differences between table versions are in `layout.Layout`.
 
-May import: arrow, avro, ground, storage.
+May import: arrow, avro, ground, payloads, storage.
 """

@@ -35,6 +35,13 @@ class MetadataEncoding(Enum):
     AVRO = "avro"
 
 
+_TOO_OLD = "Upgrade the table with Hudi (0.14+ for version 6, 1.x for 8 and 9)."
+_TOO_NEW = (
+    "Keep tables on version 9: hoodie.write.table.version=9 and hoodie.write.auto.upgrade=false in every Hudi writer. "
+    "This one needs Hudi, or a newer phantombase."
+)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
     """Names, folders, encodings and the slicing rule of one family of table versions.
@@ -64,7 +71,7 @@ class Layout:
             "unsupported table version",
             expected="6, 8 or 9",
             found=str(version),
-            todo="Upgrade the table with Hudi (0.14+ for version 6, 1.x for 8 and 9), or use a newer phantombase.",
+            todo=_TOO_NEW if version > max(LAYOUT_2.versions) else _TOO_OLD,
         )
 
     def parse(self, name: str) -> Instant | None:

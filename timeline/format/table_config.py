@@ -15,12 +15,20 @@ from typing import NoReturn
 import javaproperties
 
 from ..errors import MalformedError, MissingFileError, NotATableError, StorageError
+from ..payloads.merge_settings import PROPERTIES as PROPERTIES
+from ..payloads.merge_settings import MergeMode as MergeMode
+from ..payloads.merge_settings import MergeSettings, merge_settings
 from ..storage.contract import Storage
 from ..storage.folders import HOODIE, inside_table
 from .layout import Layout
-from .table_support import PROPERTIES as PROPERTIES
-from .table_support import MergeMode as MergeMode
-from .table_support import check_supported, key_generator_of, merge_mode_of
+from .table_support import (
+    COPY_ON_WRITE,
+    TABLE_TYPE,
+    check_changeable,
+    check_mergeable,
+    check_readable,
+    key_generator_of,
+)
 
 BACKUP = f"{HOODIE}/hoodie.properties.backup"
 
@@ -82,13 +90,26 @@ class TableConfig:
         head = "#Updated by phantombase\n#Equal settings give equal bytes, so no time stands here\n"
         return (head + javaproperties.dumps(dict(self.properties), timestamp=False, sort_keys=True)).encode()
 
-    def check_supported(self) -> None:
-        """UnsupportedError that names the first setting with which reading or compacting this table would go wrong.
+    def check_readable(self) -> None:
+        """UnsupportedError that names the first setting with which reading base files would go wrong."""
+        check_readable(self.properties, self.version)
+
+    def check_mergeable(self) -> None:
+        """UnsupportedError that names the first setting with which log files would be merged wrongly."""
+        check_mergeable(self.properties, self.version)
+
+    def check_changeable(self) -> None:
+        """UnsupportedError that names the first setting with which changing this table would go wrong.
 
         An active metadata table is not refused here: readers may ignore it, writers must check
         `metadata_partitions`.
         """
-        check_supported(self.properties, self.version)
+        check_changeable(self.properties, self.version)
+
+    @property
+    def has_logs(self) -> bool:
+        """False: COPY_ON_WRITE, so all rows are in base files."""
+        return (self.properties.get(TABLE_TYPE) or COPY_ON_WRITE).upper() != COPY_ON_WRITE
 
     def without_metadata_table(self) -> TableConfig:
         """The same settings with the metadata table switched off: readers then ignore its folder."""
@@ -141,9 +162,14 @@ class TableConfig:
         return self._list("hoodie.table.ordering.fields") or self._list("hoodie.table.precombine.field")
 
     @property
+    def merge_settings(self) -> MergeSettings:
+        """How records of one key are merged; UnsupportedError for custom rules."""
+        return merge_settings(self.properties, self.version)
+
+    @property
     def merge_mode(self) -> MergeMode:
         """Which of two records of one key wins; UnsupportedError for custom rules."""
-        return merge_mode_of(self.properties, self.version)
+        return self.merge_settings.mode
 
     @property
     def utc_timezone(self) -> bool:

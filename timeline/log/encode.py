@@ -151,9 +151,13 @@ def rollback_block(instant: str, target: str) -> bytes:
 def copied_block(block: LogBlock, content: pa.Buffer, *, instant: str, compacted: Sequence[str]) -> Parts:
     """A data or delete block, copied by a log compaction at `instant`: the same content, without record positions.
 
-    `compacted`: see `data_block`. The block's kind and schema are enough to decode the content.
+    `compacted`: see `data_block`. The block's kind and schema are enough to decode the content; rows that have only the
+    columns of this schema stay partial updates.
     """
-    return _block(block.kind, _headers(instant, block.header(HeaderKey.SCHEMA), compacted), [content])
+    headers = _headers(instant, block.header(HeaderKey.SCHEMA), compacted)
+    if block.is_partial:
+        headers[HeaderKey.IS_PARTIAL] = "true"
+    return _block(block.kind, headers, [content])
 
 
 def split_rows(rows: pa.Table, bytes_max: int) -> Iterator[pa.Table]:

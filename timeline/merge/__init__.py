@@ -2,5 +2,5 @@
 
 The way in is `slice_merge`; `rule` and `winner` hold Hudi's merge modes, `ledger` the equations that must hold.
 
-May import: arrow, avro, format, ground, log.
+May import: arrow, avro, format, ground, log, payloads.
 """

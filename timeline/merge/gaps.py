@@ -1,7 +1,9 @@
-"""Rows that lack some of the table's columns, as the blocks of partial updates hold them (pure, vectorised).
+"""Rows that lack some of the table's columns (pure, vectorised).
 
-The *shape* of a row says which columns it has: 0 for all of them, else the number of a set of columns. While log
-entries are folded, a column of their rows holds it.
+    blocks of partial updates    the *shape* of a row says which columns it has: 0 for all of them, else the number of
+                                 a set of columns; while log entries are folded, a column of their rows holds it
+    values that mean "not given" (`Unset`) null, or a text; a base row lacks columns, too: if it is newer than the logs,
+                                 the row that they make gives these
 
 A key's log entries are merged in log order, each with what came before it:
 
@@ -12,7 +14,8 @@ A key's log entries are merged in log order, each with what came before it:
 So a column of the merged row is that of the last leading entry that has it; if none has it, that of the first other
 one. *Leading*: not older than any entry before it. *Counted*: behind the last delete that took effect. Columns that
 no log entry has are the base row's. Source: Hudi 1.2.0, partialMerge of DefaultSparkRecordMerger and
-OverwriteWithLatestSparkRecordMerger, SparkRecordMergingUtils.mergePartialRecords; both were asked. Its readers end
+OverwriteWithLatestSparkRecordMerger, SparkRecordMergingUtils.mergePartialRecords; CommitTimePartialRecordMerger,
+EventTimePartialRecordMerger and PartialUpdateHandler for values that mean "not given"; all were asked. Its readers end
 where a key has no base row, and by commit time where the row stands behind a delete; these rules hold there too.
 """
 
@@ -20,22 +23,83 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from ..arrow.arrays import Flags, Indices
+from ..avro.schema import META_COLUMNS
 from ..errors import MalformedError
+from ..payloads.merge_settings import NotGiven
 
 SHAPE = "__shape"
 """The column of a row's shape, int32."""
 
 
+class Gaps(Protocol):
+    """Which columns the rows of a slice's logs lack. `stamped`: the last row gives these, even if it is older."""
+
+    @property
+    def stamped(self) -> frozenset[str]: ...
+
+    def held(self, out: pa.Schema) -> pa.Schema:
+        """The schema of the rows while they are folded."""
+
+    def present(self, rows: pa.Table, name: str) -> Flags:
+        """Which of the rows have a column."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Gaps:
+class Unset:
+    """Values that mean "not given"."""
+
+    values: NotGiven
+
+    @property
+    def among_logs(self) -> Unset | None:
+        """What rows of logs lack for each other."""
+        return self if self.values.among_logs else None
+
+    @property
+    def stamped(self) -> frozenset[str]:
+        """See `Gaps`."""
+        return frozenset(META_COLUMNS) if self.values.stamps else frozenset()
+
+    def held(self, out: pa.Schema) -> pa.Schema:
+        """See `Gaps`."""
+        return out
+
+    def lacking(self, rows: pa.Table) -> Lacking:
+        """What winning rows lack that were not put together."""
+        columns = {name: ~self.present(rows, name) for name in rows.column_names}
+        return Lacking(columns={name: lacks for name, lacks in columns.items() if lacks.any()}, schema=rows.schema)
+
+    def present(self, rows: pa.Table, name: str) -> Flags:
+        """See `Gaps`."""
+        values, text = rows.column(name), self.values.text
+        if text is None:
+            has = values.is_valid()
+        elif values.type == pa.string():
+            has = pc.fill_null(pc.not_equal(values, text), True)
+        elif values.type == pa.binary() and self.values.in_bytes:
+            has = pc.fill_null(pc.not_equal(values, text.encode()), True)
+        else:
+            return np.ones(rows.num_rows, np.bool_)
+        return np.asarray(has.to_numpy(), np.bool_)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shapes:
     """The shapes of the rows of one slice's logs; shape n has the columns `shapes[n - 1]`."""
 
     shapes: tuple[frozenset[str], ...]
+
+    @property
+    def stamped(self) -> frozenset[str]:
+        """See `Gaps`."""
+        return frozenset()
 
     def held(self, out: pa.Schema) -> pa.Schema:
         """The schema of folded rows: any column may be lacking, and the shape comes last."""
@@ -107,6 +171,27 @@ class Lacking:
             columns.append(both.take(pa.array(np.where(lacks[row], rows.num_rows + hit, row))))
         return _required(pa.Table.from_arrays(columns, schema=base.schema))
 
+    def late(self, unset: Unset, rows: pa.Table, row: Indices, base: pa.Table, hit: Indices) -> tuple[pa.Table, Flags]:
+        """The base rows with the numbers `hit`, and the columns they lack from older winners with the numbers `row`.
+
+        The flags: which of them the winners changed.
+        """
+        columns, changed = [], np.zeros(len(hit), np.bool_)
+        base = base.take(pa.array(hit))
+        for name in base.column_names:
+            given = ~unset.present(base, name) | (name in unset.stamped)
+            if name in self.columns:
+                given &= ~self.columns[name][row]
+            if given.any():
+                both = pa.chunked_array(
+                    [*base.column(name).chunks, *rows.column(name).chunks], base.schema.field(name).type
+                )
+                columns.append(both.take(pa.array(np.where(given, len(hit) + row, np.arange(len(hit))))))
+                changed |= given
+            else:
+                columns.append(base.column(name))
+        return pa.Table.from_arrays(columns, schema=base.schema), changed
+
     def inserted(self, rows: pa.Table) -> pa.Table:
         """Winners without a base row: what they lack is null (Hudi fails). MalformedError: a required column."""
         return _required(pa.Table.from_arrays(rows.columns, schema=self.schema))
@@ -138,9 +223,10 @@ def filled(
     columns, lacking = [], {}
     for name in out.names:
         has = gaps.present(rows, name)[numbers[entries]]
+        leading = leads | (name in gaps.stamped)
         source = np.full(keys, -1, np.int64)
         source[code[has][::-1]] = entries[has][::-1]
-        source[code[has & leads]] = entries[has & leads]
+        source[code[has & leading]] = entries[has & leading]
         lacks = source[wanted] < 0
         columns.append(rows.column(name).take(pa.array(numbers[np.where(lacks, chosen, source[wanted])])))
         if lacks.any():

@@ -19,7 +19,7 @@ from ..format.table_config import MergeMode
 from ..log.delete_block import Deletes
 from .gaps import Gaps, Lacking, Trace, filled, trace
 from .rule import HUDI_0X, Keyed, MergeRule
-from .winner import EntryKind, behind_natural, winners
+from .winner import EntryKind, behind_effective, behind_natural, winners
 
 T = TypeVar("T", bound=np.generic)
 
@@ -83,12 +83,12 @@ class Winners:
 class LogFold:
     """Collects a slice's log entries, oldest first, and holds them in memory until `drain` or `finish`.
 
-    `gaps`: rows may lack columns, and come with their shapes.
+    `gaps`: the columns that rows may lack, by default those of the rule.
     """
 
     def __init__(self, rule: MergeRule, schema: pa.Schema, gaps: Gaps | None = None) -> None:
         self._rule = rule
-        self._gaps = gaps
+        self._gaps = gaps = gaps or rule.gaps
         self._out = schema
         self._schema = schema if gaps is None else gaps.held(schema)
         self._parts: list[Entries] = []
@@ -121,15 +121,15 @@ class LogFold:
         kinds = _concat([p.kinds for p in parts], np.uint8)
         rows = pa.concat_tables([self._schema.empty_table(), *(p.rows for p in parts)])
         if self._gaps is not None:
-            return won_partly(self._gaps, settled, kinds, rows, self._out)
+            return won_partly(self._rule, self._gaps, settled, kinds, rows, self._out)
         wanted = row_numbers(kinds)[settled.best]
         live = settled.kinds == EntryKind.ROW
         row = _row_numbers_of(live)
         # Only the winning rows stay in memory.
-        return won(settled, row, rows.take(pa.array(wanted[live])), len(kinds))
+        return won(self._rule, settled, row, rows.take(pa.array(wanted[live])), len(kinds))
 
 
-def won(settled: Settled, row: Indices, rows: pa.Table, entries: int) -> Winners:
+def won(rule: MergeRule, settled: Settled, row: Indices, rows: pa.Table, entries: int) -> Winners:
     """The winners with their rows."""
     return Winners(
         keys=settled.keys,
@@ -139,16 +139,19 @@ def won(settled: Settled, row: Indices, rows: pa.Table, entries: int) -> Winners
         row=row,
         rows=rows,
         entries=entries,
+        lacking=None if rule.unset is None else rule.unset.lacking(rows),
     )
 
 
-def won_partly(gaps: Gaps, settled: Settled, kinds: npt.NDArray[np.uint8], rows: pa.Table, out: pa.Schema) -> Winners:
+def won_partly(
+    rule: MergeRule, gaps: Gaps, settled: Settled, kinds: npt.NDArray[np.uint8], rows: pa.Table, out: pa.Schema
+) -> Winners:
     """The winners of rows that may lack columns; `rows`: those of all entries."""
     assert settled.trace is not None, "settled with gaps"
     live = settled.kinds == EntryKind.ROW
     row = _row_numbers_of(live)
     merged, lacking = filled(gaps, out, rows, row_numbers(kinds), settled.trace, settled.best, np.flatnonzero(live))
-    return replace(won(settled, row, merged, len(kinds)), lacking=lacking)
+    return replace(won(rule, settled, row, merged, len(kinds)), lacking=lacking)
 
 
 def _row_numbers_of(live: Flags) -> Indices:
@@ -181,7 +184,8 @@ def entries_of_deletes(rule: MergeRule, deletes: Deletes, schema: pa.Schema) -> 
     count = len(deletes.keys)
     natural = np.asarray(deletes.natural.to_numpy(zero_copy_only=False), np.bool_)
     types = rule.ordering_types
-    if len(deletes.ordering) == len(types) and all(
+    comparable = len(deletes.ordering) == len(types) and not rule.deletes_win
+    if comparable and all(
         same_class(a.type, t, hudi_0x=rule.mode in HUDI_0X) for a, t in zip(deletes.ordering, types, strict=True)
     ):
         values = tuple(a.cast(t) for a, t in zip(deletes.ordering, types, strict=True))
@@ -233,6 +237,8 @@ def _trace(
     is_row = np.asarray(kinds == EntryKind.ROW)
     if mode is MergeMode.COMMIT_TIME:
         return trace(codes, is_row, np.ones(len(codes), np.bool_), np.zeros(len(codes), np.int64), keys)
+    if mode in HUDI_0X:
+        return trace(codes, is_row, behind_effective(codes, kinds, natural, order, keys), order, keys)
     return trace(codes, is_row, behind_natural(codes, kinds, natural, keys), order, keys)
 
 

@@ -12,7 +12,8 @@ import pyarrow.compute as pc
 from ..arrow.arrays import Flags, Hashes, Indices
 from ..arrow.columns import flat
 from ..arrow.ordering import Ordering
-from ..format.table_config import MergeMode
+from ..payloads.merge_settings import DeleteMarker, MergeMode
+from .gaps import Unset
 
 IS_DELETED = "_hoodie_is_deleted"
 HUDI_0X = frozenset({MergeMode.OVERWRITE_WITH_LATEST_0X, MergeMode.EVENT_TIME_0X, MergeMode.EVENT_TIME_AVRO_0X})
@@ -20,11 +21,41 @@ HUDI_0X = frozenset({MergeMode.OVERWRITE_WITH_LATEST_0X, MergeMode.EVENT_TIME_0X
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergeRule:
-    """How a table merges. `ordering_types`: the types of the ordering columns, empty for commit time."""
+    """How a table merges. `ordering_types`: the types of the ordering columns, empty for commit time.
+
+    `unset`: the values that mean "not given". `deletes_win`: see `MergeSettings`. `marker`: marks rows that delete,
+    besides `_hoodie_is_deleted`.
+    """
 
     mode: MergeMode
     ordering_types: tuple[pa.DataType, ...]
     every_duplicate: bool = False
+    deletes_win: bool = False
+    unset: Unset | None = None
+    marker: DeleteMarker | None = None
+
+    @property
+    def gaps(self) -> Unset | None:
+        """What rows of logs lack for each other."""
+        return None if self.unset is None else self.unset.among_logs
+
+    @property
+    def deleting_columns(self) -> tuple[str, ...]:
+        """The columns that say which rows delete, as far as the table has them."""
+        return (IS_DELETED,) if self.marker is None else (IS_DELETED, self.marker.field)
+
+    def deleted(self, rows: pa.Table) -> Flags | None:
+        """Which rows delete, None if they have no column that says it."""
+        found = None
+        if IS_DELETED in rows.schema.names:
+            found = np.asarray(pc.fill_null(rows.column(IS_DELETED), False).to_numpy(), np.bool_)
+        if self.marker is not None and self.marker.field in rows.schema.names:
+            values, text = rows.column(self.marker.field), self.marker.value
+            if self.marker.any_case:
+                values, text = pc.utf8_lower(values), text.lower()
+            marked = pc.fill_null(pc.equal(values, text), False)
+            found = np.asarray(marked.to_numpy(), np.bool_) | (False if found is None else found)
+        return found
 
     def comparable(self, values: pa.Array) -> pa.Array:
         """Hudi 1.x treats a missing ordering value as Integer 0, which is comparable only with an int column."""
@@ -43,16 +74,15 @@ class Keyed:
     deleted: Flags | None = None
 
     @staticmethod
-    def of(rows: pa.Table, keys: pa.Array, ordering_fields: Sequence[str], kept: Sequence[str]) -> Keyed:
+    def of(
+        rows: pa.Table, keys: pa.Array, ordering_fields: Sequence[str], kept: Sequence[str], rule: MergeRule
+    ) -> Keyed:
         """A batch with the keys of its rows. `kept`: the columns to keep, as far as the batch has them."""
-        deleted = None
-        if IS_DELETED in rows.schema.names:
-            deleted = np.asarray(pc.fill_null(rows.column(IS_DELETED), False).to_numpy(), np.bool_)
         return Keyed(
             rows=rows.select([name for name in kept if name in rows.column_names]),
             keys=keys,
             ordering=tuple(flat(rows.column(name)) for name in ordering_fields),
-            deleted=deleted,
+            deleted=rule.deleted(rows),
         )
 
 

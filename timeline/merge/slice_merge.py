@@ -59,26 +59,36 @@ class SliceMerge:
         key = at[hit]
         self._seen[key] = True
         applied = self._log_wins(base, hit, key)
+        if self._won.lacking is not None:
+            return self._completed(base, hit, key, applied)
         hit, key = hit[applied], key[applied]
         updates = self._won.is_update[key]
         self._count(len(at), int(applied.size), int(updates.sum()), int((~updates).sum()))
         row = self._won.row[key[updates]]
-        if self._won.lacking is not None:
-            return self._completed(base, hit, key, updates)
         return Changes(
             replaced=hit[updates], deleted=hit[~updates], values=self._won.rows, row=row, hashes=self._of(row)
         )
 
-    def _completed(self, base: Keyed, hit: Indices, key: Indices, updates: Flags) -> Changes:
-        """The changes by winners that lack columns: each row of `values` is made for its base row."""
-        won, replaced = self._won, hit[updates]
+    def _completed(self, base: Keyed, hit: Indices, key: Indices, applied: Flags) -> Changes:
+        """The changes by winners that lack columns: each row of `values` is made for its base row.
+
+        A base row that is newer than its winner may lack columns that the winner has.
+        """
+        won, unset, update = self._won, self._rule.unset, self._won.is_update[key]
         assert won.lacking is not None, "winners that lack columns"
-        values = won.lacking.completed(won.rows, won.row[key[updates]], base.rows, replaced)
+        replaced, of = hit[applied & update], key[applied & update]
+        values = won.lacking.completed(won.rows, won.row[of], base.rows, replaced)
+        if unset is not None and unset.values.to_newer:
+            late, late_of = hit[~applied & update], key[~applied & update]
+            rows, changed = won.lacking.late(unset, won.rows, won.row[late_of], base.rows, late)
+            values = pa.concat_tables([values, rows.filter(pa.array(changed))])
+            replaced, of = np.append(replaced, late[changed]), np.append(of, late_of[changed])
+        order, gone = np.argsort(replaced), hit[applied & ~update]
+        self._count(len(base.keys), len(hit), len(replaced), len(gone))
         hashes = NO_HASHES
         if self._hashed:
-            hashes = identity_hashes(values, won.keys.take(pa.array(key[updates])))
-        row = np.arange(len(replaced), dtype=np.int64)
-        return Changes(replaced=replaced, deleted=hit[~updates], values=values, row=row, hashes=hashes)
+            hashes = identity_hashes(values, won.keys.take(pa.array(of)))[order]
+        return Changes(replaced=replaced[order], deleted=gone, values=values, row=order, hashes=hashes)
 
     def _of(self, row: Indices) -> Hashes:
         return self._hashes[row] if self._hashes is not None else NO_HASHES
@@ -108,6 +118,7 @@ class SliceMerge:
         return always | at_least(left, right, len(hit))
 
     def _count(self, rows: int, hits: int, replaced: int, deleted: int) -> None:
+        """`hits`: base rows whose key has a winner."""
         counts = self._counts
         applied = replaced + deleted
         counts["base_rows"] += rows

@@ -45,4 +45,4 @@ class SliceRules:
 
     def keyed(self, rows: pa.Table, names: Sequence[str], where: str) -> Keyed:
         """A batch of rows with the values that a merge needs; only the named columns are kept."""
-        return Keyed.of(rows, self.keys.keys(rows, where), self.ordering_fields, names)
+        return Keyed.of(rows, self.keys.keys(rows, where), self.ordering_fields, names, self.merge)

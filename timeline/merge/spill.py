@@ -41,7 +41,7 @@ class LogSpill:
         self, folder: str, rule: MergeRule, schema: pa.Schema, partitions: int, gaps: Gaps | None = None
     ) -> None:
         self._rule = rule
-        self.gaps = gaps
+        self.gaps = gaps = gaps or rule.gaps
         self._out = schema
         schema = schema if gaps is None else gaps.held(schema)
         self._schema = schema
@@ -96,14 +96,14 @@ class LogSpill:
         first = np.asarray(table.column(POSITION))[settled.first]
         if self.gaps is not None:
             # Any row may give columns, so all of the partition's rows are held: a share of the memory limit.
-            return won_partly(self.gaps, settled, kinds, partition.rows.read_all(), self._out), first
+            return won_partly(self._rule, self.gaps, settled, kinds, partition.rows.read_all(), self._out), first
         live = settled.kinds == EntryKind.ROW
         wanted = row_numbers(kinds)[settled.best[live]]
         order = np.argsort(wanted)
         row = np.full(len(settled.keys), -1, np.int64)
         row[np.flatnonzero(live)[order]] = np.arange(len(order))
         rows = _pick(partition.rows, wanted[order], self._schema)
-        return won(settled, row, rows, len(kinds)), first
+        return won(self._rule, settled, row, rows, len(kinds)), first
 
 
 def _pick(file: SpillFile, wanted: Indices, schema: pa.Schema) -> pa.Table:

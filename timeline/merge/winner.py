@@ -103,9 +103,21 @@ def _behind_natural(
 def _hudi_0x(
     codes: Ints, kinds: npt.NDArray[np.uint8], natural: Flags, order: Ints, positions: Ints, keys: int
 ) -> Ints:
-    is_delete = kinds == EntryKind.DELETE
-    if not is_delete.any():
+    if not (kinds == EntryKind.DELETE).any():
         return _greatest(codes, order, positions, keys)
+    alive, reset = _behind_effective(codes, kinds, natural, order, positions, keys)
+    return _or_else(_greatest(codes[alive], order[alive], positions[alive], keys), reset)
+
+
+def behind_effective(codes: Ints, kinds: npt.NDArray[np.uint8], natural: Flags, order: Ints, keys: int) -> Flags:
+    """Which entries are rows behind the last delete of their key that took effect, by the rule of Hudi 0.15."""
+    return _behind_effective(codes, kinds, natural, order, np.arange(len(codes), dtype=np.int64), keys)[0]
+
+
+def _behind_effective(
+    codes: Ints, kinds: npt.NDArray[np.uint8], natural: Flags, order: Ints, positions: Ints, keys: int
+) -> tuple[Flags, Ints]:
+    is_delete = kinds == EntryKind.DELETE
     effective = is_delete & natural
     typed = is_delete & ~natural
     if typed.any():
@@ -114,8 +126,7 @@ def _hudi_0x(
         subset = positions[concerned[codes]]
         effective[subset] = _effective_deletes(codes[subset], is_delete[subset], effective[subset], order[subset])
     reset = _last(codes[effective], positions[effective], keys)
-    alive = (positions > reset[codes]) & ~is_delete
-    return _or_else(_greatest(codes[alive], order[alive], positions[alive], keys), reset)
+    return (positions > reset[codes]) & ~is_delete, reset
 
 
 def _effective_deletes(codes: Ints, is_delete: Flags, effective: Flags, order: Ints) -> Flags:

@@ -3,5 +3,5 @@
 The ways in are `read`, `validate` and `update`.
 
 May import: avro, format, ground, instants, locks, log, look, metadata_table/column_stats, metadata_table/records,
-storage, table, traces, view.
+payloads, storage, table, traces, view.
 """

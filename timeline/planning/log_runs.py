@@ -21,7 +21,7 @@ from ..format.instant import Instant
 from ..format.table_config import MergeMode
 from ..log.block import BlockKind, LogBlock
 from ..log.visibility import Skipped, Visibility, select_blocks
-from ..merge.rule import HUDI_0X, IS_DELETED
+from ..merge.rule import HUDI_0X
 from ..merge.slice_rules import SliceRules
 from ..storage.contract import Storage
 from ..view.log_blocks import slice_blocks
@@ -37,14 +37,15 @@ def runs_of(storage: Storage, slice_: FileSlice, rules: SliceRules, pending: Ite
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogPiece:
     """What one instant left in a slice. `files`: files with its blocks; `replaced`: the instants that it replaces, if
-    it is a log compaction. `deletes`: it has a delete block. `place`: the newest writer instant in it. `whole`: its
-    files contain nothing else, and no part of it was rolled back.
+    it is a log compaction. `deletes`: it has a delete block; `partial`: a block of partial updates. `place`: the newest
+    writer instant in it. `whole`: its files contain nothing else, and no part of it was rolled back.
     """
 
     instant: str
     files: tuple[LogFile, ...]
     replaced: tuple[LogFile, ...]
     deletes: bool
+    partial: bool
     place: str
     whole: bool
 
@@ -86,6 +87,7 @@ def log_runs(
     broken = {b.instant for b, cause in selection.skipped if cause is Skipped.ROLLED_BACK}
     broken |= {instant for of in owners.values() if len(of) > 1 for instant in of}
     deletes = {b.instant for b in selection.blocks if b.kind is BlockKind.DELETE}
+    partial = {b.instant for b in selection.blocks if b.is_partial}
 
     def piece(instant: str) -> LogPiece:
         below = [i for i in _originals(instant, stands_for) if i in paths]
@@ -95,6 +97,7 @@ def log_runs(
             files=tuple(files[p] for p in paths[instant]),
             replaced=tuple(files[p] for i in below for p in paths[i]),
             deletes=instant in deletes,
+            partial=instant in partial,
             place=max((i for i in below if not stands_for[i]), default=instant),
         )
 
@@ -130,10 +133,13 @@ def folds_exactly(rules: SliceRules, pieces: Sequence[LogPiece], *, bottom: bool
     By commit time the last entry wins, so they do. By event time the greatest entry wins. But a delete without an
     ordering value is lost once a row has beaten it, and that row could then lose against an older row below the pieces.
     So there must be nothing below them. Rows marked deleted are not delete-block entries. On version 6 the readers of
-    0.15 and 1.x merge by different rules. In all these cases the entries are copied unchanged.
+    0.15 and 1.x merge by different rules. A row that lacks columns takes them from rows below the pieces, unless a
+    delete between them forgets these. In all these cases the entries are copied unchanged.
     """
+    if rules.merge.unset is not None or any(p.partial for p in pieces):
+        return False
     if rules.merge.mode is MergeMode.COMMIT_TIME:
         return True
-    if rules.merge.mode in HUDI_0X or IS_DELETED in rules.schema.names:
+    if rules.merge.mode in HUDI_0X or any(name in rules.schema.names for name in rules.merge.deleting_columns):
         return False
     return bottom or not any(p.deletes for p in pieces)

@@ -80,6 +80,7 @@ def schedule_compaction(
     """
     with lock.hold("schedule a compaction") as section:
         table = table.reload()
+        table.config.check_changeable()
         check_keepable(table, moves_rows=False)
         timeline = table.load_timeline()
         refuse_pending_restore(table, timeline)

@@ -217,7 +217,7 @@ class Survey:
 
 def _refusal(storage: Storage, candidate: Candidate, rules: SliceRules) -> str | None:
     try:
-        check_slice(storage, candidate.merged, rules, into_log=candidate.kind is MergeKind.MINOR)
+        check_slice(storage, candidate.merged, rules)
     except PhantombaseError as error:
         return str(error)
     return None

@@ -4,5 +4,5 @@ The ways in are `rows.Rows` and `table_read.read_table`; `slice_stream` reads on
 feed. `pruning`, `data_skipping` and `where` say what a filter leaves out before anything is merged.
 
 May import: avro, arrow, filter, format, ground, instants, log, merge, metadata_table,
-metadata_table/column_stats, metadata_table/records, parquet, pins, storage, table, view, windows.
+metadata_table/column_stats, metadata_table/records, parquet, payloads, pins, storage, table, view, windows.
 """

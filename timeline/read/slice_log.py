@@ -17,11 +17,12 @@ from ..log.block import BlockKind, HeaderKey, LogBlock, scan_blocks
 from ..log.decode import check_block, count_entries, decode_rows, decoding
 from ..log.delete_block import Deletes, decode_deletes
 from ..log.visibility import Selection, Skipped, Visibility, select_blocks
-from ..merge.gaps import SHAPE, Gaps
+from ..merge.gaps import SHAPE, Shapes
 from ..merge.log_fold import LogFold, Winners
 from ..merge.rule import HUDI_0X, IS_DELETED, Keyed
 from ..merge.slice_rules import SliceRules
 from ..merge.spill import LogSpill
+from ..payloads.merge_settings import DeleteMarker
 from ..prefetch import prefetched
 from ..storage.contract import Storage
 from ..view.log_blocks import open_headers, slice_blocks
@@ -32,11 +33,13 @@ _PARTITIONS_MAX = 256
 """Each partition has two open files while log blocks are read."""
 
 
-def may_delete(storage: Storage, path: str) -> bool:
-    """Whether a log file has entries that delete, according to the headers of its blocks."""
+def may_delete(storage: Storage, marker: DeleteMarker | None, path: str) -> bool:
+    """Whether a log file may have entries that delete, according to the headers of its blocks."""
+    columns = [f'"{name}"' for name in (IS_DELETED, *([marker.field] if marker else []))]
     with storage.open_input(path) as source:
         return any(
-            block.kind is BlockKind.DELETE or IS_DELETED in block.headers.get(HeaderKey.SCHEMA, "")
+            block.kind is BlockKind.DELETE
+            or any(column in block.headers.get(HeaderKey.SCHEMA, "") for column in columns)
             for block in scan_blocks(source, path)
         )
 
@@ -75,13 +78,13 @@ def read_logs(
     """
     sources = _opened(storage, slice_, stack)
     selection = _select(sources, rules.visibility)
-    gaps = _gaps(selection.blocks, rules)
-    fold, spill = LogFold(rules.merge, out, gaps), None
+    shapes = _shapes(selection.blocks, rules)
+    fold, spill = LogFold(rules.merge, out, shapes), None
     total_bytes = sum(b.content_bytes for b in selection.blocks)
     entries, read_bytes = 0, 0.0
     for block in selection.blocks:
         count, found = count_entries(block, sources[block.path]), 0
-        for part in _parts(block, sources[block.path], rules, out, gaps):
+        for part in _parts(block, sources[block.path], rules, out, shapes):
             found += len(part.keys)
             if isinstance(part, Keyed):
                 fold.add_rows(where.keyed(part) if where else part)
@@ -89,7 +92,7 @@ def read_logs(
                 fold.add_deletes(where.deletes(part) if where else part)
             if fold.nbytes > rules.fold_bytes:
                 share = (read_bytes + block.content_bytes * found / max(count, found, 1)) / total_bytes
-                spill = spill or _open_spill(fold.nbytes / share, rules, out, stack, gaps)
+                spill = spill or _open_spill(fold.nbytes / share, rules, out, stack, shapes)
                 spill.add(fold.drain())
         _check_count(block, found, count)
         entries += count
@@ -100,28 +103,29 @@ def read_logs(
     return spill, count_blocks(selection, entries)
 
 
-def _gaps(blocks: Iterable[LogBlock], rules: SliceRules) -> Gaps | None:
+def _shapes(blocks: Iterable[LogBlock], rules: SliceRules) -> Shapes | None:
     """The shapes of the rows, None if all rows are whole. UnsupportedError: see `_partial_columns`."""
     found = dict.fromkeys(columns for b in blocks if (columns := _partial_columns(b, rules)) is not None)
-    return Gaps(shapes=tuple(found)) if found else None
+    return Shapes(shapes=tuple(found)) if found else None
 
 
 def _partial_columns(block: LogBlock, rules: SliceRules) -> frozenset[str] | None:
     """The columns of a block of partial updates, None if its rows are whole.
 
-    UnsupportedError: in Hudi 0.15 they do not exist; a merge needs columns that the block lacks.
+    UnsupportedError: in Hudi 0.15 they do not exist; a merge needs columns that the block lacks; rows of the table
+    lack columns in another way, too.
     """
     if not block.is_partial:
         return None
     with decoding(block):
         columns = frozenset(field["name"] for field in parse_avro(block.header(HeaderKey.SCHEMA))["fields"])
     needed = {*rules.keys.fields, *rules.ordering_fields}
-    if rules.merge.mode in HUDI_0X or not needed <= columns:
+    if rules.merge.mode in HUDI_0X or rules.merge.unset is not None or not needed <= columns:
         raise UnsupportedError(
             "these partial-update log blocks are not supported",
             path=block.path,
             instant=block.instant,
-            expected=f"versions 8 and 9, and the columns {', '.join(sorted(needed))}",
+            expected=f"versions 8 and 9 without a partial update mode, and the columns {', '.join(sorted(needed))}",
             found=f"{rules.merge.mode.value}, {', '.join(sorted(columns))}",
             todo="Compact the table with Hudi.",
         )
@@ -129,22 +133,22 @@ def _partial_columns(block: LogBlock, rules: SliceRules) -> frozenset[str] | Non
 
 
 def _parts(
-    block: LogBlock, source: pa.NativeFile, rules: SliceRules, out: pa.Schema, gaps: Gaps | None
+    block: LogBlock, source: pa.NativeFile, rules: SliceRules, out: pa.Schema, shapes: Shapes | None
 ) -> Iterator[Keyed | Deletes]:
     if block.kind is BlockKind.DELETE:
         yield from decode_deletes(block, source)
         return
     # Rows marked deleted count only if the table has the column.
-    marks = [IS_DELETED] if IS_DELETED in rules.schema.names else []
+    marks = [name for name in rules.merge.deleting_columns if name in rules.schema.names]
     schema = project(rules.schema, [*out.names, *rules.keys.fields, *rules.ordering_fields, *marks])
-    if gaps is not None:
+    if shapes is not None:
         schema = pa.schema([field.with_nullable(True) for field in schema])
     columns, text = _partial_columns(block, rules), rules.float_text_in_logs
     for rows in decode_rows(
         block, source, schema, float_as_text=text, part_bytes=rules.part_bytes, partial=columns is not None
     ):
         keyed = rules.keyed(rows, out.names, block.path)
-        yield keyed if gaps is None else _with_shape(keyed, gaps.shape_of(columns))
+        yield keyed if shapes is None else _with_shape(keyed, shapes.shape_of(columns))
 
 
 def _with_shape(batch: Keyed, shape: int) -> Keyed:
@@ -153,11 +157,11 @@ def _with_shape(batch: Keyed, shape: int) -> Keyed:
 
 
 def _open_spill(
-    expected_bytes: float, rules: SliceRules, out: pa.Schema, stack: ExitStack, gaps: Gaps | None
+    expected_bytes: float, rules: SliceRules, out: pa.Schema, stack: ExitStack, shapes: Shapes | None
 ) -> LogSpill:
     """Opens a spill whose partitions take at most half of the allowed memory each, if keys spread evenly."""
     partitions = min(_PARTITIONS_MAX, max(2, math.ceil(2 * expected_bytes / rules.fold_bytes)))
-    return LogSpill(stack.enter_context(spill_folder(rules.spill_folder)), rules.merge, out, partitions, gaps)
+    return LogSpill(stack.enter_context(spill_folder(rules.spill_folder)), rules.merge, out, partitions, shapes)
 
 
 def _check_count(block: LogBlock, found: int, expected: int) -> None:
@@ -170,33 +174,17 @@ def _check_count(block: LogBlock, found: int, expected: int) -> None:
         )
 
 
-def check_slice(storage: Storage, slice_: FileSlice, rules: SliceRules, *, into_log: bool = False) -> None:
-    """UnsupportedError or MalformedError if the slice's log files could not be merged; reads only headers.
-
-    `into_log`: by a log compaction, which cannot write partial updates.
-    """
+def check_slice(storage: Storage, slice_: FileSlice, rules: SliceRules) -> None:
+    """UnsupportedError or MalformedError if the slice's log files could not be merged; reads only headers."""
     with ExitStack() as stack:
         sources = _opened(storage, slice_, stack, headers=True)
         for block in _select(sources, rules.visibility).blocks:
-            check_mergeable(block, sources[block.path], rules, into_log=into_log)
+            check_mergeable(block, sources[block.path], rules)
 
 
-def check_mergeable(block: LogBlock, source: pa.NativeFile, rules: SliceRules, *, into_log: bool = False) -> None:
+def check_mergeable(block: LogBlock, source: pa.NativeFile, rules: SliceRules) -> None:
     """See `check_slice`. Looks at nothing but headers and the content's version: `known_blocks` rests on that."""
-    partial = _partial_columns(block, rules) is not None
-    if partial and into_log:
-        raise no_log_compaction(block)
-    check_block(block, source, partial=partial)
-
-
-def no_log_compaction(block: LogBlock) -> UnsupportedError:
-    """The refusal of a log compaction of partial updates."""
-    return UnsupportedError(
-        "log compactions of partial-update log blocks are not supported",
-        path=block.path,
-        instant=block.instant,
-        todo="Compact the file group, or take the plan back (`unschedule`).",
-    )
+    check_block(block, source, partial=_partial_columns(block, rules) is not None)
 
 
 def _opened(

@@ -126,7 +126,7 @@ class SliceStream:
         folder = stack.enter_context(spill_folder(rules.spill_folder))
         merge = self._merge = SpilledMerge(rules.merge, spill, self._out, folder, hashed=rules.identity)
         needed = project(rules.schema, [*rules.keys.fields, *rules.ordering_fields])
-        if spill.gaps is not None:
+        if spill.gaps is not None or rules.merge.unset is not None:
             needed = self._base_schema  # base rows complete the rows of the logs
 
         def keys() -> Iterator[Keyed]:

@@ -14,7 +14,7 @@ from enum import Enum
 import pyarrow as pa
 
 from ..avro.schema import COMMIT_TIME, project
-from ..errors import MissingFileError, UsageError
+from ..errors import MalformedError, MissingFileError, UsageError
 from ..event_log import get_logger
 from ..filter.tree import Filter
 from ..format.instant import parse_as_of
@@ -184,8 +184,14 @@ def plan_read(table: Table, options: ReadOptions) -> Scan:
         check_as_of(table, view.timeline, as_of)
         options = replace(options, as_of=as_of)
     schema = _schema(seen, view.timeline, options)
-    rules = slice_rules(seen, view.timeline, schema, as_of=options.as_of, batch_rows=options.batch_rows)
-    return _scan(table, scan_slices(view, options), rules, options)
+    merging = table.config.has_logs and options.query is not Query.READ_OPTIMIZED
+    rules = slice_rules(
+        seen, view.timeline, schema, as_of=options.as_of, merging=merging, batch_rows=options.batch_rows
+    )
+    slices = scan_slices(view, options)
+    if not table.config.has_logs and (log := next((log for s in slices for log in s.logs), None)) is not None:
+        raise MalformedError("a log file in a COPY_ON_WRITE table", path=f"{table.storage.base_path}/{log.path}")
+    return _scan(table, slices, rules, options)
 
 
 def _plan_window(table: Table, options: ReadOptions) -> Scan:

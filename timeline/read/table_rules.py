@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 
 import pyarrow as pa
@@ -10,10 +11,15 @@ from ..errors import MalformedError, UnsupportedError
 from ..format.record_key import KeySource
 from ..format.table_config import PROPERTIES, MergeMode
 from ..instants.timeline import Timeline
+from ..merge.gaps import Unset
 from ..merge.rule import IS_DELETED, MergeRule
 from ..merge.slice_rules import SliceRules
+from ..payloads.merge_settings import DeleteMarker, MergeSettings
 from ..table.table import Table, TableSchema
 from ..view.log_blocks import visibility_of
+
+_DELETES_FORGET_SINCE = 9
+"""The table version from which rows marked deleted give no columns to later rows."""
 
 
 def slice_rules(
@@ -23,10 +29,21 @@ def slice_rules(
     *,
     as_of: str | None = None,
     every_duplicate: bool = False,
+    merging: bool = True,
     batch_rows: int = 65_536,
 ) -> SliceRules:
-    """The rules for merging this table's slices for one reader."""
+    """The rules for merging this table's slices for one reader.
+
+    `merging`: False where only base files are read, so that it does not matter how log files are merged.
+    UnsupportedError: log files would be merged wrongly.
+    """
     config = table.config
+    if not merging:
+        return _base_files_only(table, timeline, schema, as_of, batch_rows)
+    try:
+        config.check_mergeable()
+    except UnsupportedError as error:
+        raise error.below(table.storage.base_path) from error
     fields = _ordering_fields(config.ordering_fields, schema.arrow)
     keys = KeySource.of(config.populate_meta_fields, config.record_key_fields)
     if not keys.fields or not set(keys.fields) <= set(schema.arrow.names):
@@ -43,7 +60,12 @@ def slice_rules(
             path=table.storage.base_path,
             found=str(schema.arrow.field(IS_DELETED).type),
         )
-    mode = config.merge_mode
+    settings = config.merge_settings
+    mode, unset = settings.mode, None
+    if settings.not_given is not None:
+        unset = Unset(values=settings.not_given)
+        _check_not_given(settings, schema, config.version)
+    _check_marker(settings.marker, schema.arrow)
     return SliceRules(
         schema=schema.arrow,
         keys=keys,
@@ -54,7 +76,24 @@ def slice_rules(
             if mode is not MergeMode.COMMIT_TIME
             else (),
             every_duplicate=every_duplicate,
+            deletes_win=settings.deletes_win,
+            unset=unset,
+            marker=settings.marker if settings.marker is not None and settings.marker.in_logs else None,
         ),
+        visibility=visibility_of(timeline, as_of=as_of),
+        float_text_in_logs=table.layout.float_text_in_logs,
+        batch_rows=batch_rows,
+    )
+
+
+def _base_files_only(
+    table: Table, timeline: Timeline, schema: TableSchema, as_of: str | None, batch_rows: int
+) -> SliceRules:
+    return SliceRules(
+        schema=schema.arrow,
+        keys=KeySource.of(table.config.populate_meta_fields, table.config.record_key_fields),
+        ordering_fields=(),
+        merge=MergeRule(mode=MergeMode.COMMIT_TIME, ordering_types=()),
         visibility=visibility_of(timeline, as_of=as_of),
         float_text_in_logs=table.layout.float_text_in_logs,
         batch_rows=batch_rows,
@@ -67,3 +106,51 @@ def _ordering_fields(names: Sequence[str], schema: pa.Schema) -> tuple[str, ...]
     if nested:
         raise UnsupportedError("ordering fields inside records are not supported", found=", ".join(nested))
     return tuple(name for name in names if name in schema.names)
+
+
+def _check_marker(marker: DeleteMarker | None, schema: pa.Schema) -> None:
+    """UnsupportedError: Hudi compares the marker with the text of any value, so only columns of text are alike."""
+    if marker is not None and marker.field in schema.names and schema.field(marker.field).type != pa.string():
+        raise UnsupportedError(
+            f"a delete marker in a column that is no text is not supported: {marker.field}",
+            path=PROPERTIES,
+            found=str(schema.field(marker.field).type),
+            todo="Use Hudi for this table.",
+        )
+
+
+def _check_not_given(settings: MergeSettings, schema: TableSchema, version: int) -> None:
+    """UnsupportedError: the values that mean "not given" are others, or Hudi gives columns of rows that delete.
+
+    Hudi takes a column's default for "not given", by identity of objects. Payload classes keep the columns of rows
+    marked deleted for later rows. 1.2 looks for a text in columns of bytes only where it merges Avro records.
+    """
+    assert settings.not_given is not None, "rows may lack columns"
+    if settings.not_given.text is not None:
+        bytes_ = next((f.name for f in schema.arrow if f.type == pa.binary()), None)
+        if bytes_ is not None and not settings.not_given.in_bytes:
+            raise UnsupportedError(
+                f"partial updates of a table with columns of bytes are not supported: {bytes_}",
+                path=PROPERTIES,
+                expected="columns of other types",
+                found=f"values that are {settings.not_given.text}",
+                todo="Use Hudi for this table.",
+            )
+        return
+    if version < _DELETES_FORGET_SINCE and IS_DELETED in schema.arrow.names and settings.not_given.among_logs:
+        raise UnsupportedError(
+            f"partial updates of a table with the column {IS_DELETED} are not supported on this version",
+            path=PROPERTIES,
+            expected=f"version {_DELETES_FORGET_SINCE}",
+            found=str(version),
+            todo="Use Hudi for this table.",
+        )
+    for field in json.loads(schema.file_text)["fields"]:
+        if field.get("default") is not None:
+            raise UnsupportedError(
+                f"partial updates of a column with another default than null are not supported: {field['name']}",
+                path=PROPERTIES,
+                expected="null",
+                found=str(field["default"]),
+                todo="Use Hudi for this table.",
+            )

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import datetime
 
-from ..errors import PhantombaseError
+from ..errors import PhantombaseError, UnsupportedError
 from ..format.compaction_plan import TOTAL_LOG_FILES_SIZE, CompactionPlan
 from ..format.instant import Instant
 from ..format.table_config import TableConfig
@@ -28,7 +28,7 @@ def table_facts(config: TableConfig, path: str, metadata_commits: int | Phantomb
         "path": path,
         "version": config.version,
         "type": config.properties["hoodie.table.type"],
-        "merge_mode": config.merge_mode.value,
+        "merge_mode": _merge_mode(config),
         "ordering_fields": list(config.ordering_fields),
         "record_key_fields": list(config.record_key_fields),
         "partition_fields": list(config.partition_fields),
@@ -38,6 +38,16 @@ def table_facts(config: TableConfig, path: str, metadata_commits: int | Phantomb
         "metadata_problem": str(metadata_commits) if isinstance(metadata_commits, PhantombaseError) else None,
         "timezone": "UTC" if config.utc_timezone else "LOCAL",
     }
+
+
+def _merge_mode(config: TableConfig) -> str:
+    if not config.has_logs:
+        return "none: no log files"
+    try:
+        config.check_mergeable()
+    except UnsupportedError as error:
+        return str(error)
+    return config.merge_mode.value
 
 
 def instant_rows(timeline: Timeline, *, pending_only: bool = False) -> list[Row]:

@@ -43,8 +43,9 @@ _READ_AGAIN_MAX = 5
 
 @dataclass(frozen=True)
 class Table:
-    """A Hudi table that phantombase can read.
+    """A Hudi table.
 
+    `reading`: it is only read, see `open`.
     `config` is a snapshot: see `reload`. `listing`: source of views. `clock`: settings of this process's clock.
     `kept`: contents that looks found, see `still`.
     """
@@ -53,38 +54,41 @@ class Table:
     config: TableConfig
     listing: Listing = StorageListing()
     clock: ClockOptions = ClockOptions()
+    reading: bool = False
     kept: Kept = field(default_factory=Kept, compare=False, repr=False)
 
     @staticmethod
-    def open(path: str, storage_options: Given = None) -> Table:
+    def open(path: str, storage_options: Given = None, *, reading: bool = False) -> Table:
         """The table at a path or URL; `storage_options`: see `StorageOptions`.
 
-        NotATableError, UnsupportedError: refused by name, nothing is changed. UsageError: an unknown option.
+        `reading`: it is only looked at or read, so it may be COPY_ON_WRITE, and its merge rules may be unknown as
+        long as nothing has to be merged. NotATableError, UnsupportedError: refused by name, nothing is changed.
+        UsageError: an unknown option.
         """
         storage = open_storage(path, storage_options)
         if storage.is_file_system and ((entry := storage.find("")) is None or not entry.is_folder):
             raise NotATableError("no such folder", path=path, expected="the base path of a Hudi table")
-        return Table.on(storage)
+        return Table.on(storage, reading=reading)
 
     @staticmethod
-    def on(storage: Storage) -> Table:
-        """The table on a storage."""
+    def on(storage: Storage, *, reading: bool = False) -> Table:
+        """The table on a storage; `reading`: see `open`."""
         kept = Kept()
         look = Look(storage, {HOODIE}, kept)
         list_ahead(look, [HOODIE], reads=[PROPERTIES])
-        config = _supported(look)
+        config = _supported(look, reading=reading)
         if listed_if_there(look, _CONSISTENT_HASHING) is not None:
             raise UnsupportedError(
                 "the consistent-hashing bucket index is not supported",
                 path=f"{storage.base_path}/{_CONSISTENT_HASHING}",
                 todo="Use Hudi for this table.",
             )
-        return Table(storage, config, kept=kept)
+        return Table(storage, config, reading=reading, kept=kept)
 
     def reload(self) -> Table:
         """The table with the current hoodie.properties: a Hudi 1.x writer may have upgraded it meanwhile."""
         storage = latest(self.storage)
-        return replace(self, storage=storage, config=_supported(storage))
+        return replace(self, storage=storage, config=_supported(storage, reading=self.reading))
 
     def still(self, *, reload: bool = True, records: bool = True) -> Table:
         """The table as it stands now, with the current settings: what is asked of it is asked once, see `Look`.
@@ -95,7 +99,7 @@ class Table:
         look = Look(self.storage, {HOODIE, HEARTBEATS, self.config.timeline_folder}, self.kept)
         if reload:
             list_ahead(look, [HOODIE, self.config.timeline_folder], records=records)
-        config = _supported(look) if reload else self.config
+        config = _supported(look, reading=self.reading) if reload else self.config
         if config != self.config:  # the listing may be older than these settings, and know nothing of their timeline
             look = Look(self.storage, {HOODIE, HEARTBEATS, config.timeline_folder}, self.kept)
         return replace(self, storage=look, config=config)
@@ -233,11 +237,14 @@ class Table:
         return TableSchema.of(text, populate_meta_fields=self.config.populate_meta_fields)
 
 
-def _supported(storage: Storage) -> TableConfig:
+def _supported(storage: Storage, *, reading: bool) -> TableConfig:
     """The settings. An error names the table: there may be many, and each has such a file."""
     try:
         config = load_table_config(storage)
-        config.check_supported()
+        if reading:
+            config.check_readable()
+        else:
+            config.check_changeable()
     except (MalformedError, UnsupportedError) as error:
         raise error.below(storage.base_path) from error
     return config

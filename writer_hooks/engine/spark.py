@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import warnings
 from collections.abc import Callable, Iterator
@@ -19,13 +20,18 @@ from phantombase.timeline.errors import PhantombaseError, SparkError
 from phantombase.timeline.storage.contract import Storage
 
 from ..schema.spark_schema import from_spark
-from .engine import Pieces, Prepare, RowCounts, Step, summed
+from .engine import LocalPieces, Pieces, Prepare, RowCounts, Step, summed
 from .row_blobs import SPARK_PIECE, Piece, from_batches, to_batch
 from .spool import Spool
 
 _BATCH_BYTES = 64 << 20
 """The size of a batch of pieces that is given to Spark at a time."""
 
+
+_HERE_BYTES = 64 << 20
+"""Rows of a write of which this process makes the files itself: in a second or less."""
+_FETCHED_BYTES = 16 << 20
+"""What is fetched from Spark for that: references, and pieces of few rows."""
 
 _SLOT_BYTES = 16 << 20
 _SLOTS_MAX = 2000
@@ -94,17 +100,33 @@ class SparkPieces:
         return self._of(self._frame.unionByName(other._frame))
 
     @contextmanager
-    def kept(self) -> Iterator[Pieces]:
+    def kept(self, *, here: bool = False) -> Iterator[Pieces]:
         """See `Pieces`."""
         from pyspark import StorageLevel
 
         frame = self._frame.persist(StorageLevel.MEMORY_AND_DISK)
         try:
-            yield self._of(frame)
+            kept = self._of(frame)
+            yield (kept._fetched() if here else None) or kept
         finally:
             frame.unpersist()
             if self._first:
                 self._spool.remove()
+
+    def _fetched(self) -> LocalPieces | None:
+        """The pieces in this process, where further Spark jobs would take longer than the steps themselves.
+
+        None: they are large, or very many. The rows of most stay in the spool, mapped.
+        """
+        sizes = _run(self._frame.selectExpr("octet_length(payload) AS size").toArrow).column("size")
+        if (pc.sum(sizes).as_py() or 0) > _FETCHED_BYTES:
+            return None
+        pieces = list(from_batches(_run(self._frame.toArrow).to_batches()))
+        if any(piece.target == _ERROR for piece in pieces):
+            return None  # `row_counts` raises it
+        if sum(map(self._spool.bytes_of, pieces)) > _HERE_BYTES:
+            return None
+        return LocalPieces(list(self._spool.get(iter(pieces))), min(self._slots, os.cpu_count() or 1))
 
     def _of(self, frame: Any) -> SparkPieces:
         return SparkPieces(frame, self._slots, self._spool)

@@ -115,7 +115,10 @@ def written_anew(stager: Stager, work: WriteWork, slice_: FileSlice, pieces: Ite
     """Rewrites a base file without logs, merged with rows of existing and new keys; one row per key, as in Hudi."""
     base = _base_rows(work, slice_)
     won = folded(work, pieces)
-    merge = SliceMerge(work.merge, replace(won, rows=stager.with_meta_columns(won.rows, slice_.partition, "")))
+    won = replace(won, rows=stager.with_meta_columns(won.rows, slice_.partition, ""))
+    if won.lacking is not None:
+        won = replace(won, lacking=replace(won.lacking, schema=won.rows.schema))
+    merge = SliceMerge(work.merge, won)
 
     def merged() -> Iterator[pa.Table]:
         for table in base:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
@@ -90,5 +90,7 @@ class WriteWork:
             fold.add_rows(self.keyed(rows))
 
     def keyed(self, rows: pa.Table) -> Keyed:
-        """Rows together with the columns that merging needs."""
-        return Keyed.of(rows, flat(rows.column(RECORD_KEY)), self.rules.ordering_fields, rows.column_names)
+        """Rows with what merging needs. Those with the table's delete marker delete, as in Hudi's writers."""
+        keys = flat(rows.column(RECORD_KEY))
+        rule = replace(self.merge, marker=self.table.config.merge_settings.marker)
+        return Keyed.of(rows, keys, self.rules.ordering_fields, rows.column_names, rule)

@@ -16,7 +16,9 @@ import pyarrow.compute as pc
 
 from phantombase.timeline.arrow.columns import flat
 from phantombase.timeline.avro.schema import RECORD_KEY
+from phantombase.timeline.merge.gaps import filled
 from phantombase.timeline.merge.log_fold import entries_of_rows, settle
+from phantombase.timeline.merge.winner import EntryKind
 from phantombase.timeline.view.view import FileGroup, GroupKey
 
 from ..engine.row_blobs import Piece, by_target, pack, split
@@ -76,8 +78,15 @@ def combined(work: WriteWork, parts: Sequence[pa.Table]) -> pa.Table:
         return rows
     if work.deletes:
         return pa.table({RECORD_KEY: rows.column(RECORD_KEY).unique()})
-    settled = settle(work.merge, [entries_of_rows(work.merge, work.keyed(rows))])
-    return rows.take(pa.array(settled.best))
+    unset = work.merge.gaps
+    settled = settle(work.merge, [entries_of_rows(work.merge, work.keyed(rows))], unset)
+    if unset is None or settled.trace is None:
+        return rows.take(pa.array(settled.best))
+    live = np.asarray(settled.kinds == EntryKind.ROW)
+    numbers, wanted = np.arange(rows.num_rows), np.flatnonzero(live)
+    merged, _ = filled(unset, rows.schema, rows, numbers, settled.trace, settled.best, wanted)
+    both = pa.concat_tables([merged.cast(rows.schema), rows.take(pa.array(settled.best[~live]))])
+    return both.take(pa.array(np.argsort(np.append(wanted, np.flatnonzero(~live)))))
 
 
 def _by_file(rows: pa.Table, hits: Sequence[pa.Table]) -> Iterator[tuple[str, pa.Table]]:

@@ -131,7 +131,7 @@ class LookupStep:
 
     def _found(self, slices: Slices, keys: pa.StringArray, lookup: KeyLookup) -> Iterator[npt.NDArray[np.int64]]:
         """Positions of the keys that the slices hold, and -1 for keys that are not in the batch."""
-        if any(may_delete(self.storage, log.path) for log in slices[0].logs):
+        if any(may_delete(self.storage, self.rules.merge.marker, log.path) for log in slices[0].logs):
             for slice_ in slices:
                 for batch in SliceStream(self.storage, slice_, self.rules, (RECORD_KEY,)).batches():
                     yield lookup.find(batch.column(0))

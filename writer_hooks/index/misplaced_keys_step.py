@@ -93,7 +93,7 @@ class MisplacedStep:
             return asked.misplaced(slice_.partition, self._merged(slice_, asked))
         base = keys_in_base(self.storage, slice_.base, asked.keys, asked.lookup, self.rules.batch_rows)
         found = asked.misplaced(slice_.partition, base)
-        if found is None or not any(may_delete(self.storage, log.path) for log in slice_.logs):
+        if found is None or not any(may_delete(self.storage, self.rules.merge.marker, log.path) for log in slice_.logs):
             return found
         return asked.misplaced(slice_.partition, self._merged(slice_, asked))
 

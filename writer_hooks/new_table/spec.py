@@ -12,7 +12,8 @@ from typing import Any
 from phantombase.timeline.errors import UsageError
 from phantombase.timeline.format.layout import Layout
 from phantombase.timeline.format.table_config import MergeMode, TableConfig, checksum
-from phantombase.timeline.format.table_support import EVENT_TIME_STRATEGY, KEY_GENERATOR_CLASSES
+from phantombase.timeline.format.table_support import KEY_GENERATOR_CLASSES
+from phantombase.timeline.payloads.merge_settings import EVENT_TIME_STRATEGY
 
 from ..keys.key_generator import KeyGenerator, inferred_kind
 from ..keys.partition_times import PREFIX
@@ -71,7 +72,7 @@ class NewTable:
         layout = Layout.of(self.version)
         own = self._properties_2() if layout.has_completion_times else self._properties_0x()
         config = TableConfig(properties={**self._common(), **own, **self._stored_times(layout)})
-        config.check_supported()
+        config.check_changeable()
         KeyGenerator.of(config, one_field_prefixed=False, writer=dict(self.times))
         return config
 

@@ -189,7 +189,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ("timeline/instants/instant_files", "            except MalformedError:\n                time.sleep(pause_s)\n", "            except ZeroDivisionError:\n                time.sleep(pause_s)\n", "table/table"),
     ("timeline/instants/timeline_loader", "if instant.completed and instant.completion_time is None and", "if instant.completed and instant.completion_time is not None and", "table/table"),
     ("timeline/instants/timeline_loader", "            instant.requested_time: self.clock.moment(modified_ms)\n", "            instant.requested_time: instant.requested_time\n", "table/table"),
-    ("timeline/table/table", "return replace(self, storage=storage, config=_supported(storage))", "return Table(storage, _supported(storage), clock=self.clock)", "table/table"),
+    ("timeline/table/table", "return replace(self, storage=storage, config=_supported(storage, reading=self.reading))", "return Table(storage, _supported(storage, reading=self.reading), clock=self.clock)", "table/table"),
     ("timeline/table/table", "        except (MissingFileError, TableChangedError):\n            continue", "        except MissingFileError:\n            continue", "table/table"),
     ("timeline/table/table", "        except (MissingFileError, TableChangedError):\n            continue", "        except TableChangedError:\n            continue", "table/table"),
     ("timeline/table/table", " is None or not entry.is_folder):\n", " is None):\n", "storage/open_storage"),

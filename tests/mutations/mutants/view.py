@@ -94,7 +94,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ("timeline/planning/log_runs", "for of in owners.values() if len(of) > 1", "for of in owners.values() if len(of) > 2", "planning/log_runs"),
     ("timeline/planning/log_runs", "if cause is Skipped.ROLLED_BACK}", "if cause is Skipped.CORRUPT}", "planning/log_runs"),
     ("timeline/planning/log_runs", "return bottom or not any(p.deletes for p in pieces)", "return True", "planning/log_runs"),
-    ("timeline/planning/log_runs", "in HUDI_0X or IS_DELETED in rules.schema.names", "in HUDI_0X", "planning/log_runs"),
+    ("timeline/planning/log_runs", "in HUDI_0X or any(name in rules.schema.names for name in rules.merge.deleting_columns)", "in HUDI_0X", "planning/log_runs"),
     ("timeline/planning/log_compaction", "if not others and all(_names(p) <= names for p in chosen):", "if not others:", "planning/log_runs"),
     ("compactor_daemon/attempt/inputs", "    except StalePlanError:\n        if not writes:\n            raise\n", "    except StalePlanError:\n        raise\n", "attempt/stale_log_plan"),
     ("compactor_daemon/attempt/inputs", "    planned_pieces(runs_of(table.storage, home, rules, ()), operation, instant)\n", "", "attempt/stale_log_plan"),

@@ -55,7 +55,9 @@ def ranges_of_log(
         ranges_of_rows(rows, columns)
         for block in scan_blocks(source, path)
         if block.kind in _LOG_DATA
-        for rows in decode_rows(block, source, read, float_as_text=float_as_text, part_bytes=_PART_BYTES)
+        for rows in decode_rows(
+            block, source, read, float_as_text=float_as_text, part_bytes=_PART_BYTES, partial=block.is_partial
+        )
         if rows.num_rows
     ]
     return merged_ranges([nothing, *parts])

@@ -32,6 +32,7 @@ from phantombase.timeline.format.table_config import (
     load_table_config,
     save_table_config,
 )
+from phantombase.timeline.payloads.merge_settings import DeleteMarker, NotGiven
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.local import LocalStorage
 from tests.support.golden_tables import GOLDEN, golden_case, golden_metadata, unzip_golden
@@ -89,7 +90,7 @@ def table(tmp_path: Path) -> LocalStorage:
 def test_golden_tables_parse_and_are_supported(name: str) -> None:
     """Each golden table is read as what its case says it is, and dumps to what parses to the same."""
     config = golden_config(name)
-    config.check_supported()
+    config.check_changeable()
     assert TableConfig.parse(config.dump(), name) == config
     version = int(name[1])
     assert config.version == version
@@ -312,6 +313,37 @@ def test_merge_mode_of_later_versions(version: int, changes: dict[str, str | Non
     assert config_of(version, **changes).merge_mode is expected
 
 
+UNAVAILABLE = "record__merge__property__hoodie__write__partial__update__unavailable__value"
+DELETE_FIELD = "record__merge__property__hoodie__payload__delete__field"
+DELETE_VALUE = "record__merge__property__hoodie__payload__delete__marker"
+
+
+@pytest.mark.parametrize(
+    ("version", "changes", "expected"),
+    [
+        (6, {"compaction__payload__class": f"{PAYLOADS}PartialUpdateAvroPayload"}, NotGiven(stamps=True)),
+        (8, {"compaction__payload__class": f"{PAYLOADS}PartialUpdateAvroPayload"}, NotGiven(stamps=True)),
+        (9, {"table__partial__update__mode": "IGNORE_DEFAULTS"}, NotGiven()),
+        (9, {"table__partial__update__mode": "FILL_UNAVAILABLE", UNAVAILABLE: "?"}, NotGiven(text="?")),
+        (9, {}, None),
+    ],
+)
+def test_what_means_not_given(version: int, changes: dict[str, str | None], expected: NotGiven | None) -> None:
+    """By payload class, on version 9 by the mode of partial updates."""
+    assert config_of(version, **changes).merge_settings.not_given == expected
+
+
+@pytest.mark.parametrize("version", [6, 8, 9])
+def test_the_delete_marker_of_dms(version: int) -> None:
+    """A payload class compares in any case, and readers know it; a property of version 9 is for writers."""
+    given = {DELETE_FIELD: "Op", DELETE_VALUE: "D"}
+    if version < 9:
+        given = {"compaction__payload__class": f"{PAYLOADS}AWSDmsAvroPayload"}
+    by_class = version < 9
+    marker = config_of(version, **given).merge_settings.marker
+    assert marker == DeleteMarker(field="Op", value="D", any_case=by_class, in_logs=by_class)
+
+
 REFUSALS: list[tuple[int, dict[str, str | None], str]] = [
     (9, {"table__type": "COPY_ON_WRITE"}, "hoodie.table.type.*COPY_ON_WRITE"),
     (9, {"table__type": None}, "hoodie.table.type.*COPY_ON_WRITE"),
@@ -321,14 +353,18 @@ REFUSALS: list[tuple[int, dict[str, str | None], str]] = [
     (9, {"table__multiple__base__file__formats__enable": "true"}, "several base file formats"),
     (6, {"datasource__write__drop__partition__columns": "True"}, "dropped partition columns"),
     (6, {"table__cdc__enabled": "true"}, "change data capture"),
-    (9, {"table__partial__update__mode": "IGNORE_DEFAULTS"}, "partial updates.*IGNORE_DEFAULTS"),
+    (9, {"table__partial__update__mode": "KEEP_VALUES"}, "partial updates.*KEEP_VALUES"),
+    (8, {"table__partial__update__mode": "IGNORE_DEFAULTS"}, "partial updates.*IGNORE_DEFAULTS"),
+    (9, {"table__partial__update__mode": "FILL_UNAVAILABLE"}, "partial updates.*FILL_UNAVAILABLE"),
     (6, {"bootstrap__base__path": "/old"}, "bootstrapped.*/old"),
     (9, {"table__format": "iceberg"}, "table format.*iceberg"),
     (9, {"timeline__layout__version": "1"}, "timeline layout.*expected 2.*found 1"),
     (6, {"timeline__layout__version": "2"}, "timeline layout.*expected 1.*found 2"),
-    (9, {"record__merge__property__hoodie__payload__delete__field": "op"}, "delete marker.*found op"),
-    (6, {"payload__delete__field": "op"}, "delete marker.*found op"),
-    (6, {"compaction__payload__class": f"{PAYLOADS}PartialUpdateAvroPayload"}, "payload class.*PartialUpdate"),
+    (9, {"record__merge__property__hoodie__payload__delete__field": "op"}, "half a delete marker.*found op"),
+    (8, {"record__merge__property__hoodie__payload__delete__field": "op"}, "merge property.*found op"),
+    (9, {"record__merge__property__mine": "x"}, "merge property.*found x"),
+    (6, {"payload__delete__field": "op"}, "merge property.*found op"),
+    (6, {"compaction__payload__class": f"{PAYLOADS}debezium.MySqlDebeziumAvroPayload"}, "payload class.*MySql"),
     (8, {"compaction__payload__class": "com.example.Mine"}, "payload class.*com.example.Mine"),
     (
         9,
@@ -359,11 +395,11 @@ REFUSALS: list[tuple[int, dict[str, str | None], str]] = [
 @pytest.mark.parametrize(("version", "changes", "message"), REFUSALS)
 def test_refusals_have_a_name(version: int, changes: dict[str, str | None], message: str) -> None:
     """What is not supported is refused with the setting, what was found and what to do."""
-    config_of(6).check_supported()
-    config_of(8).check_supported()
-    config_of(9).check_supported()
+    config_of(6).check_changeable()
+    config_of(8).check_changeable()
+    config_of(9).check_changeable()
     with pytest.raises(UnsupportedError, match=message) as caught:
-        config_of(version, **changes).check_supported()
+        config_of(version, **changes).check_changeable()
     assert caught.value.found
     assert caught.value.todo
 
@@ -371,7 +407,7 @@ def test_refusals_have_a_name(version: int, changes: dict[str, str | None], mess
 @pytest.mark.parametrize("kind", ["SIMPLE", "COMPLEX", "NON_PARTITION", "SIMPLE_AVRO"])
 def test_virtual_keys_of_plain_generators_are_supported(kind: str) -> None:
     """Their keys can be computed again from the columns."""
-    config_of(populate__meta__fields="false", table__keygenerator__type=kind).check_supported()
+    config_of(populate__meta__fields="false", table__keygenerator__type=kind).check_changeable()
 
 
 @pytest.mark.parametrize(
@@ -387,7 +423,7 @@ def test_virtual_keys_of_plain_generators_are_supported(kind: str) -> None:
 )
 def test_harmless_settings_are_not_refused(key: str, value: str) -> None:
     """Settings that change nothing for reading and compacting are let through."""
-    config_of(**{key: value}).check_supported()
+    config_of(**{key: value}).check_changeable()
 
 
 def test_without_metadata_table() -> None:

@@ -14,19 +14,26 @@ import pytest
 from phantombase.timeline.errors import MalformedError
 from phantombase.timeline.format.table_config import MergeMode
 from phantombase.timeline.log.delete_block import Deletes
-from phantombase.timeline.merge.gaps import SHAPE, Gaps
+from phantombase.timeline.merge.gaps import SHAPE, Shapes, Unset
 from phantombase.timeline.merge.ledger import Ledger
 from phantombase.timeline.merge.log_fold import LogFold
 from phantombase.timeline.merge.rule import Keyed, MergeRule
 from phantombase.timeline.merge.slice_merge import SliceMerge
 from phantombase.timeline.merge.spill import LogSpill
 from phantombase.timeline.merge.spilled_merge import SpilledMerge
+from phantombase.timeline.payloads.merge_settings import NotGiven
 from tests.support.seed import SEED
 
 COMMIT, EVENT = MergeMode.COMMIT_TIME, MergeMode.EVENT_TIME
 NAMES = ("id", "a", "b", "c")
 SCHEMA = pa.schema([("id", pa.string()), *((name, pa.string()) for name in "abc")])
-GAPS = Gaps(shapes=(frozenset({"id", "a"}), frozenset({"id", "b", "c"}), frozenset({"id", "c"})))
+UNSET = {
+    "null": Unset(values=NotGiven()),
+    "text": Unset(values=NotGiven(text="?")),
+    "base_only": Unset(values=NotGiven(among_logs=False, to_newer=False)),
+}
+"""The values that mean "not given"."""
+GAPS = Shapes(shapes=(frozenset({"id", "a"}), frozenset({"id", "b", "c"}), frozenset({"id", "c"})))
 
 Row = Mapping[str, str | None]
 
@@ -49,8 +56,9 @@ def over(new: Entry, old: Entry) -> Entry:
     return Entry(order=new.order, row={**(old.row or {}), **(new.row or {})})
 
 
-def folded(mode: MergeMode, entries: Sequence[Entry]) -> Entry:
+def folded(mode: MergeMode, entries: Sequence[Entry], unset: Unset | None) -> Entry:
     """The entries of one key, each merged with all before it."""
+    among_logs = unset is None or unset.values.among_logs
     now = entries[0]
     for new in entries[1:]:
         if mode is COMMIT or new.natural or now.natural:
@@ -58,32 +66,38 @@ def folded(mode: MergeMode, entries: Sequence[Entry]) -> Entry:
         else:
             wins = (new.order or 0) >= (now.order or 0)
         if new.row is not None and now.row is not None:
-            now = over(new, now) if wins else over(now, new)
+            first, second = (new, now) if wins else (now, new)
+            now = over(first, second) if among_logs else first
         elif wins:
             now = new
     return now
 
 
-def modelled(mode: MergeMode, base: Mapping[str, Entry], logs: Mapping[str, Sequence[Entry]]) -> list[Row]:
-    """All rows after the merge."""
+def modelled(
+    mode: MergeMode, base: Mapping[str, Entry], logs: Mapping[str, Sequence[Entry]], unset: Unset | None = None
+) -> list[Row]:
+    """All rows after the merge. `unset`: base rows may lack columns, too."""
+    absent = unset.values.text if unset is not None else None
     rows: list[Row] = []
     for key in sorted({*base, *logs}):
         old = base.get(key)
-        new = folded(mode, logs[key]) if key in logs else None
+        new = folded(mode, logs[key], unset) if key in logs else None
         if old is not None and new is not None:
             wins = mode is COMMIT or new.natural or (new.order or 0) >= (old.order or 0)
-            new = (over(new, old) if new.row is not None else new) if wins else old
+            late = over(old, new) if unset is not None and unset.values.to_newer and new.row is not None else old
+            new = (over(new, old) if new.row is not None else new) if wins else late
         found = new or old
         if found is not None and found.row is not None:
-            rows.append({name: found.row.get(name) for name in NAMES})
+            rows.append({name: found.row.get(name, absent) for name in NAMES})
     return rows
 
 
-def keyed(entries: Sequence[tuple[str, Entry]], shape: int | None) -> Keyed:
+def keyed(entries: Sequence[tuple[str, Entry]], shape: int | None, unset: Unset | None = None) -> Keyed:
     """A batch; `shape` None: of the base file. A delete among its rows is a row marked deleted."""
-    rows = [{name: (entry.row or {}).get(name) for name in NAMES} for _, entry in entries]
+    absent = unset.values.text if unset is not None else None
+    rows = [{name: (entry.row or {}).get(name, absent) for name in NAMES} for _, entry in entries]
     table = pa.Table.from_pylist(rows, SCHEMA)
-    if shape is not None:
+    if shape is not None and unset is None:
         table = table.append_column(SHAPE, pa.array([shape] * len(rows), pa.int32()))
     return Keyed(
         rows=table,
@@ -127,16 +141,18 @@ def random_blocks(random: Random, keys: Sequence[str]) -> list[tuple[int | None,
     return blocks
 
 
+@pytest.mark.parametrize("lack", ["blocks", *UNSET])
 @pytest.mark.parametrize("mode", [COMMIT, EVENT])
-def test_rows_are_put_together_as_in_the_model(mode: MergeMode, tmp_path: Path) -> None:
+def test_rows_are_put_together_as_in_the_model(mode: MergeMode, lack: str, tmp_path: Path) -> None:
     """Partial and whole rows, late and in time, deletes of all kinds, keys with and without a base row."""
-    random = Random(f"{SEED} {mode}")
-    rule = MergeRule(mode=mode, ordering_types=(pa.int64(),) if mode is EVENT else ())
+    random, unset = Random(f"{SEED} {mode} {lack}"), UNSET.get(lack)
+    rule = MergeRule(mode=mode, ordering_types=(pa.int64(),) if mode is EVENT else (), unset=unset)
     keys = [f"k{n:02d}" for n in range(24)]
     for number in range(60):
         base = {
-            key: Entry(order=random.randrange(4), row={"id": key, **{name: f"{name}-base" for name in "abc"}})
+            key: Entry(order=random.randrange(4), row={"id": key, **{name: f"{name}-base" for name in given}})
             for key in random.sample(keys, 16)
+            for given in (random.sample("abc", random.randrange(4)) if unset is not None else "abc",)
         }
         blocks = random_blocks(random, keys)
         logs: dict[str, list[Entry]] = {}
@@ -145,18 +161,18 @@ def test_rows_are_put_together_as_in_the_model(mode: MergeMode, tmp_path: Path) 
                 logs.setdefault(key, []).append(entry)
 
         def filled_fold(blocks: Sequence[tuple[int | None, list[tuple[str, Entry]]]] = blocks) -> LogFold:
-            fold = LogFold(rule, SCHEMA, GAPS)
+            fold = LogFold(rule, SCHEMA, GAPS if unset is None else None)
             for shape, entries in blocks:
                 if shape is None:
                     fold.add_deletes(deletes(entries))
                 else:
-                    fold.add_rows(without_ordering(mode, keyed(entries, shape)))
+                    fold.add_rows(without_ordering(mode, keyed(entries, shape, unset)))
             return fold
 
-        batch = without_ordering(mode, keyed(list(base.items()), None))
+        batch = without_ordering(mode, keyed(list(base.items()), None, unset))
         note = f"seed {SEED}, number {number}"
         rows, ledger = in_memory(rule, filled_fold(), batch)
-        assert rows == modelled(mode, base, logs), note
+        assert rows == modelled(mode, base, logs, unset), note
         assert spilled(rule, filled_fold(), batch, tmp_path / str(number)) == (rows, ledger), note
 
 
@@ -171,7 +187,7 @@ def in_memory(rule: MergeRule, fold: LogFold, base: Keyed) -> tuple[list[Any], L
 def spilled(rule: MergeRule, fold: LogFold, base: Keyed, folder: Path) -> tuple[list[Any], Ledger]:
     """The same through files."""
     folder.mkdir()
-    spill = LogSpill(str(folder), rule, SCHEMA, 2, GAPS)
+    spill = LogSpill(str(folder), rule, SCHEMA, 2, GAPS if rule.unset is None else None)
     spill.add(fold.drain())
     merge = SpilledMerge(rule, spill, SCHEMA, str(folder), hashed=True)
     merge.decide(lambda: [base], 3)
@@ -199,3 +215,31 @@ def test_a_required_column_must_come_from_somewhere() -> None:
     assert row == {"id": "k", "a": "new", "b": "old", "c": "old"}
     with pytest.raises(MalformedError, match="lack a required column"):
         SliceMerge(rule, won).inserts()
+
+
+def test_the_last_row_stamps() -> None:
+    """An older row behind a newer one gives its meta columns, in Hudi 0.15 and the payload class of 1.2."""
+    schema = pa.schema([("id", pa.string()), ("_hoodie_commit_time", pa.string()), ("a", pa.string())])
+    rule = MergeRule(mode=EVENT, ordering_types=(pa.int64(),), unset=Unset(values=NotGiven(stamps=True)))
+
+    def batch(time: str, order: int) -> Keyed:
+        row = {"id": "k", "_hoodie_commit_time": time, "a": time}
+        return Keyed(rows=pa.Table.from_pylist([row], schema), keys=pa.array(["k"]), ordering=(pa.array([order]),))
+
+    fold = LogFold(rule, schema)
+    fold.add_rows(batch("2", 7))
+    fold.add_rows(batch("3", 6))
+    base = batch("1", 8)
+    merge = SliceMerge(rule, fold.finish())
+    (row,) = merge.changes(base).apply(base.rows).to_pylist()
+    assert row == {"id": "k", "_hoodie_commit_time": "3", "a": "1"}
+
+
+def test_deletes_win_whatever_their_ordering_values() -> None:
+    """Over rows of the log and of the base file, in the payload classes of 1.2."""
+    rule = MergeRule(mode=EVENT, ordering_types=(pa.int64(),), deletes_win=True)
+    rows = keyed([("k", Entry(order=7, row={"id": "k"}))], None)
+    fold = LogFold(rule, SCHEMA)
+    fold.add_rows(rows)
+    fold.add_deletes(deletes([("k", Entry(order=1, block=True))]))
+    assert SliceMerge(rule, fold.finish()).changes(rows).deleted.tolist() == [0]

@@ -15,8 +15,10 @@ from phantombase.timeline.format.record_key import KeySource
 from phantombase.timeline.format.table_config import MergeMode
 from phantombase.timeline.log.block import BlockKind, HeaderKey, LogBlock
 from phantombase.timeline.log.visibility import Visibility
+from phantombase.timeline.merge.gaps import Unset
 from phantombase.timeline.merge.rule import MergeRule
 from phantombase.timeline.merge.slice_rules import SliceRules
+from phantombase.timeline.payloads.merge_settings import NotGiven
 from phantombase.timeline.planning.log_compaction import log_operation, planned_pieces
 from phantombase.timeline.planning.log_runs import LogPiece, LogRun, folds_exactly, log_runs
 from phantombase.timeline.view.view import DataFile, FileSlice
@@ -132,12 +134,14 @@ def test_what_are_no_neighbours_is_refused(names: tuple[int, ...], log: str, pen
         planned_pieces(runs(log, *pending.split()), replace(operation, delta_file_paths=named), "C")
 
 
-COLUMNS = {"plain": ["id", "ts"], "marked": ["id", "ts", "_hoodie_is_deleted"]}
+COLUMNS = {"plain": ["id", "ts"], "marked": ["id", "ts", "_hoodie_is_deleted"], "lacking": ["id", "ts"]}
 
 
 @pytest.mark.parametrize(
     ("mode", "columns", "log", "bottom", "expected"),
     [
+        # Rows that lack columns may take them from below, unless a delete in between forgets these.
+        (MergeMode.COMMIT_TIME, "lacking", "10 20", True, False),
         (MergeMode.COMMIT_TIME, "marked", "10-del 20", False, True),
         (MergeMode.EVENT_TIME, "plain", "10 20", False, True),
         (MergeMode.EVENT_TIME, "plain", "10-del 20", True, True),
@@ -155,9 +159,14 @@ def test_what_is_folded(mode: MergeMode, columns: str, log: str, bottom: bool, e
         schema=pa.schema([(name, pa.string()) for name in COLUMNS[columns]]),
         keys=KeySource.of(True, ("id",)),
         ordering_fields=("ts",),
-        merge=MergeRule(mode=mode, ordering_types=(pa.string(),)),
+        merge=MergeRule(
+            mode=mode,
+            ordering_types=(pa.string(),),
+            unset=Unset(values=NotGiven()) if columns == "lacking" else None,
+        ),
         visibility=ALL,
         float_text_in_logs=True,
     )
     pieces: tuple[LogPiece, ...] = runs(log)[0].pieces
     assert folds_exactly(rules, pieces, bottom=bottom) is expected
+    assert not folds_exactly(rules, [replace(piece, partial=True) for piece in pieces], bottom=bottom)

@@ -68,7 +68,7 @@ def measured(slices: Iterable[FileSlice]) -> Iterator[tuple[FileSlice, SliceStat
         for log in slice_.logs:
             by_instant.setdefault(log.name.instant, []).append(log)
         pieces = tuple(
-            LogPiece(instant=i, files=tuple(f), replaced=(), deletes=False, place=i, whole=True)
+            LogPiece(instant=i, files=tuple(f), replaced=(), deletes=False, partial=False, place=i, whole=True)
             for i, f in by_instant.items()
         )
         yield slice_, SliceStats(runs=(LogRun(pieces=pieces, bottom=True),))

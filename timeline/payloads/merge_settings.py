@@ -1,0 +1,235 @@
+"""How records of one key are merged, by the table's properties alone (pure).
+
+`properties` is hoodie.properties as a mapping; callers use `TableConfig`. Payload classes of version 6 mean what Hudi
+0.15.0 does with them, merge modes of versions 8 and 9 what 1.2.0 does. Source: both were asked (`tests/interop`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from ..errors import UnsupportedError
+
+PROPERTIES = ".hoodie/hoodie.properties"
+"""Path of the properties file, relative to the table base."""
+
+USE_HUDI = "Use Hudi for this table."
+FIRST_OF_1X = 8
+"""The first table version that Hudi 1.x makes."""
+
+
+class MergeMode(Enum):
+    """Which of two records of one key wins; the `_0X` rules are those of Hudi 0.15 on version 6 tables."""
+
+    OVERWRITE_WITH_LATEST_0X = "OverwriteWithLatestAvroPayload"
+    EVENT_TIME_0X = "DefaultHoodieRecordPayload"
+    EVENT_TIME_AVRO_0X = "EventTimeAvroPayload"
+    COMMIT_TIME = "COMMIT_TIME_ORDERING"
+    EVENT_TIME = "EVENT_TIME_ORDERING"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotGiven:
+    """The values that mean "this row does not give the column": null, or `text` if it is set.
+
+    An older row then gives it. `in_bytes`: the text also in columns of bytes. `among_logs`: also a row of a log to
+    another one, not only the base row to a row of a log. `to_newer`: also a row to a newer row that came before it,
+    which a base row may be. `stamps`: such a row keeps its meta columns.
+    """
+
+    text: str | None = None
+    in_bytes: bool = False
+    among_logs: bool = True
+    to_newer: bool = True
+    stamps: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeleteMarker:
+    """Rows whose column `field` holds `value` delete, in `any_case`.
+
+    Hudi's writers make deletes of them. `in_logs`: its readers do so, too, with rows of data blocks.
+    """
+
+    field: str
+    value: str
+    any_case: bool = False
+    in_logs: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MergeSettings:
+    """How a table merges. `not_given` None: every row gives all columns. `marker`: besides `_hoodie_is_deleted`.
+
+    `deletes_win`: entries of delete blocks win over all that came before them, whatever their ordering values.
+    """
+
+    mode: MergeMode
+    deletes_win: bool = False
+    not_given: NotGiven | None = None
+    marker: DeleteMarker | None = None
+
+
+_MODE = "hoodie.record.merge.mode"
+_MODES = {mode.value: MergeSettings(mode=mode) for mode in (MergeMode.COMMIT_TIME, MergeMode.EVENT_TIME)}
+
+_PAYLOAD = "hoodie.compaction.payload.class"
+_PACKAGE = "org.apache.hudi.common.model."
+_BY_PAYLOAD = {
+    f"{_PACKAGE}OverwriteWithLatestAvroPayload": MergeSettings(mode=MergeMode.COMMIT_TIME),
+    f"{_PACKAGE}DefaultHoodieRecordPayload": MergeSettings(mode=MergeMode.EVENT_TIME),
+    f"{_PACKAGE}EventTimeAvroPayload": MergeSettings(mode=MergeMode.EVENT_TIME),
+}
+_POSTGRES = f"{_PACKAGE}debezium.PostgresDebeziumAvroPayload"
+_POSTGRES_ORDERING = "_event_lsn"
+_UNAVAILABLE_TEXT = "__debezium_unavailable_value"
+_DMS_MARKER = DeleteMarker(field="Op", value="D", any_case=True, in_logs=True)
+_DEBEZIUM_MARKER = DeleteMarker(field="_change_operation_type", value="d", any_case=True, in_logs=True)
+_BY_PAYLOAD_0X = {
+    "": MergeSettings(mode=MergeMode.OVERWRITE_WITH_LATEST_0X),
+    f"{_PACKAGE}OverwriteWithLatestAvroPayload": MergeSettings(mode=MergeMode.OVERWRITE_WITH_LATEST_0X),
+    f"{_PACKAGE}DefaultHoodieRecordPayload": MergeSettings(mode=MergeMode.EVENT_TIME_0X),
+    f"{_PACKAGE}EventTimeAvroPayload": MergeSettings(mode=MergeMode.EVENT_TIME_AVRO_0X),
+    f"{_PACKAGE}PartialUpdateAvroPayload": MergeSettings(mode=MergeMode.EVENT_TIME_0X, not_given=NotGiven(stamps=True)),
+    f"{_PACKAGE}OverwriteNonDefaultsWithLatestAvroPayload": MergeSettings(
+        mode=MergeMode.OVERWRITE_WITH_LATEST_0X, not_given=NotGiven(among_logs=False, to_newer=False)
+    ),
+    f"{_PACKAGE}AWSDmsAvroPayload": MergeSettings(
+        mode=MergeMode.OVERWRITE_WITH_LATEST_0X,
+        marker=_DMS_MARKER,
+    ),
+    _POSTGRES: MergeSettings(
+        mode=MergeMode.EVENT_TIME_0X,
+        not_given=NotGiven(text=_UNAVAILABLE_TEXT, in_bytes=True, among_logs=False, to_newer=False),
+        marker=_DEBEZIUM_MARKER,
+    ),
+}
+_CUSTOM = "CUSTOM"
+_CUSTOM_8 = {
+    f"{_PACKAGE}PartialUpdateAvroPayload": MergeSettings(
+        mode=MergeMode.EVENT_TIME, deletes_win=True, not_given=NotGiven(stamps=True)
+    ),
+    f"{_PACKAGE}OverwriteNonDefaultsWithLatestAvroPayload": MergeSettings(
+        mode=MergeMode.COMMIT_TIME, not_given=NotGiven()
+    ),
+    f"{_PACKAGE}AWSDmsAvroPayload": MergeSettings(mode=MergeMode.COMMIT_TIME, marker=_DMS_MARKER),
+}
+"""The payload classes that 1.2 merges by on version 8: each record with what came before it, base row or not.
+
+Not PostgresDebezium: 1.2 fills a record and then keeps it as it was, depending on which object it has in hand.
+"""
+
+_STRATEGY_0X = "hoodie.compaction.record.merger.strategy"
+_STRATEGY = "hoodie.record.merge.strategy.id"
+_PAYLOAD_STRATEGY = "00000000-0000-0000-0000-000000000000"
+EVENT_TIME_STRATEGY = "eeb8d96f-b1e4-49fd-bbf8-28ac514178e5"
+_BY_STRATEGY = {
+    EVENT_TIME_STRATEGY: MergeSettings(mode=MergeMode.EVENT_TIME),
+    "ce9acb64-bde0-424c-9b91-f6ebba25356d": MergeSettings(mode=MergeMode.COMMIT_TIME),
+}
+_ORDERING = "hoodie.table.ordering.fields"
+_ORDERING_0X = "hoodie.table.precombine.field"
+
+_PARTIAL_MODE = "hoodie.table.partial.update.mode"
+_MERGE_PROPERTY = "hoodie.record.merge.property."
+_UNAVAILABLE = f"{_MERGE_PROPERTY}hoodie.write.partial.update.unavailable.value"
+_DELETE_FIELD = f"{_MERGE_PROPERTY}hoodie.payload.delete.field"
+_DELETE_VALUE = f"{_MERGE_PROPERTY}hoodie.payload.delete.marker"
+_MERGE_PROPERTIES = (_UNAVAILABLE, _DELETE_FIELD, _DELETE_VALUE)
+_MERGE_PROPERTY_PREFIXES = (_MERGE_PROPERTY, "hoodie.payload.delete.")
+_MERGE_PROPERTIES_SINCE = 9
+
+
+def merge_settings(properties: Mapping[str, str], version: int) -> MergeSettings:
+    """How the table merges, as the Hudi release decides that judges its version.
+
+    Version 6: by payload class, as in Hudi 0.15. Versions 8 and 9: by merge mode. If that is missing, by merge
+    strategy id, else by payload class, else by whether there is an ordering field, as in Hudi 1.2; then by the mode of
+    partial updates and the merge properties of version 9.
+
+    UnsupportedError: custom modes, strategies, payload classes and properties, a strategy that contradicts the payload.
+    """
+    found = _settings_0x(properties) if version < FIRST_OF_1X else _settings(properties, version)
+    return replace(
+        found,
+        not_given=_not_given(properties, version) or found.not_given,
+        marker=_delete_marker(properties, version) or found.marker,
+    )
+
+
+def _settings_0x(properties: Mapping[str, str]) -> MergeSettings:
+    strategy = properties.get(_STRATEGY_0X) or EVENT_TIME_STRATEGY
+    if strategy != EVENT_TIME_STRATEGY:
+        raise refusal("custom merge strategies", _STRATEGY_0X, EVENT_TIME_STRATEGY, strategy)
+    payload = _payload(properties)
+    found = _known(_BY_PAYLOAD_0X, payload, "payload class", _PAYLOAD)
+    assert found is not None, "there is a default"
+    ordering = properties.get(_ORDERING_0X) or properties.get(_ORDERING)
+    if payload == _POSTGRES and ordering != _POSTGRES_ORDERING:
+        # Some records would be compared by one column, and others by another.
+        raise refusal("another ordering field of this payload class", _ORDERING_0X, _POSTGRES_ORDERING, str(ordering))
+    return found
+
+
+def _settings(properties: Mapping[str, str], version: int) -> MergeSettings:
+    payload = _payload(properties)
+    by_custom_strategy = (properties.get(_STRATEGY) or _PAYLOAD_STRATEGY) == _PAYLOAD_STRATEGY
+    if version == FIRST_OF_1X and payload in _CUSTOM_8 and by_custom_strategy:
+        if (mode_text := properties.get(_MODE, "").upper()) not in ("", _CUSTOM):
+            raise refusal("contradicting merge settings", _MODE, _CUSTOM, mode_text)
+        return _CUSTOM_8[payload]
+    by_payload = _known(_BY_PAYLOAD, payload, "payload class", _PAYLOAD)
+    mode = _known(_MODES, properties.get(_MODE, "").upper(), "merge mode", _MODE)
+    if mode is not None:
+        return mode
+    strategy = properties.get(_STRATEGY) or properties.get(_STRATEGY_0X) or ""
+    by_strategy = _known(_BY_STRATEGY, strategy, "merge strategy", _STRATEGY)
+    if by_strategy and by_payload and by_strategy != by_payload:
+        raise refusal("contradicting merge settings", _STRATEGY, by_payload.mode.value, by_strategy.mode.value)
+    has_ordering = properties.get(_ORDERING) or properties.get(_ORDERING_0X)
+    default = MergeSettings(mode=MergeMode.EVENT_TIME if has_ordering else MergeMode.COMMIT_TIME)
+    return by_strategy or by_payload or default
+
+
+def _payload(properties: Mapping[str, str]) -> str:
+    return properties.get(_PAYLOAD, "").replace("com.uber.hoodie", "org.apache.hudi")
+
+
+def _not_given(properties: Mapping[str, str], version: int) -> NotGiven | None:
+    mode = properties.get(_PARTIAL_MODE, "").upper()
+    if not mode:
+        return None
+    text = properties.get(_UNAVAILABLE)
+    if version >= _MERGE_PROPERTIES_SINCE and mode == "IGNORE_DEFAULTS":
+        return NotGiven()
+    if version >= _MERGE_PROPERTIES_SINCE and mode == "FILL_UNAVAILABLE" and text:
+        return NotGiven(text=text)
+    expected = f"IGNORE_DEFAULTS, or FILL_UNAVAILABLE with {_UNAVAILABLE}, on version {_MERGE_PROPERTIES_SINCE}"
+    raise refusal("this mode of partial updates", _PARTIAL_MODE, expected, mode)
+
+
+def _delete_marker(properties: Mapping[str, str], version: int) -> DeleteMarker | None:
+    for key in sorted(properties):
+        known = version >= _MERGE_PROPERTIES_SINCE and key in _MERGE_PROPERTIES
+        if key.startswith(_MERGE_PROPERTY_PREFIXES) and not known:
+            raise refusal("this merge property", key, "none", properties[key])
+    field, value = properties.get(_DELETE_FIELD), properties.get(_DELETE_VALUE)
+    if bool(field) != bool(value):  # Hudi's readers fail as well
+        expected = f"{_DELETE_FIELD} and {_DELETE_VALUE}"
+        raise refusal("half a delete marker", _DELETE_FIELD, expected, str(field or value))
+    return DeleteMarker(field=field, value=value) if field and value else None
+
+
+def _known(known: Mapping[str, MergeSettings], text: str, what: str, key: str) -> MergeSettings | None:
+    if text and text not in known:
+        raise refusal(f"this {what}", key, " or ".join(filter(None, known)), text)
+    return known.get(text)
+
+
+def refusal(what: str, key: str, expected: str, found: str, todo: str = USE_HUDI) -> UnsupportedError:
+    """A setting that is not supported."""
+    return UnsupportedError(
+        f"{what} ({key}): not supported", path=PROPERTIES, expected=expected, found=found, todo=todo
+    )
