@@ -41,6 +41,7 @@ BENCHES = (
     "services",
     "metadata",
     "fleet",
+    "lake",
     "claims",
 )
 """What is measured most often comes first: the minutes may not suffice for all."""

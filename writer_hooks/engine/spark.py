@@ -7,6 +7,7 @@ import pickle
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -132,14 +133,14 @@ class SparkPieces:
 
     def row_counts(self) -> RowCounts:
         """See `Pieces`."""
-        done = _run(self._frame.select("partition", "target", "rows").toArrow)
+        done = _run(partial(_to_arrow, self._frame.select("partition", "target", "rows")))
         if _ERROR in pc.unique(done.column("target")).to_pylist():
             self.collect()  # raises the error
         return summed(*(done.column(name).to_pylist() for name in ("partition", "target", "rows")))
 
     def collect(self) -> list[bytes]:
         """See `Pieces`."""
-        done = _run(self._frame.select("target", "payload").toArrow)
+        done = _run(partial(_to_arrow, self._frame.select("target", "payload")))
         for target, payload in zip(done.column("target"), done.column("payload"), strict=True):
             if target.as_py() == _ERROR:
                 raise pickle.loads(payload.as_py())
@@ -227,3 +228,10 @@ def _run(action: Callable[[], pa.Table]) -> pa.Table:
             found=spark_words(error),
             todo="Nothing of the write is visible; the next writer rolls it back.",
         ) from error
+
+
+def _to_arrow(frame: Any) -> pa.Table:
+    """All rows of a DataFrame; PySpark before 4.0 has no public way to Arrow."""
+    if hasattr(frame, "toArrow"):
+        return frame.toArrow()
+    return pa.Table.from_batches(frame._collect_as_arrow(), schema=from_spark(frame.schema))
