@@ -1,6 +1,6 @@
 """A daemon over the tables of a lake: what it costs while nothing happens, and how soon a plan is begun.
 
-    python -m bench.lake [--tables 1000,10000] [--idle SECONDS]
+    python -m bench.lake [--quick] [--tables 1000,10000] [--idle SECONDS]
 
 The tables are small, have nothing pending, and are served by one daemon of a fleet with an embedded ZooKeeper, which
 polls every 10 s. `first_round`: from the start until every table was opened and looked at. `cpu_per_look_ms`: processor
@@ -68,7 +68,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Idle cost and latency of a daemon over many tables.")
     parser.add_argument("--tables", default="1000,10000", help="numbers of tables")
     parser.add_argument("--idle", type=float, default=30.0, help="seconds for which the idle cost is measured")
+    parser.add_argument("--quick", action="store_true", help="1,000 tables, idle for ten seconds")
     arguments = parser.parse_args()
+    if arguments.quick:
+        arguments.tables, arguments.idle = "1000", 10.0
     report = Report(bench="lake")
     report.facts["load"] = round(os.getloadavg()[0], 1)
     with (

@@ -7,7 +7,17 @@ from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING
 
-from pyspark.sql.datasource import DataSourceReader, InputPartition
+try:
+    from pyspark.sql.datasource import DataSourceReader, InputPartition
+except ImportError:  # PySpark 3.5 has no Python sources; `frame` uses the tasks alone
+    DataSourceReader = object  # type: ignore[assignment, misc]
+
+    class InputPartition:  # type: ignore[no-redef]
+        """What Spark's own is."""
+
+        def __init__(self, value: object) -> None:
+            self.value = value
+
 
 from phantombase.timeline.errors import MissingFileError
 from phantombase.timeline.pins.hold import renewing

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pyarrow as pa
 from pyspark.errors import PySparkTypeError
-from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import DataType, StructType
 
+from phantombase.timeline.arrow.spark_types import arrow_of_spark
 from phantombase.timeline.errors import UnsupportedError, UsageError
 
 
@@ -23,7 +24,7 @@ def spark_columns(schema: pa.Schema) -> StructType:
 
 def arrow_columns(columns: StructType) -> pa.Schema:
     """What Spark demands of the first batch of a task."""
-    return to_arrow_schema(columns, timezone="UTC")
+    return arrow_of_spark(columns)
 
 
 def check_columns(asked: StructType, of_table: StructType) -> None:

@@ -87,20 +87,21 @@ def refused(done: Scheduled) -> list[LeftOut]:
 @pytest.mark.parametrize("kind", DAMAGE)
 @pytest.mark.parametrize("name", ["v6_plain", "v9_plain"])
 def test_what_compact_would_refuse_is_left_out(
-    name: str, kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    name: str, kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The reason stands in the result and in the log; the others are requested, and compacted."""
     path = unzip_golden(name, tmp_path)
     first, *others = groups_of(path)
     assert others
     damaged(path, kind, first)
+    caplog.set_level("INFO", "phantombase")
     done = schedule(path)
     assert planned(done) == sorted(g.key for g in others)
     (left,) = refused(done)
     assert (left.partition, left.file_id) == first.key
     assert DAMAGE[kind][1] in left.why
     assert DAMAGE[kind][1] in done.why
-    (line,) = [line for line in capsys.readouterr().out.splitlines() if "left_out" in line]
+    (line,) = [line for line in caplog.messages if "left_out" in line]
     assert DAMAGE[kind][1] in line
     compacted = CliRunner().invoke(app, ["compact", str(path), "--executor", "local"])
     assert compacted.exit_code == 0, compacted.output

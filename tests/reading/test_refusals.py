@@ -123,7 +123,6 @@ def evolves_on_read(path: Path) -> None:
     (path / table.instant_path(newest)).write_bytes(encode(said, table.layout.encoding))
 
 
-DMS_PAYLOAD = set_property("hoodie.compaction.payload.class", "org.apache.hudi.common.model.AWSDmsAvroPayload")
 UNKNOWN_INDEX = set_property("hoodie.table.metadata.partitions", "files,vector_index")
 PARTIAL_UPDATES = set_property("hoodie.table.partial.update.mode", "KEEP_VALUES")
 
@@ -135,9 +134,11 @@ REFUSED = [
     ("v6_pending", set_property("hoodie.table.base.file.format", "ORC"), UnsupportedError, "ORC"),
     (
         "v6_pending",
-        set_property("hoodie.compaction.payload.class", "org.apache.hudi.common.model.AWSDmsAvroPayload"),
+        set_property(
+            "hoodie.compaction.payload.class", "org.apache.hudi.common.model.debezium.MySqlDebeziumAvroPayload"
+        ),
         UnsupportedError,
-        "AWSDms",
+        "MySqlDebezium",
     ),
     ("v9_pending", set_property("hoodie.record.merge.mode", "CUSTOM"), UnsupportedError, "CUSTOM"),
     (

@@ -209,3 +209,15 @@ def test_an_answer_that_is_kept_goes_when_its_partition_moves(table: Path) -> No
     client.ask(LATEST, partition="north", **known(table))
     new = client.ask(LATEST, partition="north", refreshoff="true", **before)
     assert len(logs(new)) == len(logs(old[0])) + 1
+
+
+def test_looking_at_a_table_often_does_not_forget_what_clients_know(table: Path) -> None:
+    """A load that finds the same timeline takes the place of the newest state, not of an older one."""
+    files = take_back_last(table)
+    before = known(table)
+    client = ServiceClient.of(table)
+    old = client.ask(LATEST, partition="north", **before)
+    put(files)
+    for _ in range(10):
+        assert client.ask("/api/tables/pending").status == 200  # loads
+    assert client.ask(LATEST, partition="north", **before).body == old.body

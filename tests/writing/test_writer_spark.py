@@ -15,7 +15,7 @@ from phantombase.timeline.errors import UnsupportedError, UsageError
 from phantombase.timeline.metadata_table.record_index import GLOBAL_KEYS_MARK
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.writer_hooks.engine.row_blobs import Piece, pack
-from phantombase.writer_hooks.engine.spark import default_slots
+from phantombase.writer_hooks.engine.spark import SparkPieces, default_slots
 from phantombase.writer_hooks.engine.spool import ROWS, Spool, remove_old
 from tests.writing.test_writer import read, rows, trips
 from tests.writing.test_writer_refusals import contents
@@ -34,9 +34,14 @@ def spark() -> Iterator[Any]:
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("buckets", [None, 2], ids=["key index", "buckets"])
-def test_spark_writes_what_is_written_in_process(spark: Any, buckets: int | None, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("buckets", "here_bytes"), [(None, 1 << 30), (2, 1 << 30), (2, 0)], ids=["key index", "buckets", "buckets in tasks"]
+)
+def test_spark_writes_what_is_written_in_process(
+    spark: Any, buckets: int | None, here_bytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Every operation, on both, step by step; pieces small enough to travel and large ones in files."""
+    monkeypatch.setattr("phantombase.writer_hooks.engine.spark._HERE_BYTES", here_bytes)
     many = [(n, 1, n / 7) for n in range(5000)]
     steps = [
         ("upsert", rows(*many)),
@@ -92,6 +97,36 @@ def test_keys_of_other_partitions_are_found_by_tasks(spark: Any, tmp_path: Path)
         trips(spark.createDataFrame(moved), 9).upsert(str(path))
     assert contents(path) == before
     assert trips(spark.createDataFrame(moved.slice(3)), 9).upsert(str(path)).inserts == 1
+
+
+@pytest.mark.spark
+def test_few_rows_of_a_bucket_index_become_files_in_this_process(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not more rows, and not where a step reads the table: with a key index, or a global one."""
+    regrouped: list[str] = []
+    regroup = SparkPieces.regroup
+
+    def noted(pieces: SparkPieces, step: Any) -> Any:
+        regrouped.append(type(step).__name__)
+        return regroup(pieces, step)
+
+    monkeypatch.setattr(SparkPieces, "regroup", noted)
+    batch = spark.createDataFrame(rows(*((n, 1, 1.0) for n in range(3000))))
+    trips(batch, 9, 2).upsert(str(tmp_path / "few"))
+    assert regrouped == []
+    trips(batch, 9, None).upsert(str(tmp_path / "keys"))
+    assert "MeetStep" in regrouped
+    for limit in ("_HERE_BYTES", "_FETCHED_BYTES"):
+        regrouped.clear()
+        with monkeypatch.context() as less:
+            less.setattr(f"phantombase.writer_hooks.engine.spark.{limit}", 10)
+            trips(batch, 9, 2).upsert(str(tmp_path / limit))
+        assert regrouped == ["BucketStep"]
+    regrouped.clear()
+    monkeypatch.setattr("phantombase.writer_hooks.index.global_keys.keys_are_global", lambda table: True)
+    trips(batch, 9, 2).upsert(str(tmp_path / "few"))
+    assert {"MisplacedStep", "BucketStep"} <= set(regrouped)
 
 
 @pytest.mark.spark

@@ -17,6 +17,7 @@ from ..log.block import MAGIC, BlockKind, scan_blocks
 from ..log.decode import CONTENT_VERSION
 from ..merge.slice_rules import SliceRules
 from ..storage.contract import Storage
+from ..storage.local import open_little
 from .slice_log import check_mergeable
 
 _OPENING, _INSTANT, _REST = slice(14, 34), slice(34, 51), 51
@@ -43,7 +44,7 @@ class KnownBlocks:
 
         False: not known, `check_slice` decides. Errors as `Storage.open_input`.
         """
-        with self._storage.open_input(path, whole=False) as source:
+        with open_little(self._storage, path) as source:
             size = source.size()
             front = source.read_at(min(size, self._front_bytes), 0)
             if len(front) <= _REST or front[:6] != MAGIC or not front[_INSTANT].isdigit():

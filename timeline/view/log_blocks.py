@@ -8,7 +8,8 @@ from ..format.layout import Slicing
 from ..instants.timeline import UNKNOWN_COMPLETION, Timeline
 from ..log.block import LogBlock, scan_blocks
 from ..log.visibility import Visibility
-from ..storage.contract import OwnLock, Storage
+from ..storage.contract import Storage
+from ..storage.local import open_little
 from .view import FileSlice, LogFile
 
 _WHOLE_LOG_BYTES = 4 << 20
@@ -17,8 +18,7 @@ _WHOLE_LOG_BYTES = 4 << 20
 
 def open_headers(storage: Storage, log: LogFile) -> pa.NativeFile:
     """A log file of which little more than the headers of its blocks will be read."""
-    travels = storage.own_lock is not OwnLock.FILE
-    return storage.open_input(log.path, whole=travels and log.size <= _WHOLE_LOG_BYTES)
+    return open_little(storage, log.path, whole=log.size <= _WHOLE_LOG_BYTES)
 
 
 def slice_blocks(storage: Storage, slice_: FileSlice) -> list[LogBlock]:

@@ -44,8 +44,11 @@ class Pieces(Protocol):
         """The pieces of both."""
         ...
 
-    def kept(self) -> AbstractContextManager[Pieces]:
-        """The same pieces, computed once, for several uses."""
+    def kept(self, *, here: bool = False) -> AbstractContextManager[Pieces]:
+        """The same pieces, computed once, for several uses.
+
+        `here`: no step needs more than the pieces themselves, so if they are small all of them run in this process.
+        """
         ...
 
     def row_counts(self) -> RowCounts:
@@ -133,7 +136,7 @@ class LocalPieces:
         assert isinstance(other, LocalPieces)
         return LocalPieces(self._pieces + other._pieces, self._slots)
 
-    def kept(self) -> AbstractContextManager[Pieces]:
+    def kept(self, *, here: bool = False) -> AbstractContextManager[Pieces]:
         """See `Pieces`."""
         return nullcontext(self)
 

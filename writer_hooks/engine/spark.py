@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -18,13 +20,18 @@ from phantombase.timeline.errors import PhantombaseError, SparkError
 from phantombase.timeline.storage.contract import Storage
 
 from ..schema.spark_schema import from_spark
-from .engine import Pieces, Prepare, RowCounts, Step, summed
+from .engine import LocalPieces, Pieces, Prepare, RowCounts, Step, summed
 from .row_blobs import SPARK_PIECE, Piece, from_batches, to_batch
 from .spool import Spool
 
 _BATCH_BYTES = 64 << 20
 """The size of a batch of pieces that is given to Spark at a time."""
 
+
+_HERE_BYTES = 64 << 20
+"""Rows of a write of which this process makes the files itself: in a second or less."""
+_FETCHED_BYTES = 16 << 20
+"""What is fetched from Spark for that: references, and pieces of few rows."""
 
 _SLOT_BYTES = 16 << 20
 _SLOTS_MAX = 2000
@@ -93,31 +100,47 @@ class SparkPieces:
         return self._of(self._frame.unionByName(other._frame))
 
     @contextmanager
-    def kept(self) -> Iterator[Pieces]:
+    def kept(self, *, here: bool = False) -> Iterator[Pieces]:
         """See `Pieces`."""
         from pyspark import StorageLevel
 
         frame = self._frame.persist(StorageLevel.MEMORY_AND_DISK)
         try:
-            yield self._of(frame)
+            kept = self._of(frame)
+            yield (kept._fetched() if here else None) or kept
         finally:
             frame.unpersist()
             if self._first:
                 self._spool.remove()
+
+    def _fetched(self) -> LocalPieces | None:
+        """The pieces in this process, where further Spark jobs would take longer than the steps themselves.
+
+        None: they are large, or very many. The rows of most stay in the spool, mapped.
+        """
+        sizes = _run(self._frame.selectExpr("octet_length(payload) AS size").toArrow).column("size")
+        if (pc.sum(sizes).as_py() or 0) > _FETCHED_BYTES:
+            return None
+        pieces = list(from_batches(_run(self._frame.toArrow).to_batches()))
+        if any(piece.target == _ERROR for piece in pieces):
+            return None  # `row_counts` raises it
+        if sum(map(self._spool.bytes_of, pieces)) > _HERE_BYTES:
+            return None
+        return LocalPieces(list(self._spool.get(iter(pieces))), min(self._slots, os.cpu_count() or 1))
 
     def _of(self, frame: Any) -> SparkPieces:
         return SparkPieces(frame, self._slots, self._spool)
 
     def row_counts(self) -> RowCounts:
         """See `Pieces`."""
-        done = _run(self._frame.select("partition", "target", "rows").toArrow)
+        done = _run(partial(_to_arrow, self._frame.select("partition", "target", "rows")))
         if _ERROR in pc.unique(done.column("target")).to_pylist():
             self.collect()  # raises the error
         return summed(*(done.column(name).to_pylist() for name in ("partition", "target", "rows")))
 
     def collect(self) -> list[bytes]:
         """See `Pieces`."""
-        done = _run(self._frame.select("target", "payload").toArrow)
+        done = _run(partial(_to_arrow, self._frame.select("target", "payload")))
         for target, payload in zip(done.column("target"), done.column("payload"), strict=True):
             if target.as_py() == _ERROR:
                 raise pickle.loads(payload.as_py())
@@ -205,3 +228,10 @@ def _run(action: Callable[[], pa.Table]) -> pa.Table:
             found=spark_words(error),
             todo="Nothing of the write is visible; the next writer rolls it back.",
         ) from error
+
+
+def _to_arrow(frame: Any) -> pa.Table:
+    """All rows of a DataFrame; PySpark before 4.0 has no public way to Arrow."""
+    if hasattr(frame, "toArrow"):
+        return frame.toArrow()
+    return pa.Table.from_batches(frame._collect_as_arrow(), schema=from_spark(frame.schema))

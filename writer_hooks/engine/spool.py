@@ -75,6 +75,11 @@ class Spool:
             files[path].seek(start)
             yield replace(piece, payload=files[path].read_buffer(size))
 
+    def bytes_of(self, piece: Piece) -> int:
+        """The size of the rows of a piece that `put` gave."""
+        payload = bytes(memoryview(piece.payload))
+        return int(json.loads(payload[len(_REFERENCE) :])[2]) if payload.startswith(_REFERENCE) else len(payload)
+
     def remove(self) -> None:
         """Deletes the files."""
         self.storage.delete_folder(self.folder)

@@ -41,7 +41,7 @@ class GlobalKeys:
         `seen`: the result of an earlier check; without newly completed writes it is returned at once.
         UnsupportedError: keys are in other partitions than their rows, or the batch has one key in two partitions.
         """
-        if not self.write.looks_keys_up or not keys_are_global(table):
+        if not looks_everywhere(self.write, table):
             return None
         if seen is not None and seen >= table.load_timeline().completed_writes.keys():
             return seen
@@ -66,6 +66,11 @@ class GlobalKeys:
         buckets, upserts = self.write.options.buckets is not None, self.write.operation is Operation.UPSERT
         step = MisplacedStep(table.storage, bins, rules, keys_in_logs=buckets, once=upserts)
         return self.rows.map(KeysToAllBins(len(bins))).regroup(step).collect()
+
+
+def looks_everywhere(write: Write, table: Table) -> bool:
+    """Whether a write looks its keys up in the whole table."""
+    return write.looks_keys_up and keys_are_global(table)
 
 
 def _refusal(table: Table, found: Iterable[Misplaced]) -> UnsupportedError:

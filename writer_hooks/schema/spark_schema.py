@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from phantombase.timeline.arrow.spark_types import arrow_of_spark
 from phantombase.timeline.errors import UsageError
 
 if TYPE_CHECKING:
@@ -15,9 +16,8 @@ if TYPE_CHECKING:
 def from_spark(schema: StructType) -> pa.Schema:
     """The Arrow schema of the batches that Spark gives to Python. UsageError: a type that Arrow does not have."""
     from pyspark.errors import PySparkException
-    from pyspark.sql.pandas.types import to_arrow_schema
 
     try:
-        return to_arrow_schema(schema, error_on_duplicated_field_names_in_struct=True, timezone="UTC")
+        return arrow_of_spark(schema)
     except PySparkException as error:
         raise UsageError("a Spark type that no column can have", found=str(error)) from error

@@ -101,6 +101,11 @@ def stage_rows(
     return [StagedFile.from_json(data) for data in done]
 
 
+def needs_only_rows(write: Write) -> bool:
+    """Whether `stage_rows` takes as long as there are rows, and reads nothing of the table's own."""
+    return write.options.buckets is not None or write.operation is Operation.BULK_INSERT
+
+
 def footprint(
     files: list[StagedFile], write: Write, replacing: Mapping[str, Sequence[str]], *, global_keys: bool = False
 ) -> Footprint:

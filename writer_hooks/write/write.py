@@ -36,10 +36,10 @@ from ..commit.stream_batches import StreamBatch, begin_batch, check_intended, re
 from ..commit.transaction import Transaction, transaction
 from ..engine.engine import Engine, RowCounts
 from ..files.stager import StagedFile
-from ..index.global_keys import GlobalKeys
+from ..index.global_keys import GlobalKeys, looks_everywhere
 from ..options import NO_LIMIT, BackPressure, CompactionOptions, Mode, Operation, Write, WriteOptions
 from ..schema.write_schema import schema_after
-from .rows import footprint, prepare_rows, stage_rows
+from .rows import footprint, needs_only_rows, prepare_rows, stage_rows
 
 _log = get_logger()
 
@@ -162,7 +162,8 @@ def _attempt(table: Table, job: _Job, room: Room) -> Written:
     engine, what, batch = job.engine, job.write, job.batch
     timeline = table.load_timeline()
     schema = job.schema_of(table, timeline)
-    with prepare_rows(table, timeline, schema, engine, what).kept() as rows:
+    here = needs_only_rows(what) and not looks_everywhere(what, table)
+    with prepare_rows(table, timeline, schema, engine, what).kept(here=here) as rows:
         counts = rows.row_counts()  # errors in the rows are raised here, before the write is visible
         keys = GlobalKeys(rows=rows, slots=engine.slots, schema=schema, write=what)
         seen = keys.check(table)

@@ -30,6 +30,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ("timeline/service/served_tables", "os.path.realpath(path)} if _is_local", "path} if _is_local", "service/moving_table"),
     ("timeline/service/hudi_app", "part in (\"\", \".\", \"..\", HOODIE) or", "part in (\"\", \".\") or", "service/moving_table"),
     ("timeline/service/marker_app", "        if \"://\" not in table.path:", "        if False:", "service/markers"),
+    ("timeline/service/served_table", "            self._held.pop()  #", "            pass  #", "service/moving_table"),
     (_ACCESS, "        if origin is not None and", "        if False and", "service/odd_requests"),
     (_ACCESS, "        if not self._is_known_host(host):", "        if False:", "service/odd_requests"),
     (_ACCESS, "_is_in(name, _LOOPBACK) if self.is_local else _is_address(name)", "_is_address(name)", "service/access"),
