@@ -77,6 +77,7 @@ def test_odd_requests_get_a_reason(seed: int, tmp_path: Path) -> None:
         ({"host": "127.0.0.1"}, 200),
         ({"host": "attacker.example:26754"}, 403),
         ({"host": ""}, 403),
+        ({"host": "10.1.2.3:26754"}, 403),  # an address, but none of this machine alone
         ({"host": "localhost:26754", "origin": "https://attacker.example"}, 403),
     ],
 )
