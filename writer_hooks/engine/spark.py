@@ -118,10 +118,10 @@ class SparkPieces:
 
         None: they are large, or very many. The rows of most stay in the spool, mapped.
         """
-        sizes = _run(self._frame.selectExpr("octet_length(payload) AS size").toArrow).column("size")
+        sizes = _run(partial(_to_arrow, self._frame.selectExpr("octet_length(payload) AS size"))).column("size")
         if (pc.sum(sizes).as_py() or 0) > _FETCHED_BYTES:
             return None
-        pieces = list(from_batches(_run(self._frame.toArrow).to_batches()))
+        pieces = list(from_batches(_run(partial(_to_arrow, self._frame)).to_batches()))
         if any(piece.target == _ERROR for piece in pieces):
             return None  # `row_counts` raises it
         if sum(map(self._spool.bytes_of, pieces)) > _HERE_BYTES:
