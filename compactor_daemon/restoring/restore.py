@@ -13,10 +13,10 @@ restore is pending. Hudi can finish a restore of phantombase, and phantombase on
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from phantombase.timeline.errors import ConflictError, UsageError
+from phantombase.timeline.errors import ConflictError, MissingFileError, UsageError
 from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.format.instant import State
 from phantombase.timeline.format.restore import RestorePlan, encode_restore_metadata, encode_restore_plan
@@ -130,7 +130,31 @@ def _plan(table: Table, timeline: Timeline, target: str | None) -> RestorePlan:
     refuse_held(table, timeline, target)
     _refuse_cleaned(table, timeline, target)
     table.load_view()  # raises where a file of a completed compaction is lost
-    return RestorePlan(target=target, undone=to_undo(timeline, target))
+    undone = to_undo(timeline, target)
+    _refuse_lost(table, timeline, undone, target)
+    return RestorePlan(target=target, undone=undone)
+
+
+def _refuse_lost(table: Table, timeline: Timeline, undone: Sequence[tuple[str, str]], target: str) -> None:
+    """UsageError: the state that would be left lacks a base file.
+
+    A compaction or clustering that was pending at the target, and completed later, stays (see `to_undo`); a savepoint
+    keeps what it merged, not what it made, which a clean of Hudi may have removed since.
+    """
+    later = set(undone)
+    left = replace(timeline, instants=tuple(i for i in timeline.instants if (i.requested_time, i.action) not in later))
+    facts = table.load_facts(left)
+    try:
+        for partition in table.partitions():
+            table.views.partition_groups(partition, left, facts)
+    except MissingFileError as error:
+        raise UsageError(
+            "the state at this instant cannot be restored whole: a base file that was made later is gone",
+            path=error.path,
+            instant=target,
+            found=f"{error.instant} completed after it, and its file was cleaned",
+            todo="Restore to a later instant.",
+        ) from error
 
 
 def _refuse_archived(table: Table, timeline: Timeline, target: str) -> None:

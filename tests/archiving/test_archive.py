@@ -44,8 +44,8 @@ from tests.support.archived_tables import (
 )
 from tests.support.builders import blocks_of
 from tests.support.compaction_steps import open_table
-from tests.support.failing_storage import Failure, HookedStorage, ProcessDied, die_at_nth, died_copies, fail_at
-from tests.support.lost_lock import LockLostAt
+from tests.support.failing_storage import Call, Failure, HookedStorage, ProcessDied, die_at_nth, died_copies, fail_at
+from tests.support.lost_lock import LockLostAt, LockLostBehind
 from tests.support.selection import ALL
 from tests.support.written_tables import read_rows
 
@@ -376,3 +376,44 @@ def test_files_that_a_clean_left_behind_keep_their_replace_commit(tmp_path: Path
     replacing = min(i.requested_time for i in open_table(path).load_timeline().completed if i.family == "replacecommit")
     assert f"files that replace commit {replacing} replaced are still there" in {one.why for one in done.kept}
     assert read_table(open_table(path)).num_rows == rows
+
+
+def test_an_archiver_that_slept_deletes_no_file_that_another_named(tmp_path: Path) -> None:
+    """Both give the file of the same instants the same name."""
+    path = tmp_path / "trips"
+    rows = long_table(path, 9, 8)
+    slept: list[str] = []
+
+    def hook(call: Call) -> object:
+        if call.name == "delete" and call.path.endswith("_0.parquet") and not slept:
+            slept.append(call.path)
+            assert archive(path).archived
+        return call.do()
+
+    with pytest.raises(LockError):
+        archive_table(Table.on(HookedStorage(LocalStorage(str(path)), hook)), SMALL, LockLostBehind(slept))
+    assert slept
+    assert len(open_table(path).load_timeline(archived=True).archived) > 0
+    assert read_rows(path) == rows
+    upsert(path, one_row("k0", 900))
+    archive(path)
+
+
+def test_a_file_that_a_dead_archiver_placed_stays(tmp_path: Path) -> None:
+    """It holds what is to be archived, so it is named as it is."""
+    path = tmp_path / "trips"
+    long_table(path, 9, 8)
+
+    def dies(call: Call) -> object:
+        done = call.do()
+        if call.name == "place":
+            raise ProcessDied(call.path)
+        return done
+
+    with pytest.raises(ProcessDied):
+        archive(path, storage=HookedStorage(LocalStorage(str(path)), dies))
+    (file,) = (path / ".hoodie/timeline/history").glob("*.parquet")
+    before = file.stat().st_ino
+    assert archive(path).archived
+    assert file.stat().st_ino == before
+    assert len(open_table(path).load_timeline(archived=True).archived) > 0

@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from typer.testing import CliRunner
 
@@ -35,7 +36,7 @@ from tests.cleaning.test_golden import LOCK, clean, data_files, unzip
 from tests.support.archived_tables import archive, one_row, upsert
 from tests.support.compaction_steps import open_table
 from tests.support.failing_storage import Call, HookedStorage, ProcessDied, die_at_nth
-from tests.support.lost_lock import LockLostAt
+from tests.support.lost_lock import LockLostAt, LockLostBehind
 from tests.support.selection import deep
 from tests.support.written_tables import read_rows, written_table
 
@@ -238,6 +239,27 @@ def test_an_empty_partition_goes_under_the_lock(version: int, tmp_path: Path) ->
     assert len(removed) == 1
     assert not any((path / "b").iterdir())
     assert "b" not in open_table(path).partitions()
+
+
+@VERSIONS
+def test_an_ended_partition_loses_no_row_that_came_meanwhile(version: int, tmp_path: Path) -> None:
+    """The cleaner sleeps right before it ends the partition, and its lock is lost."""
+    path = tmp_path / "trips"
+    emptied_partition(path, version)
+    slept: list[str] = []
+
+    def hook(call: Call) -> object:
+        if call.name in ("delete", "delete_folder") and call.path.startswith("b") and not slept:
+            slept.append(call.path)
+            rows = one_row("new", 9)
+            upsert(path, rows.set_column(rows.schema.get_field_index("day"), "day", pa.array(["b"])))
+        return call.do()
+
+    with suppress(LockError):
+        clean_table(Table.on(HookedStorage(LocalStorage(str(path)), hook)), ONE, LockLostBehind(slept))
+    assert slept
+    assert read_rows(path) == {"k0": (0, 0.0), "new": (9, 9.0)}
+    assert "b" in open_table(path).partitions()
 
 
 @VERSIONS

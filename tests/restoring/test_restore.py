@@ -507,3 +507,27 @@ def test_the_commands(small: Small) -> None:
     assert "no restore is pending" in str(none.exception)
     unknown = CliRunner().invoke(app, ["restore", str(path), "--to", "20200101000000000", "--sole-writer"])
     assert "only the state at a completed write" in str(unknown.exception)
+
+
+@VERSIONS
+def test_a_state_whose_later_base_file_is_gone_is_refused(version: int, tmp_path: Path) -> None:
+    """A compaction pended at the savepoint and completed later; a clean of Hudi keeps the savepoint's files alone."""
+    path = tmp_path / "trips"
+    written_table(path, version, one_row("k0", 0), WRITES)
+    upsert(path, one_row("k0", 1), WRITES)
+    schedule_compaction(open_table(path), LOCK, PLAN_NOW)
+    upsert(path, one_row("k0", 2), WRITES)
+    kept = create_savepoint(open_table(path), LOCK, None, user="u", comment="")
+    before = data_files(path)
+    run_all(open_table(path))
+    (made,) = data_files(path) - before
+    upsert(path, one_row("k0", 3), WRITES)
+    compact(path)
+    rows = read_rows(path)
+    (path / made).unlink()
+    instants = open_table(path).load_timeline().instants
+    for dry_run in (True, False):
+        with pytest.raises(UsageError, match="cannot be restored whole"):
+            restore(path, kept.instant, dry_run=dry_run)
+    assert open_table(path).load_timeline().instants == instants
+    assert read_rows(path) == rows

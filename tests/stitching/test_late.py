@@ -6,6 +6,7 @@ Meanwhile its inputs change, or its plan is taken back.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -14,10 +15,10 @@ from phantombase.compactor_daemon.restoring.rollback import roll_back_newest
 from phantombase.compactor_daemon.stitching.complete import take_back
 from phantombase.compactor_daemon.stitching.late import withdraw_late
 from phantombase.compactor_daemon.stitching.pending import pending_stitchings
-from phantombase.timeline.errors import ConflictError, MissingFileError
+from phantombase.timeline.errors import ConflictError, MissingFileError, PhantombaseError
 from phantombase.timeline.storage.contract import Storage
 from phantombase.writer_hooks.options import Operation
-from tests.stitching.test_stitch import VERSIONS, begin, hidden, small_files, stitch
+from tests.stitching.test_stitch import VERSIONS, begin, forget_heartbeats, hidden, small_files, stitch
 from tests.support.archived_tables import LOCK, one_row, overwrite, upsert
 from tests.support.compaction_steps import open_table
 from tests.support.failing_storage import Call, HookedStorage, ProcessDied
@@ -200,3 +201,64 @@ def test_a_commit_that_is_archived_meanwhile_is_not_late(tmp_path: Path) -> None
     for file in (path / ".hoodie/timeline").glob(f"{done.requested_time}*"):
         file.unlink()
     withdraw_late(open_table(path), timeline, LOCK)
+
+
+@VERSIONS
+def test_a_take_back_that_slept_deletes_no_file_that_another_completed(version: int, tmp_path: Path) -> None:
+    """All tries give a file the same name. So a take-back says first that it has begun, and nobody completes it."""
+    path = tmp_path / "trips"
+    rows = small_files(path, version)
+    dead: list[str] = []
+
+    def dies(call: Call) -> object:
+        if dead:
+            raise ProcessDied(call.path)
+        done = call.do()
+        if call.name == "place" and "writes/" in call.path:
+            dead.append(call.path)
+            raise ProcessDied(call.path)
+        return done
+
+    with pytest.raises(ProcessDied):
+        stitch(path, HookedStorage(open_table(path).storage, dies))
+    forget_heartbeats(path)
+    (pending,) = pending_stitchings(open_table(path), open_table(path).load_timeline())
+    slept: list[str] = []
+
+    def sleeps(call: Call) -> object:
+        deletes = call.name in ("delete", "delete_all") and "writes/" not in call.path
+        if deletes and call.path.endswith(".parquet") and not slept:
+            slept.append(call.path)
+            result = stitch(path)
+            assert (result.finished, result.taken_back) == ((), (pending.time,))
+        return call.do()
+
+    asleep = open_table(path, HookedStorage(open_table(path).storage, sleeps))
+    with suppress(PhantombaseError):
+        take_back(asleep, pending, type(LOCK)("another: the lock of the sleeper was lost"), "test")
+    assert slept
+    assert read_rows(path) == rows
+    upsert(path, one_row("k1", 100))
+    assert read_rows(path) == {**rows, "k1": (100, 100.0)}
+    check_nothing_left(path)
+
+
+@VERSIONS
+def test_a_late_inflight_file_of_a_plan_taken_back_goes(version: int, tmp_path: Path) -> None:
+    """Its process slept before it put the file, and died behind it."""
+    path = tmp_path / "trips"
+    rows = small_files(path, version)
+
+    def hook(call: Call) -> object:
+        if call.name != "put_if_absent" or not call.path.endswith((".clustering.inflight", ".replacecommit.inflight")):
+            return call.do()
+        taken_back(path)
+        call.do()
+        raise ProcessDied(call.path)
+
+    with pytest.raises(ProcessDied):
+        stitch(path, HookedStorage(open_table(path).storage, hook))
+    forget_heartbeats(path)
+    upsert(path, one_row("k1", 100))
+    assert read_rows(path) == {**rows, "k1": (100, 100.0)}
+    assert all(i.completed for i in open_table(path).load_timeline().instants if i.family == "replacecommit")

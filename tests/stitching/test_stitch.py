@@ -88,7 +88,7 @@ def request(path: Path, *, alive: bool = True, options: StitchOptions = TWO) -> 
     with pytest.raises(ProcessDied):
         stitch(path, HookedStorage(open_table(path).storage, hook), options)
     if not alive:
-        _forget_heartbeats(path)
+        forget_heartbeats(path)
     (pending,) = pending_stitchings(open_table(path), open_table(path).load_timeline())
     return pending.time
 
@@ -174,7 +174,7 @@ def test_a_dead_process_at_every_call(version: int, tmp_path: Path) -> None:
     ):
         with seed_note(SEED, version, number):
             assert read_rows(path) == rows
-            _forget_heartbeats(path)
+            forget_heartbeats(path)
             again = stitch(path)
             assert read_rows(path) == rows
             assert len(living(path)) == 1, again
@@ -186,7 +186,7 @@ def test_a_dead_process_at_every_call(version: int, tmp_path: Path) -> None:
         shutil.rmtree(path)
 
 
-def _forget_heartbeats(path: Path) -> None:
+def forget_heartbeats(path: Path) -> None:
     """A process that died in this test is this process, which is alive."""
     shutil.rmtree(path / ".hoodie" / ".heartbeat", ignore_errors=True)
 
@@ -214,7 +214,7 @@ def test_an_error_at_every_call(version: int, failure: Failure, tmp_path: Path) 
                 stitch(path, HookedStorage(inner, fail_at(number, failure, inner)))
             except PhantombaseError:
                 assert read_rows(path) == rows
-            _forget_heartbeats(path)
+            forget_heartbeats(path)
             stitch(path)
             assert read_rows(path) == rows
             assert len(living(path)) == 1
@@ -241,7 +241,7 @@ def test_two_at_once(version: int, tmp_path: Path) -> None:
         threads: list[threading.Thread] = []
 
         def other(path: Path = path, threads: list[threading.Thread] = threads) -> None:
-            _forget_heartbeats(path)
+            forget_heartbeats(path)
             thread = threading.Thread(target=_quiet, args=(lambda: stitch(path),))
             thread.start()
             thread.join(0.3)  # it may wait for the lock of the one that is paused
@@ -275,7 +275,7 @@ def test_writers_respect_a_plan(version: int, tmp_path: Path) -> None:
     rows["new"] = (100, 100.0)
     assert read_rows(path) == rows
     assert stitch(path).finished == ()  # its process lives
-    _forget_heartbeats(path)
+    forget_heartbeats(path)
     result = stitch(path)
     assert [one.files for one in result.finished] == [4]
     assert read_rows(path) == rows
@@ -292,7 +292,7 @@ def test_a_stitching_is_no_conflict_for_inserts(version: int, tmp_path: Path) ->
 
     def meanwhile(call: Call) -> object:
         if call.name == "place" and "/writes/" in call.path:
-            _forget_heartbeats(path)
+            forget_heartbeats(path)
             stitch(path)
         return call.do()
 
@@ -453,7 +453,7 @@ def test_another_process_is_first(version: int, tmp_path: Path) -> None:
     rows = small_files(path, version)
 
     def other() -> None:
-        _forget_heartbeats(path)
+        forget_heartbeats(path)
         assert len(stitch(path).finished) == 1
 
     assert stitch(path, while_making(path, other)).done is None
@@ -478,7 +478,7 @@ def test_placed_files_of_a_dead_process(version: int, by: str, tmp_path: Path) -
 
     with pytest.raises(ProcessDied):
         stitch(path, HookedStorage(open_table(path).storage, hook))
-    _forget_heartbeats(path)
+    forget_heartbeats(path)
     assert read_rows(path) == rows
     if by == "a write":
         upsert(path, one_row("k1", 100))
@@ -567,7 +567,7 @@ def test_taken_back_by_command(version: int, tmp_path: Path) -> None:
     instant = request(path)
     with pytest.raises(ConflictError, match="at work"):
         take_back_pending(open_table(path), LOCK)
-    _forget_heartbeats(path)
+    forget_heartbeats(path)
     assert take_back_pending(open_table(path), LOCK) == (instant,)
     check_nothing_left(path)
     table = open_table(path)
@@ -586,7 +586,7 @@ def test_a_process_that_wakes_up_late(version: int, tmp_path: Path) -> None:
     def meanwhile(call: Call) -> object:
         if call.name == "place" and "writes/" in call.path and not asleep:
             asleep.append(call.path)
-            _forget_heartbeats(path)
+            forget_heartbeats(path)
             (pending,) = pending_stitchings(open_table(path), open_table(path).load_timeline())
             lock = type(LOCK)("another: the lock of the sleeper was lost")
             take_back(open_table(path), pending, lock, "test")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sized
 from contextlib import contextmanager
 
 from phantombase.timeline.locks.section import Section
@@ -22,3 +22,14 @@ class LockLostAt:
     def _is_held(self) -> bool:
         self.asked += 1
         return self.asked <= self._number
+
+
+class LockLostBehind:
+    """It keeps nobody out, and is lost once something has happened: `events` is not empty any more."""
+
+    def __init__(self, events: Sized) -> None:
+        self._events = events
+
+    @contextmanager
+    def hold(self, purpose: str) -> Iterator[Section]:
+        yield Section(purpose=purpose, lock="lost", is_held=lambda: not self._events)
