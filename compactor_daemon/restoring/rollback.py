@@ -56,13 +56,17 @@ def roll_back_newest(table: Table, lock: TableLock, instant: str, *, dry_run: bo
             return RolledBack(instant=instant, rollback=done)
         refuse_pending_restore(table, timeline)
         write = _write(table, timeline, instant)
-        if not any(isinstance(r, PendingRollback) and r.target == instant for r in pending_rollbacks(table)):
+        begun = any(isinstance(r, PendingRollback) and r.target == instant for r in pending_rollbacks(table))
+        if not begun:
             refuse_work(table, timeline)
             _refuse_cleaned(table, timeline, write)
         _refuse_built_upon(table, timeline, write)
         drops = _was_compacted_since(table, write)
         if dry_run:
+            table.times.check_zone(timeline)
             return RolledBack(instant=instant, rollback="", metadata_dropped=drops)
+        if not begun:
+            table.next_time(timeline)  # a clock that is wrong is refused before the write is hidden
         if drops:
             _log.warning(
                 "metadata_table_dropped", table=table.storage.base_path, why="it was compacted after this write"

@@ -15,7 +15,7 @@ from phantombase.timeline.terminal.plain import human_bytes, plural
 
 from ..archiving.archive import archive_table
 from ..cleaning.clean import clean_table
-from ..stitching.stitch import stitch_table
+from ..stitching.stitch import commit_stays, stitch_table
 from .done import ServiceDone
 from .options import Service, ServiceOptions
 
@@ -70,6 +70,8 @@ def _stitch(table: Table, options: ServiceOptions, lock: TableLock) -> ServiceDo
     except UnsupportedError as error:  # of many tables some are bucket-indexed, say: that is no failure
         return ServiceDone(service=Service.STITCH, what=f"not stitched: {error.what}")
     except ConflictError as error:  # others changed the files meanwhile, or may: the next interval tries again
+        if commit_stays(table, error):
+            raise
         return ServiceDone(service=Service.STITCH, what=f"put off: {error.what}")
     all_ = [*done.finished, *([] if done.done is None else [done.done])]
     files, made = sum(one.files for one in all_), sum(one.made for one in all_)

@@ -57,8 +57,8 @@ def refuse_changed_inputs(
         found=other if upon is None else f"{other}; and {upon}, so the commit stays",
         todo="Nothing of it is visible. Run again."
         if upon is None
-        else f"Rows that {other} replaced or undid are visible again. Stop the writers, then roll it back: "
-        f"compactor-daemon rollback TABLE {done.requested_time}, or restore the table.",
+        else f"Rows that {other} replaced or undid are visible again. Stop the writers, then restore the table to an "
+        "instant before that: compactor-daemon restore TABLE --to INSTANT.",
     )
 
 

@@ -139,6 +139,17 @@ def stitch_table(
     return _result(choice, done, finished, taken_back)
 
 
+def commit_stays(table: Table, error: ConflictError) -> bool:
+    """Whether the stitching of an error is completed, so that rows are visible that should not be: it says what to do.
+
+    See `late.refuse_changed_inputs`. Other conflicts end by themselves: the next run tries again.
+    """
+    if error.instant is None:
+        return False
+    found = table.reload().load_timeline().find(error.instant, "replacecommit")
+    return found is not None and found.completed
+
+
 def take_back_pending(table: Table, lock: TableLock) -> tuple[str, ...]:
     """Takes pending stitchings back; their instants. ConflictError: a process works on one, or Hudi executes it."""
     gone, now = [], table.reload()
@@ -233,6 +244,8 @@ class _Work:
                 with _beating(self.table, pending):
                     done = self.execute(pending)
             except ConflictError as error:  # it was taken back: its files are free for a new plan
+                if commit_stays(self.table, error):
+                    raise
                 _log.warning("stitching_not_finished", table=self.table.storage.base_path, error=str(error))
                 gone.append(pending.time)
                 continue

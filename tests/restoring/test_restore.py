@@ -20,8 +20,9 @@ from phantombase.compactor_daemon.restoring.rollback import roll_back_newest
 from phantombase.timeline.archiving.choice import Choice, Facts, choose
 from phantombase.timeline.archiving.options import ArchiveOptions
 from phantombase.timeline.cleaning.options import CleanOptions, Policy
-from phantombase.timeline.errors import ConflictError, MalformedError, PhantombaseError, UsageError
+from phantombase.timeline.errors import ClockError, ConflictError, MalformedError, PhantombaseError, UsageError
 from phantombase.timeline.format.instant import Instant, State
+from phantombase.timeline.instants.table_clock import TableClock
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.locks.heartbeat import heartbeat
 from phantombase.timeline.pins.hold import HeldPin
@@ -531,3 +532,23 @@ def test_a_state_whose_later_base_file_is_gone_is_refused(version: int, tmp_path
             restore(path, kept.instant, dry_run=dry_run)
     assert open_table(path).load_timeline().instants == instants
     assert read_rows(path) == rows
+
+
+@pytest.mark.parametrize("version", [6, 9])
+def test_a_clock_by_which_no_rollback_begins_hides_nothing(
+    version: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "trips"
+    written_table(path, version, one_row("k0", 0), WRITES)
+    upsert(path, one_row("k0", 1), WRITES)
+    newest, rows = max(open_table(path).load_timeline().completed_writes), read_rows(path)
+
+    def wrong(*_: object) -> None:
+        raise ClockError("another time zone")
+
+    monkeypatch.setattr(TableClock, "check_zone", wrong)
+    for dry_run in (True, False):
+        with pytest.raises(ClockError):
+            roll_back_newest(open_table(path), LOCK, newest, dry_run=dry_run)
+    assert read_rows(path) == rows
+    assert newest in open_table(path).load_timeline().completed_writes

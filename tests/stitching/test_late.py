@@ -12,13 +12,15 @@ from pathlib import Path
 import pytest
 
 from phantombase.compactor_daemon.restoring.rollback import roll_back_newest
+from phantombase.compactor_daemon.services.options import ServiceOptions
+from phantombase.compactor_daemon.services.serve import serve_table
 from phantombase.compactor_daemon.stitching.complete import take_back
 from phantombase.compactor_daemon.stitching.late import withdraw_late
 from phantombase.compactor_daemon.stitching.pending import pending_stitchings
 from phantombase.timeline.errors import ConflictError, MissingFileError, PhantombaseError
 from phantombase.timeline.storage.contract import Storage
 from phantombase.writer_hooks.options import Operation
-from tests.stitching.test_stitch import VERSIONS, begin, forget_heartbeats, hidden, small_files, stitch
+from tests.stitching.test_stitch import TWO, VERSIONS, begin, forget_heartbeats, hidden, small_files, stitch
 from tests.support.archived_tables import LOCK, one_row, overwrite, upsert
 from tests.support.compaction_steps import open_table
 from tests.support.failing_storage import Call, HookedStorage, ProcessDied
@@ -90,8 +92,22 @@ def test_what_others_have_built_upon_stays(version: int, tmp_path: Path) -> None
     path = tmp_path / "trips"
     rows = small_files(path, version)
     error = built_upon(path, lambda: overwrite(path, one_row("new", 100)), lambda: upsert(path, one_row("k3", 300)))
-    assert "compactor-daemon rollback" in error
+    assert "compactor-daemon restore" in error
     assert read_rows(path) == {**rows, "new": (100, 100.0), "k3": (300, 300.0)}  # the error says that some came back
+
+
+@VERSIONS
+def test_a_service_fails_where_the_commit_stays(version: int, tmp_path: Path) -> None:
+    """It is not put off: a person must look."""
+    path = tmp_path / "trips"
+    small_files(path, version)
+    storage = around_the_commit(
+        path, lambda: overwrite(path, one_row("new", 100)), lambda: upsert(path, one_row("k3", 300))
+    )
+    (done,) = serve_table(open_table(path, storage), ServiceOptions(stitch=TWO), LOCK)
+    assert done.failed
+    assert "so the commit stays" in done.what
+    assert "compactor-daemon restore" in done.what
 
 
 @VERSIONS
