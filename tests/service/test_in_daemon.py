@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 import pytest
@@ -54,10 +55,15 @@ def test_pages_show_the_daemon_and_its_work(tmp_path: Path) -> None:
             bearer = {"authorization": f"Bearer {TOKEN}"}
 
             def row() -> Any:
-                return json.loads(get(f"{address}/api/tables/pending", **bearer))
+                try:
+                    return json.loads(get(f"{address}/api/tables/pending", **bearer))
+                except HTTPError as error:
+                    if error.code != 404:
+                        raise
+                    return None  # the daemon has not opened it yet
 
             deadline = time.monotonic() + 60
-            while (found := row())["pending_compactions"] and time.monotonic() < deadline:
+            while ((found := row()) is None or found["pending_compactions"]) and time.monotonic() < deadline:
                 time.sleep(0.2)
             assert (found["health"], found["pending_compactions"]) == ("ok", 0)
             assert [c["balanced"] for c in found["compactions"]] == [True]

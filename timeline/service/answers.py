@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from dataclasses import dataclass
 from threading import Lock
 
@@ -70,31 +70,3 @@ class AnswerCache:
                 self._bytes += len(answer.body) + _OVERHEAD_BYTES
             while self._bytes > self._max_bytes and self._answers:
                 self._bytes -= len(self._answers.popitem(last=False)[1].body) + _OVERHEAD_BYTES
-
-
-class RecentAnswers:
-    """Answers by the bytes of their requests, up to `max_bytes`: what is asked again is not even parsed.
-
-    `newest`: what stands for the state of the answer; it counts as long as the owner still has the same.
-    """
-
-    def __init__(self, max_bytes: int) -> None:
-        self._max_bytes = max_bytes
-        self._bytes = 0
-        self._found: dict[Hashable, tuple[Callable[[], object], object, Answer]] = {}
-
-    def find(self, request: Hashable) -> Answer | None:
-        """The answer, if it is kept and its state is the newest."""
-        found = self._found.get(request)
-        return found[2] if found is not None and found[0]() is found[1] else None
-
-    def keep(self, request: Hashable, answer: Answer, newest: Callable[[], object]) -> None:
-        """Keeps an answer as long as `newest()` stays the same object; forgets all when they are too many."""
-        size = len(answer.body) + 2 * _OVERHEAD_BYTES
-        if self._bytes + size > self._max_bytes:
-            self._found.clear()
-            self._bytes = 0
-        if size <= self._max_bytes:
-            if request not in self._found:
-                self._bytes += size
-            self._found[request] = (newest, newest(), answer)

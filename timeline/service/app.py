@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 
 from .access import Access
-from .asgi import App, Receive, Refused, Scope, Send, headers_of, http_bytes, send_error, send_text
+from .asgi import App, Receive, Refused, Scope, Send, headers_of, send_error, send_text
 from .hudi_app import HudiApp
 from .marker_app import MARKER_PREFIX, MarkerApp
 from .routes import PREFIX
@@ -43,17 +42,6 @@ class ServiceApp:
             await self._app_for(scope)(scope, receive, send)
         except Refused as refused:
             await send_error(scope, send, refused)
-
-    def at_once(self, url: bytes, given: Mapping[bytes, bytes], client: tuple[str, int] | None) -> bytes | None:
-        """The whole HTTP answer of a GET that was answered before, headers and all; None: it is asked as any other.
-
-        This is for the many requests of writers that are alike. They pass the same checks.
-        """
-        path, _, query = url.partition(b"?")
-        answer = self._hudi.recent(path.decode("latin-1"), query)
-        if answer is None or not self._access.is_hudi_client(client[0] if client else None):
-            return None
-        return None if self._access.refusal(given) else http_bytes(given, answer)
 
     def _app_for(self, scope: Scope) -> App:
         """What answers a request. Refused: nothing does."""

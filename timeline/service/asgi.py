@@ -122,17 +122,6 @@ async def send_answer(scope: Scope, send: Send, answer: Answer, kind: bytes = PL
     await _send(send, 200, body, kind, headers)
 
 
-def http_bytes(given: Mapping[bytes, bytes], answer: Answer) -> bytes:
-    """The same as one piece of HTTP/1.1. `given`: the headers of the request."""
-    body, headers = _coded(given, answer)
-    return b"HTTP/1.1 200 OK\r\ncontent-type: %s\r\ncontent-length: %d\r\n%s\r\n%s" % (
-        PLAIN,
-        len(body),
-        b"".join(b"%s: %s\r\n" % header for header in (*_ALWAYS, *headers)),
-        body,
-    )
-
-
 def _coded(given: Mapping[bytes, bytes], answer: Answer) -> tuple[bytes, list[tuple[bytes, bytes]]]:
     """The body as the client takes it, and the header that says how it is coded."""
     if not answer.compressed:

@@ -22,7 +22,6 @@ class BoundedHttp(HttpToolsProtocol):
 
     _refusal = (400, "")
     _header_bytes = 0
-    _is_answered = False
     _late: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -51,32 +50,7 @@ class BoundedHttp(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._head_is_there()
-        answer = self._at_once()
-        self._is_answered = answer is not None
-        if answer is None:
-            super().on_headers_complete()
-            return
-        self.transport.write(answer)
-        self._unset_keepalive_if_required()
-        self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
-
-    def on_body(self, body: bytes) -> None:
-        if not self._is_answered:
-            super().on_body(body)
-
-    def on_message_complete(self) -> None:
-        if not self._is_answered:
-            super().on_message_complete()
-
-    def _at_once(self) -> bytes | None:
-        """The whole answer of a request, if it is kept: then no task is made for it."""
-        idle = (self.cycle is None or self.cycle.response_complete) and not self.pipeline
-        if not idle or self.flow.write_paused or not self.parser.should_keep_alive():
-            return None
-        if self.parser.get_method() != b"GET" or self.parser.get_http_version() != "1.1":
-            return None
-        find = getattr(self.app, "at_once", None)
-        return None if find is None else find(self.url, dict(self.headers), self.client)
+        super().on_headers_complete()
 
     def send_400_response(self, msg: str) -> None:
         status, reason = self._refusal

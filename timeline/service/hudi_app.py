@@ -8,7 +8,7 @@ from collections.abc import Hashable, Mapping
 
 from ..errors import UsageError
 from ..storage.folders import HOODIE
-from .answers import Answer, AnswerCache, RecentAnswers, encoded
+from .answers import Answer, AnswerCache, encoded
 from .asgi import Receive, Refused, Scope, Send, need, parameters, send_answer, send_error
 from .routes import EMPTY, PREFIX, ROUTES, Fresh, Question, Route
 from .served_table import Held, ServedTable
@@ -19,7 +19,6 @@ from .states.table_state import TableState
 from .view_json import Printer
 
 _NOT_IN_KEYS = frozenset({"basepath", "lastinstantts", "timelinehash", "refreshoff", "pretty"})
-_RECENT_SHARE = 8
 _NAME_BYTES_MAX, _PATH_BYTES_MAX = 255, 2048
 
 
@@ -28,8 +27,7 @@ class HudiApp:
 
     def __init__(self, tables: ServedTables, cache_bytes: int) -> None:
         self._tables = tables
-        self._recent = RecentAnswers(cache_bytes // _RECENT_SHARE)
-        self._cache = AnswerCache(cache_bytes - cache_bytes // _RECENT_SHARE)
+        self._cache = AnswerCache(cache_bytes)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
@@ -38,10 +36,6 @@ class HudiApp:
             await send_error(scope, send, error)
         else:
             await send_answer(scope, send, answer)
-
-    def recent(self, path: str, query: bytes) -> Answer | None:
-        """The answer of a GET that was asked for before in the same words, if its state is still the newest."""
-        return self._recent.find((path, query))
 
     async def _answer(self, request: tuple[str, str, bytes]) -> Answer:
         method, path, query = request
@@ -61,10 +55,7 @@ class HudiApp:
             question = Question(held.state, given, _printer(held.state, given))
             answer = await asyncio.to_thread(lambda: encoded(route.answer(question)))
             self._cache.keep(key, answer)
-        answer = _printed(answer, given)
-        if held is table.newest and method == "GET":
-            self._recent.keep((path, query), answer, lambda: table.newest)
-        return answer
+        return _printed(answer, given)
 
 
 def _printed(answer: Answer, given: Mapping[str, str]) -> Answer:

@@ -39,7 +39,6 @@ MUTANTS: tuple[Mutant, ...] = (
     (_ACCESS, " and now_s < int(until)", "", "service/access"),
     (_ACCESS, "        if kind.lower() == b\"bearer\":\n            return self.is_token(given.strip().decode(\"latin-1\"))\n", "        if kind:\n            return True\n", "service/access"),
     ("timeline/service/app", "            if not self._access.is_hudi_client(client[0] if client else None):\n", "            if False:\n", "service/access"),
-    ("timeline/service/app", "return None if self._access.refusal(given) else http_bytes", "return http_bytes", "service/process"),
     (_TOUCHED, "named += [_names(new[i]) for i in new.keys() - old.keys()]", "pass", "service/touched"),
     (_TOUCHED, "named = [_names(old[i], gone=True) for i in gone if not _archived(i, timeline)]", "named = []", "service/touched"),
     (_TOUCHED, "    named += [_back(before, old[i]) for i in gone]\n", "", "service/touched"),
