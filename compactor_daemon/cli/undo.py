@@ -104,7 +104,9 @@ def _render_restored(data: Mapping[str, Any]) -> Iterable[RenderableType]:
     verb = "would be" if data["dry_run"] else "is"
     yield Text(f"the state at {data['target']} {verb} back: {plural(data['files'], 'file')} removed")
     if data["metadata_dropped"]:
-        yield Text("the metadata table is gone: the next Hudi writer builds it anew")
+        yield Text(
+            f"the metadata table {'would go' if data['dry_run'] else 'is gone'}: the next Hudi writer builds it anew"
+        )
 
 
 def _render_rolled_back(data: Mapping[str, Any]) -> Iterable[RenderableType]:

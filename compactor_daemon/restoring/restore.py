@@ -70,10 +70,18 @@ def restore_table(table: Table, lock: TableLock, target: str | None, *, dry_run:
         seen = table.reload()
         timeline = seen.load_timeline()
         found = pending_restore(seen, timeline)
+        if found is not None:
+            _refuse_other(seen, found, target)
         plan = found.plan if found is not None else _plan(seen, timeline, target)
         traces = traces_of_all(seen, timeline, plan.undone)
-        files = sum(len(one.doomed) for one in traces.values())
-        return Restored(instant=None, target=plan.target, undone=plan.undone, files=files, finished=found is not None)
+        return Restored(
+            instant=None,
+            target=plan.target,
+            undone=plan.undone,
+            files=sum(len(one.doomed) for one in traces.values()),
+            finished=found is not None,
+            metadata_dropped=bool(plan.undone and seen.config.metadata_partitions),
+        )
     if target is not None and pending_restore(table, table.load_timeline()) is None:
         roll_back_dead_writers(table, lock, lazy=False, now_ms=lambda: storage_ms(table.storage), expiry_s=EXPIRY_S)
     with lock.hold("restore the table") as section:
