@@ -100,7 +100,7 @@ def simulated(monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
     stage = Stage()
     clock = SimpleNamespace(
         time=lambda: stage.on.clock_ms() / 1000,
-        monotonic=lambda: stage.on.now_ms / 1000, perf_counter=lambda: stage.on.now_ms / 1000, thread_time=lambda: 0.0,
+        monotonic=lambda: stage.on.now_ms / 1000,
         perf_counter=lambda: stage.on.now_ms / 1000,
         thread_time=lambda: 0.0,
         sleep=lambda seconds: stage.on.wait(None, seconds),
