@@ -25,7 +25,7 @@ MUTANTS: tuple[Mutant, ...] = (
     (_RESTORE, "    _refuse_archived(table, timeline, target)\n", "", _TESTS),
     (_RESTORE, "    refuse_work(table, timeline)\n", "", _TESTS),
     (_RESTORE, "    _refuse_cleaned(table, timeline, target)\n", "", _TESTS),
-    (_RESTORE, "            _refuse_other(seen, found, target)\n", "", _TESTS),
+    (_RESTORE, "            _refuse_other(seen, found, target)\n            traces", "            traces", _TESTS),
     (_RESTORE, "        table = drop_within(table, section)\n", "", _TESTS),
     (_REFUSALS, "        if kept.instant > after:", "        if False:", _TESTS),
     (_REFUSALS, "        if pin.holds > moment:", "        if False:", _TESTS),

@@ -16,7 +16,7 @@ MUTANTS: tuple[Mutant, ...] = (
     (_DISPATCH, "    moments += [t.serve_at for t in tables.values() if rules.services and not t.serving]\n", "", "daemon/dispatch"),
     ("compactor_daemon/daemon/loop", "every_s = 0.0 if self._rules.once else self._rules.services_s", "every_s = self._rules.services_s", "fleet/daemon"),
     (f"{_SERVICES}/last_run", "not 0 <= now_ms - run.at_ms <", "not now_ms - run.at_ms <", "cleaning/services"),
-    (f"{_SERVICES}/options", "max(own.commits_retained, cleaned)", "own.commits_retained", "cleaning/services"),
+    (f"{_SERVICES}/options", "counted.beside_cleaner(cleaned)", "counted", "cleaning/services"),
     (f"{_SERVICES}/options", "and self.clean.policy is Policy.COMMITS else 0", "else 0", "cleaning/services"),
     ("writer_hooks/write/conf", "options.retain if policy is options.policy else None", "options.retain", "cleaning/services"),
     ("timeline/planning/options", "names = (partition, f\"{partition}/{file_id}\".lstrip(\"/\"))", "names = (partition,)", "planning/planner"),
