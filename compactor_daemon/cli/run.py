@@ -85,7 +85,7 @@ def run_daemon(
         ),
     ] = None,
     clean: Annotated[CleanOptions, Prefix("clean")] = _CLEAN,
-    archive: Annotated[ArchiveOptions, Prefix("archive"), Only("min_instants", "max_instants")] = _ARCHIVE,
+    archive: Annotated[ArchiveOptions, Prefix("archive")] = _ARCHIVE,
     metadata: Annotated[MetadataOptions, Prefix("metadata")] = _METADATA,
     stitch: Annotated[StitchOptions, Prefix("stitch")] = _STITCH,
     lock: Lock = None,

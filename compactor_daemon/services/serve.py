@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from phantombase.timeline.errors import ConflictError, PhantombaseError, UnsupportedError
@@ -22,12 +22,16 @@ from .options import Service, ServiceOptions
 _log = get_logger()
 
 
-def serve_table(table: Table, options: ServiceOptions, lock: TableLock) -> tuple[ServiceDone, ...]:
-    """Runs the services that `options` name. What is due is their own decision; what a dead process left is finished.
+def serve_table(
+    table: Table, options: ServiceOptions, lock: TableLock, only: Sequence[Service] = tuple(Service)
+) -> tuple[ServiceDone, ...]:
+    """Runs the services that `options` name, of these the ones in `only`.
+
+    What is due is their own decision; what a dead process left is finished.
 
     An error of one is in its result, and the next one runs: each leaves a table that it can go on with.
     """
-    return tuple(_run(service, table.reload(), options, lock) for service in options.services)
+    return tuple(_run(service, table.reload(), options, lock) for service in options.services if service in only)
 
 
 def _run(service: Service, table: Table, options: ServiceOptions, lock: TableLock) -> ServiceDone:
