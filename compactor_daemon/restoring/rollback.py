@@ -142,7 +142,6 @@ def _is_merged(table: Table, write: Instant) -> bool:
     """
     if not table.config.metadata_partitions:
         return False
-    merges = (
-        i for i in open_metadata_table(table).load_timeline().instants if i.family == "commit" or i.action in MERGES
-    )
+    timeline = open_metadata_table(table).load_timeline()
+    merges = (i for i in timeline.instants if i.family == "commit" or i.action in MERGES)
     return any(i.requested_time > write.requested_time for i in merges)
