@@ -49,8 +49,9 @@ def metadata_command(
         lock,
         sole_writer,
         "the metadata table is changed under the lock of the table's writers",
-        "Without the same lock another process may write to the metadata table meanwhile.",
+        "Without the same lock another process may write to the metadata table meanwhile. --dry-run needs neither.",
         clock=clock,
+        dry_run=dry_run,
     )
     served = serve_metadata(opened, options, held, dry_run=dry_run)
     emit({"table": table, "dry_run": dry_run, **asdict(served)}, json, _render)
