@@ -50,10 +50,10 @@ def _of_pending(row: Row, path: str) -> list[Row]:
     for one in pending:
         if one["problem"] is not None:
             does = "takes back the plan that cannot be read; it refuses where a process may be at work"
-            command = f"compactor-daemon unschedule {path} {one['requested_time']}"
-            found.append(_one(f"the plan of {one['requested_time']} cannot be read", command, does))
+            command = f"compactor-daemon unschedule {path} {one['instant']}"
+            found.append(_one(f"the plan of {one['instant']} cannot be read", command, does))
         elif one["heartbeat"] == "stale" and one["action"] == "deltacommit":
-            why = f"the writer of {one['requested_time']} is silent; the next write rolls it back"
+            why = f"the writer of {one['instant']} is silent; the next write rolls it back"
             found.append(_one(why, f"compactor-daemon status {path}", "says whose it was, and changes nothing"))
     waiting = [one for one in pending if one["action"] == "compaction" and one["problem"] is None]
     if waiting and row["health"] != "ok":

@@ -51,6 +51,7 @@ def metadata_command(
         "the metadata table is changed under the lock of the table's writers",
         "Without the same lock another process may write to the metadata table meanwhile.",
         clock=clock,
+        dry_run=dry_run,
     )
     served = serve_metadata(opened, options, held, dry_run=dry_run)
     emit({"table": table, "dry_run": dry_run, **asdict(served)}, json, _render)
