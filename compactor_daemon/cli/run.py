@@ -46,7 +46,18 @@ from ..serving.service import service_of
 from ..state.failures import RetryOptions
 from .lake import LAKE, LakeFlags
 from .option_flags import Only, Prefix, flags_of, offers
-from .parameters import ATTEMPT, CLOCK, EXECUTE, OUTPUT, Json, Lock, StorageOption, check_reachable, check_writers_known
+from .parameters import (
+    ATTEMPT,
+    CLOCK,
+    EXECUTE,
+    OUTPUT,
+    Json,
+    Lock,
+    StorageOption,
+    check_reachable,
+    check_writers_known,
+    typed_options,
+)
 from .zookeeper import ZOOKEEPER, ZooKeeperFlags
 
 _RULES, _RETRY, _SCHEDULE = Rules(), RetryOptions(), ScheduleOptions()
@@ -86,7 +97,7 @@ def run_daemon(
         ),
     ] = None,
     clean: Annotated[CleanOptions, Prefix("clean")] = _CLEAN,
-    archive: Annotated[ArchiveOptions, Prefix("archive"), Only("min_instants", "max_instants")] = _ARCHIVE,
+    archive: Annotated[ArchiveOptions, Prefix("archive")] = _ARCHIVE,
     metadata: Annotated[MetadataOptions, Prefix("metadata")] = _METADATA,
     stitch: Annotated[StitchOptions, Prefix("stitch")] = _STITCH,
     lock: Lock = None,
@@ -147,8 +158,16 @@ def run_daemon(
     `compactor-daemon run --root s3://lake/warehouse --include orders --schedule --lock storage`
     """
     configure_logging(json, quiet=False)
-    if not schedule and requests != _SCHEDULE and _are_typed(ctx, requests):
+    if not schedule and requests != _SCHEDULE and typed_options(ctx, flags_of(ScheduleOptions)):
         raise UsageError("options for requesting compactions are given without --schedule", todo="Add --schedule.")
+    beside_serve = ("serve_host", "serve_token_file", "serve_hudi_clients")
+    for needed, given, names in (
+        ("--services NAMES", services, ("services_interval",)),
+        ("--serve PORT", serve_port, beside_serve),
+        ("--zookeeper HOSTS", zookeeper.hosts, ("zookeeper_session",)),
+    ):
+        if given is None and (idle := typed_options(ctx, names)):
+            raise UsageError(f"{', '.join(idle)} without {needed.split()[0]} has no effect", todo=f"Add {needed}.")
     if schedule or services is not None:
         check_writers_known(
             lock,
@@ -160,7 +179,7 @@ def run_daemon(
         raise UsageError("--serve-allow-actions is given without --serve", todo="Add --serve PORT.")
     lock = zookeeper.on_lock(lock)
     check_reachable(lock)
-    given = {Service.METADATA: metadata, Service.STITCH: stitch, Service.CLEAN: clean, Service.ARCHIVE: archive}
+    options_of = {Service.METADATA: metadata, Service.STITCH: stitch, Service.CLEAN: clean, Service.ARCHIVE: archive}
     named, options = tables or [], parse_pairs(storage_option)
     lanes = lake.lanes(ctx.params.get("config"), requests)
     found = lake.lake(named, lanes, options)
@@ -172,7 +191,7 @@ def run_daemon(
         order=rules.order,
         schedule=requests if schedule else None,
         services=replace(
-            _services(services, given, requests.max_delta_commits if schedule else 0),
+            _services(services, options_of, requests.max_delta_commits if schedule else 0),
             output=output,
             threads=execute.threads,
         ),
@@ -228,12 +247,6 @@ def run_daemon(
     emit(_data(summary), json, _render)
     if summary.failed or summary.problems or any(done.failed for _, done in summary.services):
         raise typer.Exit(EXIT_FAILED)
-
-
-def _are_typed(ctx: typer.Context, options: Any) -> bool:
-    """Whether an option of a dataclass was typed: a file or a variable may have it for other commands."""
-    sources = (ctx.get_parameter_source(name) for name in flags_of(type(options)))
-    return any(source is not None and source.name == "COMMANDLINE" for source in sources)
 
 
 def _services(names: str | None, given: Mapping[Service, Any], counted: int) -> ServiceOptions:
