@@ -51,9 +51,8 @@ def status(data: Row) -> Iterator[RenderableType]:
         )
     if data["services"]:
         yield ""
-        yield Text(
-            f"services ran {human_duration(data['services']['ago_s'])} ago: {'; '.join(data['services']['did'])}"
-        )
+        for row in data["services"]:
+            yield _labelled("service:", "green", f"{row['service']}, {human_duration(row['ago_s'])} ago: {row['what']}")
     if recent:
         yield ""
         yield RowsTable(title="completed lately", columns=_RECENT_COLUMNS, rows=recent)

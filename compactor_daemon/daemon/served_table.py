@@ -54,7 +54,7 @@ class Served(Protocol):
         ...
 
     def serve(self, every_s: float) -> tuple[ServiceDone, ...]:
-        """Runs the services, unless a process ran them less than about `every_s` ago."""
+        """Runs the services, except those that a process ran less than about `every_s` ago."""
         ...
 
     def is_done(self, instant: str) -> bool:

@@ -32,8 +32,8 @@ from ..claims.claims import Claims, HeldClaim
 from ..execution.runners import Runner
 from ..options import AttemptOptions
 from ..services.done import ServiceDone
-from ..services.last_run import is_due as services_due
-from ..services.last_run import last_run, note_run
+from ..services.last_run import due as due_services
+from ..services.last_run import last_runs, note_runs
 from ..services.options import ServiceOptions
 from ..services.serve import serve_table
 from ..state.failures import RetryOptions, failure_of, read_failures, readiness, record_failure
@@ -159,15 +159,16 @@ class ServedTable:
         forget_archived(table)
 
     def serve(self, every_s: float) -> tuple[ServiceDone, ...]:
-        """See `Served`. The daemons of a fleet learn from the record of the last run that one of them ran the services.
+        """See `Served`. The daemons of a fleet learn from the record of the last runs that one of them ran a service.
 
-        Two that run them at once do no harm: each service decides under the table lock.
+        Two that run one at once do no harm: each service decides under the table lock.
         """
-        table = self._open()
-        if not services_due(last_run(table.storage), every_s, clock_ms()):
+        table, options = self._open(), self._settings.services
+        due = due_services(options.services, last_runs(table.storage), every_s, clock_ms())
+        if not due:
             return ()
-        done = serve_table(table, self._settings.services, self._lock)
-        note_run(table.storage, self._settings.who, done)
+        done = serve_table(table, options, self._lock, due)
+        note_runs(table.storage, self._settings.who, done)
         return done
 
     def is_done(self, instant: str) -> bool:

@@ -1,12 +1,15 @@
-"""The record of the last run of services on a table: `.hoodie/.phantombase/services`.
+"""The record of when each service ran last on a table: `.hoodie/.phantombase/services`.
 
 It saves work, and shows what ran; nothing rests on it. The daemons of a fleet serve a table once an interval together.
+Each service has its own entry, since the daemons of a table may run different services. All are in one file, which is
+one request of an object store. Of two processes that note runs at the same time one may lose its entries: these
+services run once more.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 from phantombase.timeline.clock.now import clock_ms
@@ -16,6 +19,7 @@ from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.folders import RECORDS
 
 from .done import ServiceDone
+from .options import Service
 
 _EARLY = 0.9
 """A process that comes this much of the interval after the last run runs the services, not an interval later."""
@@ -25,28 +29,43 @@ PATH = f"{RECORDS}/services"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LastRun:
-    """`at_ms`: its end, since the epoch. `who`: the process. `did`: a line for each service."""
+    """`at_ms`: its end, since the epoch. `who`: the process. `what`: what it did, a line."""
 
     at_ms: int
     who: str
-    did: tuple[str, ...]
+    what: str
 
 
-def last_run(storage: Storage) -> LastRun | None:
-    """The last run of services on a table; None: none is known."""
+def last_runs(storage: Storage) -> dict[Service, LastRun]:
+    """The last run of each service of a table that is known; in the order of services.
+
+    Entries that cannot be read are left out, and so is the record of a release that had one entry for all services.
+    """
     try:
         fields = Fields.parse(storage.read(PATH), PATH, "unreadable record of services")
-        return LastRun(at_ms=fields.whole("at_ms"), who=fields.text("who"), did=tuple(fields.texts("did")))
     except (MissingFileError, MalformedError):
+        return {}
+    found = {service: _entry(fields, service) for service in Service if service.value in fields.values}
+    return {service: run for service, run in found.items() if run is not None}
+
+
+def _entry(fields: Fields, service: Service) -> LastRun | None:
+    try:
+        entry = fields.inner(fields.values[service.value])
+        return LastRun(at_ms=entry.whole("at_ms"), who=entry.text("who"), what=entry.text("what"))
+    except MalformedError:
         return None
 
 
-def note_run(storage: Storage, who: str, done: Sequence[ServiceDone]) -> None:
-    """Records a run that ends now. StorageError."""
-    run = LastRun(at_ms=clock_ms(), who=who, did=tuple(f"{one.service.value}: {one.what}" for one in done))
-    storage.overwrite(PATH, json.dumps(asdict(run), sort_keys=True).encode())
+def note_runs(storage: Storage, who: str, done: Sequence[ServiceDone]) -> None:
+    """Records runs that end now; those of other services stay. StorageError."""
+    now = clock_ms()
+    runs = last_runs(storage) | {one.service: LastRun(at_ms=now, who=who, what=one.what) for one in done}
+    storage.overwrite(PATH, json.dumps({s.value: asdict(run) for s, run in runs.items()}, sort_keys=True).encode())
 
 
-def is_due(run: LastRun | None, every_s: float, now_ms: int) -> bool:
-    """Whether services should run now (pure). A run in the future does not count: the clock of its process was off."""
-    return run is None or not 0 <= now_ms - run.at_ms < every_s * 1000 * _EARLY
+def due(
+    services: Sequence[Service], runs: Mapping[Service, LastRun], every_s: float, now_ms: int
+) -> tuple[Service, ...]:
+    """The services that should run now (pure). A run in the future does not count: its process's clock was off."""
+    return tuple(s for s in services if s not in runs or not 0 <= now_ms - runs[s].at_ms < every_s * 1000 * _EARLY)

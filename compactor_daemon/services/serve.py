@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from phantombase.timeline.errors import ConflictError, PhantombaseError, UnsupportedError
@@ -22,12 +22,16 @@ from .options import Service, ServiceOptions
 _log = get_logger()
 
 
-def serve_table(table: Table, options: ServiceOptions, lock: TableLock) -> tuple[ServiceDone, ...]:
-    """Runs the services that `options` name. What is due is their own decision; what a dead process left is finished.
+def serve_table(
+    table: Table, options: ServiceOptions, lock: TableLock, only: Sequence[Service] = tuple(Service)
+) -> tuple[ServiceDone, ...]:
+    """Runs the services that `options` name, of these the ones in `only`.
+
+    What is due is their own decision; what a dead process left is finished.
 
     An error of one is in its result, and the next one runs: each leaves a table that it can go on with.
     """
-    return tuple(_run(service, table.reload(), options, lock) for service in options.services)
+    return tuple(_run(service, table.reload(), options, lock) for service in options.services if service in only)
 
 
 def _run(service: Service, table: Table, options: ServiceOptions, lock: TableLock) -> ServiceDone:
@@ -47,6 +51,8 @@ def _metadata(table: Table, options: ServiceOptions, lock: TableLock) -> Service
     assert options.metadata is not None
     served = serve_metadata(table, options.metadata, lock)
     did = []
+    if forgotten := len(served.forgotten):
+        did.append(f"{plural(forgotten, 'delta commit')} of the metadata table forgotten")
     if served.compactions:
         did.append(f"{plural(len(served.compactions), 'compaction')} of the metadata table")
     files, size = sum(one.files for one in served.cleans), sum(one.bytes for one in served.cleans)
@@ -57,7 +63,7 @@ def _metadata(table: Table, options: ServiceOptions, lock: TableLock) -> Service
     return ServiceDone(
         service=Service.METADATA,
         what=", ".join(did) or served.why,
-        instants=len(served.compactions) + len(served.cleans) + archived,
+        instants=forgotten + len(served.compactions) + len(served.cleans) + archived,
         files=files,
         bytes=size,
     )

@@ -22,7 +22,8 @@ from ..claims.claims import Claim
 from ..decisions.hudi_executors import ForeignTrace, foreign_trace
 from ..decisions.standing import Evidence, Ruling, evidence_of_planned, rule, standing_of
 from ..records.fate import REVOKED, Fate, is_revoked, read_fates, why_revoked
-from ..services.last_run import LastRun, last_run
+from ..services.last_run import LastRun, last_runs
+from ..services.options import Service
 from ..state.failures import Failure, read_failures
 
 Claimed: TypeAlias = Mapping[str, Claim] | PhantombaseError | None
@@ -64,7 +65,7 @@ class TableLook:
 
     `pending`: by instant, earliest first. `writes`: pending delta commits with their heartbeats. `recent`: the newest
     completed compactions, of phantombase or of Hudi, newest first. `half_way`: cleans, restores, rollbacks, clusterings
-    and overwrites that have begun and not completed. `services`: the last run of a daemon's services.
+    and overwrites that have begun and not completed. `services`: the last run of each service by a daemon.
     """
 
     path: str
@@ -73,7 +74,7 @@ class TableLook:
     writes: tuple[tuple[Instant, Heartbeat | None], ...]
     recent: tuple[tuple[Instant, CommitMetadata | PhantombaseError], ...]
     half_way: tuple[Instant, ...]
-    services: LastRun | None
+    services: Mapping[Service, LastRun]
 
 
 def look_at_table(table: Table, claims: Claimed = None, *, recent: int = 0) -> TableLook:
@@ -97,7 +98,7 @@ def look_at_table(table: Table, claims: Claimed = None, *, recent: int = 0) -> T
         writes=tuple((i, beat) for i, beat in writes if i.requested_time in writing),
         recent=tuple(_recent(table, after, recent)),
         half_way=tuple(i for action in HALF_WAY for i in after.pending(action)),
-        services=last_run(table.storage),
+        services=last_runs(table.storage),
     )
 
 

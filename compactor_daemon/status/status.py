@@ -43,6 +43,7 @@ from ..decisions.hudi_executors import ForeignTrace
 from ..decisions.standing import Standing
 from ..options import AttemptOptions
 from ..services.last_run import LastRun
+from ..services.options import Service
 from ..state.failures import Failure, Parked, Readiness, RetryOptions, Waits, readiness
 from ..state.work_note import WorkNote
 from .coexistence import Finding
@@ -91,7 +92,7 @@ def status_report(
         "pending": pending,
         "writes": [_write_row(i, beat, pending, clock) for i, beat in seen.writes],
         "half_way": [_half_way_row(i, clock) for i in seen.half_way],
-        "services": None if seen.services is None else _services_row(seen.services, clock),
+        "services": [_service_row(service, run, clock) for service, run in seen.services.items()],
         "recent": [_recent_row(i, metadata) for i, metadata in seen.recent],
         "last_success": _last_success(seen, clock),
         "beside_hudi": [{**asdict(f), "severity": f.severity.name.lower()} for f in findings],
@@ -107,8 +108,8 @@ def _half_way_row(instant: Instant, clock: Clock) -> Row:
     }
 
 
-def _services_row(run: LastRun, clock: Clock) -> Row:
-    return {"ago_s": clock.since(run.at_ms), "by": run.who, "did": list(run.did)}
+def _service_row(service: Service, run: LastRun, clock: Clock) -> Row:
+    return {"service": service.value, "ago_s": clock.since(run.at_ms), "by": run.who, "what": run.what}
 
 
 def claim_rows(table: str, claims: Mapping[str, Claim], clock: Clock) -> list[Row]:

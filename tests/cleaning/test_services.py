@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,15 +11,22 @@ import pytest
 from typer.testing import CliRunner
 
 from phantombase import writer
+from phantombase.compactor_daemon.claims.table_claims import TableClaims
 from phantombase.compactor_daemon.cli.main import app
-from phantombase.compactor_daemon.services.last_run import LastRun, is_due, last_run
+from phantombase.compactor_daemon.daemon.dispatch import Order
+from phantombase.compactor_daemon.daemon.table_on_storage import ServedTable, Settings
+from phantombase.compactor_daemon.execution.runners import LocalRunner
+from phantombase.compactor_daemon.options import AttemptOptions
+from phantombase.compactor_daemon.services.last_run import LastRun, due, last_runs
 from phantombase.compactor_daemon.services.options import Service, ServiceOptions, parse_services
 from phantombase.compactor_daemon.services.serve import serve_table
+from phantombase.compactor_daemon.state.failures import RetryOptions
 from phantombase.timeline.archiving.options import ArchiveOptions
 from phantombase.timeline.cleaning.options import CleanOptions, Policy
 from phantombase.timeline.errors import StorageError, UsageError
 from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.metadata_table.services.options import MetadataOptions
+from phantombase.timeline.parquet.output_options import OutputOptions
 from phantombase.timeline.table.table import Table
 from phantombase.writer_hooks.options import WriteOptions
 from tests.cleaning.test_clean import VERSIONS, old_table
@@ -53,13 +61,31 @@ def test_the_daemon_cleans_and_archives(version: int, tmp_path: Path) -> None:
     assert did["archive"]["instants"] > 0
     assert "metadata" not in did  # it has none
     assert read_rows(path) == rows
-    known = last_run(open_table(path).storage)
-    assert known is not None
-    assert [line.partition(":")[0] for line in known.did] == ["metadata", "clean", "archive"]
+    known = last_runs(open_table(path).storage)
+    assert list(known) == [Service.METADATA, Service.CLEAN, Service.ARCHIVE]
     shown = " ".join(CliRunner().invoke(app, ["status", str(path)]).stdout.split())
-    assert f"clean: {did['clean']['what']}; archive: {did['archive']['what']}" in shown
+    for service in ("clean", "archive"):
+        assert re.search(rf"service: {service}, \S+ s ago: {re.escape(did[service]['what'])}", shown)
     code, data = run(path, "--services", "clean", "--sole-writer", "--clean-retain", "1", "--clean-floor", "0")
     assert (code, data["services"]) == (0, [])
+
+
+@pytest.mark.parametrize("typed", [True, False])
+def test_a_daemon_that_requests_nothing_keeps_the_commits_that_a_trigger_elsewhere_counts(
+    typed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "trips"
+    for number in range(6):
+        writer(one_row("k0", number)).table("trips").key("id").ordering("ts").upsert(str(path))
+    small = ["--services", "archive", "--sole-writer", "--archive-min-instants", "2", "--archive-max-instants", "3"]
+    counted = ["--archive-compaction-commits", "50"] if typed else []
+    with monkeypatch.context() as environment:
+        if not typed:
+            environment.setenv("PHANTOMBASE_ARCHIVE_COMPACTION_COMMITS", "50")
+        code, data = run(path, *small, "--archive-commits-retained", "1", *counted)
+        assert (code, data["services"]) == (0, [])
+    code, data = run(path, *small, "--archive-commits-retained", "1", "--archive-compaction-commits", "1")
+    assert (code, [one["service"] for one in data["services"]]) == (0, ["archive"])
 
 
 def test_services_need_to_know_the_writers_and_their_options_a_service(tmp_path: Path) -> None:
@@ -72,6 +98,9 @@ def test_services_need_to_know_the_writers_and_their_options_a_service(tmp_path:
         (["--services", "archive", "--sole-writer", "--clean-retain", "3"], "--services clean,archive"),
         (["--clean-retain", "3"], "--services clean"),
         (["--services", "", "--sole-writer"], "not a service"),
+        (["--services-interval", "60"], "--services-interval without --services has no effect"),
+        (["--serve-host", "127.0.0.1", "--serve-hudi-clients", "10.0.0.0/8"], "Add --serve PORT"),
+        (["--zookeeper-session", "20"], "Add --zookeeper HOSTS"),
     ):
         done = CliRunner().invoke(app, ["run", str(path), "--once", *options])
         assert isinstance(done.exception, UsageError), done.output
@@ -90,20 +119,57 @@ def test_archiving_keeps_what_the_cleaner_and_the_trigger_count() -> None:
 
 
 def test_a_fleet_runs_the_services_once_an_interval() -> None:
-    """A record of the future is of a clock that was off; an unreadable one is none."""
-    ran = LastRun(at_ms=100_000, who="a", did=())
-    assert [is_due(ran, 50, now) for now in (99_999, 100_000, 144_999, 145_000)] == [True, False, False, True]
-    assert is_due(None, 50, 0)
-    assert is_due(ran, 0, 100_000)
+    """A record of the future is of a clock that was off."""
+    both = (Service.CLEAN, Service.ARCHIVE)
+    ran = {Service.CLEAN: LastRun(at_ms=100_000, who="a", what="")}
+    for now, clean_is_due in ((99_999, True), (100_000, False), (144_999, False), (145_000, True)):
+        assert due(both, ran, 50, now) == both[0 if clean_is_due else 1 :]
+    assert due(both, {}, 50, 0) == both
+    assert due(both, ran, 0, 100_000) == both
 
 
-def test_an_unreadable_record_of_the_last_run_is_none(tmp_path: Path) -> None:
+def test_records_of_last_runs_that_cannot_be_read_are_none(tmp_path: Path) -> None:
+    """One entry leaves the others; the second record is of a release with one entry for all services."""
     path = tmp_path / "trips"
     old_table(path, 9, 1)
     storage = open_table(path).storage
-    assert last_run(storage) is None
-    storage.overwrite(".hoodie/.phantombase/services", b"{")
-    assert last_run(storage) is None
+    assert last_runs(storage) == {}
+    good = {"at_ms": 7, "who": "a", "what": "nothing"}
+    one = {Service.STITCH: LastRun(**good)}  # type: ignore[arg-type]
+    for record, found in (
+        (b"{", {}),
+        ({"at_ms": 1, "did": ["clean: 3 files"], "who": "a"}, {}),
+        ({"clean": {"at_ms": "x"}, "archive": 3, "stitch": good, "later": {}}, one),
+    ):
+        data = record if isinstance(record, bytes) else json.dumps(record).encode()
+        storage.overwrite(".hoodie/.phantombase/services", data)
+        assert last_runs(storage) == found
+
+
+def test_daemons_with_different_services_do_not_keep_each_other_from_their_turn(tmp_path: Path) -> None:
+    """Each service has its own interval: that of one daemon has run, that of the other has not."""
+    path = tmp_path / "trips"
+    old_table(path, 9)
+    small = ArchiveOptions(min_instants=2, max_instants=3, commits_retained=1, compaction_commits=1)
+    cleans = ServiceOptions(clean=CleanOptions(retain=1, floor_s=0))
+    both = ServiceOptions(clean=CleanOptions(retain=1, floor_s=0), archive=small)
+    ran = [[one.service for one in served(path, options).serve(3600)] for options in (cleans, cleans, both, both)]
+    assert ran == [[Service.CLEAN], [], [Service.ARCHIVE], []]
+    assert list(last_runs(open_table(path).storage)) == [Service.CLEAN, Service.ARCHIVE]
+
+
+def served(path: Path, services: ServiceOptions) -> ServedTable:
+    """The table as a daemon with these services has it."""
+    table = open_table(path)
+    settings = Settings(
+        who="a daemon",
+        output=OutputOptions(),
+        attempt=AttemptOptions(),
+        retry=RetryOptions(),
+        order=Order.EARLIEST,
+        services=services,
+    )
+    return ServedTable(str(path), TableClaims(table, "a daemon"), LOCK, LocalRunner(1), settings)
 
 
 def test_an_error_of_one_service_keeps_none_of_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
