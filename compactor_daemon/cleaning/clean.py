@@ -23,16 +23,17 @@ from phantombase.timeline.format.instant import Instant, State
 from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.metadata_table.update import check_keepable
 from phantombase.timeline.pins.pin import all_pins, forget_expired
+from phantombase.timeline.storage.folders import join
 from phantombase.timeline.table.half_upgraded import refuse_half_upgraded
 from phantombase.timeline.table.instant_puts import put_requested
 from phantombase.timeline.table.pending_restores import refuse_pending_restore
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.view.view import TableView
-from phantombase.timeline.windows.retained import retained_since
+from phantombase.timeline.windows.retained import cleans, retained_by, retained_since
 
 from ..attempt.unfinished import tidy
 from .execute import Finished, begin, execute, finish_pending, to_finish
-from .facts import gather_facts, load_whole
+from .facts import gather_facts, load_whole, without
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,10 +61,14 @@ def clean_table(table: Table, options: CleanOptions, lock: TableLock, *, dry_run
     Errors: LockError, ConflictError (a pending clean names files that are in use), StorageError, MalformedError,
     UnsupportedError (the metadata table cannot be kept). Whatever happens, the next run continues.
     """
-    if dry_run:
-        seen = table.reload()
-        return would_clean(seen, load_whole(seen), options)
     check_keepable(table.reload(), moves_rows=False)
+    if dry_run:
+        view = load_whole(seen := table.reload())
+        shown = would_clean(seen, view, options)
+        for clean in cleans(view.timeline) if shown.gone else ():
+            if clean.completed:
+                retained_by(seen, clean)  # a record that cannot be read ends a run, too
+        return shown
     tidy(table, lock)
     finished = finish_pending(table, lock)
     with lock.hold("plan a clean") as section:
@@ -93,8 +98,14 @@ def clean_table(table: Table, options: CleanOptions, lock: TableLock, *, dry_run
 
 
 def would_clean(table: Table, view: TableView, options: CleanOptions) -> CleanResult:
-    """What `clean_table` would do; nothing is changed. `view`: of `load_whole`."""
-    return _result(None, _choice(table, view, options, dry_run=True), to_finish(table))
+    """What `clean_table` would do, or its error; nothing is changed. `view`: of `load_whole`."""
+    finishing = to_finish(table)
+    gone = {join(part, name) for plan in finishing.values() for part, names in plan.files.items() for name in names}
+    choice = _choice(table, without(view, gone) if gone else view, options, dry_run=True)
+    if choice.gone:
+        table.times.check_zone(view.timeline)
+    finished = tuple(Finished(instant=instant, files=plan.count) for instant, plan in finishing.items())
+    return _result(None, choice, finished)
 
 
 def _choice(table: Table, view: TableView, options: CleanOptions, *, dry_run: bool) -> Choice:

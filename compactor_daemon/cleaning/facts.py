@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 
 from phantombase.timeline.cleaning.choice import Facts
@@ -29,6 +29,15 @@ def load_whole(table: Table) -> TableView:
     if not table.layout.has_completion_times or view.timeline.archived:
         return view
     return replace(view, timeline=table.with_archive(view.timeline))
+
+
+def without(view: TableView, gone: Collection[str]) -> TableView:
+    """The view as it is when these paths are removed, which are whole file slices (pure)."""
+    left = (
+        replace(group, slices=tuple(s for s in group.slices if not all(file.path in gone for file in s.files)))
+        for group in view.groups
+    )
+    return replace(view, groups=tuple(group for group in left if group.slices))
 
 
 def gather_facts(table: Table, view: TableView, options: CleanOptions, *, dry_run: bool) -> Facts:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any
 
 import typer
@@ -71,7 +71,7 @@ def open_to_change(
 
     A dry run takes no lock, so none need be known, and leaves nothing in the table, not even the lock's file.
     """
-    if not dry_run:
+    if not dry_run or (lock is not None and sole_writer):
         check_writers_known(lock, sole_writer, what, todo)
     opened = Table.open(table, parse_pairs(storage_option)).with_clock(clock)
     return opened, lock_of(opened.storage, lock, sole_writer, dry_run)
@@ -90,6 +90,13 @@ def check_reachable(lock: str | None) -> None:
     named = parse_lock(lock) if lock not in (None, STORAGE) else None
     if isinstance(named, ZooKeeperLock):
         named.check()
+
+
+def typed_options(ctx: typer.Context, names: Iterable[str]) -> tuple[str, ...]:
+    """The options of these parameters that were typed: a file or a variable may have one for other commands."""
+    sources = {name: ctx.get_parameter_source(name) for name in names}
+    typed = (name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE")
+    return tuple(f"--{name.replace('_', '-')}" for name in typed)
 
 
 def merge_options(*sources: Mapping[str, Any]) -> dict[str, Any]:

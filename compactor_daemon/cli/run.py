@@ -19,6 +19,7 @@ from rich.text import Text
 from phantombase.timeline.archiving.options import ArchiveOptions
 from phantombase.timeline.cleaning.options import CleanOptions
 from phantombase.timeline.clock.options import ClockOptions
+from phantombase.timeline.dashboard.actions.orders import CommandSettings
 from phantombase.timeline.errors import UsageError
 from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.locks.heartbeat import process_name
@@ -45,7 +46,18 @@ from ..serving.service import service_of
 from ..state.failures import RetryOptions
 from .lake import LAKE, LakeFlags
 from .option_flags import Only, Prefix, flags_of, offers
-from .parameters import ATTEMPT, CLOCK, EXECUTE, OUTPUT, Json, Lock, StorageOption, check_reachable, check_writers_known
+from .parameters import (
+    ATTEMPT,
+    CLOCK,
+    EXECUTE,
+    OUTPUT,
+    Json,
+    Lock,
+    StorageOption,
+    check_reachable,
+    check_writers_known,
+    typed_options,
+)
 from .zookeeper import ZOOKEEPER, ZooKeeperFlags
 
 _RULES, _RETRY, _SCHEDULE = Rules(), RetryOptions(), ScheduleOptions()
@@ -118,6 +130,9 @@ def run_daemon(
         list[str] | None,
         typer.Option(metavar="CIDR", help="networks whose Hudi clients --serve answers; they can send no token"),
     ] = None,
+    serve_allow_actions: Annotated[
+        bool, typer.Option("--serve-allow-actions", help="buttons on the pages of --serve; needs a token and a lock")
+    ] = False,
     json: Json = False,
 ) -> None:
     """Serve tables: execute their compactions as they are requested, until stopped.
@@ -143,8 +158,16 @@ def run_daemon(
     `compactor-daemon run --root s3://lake/warehouse --include orders --schedule --lock storage`
     """
     configure_logging(json, quiet=False)
-    if not schedule and requests != _SCHEDULE and _are_typed(ctx, requests):
+    if not schedule and requests != _SCHEDULE and typed_options(ctx, flags_of(ScheduleOptions)):
         raise UsageError("options for requesting compactions are given without --schedule", todo="Add --schedule.")
+    beside_serve = ("serve_host", "serve_token_file", "serve_hudi_clients")
+    for needed, given, names in (
+        ("--services NAMES", services, ("services_interval",)),
+        ("--serve PORT", serve_port, beside_serve),
+        ("--zookeeper HOSTS", zookeeper.hosts, ("zookeeper_session",)),
+    ):
+        if given is None and (idle := typed_options(ctx, names)):
+            raise UsageError(f"{', '.join(idle)} without {needed.split()[0]} has no effect", todo=f"Add {needed}.")
     if schedule or services is not None:
         check_writers_known(
             lock,
@@ -152,9 +175,11 @@ def run_daemon(
             f"{'--schedule' if schedule else '--services'} needs to know which other processes write to the tables",
             "A plan made while an unknown write is running would lose that write's rows.",
         )
+    if serve_allow_actions and serve_port is None:
+        raise UsageError("--serve-allow-actions is given without --serve", todo="Add --serve PORT.")
     lock = zookeeper.on_lock(lock)
     check_reachable(lock)
-    given = {Service.METADATA: metadata, Service.STITCH: stitch, Service.CLEAN: clean, Service.ARCHIVE: archive}
+    options_of = {Service.METADATA: metadata, Service.STITCH: stitch, Service.CLEAN: clean, Service.ARCHIVE: archive}
     named, options = tables or [], parse_pairs(storage_option)
     lanes = lake.lanes(ctx.params.get("config"), requests)
     found = lake.lake(named, lanes, options)
@@ -166,7 +191,7 @@ def run_daemon(
         order=rules.order,
         schedule=requests if schedule else None,
         services=replace(
-            _services(services, given, requests.max_delta_commits if schedule else 0),
+            _services(services, options_of, requests.max_delta_commits if schedule else 0),
             output=output,
             threads=execute.threads,
         ),
@@ -201,6 +226,8 @@ def run_daemon(
                     token=None if serve_token_file is None else read_token(serve_token_file),
                     zookeeper=servers,
                     registry=metrics.registry,
+                    commands=CommandSettings(lock=lock, sole_writer=sole_writer, timezone=clock.timezone),
+                    allow_actions=serve_allow_actions,
                 )
             )
             _log.info("timeline service", address=address)
@@ -220,12 +247,6 @@ def run_daemon(
     emit(_data(summary), json, _render)
     if summary.failed or summary.problems or any(done.failed for _, done in summary.services):
         raise typer.Exit(EXIT_FAILED)
-
-
-def _are_typed(ctx: typer.Context, options: Any) -> bool:
-    """Whether an option of a dataclass was typed: a file or a variable may have it for other commands."""
-    sources = (ctx.get_parameter_source(name) for name in flags_of(type(options)))
-    return any(source is not None and source.name == "COMMANDLINE" for source in sources)
 
 
 def _services(names: str | None, given: Mapping[Service, Any], counted: int) -> ServiceOptions:

@@ -10,6 +10,7 @@ import typer
 from rich.console import RenderableType
 from rich.text import Text
 
+from phantombase.timeline.clock.options import ClockOptions
 from phantombase.timeline.savepoints.savepoint import Kept, create_savepoint, delete_savepoint, savepoints
 from phantombase.timeline.storage.access.storage_options import parse_pairs
 from phantombase.timeline.table.table import Table
@@ -17,7 +18,8 @@ from phantombase.timeline.terminal.console import configure_logging, emit
 from phantombase.timeline.terminal.plain import plural
 from phantombase.timeline.terminal.text_table import Column, RowsTable
 
-from .parameters import DryRun, Json, Lock, SoleWriter, StorageOption, TablePath, open_to_change
+from .option_flags import offers
+from .parameters import CLOCK, DryRun, Json, Lock, SoleWriter, StorageOption, TablePath, open_to_change
 
 app = typer.Typer(
     name="savepoint",
@@ -33,6 +35,7 @@ _TODO = "A cleaner that works meanwhile without the same lock may remove files o
 
 
 @app.command()
+@offers
 def create(
     table: TablePath,
     instant: Annotated[
@@ -44,6 +47,7 @@ def create(
     dry_run: DryRun = False,
     lock: Lock = None,
     sole_writer: SoleWriter = False,
+    clock: ClockOptions = CLOCK,
     storage_option: StorageOption = None,
     json: Json = False,
 ) -> None:
@@ -54,7 +58,7 @@ def create(
     Example: `compactor-daemon savepoint create /data/orders --comment "before the backfill" --sole-writer`
     """
     configure_logging(json)
-    opened, held = open_to_change(table, storage_option, lock, sole_writer, _WHAT, _TODO, dry_run=dry_run)
+    opened, held = open_to_change(table, storage_option, lock, sole_writer, _WHAT, _TODO, clock=clock, dry_run=dry_run)
     kept = create_savepoint(opened, held, instant, user=user or _user(), comment=comment, dry_run=dry_run)
     emit({"table": table, "dry_run": dry_run, **_row(kept)}, json, _render_created)
 

@@ -190,12 +190,14 @@ def _title(what: str, rows: list[Any]) -> str:
     return f"{what}: {plural(len(rows), 'file group')}{more}"
 
 
+@offers
 def unschedule_command(
     table: TablePath,
     instant: Annotated[str, typer.Argument(metavar="INSTANT", help="the pending compaction")],
     dry_run: DryRun = False,
     lock: Lock = None,
     sole_writer: SoleWriter = False,
+    clock: ClockOptions = CLOCK,
     storage_option: StorageOption = None,
     json: Json = False,
 ) -> None:
@@ -215,6 +217,7 @@ def unschedule_command(
         sole_writer,
         "unschedule needs to know which other processes write to the table",
         "An unknown write may be about to write logs on the plan's slices: without the plan they would be lost.",
+        clock=clock,
         dry_run=dry_run,
     )
     done = unschedule(opened, instant, held, dry_run=dry_run)

@@ -199,6 +199,7 @@ def claims(
     emit({"claims": rows}, json, status_render.claims)
 
 
+@offers
 def release(
     table: TablePath,
     instant: Annotated[str, typer.Argument(metavar="INSTANT", help="a pending compaction, as `status` prints it")],
@@ -209,6 +210,7 @@ def release(
     dry_run: DryRun = False,
     lock: Lock = None,
     sole_writer: SoleWriter = False,
+    clock: ClockOptions = CLOCK,
     storage_option: StorageOption = None,
     json: Json = False,
 ) -> None:
@@ -221,7 +223,8 @@ def release(
     Example: `compactor-daemon release /data/orders 20261121091052663`
     """
     configure_logging(json)
-    opened, taken = Table.open(table, parse_pairs(storage_option)), TakenBack(attempt=None)
+    opened = Table.open(table, parse_pairs(storage_option)).with_clock(clock)
+    taken = TakenBack(attempt=None)
     if unreadable:
         if not dry_run:
             check_writers_known(

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from phantombase.timeline.errors import UsageError
 from phantombase.timeline.event_log import get_logger
-from phantombase.timeline.format.instant import Instant
+from phantombase.timeline.format.instant import MERGES, Instant
 from phantombase.timeline.instants.state_files import load_state_files
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.locks.table_lock import TableLock
@@ -34,7 +34,10 @@ _log = get_logger()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolledBack:
-    """`rollback`: its instant. `metadata_dropped`: the metadata table, which had been compacted since, is gone."""
+    """`rollback`: its instant.
+
+    `metadata_dropped`: the metadata table is gone, since a compaction of it holds the write.
+    """
 
     instant: str
     rollback: str
@@ -61,7 +64,7 @@ def roll_back_newest(table: Table, lock: TableLock, instant: str, *, dry_run: bo
             refuse_work(table, timeline)
             _refuse_cleaned(table, timeline, write)
         _refuse_built_upon(table, timeline, write)
-        drops = _was_compacted_since(table, write)
+        drops = _is_merged(table, write)
         if dry_run:
             table.times.check_zone(timeline)
             return RolledBack(instant=instant, rollback="", metadata_dropped=drops)
@@ -69,7 +72,7 @@ def roll_back_newest(table: Table, lock: TableLock, instant: str, *, dry_run: bo
             table.next_time(timeline)  # a clock that is wrong is refused before the write is hidden
         if drops:
             _log.warning(
-                "metadata_table_dropped", table=table.storage.base_path, why="it was compacted after this write"
+                "metadata_table_dropped", table=table.storage.base_path, why="a compaction of it holds this write"
             )
             drop_within(table, section)
         unpublish(table, write, section.check)
@@ -131,9 +134,14 @@ def _refuse_cleaned(table: Table, timeline: Timeline, write: Instant) -> None:
         )
 
 
-def _was_compacted_since(table: Table, write: Instant) -> bool:
-    """Whether a compaction of the metadata table has merged the write: its records cannot be removed any more."""
+def _is_merged(table: Table, write: Instant) -> bool:
+    """Whether a compaction of the metadata table has merged the write, or its plan may name a log file of it.
+
+    Its records cannot be removed any more then: a plan without one of its files cannot be executed, and what it has
+    merged Hudi's readers would list.
+    """
     if not table.config.metadata_partitions:
         return False
-    later = (i for i in open_metadata_table(table).load_timeline().completed if i.action == "commit")
-    return any(i.requested_time > write.requested_time for i in later)
+    timeline = open_metadata_table(table).load_timeline()
+    merges = (i for i in timeline.instants if i.family == "commit" or i.action in MERGES)
+    return any(i.requested_time > write.requested_time for i in merges)

@@ -51,6 +51,8 @@ def _metadata(table: Table, options: ServiceOptions, lock: TableLock) -> Service
     assert options.metadata is not None
     served = serve_metadata(table, options.metadata, lock)
     did = []
+    if forgotten := len(served.forgotten):
+        did.append(f"{plural(forgotten, 'delta commit')} of the metadata table forgotten")
     if served.compactions:
         did.append(f"{plural(len(served.compactions), 'compaction')} of the metadata table")
     files, size = sum(one.files for one in served.cleans), sum(one.bytes for one in served.cleans)
@@ -61,7 +63,7 @@ def _metadata(table: Table, options: ServiceOptions, lock: TableLock) -> Service
     return ServiceDone(
         service=Service.METADATA,
         what=", ".join(did) or served.why,
-        instants=len(served.compactions) + len(served.cleans) + archived,
+        instants=forgotten + len(served.compactions) + len(served.cleans) + archived,
         files=files,
         bytes=size,
     )

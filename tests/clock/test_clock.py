@@ -169,6 +169,49 @@ def test_the_commands_and_status(hudi: AsHudi) -> None:
     assert "no such time zone" in str(refused.exception)
 
 
+def test_operators_give_the_zone_too(hudi: AsHudi) -> None:
+    """Savepoints have completion times from version 8 on; a dry run refuses what a run refuses."""
+    args = ["savepoint", "create", str(hudi.path), "--json"]
+    for who in ("--dry-run", "--sole-writer"):
+        done = CliRunner().invoke(daemon, [*args, who])
+        if open_table(hudi.path).config.version == 6:
+            assert done.exit_code == 0
+        else:
+            assert isinstance(done.exception, ClockError)
+            assert "--timezone ZONE" in str(done.exception)
+            assert not list(hudi.path.rglob("*.savepoint*"))
+    for who in ("--dry-run", "--sole-writer"):
+        assert CliRunner().invoke(daemon, [*args, who, "--timezone", NEW_YORK]).exit_code == 0
+    [made] = [i for i in timeline_of(hudi.path).instants if i.action == "savepoint"]
+    if made.completion_time is not None:
+        behind = datetime.now() - datetime.strptime(made.completion_time[:14], "%Y%m%d%H%M%S")
+        assert timedelta(hours=3) < behind < timedelta(hours=6)
+
+
+def test_a_plan_is_taken_back_in_the_zone_of_its_writers(hudi: AsHudi) -> None:
+    """The metadata table may have to forget it."""
+    instant = schedule(hudi.path, THERE).instant
+    args = ["unschedule", str(hudi.path), str(instant), "--sole-writer", "--timezone", NEW_YORK]
+    assert CliRunner().invoke(daemon, args).exit_code == 0
+    refused = CliRunner().invoke(daemon, ["release", str(hudi.path), str(instant), "--timezone", "Mars"])
+    assert "no such time zone" in str(refused.exception)
+
+
+def test_a_clean_from_another_zone_is_refused_by_its_dry_run_too(hudi: AsHudi) -> None:
+    for round_ in range(2, 4):
+        schedule(hudi.path, THERE)
+        run_all(open_table(hudi.path).with_clock(THERE))
+        hudi.upsert((0, 1 + round_, 1.0 + round_))
+    args = ["clean", str(hudi.path), "--policy", "versions", "--retain", "1", "--floor", "0"]
+    before = timeline_of(hudi.path)
+    for who in ("--dry-run", "--sole-writer"):
+        assert isinstance(CliRunner().invoke(daemon, [*args, who]).exception, ClockError)
+    assert timeline_of(hudi.path) == before
+    for who in ("--dry-run", "--sole-writer"):
+        shown = CliRunner().invoke(daemon, [*args, who, "--timezone", NEW_YORK, "--json"])
+        assert json.loads(shown.stdout)["files"] > 0
+
+
 def findings(path: Path, *more: str) -> list[dict[str, Any]]:
     """What `status` says of zones."""
     done = CliRunner().invoke(daemon, ["status", str(path), "--json", *more])

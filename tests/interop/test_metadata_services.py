@@ -9,6 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from phantombase.compactor_daemon.restoring.rollback import roll_back_newest
 from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.metadata_table.location import METADATA_FOLDER, open_metadata_table
 from phantombase.timeline.metadata_table.services.options import MetadataOptions
@@ -16,12 +17,13 @@ from phantombase.timeline.metadata_table.services.serve import serve_metadata
 from phantombase.timeline.metadata_table.validate import validate
 from phantombase.timeline.storage.local import LocalStorage
 from tests.interop.indexed_table import ALL_INDEXES, IndexedTable
-from tests.interop.rows import Rows
+from tests.interop.rows import Rows, same, without_files
 from tests.interop.shared_table import check_rows
 from tests.judge.client import Judge
 from tests.support.compaction_steps import open_table
 from tests.support.failing_storage import Call, HookedStorage, ProcessDied
 from tests.support.selection import ALL, versions
+from tests.unit.timeline.metadata_table.services.test_unknown import left_behind
 
 pytestmark = pytest.mark.interop
 
@@ -123,3 +125,40 @@ def test_a_compaction_that_died_is_finished(judge: Judge, version: int, tmp_path
         assert compactions(table), (ending, go_on.__name__)
         assert validate(table.open()).differences == ()
         shutil.rmtree(table.path)
+
+
+@versions(deep=[9, 8, 6])
+def test_a_write_that_a_pending_compaction_holds_is_rolled_back(judge: Judge, version: int, tmp_path: Path) -> None:
+    """The metadata table goes with the plan. Hudi's next write makes it anew, and reads the same rows by it."""
+    table = IndexedTable(judge=judge, path=tmp_path / "table", version=version, options=ALL_INDEXES)
+    table.create(ROWS(range(40), 1))
+    table.upsert(ROWS(range(0, 40, 2), 2))
+    before = table.agree()
+    table.writer(ROWS(range(20, 50), 3)).upsert(str(table.path))
+    dead_at(table, ".compaction.inflight")
+    newest = max(table.open().load_timeline().completed_writes)
+    assert roll_back_newest(table.open(), ProcessLock("x"), newest).metadata_dropped
+    same(without_files(table.agree()), without_files(before))
+    rows = ROWS(range(10, 50), 7)
+    table.upsert(rows)
+    assert table.open().config.metadata_partitions
+    check_rows(table.agree(), rows)
+
+
+@versions(deep=[9, 8, 6])
+def test_a_delta_commit_that_was_forgotten(judge: Judge, version: int, tmp_path: Path) -> None:
+    """A process slept before it put a file of it, and lost its lock: its write was rolled back meanwhile."""
+    table = IndexedTable(judge=judge, path=tmp_path / "table", version=version, options=ALL_INDEXES)
+    table.create(ROWS(range(40), 1))
+    table.upsert(ROWS(range(0, 40, 2), 2))
+    before = table.agree()
+    instant = left_behind(table.path, 3)
+    same(table.agree(), before)
+    other = table.copy()
+    assert serve_metadata(table.open(), AT_ONCE, ProcessLock("x")).forgotten == (instant,)
+    rows = ROWS(range(10, 50), 7)
+    for one in (table, other):  # Hudi ends it by itself
+        same(one.agree(), before)
+        one.upsert(rows)
+        check_rows(one.agree(), rows)
+        assert not [i for i in open_metadata_table(one.open()).load_timeline().instants if not i.completed]

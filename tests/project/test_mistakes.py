@@ -123,6 +123,8 @@ def test_no_java(table: Path) -> None:
         (("schedule", "--target-io", "5x", "--dry-run"), "not a size for target"),
         (("compact", "--lock", "foo"), "zookeeper:"),
         (("schedule",), "--sole-writer"),
+        (("stitch", "--sort-order", "hilbert", "--dry-run"), "sort-by"),
+        (("clean", "--dry-run", "--sole-writer", "--lock", "storage"), "one of --lock and --sole-writer"),
     ],
     ids=lambda a: " ".join(a) if isinstance(a, tuple) else "",
 )

@@ -42,6 +42,27 @@ def test_every_command_that_changes_a_table_has_a_dry_run() -> None:
     assert len(changing) > 8
 
 
+@pytest.mark.parametrize("name", ["v6_with_metadata_table", "v9_with_metadata_table"])
+def test_no_dry_run_asks_who_writes(name: str, tmp_path: Path) -> None:
+    """It takes no lock."""
+    path = unzip_golden(name, tmp_path)
+    before = traces(path)
+    newest = max(open_table(path).load_timeline().completed_writes)
+    first = min(open_table(path).load_timeline().completed_writes)
+    for words in (
+        ["clean"],
+        ["archive"],
+        ["stitch"],
+        ["metadata"],
+        ["savepoint create"],
+        ["rollback", newest],
+        ["restore", "--to", first],
+        ["schedule"],
+    ):
+        call(path, *words, "--dry-run")
+    assert traces(path) == before
+
+
 def _within(command: Any) -> list[Any]:
     return list(getattr(command, "commands", {}).values()) or [command]
 

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 from typer.testing import CliRunner
 
+from phantombase import writer
 from phantombase.compactor_daemon.cleaning.clean import clean_table
 from phantombase.compactor_daemon.cli.main import app
 from phantombase.compactor_daemon.restoring.restore import Restored, restore_table
@@ -25,6 +26,9 @@ from phantombase.timeline.format.instant import Instant, State
 from phantombase.timeline.instants.table_clock import TableClock
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.locks.heartbeat import heartbeat
+from phantombase.timeline.metadata_table.location import open_metadata_table
+from phantombase.timeline.metadata_table.services.options import MetadataOptions
+from phantombase.timeline.metadata_table.services.serve import serve_metadata
 from phantombase.timeline.pins.hold import HeldPin
 from phantombase.timeline.pins.pin import PinOptions
 from phantombase.timeline.planning.options import PLAN_NOW
@@ -46,6 +50,7 @@ VERSIONS = pytest.mark.parametrize("version", [6, 8, 9])
 WRITES = WriteOptions(slots=1, small_file_bytes=0)
 REWRITES = WriteOptions(slots=1)
 """Small base files are written anew."""
+AT_ONCE = MetadataOptions(max_delta_commits=1)
 CLEAN = CleanOptions(retain=1, floor_s=0)
 
 
@@ -476,6 +481,30 @@ def test_a_metadata_table_is_dropped(name: str, tmp_path: Path) -> None:
     assert done.metadata_dropped
     assert not (path / ".hoodie" / "metadata").exists()
     assert by_key(read_table(open_table(path), ReadOptions())) == rows
+
+
+@pytest.mark.parametrize("name", ["v6_with_metadata_table", deep("v8_with_metadata_table"), "v9_with_metadata_table"])
+def test_a_plan_of_the_metadata_table_that_holds_the_write_goes_with_it(name: str, tmp_path: Path) -> None:
+    """A process died behind its request: the plan names a log file of the write, which the rollback removes."""
+    path = unzip_golden(name, tmp_path)
+    run_all(open_table(path))
+    before = read_rows(path)
+    writer(pa.table({"id": ["k001"], "p": ["north"], "ts": [10**6]})).upsert(str(path))
+
+    def dies(call: Call) -> object:
+        if "metadata" in call.path and call.path.endswith(".compaction.inflight"):
+            raise ProcessDied(call.path)
+        return call.do()
+
+    with pytest.raises(ProcessDied):
+        serve_metadata(open_table(path, HookedStorage(LocalStorage(str(path)), dies)), AT_ONCE, LOCK)
+    assert open_metadata_table(open_table(path)).load_timeline().pending_compactions
+    newest = max(open_table(path).load_timeline().completed_writes)
+    assert roll_back_newest(open_table(path), LOCK, newest, dry_run=True).metadata_dropped
+    assert roll_back_newest(open_table(path), LOCK, newest).metadata_dropped
+    assert not (path / ".hoodie" / "metadata").exists()
+    assert serve_metadata(open_table(path), AT_ONCE, LOCK).why == "the table has no metadata table"
+    assert read_rows(path) == before
 
 
 def by_key(table: pa.Table) -> list[dict[str, Any]]:

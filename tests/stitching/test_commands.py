@@ -42,6 +42,8 @@ def test_what_it_refuses(tmp_path: Path) -> None:
         ([], "which other processes write"),
         (["--sole-writer", "--lock", "file:/x"], "which other processes write"),
         (["--dry-run", "--take-back"], "cannot be combined"),
+        (["--take-back", "--sole-writer", "--full", "--codec", "gzip"], "found --full, --codec"),
+        (["--sole-writer", "--sort-order", "zorder"], "an order without columns"),
         (["--sole-writer", "--small-size", "1g"], "small-size must not be above target-size"),
     ):
         done = CliRunner().invoke(app, ["stitch", str(path), *options])

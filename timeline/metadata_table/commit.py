@@ -28,8 +28,9 @@ from ..format.layout import Slicing
 from ..format.rollback_plan import decode_rollback_plan
 from ..instants.timeline import Timeline
 from ..locks.heartbeat import BEAT_S, heartbeat, heartbeat_path
-from ..locks.section import Section
+from ..locks.section import REGARDLESS, Section
 from ..log.encode import hfile_block
+from ..table.half_upgraded import refuse_half_upgraded
 from ..table.table import Table
 from ..traces.find import traces_of
 from ..traces.markers import delete_markers
@@ -94,6 +95,19 @@ def commit_records(table: Table, instant: str, records: EncodedRecords, schema_t
         content = _commit(metadata, {p: tuple(s) for p, s in stats.items()}, extra)
         section.check()
         _put(metadata, done, content)
+    if not section.is_held():
+        _withdraw_late(table, metadata, instant)
+    section.check()
+
+
+def _withdraw_late(table: Table, metadata: Table, instant: str) -> None:
+    """Forgets an instant that was recorded after the lock was lost, if the data table does not know it any more.
+
+    Others have rolled it back meanwhile, and found nothing to forget. ConflictError: the table is being upgraded.
+    """
+    refuse_half_upgraded(table)
+    if all(i.requested_time != instant for i in table.load_timeline().instants):
+        _forget(metadata, metadata.load_timeline(), instant, REGARDLESS)
 
 
 def _by_slice(metadata: Table, timeline: Timeline, records: EncodedRecords) -> dict[OpenSlice, list[EncodedRecord]]:

@@ -13,7 +13,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 
 from ..clock.now import clock_ms
-from ..errors import ConflictError, UsageError
+from ..errors import ConflictError, MalformedError, UsageError
 from ..format.instant import Instant, State
 from ..format.savepoint import Savepoint, decode_savepoint, encode_savepoint
 from ..instants.timeline import Timeline
@@ -54,6 +54,8 @@ def create_savepoint(
         files = state_files(table.load_view(), instant)
         made = Savepoint(user=user, comment=comment, made_ms=clock_ms(), files=files)
         if dry_run:
+            if table.layout.has_completion_times:
+                table.times.check_zone(timeline)
             return Kept(instant=instant, savepoint=made)
         completion = table.completion_time(timeline)
         section.check()
@@ -141,5 +143,15 @@ def _of(instant: str, state: State, completion: str | None = None) -> Instant:
 
 
 def _read(table: Table, instant: Instant) -> Kept:
-    path = table.instant_path(instant)
-    return Kept(instant=instant.requested_time, savepoint=decode_savepoint(table.storage.read(path), path))
+    path, time = table.instant_path(instant), instant.requested_time
+    try:
+        return Kept(instant=time, savepoint=decode_savepoint(table.storage.read(path), path))
+    except MalformedError as error:
+        raise MalformedError(
+            "a savepoint cannot be read: it is not known which files it keeps",
+            path=path,
+            instant=time,
+            found=error.found or error.what,
+            todo=f"Restore the file from a copy. Without one, `compactor-daemon savepoint delete TABLE {time}`, then "
+            f"`savepoint create TABLE --instant {time}`, which refuses a state that is not whole any more.",
+        ) from error

@@ -41,6 +41,12 @@ class StitchOptions:
     def __post_init__(self) -> None:
         check_least(self, least_of(StitchOptions))
         check_finite(self, {"wait_s": 0})
+        if self.sort_order is not SortOrder.ORDER and not self.sort_by:
+            raise UsageError(
+                "an order without columns sorts nothing",
+                expected="sort-by with sort-order",
+                found=f"sort-order {self.sort_order.value}",
+            )
         if self.small > self.target_size:
             raise UsageError(
                 "small-size must not be above target-size",

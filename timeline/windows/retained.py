@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..avro.container import NAMESPACE, STRING, Schema, optional, read_record, record_of, required, root_record
-from ..errors import UsageError
+from ..errors import MalformedError, MissingFileError, UsageError
 from ..format.instant import Instant, State
 from ..instants.timeline import Timeline
 from ..prefetch import prefetched
@@ -40,13 +40,42 @@ def retained_since(table: Table, timeline: Timeline) -> str:
 def retained_by(table: Table, clean: Instant) -> str:
     """The earliest commit that one clean retained; its own time if it retained file versions. Errors as above."""
     if clean.completed:
-        metadata = _read(table, clean, _CLEAN)
+        try:
+            metadata = _read(table, clean, _CLEAN)
+        except MalformedError as error:
+            raise MalformedError(
+                "the record of a completed clean cannot be read",
+                path=table.instant_path(clean),
+                instant=clean.requested_time,
+                found=error.found or error.what,
+                todo="Restore the file from a copy, or remove it: then `compactor-daemon clean TABLE` completes the "
+                "clean once more, by its plan.",
+            ) from error
         if metadata["earliestCommitToRetain"] or metadata["totalFilesDeleted"] == 0:
             return str(metadata["earliestCommitToRetain"] or "")
         return clean.requested_time
     requested = Instant(requested_time=clean.requested_time, action="clean", state=State.REQUESTED)
-    plan = _read(table, requested, _PLAN)
+    try:
+        plan = _read(table, requested, _PLAN)
+    except (MalformedError, MissingFileError) as error:
+        raise unreadable_plan(table.instant_path(requested), clean, error) from error
     return str((plan["earliestInstantToRetain"] or {}).get("timestamp") or clean.requested_time)
+
+
+def unreadable_plan(path: str, clean: Instant, error: MalformedError | MissingFileError) -> MalformedError:
+    """The error for a pending clean whose plan, at `path`, cannot be read or is gone (pure)."""
+    begun = clean.state > State.REQUESTED
+    state = "has begun" if begun else "is pending"
+    return MalformedError(
+        f"the plan of a clean that {state} {'is gone' if isinstance(error, MissingFileError) else 'cannot be read'}",
+        path=path,
+        instant=clean.requested_time,
+        found=error.found or error.what,
+        todo="Restore the file from a copy. Without one, remove all files of this clean from the timeline: the newest "
+        "state is whole, older ones may not be and must not be read any more."
+        if begun
+        else "If no process is writing it any more, `compactor-daemon clean TABLE` removes it.",
+    )
 
 
 def earliest_whole(table: Table, timeline: Timeline) -> str:

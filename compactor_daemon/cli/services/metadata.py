@@ -49,14 +49,18 @@ def metadata_command(
         lock,
         sole_writer,
         "the metadata table is changed under the lock of the table's writers",
-        "Without the same lock another process may write to the metadata table meanwhile.",
+        "Without the same lock another process may write to the metadata table meanwhile. --dry-run needs neither.",
         clock=clock,
+        dry_run=dry_run,
     )
     served = serve_metadata(opened, options, held, dry_run=dry_run)
     emit({"table": table, "dry_run": dry_run, **asdict(served)}, json, _render)
 
 
 def _render(data: Mapping[str, Any]) -> Iterable[RenderableType]:
+    for instant in data["forgotten"]:
+        did = "would forget" if data["dry_run"] else "forgot"
+        yield Text(f"{did} delta commit {instant} of the metadata table, left half-way: the table does not know it")
     for one in data["cleans"]:
         did = "would remove" if data["dry_run"] else "removed"
         of = "" if one["finished"] else f", {human_bytes(one['bytes'])}"

@@ -20,14 +20,27 @@ from phantombase.timeline.terminal.text_table import Column, RowsTable
 
 from ...options import ExecuteOptions
 from ...stitching.stitch import stitch_table, take_back_pending
-from ..option_flags import Only, offers
-from ..parameters import CLOCK, EXECUTE, OUTPUT, Json, Lock, SoleWriter, StorageOption, TablePath, open_to_change
+from ..option_flags import Only, flags_of, offers
+from ..parameters import (
+    CLOCK,
+    EXECUTE,
+    OUTPUT,
+    Json,
+    Lock,
+    SoleWriter,
+    StorageOption,
+    TablePath,
+    open_to_change,
+    typed_options,
+)
 
 _STITCH = StitchOptions()
+_OF_STITCHING = (*flags_of(StitchOptions), *flags_of(OutputOptions), "threads", "conf")
 
 
 @offers
 def stitch_command(
+    ctx: typer.Context,
     table: TablePath,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="change nothing; show what would be joined, and what cannot be")
@@ -61,6 +74,12 @@ def stitch_command(
     configure_logging(json)
     if dry_run and take_back:
         raise UsageError("--dry-run and --take-back cannot be combined")
+    if take_back and (idle := typed_options(ctx, _OF_STITCHING)):
+        raise UsageError(
+            "--take-back stitches nothing: options of stitching have no effect",
+            found=", ".join(idle),
+            todo="Leave them out, or run without --take-back: that finishes what is pending, and then stitches.",
+        )
     opened, held = open_to_change(
         table,
         storage_option,

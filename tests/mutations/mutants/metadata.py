@@ -23,6 +23,15 @@ MUTANTS: tuple[Mutant, ...] = (
     # How it is made.
     ("timeline/metadata_table/create", "_FIRST_COMPLETION if config.layout.has_completion_times else None", "f\"{id(object()):017}\" if config.layout.has_completion_times else None", "metadata_table/create"),
     ("writer_hooks/new_table/create", "            config = make_metadata_table(storage, config)\n", "            make_metadata_table(storage, config)\n", "metadata_table/create"),
+    # What it holds and the table does not know.
+    ("timeline/metadata_table/services/unknown", "if i.requested_time not in known]", "]", "services/unknown"),
+    ("timeline/metadata_table/services/unknown", "data.pending(\"restore\") or ", "", "services/unknown"),
+    ("timeline/metadata_table/services/unknown", "if beats[i] is None or not is_live(beats[i], now_ms())", "", "services/unknown"),
+    ("timeline/metadata_table/services/unknown", "    refuse_half_upgraded(table)\n", "", "services/unknown"),
+    ("timeline/metadata_table/services/unknown", "active | {i.requested_time for i in table.with_archive(data).archived}", "active", "services/unknown"),
+    ("timeline/metadata_table/services/unknown", "return len(time) == _DIGITS and not time.startswith(MADE_UP)", "return True", "services/unknown"),
+    ("timeline/metadata_table/commit", "    if not section.is_held():\n        _withdraw_late(table, metadata, instant)\n", "", "services/unknown"),
+    ("timeline/metadata_table/commit", "    if all(i.requested_time != instant for i in table.load_timeline().instants):\n", "    if True:\n", "services/unknown attempt/metadata_behind_a_lost_lock"),
     # Its compaction.
     ("timeline/metadata_table/services/due", "    if pending and pending[0] <= last:\n", "    if False:\n", "services/due"),
     ("timeline/metadata_table/services/due", "    if dead:\n", "    if False:\n", "services/due"),

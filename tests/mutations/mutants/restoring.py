@@ -30,6 +30,7 @@ MUTANTS: tuple[Mutant, ...] = (
     (_REFUSALS, "        if kept.instant > after:", "        if False:", _TESTS),
     (_REFUSALS, "        if pin.holds > moment:", "        if False:", _TESTS),
     (_REFUSALS, "if beat is not None and is_live(beat, now_ms):", "if False:", _TESTS),
+    (_ROLLBACK, "for i in timeline.instants if i.family == \"commit\"", "for i in timeline.completed if i.family == \"commit\"", _TESTS),
     (_ROLLBACK, "        _refuse_built_upon(table, timeline, write)\n", "", _TESTS),
     (_ROLLBACK, "or is_service(table, found[0]):", "or False:", _TESTS),
     ("writer_hooks/commit/transaction", "            refuse_pending_restore(table, timeline)\n", "", _TESTS),

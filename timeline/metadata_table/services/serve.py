@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Collection
+from dataclasses import dataclass, field, replace
 
 from ...format.commit_metadata import CommitMetadata
 from ...format.compaction_plan import CompactionPlan
@@ -20,6 +21,7 @@ from .compact import execute, request
 from .due import Due, due
 from .options import MetadataOptions
 from .planned import plan_all
+from .unknown import forget_unknown, unknown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,9 +56,10 @@ class MetadataClean:
 class MetadataServed:
     """What was done, or would be in a dry run. `why`: why a new compaction was due or not; `why_clean`: a new clean.
 
-    `archived`: instants, and what stopped archiving there.
+    `archived`: instants, and what stopped archiving there. `forgotten`: see `unknown`.
     """
 
+    forgotten: tuple[str, ...] = ()
     compactions: tuple[MetadataCompaction, ...] = ()
     cleans: tuple[MetadataClean, ...] = ()
     why: str = ""
@@ -77,10 +80,12 @@ def serve_metadata(table: Table, options: MetadataOptions, lock: TableLock, *, d
         table = table.reload()
         if (nothing := _nothing(table, options)) is not None:
             return nothing
+        forgotten = _forget(table, section, dry_run=dry_run)
         finished = _finish_compactions(table, section, dry_run=dry_run)
         cleans, why_clean = _clean(table, section, dry_run=dry_run)
-        compaction, why = _compact(table, options, section, dry_run=dry_run)
+        compaction, why = _compact(table, options, section, forgotten, dry_run=dry_run)
         return MetadataServed(
+            forgotten=forgotten,
             compactions=(*finished, *compaction),
             cleans=tuple(cleans),
             why=why,
@@ -103,6 +108,13 @@ def _nothing(table: Table, options: MetadataOptions) -> MetadataServed | None:
         return None
     why = f"{count} of {options.max_delta_commits} delta commits since the last compaction"
     return MetadataServed(why=why, why_clean=waits, archived=MetadataArchived(why=archive))
+
+
+def _forget(table: Table, section: Section, *, dry_run: bool) -> tuple[str, ...]:
+    if not dry_run:
+        return forget_unknown(table, section)
+    found = unknown(table, open_metadata_table(table).load_timeline(), lambda: int(table.now().timestamp() * 1000))
+    return tuple(i.requested_time for i in found)
 
 
 def _finish_compactions(table: Table, section: Section, *, dry_run: bool) -> list[MetadataCompaction]:
@@ -140,9 +152,9 @@ def _clean(table: Table, section: Section, *, dry_run: bool) -> tuple[list[Metad
 
 
 def _compact(
-    table: Table, options: MetadataOptions, section: Section, *, dry_run: bool
+    table: Table, options: MetadataOptions, section: Section, forgotten: Collection[str], *, dry_run: bool
 ) -> tuple[list[MetadataCompaction], str]:
-    decided, plan = _decide(table, options, dry_run=dry_run)
+    decided, plan = _decide(table, options, forgotten, dry_run=dry_run)
     if decided.instant is None or plan is None:
         return [], decided.why
     if dry_run:
@@ -157,13 +169,16 @@ def _new_time(table: Table, metadata: Timeline, *, dry_run: bool) -> str:
     return table.next_time(table.load_timeline(), also_above=metadata.used_times())
 
 
-def _decide(table: Table, options: MetadataOptions, *, dry_run: bool) -> tuple[Due, CompactionPlan | None]:
+def _decide(
+    table: Table, options: MetadataOptions, forgotten: Collection[str], *, dry_run: bool
+) -> tuple[Due, CompactionPlan | None]:
     data = table.load_timeline()
     metadata = open_metadata_table(table)
     view = load_metadata_view(metadata, table.config.built_metadata_partitions)
+    left = tuple(i for i in view.timeline.instants if i.completed or i.requested_time not in forgotten)  # a dry run
     decided = due(
         data,
-        view.timeline,
+        replace(view.timeline, instants=left),
         building=table.config.building_metadata_partitions,
         max_delta_commits=options.max_delta_commits,
         new_time=lambda: _new_time(table, view.timeline, dry_run=dry_run),
