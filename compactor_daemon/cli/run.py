@@ -19,6 +19,7 @@ from rich.text import Text
 from phantombase.timeline.archiving.options import ArchiveOptions
 from phantombase.timeline.cleaning.options import CleanOptions
 from phantombase.timeline.clock.options import ClockOptions
+from phantombase.timeline.dashboard.actions.orders import CommandSettings
 from phantombase.timeline.errors import UsageError
 from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.locks.heartbeat import process_name
@@ -129,6 +130,9 @@ def run_daemon(
         list[str] | None,
         typer.Option(metavar="CIDR", help="networks whose Hudi clients --serve answers; they can send no token"),
     ] = None,
+    serve_allow_actions: Annotated[
+        bool, typer.Option("--serve-allow-actions", help="buttons on the pages of --serve; needs a token and a lock")
+    ] = False,
     json: Json = False,
 ) -> None:
     """Serve tables: execute their compactions as they are requested, until stopped.
@@ -171,6 +175,8 @@ def run_daemon(
             f"{'--schedule' if schedule else '--services'} needs to know which other processes write to the tables",
             "A plan made while an unknown write is running would lose that write's rows.",
         )
+    if serve_allow_actions and serve_port is None:
+        raise UsageError("--serve-allow-actions is given without --serve", todo="Add --serve PORT.")
     lock = zookeeper.on_lock(lock)
     check_reachable(lock)
     options_of = {Service.METADATA: metadata, Service.STITCH: stitch, Service.CLEAN: clean, Service.ARCHIVE: archive}
@@ -220,6 +226,8 @@ def run_daemon(
                     token=None if serve_token_file is None else read_token(serve_token_file),
                     zookeeper=servers,
                     registry=metrics.registry,
+                    commands=CommandSettings(lock=lock, sole_writer=sole_writer, timezone=clock.timezone),
+                    allow_actions=serve_allow_actions,
                 )
             )
             _log.info("timeline service", address=address)

@@ -7,6 +7,9 @@ from contextlib import contextmanager, nullcontext
 
 from prometheus_client import CollectorRegistry
 
+from phantombase.timeline.dashboard.actions.action_app import ActionApp
+from phantombase.timeline.dashboard.actions.orders import CommandSettings
+from phantombase.timeline.dashboard.actions.runner import Runner, installed
 from phantombase.timeline.dashboard.login_app import LoginApp
 from phantombase.timeline.dashboard.people_app import PeopleApp
 from phantombase.timeline.service.access import Access
@@ -28,8 +31,11 @@ def service_of(
     token: str | None,
     zookeeper: ZooKeeperOptions | None,
     registry: CollectorRegistry,
+    commands: CommandSettings,
+    allow_actions: bool,
 ) -> Iterator[str]:
-    """Serves the daemon's tables from entry to exit, also those that it finds later; the address.
+    """Serves the daemon's tables from entry to exit, also those that it finds later; the address. `commands`: what
+    commands about them must be given; `allow_actions`: pages have buttons for them.
 
     UsageError: the port is taken, or see `Access`. PhantombaseError: ZooKeeper does not answer.
     """
@@ -37,7 +43,10 @@ def service_of(
         crew = DaemonCrew(daemon, settings, session)
 
         def pages(tables: ServedTables, access: Access) -> Pages:
-            return Pages(pages=PeopleApp(tables, crew=crew, registry=registry), login=LoginApp(access))
+            runner = Runner(installed(), settings.storage_options) if allow_actions else None
+            actions = None if runner is None else ActionApp(access, runner, commands)
+            people = PeopleApp(tables, crew=crew, registry=registry, settings=commands, actions=actions)
+            return Pages(pages=people, login=LoginApp(access))
 
         service = Service(
             paths=(),
@@ -46,6 +55,7 @@ def service_of(
             token=token,
             pages=pages,
             found=lambda: daemon.paths,
+            clock=settings.clock,
         )
         with service.beside() as address:
             yield address

@@ -12,6 +12,9 @@ from phantombase.timeline.service.routes import PREFIX
 from phantombase.timeline.table.table import Table
 from tests.interop.shared_table import HUDI
 from tests.judge.client import Judge
+from tests.judge.fixtures import Judges
+from tests.judge.table_files import TablePath
+from tests.support.s3_server import S3Server
 from tests.support.selection import deep
 from tests.support.watched_service import watched_service
 
@@ -44,7 +47,7 @@ def rows(first: int, count: int, ts: int) -> pa.Table:
     )
 
 
-def history(judge: Judge, path: Path, version: int, options: Options) -> None:
+def history(judge: Judge, path: TablePath, version: int, options: Options) -> None:
     """Every kind of operation a writer has."""
     judge.create(path, "served", rows(0, 90, 1), version=version, partition_field="p", options=options)
     judge.upsert(path, rows(0, 45, 2))
@@ -68,7 +71,7 @@ def history(judge: Judge, path: Path, version: int, options: Options) -> None:
     judge.upsert(path, rows(1, 5, 12), options={"hoodie.metadata.enable": "true"})
 
 
-def outcome(judge: Judge, path: Path) -> tuple[list[Any], list[tuple[str, str]]]:
+def outcome(judge: Judge, path: TablePath) -> tuple[list[Any], list[tuple[str, str]]]:
     """The rows, and the timeline's actions and states in order."""
     found = judge.read(path).select(["id", "ts", "p", "v"]).sort_by([("id", "ascending"), ("p", "ascending")])
     timeline = Table.open(str(path)).load_timeline()
@@ -77,8 +80,19 @@ def outcome(judge: Judge, path: Path) -> tuple[list[Any], list[tuple[str, str]]]
 
 @pytest.mark.parametrize("version", [deep(6), deep(8), deep(9)], indirect=True)
 def test_a_writer_through_the_service_does_what_it_does_without(version: int, judge: Judge, tmp_path: Path) -> None:
-    history(judge, tmp_path / "plain", version, {})
-    served = tmp_path / "served"
+    through_the_service(judge, version, tmp_path / "plain", tmp_path / "served")
+    assert not list((tmp_path / "served/.hoodie/.temp").glob("2*"))
+
+
+@pytest.mark.parametrize("version", [deep(6), deep(9)])
+def test_a_writer_of_an_object_store_does_so_too(version: int, s3_judges: Judges, s3: S3Server) -> None:
+    bucket = s3.new_bucket()
+    through_the_service(s3_judges(HUDI[version]), version, f"s3a://{bucket}/plain", f"s3a://{bucket}/served")
+
+
+def through_the_service(judge: Judge, version: int, plain: TablePath, served: TablePath) -> None:
+    """The same history twice: its rows and its timeline are the same."""
+    history(judge, plain, version, {})
     with watched_service(served) as service:
         history(judge, served, version, remote(service.port))
     assert {status for _, status in service.answered} == {200}, [a for a in service.answered if a[1] != 200]
@@ -86,5 +100,4 @@ def test_a_writer_through_the_service_does_what_it_does_without(version: int, ju
     assert {f"{PREFIX}{r}" for r in ("compactions/pending/", "slices/partition/latest/stateless/")} <= asked
     if HUDI[version] != "0.15.0":  # which uses direct markers without its own server
         assert "/v1/hoodie/marker/create" in {path.rstrip("/") for path in asked}
-    assert outcome(judge, served) == outcome(judge, tmp_path / "plain")
-    assert not list((served / ".hoodie/.temp").glob("2*"))
+    assert outcome(judge, served) == outcome(judge, plain)

@@ -41,12 +41,18 @@ def get(url: str, **headers: str) -> str:
         return str(reply.read().decode())
 
 
+def post(url: str, headers: dict[str, str]) -> str:
+    with urlopen(Request(url, b"", headers), timeout=60) as reply:
+        return str(reply.read().decode())
+
+
 def test_pages_show_the_daemon_and_its_work(tmp_path: Path) -> None:
     """It compacts as ever; the pages know it, and its metrics are there too. It ends by SIGTERM."""
     table = unzip_golden("v9_pending", tmp_path)
     (tmp_path / "token").write_text(f"{TOKEN}\n")
     command = [sys.executable, "-m", "phantombase.compactor_daemon.cli.main", "run", str(table), "--executor", "local"]
     command += ["--serve", "0", "--serve-token-file", str(tmp_path / "token"), "--poll-interval", "0.5"]
+    command += ["--sole-writer", "--serve-allow-actions"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         read: list[str] = []
@@ -75,6 +81,8 @@ def test_pages_show_the_daemon_and_its_work(tmp_path: Path) -> None:
             assert f'phantombase_completed_total{{table="{table}"}} 1.0' in metrics
             assert "phantombase_backlog_log_bytes{" in metrics
             assert "</html>" in get(f"{address}/t/pending", **bearer)
+            done = json.loads(post(f"{address}/api/tables/pending/actions/schedule", bearer))
+            assert (done["exit_code"], "requested compaction" in done["output"]) == (0, True), done
         finally:
             process.send_signal(signal.SIGTERM)
             _, errors = process.communicate(timeout=60)

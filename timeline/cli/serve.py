@@ -7,14 +7,20 @@ from typing import Annotated
 
 import typer
 
+from ..clock.options import ClockOptions
+from ..dashboard.actions.action_app import ActionApp
+from ..dashboard.actions.orders import CommandSettings
+from ..dashboard.actions.runner import Runner, installed
 from ..dashboard.login_app import LoginApp
 from ..dashboard.people_app import PeopleApp
 from ..option import help_of
 from ..parquet.output_options import parse_bytes
+from ..service.access import Access
 from ..service.run import Pages, ServeOptions, Service, read_token
+from ..service.served_tables import ServedTables
 from ..storage.access.storage_options import parse_pairs
 from ..terminal.console import configure_logging
-from .parameters import StorageOption
+from .parameters import CLOCK, StorageOption, Timezone
 
 DEFAULTS = ServeOptions()
 
@@ -37,6 +43,26 @@ def serve(
     slo: Annotated[
         float | None, typer.Option(metavar="SECONDS", help="A compaction pending for longer makes its table late.")
     ] = None,
+    lock: Annotated[
+        str | None,
+        typer.Option(
+            metavar="LOCK",
+            help="The lock that all writers and schedulers of the tables share, as for `compactor-daemon schedule`; "
+            "{name} in it stands for a table's name. Pages show its holder, and commands are given it.",
+        ),
+    ] = None,
+    sole_writer: Annotated[
+        bool, typer.Option(help="No other process writes to the tables: commands are given --sole-writer.")
+    ] = False,
+    allow_actions: Annotated[
+        bool,
+        typer.Option(
+            "--allow-actions",
+            help="Pages may schedule, unschedule and release by buttons. Needs --token-file, and --lock or "
+            "--sole-writer.",
+        ),
+    ] = False,
+    timezone: Timezone = CLOCK.timezone,
     storage_option: StorageOption = None,
     log_json: Annotated[bool, typer.Option("--log-json", help="Log lines as JSON.")] = False,
 ) -> None:
@@ -44,8 +70,9 @@ def serve(
 
     It listens on 127.0.0.1; elsewhere pages ask for a token, and Hudi's routes answer the networks of
     [b]--hudi-clients[/b] alone. It changes nothing in a table but the markers of pending writes, and those only
-    with [b]--markers[/b]. A table's state is kept in memory and loaded again when a writer
-    shows a timeline that it does not know. A table that cannot be read stops no other.
+    with [b]--markers[/b]; with [b]--allow-actions[/b] its pages have buttons that run the command beside them.
+    A table's state is kept in memory and loaded again when a writer shows a timeline that it does not know. A table
+    that cannot be read stops no other.
 
     A browser shows in one word how each table is (ok, late, stuck, broken), worst first, and why;
     [b]/api/tables[/b] is the same as JSON.
@@ -57,6 +84,7 @@ def serve(
       timeline serve /data/trips /data/orders --port 26754
       timeline serve "/lake/*/orders_*"
       timeline serve /data/trips --host 0.0.0.0 --token-file token
+      timeline serve /data/t --token-file token --lock storage --allow-actions
     """
     configure_logging(log_json, quiet=False)
     options = ServeOptions(
@@ -67,11 +95,21 @@ def serve(
         max_memory=parse_bytes(max_memory),
         markers=markers,
     )
+    given, settings = (
+        parse_pairs(storage_option),
+        CommandSettings(lock=lock, sole_writer=sole_writer, timezone=timezone),
+    )
+
+    def pages(served: ServedTables, access: Access) -> Pages:
+        actions = ActionApp(access, Runner(installed(), given), settings) if allow_actions else None
+        return Pages(pages=PeopleApp(served, slo, settings=settings, actions=actions), login=LoginApp(access))
+
     service = Service(
         paths=tables,
         options=options,
-        storage_options=parse_pairs(storage_option),
+        storage_options=given,
         token=None if token_file is None else read_token(token_file),
-        pages=lambda served, access: Pages(pages=PeopleApp(served, slo), login=LoginApp(access)),
+        pages=pages,
+        clock=ClockOptions(timezone=timezone),
     )
     service.run(on_ready=lambda address: typer.echo(f"listening at {address}"))

@@ -3,5 +3,6 @@
 `people_app` speaks HTTP, `table_rows`, `groups` and `instants` find what it shows, `pages` makes HTML of that, `health`
 finds the word and its reason, `crew` is what the processes of the compactor know.
 
-May import: audit, format, ground, instants, merge, planning, report, service, service/states, table, terminal.
+May import: audit, clock, dashboard/actions, format, ground, instants, locks, merge, planning, report,
+service, service/states, table, terminal.
 """

@@ -1,4 +1,4 @@
-"""What can be done about a table, as commands to copy (pure)."""
+"""What can be done about a table, as commands to copy; some of them are orders, which may be buttons (pure)."""
 
 from __future__ import annotations
 
@@ -6,14 +6,22 @@ import shlex
 
 from ..planning.triggers import TriggerOptions
 from ..terminal.plain import Row, human_bytes, plural
+from .actions.orders import CommandSettings, Order, OrderName, shown
 
 _TRIGGER = TriggerOptions()
 
 
-def advice(row: Row) -> list[Row]:
-    """`why`, `command` and what it `does`, most urgent first. `row`: the whole row of a table."""
-    path = shlex.quote(row["path"])
-    found = [*_of_crew(row, path), *_of_pending(row, path), *_of_debt(row, path)]
+_SETTINGS = CommandSettings()
+_RELEASES = "removes its recorded failures, so that daemons try it again"
+_SCHEDULES = "requests a compaction of them; writers go on"
+
+
+def advice(row: Row, settings: CommandSettings = _SETTINGS) -> list[Row]:
+    """`why`, `command` and what it `does`, most urgent first; `order`: the name and the instant of one (`orders`), or
+    None. `row`: the whole row of a table. `settings`: what commands must be given.
+    """
+    path, told = shlex.quote(row["path"]), _Told(row, settings)
+    found = [*_of_crew(row, path, told), *_of_pending(row, path, told), *_of_debt(row, told)]
     if row["health"] == "broken":
         found.insert(0, _one("what is wrong, file by file", f"timeline audit {path}", "changes nothing"))
     commands: dict[str, Row] = {}
@@ -22,21 +30,50 @@ def advice(row: Row) -> list[Row]:
     return list(commands.values())
 
 
-def _one(why: str, command: str, does: str) -> Row:
-    return {"why": why, "command": command, "does": does}
+def more_orders(row: Row, settings: CommandSettings = _SETTINGS) -> list[Row]:
+    """Orders that nothing asks for, like `advice`."""
+    told, found = _Told(row, settings), []
+    if row.get("file_groups_waiting"):
+        found.append(told.order(_waiting(row), OrderName.SCHEDULE, None, _SCHEDULES))
+    for one in row.get("pending") or ():
+        if one["action"] == "compaction":
+            time, why = one["instant"], f"compaction {one['instant']} is pending"
+            found.append(told.order(why, OrderName.UNSCHEDULE, time, "takes the plan back, where no rows need it"))
+            found.append(told.order(why, OrderName.RELEASE, time, _RELEASES))
+    said = {one["command"] for one in advice(row, settings)}
+    return [one for one in found if one["command"] not in said]
 
 
-def _of_crew(row: Row, path: str) -> list[Row]:
+def _one(why: str, command: str, does: str, order: Row | None = None) -> Row:
+    return {"why": why, "command": command, "does": does, "order": order}
+
+
+class _Told:
+    """Makes the commands of orders about one table."""
+
+    def __init__(self, row: Row, settings: CommandSettings) -> None:
+        self._path, self._settings = row["path"], settings
+        self._name = (row.get("table") or {}).get("name") or row.get("name") or row.get("served_as", "")
+
+    def order(self, why: str, name: OrderName, instant: str | None, does: str) -> Row:
+        words = Order(name=name, instant=instant).words(self._path, self._name, self._settings)
+        return _one(why, shown(words), does, {"name": name.value, "instant": instant})
+
+
+def _waiting(row: Row) -> str:
+    groups = row["file_groups_waiting"]
+    return f"{plural(groups, 'file group')} with {human_bytes(row['log_bytes_waiting'])} of logs in no plan"
+
+
+def _of_crew(row: Row, path: str, told: _Told) -> list[Row]:
     crew = row.get("crew") or {}
     found = []
     for one in crew.get("pending", ()):
         why = f"compaction {one['instant']} is {one['state']}" + (f": {one['why']}" if one["why"] else "")
         if one["state"] == "parked":
-            does = "removes its recorded failures, so that daemons try it again"
-            found.append(_one(why, f"compactor-daemon release {path} {one['instant']}", does))
+            found.append(told.order(why, OrderName.RELEASE, one["instant"], _RELEASES))
         elif one["state"] == "unscheduled":
-            does = "takes the plan back"
-            found.append(_one(why, f"compactor-daemon unschedule {path} {one['instant']}", does))
+            found.append(told.order(why, OrderName.UNSCHEDULE, one["instant"], "takes the plan back"))
     for half in crew.get("half_way", ()):
         why = f"{half['action']} {half['instant']} is half-way"
         command = half["todo"].replace("TABLE", path).replace("INSTANT", half["instant"])
@@ -44,16 +81,16 @@ def _of_crew(row: Row, path: str) -> list[Row]:
     return found
 
 
-def _of_pending(row: Row, path: str) -> list[Row]:
+def _of_pending(row: Row, path: str, told: _Told) -> list[Row]:
     pending = row.get("pending", ())
     found = []
     for one in pending:
         if one["problem"] is not None:
             does = "takes back the plan that cannot be read; it refuses where a process may be at work"
-            command = f"compactor-daemon unschedule {path} {one['requested_time']}"
-            found.append(_one(f"the plan of {one['requested_time']} cannot be read", command, does))
+            time = one["instant"]
+            found.append(told.order(f"the plan of {time} cannot be read", OrderName.UNSCHEDULE, time, does))
         elif one["heartbeat"] == "stale" and one["action"] == "deltacommit":
-            why = f"the writer of {one['requested_time']} is silent; the next write rolls it back"
+            why = f"the writer of {one['instant']} is silent; the next write rolls it back"
             found.append(_one(why, f"compactor-daemon status {path}", "says whose it was, and changes nothing"))
     waiting = [one for one in pending if one["action"] == "compaction" and one["problem"] is None]
     if waiting and row["health"] != "ok":
@@ -63,9 +100,8 @@ def _of_pending(row: Row, path: str) -> list[Row]:
     return found
 
 
-def _of_debt(row: Row, path: str) -> list[Row]:
-    groups, commits = row.get("file_groups_waiting", 0), row.get("delta_commits_since_request", 0)
-    if not groups or commits < _TRIGGER.max_delta_commits:
+def _of_debt(row: Row, told: _Told) -> list[Row]:
+    commits = row.get("delta_commits_since_request", 0)
+    if not row.get("file_groups_waiting") or commits < _TRIGGER.max_delta_commits:
         return []
-    why = f"{plural(groups, 'file group')} with {human_bytes(row['log_bytes_waiting'])} of logs in no plan"
-    return [_one(why, f"compactor-daemon schedule {path}", "requests a compaction of them; writers go on")]
+    return [told.order(_waiting(row), OrderName.SCHEDULE, None, _SCHEDULES)]

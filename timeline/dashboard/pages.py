@@ -12,11 +12,13 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from ..planning.triggers import TriggerOptions
 from ..terminal.plain import Row, human_bytes, human_duration
-from .advice import advice
+from .actions.orders import CommandSettings
+from .advice import advice, more_orders
 from .bars import bars, curve, lanes
 
 _FOLDER = Path(__file__).parent
 _MARKS = {"broken": "✖", "stuck": "■", "late": "▲", "ok": "●"}
+_SETTINGS = CommandSettings()
 _TRIGGER = TriggerOptions()
 _SOON, _OVER = 0.8, 1.0
 
@@ -31,15 +33,27 @@ def tables_page(rows: Sequence[Row]) -> str:
     return _render("tables.html", rows=[{**_BROKEN, **row} for row in rows])
 
 
-def table_page(row: Row, now: datetime | None) -> str:
-    """One table. `row`: of `TableRows.one`, whole. `now`: in the table's zone, if it can be read."""
+def table_page(
+    row: Row,
+    now: datetime | None,
+    settings: CommandSettings = _SETTINGS,
+    *,
+    proof: str | None = None,
+    ordered: Sequence[Row] = (),
+) -> str:
+    """One table. `row`: of `TableRows.one`, whole. `now`: in the table's zone, if it can be read. `proof`: of the forms
+    by which orders are given; None: they are commands to copy. `ordered`: the last ones.
+    """
     shown = bars(row["instants"], now) if now is not None else []
     return _render(
         "table.html",
         row={**_BROKEN, **row},
         bars=shown,
         lanes=lanes(shown),
-        advice=advice(row),
+        advice=advice(row, settings),
+        more=more_orders(row, settings),
+        proof=proof,
+        ordered=ordered,
         slo=_slo(row),
         curves=[(name, curve([s[name] or 0 for s in row.get("trend", ())])) for name in ("log_bytes", "log_files")],
         trigger=_TRIGGER,
@@ -83,7 +97,7 @@ def _slo(row: Row) -> Row | None:
 
 _BROKEN: Row = dict.fromkeys(
     ("table", "pending", "oldest_pending_s", "delta_commits_since_compaction", "log_files", "log_bytes", "last_write",
-     "read_amplification", "crew", "crew_problem", "compactions", "instants", "slo_s")
+     "read_amplification", "crew", "crew_problem", "compactions", "instants", "slo_s", "lock")
 )  # fmt: skip
 """What a table that cannot be read lacks."""
 

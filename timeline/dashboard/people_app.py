@@ -6,6 +6,7 @@
 /t/<name>/instant/<time>                 /api/tables/<name>/instants/<time>   an instant, decoded
 /fleet                                   /api/fleet                           daemons, claims, what is parked
                                          /metrics                             for Prometheus
+/t/<name>/actions/<order>                /api/tables/<name>/actions/<order>   POST: see `actions.action_app`
 """
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ from ..service.asgi import (
 from ..service.served_table import ServedTable
 from ..service.served_tables import ServedTables
 from ..terminal.plain import Row
+from .actions.action_app import ActionApp
+from .actions.orders import CommandSettings
 from .crew import Crew
 from .groups import groups_page
 from .instants import instant_page
@@ -44,12 +47,14 @@ from .pages import groups_page as groups_html
 from .pages import instant_page as instant_html
 from .table_rows import TableRows, recent
 
+_SETTINGS = CommandSettings()
 _NOT_FOUND = Refused(404, "Not found")
 
 
 class PeopleApp:
     """Answers what is not for Hudi. `slo_s`: see `health.health_of`. `crew`: what the compactor's processes know.
-    `registry`: metrics of the daemon in this process.
+    `registry`: metrics of the daemon in this process. `settings`: what commands must be given. `actions`: takes orders;
+    None: the pages show them as commands to copy.
     """
 
     def __init__(
@@ -58,9 +63,12 @@ class PeopleApp:
         slo_s: float | None = None,
         crew: Crew | None = None,
         registry: CollectorRegistry | None = None,
+        settings: CommandSettings = _SETTINGS,
+        actions: ActionApp | None = None,
     ) -> None:
         self._tables, self._crew, self._registry = tables, crew, registry
-        self._rows = TableRows(slo_s, crew)
+        self._settings, self._actions = settings, actions
+        self._rows = TableRows(slo_s, crew, settings)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         # Names may hold slashes that are encoded, so the path is parted before it is decoded.
@@ -68,9 +76,11 @@ class PeopleApp:
         parts = [unquote(part) for part in raw.partition("?")[0].removeprefix("/").split("/")]
         is_api = parts[0] == "api"
         try:
-            if scope["method"] not in ("GET", "HEAD"):
+            if scope["method"] == "POST" and self._actions is not None:
+                await self._actions.answer(scope, receive, send, parts, self._named)
+            elif scope["method"] not in ("GET", "HEAD"):
                 raise _NOT_FOUND
-            if parts == ["page.css"]:
+            elif parts == ["page.css"]:
                 await send_bytes(send, style(), b"text/css; charset=utf-8")
             elif parts == ["metrics"]:
                 tables = list(self._tables.by_name.values())
@@ -81,7 +91,7 @@ class PeopleApp:
                 found = await self._data(parts[1:], parameters(scope["query_string"]))
                 await send_answer(scope, send, encoded(found), kind=b"application/json")
             else:
-                page = await self._html(parts, parameters(scope["query_string"]))
+                page = await self._html(scope, parts, parameters(scope["query_string"]))
                 await send_bytes(send, page.encode("utf-8", "replace"), HTML, POLICY)
         except Exception as error:
             status, reason = status_of(error)
@@ -107,14 +117,16 @@ class PeopleApp:
                 return await self._fleet()
         raise _NOT_FOUND
 
-    async def _html(self, parts: Sequence[str], given: Mapping[str, str]) -> str:
+    async def _html(self, scope: Scope, parts: Sequence[str], given: Mapping[str, str]) -> str:
         match parts:
             case [""]:
                 return tables_page((await self._data(["tables"], given))["tables"])
             case ["t", name]:
                 table = self._named(name)
                 row = await self._data(["tables", name], given)
-                return table_page(row, table.table.now() if "instants" in row else None)
+                now, acts = table.table.now() if "instants" in row else None, self._actions
+                proof, ordered = (acts.proof(scope), acts.of(table)) if acts is not None else (None, ())
+                return table_page(row, now, self._settings, proof=proof, ordered=ordered)
             case ["t", name, "groups"]:
                 return groups_html(name, await self._data(["tables", name, "groups"], given))
             case ["t", name, "instant", time]:

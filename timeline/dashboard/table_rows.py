@@ -5,30 +5,38 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterable
+from dataclasses import asdict
 from datetime import UTC, datetime
 from statistics import median
 
+from ..clock.now import clock_ms
 from ..errors import PhantombaseError
 from ..instants.since_compaction import since_completed, since_request
+from ..locks.holder import look_at_lock
+from ..locks.table_lock import STORAGE
 from ..report.overview import overview
 from ..service.served_table import Held, ServedTable
 from ..service.states.table_state import TableState
 from ..table.table import Table, consistent
 from ..terminal.plain import Row, moment
+from .actions.orders import CommandSettings
 from .crew import Crew
 from .health import Health, Word, health_of
 from .ledgers import compaction_rows
 from .trend import Trends
 
+_SETTINGS = CommandSettings()
 _FRESH_S = 5.0
 _HOUR_S = 3600.0
 
 
 class TableRows:
-    """Makes the rows. `slo_s`: a compaction that is pending for longer is late; `crew`: see `Crew`."""
+    """Makes the rows. `slo_s`: a compaction that is pending for longer is late; `crew`: see `Crew`; `settings`: with
+    the lock that is looked at.
+    """
 
-    def __init__(self, slo_s: float | None, crew: Crew | None = None) -> None:
-        self._slo_s, self._crew = slo_s, crew
+    def __init__(self, slo_s: float | None, crew: Crew | None = None, settings: CommandSettings = _SETTINGS) -> None:
+        self._slo_s, self._crew, self._settings = slo_s, crew, settings
         self.trends = Trends()
 
     async def all(self, tables: Iterable[ServedTable]) -> list[Row]:
@@ -43,7 +51,19 @@ class TableRows:
             held = await table.load() if whole else await recent(table)
             return await asyncio.to_thread(self._row, table, held, whole)
         except PhantombaseError as error:
-            return _named(table, Health(Word.BROKEN, str(error)), {"slo_s": self._slo_s})
+            return await asyncio.to_thread(self._unread, table, error)
+
+    def _unread(self, table: ServedTable, why: PhantombaseError) -> Row:
+        """A table whose files cannot be read. Where a plan is the reason, it is stuck: that can be taken back."""
+        broken = Health(Word.BROKEN, str(why))
+        try:
+            opened = table.opened()
+            pending = consistent(lambda: overview(opened.still(), pending_only=True))["pending"]
+        except PhantombaseError:
+            return _named(table, broken, {"slo_s": self._slo_s})
+        health = health_of(pending, None)
+        more = {"slo_s": self._slo_s, "pending": pending, "name": opened.config.name}
+        return _named(table, health if health.word is Word.STUCK else broken, more)
 
     def _row(self, table: ServedTable, held: Held, whole: bool) -> Row:
         shown = consistent(lambda: overview(table.table.still()))
@@ -57,7 +77,7 @@ class TableRows:
         crew, problem = self._about(table.table)
         kinds = held.state.kinds
         for row in (*shown["instants"], *shown["pending"]):
-            row["kind"] = kinds.get((row["requested_time"], _family(row)), row["action"])
+            row["kind"] = kinds.get((row["instant"], _family(row)), row["action"])
         return _named(
             table,
             health,
@@ -69,8 +89,16 @@ class TableRows:
                 "trend": self.trends.of(table.path),
                 "crew": crew,
                 "crew_problem": problem,
+                "lock": self._lock(table.table),
             },
         )
+
+    def _lock(self, table: Table) -> Row:
+        given = self._settings.lock_of(table.config.name)
+        if given is None and self._settings.sole_writer:
+            given = STORAGE
+        seen = look_at_lock(table.storage, given, table.config.properties, clock_ms())
+        return {**asdict(seen), "state": seen.state.value}
 
     def _about(self, table: Table) -> tuple[Row | None, str | None]:
         if self._crew is None:

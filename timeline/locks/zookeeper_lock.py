@@ -19,7 +19,7 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -39,7 +39,7 @@ _LAST_WORD_S = 2.0
 """Time allowed, after the timeout, for finding out who holds the lock."""
 _ANSWER_S = 5.0
 """Time allowed for finding out whether the lock is still held."""
-_RECONNECT = {"max_tries": -1, "delay": 0.1, "max_delay": 1.0}
+RECONNECT = {"max_tries": -1, "delay": 0.1, "max_delay": 1.0}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,7 +142,7 @@ class _Contender:
         self._client: Any = KazooClient(
             hosts=lock.hosts.partition("/")[0],
             timeout=lock.session_timeout_s,
-            connection_retry=dict(_RECONNECT),
+            connection_retry=dict(RECONNECT),
             logger=kazoo_log(),
             **lock.access.client_options(),
         )
@@ -207,8 +207,7 @@ class _Contender:
             names = self._call(self._client.get_children_async, self._lock.folder)
         except NoNodeError:  # no process has used this lock yet
             return []
-        found = [(int(match["sequence"]), name) for name in names if (match := _CONTENDER.fullmatch(name))]
-        return [name for _, name in sorted(found)]
+        return in_order(names)
 
     def _holder(self) -> str:
         """The holder of the lock, from the node's data (written by Curator or phantombase); for the message only."""
@@ -269,3 +268,9 @@ class _Contender:
             found=found,
             todo="Try again, or find the process that holds it.",
         )
+
+
+def in_order(names: Iterable[str]) -> list[str]:
+    """The nodes of contenders in order of arrival."""
+    found = [(int(match["sequence"]), name) for name in names if (match := _CONTENDER.fullmatch(name))]
+    return [name for _, name in sorted(found)]

@@ -3,6 +3,7 @@
     /healthz, /readyz         everybody
     Hudi's routes             clients of this machine, and of the networks of `--hudi-clients`: they can send no token
     pages, JSON, /metrics     with the token, if there is one; without one the service listens on this machine only
+    actions                   with the token; from a page only by a form that was made for that login
 
 A browser takes part in attacks of other sites: a page may send requests to this address, or give it a name of its own
 (DNS rebinding). So a `Host` that is a name must be a known one, and an `Origin` must be this service.
@@ -103,10 +104,28 @@ class Access:
         """Whether a request brings the token, or the cookie of a login."""
         if self.token is None:
             return True
-        kind, _, given = headers.get(b"authorization", b"").partition(b" ")
-        if kind.lower() == b"bearer":
-            return self.is_token(given.strip().decode("latin-1"))
-        return self._is_session(_cookie(headers), now_s)
+        bearer = _bearer(headers)
+        return self._is_session(_cookie(headers), now_s) if bearer is None else self.is_token(bearer)
+
+    def order_refusal(self, headers: Mapping[bytes, bytes], proof: str, now_s: float) -> str:
+        """Why a request that changes something is not answered; "" if it may be.
+
+        A browser adds the cookie by itself, so a page of another site could have the person's browser send it: the form
+        must have `proof`, which only a page of that login has, and come from this service. A program's token is proof.
+        """
+        if (bearer := _bearer(headers)) is not None:
+            return "" if self.is_token(bearer) else "this is not the token"
+        if not self._is_session(_cookie(headers), now_s):
+            return "this needs a login"
+        if headers.get(b"origin") is None or headers.get(b"sec-fetch-site", b"same-origin") != b"same-origin":
+            return "only forms of this service's own pages are answered"
+        if not hmac.compare_digest(proof.encode(), self.proof(headers).encode()):
+            return "the form is not of this login; load the page again"
+        return ""
+
+    def proof(self, headers: Mapping[bytes, bytes]) -> str:
+        """What a form of a page holds, to show that it was made for this login."""
+        return self._signed(f"form {_cookie(headers)}")
 
     def is_token(self, given: str) -> bool:
         """Whether this is the token; takes the same time for every wrong one."""
@@ -115,15 +134,21 @@ class Access:
     def session(self, now_s: float) -> str:
         """The cookie of a login: it ends by itself, and no cookie is remembered here."""
         until = str(int(now_s) + SESSION_S)
-        return f"{until}.{self._signed(until)}"
+        return f"{until}.{self._signed(f'session {until}')}"
 
     def _is_session(self, cookie: str, now_s: float) -> bool:
         until, _, signature = cookie.partition(".")
-        signed = hmac.compare_digest(signature.encode(), self._signed(until).encode())
+        signed = hmac.compare_digest(signature.encode(), self._signed(f"session {until}").encode())
         return signed and until.isascii() and until.isdigit() and now_s < int(until)
 
-    def _signed(self, until: str) -> str:
-        return hmac.new(str(self.token).encode(), f"session {until}".encode(), sha256).hexdigest()
+    def _signed(self, text: str) -> str:
+        return hmac.new(str(self.token).encode(), text.encode(), sha256).hexdigest()
+
+
+def _bearer(headers: Mapping[bytes, bytes]) -> str | None:
+    """The token that a program sends."""
+    kind, _, given = headers.get(b"authorization", b"").partition(b" ")
+    return given.strip().decode("latin-1") if kind.lower() == b"bearer" else None
 
 
 def _cookie(headers: Mapping[bytes, bytes]) -> str:

@@ -14,6 +14,7 @@ from pathlib import Path
 import uvicorn
 import uvloop
 
+from ..clock.options import ClockOptions
 from ..errors import PhantombaseError, UsageError
 from ..event_log import get_logger
 from ..option import check_least, least_of, option
@@ -22,7 +23,7 @@ from .access import Access
 from .app import ServiceApp
 from .asgi import App
 from .bounded_http import BoundedHttp
-from .served_table import ServedTable
+from .served_table import CLOCK, ServedTable
 from .served_tables import ServedTables
 
 DEFAULT_PORT = 26754
@@ -74,6 +75,7 @@ class Service:
     token: str | None = None
     pages: Callable[[ServedTables, Access], Pages] | None = None
     found: Callable[[], Iterable[str]] | None = None
+    clock: ClockOptions = CLOCK
 
     def run(self, on_ready: Callable[[str], None] = lambda address: None) -> None:
         """Serves until SIGINT or SIGTERM. `on_ready` gets the address. UsageError: the port is taken."""
@@ -107,7 +109,7 @@ class Service:
         names = (socket.gethostname(), socket.getfqdn(), *options.name)
         access = Access(host=options.host, token=self.token, hudi_clients=options.hudi_clients, names=names)
         answers = options.max_memory // _ANSWERS_SHARE
-        tables = ServedTables(self.paths, self.storage_options, options.max_memory - answers, self.found)
+        tables = ServedTables(self.paths, self.storage_options, options.max_memory - answers, self.found, self.clock)
         made = self.pages(tables, access) if self.pages else Pages()
         app = ServiceApp(tables, answers, access=access, markers=options.markers, pages=made.pages, login=made.login)
         return tables, app

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from itertools import count
 from pathlib import PurePosixPath
 
+from ..clock.options import ClockOptions
 from ..errors import PhantombaseError
 from ..storage.access.storage_options import Given
 from ..table.table import Table
@@ -18,6 +19,7 @@ from .states.synchronisation import Known, may_stay_behind, refusal
 from .states.table_state import TableState
 
 _STATES_KEPT = 4
+CLOCK = ClockOptions()
 _serials = count(1)
 
 
@@ -37,8 +39,8 @@ class Held:
 class ServedTable:
     """A table by its path. It is opened at the first load, and again at each one: it may have been upgraded."""
 
-    def __init__(self, path: str, storage_options: Given = None) -> None:
-        self.path = path
+    def __init__(self, path: str, storage_options: Given = None, clock: ClockOptions = CLOCK) -> None:
+        self.path, self._clock = path, clock
         self.name = PurePosixPath(path.rstrip("/")).name
         self.error: PhantombaseError | None = None
         self.storage_options = storage_options
@@ -122,8 +124,12 @@ class ServedTable:
         """Lets its states go; the next request loads the table whole."""
         self._held.clear()
 
+    def opened(self) -> Table:
+        """The table, as it is on storage now; to be called in a thread. PhantombaseError: it cannot be opened."""
+        return Table.open(self.path, self.storage_options).with_clock(self._clock)
+
     def _read(self, before: TableState | None) -> tuple[Table, TableState]:
-        table = self._table.reload() if self._table else Table.open(self.path, self.storage_options)
+        table = self._table.reload() if self._table else self.opened()
         return table, load_state(table, before)
 
 

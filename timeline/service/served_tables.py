@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable
 
+from ..clock.options import ClockOptions
 from ..errors import UsageError
 from ..event_log import get_logger
 from ..storage.access.storage_options import Given
 from .discovery import TablePattern, is_pattern
-from .served_table import ServedTable
+from .served_table import CLOCK, ServedTable
 
 _log = get_logger()
 
@@ -28,7 +29,7 @@ def spelled(base_path: str) -> str:
 
 class ServedTables:
     """See the module. `paths`: of tables, and patterns of them (`discovery`). `max_bytes`: of all states. `found`:
-    gives the paths of further tables, like a pattern.
+    gives the paths of further tables, like a pattern. `clock`: the zone of their instants.
 
     UsageError: a path is given twice.
     """
@@ -39,8 +40,9 @@ class ServedTables:
         storage_options: Given = None,
         max_bytes: int | None = None,
         found: Callable[[], Iterable[str]] | None = None,
+        clock: ClockOptions = CLOCK,
     ) -> None:
-        self._max_bytes = max_bytes
+        self._max_bytes, self._clock = max_bytes, clock
         self.by_name: dict[str, ServedTable] = {}
         self._by_path: dict[str, ServedTable] = {}
         self._found: set[str] = set()
@@ -69,7 +71,7 @@ class ServedTables:
         return new
 
     def _add(self, path: str) -> ServedTable:
-        table = ServedTable(path, self._storage_options)
+        table = ServedTable(path, self._storage_options, self._clock)
         table.name = self._free_name(table.name)
         table.on_load = self._make_room
         self.by_name[table.name] = table

@@ -130,6 +130,11 @@ class StorageOptions:
         """The options given, without secrets."""
         return tuple((name, value) for name, value in self.given if not _secret_variable(name))
 
+    @property
+    def secret_variables(self) -> dict[str, str]:
+        """The secrets given, as environment variables of another process."""
+        return {found: value for name, value in self.given if (found := _secret_variable(name)) is not None}
+
     def __reduce__(self) -> tuple[Any, ...]:
         secret = {name: found for name, _ in (*self.given, *self.hadoop) if (found := _secret_variable(name))}
         given, hadoop = (

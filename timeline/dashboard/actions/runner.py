@@ -1,0 +1,142 @@
+"""Runs orders, each as the command that its page shows, in a process of its own: one at a time about a table."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import sys
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ...errors import UsageError
+from ...event_log import get_logger
+from ...storage.access.storage_options import Given, StorageOptions
+from ...terminal.plain import Row
+from .orders import PROGRAM, Order, shown
+
+_KEPT = 10
+_OUTPUT_BYTES = 8 << 10
+_ENOUGH_S = 900.0
+_END_S = 5.0
+_log = get_logger()
+
+
+class BusyError(Exception):
+    """Another order about this table has not ended yet."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Ordered:
+    """An order and what became of it. `exit_code` None: it runs; -1: it took too long and was ended."""
+
+    order: Order
+    command: str
+    by: str
+    began_s: float
+    took_s: float | None = None
+    exit_code: int | None = None
+    output: str = ""
+
+    def row(self) -> Row:
+        """For people and their programs."""
+        return {
+            "action": self.order.name.value,
+            "instant": self.order.instant,
+            "command": self.command,
+            "by": self.by,
+            "began": time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(self.began_s)),
+            "took_s": self.took_s,
+            "exit_code": self.exit_code,
+            "output": self.output,
+        }
+
+
+class Runner:
+    """Runs commands of the program `command`. A command that dies, or is ended, leaves what the next one goes on from:
+    that is what these commands are made for.
+    """
+
+    def __init__(
+        self, command: Sequence[str], storage_options: Given = None, environment: Mapping[str, str] | None = None
+    ) -> None:
+        options = StorageOptions.of(storage_options)
+        self._command = tuple(command)
+        self._more = [
+            word for name, value in options.without_secrets for word in ("--storage-option", f"{name}={value}")
+        ]
+        # Rich breaks lines at the width of a terminal, and there is none.
+        self._environment = {**(environment or os.environ), **options.secret_variables, "COLUMNS": "500"}
+        self._ordered: dict[str, deque[Ordered]] = {}
+        self._running: dict[str, asyncio.Task[None]] = {}
+
+    def of(self, path: str) -> list[Row]:
+        """The last orders about a table since the service runs, newest first."""
+        return [one.row() for one in reversed(self._ordered.get(path, ()))]
+
+    async def run(self, order: Order, path: str, words: Sequence[str], by: str, wait_s: float) -> Ordered:
+        """Begins a command, and waits for its end for a while. BusyError: one about this table is at work."""
+        if path in self._running:
+            raise BusyError(f"{self._ordered[path][-1].command} has not ended yet")
+        one = Ordered(order=order, command=shown(words), by=by, began_s=time.time())
+        self._ordered.setdefault(path, deque(maxlen=_KEPT)).append(one)
+        _log.info(
+            "action ordered", table=path, action=order.name.value, instant=order.instant, by=by, command=one.command
+        )
+        task = self._running[path] = asyncio.create_task(self._run(one, path, words))
+        await asyncio.wait([task], timeout=wait_s)
+        return one
+
+    async def _run(self, one: Ordered, path: str, words: Sequence[str]) -> None:
+        began = time.monotonic()
+        try:
+            one.exit_code, one.output = await self._process([*words, *self._more])
+        except OSError as error:
+            one.exit_code, one.output = -1, f"{type(error).__name__}: {error}"
+        finally:
+            one.took_s = round(time.monotonic() - began, 3)
+            del self._running[path]
+            _log.info("action ended", table=path, action=one.order.name.value, instant=one.order.instant, by=one.by,
+                      exit_code=one.exit_code, took_s=one.took_s, output=one.output)  # fmt: skip
+
+    async def _process(self, words: Sequence[str]) -> tuple[int, str]:
+        """Exit code and output of a command."""
+        process = await asyncio.create_subprocess_exec(
+            *self._command,
+            *words,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+            env=self._environment,
+        )
+        try:
+            async with asyncio.timeout(_ENOUGH_S):
+                output, _ = await process.communicate()
+        except (TimeoutError, asyncio.CancelledError) as error:
+            await _end(process)
+            if isinstance(error, asyncio.CancelledError):
+                raise
+            return -1, f"it did not end in {_ENOUGH_S:g} s, and was ended"
+        return process.returncode or 0, output[-_OUTPUT_BYTES:].decode("utf-8", "replace").strip()
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    process.terminate()
+    try:
+        async with asyncio.timeout(_END_S):
+            await process.wait()
+    except TimeoutError:
+        process.kill()
+        await process.wait()
+
+
+def installed() -> tuple[str, ...]:
+    """The program, beside this interpreter or on the path. UsageError: it is not there."""
+    beside = Path(sys.executable).with_name(PROGRAM)
+    found = str(beside) if beside.is_file() else shutil.which(PROGRAM)
+    if found is None:
+        raise UsageError(f"--allow-actions needs {PROGRAM}", found="it is not installed beside this program")
+    return (found,)
