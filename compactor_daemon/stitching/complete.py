@@ -63,11 +63,11 @@ def complete(table: Table, pending: Pending, made: Sequence[Made], rules: SliceR
         timeline = table.load_timeline()
         refuse_pending_restore(table, timeline)
         found = _found(table, timeline, pending)
-        if not found.completed and is_buried(table.storage, pending.time):
-            raise _taken_back(table, pending)
         if found.completed:
             table.storage.delete_folder(staged_folder(pending.time))
             return []
+        if is_buried(table.storage, pending.time):
+            raise _taken_back(table, pending)
         begun, completion = decided_completion(table, pending)
         _refuse_waiting(table, timeline, pending)
         if inputs_now(table, pending, timeline) != tuple(one.inputs for one in made):
