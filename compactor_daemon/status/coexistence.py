@@ -253,6 +253,14 @@ def _executors(seen: Beside, now_ms: int, options: AttemptOptions) -> Iterator[F
 def _upgrade(seen: Beside) -> Iterator[Finding]:
     """Writers of a later release upgrade the table: they rewrite the whole timeline, even while others use it."""
     if seen.version == 9:
+        if False in seen.compactions.values() or seen.traces:
+            yield Finding(
+                name="auto-upgrade",
+                severity=Severity.INFO,
+                what="a Hudi writer later than 1.2 upgrades this table to version 10, which phantombase refuses",
+                found="Hudi compacts this table; its version does not show",
+                todo=f"In every Hudi writer: hoodie.write.table.version=9, {NO_UPGRADE}.",
+            )
         return
     yield Finding(
         name="auto-upgrade",
