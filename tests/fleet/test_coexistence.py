@@ -42,7 +42,7 @@ def test_hudi_beside_us_may_upgrade_a_table_of_version_9(tmp_path: Path) -> None
     """To a version that phantombase refuses; only where Hudi is at work."""
     _, table = pending(tmp_path, 9)
     beside = look_beside(table, table.load_timeline())
-    assert list(coexistence(replace(beside, compactions={"20990101000000000": True}, traces={}), 0)) == []
+    assert list(coexistence(replace(beside, compactions={"20990101000000000": True}), 0)) == []
     (found,) = coexistence(replace(beside, compactions={"20990101000000000": False, "3": True}, traces={}), 0)
     assert (found.name, found.severity) == ("auto-upgrade", Severity.INFO)
     assert "hoodie.write.table.version=9" in found.todo
