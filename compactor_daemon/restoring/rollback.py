@@ -21,6 +21,7 @@ from phantombase.timeline.metadata_table.location import open_metadata_table
 from phantombase.timeline.recovery.dead_writers import is_pending_service
 from phantombase.timeline.recovery.rollback import completed_rollback_of, roll_back
 from phantombase.timeline.recovery.undo import unpublish
+from phantombase.timeline.recovery.unreadable_rollback import remove_unreadable_rollbacks
 from phantombase.timeline.table.half_upgraded import refuse_half_upgraded
 from phantombase.timeline.table.pending_restores import refuse_pending_restore
 from phantombase.timeline.table.pending_rollbacks import PendingRollback, pending_rollbacks
@@ -51,6 +52,8 @@ def roll_back_newest(table: Table, lock: TableLock, instant: str, *, dry_run: bo
     UsageError: another write, plan or savepoint came later, or it is no write of a writer. ConflictError: a process is
     at work. LockError, StorageError: run again, or let the next writer finish it.
     """
+    if not dry_run:
+        remove_unreadable_rollbacks(table, lock)
     with lock.hold(f"take {instant} back") as section:
         table = table.reload()
         refuse_half_upgraded(table)

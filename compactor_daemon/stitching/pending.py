@@ -17,6 +17,7 @@ from phantombase.timeline.errors import ConflictError, MissingFileError
 from phantombase.timeline.format.commit_metadata import CLUSTER, CommitMetadata
 from phantombase.timeline.format.commit_metadata import decode as decode_commit
 from phantombase.timeline.format.commit_metadata import encode as encode_commit
+from phantombase.timeline.format.compaction_plan import pending_clustering_file_groups
 from phantombase.timeline.format.instant import Instant, State
 from phantombase.timeline.format.replace_request import StitchGroup, StitchPlan, decode_stitch_plan
 from phantombase.timeline.instants.timeline import Timeline
@@ -72,9 +73,11 @@ def planned_stitching(table: Table, instant: Instant) -> Pending | None:
         requested = replace(requested, action=action_of_plans(table))
     path = table.instant_path(requested)
     try:
-        plan = decode_stitch_plan(table.storage.read(path), path)
+        data = table.storage.read(path)
     except MissingFileError:  # completed or taken back meanwhile, or never requested
         return None
+    pending_clustering_file_groups(data, path)  # names the way out where it cannot be read
+    plan = decode_stitch_plan(data, path)
     return None if plan is None else Pending(requested=requested, plan=plan)
 
 

@@ -21,11 +21,12 @@ from phantombase.timeline.metadata_table.validate import validate
 from phantombase.timeline.read.table_read import read_table
 from phantombase.timeline.savepoints.savepoint import create_savepoint
 from phantombase.timeline.storage.contract import Storage
+from phantombase.timeline.storage.local import LocalStorage
 from tests.cleaning.test_golden import data_files
 from tests.stitching.test_stitch import VERSIONS, living, small_files, stitch
 from tests.support.archived_tables import LOCK, compact, one_row, upsert
 from tests.support.compaction_steps import open_table
-from tests.support.failing_storage import died_copies
+from tests.support.failing_storage import HookedStorage, ProcessDied, die_at_nth, died_copies
 from tests.support.golden_tables import unzip_golden
 from tests.support.selection import ALL, deep
 from tests.support.written_tables import check_nothing_left, read_rows
@@ -93,6 +94,16 @@ def test_died_anywhere_no_row_changes(version: int, tmp_path: Path) -> None:
         assert not open_table(copy).load_timeline().pending_writes
         shutil.rmtree(copy)
     assert number > 15
+
+
+def test_its_instant_is_buried_before_its_commit_goes(tmp_path: Path) -> None:
+    """Else a stitching that comes in between would complete it again, and then lose its files."""
+    path = tmp_path / "trips"
+    small_files(path, 9, 3)
+    instant = stitched(path)
+    with pytest.raises(ProcessDied):
+        roll_back(path, instant, HookedStorage(LocalStorage(str(path)), die_at_nth(1, "put_if_absent", instant)))
+    assert instant in open_table(path).load_timeline().completed_writes
 
 
 def test_what_was_built_upon_stays(tmp_path: Path) -> None:

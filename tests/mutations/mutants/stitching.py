@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from tests.mutations.mutants.mutant import Mutant
 
+_UNREADABLE = "compactor_daemon/stitching/unreadable"
 _CHOICE = "timeline/stitching/choice"
 _COMPLETE = "compactor_daemon/stitching/complete"
 _PENDING = "compactor_daemon/stitching/pending"
@@ -45,6 +46,11 @@ MUTANTS: tuple[Mutant, ...] = (
     (_LATE_COMMIT, "        if not inputs.isdisjoint(_groups_of(table, instant)):\n", "        if False:\n", _LATE),
     (_LATE_COMMIT, "if not now.is_committed(time)), None)", "if False), None)", _LATE),
     (_LATE_COMMIT, "        if not made.keys().isdisjoint(_groups_of(table, instant)):\n            yield f\"{instant.action} {instant.requested_time} wrote to its files\"\n", "        yield from ()\n", _LATE),
+    (_UNREADABLE, "< EXPIRY_S * 1000:", "< 0:", "stitching/unreadable"),
+    (_UNREADABLE, "if instant.state > State.REQUESTED else", "if False else", "stitching/unreadable"),
+    (_UNREADABLE, "if is_live(read_heartbeat(storage, time), now_ms) else", "if False else", "stitching/unreadable"),
+    (_UNREADABLE, "more files of it\" if doomed else", "more files of it\" if False else", "stitching/unreadable"),
+    (_UNREADABLE, "    bury(storage, time)\n", "", "stitching/unreadable"),
     (_LATE_COMMIT, "        if not is_pending_service(table, write):\n", "        if False:\n", _LATE),
     (_AUDIT, "        if (other := now.replaced_by.get(key)) is not None:\n", "        if (other := None) is not None:\n", _AUDITED),
     (_AUDIT, "            yield f\"{log.path} belongs to a stitched file: its rows are in no base file\"\n", "            yield from ()\n", _AUDITED),
