@@ -43,6 +43,7 @@ BENCHES = (
     "fleet",
     "lake",
     "claims",
+    "startup",
 )
 """What is measured most often comes first: the minutes may not suffice for all."""
 

@@ -9,7 +9,5 @@ fi
 .venv/bin/ruff check .
 .venv/bin/ruff format --check .
 .venv/bin/mypy
-# Sets of names have the same order in every run, so a seed of the simulation plays the same world everywhere.
-export PYTHONHASHSEED="${PYTHONHASHSEED:-2}"
 # Three at a time on two cores: many tests wait for a process, a session or a lock half of their time.
 exec .venv/bin/python -m pytest -n 3 "$@"

@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from .compactor_daemon.options import AttemptOptions as AttemptOptions
     from .compactor_daemon.options import ExecuteOptions as ExecuteOptions
     from .compactor_daemon.options import Executor as Executor
-    from .compactor_daemon.run.split import CompactionTask as CompactionTask
     from .compactor_daemon.run.split import PlannedCompaction as PlannedCompaction
-    from .compactor_daemon.run.split import SliceResult as SliceResult
     from .compactor_daemon.run.split import plan_compaction as plan_compaction
+    from .compactor_daemon.run.split_task import CompactionTask as CompactionTask
+    from .compactor_daemon.run.split_task import SliceResult as SliceResult
     from .timeline.errors import AttemptDeadError as AttemptDeadError
     from .timeline.errors import BarrierError as BarrierError
     from .timeline.errors import ClaimedError as ClaimedError
@@ -77,9 +77,9 @@ _HOMES = {
     "AttemptOptions": "compactor_daemon.options",
     "ExecuteOptions": "compactor_daemon.options",
     "Executor": "compactor_daemon.options",
-    "CompactionTask": "compactor_daemon.run.split",
+    "CompactionTask": "compactor_daemon.run.split_task",
     "PlannedCompaction": "compactor_daemon.run.split",
-    "SliceResult": "compactor_daemon.run.split",
+    "SliceResult": "compactor_daemon.run.split_task",
     "plan_compaction": "compactor_daemon.run.split",
     "OutputOptions": "timeline.parquet.output_options",
     "ScheduleOptions": "timeline.planning.options",

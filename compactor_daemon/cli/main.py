@@ -7,6 +7,7 @@ This module imports nothing of them: a command is loaded when it is called. A te
 from __future__ import annotations
 
 from functools import partial
+from pathlib import Path
 
 from phantombase.timeline.terminal.boundary import run
 from phantombase.timeline.terminal.command_line import lazy_app, lazy_command
@@ -34,6 +35,7 @@ COMMANDS = {
 
 app = lazy_app(
     COMMANDS,
+    Path(__file__).with_name("help.json"),
     name="compactor-daemon",
     help="Compacts Apache Hudi MERGE_ON_READ tables without a Hudi JVM.\n\n"
     "A compaction is first *requested* (schedule): a plan on the table's timeline names the file groups and their "

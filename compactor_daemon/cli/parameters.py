@@ -14,6 +14,7 @@ from phantombase.timeline.locks.zookeeper_lock import ZooKeeperLock
 from phantombase.timeline.parquet.output_options import OutputOptions
 from phantombase.timeline.storage.access.storage_options import parse_pairs
 from phantombase.timeline.storage.contract import Storage
+from phantombase.timeline.storage.open_storage import whole_path
 from phantombase.timeline.table.table import Table
 
 from ..options import AttemptOptions, ExecuteOptions
@@ -21,7 +22,10 @@ from ..options import AttemptOptions, ExecuteOptions
 OUTPUT, EXECUTE, ATTEMPT, CLOCK = OutputOptions(), ExecuteOptions(), AttemptOptions(), ClockOptions()
 """The defaults, from the dataclasses that define the options."""
 
-TablePath = Annotated[str, typer.Argument(metavar="TABLE", help="base path of the table (the folder with .hoodie)")]
+TablePath = Annotated[
+    str,
+    typer.Argument(metavar="TABLE", parser=whole_path, help="base path of the table: the folder that holds .hoodie"),
+]
 StorageOption = Annotated[
     list[str] | None,
     typer.Option(metavar="NAME=VALUE", help="an option of the object store, such as region=eu-west-1"),

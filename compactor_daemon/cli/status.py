@@ -50,7 +50,7 @@ from .parameters import (
 from .zookeeper import ZOOKEEPER, Fleet, ZooKeeperFlags
 
 _RECENT = 5
-_TABLE = "base path of the table (the folder with .hoodie)"
+_TABLE = "base path of the table: the folder that holds .hoodie"
 _WHO_WRITES = "release --unreadable needs to know which other processes write to the table"
 _WHY_WRITERS = "An unknown write or compactor may change the same files. --dry-run needs neither."
 _LOOKER = "status"

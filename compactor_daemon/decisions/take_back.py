@@ -38,7 +38,7 @@ def take_back(table: Table, go: Go, why: str, section: Section) -> None:
     _refuse_completed(table, go)
     folder = attempt_folder(go.instant, go.attempt)
     own = [f"{folder}/{e.name}" for e in storage.list(folder) if e.name.endswith(STAGED_ENDINGS)]
-    for path in {*own, *(p.staged for p in go.placements)}:
+    for path in sorted({*own, *(p.staged for p in go.placements)}):
         storage.delete(path)
     remove_placed(table, go, keep=set())
     forget(table, go.instant, section)

@@ -138,7 +138,7 @@ def _with_our_token(table: Table, instant: str, groups: Iterable[GroupKey]) -> l
     On version 6 a log carries the instant of its slice, so only the records show which logs are meant.
     """
     ids, found = set(groups), list[str]()
-    for partition in {partition for partition, _ in ids}:
+    for partition in sorted({partition for partition, _ in ids}):
         with suppress(MissingFileError):
             for entry in table.storage.list(partition):
                 name = parse_data_file(entry.name)

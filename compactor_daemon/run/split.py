@@ -11,111 +11,26 @@ it adopts the finished slices, and the tasks that are left are refused.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from dataclasses import dataclass, replace
 
-from phantombase.timeline.errors import ConflictError, MalformedError, UsageError
-from phantombase.timeline.metadata_table.column_stats.measure import Measure
+from phantombase.timeline.errors import ConflictError, UsageError
 from phantombase.timeline.metadata_table.update import check_keepable
 from phantombase.timeline.parquet.output_options import OutputOptions
+from phantombase.timeline.record_fields import Fields
 from phantombase.timeline.storage.access.storage_options import Given, StorageOptions
 from phantombase.timeline.table.table import Table, consistent
 from phantombase.timeline.view.view import FileGroup, slice_before
 
-from ..attempt.attempt import open_attempt, single_task
+from ..attempt.attempt import open_attempt
 from ..attempt.compact_instant import Compacted, pending_instants, preflight
 from ..claims.lock_file import claim_all, claim_one
-from ..execution.slice_task import SliceTask, compact_slice
-from ..options import AttemptOptions, ExecuteOptions, Executor, output_from_json, output_to_json
-from ..records.fate import attempt_dead, find_go, read_fate
-from ..records.slice_done import SliceDone, done_slices
+from ..options import AttemptOptions, ExecuteOptions, Executor
+from ..records.fate import find_go
+from ..records.slice_done import done_slices
 from .pending import run_compactions
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SliceResult:
-    """What one task made: a base file of `rows` rows and `bytes_written` bytes; 0 and 0 if there was nothing to do."""
-
-    position: int
-    partition: str
-    file_id: str
-    rows: int
-    bytes_written: int
-    seconds: float
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain data."""
-        return asdict(self)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CompactionTask:
-    """One file slice of a planned compaction, plain data: `bytes` is the size of its files.
-
-    `storage_options` has no secrets: each process finds those in its environment.
-    """
-
-    table: str
-    instant: str
-    attempt: int
-    position: int
-    partition: str
-    file_id: str
-    bytes: int
-    output: OutputOptions
-    storage_options: tuple[tuple[str, str], ...] = ()
-
-    def execute(self, storage_options: Given = None) -> SliceResult:
-        """Compacts the slice and leaves the result in the table; a finished one is not compacted again.
-
-        AttemptDeadError: another compactor took the instant. LedgerError: the ledger does not balance, nothing is
-        left. Other errors of the tree: unreadable inputs.
-        """
-        table = Table.open(self.table, storage_options or dict(self.storage_options))
-        return consistent(lambda: self._execute(table.reload()))
-
-    def _execute(self, table: Table) -> SliceResult:
-        seen = table.still()
-        if (fate := read_fate(seen.storage, self.instant, self.attempt)) is not None:
-            raise attempt_dead(self.instant, self.attempt, fate)
-        task = self._slice_task(seen)
-        done = done_slices(seen.storage, self.instant, self.attempt).get(self.position)
-        if done is not None and done.fingerprint != task.fingerprint:
-            table.storage.delete(task.record_path)  # it would block the record of the inputs as they are now
-            done = None
-        return _result(done or compact_slice(table.storage, task))
-
-    def _slice_task(self, seen: Table) -> SliceTask:
-        """By the view of now: a write that began before the compaction may have completed since it was planned."""
-        plan = seen.compaction_plan(self.instant)
-        view = seen.load_plan_view([plan.only(self.position)])
-        schema = seen.schema(seen.schema_text(view.timeline))
-        return single_task(
-            seen,
-            view,
-            plan,
-            schema,
-            self.output,
-            instant=self.instant,
-            attempt=self.attempt,
-            position=self.position,
-            measure=Measure.of(seen, schema),
-        )
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain data, see `from_json`."""
-        return {**asdict(self), "output": output_to_json(self.output)}
-
-    @staticmethod
-    def from_json(values: Mapping[str, Any]) -> CompactionTask:
-        """Inverse of `to_json`; MalformedError."""
-        try:
-            output = output_from_json(values["output"]) or OutputOptions()
-            given = tuple((str(name), str(value)) for name, value in values["storage_options"])
-            return CompactionTask(**{**values, "output": output, "storage_options": given})
-        except (KeyError, TypeError, ValueError) as error:
-            raise MalformedError("not a task of a planned compaction", found=str(error)) from error
+from .split_task import CompactionTask, check_instant
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,17 +105,21 @@ class PlannedCompaction:
 
     @staticmethod
     def from_json(text: str) -> PlannedCompaction:
-        """Inverse of `to_json`; MalformedError."""
-        try:
-            values = json.loads(text)
-            tasks = tuple(CompactionTask.from_json(task) for task in values["tasks"])
-            return PlannedCompaction(table=str(values["table"]), instant=str(values["instant"]), tasks=tasks)
-        except (KeyError, TypeError, ValueError) as error:
-            raise MalformedError("not a planned compaction", found=str(error)) from error
+        """Inverse of `to_json`; MalformedError: it is no plan, or has tasks of another one."""
+        fields = Fields.parse(text.encode(errors="surrogatepass"), "its JSON", "not a planned compaction")
+        table, instant = fields.text("table"), fields.text("instant")
+        tasks = tuple(CompactionTask.from_json(task.values) for task in fields.records("tasks"))
+        check_instant(fields)
+        for task in tasks:
+            if (task.table, task.instant) != (table, instant):
+                raise fields.malformed(
+                    f"tasks of {table} at {instant}", f"one of {task.table} at {task.instant}, position {task.position}"
+                )
+        return PlannedCompaction(table=table, instant=instant, tasks=tasks)
 
 
 def plan_compaction(
-    path: str,
+    path: str | os.PathLike[str],
     instant: str | None = None,
     *,
     output: OutputOptions | None = None,
@@ -213,7 +132,7 @@ def plan_compaction(
     `instant` is not pending. ClaimedError: another compactor is at work on it. Other errors: as of `compact`, before
     anything is changed.
     """
-    options, given = attempt or AttemptOptions(), StorageOptions.of(storage_options)
+    path, options, given = os.fspath(path), attempt or AttemptOptions(), StorageOptions.of(storage_options)
     table = Table.open(path, given)
     seen = table.still()
     pending = pending_instants(seen, instant)
@@ -251,14 +170,3 @@ def plan_compaction(
 def _bytes(group: FileGroup | None, instant: str) -> int:
     slice_ = None if group is None else slice_before(group, instant)
     return 0 if slice_ is None else slice_.base_bytes + slice_.log_bytes
-
-
-def _result(done: SliceDone) -> SliceResult:
-    return SliceResult(
-        position=done.position,
-        partition=done.partition,
-        file_id=done.file_id,
-        rows=done.ledger.rows_out,
-        bytes_written=done.size,
-        seconds=done.seconds,
-    )

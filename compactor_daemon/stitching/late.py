@@ -154,7 +154,7 @@ def _built_upon(table: Table, now: Timeline, before: Timeline, done: Instant, pl
     planned = {*table.facts.pending_plans(now), *busy_file_groups(table, now).groups}
     if not planned.isdisjoint(made):
         yield "a pending plan names its files"
-    for partition in {partition for partition, _ in made}:
+    for partition in sorted({partition for partition, _ in made}):
         for entry in table.storage.list(partition):
             name = parse_data_file(entry.name)
             if (

@@ -41,7 +41,7 @@ def test_commands_that_look(version: int, tmp_path: Path) -> None:
     path = tmp_path / "trips"
     before = archived_table(path, version)
     shown = CliRunner().invoke(timeline_app, ["show", str(path), "--archived", "--json"])
-    assert {(row["requested_time"], row["action"]) for row in json.loads(shown.stdout)["instants"]} == before
+    assert {(row["instant"], row["action"]) for row in json.loads(shown.stdout)["instants"]} == before
     for command in ("validate", "audit") if version == 6 else ("audit",):
         done = CliRunner().invoke(timeline_app, [command, str(path), "--json"])
         assert done.exit_code == 0, done.output

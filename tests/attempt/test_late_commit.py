@@ -12,9 +12,11 @@ import pytest
 
 from phantombase.compactor_daemon.attempt.publish import publish
 from phantombase.compactor_daemon.attempt.retire import finish_completed, littered_instants
+from phantombase.compactor_daemon.cleaning.clean import clean_table
 from phantombase.compactor_daemon.decisions.completed import completed_compaction
 from phantombase.compactor_daemon.decisions.take_back import take_back
 from phantombase.compactor_daemon.records.fate import Go, is_revoked, revoke_decision
+from phantombase.timeline.cleaning.options import CleanOptions
 from phantombase.timeline.errors import ConflictError, StorageError
 from phantombase.timeline.format.commit_metadata import CommitMetadata, decode, encode
 from phantombase.timeline.format.instant import Instant, State, later
@@ -23,11 +25,21 @@ from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table
 from phantombase.writer_hooks.commit.transaction import transaction
+from phantombase.writer_hooks.options import WriteOptions
 from tests.attempt.test_broken_rules import schedule, upsert
-from tests.attempt.test_standing import BEFORE, FIRST, LOCK, VERSIONS, planned, restore_first_commit, timeline_files
+from tests.attempt.test_standing import (
+    BEFORE,
+    FIRST,
+    LOCK,
+    VERSIONS,
+    planned,
+    remove_all_but_first_commit,
+    restore_first_commit,
+    timeline_files,
+)
 from tests.support.compaction_steps import base_files, check_no_strays, decided, is_held, open_table, run_all
 from tests.support.failing_storage import Call, HookedStorage, ProcessDied
-from tests.support.written_tables import read_rows
+from tests.support.written_tables import read_rows, written_table
 from tests.writing.test_writer import rows
 
 OTHER_LOCK = ProcessLock("late")
@@ -313,3 +325,42 @@ def test_a_commit_whose_inputs_were_cleaned_stays(version: int, cleaned: str, tm
 
     publish(asleep(path, at_put(go), nothing, meanwhile), go, LOCK)
     assert read_rows(path) == BEFORE
+
+
+@pytest.fixture(params=[6, 9], ids=["v6", "v9"])
+def two_groups(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, Go]:
+    """A table of two file groups, and the decision of a plan of both."""
+    path = tmp_path / "t"
+    written_table(path, request.param, rows((0, 1, 1.0), (1, 1, 1.0)), WriteOptions(buckets=1, slots=1))
+    upsert(LocalStorage(str(path)), rows((0, 2, 2.0), (1, 2, 2.0)))
+    instant = schedule(path).instant
+    assert instant is not None
+    return path, decided(open_table(path), instant)
+
+
+def test_a_late_commit_whose_files_are_gone_is_taken_away(two_groups: tuple[Path, Go]) -> None:
+    """Also where one of its file groups was compacted since: readers would miss the file of the other one."""
+    path, go = two_groups
+
+    def meanwhile() -> None:
+        remove_all_but_first_commit(path)
+        finish_completed(open_table(path), OTHER_LOCK)
+        upsert(LocalStorage(str(path)), rows((0, 3, 3.0)))
+        assert schedule(path).instant is not None
+        run_all(open_table(path))
+
+    with pytest.raises(ConflictError, match="its plan is gone"):
+        publish(asleep(path, at_put(go), meanwhile, nothing), go, LOCK)
+    assert read_rows(path) == {"k0000": (3, 3.0), "k0001": (1, 1.0)}
+
+
+def test_a_late_commit_stays_where_a_cleaner_has_seen_it(two_groups: tuple[Path, Go]) -> None:
+    """The process sleeps again between its put and its look back: without the commit nothing is left."""
+    path, go = two_groups
+
+    def clean() -> None:
+        upsert(LocalStorage(str(path)), rows((2, 3, 3.0)))
+        assert clean_table(open_table(path), CleanOptions(retain=1, floor_s=0), OTHER_LOCK).files
+
+    publish(asleep(path, at_put(go), lambda: remove_all_but_first_commit(path), clean), go, LOCK)
+    assert read_rows(path) == {"k0000": (2, 2.0), "k0001": (2, 2.0), "k0002": (3, 3.0)}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import random
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from phantombase.compactor_daemon.attempt.compact_instant import pending_instant
 from phantombase.compactor_daemon.cli.main import app
 from phantombase.compactor_daemon.execution import slice_task
 from phantombase.compactor_daemon.records.slice_done import SliceDone
-from phantombase.timeline.errors import AttemptDeadError, ConflictError, MalformedError, UsageError
+from phantombase.timeline.errors import AttemptDeadError, ConflictError, MalformedError, PhantombaseError, UsageError
 from phantombase.timeline.instants.attempt_names import attempt_folder
 from phantombase.timeline.read.table_read import read_table
 from phantombase.timeline.storage.local import LocalStorage
@@ -174,6 +175,87 @@ def test_what_is_no_plan(tmp_path: Path) -> None:
     ):
         with pytest.raises(MalformedError):
             PlannedCompaction.from_json(text)
+
+
+def test_a_path_of_the_table_is_a_path_too(tmp_path: Path) -> None:
+    path = unzip_golden("v9_pending", tmp_path)
+    work = plan_compaction(path)
+    assert work is not None
+    assert PlannedCompaction.from_json(work.to_json()) == work
+    assert work.tasks[0].table == str(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "error"),
+    [
+        ("position", -1, MalformedError),
+        ("position", True, MalformedError),
+        ("position", "0", MalformedError),
+        ("attempt", 0, MalformedError),
+        ("bytes", -1, MalformedError),
+        ("instant", "../20300101000000000", MalformedError),
+        ("instant", "²", MalformedError),
+        ("output", {"codec": "none of these"}, MalformedError),
+        ("storage_options", [["a"]], MalformedError),
+        ("table", None, MalformedError),
+        ("position", 7, ConflictError),
+        ("attempt", 9, ConflictError),
+        ("file_id", "another", ConflictError),
+        ("partition", "elsewhere", ConflictError),
+        ("instant", "20300101000000000", PhantombaseError),
+        ("table", "another", PhantombaseError),
+    ],
+)
+def test_a_task_of_another_plan_does_nothing(
+    name: str, value: object, error: type[PhantombaseError], tmp_path: Path
+) -> None:
+    path = unzip_golden("v9_pending", tmp_path)
+    values = planned(path).tasks[0].to_json()
+    before = {p: p.stat().st_mtime_ns for p in path.rglob("*")}
+    with pytest.raises(error):
+        CompactionTask.from_json({**values, name: value}).execute()
+    assert {p: p.stat().st_mtime_ns for p in path.rglob("*")} == before
+
+
+def test_one_task_is_not_another(tmp_path: Path) -> None:
+    """Its file group tells them apart, also where both positions are of the plan."""
+    path = unzip_golden("v9_pending", tmp_path)
+    one, other = planned(path).tasks
+    with pytest.raises(ConflictError, match=f"position 1 file group .*{other.file_id}; found .*{one.file_id}"):
+        CompactionTask.from_json({**one.to_json(), "position": 1}).execute()
+
+
+def test_a_plan_has_tasks_of_its_own_only(tmp_path: Path) -> None:
+    path = unzip_golden("v9_pending", tmp_path)
+    values = json.loads(planned(path).to_json())
+    for name, value in (("table", "elsewhere"), ("instant", "20300101000000000")):
+        with pytest.raises(MalformedError, match=r"expected tasks of"):
+            PlannedCompaction.from_json(json.dumps({**values, name: value}))
+
+
+@pytest.mark.parametrize("seed", [0, *map(deep, range(1, 20))])
+def test_mutated_plans(seed: int, tmp_path: Path) -> None:
+    """Each is a plan, or an error of the tree; a task that is none of the table's leaves nothing in it."""
+    path = unzip_golden("v9_pending", tmp_path)
+    chance, work = random.Random(seed), planned(path)
+    text, before = work.to_json(), {p: p.stat().st_mtime_ns for p in path.rglob("*")}
+    odd = [None, True, -1, 0, 1, 2, 1 << 70, 1.5, "", "x", "..", "\x00", "²", [], {}, [["a", "b"]], {"codec": 3}]
+    own = {(t.attempt, t.position, t.partition, t.file_id) for t in work.tasks}
+    for _ in range(300):
+        values = json.loads(text)
+        holder = chance.choice([values, *values["tasks"], values["tasks"][0]["output"]])
+        holder[chance.choice(list(holder))] = chance.choice(odd)
+        changed = json.dumps(values)
+        cut = chance.randrange(len(changed)) if chance.random() < 0.2 else len(changed)
+        try:
+            tasks = PlannedCompaction.from_json(changed[:cut]).tasks
+        except MalformedError:
+            continue
+        for task in tasks:
+            if (task.attempt, task.position, task.partition, task.file_id) not in own:
+                with pytest.raises(PhantombaseError):
+                    task.execute()
+    assert {p: p.stat().st_mtime_ns for p in path.rglob("*")} == before
 
 
 def test_secrets_do_not_travel(tmp_path: Path) -> None:

@@ -54,7 +54,7 @@ def timeline_files(path: Path) -> list[Path]:
     return sorted(p for p in folder.iterdir() if p.is_file() and p.name[:17].isdigit())
 
 
-def restore_first_commit(path: Path) -> None:
+def remove_all_but_first_commit(path: Path) -> None:
     """What Hudi's restore leaves: later instants, the plan too, and their files are gone; base files that no commit
     names stay (seen: 0.15.0, 1.2.0)."""
     first = timeline_files(path)[0].name[:17]
@@ -63,6 +63,11 @@ def restore_first_commit(path: Path) -> None:
             file.unlink()
     for log in path.glob("*/.*.log.*"):
         log.unlink()
+
+
+def restore_first_commit(path: Path) -> None:
+    """The same on the table of `planned`."""
+    remove_all_but_first_commit(path)
     assert read_rows(path) == FIRST
 
 

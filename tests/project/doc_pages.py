@@ -24,8 +24,7 @@ from typing import Any
 
 from typer.testing import CliRunner
 
-from phantombase.compactor_daemon.cli.main import app as compactor
-from phantombase.timeline.cli.main import app as timeline
+from tests.project.every_command import APPS
 from tests.support.golden_tables import unzip_golden
 from tests.support.places import ROOT
 from tests.support.zookeeper_server import zookeeper_server
@@ -42,8 +41,7 @@ _TABLES = {"orders": "v9_plain", "rides": "v6_pending"}
 _SAME = {"bash deploy/demo.sh": "compactor-daemon demo"}
 """What the script runs once everything is set up."""
 
-_APPS = {"timeline": timeline, "compactor-daemon": compactor}
-_COLUMNS = "128"
+COLUMNS = "128"
 
 
 @dataclass
@@ -67,8 +65,7 @@ class Story:
         if skipped or kind not in _RUN:
             return found[0]
         if kind == "python":
-            with redirect_stdout(io.StringIO()):
-                exec(code.replace("/data/", f"{self.folder}/"), self.scope)
+            self.python(code.replace("/data/", f"{self.folder}/"))
             return found[0]
         printed = [(line, self._command(line)) for line in _commands(kind, code)]
         if kind == "sh":
@@ -83,11 +80,21 @@ class Story:
         words = [word.replace(SHOWN_ZOOKEEPER, self.zookeeper or "") for word in words]
         if words[0] == "run" and "--once" not in words:
             words.append("--once")
-        done = CliRunner().invoke(_APPS[name], words, env={"COLUMNS": _COLUMNS})
-        assert done.exit_code == 0, f"{line}: {done.output} {done.exception!r}"
-        self.instants += re.findall(r"\b\d{17}\b", done.stdout)
-        printed = done.stdout.replace(str(self.folder), "/data")
+        printed = self.call(name, words)
+        self.instants += re.findall(r"\b\d{17}\b", printed)
+        printed = printed.replace(str(self.folder), "/data")
         return "".join(f"{line.rstrip()}\n" for line in printed.splitlines())
+
+    def python(self, code: str) -> None:
+        """Runs a block, in this process."""
+        with redirect_stdout(io.StringIO()):
+            exec(code, self.scope)
+
+    def call(self, name: str, words: list[str]) -> str:
+        """What a command prints, run in this process. AssertionError: it failed."""
+        done = CliRunner().invoke(APPS[name], words, env={"COLUMNS": COLUMNS})
+        assert done.exit_code == 0, f"{name} {words}: {done.output} {done.exception!r}"
+        return done.stdout
 
 
 def _commands(kind: str, code: str) -> Iterator[str]:

@@ -1,6 +1,6 @@
-"""`docs/reference/options.md`, made of the option dataclasses and of what the commands take.
+"""`docs/reference/options.md`, made of the option dataclasses and of what the commands take; and the pages of `--help`.
 
-`python -m tests.project.option_reference` writes it; `tests/project/test_docs.py` compares.
+`python -m tests.project.option_reference` writes them; `tests/project/test_docs.py` and `test_help.py` compare.
 """
 
 from __future__ import annotations
@@ -13,13 +13,11 @@ from typing import Any, get_args, get_type_hints
 
 import typer
 
-from phantombase.compactor_daemon.cli.main import app as compactor
 from phantombase.compactor_daemon.daemon.dispatch import Rules
 from phantombase.compactor_daemon.hudi_conf import _KNOWN, SCHEDULE_CONF
 from phantombase.compactor_daemon.options import AttemptOptions, ExecuteOptions
 from phantombase.compactor_daemon.state.failures import RetryOptions
 from phantombase.timeline.archiving.options import ArchiveOptions
-from phantombase.timeline.cli.main import app as timeline
 from phantombase.timeline.clock.options import ClockOptions
 from phantombase.timeline.parquet.output_options import OutputOptions
 from phantombase.timeline.planning.limits import BoundOptions
@@ -27,11 +25,15 @@ from phantombase.timeline.planning.strategies import StrategyOptions
 from phantombase.timeline.planning.triggers import TriggerOptions
 from phantombase.timeline.planning.universal import PickOptions
 from phantombase.timeline.planning.urgency import UrgencyOptions
+from phantombase.timeline.terminal.command_line import pages_of
+from phantombase.timeline.terminal.help_page import written
 from phantombase.writer_hooks.options import BackPressure, CompactionOptions, WriteOptions
+from tests.project.every_command import APPS
 from tests.support.places import ROOT
 
 PAGE = ROOT / "docs/reference/options.md"
-APPS = {"timeline": timeline, "compactor-daemon": compactor}
+HELP = {name: ROOT / name.replace("-", "_") / "cli/help.json" for name in APPS}
+"""What `--help` of the commands shows without loading them."""
 
 _PARTS: Mapping[str, tuple[type, ...]] = {
     "When a compaction is due": (TriggerOptions, UrgencyOptions),
@@ -202,8 +204,10 @@ def _command(command: Any) -> Iterator[str]:
 
 
 def main() -> None:
-    """Writes the page."""
+    """Writes the page, and the help of each program."""
     PAGE.write_text(reference())
+    for name, path in HELP.items():
+        path.write_text(written(pages_of(APPS[name])))
 
 
 if __name__ == "__main__":

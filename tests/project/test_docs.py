@@ -13,7 +13,8 @@ from phantombase.timeline import errors
 from phantombase.timeline.storage.access.hadoop_options import hadoop_names
 from phantombase.timeline.storage.access.storage_options import CONNECTION, SETTINGS
 from tests.project.doc_pages import ALL_PAGES, PAGES, SHOWN_ZOOKEEPER, Story, comparable
-from tests.project.option_reference import APPS, PAGE, reference
+from tests.project.every_command import APPS
+from tests.project.option_reference import PAGE, reference
 from tests.project.rooms import ours
 from tests.support.places import ROOT
 from tests.support.zookeeper_server import ZooKeeper

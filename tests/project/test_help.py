@@ -2,37 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import typer
 from typer.testing import CliRunner
 
-from phantombase.compactor_daemon.cli.main import app as compactor
-from phantombase.timeline.cli.main import app as timeline
+from phantombase.timeline.terminal.command_line import pages_of
+from phantombase.timeline.terminal.help_page import written
+from tests.project.every_command import APPS, every_page
+from tests.project.option_reference import HELP
 
-_APPS = {"timeline": timeline, "compactor-daemon": compactor}
-
-
-def _commands() -> Iterator[tuple[str, tuple[str, ...], Any]]:
-    for name, app in _APPS.items():
-        yield from _within(name, (), typer.main.get_command(app))
+_ALL = every_page()
 
 
-def _within(app: str, path: tuple[str, ...], command: Any) -> Iterator[tuple[str, tuple[str, ...], Any]]:
-    yield app, path, command
-    for name, inner in dict(getattr(command, "commands", {})).items():
-        yield from _within(app, (*path, name), inner)
-
-
-_ALL = list(_commands())
+@pytest.mark.parametrize("app", APPS)
+def test_the_kept_pages_are_those_of_the_commands(app: str) -> None:
+    """`python -m tests.project.option_reference` has been run since an option or a text changed."""
+    assert HELP[app].read_text() == written(pages_of(APPS[app]))
 
 
 @pytest.mark.parametrize(("app", "path", "command"), _ALL, ids=[" ".join((a, *p)) for a, p, _ in _ALL])
 def test_nothing_is_cut(app: str, path: tuple[str, ...], command: Any) -> None:
     """Each option with its placeholder and default stands whole in one line."""
-    shown = CliRunner().invoke(_APPS[app], [*path, "--help"], env={"COLUMNS": "80"})
+    shown = CliRunner().invoke(APPS[app], [*path, "--help"], env={"COLUMNS": "80"})
     assert shown.exit_code == 0, shown.output
     text = shown.stdout
     assert "…" not in text

@@ -13,6 +13,7 @@ import pytest
 
 from tests.support.golden_tables import unzip_golden
 from tests.support.places import ROOT
+from tests.support.traces import traces
 
 _DROPS = os.geteuid() == 0 and shutil.which("setpriv") is not None
 _AS_A_USER = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"] if _DROPS else []
@@ -36,11 +37,6 @@ def fails(*args: str | Path, code: int = 1, **environment: str) -> str:
     assert (done.returncode, done.stdout, len(lines)) == (code, "", 1), done.stderr
     assert lines[0].startswith("error: ")
     return lines[0]
-
-
-def traces(folder: Path) -> dict[Path, int]:
-    """All files with their times."""
-    return {p: p.stat().st_mtime_ns for p in folder.rglob("*")}
 
 
 @pytest.fixture(scope="module")
@@ -151,3 +147,33 @@ def test_no_permission(args: tuple[str, ...], tmp_path: Path) -> None:
         for folder in folders:
             folder.chmod(0o755)
     assert traces(path) == before
+
+
+_ON_A_FULL_DISK = """
+set -e
+mkdir disk && mount -t tmpfs -o size=8m none disk && cp -a table disk/table
+dd if=/dev/zero of=disk/fill bs=4k 2>dd.log || true
+truncate -s -128k disk/fill
+cd disk/table && find . -type f -not -path './.hoodie/.phantombase/*' | sort > ../../before
+cd ../..
+set +e
+"$@" compact disk/table --executor local; echo $? > first
+cd disk/table && find . -type f -not -path './.hoodie/.phantombase/*' | sort > ../../after
+cd ../.. && rm disk/fill
+"$@" compact disk/table --executor local; echo $? > second
+"""
+
+
+def test_a_full_disk(table: Path, tmp_path: Path) -> None:
+    """The table stays as it is, and the same command goes on when there is room again."""
+    shutil.copytree(table, tmp_path / "table")
+    command = [str(Path(sys.executable).with_name("compactor-daemon"))]
+    script = ["unshare", "--mount", "bash", "-c", _ON_A_FULL_DISK, "bash", *command]
+    done = subprocess.run(script, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+    if not (tmp_path / "first").exists():
+        pytest.skip(f"no file system can be mounted here: {done.stderr.splitlines()[-1:]}")
+    errors = [line for line in done.stderr.splitlines() if line.startswith("error:")]
+    assert len(errors) == 1, done.stderr
+    assert "No space left on device" in errors[0]
+    assert (tmp_path / "before").read_text() == (tmp_path / "after").read_text()
+    assert [(tmp_path / name).read_text() for name in ("first", "second")] == ["1\n", "0\n"]

@@ -91,17 +91,30 @@ def test_commands_start_without_pandas() -> None:
     assert subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=False).returncode == 0
 
 
+def test_showing_a_table_starts_without_what_it_does_not_need() -> None:
+    """It takes half a second (`bench.startup`); each of these would add to that."""
+    script = "import sys, phantombase.timeline.cli.show; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=True, capture_output=True, text=True)
+    assert not {"structlog", "pyarrow.compute", "pyarrow.parquet", "polars", "kazoo"} & set(done.stdout.split())
+
+
+@pytest.mark.parametrize("words", [(), ("compact",), ("show",), ("savepoint", "create")], ids=" ".join)
 @pytest.mark.parametrize("main", ["compactor_daemon", "timeline"])
-def test_help_imports_no_command(main: str) -> None:
+def test_help_imports_no_command(main: str, words: tuple[str, ...]) -> None:
     """It takes a tenth of a second of processor time; pyarrow alone would take two."""
+    if words and words[0] not in (timeline if main == "timeline" else compactor).COMMANDS:
+        pytest.skip("a command of the other program")
     script = (
         f"import sys; from phantombase.{main}.cli.main import main\n"
-        "sys.argv[1:] = ['--help']\n"
+        f"sys.argv[1:] = [*{words!r}, '--help']\n"
         "try: main()\n"
         "finally: assert not {'pyarrow', 'numpy', 'structlog', 'kazoo'} & set(sys.modules)\n"
     )
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+    assert f"{main.replace('_', '-')} {' '.join(words)}".strip() in done.stdout
+    if words:
+        return
     assert "Commands" not in done.stdout  # each is below a title
     names = (timeline if main == "timeline" else compactor).COMMANDS
     assert all(f" {name} " in done.stdout for name in names)

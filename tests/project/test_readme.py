@@ -46,7 +46,7 @@ def test_the_shown_commands_run(tmp_path: Path) -> None:
 def test_the_shown_fleet_runs_until_it_is_stopped(tmp_path: Path, zookeeper: ZooKeeper) -> None:
     """The daemon as shown, but for tables, ZooKeeper's hosts, and Spark."""
     orders, rides = (unzip_golden(name, tmp_path / name) for name in ("v9_pending", "v6_pending"))
-    (daemon,) = [c for c in commands(FLEET) if c.startswith("compactor-daemon run")]
+    (daemon,) = [c for c in commands(FLEET) if c.startswith("compactor-daemon run /data/orders ")]
     hosts = re.sub(r"zk1:2181[,a-z0-9:]*", zookeeper.hosts, daemon)
     command, *rest = shlex.split(hosts.replace("/data/orders", str(orders)).replace("/data/rides", str(rides)))
     process = subprocess.Popen([str(Path(sys.executable).with_name(command)), *rest, "--executor", "local"])

@@ -96,6 +96,8 @@ def test_the_command_lists_and_releases(tmp_path: Path) -> None:
     assert (found["name"], found["holds"], found["live"]) == ("copy", "earliest", True)
     assert 7100 < found["expires_in_s"] <= 7200
     assert "copy" in run.invoke(app, ["pins", str(path)]).stdout
+    tried = json.loads(run.invoke(app, ["pins", str(path), "--release", "copy", "--dry-run", "--json"]).stdout)
+    assert (tried["released"], len(tried["pins"])) == (1, 1)
     released = json.loads(run.invoke(app, ["pins", str(path), "--release", "copy", "--json"]).stdout)
     assert (released["released"], released["pins"]) == (1, [])
     assert "No pins" in run.invoke(app, ["pins", str(path)]).stdout

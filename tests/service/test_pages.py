@@ -155,7 +155,7 @@ def row(**more: Any) -> dict[str, Any]:
 
 
 def pending(**more: Any) -> dict[str, Any]:
-    return {"requested_time": "1", "action": "compaction", "problem": None, "heartbeat": "none", **more}
+    return {"instant": "1", "action": "compaction", "problem": None, "heartbeat": "none", **more}
 
 
 HALF_WAY = {"action": "restore", "instant": "2", "todo": "compactor-daemon restore TABLE"}

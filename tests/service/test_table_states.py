@@ -22,7 +22,7 @@ from tests.support.service_client import ServiceClient
 
 
 def pending(action: str = "compaction", **more: Any) -> dict[str, Any]:
-    row = {"requested_time": "20261121090001000", "action": action, "state": "requested", "age_s": 50.0}
+    row = {"instant": "20261121090001000", "action": action, "state": "requested", "age_s": 50.0}
     return {**row, "heartbeat": "none", "heartbeat_age_s": None, "problem": None, **more}
 
 
@@ -114,10 +114,10 @@ def test_pages_need_no_script_and_let_nothing_else_in(tmp_path: Path) -> None:
 def test_bars_of_instants() -> None:
     def row(second: int, done: int | None, state: str = "completed") -> dict[str, Any]:
         end = None if done is None else f"202611210900{done:02d}000"
-        return {"requested_time": f"202611210900{second:02d}000", "action": "commit", "state": state,
+        return {"instant": f"202611210900{second:02d}000", "action": "commit", "state": state,
                 "completion_time": end}  # fmt: skip
 
-    rows = [row(0, 5), row(10, None), row(20, None, "inflight"), {**row(1, None), "requested_time": "00000000000001"}]
+    rows = [row(0, 5), row(10, None), row(20, None, "inflight"), {**row(1, None), "instant": "00000000000001"}]
     found = bars(rows, datetime(2026, 11, 21, 9, 0, 50))
     assert [(b.x, b.width, b.open, b.took_s) for b in found] == [
         (800, 200, True, 30.0),  # to the right edge

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from phantombase.timeline.errors import UnsupportedError, UsageError
+from phantombase.timeline.errors import PhantombaseError, UnsupportedError, UsageError
 from phantombase.timeline.metadata_table.record_index import GLOBAL_KEYS_MARK
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.writer_hooks.engine.row_blobs import Piece, pack
@@ -127,6 +127,26 @@ def test_few_rows_of_a_bucket_index_become_files_in_this_process(
     monkeypatch.setattr("phantombase.writer_hooks.index.global_keys.keys_are_global", lambda table: True)
     trips(batch, 9, 2).upsert(str(tmp_path / "few"))
     assert {"MisplacedStep", "BucketStep"} <= set(regrouped)
+
+
+@pytest.mark.spark
+def test_jobs_are_described_in_sparks_pages(spark: Any, tmp_path: Path) -> None:
+    """By operation and table. The user's own description is there again afterwards, also after an error."""
+    context, path = spark.sparkContext, str(tmp_path / "trips")
+    frame = spark.createDataFrame(rows(*((n, 1, 1.0) for n in range(100))))
+    context.setJobDescription("mine")
+    try:
+        trips(frame, 9).upsert(path)
+        with pytest.raises(PhantombaseError):
+            trips(frame.withColumnRenamed("id", "other"), 9).delete(path)
+        assert context.getLocalProperty("spark.job.description") == "mine"
+    finally:
+        context.setJobDescription(None)
+    context._jsc.sc().listenerBus().waitUntilEmpty()
+    jobs = context._jsc.sc().statusStore().jobsList(None)
+    shown = [jobs.apply(n).description() for n in range(jobs.size())]
+    assert f"phantombase upsert {path}" in [one.get() for one in shown if one.isDefined()]
+    assert all(path in one.get() for one in shown if one.isDefined() and str(tmp_path) in one.get())
 
 
 @pytest.mark.spark

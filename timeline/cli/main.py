@@ -7,6 +7,7 @@ This module imports nothing of them: a command is loaded when it is called. A te
 from __future__ import annotations
 
 from functools import partial
+from pathlib import Path
 
 from ..terminal.boundary import run
 from ..terminal.command_line import lazy_app, lazy_command
@@ -17,7 +18,7 @@ COMMANDS = {
     "show": _of("show", "show", "Look and read", "What happened to a table, and what has been pending since when."),
     "slices": _of("show", "slices", "Look and read", "The table's file slices: base file, log files, and the pending plan that contains them."),
     "plan": _of("show", "plan", "Look and read", "What a compaction will merge, and how many executors are useful."),
-    "read": _of("show", "read", "Look and read", "Read a table: rows to the terminal, or all of them into one file."),
+    "read": _of("read", "read", "Look and read", "Read a table: rows to the terminal, or all of them into one file."),
     "audit": _of("check", "audit", "Check and repair", "Verify completed compactions again from the files that still exist. Exit code 1 when something is wrong."),
     "validate": _of("check", "validate", "Check and repair", "Compare the metadata table, and the times of version 6, with what is on storage. Exit code 1 when they differ."),
     "repair-times": _of("check", "repair_times", "Check and repair", "Set the modification times of timeline files back to the times in their names."),
@@ -27,6 +28,7 @@ COMMANDS = {
 
 app = lazy_app(
     COMMANDS,
+    Path(__file__).with_name("help.json"),
     name="timeline",
     help="""Show an Apache Hudi MERGE_ON_READ table and read it. Nothing but `repair-times` changes it;
 `read --pin` and `pins --release` change what readers hold.

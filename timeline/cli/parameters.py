@@ -9,7 +9,6 @@ from typing import Annotated
 import typer
 
 from ..clock.options import ClockOptions
-from ..metadata_table.listing import MetadataListing
 from ..option import help_of
 from ..storage.access.storage_options import Given
 from ..table.table import Table
@@ -26,10 +25,16 @@ class ListedBy(Enum):
     def open(self, path: str, timezone: str = CLOCK.timezone, storage_options: Given = None) -> Table:
         """The table, listed that way, with its instants in that zone."""
         table = Table.open(path, storage_options, reading=True).with_clock(ClockOptions(timezone=timezone))
-        return table if self is ListedBy.STORAGE else replace(table, listing=MetadataListing())
+        if self is ListedBy.STORAGE:
+            return table
+        from ..metadata_table.listing import MetadataListing  # late: a start is shorter without
+
+        return replace(table, listing=MetadataListing())
 
 
-TablePath = Annotated[str, typer.Argument(metavar="TABLE", help="Base path: the folder that holds .hoodie.")]
+TablePath = Annotated[
+    str, typer.Argument(metavar="TABLE", help="base path of the table: the folder that holds .hoodie")
+]
 StorageOption = Annotated[
     list[str] | None,
     typer.Option(

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from ..errors import UsageError
 from ..pins.pin import all_pins
 from ..pins.pin import release as release_pins
 from ..storage.access.storage_options import parse_pairs
@@ -22,6 +23,9 @@ def pins(
     release: Annotated[
         str | None, typer.Option("--release", metavar="NAME", help="Remove the pins of this name: its reader is gone.")
     ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="With --release: change nothing, only count them.")
+    ] = False,
     storage_option: StorageOption = None,
     json: Json = False,
 ) -> None:
@@ -35,12 +39,14 @@ def pins(
       timeline pins /data/trips
       timeline pins /data/trips --release nightly-copy
     """
+    if dry_run and release is None:
+        raise UsageError("nothing to try: pins are only shown", found="--dry-run", todo="Give --release, too.")
     table = Table.open(path, parse_pairs(storage_option))
-    released = None if release is None else release_pins(table.storage, release)
-    emit(_report(table, released), json, render.pins)
+    released = None if release is None else release_pins(table.storage, release, dry_run=dry_run)
+    emit(_report(table, released, dry_run), json, render.pins)
 
 
-def _report(table: Table, released: int | None) -> Row:
+def _report(table: Table, released: int | None, dry_run: bool) -> Row:
     found = all_pins(table.storage)
     now_ms = storage_ms(table.storage) if found else 0
     rows = [
@@ -53,4 +59,4 @@ def _report(table: Table, released: int | None) -> Row:
         }
         for pin in found
     ]
-    return {"path": table.storage.base_path, "released": released, "pins": rows}
+    return {"table": table.storage.base_path, "dry_run": dry_run, "released": released, "pins": rows}

@@ -44,7 +44,7 @@ def show(data: Row) -> Iterator[RenderableType]:
         yield Text("Nothing is pending.")
     for row in data["pending"]:
         if row["problem"]:
-            yield Text.assemble(("problem:", "bold red"), f" {row['requested_time']}: {row['problem']}")
+            yield Text.assemble(("problem:", "bold red"), f" {row['instant']}: {row['problem']}")
 
 
 def _header(facts: Row) -> RenderableType:
@@ -91,7 +91,7 @@ def _completed(row: Mapping[str, Any]) -> str | Text | None:
     if row["completion_time"] is None:
         return Text("not recorded", "dim")
     text = _readable(row["completion_time"])
-    same_day = text.startswith(_readable(row["requested_time"])[:10]) and " " in text
+    same_day = text.startswith(_readable(row["instant"])[:10]) and " " in text
     return text.partition(" ")[2] if same_day else text
 
 
@@ -119,14 +119,14 @@ def _heartbeat(row: Mapping[str, Any]) -> Text:
 
 
 _INSTANT_COLUMNS = (
-    Column(title="instant", cell=_plain("requested_time")),
-    Column(title="requested", cell=lambda row: _readable(row["requested_time"])),
+    Column(title="instant", cell=_plain("instant")),
+    Column(title="requested", cell=lambda row: _readable(row["instant"])),
     Column(title="action", cell=_plain("action")),
     Column(title="state", cell=_state),
     Column(title="completed", cell=_completed),
 )
 _PENDING_COLUMNS = (
-    Column(title="instant", cell=_plain("requested_time")),
+    Column(title="instant", cell=_plain("instant")),
     Column(title="pending", cell=lambda row: f"{row['action']} {row['state']}"),
     Column(title="for", cell=_pending_for),
     Column(title="plan", cell=_plan),
@@ -257,7 +257,8 @@ _AUDIT_COLUMNS = (
 def pins(data: Row) -> Iterator[RenderableType]:
     """One line for each pin."""
     if data["released"] is not None:
-        yield Text(f"{plural(data['released'], 'pin')} released.")
+        verb = "would be released" if data["dry_run"] else "released"
+        yield Text(f"{plural(data['released'], 'pin')} {verb}.")
     if data["pins"]:
         yield RowsTable(title=plural(len(data["pins"]), "pin"), columns=_PIN_COLUMNS, rows=data["pins"])
     else:

@@ -7,15 +7,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
-from ..audit.audit import InstantAudit
 from ..errors import MissingFileError
 from ..format.compaction_plan import CompactionOperation, CompactionPlan, _path, planned_paths
 from ..format.instant import Instant
-from ..metadata_table.validate import Validation
-from ..recovery.modification_times import Mistimed, Retimed
 from ..terminal.plain import Row
 from ..view.view import FileGroup, FileSlice, TableView, slice_before
+
+if TYPE_CHECKING:  # what `show` does not need to start
+    from ..audit.audit import InstantAudit
+    from ..metadata_table.validate import Validation
+    from ..recovery.modification_times import Mistimed, Retimed
 
 # --- slices ------------------------------------------------------------------------------------------------------
 

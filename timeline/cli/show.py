@@ -1,5 +1,4 @@
-"""The commands that show a table and read it. They change nothing except pins, which a read takes if it is asked to
-(`--pin`).
+"""The commands that show a table. They change nothing.
 
 Each command computes plain data (`timeline.cli.report`), then renders it (`timeline.cli.render`). If a writer moves a
 file between two calls, the command reads everything again, table settings included.
@@ -7,8 +6,6 @@ file between two calls, the command reads everything again, table settings inclu
 
 from __future__ import annotations
 
-from functools import partial
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -17,19 +14,13 @@ from ..errors import MissingFileError, UsageError
 from ..format.compaction_plan import planned_paths
 from ..format.instant import MERGES
 from ..instants.timeline import Timeline
-from ..option import help_of
-from ..parquet.output_options import parse_bytes
-from ..pins.pin import PIN_FOR, PinOptions
-from ..read.table_read import Fallback, Query, ReadOptions
 from ..report.overview import overview
 from ..storage.access.storage_options import parse_pairs
 from ..table.table import Table, consistent
-from ..terminal.console import configure_logging, emit
-from ..terminal.local_path import local_path
+from ..terminal.console import emit
 from ..terminal.plain import Row
 from . import render
 from .parameters import CLOCK, Json, ListedBy, Listing, Partition, StorageOption, TablePath, Timezone
-from .read_to import SHOWN_ROWS, read_to
 from .report import plan_report, slices_report
 
 
@@ -130,112 +121,4 @@ def _no_compaction(timeline: Timeline, time: str, found: str) -> UsageError:
     pending = ", ".join(i.requested_time for i in timeline.pending_merges)
     return UsageError(
         "not a compaction", instant=time, expected=f"one of the pending: {pending}" if pending else None, found=found
-    )
-
-
-def read(
-    path: TablePath,
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output",
-            metavar="FILE",
-            parser=local_path,
-            help="Write FILE: Arrow IPC if it ends in .arrow, else Parquet; - is stdout.",
-        ),
-    ] = None,
-    query: Annotated[Query, typer.Option(help="What to read, see above.")] = Query.SNAPSHOT,
-    as_of: Annotated[
-        str | None,
-        typer.Option(metavar="I", help="Read as of an instant, 'yyyy-MM-dd HH:mm:ss.SSS' or 'yyyy-MM-dd'."),
-    ] = None,
-    begin: Annotated[
-        str | None, typer.Option(metavar="I", help="Incremental, changes: writes after this time, or `earliest`.")
-    ] = None,
-    end: Annotated[
-        str | None,
-        typer.Option(metavar="I", help="Incremental, changes: writes up to this time; default: the newest."),
-    ] = None,
-    fallback: Annotated[
-        Fallback, typer.Option(help="Incremental, if files of the window were cleaned: refuse, or read what is left.")
-    ] = Fallback.NONE,
-    net: Annotated[bool, typer.Option("--net", help="Changes: one for each key, from begin to end.")] = False,
-    columns: Annotated[
-        str | None, typer.Option(metavar="A,B", help="Only these columns, in the table's order.")
-    ] = None,
-    where: Annotated[
-        str | None, typer.Option("--filter", metavar="CONDITION", help="Only rows for which it is true.")
-    ] = None,
-    limit: Annotated[
-        int | None,
-        typer.Option(metavar="N", min=0, help=f"At most N rows; default: {SHOWN_ROWS} without --output, else all."),
-    ] = None,
-    partition: Partition = None,
-    data_skipping: Annotated[
-        bool, typer.Option(help="Filters use the metadata table's column statistics, if it has them.")
-    ] = True,
-    memory_limit: Annotated[
-        str | None, typer.Option(metavar="SIZE", show_default="1g", help=help_of(ReadOptions, "memory_limit"))
-    ] = None,
-    spill_dir: Annotated[str | None, typer.Option(metavar="FOLDER", help=help_of(ReadOptions, "spill_dir"))] = None,
-    pin: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="Hold what is read by a pin of this name."),
-    ] = None,
-    pin_for: Annotated[
-        str | None,
-        typer.Option(metavar="DURATION", show_default=PIN_FOR, help="How long the pin holds if it is not renewed."),
-    ] = None,
-    listing: Listing = ListedBy.STORAGE,
-    timezone: Timezone = CLOCK.timezone,
-    storage_option: StorageOption = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace FILE if it exists.")] = False,
-    json: Json = False,
-) -> None:
-    """Read a table: rows to the terminal, or all of them into one file.
-
-    [b]snapshot[/b]: everything committed so far; base files merged with their logs, also while compactions are
-    pending. [b]read-optimized[/b]: base files only; faster, without rows that are only in logs.
-    [b]incremental[/b]: rows that the writes after `--begin`, up to and with `--end`, have written, as they were at the
-    end. Both are completion times, on version 6 requested times. Deletes are not reported. The next `--begin` is the
-    `end` that this read prints with `--json`.
-    [b]changes[/b]: what each write of such a window did: `op` (i, u or d), `instant`, and the row `before` and `after`.
-    `--filter` is a condition as in SQL's WHERE. `--as-of` is a time in the zone of the table's instants.
-    FILE appears when everything is read: a failed read leaves no file. If a writer removes a file that is still to
-    be read, reading starts over. On stdout (an Arrow IPC stream) a failed read ends inside a message.
-
-    [b]Examples[/b]
-      timeline read /data/trips --filter "fare > 10 and zone = 'a'" --limit 5
-      timeline read /data/trips --output trips.parquet
-      timeline read /data/trips --query read-optimized --output fares.arrow
-      timeline read /data/trips --as-of '2026-11-21 09:00:00' --output then.parquet
-      timeline read /data/trips --query incremental --begin 20261121090000000
-    """
-    configure_logging(json)
-    held = PinOptions.asked(pin, pin_for)
-    names = None if columns is None else tuple(name.strip() for name in columns.split(","))
-    options = ReadOptions(
-        query=query,
-        as_of=as_of,
-        begin=begin,
-        end=end,
-        fallback=fallback,
-        net=net,
-        columns=names,
-        filter=where,
-        limit=limit,
-        partition=partition,
-        data_skipping=data_skipping,
-        memory_limit=ReadOptions().memory_limit if memory_limit is None else parse_bytes(memory_limit),
-        spill_dir=spill_dir,
-    )
-    storage_options = parse_pairs(storage_option)
-    opened = partial(listing.open, path, timezone, storage_options)
-    read_to(
-        opened,
-        options,
-        output,
-        pin=held,
-        overwrite=overwrite,
-        json=json,
     )

@@ -37,7 +37,7 @@ def more_orders(row: Row, settings: CommandSettings = _SETTINGS) -> list[Row]:
         found.append(told.order(_waiting(row), OrderName.SCHEDULE, None, _SCHEDULES))
     for one in row.get("pending") or ():
         if one["action"] == "compaction":
-            time, why = one["requested_time"], f"compaction {one['requested_time']} is pending"
+            time, why = one["instant"], f"compaction {one['instant']} is pending"
             found.append(told.order(why, OrderName.UNSCHEDULE, time, "takes the plan back, where no rows need it"))
             found.append(told.order(why, OrderName.RELEASE, time, _RELEASES))
     said = {one["command"] for one in advice(row, settings)}
@@ -87,10 +87,10 @@ def _of_pending(row: Row, path: str, told: _Told) -> list[Row]:
     for one in pending:
         if one["problem"] is not None:
             does = "takes back the plan that cannot be read; it refuses where a process may be at work"
-            time = one["requested_time"]
+            time = one["instant"]
             found.append(told.order(f"the plan of {time} cannot be read", OrderName.UNSCHEDULE, time, does))
         elif one["heartbeat"] == "stale" and one["action"] == "deltacommit":
-            why = f"the writer of {one['requested_time']} is silent; the next write rolls it back"
+            why = f"the writer of {one['instant']} is silent; the next write rolls it back"
             found.append(_one(why, f"compactor-daemon status {path}", "says whose it was, and changes nothing"))
     waiting = [one for one in pending if one["action"] == "compaction" and one["problem"] is None]
     if waiting and row["health"] != "ok":

@@ -36,7 +36,7 @@ def bars(instants: Sequence[Row], now: datetime) -> list[Bar]:
 
     Pending ones are open to the right: the time shown ends a quarter after the last event, or now if that is earlier.
     """
-    newest = [(row, begun) for row in instants if (begun := moment(row["requested_time"])) is not None][-SHOWN:]
+    newest = [(row, begun) for row in instants if (begun := moment(row["instant"])) is not None][-SHOWN:]
     if not newest:
         return []
     first = min(begun for _, begun in newest)
@@ -102,5 +102,5 @@ def _bar(row: Row, x: int, end: int, seconds: float) -> Bar:
         width=width,
         open=pending,
         took_s=took,
-        label=f"{row.get('kind', row['action'])} {row['requested_time']}, {row['state']}, {text}",
+        label=f"{row.get('kind', row['action'])} {row['instant']}, {row['state']}, {text}",
     )

@@ -50,4 +50,4 @@ def health_of(pending: Sequence[Row], slo_s: float | None) -> Health:
 
 
 def _named(row: Row) -> str:
-    return f"{row['action']} {row['requested_time']}"
+    return f"{row['action']} {row['instant']}"

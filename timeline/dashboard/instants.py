@@ -22,7 +22,7 @@ def instant_page(table: Table, state: TableState, time: str) -> Row:
     found = [i for i in state.timeline.instants if i.requested_time == time]
     if not found:
         raise UsageError("no such instant on the active timeline", found=repr(time))
-    return {"requested_time": time, "actions": [_action(table, state, i) for i in found]}
+    return {"instant": time, "actions": [_action(table, state, i) for i in found]}
 
 
 def _action(table: Table, state: TableState, instant: Instant) -> Row:

@@ -77,7 +77,7 @@ class TableRows:
         crew, problem = self._about(table.table)
         kinds = held.state.kinds
         for row in (*shown["instants"], *shown["pending"]):
-            row["kind"] = kinds.get((row["requested_time"], _family(row)), row["action"])
+            row["kind"] = kinds.get((row["instant"], _family(row)), row["action"])
         return _named(
             table,
             health,

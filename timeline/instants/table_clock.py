@@ -13,7 +13,6 @@ from ..clock.options import ClockOptions
 from ..format.instant import format_time, next_time, parse_time
 from ..format.table_config import TableConfig
 from ..storage.contract import Storage
-from .archived_timeline import with_archive
 from .reserved_times import reserved_times
 from .timeline import Timeline
 
@@ -86,6 +85,8 @@ class TableClock:
         return reserved_times(self.storage, timeline, self.moment)
 
     def _used(self, timeline: Timeline) -> list[str]:
+        from .archived_timeline import with_archive  # late: few commands need the archive
+
         # Archived instants are older than active ones, unless no instant is active any more.
         known = timeline if timeline.instants else with_archive(self.storage, self.config, timeline)
         used, unnamed = [*known.used_times(), *self.reserved(timeline)], known.written.unnamed

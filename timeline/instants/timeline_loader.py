@@ -8,7 +8,6 @@ from ..clock.evidence import written
 from ..format.instant import highest_states
 from ..format.table_config import TableConfig
 from ..storage.contract import Storage, list_of_table
-from .archived_timeline import with_archive
 from .table_clock import TableClock
 from .timeline import Timeline
 
@@ -40,4 +39,10 @@ class TimelineLoader:
             legacy_completions=legacy,
             written=written(files),
         )
-        return with_archive(self.storage, self.config, timeline) if archived else timeline
+        return self.with_archive(timeline) if archived else timeline
+
+    def with_archive(self, timeline: Timeline) -> Timeline:
+        """The timeline with its archived instants loaded."""
+        from .archived_timeline import with_archive  # late: few commands need the archive
+
+        return with_archive(self.storage, self.config, timeline)

@@ -116,11 +116,12 @@ def _by_life(storage: Storage) -> tuple[list[Pin], list[Pin]]:
     return [pin for pin in found if pin.is_live(now_ms)], [pin for pin in found if not pin.is_live(now_ms)]
 
 
-def release(storage: Storage, name: str) -> int:
-    """Removes all pins of a name, readable or not; returns how many there were."""
+def release(storage: Storage, name: str, *, dry_run: bool = False) -> int:
+    """Removes all pins of a name, readable or not; returns how many there were. A dry run only counts them."""
     folder = f"{PINS}/{checked_name(name)}"
     paths = [f"{folder}/{entry.name}" for entry in listed_if_there(storage, folder) or ()]
-    storage.delete_all(paths)
+    if not dry_run:
+        storage.delete_all(paths)
     return len(paths)
 
 

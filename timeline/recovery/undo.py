@@ -57,7 +57,7 @@ def traces_of_all(
             if not by_base or not isinstance(name, LogFileName):
                 continue
             path = join(partition, entry.name)
-            for time in set(instants_in(table, path)):
+            for time in sorted(set(instants_in(table, path))):
                 if goes and time not in times and timeline.is_committed(time):
                     raise ConflictError(
                         "a log file that would go holds rows of a write that stays",

@@ -63,7 +63,7 @@ def instant_rows(timeline: Timeline, *, pending_only: bool = False) -> list[Row]
 def _instant_row(instant: Instant, archived: bool, timeline: Timeline) -> Row:
     legacy = timeline.legacy_completions.get(instant.requested_time) if instant.completed else None
     return {
-        "requested_time": instant.requested_time,
+        "instant": instant.requested_time,
         "action": instant.action,
         "state": instant.state.name.lower(),
         "completion_time": instant.completion_time or legacy,
@@ -94,7 +94,7 @@ def _pending_row(
 ) -> Row:
     since = moment(instant.requested_time)
     return {
-        "requested_time": instant.requested_time,
+        "instant": instant.requested_time,
         "action": instant.action,
         "state": instant.state.name.lower(),
         "age_s": None if since is None else round((now.replace(tzinfo=None) - since).total_seconds(), 3),

@@ -9,7 +9,6 @@ from dataclasses import replace
 from ..errors import PhantombaseError
 from ..format.compaction_plan import CompactionPlan, decode_plan
 from ..format.instant import MERGES, Instant, State
-from ..metadata_table.read import commits_to_compact
 from ..storage.folders import HOODIE
 from ..table.table import Table
 from ..terminal.plain import Row
@@ -36,8 +35,12 @@ def overview(table: Table, *, archived: bool = False, pending_only: bool = False
 
 def _metadata_commits(table: Table) -> int | PhantombaseError | None:
     """Delta commits of the metadata table since its last compaction, or the error: `show` prints the rest anyway."""
+    if not table.config.metadata_partitions:
+        return None
+    from ..metadata_table.read import commits_to_compact  # late: a start is shorter without
+
     try:
-        return commits_to_compact(table) if table.config.metadata_partitions else None
+        return commits_to_compact(table)
     except PhantombaseError as error:
         return error
 

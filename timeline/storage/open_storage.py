@@ -13,6 +13,14 @@ from .local import LocalStorage
 _FILE = "file://"
 
 
+def whole_path(url: str) -> str:
+    """The base path that reports name: of a plain path the absolute one, of a URL the URL (pure but for the folder that
+    the process is in).
+    """
+    path = url.removeprefix(_FILE)
+    return url if "://" in path else os.path.abspath(path)
+
+
 def open_storage(url: str, options: Given = None) -> Storage:
     """The storage with its base at a URL or a plain path, which need not exist.
 
@@ -22,7 +30,7 @@ def open_storage(url: str, options: Given = None) -> Storage:
     path = url.removeprefix(_FILE)
     scheme, separator, _ = path.partition("://")
     if not separator:
-        return LocalStorage(os.path.abspath(path))
+        return LocalStorage(whole_path(path))
     if cloud_of(path) is not None:
         from .object_store import ObjectStorage  # late: few processes need it
 

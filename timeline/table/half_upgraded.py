@@ -13,7 +13,7 @@ def refuse_half_upgraded(table: Table) -> None:
 
     Hudi moves the files first, and changes the version in hoodie.properties last.
     """
-    for folder in {HOODIE, f"{HOODIE}/{LAYOUT_2.default_timeline_folder}"} - {table.config.timeline_folder}:
+    for folder in sorted({HOODIE, f"{HOODIE}/{LAYOUT_2.default_timeline_folder}"} - {table.config.timeline_folder}):
         try:
             names = [e.name for e in table.storage.list(folder) if not e.is_folder]
         except MissingFileError:

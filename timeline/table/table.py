@@ -18,7 +18,6 @@ from ..format.compaction_plan import CompactionPlan
 from ..format.instant import Instant, parse_time
 from ..format.layout import Layout
 from ..format.table_config import PROPERTIES, TableConfig, load_table_config
-from ..instants.archived_timeline import archived_commits, with_archive
 from ..instants.instant_files import InstantFiles
 from ..instants.table_clock import TableClock
 from ..instants.timeline import Timeline
@@ -174,7 +173,7 @@ class Table:
 
     def with_archive(self, timeline: Timeline) -> Timeline:
         """The timeline with its archived instants loaded."""
-        return with_archive(self.storage, self.config, timeline)
+        return self.timelines.with_archive(timeline)
 
     def instant_path(self, instant: Instant) -> str:
         """The instant's file, relative to the base path."""
@@ -186,6 +185,8 @@ class Table:
 
     def archived_commits(self, writes: Collection[Instant]) -> dict[Instant, CommitMetadata]:
         """See `archived_timeline.archived_commits`."""
+        from ..instants.archived_timeline import archived_commits  # late: few commands need it
+
         return archived_commits(self.storage, self.config, writes)
 
     def compaction_plan(self, instant: str) -> CompactionPlan:

@@ -35,7 +35,7 @@ def run(app: typer.Typer, args: Sequence[str] | None = None) -> NoReturn:
     # Looked for here, not in what was parsed: an error of parsing is reported the same way.
     as_json = "--json" in (words[: words.index("--")] if "--" in words else words)
     try:
-        code = typer.main.get_command(app)(words, standalone_mode=False)
+        code = typer.main.get_command(app)(words, prog_name=app.info.name, standalone_mode=False)
     except PhantombaseError as error:
         wrong_usage = isinstance(error, UsageError)
         _fail(error, str(error), EXIT_USAGE if wrong_usage else EXIT_FAILED, as_json)

@@ -1,6 +1,7 @@
 """Commands that are loaded when they are called, with their help pages and the options that all of them have.
 
-`--help` of a command line names its commands without importing what they need: that takes most of a start.
+`--help` imports nothing of what commands need: that takes most of a start. The page of a command line names its
+commands; those of the commands are read from a file, which `python -m tests.project.option_reference` writes.
 """
 
 from __future__ import annotations
@@ -11,13 +12,14 @@ from collections.abc import Iterator, Mapping, MutableMapping
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
 from .config_option import add_variables
-from .help_page import command_page, page
+from .help_page import HelpPage, help_of, page, read_pages
 from .log_level import with_log_options
 
 
@@ -39,11 +41,11 @@ def lazy_command(package: str, module: str, name: str, panel: str, text: str) ->
     return LazyCommand(module=f"{package}.{module}", name=name, panel=panel, text=text)
 
 
-def lazy_app(commands: Mapping[str, LazyCommand], **settings: Any) -> typer.Typer:
-    """A typer app of these commands, in this order. `settings`: as for `typer.Typer`."""
+def lazy_app(commands: Mapping[str, LazyCommand], pages: Path, **settings: Any) -> typer.Typer:
+    """A typer app of these commands, in this order. `pages`: file of their help; `settings`: as for `typer.Typer`."""
 
     class Group(_LazyGroup):
-        lazy = commands
+        lazy, help_file = commands, pages
 
     app = typer.Typer(cls=Group, no_args_is_help=True, pretty_exceptions_enable=False, **settings)
 
@@ -68,6 +70,7 @@ def _show_version(asked: bool) -> None:
 
 class _LazyGroup(TyperGroup):
     lazy: Mapping[str, LazyCommand] = {}
+    help_file: Path
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
@@ -83,6 +86,17 @@ class _LazyGroup(TyperGroup):
         sections = {**groups, "Options": [*options, ("--help", "show this page and exit; each command has one")]}
         usage = f"{ctx.command_path} COMMAND ..."
         formatter.write(page(usage, flowing(self.help or ""), sections, _width()))
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Help ends here, with the page that is kept of the command; it is not loaded."""
+        words = args[: args.index("--")] if "--" in args else args
+        if "--help" in words and self.help_file.exists():
+            pages = read_pages(self.help_file.read_text())
+            name = next((n for n in (" ".join(words[:2]), words[0]) if n in pages), None)
+            if name is not None:
+                print(pages[name].shown(f"{ctx.command_path} {name}", _width()), end="")
+                raise typer.Exit
+        return super().resolve_command(ctx, args)
 
     def list_commands(self, ctx: Any) -> list[str]:
         """The names, in their order."""
@@ -133,17 +147,15 @@ class _Loaded(MutableMapping[str, Any]):
 
 
 def _write_help(command: Any, ctx: Any, formatter: Any) -> None:
-    inner = getattr(command, "commands", None)
-    if inner is None:
-        arguments = " ".join(p.metavar or p.name.upper() for p in command.params if p.param_type_name == "argument")
-        usage = f"{ctx.command_path} {arguments} [OPTIONS]".replace("  ", " ")
-        formatter.write(command_page(command, usage, _width()))
-        return
-    named = [(name, one.help.split("\n\n")[0].replace("`", "")) for name, one in inner.items()]
-    options = [("--help", "show this page and exit; each command has one")]
-    formatter.write(
-        page(f"{ctx.command_path} COMMAND ...", command.help, {"Commands": named, "Options": options}, _width())
-    )
+    formatter.write(help_of(command).shown(ctx.command_path, _width()))
+
+
+def pages_of(app: typer.Typer) -> dict[str, HelpPage]:
+    """The help of each command of an app, and of each within one; all are loaded."""
+    commands = typer.main.get_command(app).commands.items()  # type: ignore[attr-defined]
+    named = [(name, one) for name, one in commands]
+    inner = [(f"{name} {n}", one) for name, group in named for n, one in getattr(group, "commands", {}).items()]
+    return {name: help_of(one) for name, one in (*named, *inner)}
 
 
 def _width() -> int:

@@ -14,15 +14,16 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
-from typing import Any, Protocol, TypeVar
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-import structlog
 from rich.console import Console, RenderableType
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
-from rich.progress import Progress as RichProgress
 
 from ..event_log import NAME, get_logger
 from .log_level import chosen_level
+
+if TYPE_CHECKING:
+    from rich.progress import Progress as RichProgress
 
 _PIPE_COLUMNS = 1000
 _LOG_INTERVAL_S = 10.0
@@ -68,6 +69,9 @@ def progress(total: int, description: str, *, clock: Callable[[], float] = time.
     if not console.is_interactive:
         yield _LoggedProgress(total, description, clock)
         return
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn  # late: few commands need it
+    from rich.progress import Progress as RichProgress
+
     columns = (
         TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=30),
@@ -135,12 +139,6 @@ def configure_logging(json: bool, *, quiet: bool = True) -> None:
     `--log-level` and `-v` choose the level; libraries log at it too, but no more than events of level info. Otherwise
     it is info; on a terminal bars and results are enough: only warnings are logged there, unless not `quiet` (daemons).
     """
-    colors = sys.stderr.isatty() and "NO_COLOR" not in os.environ
-    render: list[Any] = [
-        structlog.dev.ConsoleRenderer(colors=colors, exception_formatter=structlog.dev.plain_traceback)
-    ]
-    if json:
-        render = [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
     usual = logging.WARNING if quiet and sys.stderr.isatty() else logging.INFO
     chosen = chosen_level()
     level = chosen.number if chosen is not None else usual
@@ -149,15 +147,24 @@ def configure_logging(json: bool, *, quiet: bool = True) -> None:
     root.setLevel(max(level, logging.INFO) if chosen is not None else logging.WARNING)
     for handler in [one for one in root.handlers if isinstance(one, _Printed)]:
         root.removeHandler(handler)
-    root.addHandler(_Printed(render))
+    root.addHandler(_Printed(json, colors=sys.stderr.isatty() and "NO_COLOR" not in os.environ))
 
 
 class _Printed(logging.Handler):
     """Prints events, and the records of libraries (kazoo, py4j) in the same form."""
 
-    def __init__(self, render: list[Any]) -> None:
+    def __init__(self, json: bool, *, colors: bool) -> None:
         super().__init__()
-        self._render = render
+        self._json, self._colors = json, colors
+
+    @cached_property
+    def _steps(self) -> list[Any]:
+        """From an event to its line; made for the first one, since many commands log nothing."""
+        from structlog import dev, processors
+
+        if self._json:
+            return [processors.format_exc_info, processors.JSONRenderer()]
+        return [dev.ConsoleRenderer(colors=self._colors, exception_formatter=dev.plain_traceback)]
 
     def emit(self, record: logging.LogRecord) -> None:
         library = {"event": record.getMessage(), "logger": record.name}
@@ -168,7 +175,7 @@ class _Printed(logging.Handler):
         }
         if record.exc_info:
             event["exc_info"] = record.exc_info
-        for step in self._render:
+        for step in self._steps:
             event = step(None, record.levelname.lower(), event)
         # Looked up for each line, not once: stderr may have been replaced by then.
         print(event, file=sys.stderr, flush=True)

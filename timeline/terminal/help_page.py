@@ -6,9 +6,11 @@ the first column has a line of its own, so the second column keeps its width.
 
 from __future__ import annotations
 
+import json
 import re
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
@@ -26,8 +28,26 @@ _MARKUP = re.compile(r"\[/?b\]")
 _PLACEHOLDERS = {"int": "N", "integer": "N", "float": "NUMBER", "str": "TEXT", "text": "TEXT"}
 
 
-def command_page(command: Any, usage: str, width: int) -> str:
-    """The page of one command, from the parameters that click or typer keeps of it."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HelpPage:
+    """What the page of one command says. `usage`: what follows the command's name."""
+
+    usage: str
+    text: str
+    sections: Mapping[str, Sequence[tuple[str, str]]]
+
+    def shown(self, path: str, width: int) -> str:
+        """The page for a terminal of this width. `path`: the command with its program."""
+        return page(f"{path} {self.usage}", self.text, self.sections, width)
+
+
+def help_of(command: Any) -> HelpPage:
+    """The page of one command, from the parameters and inner commands that click or typer keeps of it."""
+    inner = getattr(command, "commands", None)
+    if inner is not None:
+        named = [(name, one.help.split("\n\n")[0].replace("`", "")) for name, one in inner.items()]
+        options = [("--help", "show this page and exit; each command has one")]
+        return HelpPage(usage="COMMAND ...", text=command.help, sections={"Commands": named, OPTIONS: options})
     arguments = [p for p in command.params if p.param_type_name == "argument"]
     groups: dict[str, list[tuple[str, str]]] = {}
     for param in command.params:
@@ -35,9 +55,24 @@ def command_page(command: Any, usage: str, width: int) -> str:
             title = getattr(param, "rich_help_panel", None) or OPTIONS
             groups.setdefault(title, []).append((_names(param), _meaning(param)))
     groups.setdefault(OPTIONS, []).append(("--help", "show this page and exit"))
+    usage = " ".join([*(p.metavar or p.name.upper() for p in arguments), "[OPTIONS]"])
     named = [(_placeholder(p), p.help or "") for p in arguments]
     sections = {"Arguments": named, OPTIONS: groups.pop(OPTIONS), **groups}
-    return page(usage, command.help or "", sections, width)
+    return HelpPage(usage=usage, text=command.help or "", sections=sections)
+
+
+def written(pages: Mapping[str, HelpPage]) -> str:
+    """Pages as a file keeps them, by the names of their commands (see `read_pages`)."""
+    kept = {name: [page.usage, page.text, page.sections] for name, page in pages.items()}
+    return json.dumps(kept, indent=1, ensure_ascii=False) + "\n"
+
+
+def read_pages(text: str) -> dict[str, HelpPage]:
+    """The pages that `written` wrote."""
+    return {
+        name: HelpPage(usage=usage, text=body, sections=sections)
+        for name, (usage, body, sections) in json.loads(text).items()
+    }
 
 
 def page(usage: str, text: str, sections: Mapping[str, Sequence[tuple[str, str]]], width: int) -> str:

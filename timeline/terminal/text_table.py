@@ -41,7 +41,8 @@ class Column:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowsTable:
     """A rich renderable. Where the terminal is too narrow, in this order, until that is enough: columns that may be
-    shortened are, columns without any value are left out, cells wrap. An instant wraps last.
+    shortened are, columns without any value are left out, cells wrap between words. A word such as an instant wraps
+    last.
     """
 
     title: str
@@ -52,17 +53,15 @@ class RowsTable:
         shown = [_Shown(column, [column.text(row) for row in self.rows]) for column in self.columns]
         if not _fits(shown, [one.least for one in shown], options.max_width):
             shown = [one for one in shown if not one.is_empty]
-        fits = _fits(shown, [one.least for one in shown], options.max_width)
-        whole = _fits(shown, [one.least if one.is_one_word else _WRAPPED_COLUMNS for one in shown], options.max_width)
+        widths = _widths(shown, options.max_width)
         table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, collapse_padding=True)
-        for one in shown:
-            column = one.column
+        for one, width in zip(shown, widths, strict=True):
             table.add_column(
-                Text(column.title),
-                justify="right" if column.right else "left",
-                overflow="ellipsis" if column.shorten else "fold",
-                min_width=one.least if column.shorten or (whole and one.is_one_word) else None,
-                no_wrap=not column.shorten and (fits or (whole and one.is_one_word)),
+                Text(one.column.title),
+                justify="right" if one.column.right else "left",
+                overflow="ellipsis" if one.column.shorten else "fold",
+                width=width,
+                no_wrap=one.column.shorten or width >= one.widest,
             )
         for line in zip(*(one.cells for one in shown), strict=True):
             table.add_row(*line)
@@ -78,14 +77,26 @@ class _Shown:
     cells: Sequence[Text]
 
     @property
+    def widest(self) -> int:
+        """The width in which all is whole."""
+        return max([len(self.column.title), *(cell.cell_len for cell in self.cells)])
+
+    @property
     def least(self) -> int:
         """The width without which something wraps."""
-        widest = max([len(self.column.title), *(cell.cell_len for cell in self.cells)])
-        return min(widest, _SHORTENED_COLUMNS) if self.column.shorten else widest
+        return min(self.widest, _SHORTENED_COLUMNS) if self.column.shorten else self.widest
+
+    @property
+    def least_wrapped(self) -> int:
+        """The width without which a word such as an instant breaks, which is of no use in pieces."""
+        if self.column.shorten or self.is_one_word:
+            return self.least
+        words = [len(word) for cell in self.cells for word in cell.plain.split()]
+        return min(self.widest, max([_WRAPPED_COLUMNS, *(length for length in words if length <= _WORD_COLUMNS)]))
 
     @property
     def is_one_word(self) -> bool:
-        """Whether its cells are short words such as instants, which are of no use in pieces."""
+        """Whether each cell is one such word."""
         return not self.column.shorten and all(c.cell_len <= _WORD_COLUMNS and " " not in c.plain for c in self.cells)
 
     @property
@@ -95,7 +106,21 @@ class _Shown:
 
 
 def _fits(shown: Sequence[_Shown], widths: Sequence[int], width: int) -> bool:
-    return sum(widths) + 2 * len(shown) <= width
+    return sum(widths) + 2 * (len(shown) - 1) <= width
+
+
+def _widths(shown: Sequence[_Shown], width: int) -> list[int]:
+    """The width of each column: the widest ones give way first, those that may be shortened before those that wrap,
+    and words break last.
+    """
+    widths = [one.widest for one in shown]
+    for floors in ([o.least for o in shown], [o.least_wrapped for o in shown], [_WRAPPED_COLUMNS for _ in shown]):
+        while not _fits(shown, widths, width):
+            spare, _, number = max((w > floor, w, n) for n, (w, floor) in enumerate(zip(widths, floors, strict=True)))
+            if not spare:
+                break
+            widths[number] -= 1
+    return widths
 
 
 def facts_grid(facts: Mapping[str, str]) -> Table:

@@ -66,7 +66,7 @@ class PlainRules:
                 continue
             others.append(entry)
         found: list[PlainSlice] = []
-        for file_id in bases.keys() | logs.keys():
+        for file_id in {**bases, **logs}:  # not a set: plans are the same in every process
             of_base, of_log = bases.get(file_id, []), logs.get(file_id, [])
             plain = self._plain((partition, file_id), of_base, of_log) if of_base and of_log else None
             if plain is not None and accept(plain):

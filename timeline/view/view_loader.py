@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from ..errors import MissingFileError, TableChangedError, UsageError
 from ..format.compaction_plan import CompactionPlan
 from ..format.table_config import TableConfig, load_table_config
-from ..instants.archived_timeline import with_archive
 from ..instants.instant_files import InstantFiles
 from ..instants.timeline import Timeline
 from ..instants.timeline_loader import TimelineLoader
@@ -62,7 +61,7 @@ class ViewLoader:
         if partition is None and exactly is None:
             check_partitions(facts, {part for part, _ in listings})
         if completed_by is None and any(needs_archive(timeline, entries) for _, entries in listings):
-            timeline = with_archive(self.storage, self.config, timeline)
+            timeline = self.timelines.with_archive(timeline)
         groups = tuple(g for part, entries in listings for g in file_groups(part, entries, timeline, facts))
         self.check_unchanged()
         self.check_not_cleaned(newest if completed_by else timeline, (entries for _, entries in listings))
@@ -97,7 +96,7 @@ class ViewLoader:
         except MissingFileError:
             return ()
         if needs_archive(timeline, entries):
-            timeline = with_archive(self.storage, self.config, timeline)
+            timeline = self.timelines.with_archive(timeline)
         self.check_not_cleaned(timeline, [entries])
         return file_groups(partition, entries, timeline, facts)
 

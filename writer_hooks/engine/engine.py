@@ -81,6 +81,10 @@ class Engine(Protocol):
         """The runner for inline compaction of this input's table."""
         ...
 
+    def described(self, text: str) -> AbstractContextManager[None]:
+        """Jobs of this thread are shown under this text in the UI of the input's Spark."""
+        ...
+
     def hadoop_conf(self, path: str) -> dict[str, str]:
         """What the input's Spark says of the object store of an URL; empty without Spark."""
         ...
@@ -105,6 +109,10 @@ class LocalEngine:
     def runner(self) -> Runner:
         """See `Engine`."""
         return LocalRunner(self.slots)
+
+    def described(self, text: str) -> AbstractContextManager[None]:
+        """See `Engine`."""
+        return nullcontext()
 
     def hadoop_conf(self, path: str) -> dict[str, str]:
         """See `Engine`."""

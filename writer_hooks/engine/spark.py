@@ -37,6 +37,9 @@ _SLOT_BYTES = 16 << 20
 _SLOTS_MAX = 2000
 _UNKNOWN_BYTES = 1 << 50
 
+_DESCRIPTION = "spark.job.description"
+"""What `SparkContext.setJobDescription` sets."""
+
 
 def default_slots(frame: Any) -> int:
     """The default number of tasks of a shuffle: by Spark's estimate of the input's size, at least two per core.
@@ -69,6 +72,17 @@ class SparkEngine:
     def runner(self) -> Runner:
         """See `Engine`: runs in the session of the DataFrame."""
         return SparkRunner(RunningSpark(self._frame.sparkSession.sparkContext))
+
+    @contextmanager
+    def described(self, text: str) -> Iterator[None]:
+        """See `Engine`; afterwards the user's own description is there again."""
+        context = self._frame.sparkSession.sparkContext
+        before = context.getLocalProperty(_DESCRIPTION)
+        context.setLocalProperty(_DESCRIPTION, text)
+        try:
+            yield
+        finally:
+            context.setLocalProperty(_DESCRIPTION, before)
 
     def hadoop_conf(self, path: str) -> dict[str, str]:
         """See `Engine`."""

@@ -44,7 +44,7 @@ def _refuse_remains(storage: Storage, config: TableConfig) -> None:
 
     The table has lost that file. With a new one its rows would be read in another way.
     """
-    for folder in {HOODIE, config.timeline_folder}:
+    for folder in sorted({HOODIE, config.timeline_folder}):
         if storage.find(folder) is None:
             continue
         names = [e.name for e in storage.list(folder) if not e.is_folder and config.layout.parse(e.name) is not None]

@@ -119,9 +119,11 @@ def _checked(table: Table, options: WriteOptions) -> tuple[Table, TableLock]:
 def _retried(table: Table, job: _Job) -> Written:
     left = job.options.retries
     room = _room(table, job)
+    shown = f"phantombase {job.write.operation.value.lower().replace('_', ' ')} {table.storage.base_path}"
     while True:
         try:
-            done = _attempt(table.reload(), job, room)
+            with job.engine.described(shown):
+                done = _attempt(table.reload(), job, room)
             return replace(done, waited_s=room.waited_s, after=_finish(table, job))
         except PressureError:
             room.wait()

@@ -115,7 +115,7 @@ def test_show_lists_instants_and_what_pends(version: str, tmp_path: Path) -> Non
             "metadata_table": False,
         }.items()
     )
-    times = [row["requested_time"] for row in data["instants"]]
+    times = [row["instant"] for row in data["instants"]]
     assert times == sorted(times)
     assert [row["action"] for row in data["instants"]].count("deltacommit") == 6
     completions = [row["completion_time"] for row in data["instants"] if row["state"] == "completed"]
@@ -135,7 +135,7 @@ def test_show_lists_instants_and_what_pends(version: str, tmp_path: Path) -> Non
     assert pending["plan"]["file_groups"] == 2
     assert pending["plan"]["log_files"] == 4
     # What the plan says is what lies on storage.
-    report = call_json("plan", tmp_path / "pending", pending["requested_time"])
+    report = call_json("plan", tmp_path / "pending", pending["instant"])
     assert pending["plan"]["log_bytes"] == report["totals"]["log_bytes"] > 0
 
 
@@ -149,7 +149,7 @@ def test_show_pending_only_and_archived(tmp_path: Path) -> None:
     archived = [row for row in everything["instants"] if row["archived"]]
     assert archived
     assert len(everything["instants"]) == len(plain["instants"]) + len(archived)
-    assert max(r["requested_time"] for r in archived) < plain["instants"][0]["requested_time"]
+    assert max(r["instant"] for r in archived) < plain["instants"][0]["instant"]
 
 
 def test_show_tells_a_writer_by_its_heartbeat(tmp_path: Path) -> None:
@@ -178,7 +178,7 @@ def test_show_stays_useful_when_a_plan_is_broken(tmp_path: Path) -> None:
     assert first.name in rows[0]["problem"]
     assert rows[0]["plan"] is None
     assert rows[1]["plan"]["file_groups"] == 1
-    assert second.name.startswith(rows[1]["requested_time"])
+    assert second.name.startswith(rows[1]["instant"])
     assert "problem:" in call("show", table)
 
 
@@ -316,7 +316,7 @@ def test_read_columns_partition_and_as_of(tmp_path: Path) -> None:
     data = call_json("read", table, "--columns", "p, id", "--partition", "south", "--output", output)
     assert data["columns"] == ["id", "p"]
     assert set(pq.read_table(output)["p"].to_pylist()) == {"south"}
-    first = call_json("show", table)["instants"][0]["requested_time"]
+    first = call_json("show", table)["instants"][0]["instant"]
     readable = f"{first[:4]}-{first[4:6]}-{first[6:8]} {first[8:10]}:{first[10:12]}:{first[12:14]}.{first[14:]}"
     past = call_json("read", table, "--as-of", readable, "--output", output, "--overwrite")
     assert past["as_of"] == first

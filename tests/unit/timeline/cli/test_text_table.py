@@ -33,6 +33,13 @@ def test_an_instant_is_never_broken(width: int) -> None:
     assert sum(text.count(word) for word in _WORDS.split()) >= len(_WORDS.split()) - 2
 
 
+def test_an_instant_within_a_text_is_not_broken() -> None:
+    """As in `timeline slices`, beside a file id that is shortened."""
+    text = shown(80, by="f" * 38, base=_INSTANT, size="424.2 KiB", logs="1", log="3.3 KiB", fate=f"in plan {_INSTANT}")
+    assert text.count(_INSTANT) == 2
+    assert "f…" in text
+
+
 def test_columns_without_a_value_go_first() -> None:
     """They are shown where there is room."""
     row = {"instant": _INSTANT, "state": "requested", "by": None, "since": None, "try": None, "slices": None}

@@ -1,0 +1,34 @@
+"""Every command of both programs, found in the programs themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import typer
+
+from phantombase.compactor_daemon.cli.main import app as compactor
+from phantombase.timeline.cli.main import app as timeline
+
+APPS = {"timeline": timeline, "compactor-daemon": compactor}
+
+
+def every_page() -> list[tuple[str, tuple[str, ...], Any]]:
+    """Program, words and command of all that has a help page: the programs, their commands, groups of commands."""
+    return [found for name, app in APPS.items() for found in _within(name, (), typer.main.get_command(app))]
+
+
+def every_command() -> list[tuple[str, tuple[str, ...], Any]]:
+    """Those that do something."""
+    return [found for found in every_page() if not hasattr(found[2], "commands")]
+
+
+def offers(command: Any, option: str) -> bool:
+    """Whether a command takes it."""
+    return any(option in param.opts for param in command.params)
+
+
+def _within(app: str, path: tuple[str, ...], command: Any) -> Iterator[tuple[str, tuple[str, ...], Any]]:
+    yield app, path, command
+    for name, inner in dict(getattr(command, "commands", {})).items():
+        yield from _within(app, (*path, name), inner)

@@ -1,0 +1,139 @@
+"""What holds for every command of both programs: dry runs, errors as JSON, exit codes."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from phantombase.timeline.locks.table_lock import table_lock
+from phantombase.timeline.pins.hold import HeldPin
+from phantombase.timeline.pins.pin import PinOptions
+from phantombase.timeline.report.overview import overview
+from phantombase.timeline.savepoints.savepoint import create_savepoint
+from phantombase.timeline.storage.local import LocalStorage
+from phantombase.timeline.table.table import Table
+from phantombase.timeline.terminal.boundary import run
+from tests.project.every_command import APPS, every_command, offers
+from tests.support.golden_tables import unzip_golden
+from tests.support.traces import traces
+
+_SERVING = {("timeline", "serve"), ("compactor-daemon", "run")}
+"""They run until they are stopped. What `run` would request and execute: `schedule` and `compact` with `--dry-run`."""
+
+_ALL = [found for found in every_command() if (found[0], *found[1]) not in _SERVING]
+_each = pytest.mark.parametrize(("app", "words", "command"), _ALL, ids=[" ".join((a, *w)) for a, w, _ in _ALL])
+_each_with_table = pytest.mark.parametrize(
+    ("app", "words", "command"),
+    [found for found in _ALL if any("TABLE" in (p.metavar or "") for p in found[2].params)],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else value if isinstance(value, str) else "",
+)
+
+
+class Ended:
+    """How a command ended: exit code, standard output, and standard error without log lines."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str], app: str, *args: object) -> None:
+        with pytest.raises(SystemExit) as ended:
+            run(APPS[app], [str(arg) for arg in args])
+        self.code = ended.value.code
+        printed = capsys.readouterr()
+        self.out = printed.out
+        self.err = "\n".join(line for line in printed.err.splitlines() if '"event"' not in line)
+
+    def error(self, code: int) -> dict[str, Any]:
+        """The one JSON object of an error."""
+        assert (self.code, self.out) == (code, ""), self.err
+        found: dict[str, Any] = json.loads(self.err)
+        assert found["exit_code"] == code
+        assert "\n" not in found["error"]
+        return found
+
+
+def arguments(app: str, words: tuple[str, ...], command: Any, table: Path) -> list[str]:
+    """What a command must be given, by its placeholders; KeyError: one that this does not know yet."""
+    timeline = Table.open(str(table)).load_timeline()
+    completed = sorted(i.requested_time for i in timeline.completed)
+    pending = [i.requested_time for i in timeline.pending_compactions]
+    name = " ".join(words)
+    instant = {"rollback": completed[-1], "savepoint delete": completed[0]}.get(name, pending[-1])
+    given = list({"restore": ["--to", completed[0]], "pins": ["--release", "copy"]}.get(name, []))
+    for param in command.params:
+        meta = re.sub(r"[\[\].]", "", param.metavar or "")
+        if meta != "COMMAND" and (param.required or meta == "TABLE"):
+            value = {"TABLE": str(table), "INSTANT": instant}[meta]
+            given += [value] if param.param_type_name == "argument" else [param.opts[0], value]
+    return given
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    """With a pending compaction, a savepoint and a pin."""
+    path = unzip_golden("v9_pending", tmp_path)
+    opened = Table.open(str(path))
+    first = min(i.requested_time for i in opened.load_timeline().completed)
+    create_savepoint(opened, table_lock(opened.storage, None), first, user="u", comment="")
+    HeldPin(opened.storage, PinOptions.of("copy", "2h"), "")
+    return path
+
+
+def _traces(table: Path) -> dict[Path, int]:
+    """Where a pin is, a file comes and goes that asks the storage for its time."""
+    asked = table / ".hoodie/.phantombase/tmp"
+    return {path: time for path, time in traces(table).items() if path != asked}
+
+
+@_each_with_table
+def test_a_dry_run_changes_nothing(
+    app: str, words: tuple[str, ...], command: Any, table: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """No command without `--dry-run` changes the table; one with it needs no lock for it."""
+    before = _traces(table)
+    flags = ["--dry-run"] if offers(command, "--dry-run") else []
+    ended = Ended(capsys, app, *words, *arguments(app, words, command, table), *flags, "--json")
+    assert ended.code == 0, ended.err
+    assert json.loads(ended.out).get("table", str(table)) in (str(table), overview(Table.open(str(table)))["table"])
+    assert _traces(table) == before
+
+
+@_each
+def test_wrong_usage_is_one_json_object(
+    app: str, words: tuple[str, ...], command: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = Ended(capsys, app, *words, "--no-such-option", "--json").error(2)
+    assert "--no-such-option" in found["error"]
+    assert f"{app} {' '.join(words)} --help" in found["error"]
+
+
+@_each_with_table
+def test_a_wrong_path_is_one_json_object(
+    app: str, words: tuple[str, ...], command: Any, table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It names the path, and nothing appears there."""
+    given = [word.replace(str(table), str(tmp_path / "none")) for word in arguments(app, words, command, table)]
+    sole = ["--sole-writer"] if offers(command, "--sole-writer") else []
+    found = Ended(capsys, app, *words, *given, *sole, "--json").error(1)
+    assert (found["what"], found["path"]) == ("no such folder", str(tmp_path / "none"))
+    assert not (tmp_path / "none").exists()
+
+
+@_each_with_table
+def test_an_interrupt_says_what_to_do_next(
+    app: str,
+    words: tuple[str, ...],
+    command: Any,
+    table: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    given = arguments(app, words, command, table)
+
+    def interrupted(*args: object, **named: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(LocalStorage, "read", interrupted)
+    sole = ["--sole-writer"] if offers(command, "--sole-writer") else []
+    assert "Run the same command again" in Ended(capsys, app, *words, *given, *sole, "--json").error(130)["error"]
