@@ -139,9 +139,10 @@ def _plan(table: Table, timeline: Timeline, target: str | None) -> RestorePlan:
     refuse_work(table, timeline)
     refuse_held(table, timeline, target)
     _refuse_cleaned(table, timeline, target)
-    table.load_view()  # raises where a file of a completed compaction is lost
+    seen = table.still(reload=False)  # both look at all partitions
+    seen.load_view()  # raises where a file of a completed compaction is lost
     undone = to_undo(timeline, target)
-    _refuse_lost(table, timeline, undone, target)
+    _refuse_lost(seen, timeline, undone, target)
     return RestorePlan(target=target, undone=undone)
 
 

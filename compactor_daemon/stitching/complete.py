@@ -64,11 +64,11 @@ def complete(table: Table, pending: Pending, made: Sequence[Made], rules: SliceR
         timeline = table.load_timeline()
         refuse_pending_restore(table, timeline)
         found = _found(table, timeline, pending)
-        if not found.completed and is_buried(table.storage, pending.time):
-            raise _taken_back(table, pending)
         if found.completed:
             table.storage.delete_folder(staged_folder(pending.time))
             return []
+        if is_buried(table.storage, pending.time):
+            raise _taken_back(table, pending)
         begun, completion = decided_completion(table, pending)
         _refuse_waiting(table, timeline, pending)
         if inputs_now(table, pending, timeline) != tuple(one.inputs for one in made):
@@ -112,26 +112,31 @@ def take_back(table: Table, pending: Pending, lock: TableLock, why: str) -> bool
         found = timeline.find(pending.time, "replacecommit")
         if found is None or found.completed:
             return False
-        decided_completion(table, pending)
-        storage = table.storage
-        section.check()
-        # From here on no process completes it: what is deleted below has the names that another try would give. Nor
-        # does a process whose clock is behind get this instant for something else.
-        bury(storage, pending.time)
-        # The staged files go first: from here on no file gets its name, by a process that lost its lock either.
-        storage.delete_folder(staged_folder(pending.time))
-        section.check()
-        traces = traces_of(table, pending.time, found.family, scan=False)
-        storage.delete_all([join(partition, name) for partition, name in traces.doomed])
-        section.check()
-        forget(table, pending.time, section)
-        delete_markers(storage, pending.time)
-        for state in (State.INFLIGHT, State.REQUESTED):
-            section.check()
-            storage.delete(table.instant_path(pending.requested.at(state)))
-        storage.delete(heartbeat_path(pending.time))
-    _log.info("stitching_taken_back", table=storage.base_path, instant=pending.time, why=why)
+        remove(table, pending, section)
+    _log.info("stitching_taken_back", table=table.storage.base_path, instant=pending.time, why=why)
     return True
+
+
+def remove(table: Table, pending: Pending, section: Section) -> None:
+    """Removes a stitching that is not completed: its files, then its plan. ConflictError: Hudi executes it."""
+    decided_completion(table, pending)
+    storage = table.storage
+    section.check()
+    # From here on no process completes it: what is deleted below has the names that another try would give. Nor
+    # does a process whose clock is behind get this instant for something else.
+    bury(storage, pending.time)
+    # The staged files go first: from here on no file gets its name, by a process that lost its lock either.
+    storage.delete_folder(staged_folder(pending.time))
+    section.check()
+    traces = traces_of(table, pending.time, "replacecommit", scan=False)
+    storage.delete_all([join(partition, name) for partition, name in traces.doomed])
+    section.check()
+    forget(table, pending.time, section)
+    delete_markers(storage, pending.time)
+    for state in (State.INFLIGHT, State.REQUESTED):
+        section.check()
+        storage.delete(table.instant_path(pending.requested.at(state)))
+    storage.delete(heartbeat_path(pending.time))
 
 
 def take_back_dead(table: Table, timeline: Timeline, lock: TableLock) -> None:

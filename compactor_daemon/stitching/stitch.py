@@ -53,7 +53,7 @@ from ..attempt.attempt import merge_rules
 from .complete import complete, inputs_now, take_back
 from .late import withdraw_late
 from .made import Made, Recipe, make
-from .pending import Pending, is_at_work, is_of_hudi, pending_stitchings
+from .pending import Pending, action_of_plans, is_at_work, is_of_hudi, pending_stitchings
 from .planned import output_name, planned
 from .unreadable import take_back_unreadable
 
@@ -208,7 +208,7 @@ def _plan(table: Table, timeline: Timeline, choice: StitchChoice, options: Stitc
         sort_by=options.sort_by,
         sort_order=options.sort_order.value,
     )
-    action = "clustering" if table.layout.has_completion_times else "replacecommit"
+    action = action_of_plans(table)
     time_ = table.next_time(timeline)
     return Pending(requested=Instant(requested_time=time_, action=action, state=State.REQUESTED), plan=plan)
 

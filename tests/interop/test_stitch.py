@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 from phantombase.compactor_daemon.stitching.pending import pending_stitchings
+from phantombase.compactor_daemon.stitching.rollback import roll_back_stitching
 from phantombase.compactor_daemon.stitching.stitch import StitchResult, stitch_table, take_back_pending
 from phantombase.timeline.format.instant import Instant, State
 from phantombase.timeline.locks.table_lock import ProcessLock
@@ -77,6 +78,28 @@ def test_hudi_goes_on_behind_a_stitching(metadata: bool, table: SharedTable) -> 
     check_rows(table.agree(), newest)
     table.upsert(Rows(seed=5)(range(0, 60, 5), 30))
     assert table.agree().num_rows == 60
+    if metadata:
+        assert validate(table.open()).differences == ()
+
+
+@pytest.mark.parametrize("metadata", [deep(True), deep(False)])
+def test_hudi_goes_on_behind_a_stitching_that_was_taken_back(metadata: bool, table: SharedTable) -> None:
+    """It lists and reads the files that were joined, writes to them, and clusters them itself."""
+    table = replace(table, options={**APPENDS, "hoodie.metadata.enable": str(metadata).lower()})
+    before = appended(table)
+    done = stitch(table).done
+    assert done is not None
+    table.agree()
+    roll_back_stitching(table.open(), ProcessLock("stitch"), done.instant)
+    same(table.agree(), before)
+    same(hudi_rs_reads(table.path), before)
+    newer = Rows(seed=2)(range(5, 35), 9)
+    table.upsert(newer)
+    check_rows(table.agree(), newer)
+    table.hudi_schedules()
+    table.hudi_compacts()
+    assert stitch(table).done is not None
+    assert table.agree().num_rows == 40
     if metadata:
         assert validate(table.open()).differences == ()
 
