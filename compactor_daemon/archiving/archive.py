@@ -24,6 +24,7 @@ from phantombase.timeline.format.instant import Instant
 from phantombase.timeline.instants.state_files import StateFiles, load_state_files, of_instants
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.locks.table_lock import TableLock
+from phantombase.timeline.recovery.unreadable_rollback import remove_unreadable_rollbacks
 from phantombase.timeline.table.half_upgraded import refuse_half_upgraded
 from phantombase.timeline.table.pending_restores import refuse_pending_restore
 from phantombase.timeline.table.table import Table
@@ -81,6 +82,7 @@ def archive_table(table: Table, options: ArchiveOptions, lock: TableLock, *, dry
         choice = _choice(seen, options, dry_run=True)
         return _result(choice, [_described(seen.files, choice.archived)], (), ())
     tidy(table, lock)
+    remove_unreadable_rollbacks(table, lock)
     archived: list[tuple[Archived, ...]] = []
     finished: list[str] = []
     written: list[str] = []

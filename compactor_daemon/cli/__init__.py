@@ -3,5 +3,5 @@
 `main` names the commands and their modules; `option_flags` makes flags of options.
 
 May import: attempt, claims, daemon, execution, ground, lake, removal, restoring, run, services, serving,
-state, status, zookeeper; all of timeline.
+state, status, stitching, zookeeper; all of timeline.
 """

@@ -17,6 +17,7 @@ from phantombase.timeline.terminal.text_table import Column, RowsTable
 
 from ..restoring.restore import restore_table
 from ..restoring.rollback import roll_back_newest
+from ..stitching.rollback import is_stitching, roll_back_stitching
 from .option_flags import offers
 from .parameters import CLOCK, DryRun, Json, Lock, SoleWriter, StorageOption, TablePath, open_to_change
 
@@ -74,6 +75,8 @@ def rollback_command(
 ) -> None:
     """Take the newest completed write back. For more than one write, and for compactions: `restore`.
 
+    A stitching of phantombase counts as a write: the files that it joined count again.
+
     Refused if anything came after it: a write, a plan, a savepoint, a reader that holds its state. If a run is killed
     after it began, the next writer finishes it. A rollback of this write that Hudi began is finished.
 
@@ -83,6 +86,10 @@ def rollback_command(
     opened, held = open_to_change(
         table, storage_option, lock, sole_writer, f"a rollback {_WHAT}", _TODO, clock=clock, dry_run=dry_run
     )
+    if is_stitching(opened, instant):
+        stitching = roll_back_stitching(opened, held, instant, dry_run=dry_run)
+        emit({"table": table, "dry_run": dry_run, "rollback": "", **asdict(stitching)}, json, _render_unstitched)
+        return
     done = roll_back_newest(opened, held, instant, dry_run=dry_run)
     emit({"table": table, "dry_run": dry_run, **asdict(done)}, json, _render_rolled_back)
 
@@ -103,6 +110,16 @@ def _render_restored(data: Mapping[str, Any]) -> Iterable[RenderableType]:
         yield Text("this restore was half-way" if data["dry_run"] else "finished a restore that was half-way")
     verb = "would be" if data["dry_run"] else "is"
     yield Text(f"the state at {data['target']} {verb} back: {plural(data['files'], 'file')} removed")
+    if data["metadata_dropped"]:
+        yield Text(
+            f"the metadata table {'would go' if data['dry_run'] else 'is gone'}: the next Hudi writer builds it anew"
+        )
+
+
+def _render_unstitched(data: Mapping[str, Any]) -> Iterable[RenderableType]:
+    taken = "would be taken back" if data["dry_run"] else "is taken back"
+    files = f": {plural(data['files'], 'file')} that it joined count again" if data["files"] else ""
+    yield Text(f"stitching {data['instant']} {taken}{files}")
     if data["metadata_dropped"]:
         yield Text(
             f"the metadata table {'would go' if data['dry_run'] else 'is gone'}: the next Hudi writer builds it anew"

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from phantombase.timeline.errors import UsageError
 from phantombase.timeline.locks.zookeeper_access import ZooKeeperAccess, with_access
@@ -18,6 +18,11 @@ from .option_flags import Only
 
 _CONNECT_S = 10.0
 EMBEDDED = "embedded"
+
+
+def _file(name: str, help_text: str) -> Any:
+    """An option that names a file, `--zookeeper-NAME FILE`."""
+    return option(None, help_text, flag=f"zookeeper_{name}", metavar="FILE")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,31 +48,19 @@ class ZooKeeperFlags:
         flag="zookeeper_session",
         least=1,
     )
-    digest_file: Path | None = option(
-        None,
-        "a file with user:password for ZooKeeper, the same for the whole fleet",
-        flag="zookeeper_digest_file",
-        metavar="FILE",
+    digest_file: Path | None = _file(
+        "digest_file", "a file with user:password for ZooKeeper, the same for the whole fleet"
     )
-    ca: Path | None = option(
-        None, "ZooKeeper over TLS: certificates to trust (PEM)", flag="zookeeper_ca", metavar="FILE"
-    )
-    cert: Path | None = option(
-        None, "ZooKeeper over TLS: client certificate (PEM)", flag="zookeeper_cert", metavar="FILE"
-    )
-    key: Path | None = option(
-        None, "ZooKeeper over TLS: client private key (PEM)", flag="zookeeper_key", metavar="FILE"
-    )
-
+    ca: Path | None = _file("ca", "ZooKeeper over TLS: certificates to trust (PEM)")
+    cert: Path | None = _file("cert", "ZooKeeper over TLS: client certificate (PEM)")
+    key: Path | None = _file("key", "ZooKeeper over TLS: client private key (PEM)")
     sasl: str | None = option(
         None,
         "ZooKeeper over SASL: GSSAPI (Kerberos) or DIGEST-MD5",
         flag="zookeeper_sasl",
         metavar="MECHANISM",
     )
-    sasl_file: Path | None = option(
-        None, "a file with user:password for DIGEST-MD5", flag="zookeeper_sasl_file", metavar="FILE"
-    )
+    sasl_file: Path | None = _file("sasl_file", "a file with user:password for DIGEST-MD5")
 
     def options(self) -> ZooKeeperOptions | None:
         """The options, None without hosts. UsageError: a file cannot be read, or options are given without hosts.

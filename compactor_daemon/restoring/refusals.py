@@ -8,21 +8,33 @@ from phantombase.timeline.locks.heartbeat import is_live, read_heartbeat
 from phantombase.timeline.pins.pin import live_pins
 from phantombase.timeline.savepoints.savepoint import savepoints
 from phantombase.timeline.storage.server_clock import storage_ms
+from phantombase.timeline.table.pending_rollbacks import UnreadableRollback, pending_rollbacks
 from phantombase.timeline.table.table import Table
 
 
 def refuse_work(table: Table, timeline: Timeline) -> None:
     """ConflictError: a process is at work on a pending instant, or a clean or rollback is pending."""
-    for action in ("clean", "rollback"):
-        for instant in timeline.pending(action):
+    for clean in timeline.pending("clean"):
+        raise ConflictError(
+            "a clean is pending",
+            path=table.storage.base_path,
+            instant=clean.requested_time,
+            todo="`compactor-daemon clean`, or Hudi, finishes it.",
+        )
+    for rollback in pending_rollbacks(table):
+        if isinstance(rollback, UnreadableRollback):
             raise ConflictError(
-                f"a {action} is pending",
-                path=table.storage.base_path,
-                instant=instant.requested_time,
-                todo="`compactor-daemon clean`, or Hudi, finishes it."
-                if action == "clean"
-                else "The next write finishes it; that of a completed write: `compactor-daemon rollback`, or Hudi.",
+                "the plan of a pending rollback cannot be read",
+                path=rollback.path,
+                instant=rollback.instant,
+                todo=rollback.todo,
             )
+        raise ConflictError(
+            "a rollback is pending",
+            path=table.storage.base_path,
+            instant=rollback.instant,
+            todo="The next write finishes it; that of a completed write: `compactor-daemon rollback`, or Hudi.",
+        )
     pending = [i for i in timeline.instants if i.is_write and not i.completed]
     beats = {i.requested_time: read_heartbeat(table.storage, i.requested_time) for i in pending}
     now_ms = storage_ms(table.storage) if any(beats.values()) else 0

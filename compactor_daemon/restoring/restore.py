@@ -28,6 +28,7 @@ from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.metadata_table.drop import drop_within
 from phantombase.timeline.recovery.dead_writers import roll_back_dead_writers
 from phantombase.timeline.recovery.undo import Undone, traces_of_all, undo
+from phantombase.timeline.recovery.unreadable_rollback import remove_unreadable_rollbacks
 from phantombase.timeline.savepoints.savepoint import savepoints
 from phantombase.timeline.storage.folders import join
 from phantombase.timeline.storage.server_clock import storage_ms
@@ -83,6 +84,7 @@ def restore_table(table: Table, lock: TableLock, target: str | None, *, dry_run:
             metadata_dropped=bool(plan.undone and seen.config.metadata_partitions),
         )
     if target is not None and pending_restore(table, table.load_timeline()) is None:
+        remove_unreadable_rollbacks(table, lock)
         roll_back_dead_writers(table, lock, lazy=False, now_ms=lambda: storage_ms(table.storage), expiry_s=EXPIRY_S)
     with lock.hold("restore the table") as section:
         seen = table.reload()
@@ -137,9 +139,10 @@ def _plan(table: Table, timeline: Timeline, target: str | None) -> RestorePlan:
     refuse_work(table, timeline)
     refuse_held(table, timeline, target)
     _refuse_cleaned(table, timeline, target)
-    table.load_view()  # raises where a file of a completed compaction is lost
+    seen = table.still(reload=False)  # both look at all partitions
+    seen.load_view()  # raises where a file of a completed compaction is lost
     undone = to_undo(timeline, target)
-    _refuse_lost(table, timeline, undone, target)
+    _refuse_lost(seen, timeline, undone, target)
     return RestorePlan(target=target, undone=undone)
 
 

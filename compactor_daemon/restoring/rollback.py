@@ -21,6 +21,7 @@ from phantombase.timeline.metadata_table.location import open_metadata_table
 from phantombase.timeline.recovery.dead_writers import is_pending_service
 from phantombase.timeline.recovery.rollback import completed_rollback_of, roll_back
 from phantombase.timeline.recovery.undo import unpublish
+from phantombase.timeline.recovery.unreadable_rollback import remove_unreadable_rollbacks
 from phantombase.timeline.table.half_upgraded import refuse_half_upgraded
 from phantombase.timeline.table.pending_restores import refuse_pending_restore
 from phantombase.timeline.table.pending_rollbacks import PendingRollback, pending_rollbacks
@@ -51,6 +52,8 @@ def roll_back_newest(table: Table, lock: TableLock, instant: str, *, dry_run: bo
     UsageError: another write, plan or savepoint came later, or it is no write of a writer. ConflictError: a process is
     at work. LockError, StorageError: run again, or let the next writer finish it.
     """
+    if not dry_run:
+        remove_unreadable_rollbacks(table, lock)
     with lock.hold(f"take {instant} back") as section:
         table = table.reload()
         refuse_half_upgraded(table)
@@ -62,9 +65,9 @@ def roll_back_newest(table: Table, lock: TableLock, instant: str, *, dry_run: bo
         begun = any(isinstance(r, PendingRollback) and r.target == instant for r in pending_rollbacks(table))
         if not begun:
             refuse_work(table, timeline)
-            _refuse_cleaned(table, timeline, write)
-        _refuse_built_upon(table, timeline, write)
-        drops = _is_merged(table, write)
+            refuse_cleaned(table, timeline, write)
+        refuse_built_upon(table, timeline, write)
+        drops = is_merged(table, write)
         if dry_run:
             table.times.check_zone(timeline)
             return RolledBack(instant=instant, rollback="", metadata_dropped=drops)
@@ -91,9 +94,22 @@ def _write(table: Table, timeline: Timeline, instant: str) -> Instant:
             path=table.storage.base_path,
             instant=instant,
             found=", ".join(i.action for i in found) or "no such write",
-            todo="A compaction changes no row; `compactor-daemon restore TABLE --to INSTANT` takes it back, too.",
+            todo=_instead(timeline, found[0] if len(found) == 1 else None, instant),
         )
     return found[0]
+
+
+def _instead(timeline: Timeline, found: Instant | None, instant: str) -> str:
+    """What takes back what is no write of a writer."""
+    if found is None:
+        return "`timeline show TABLE` lists the instants."
+    if not found.completed:
+        pending = "stitch TABLE --take-back" if found.family == "replacecommit" else f"unschedule TABLE {instant}"
+        return f"It is pending: `compactor-daemon {pending}` takes a plan of phantombase back."
+    before = max((t for t in timeline.completed_writes if t < instant), default=None)
+    if before is None:
+        return "It changed no row, and there is no write before it."
+    return f"It changed no row. `compactor-daemon restore TABLE --to {before}` undoes it, and all behind it."
 
 
 def is_service(table: Table, write: Instant) -> bool:
@@ -102,7 +118,7 @@ def is_service(table: Table, write: Instant) -> bool:
     return bool(files) and is_pending_service(table, files[0].instant)
 
 
-def _refuse_built_upon(table: Table, timeline: Timeline, write: Instant) -> None:
+def refuse_built_upon(table: Table, timeline: Timeline, write: Instant) -> None:
     """UsageError: something came after the write, or keeps it."""
     moment = timeline.moment_of(write) if write.completed else write.requested_time
     for other in timeline.instants:
@@ -121,7 +137,7 @@ def _refuse_built_upon(table: Table, timeline: Timeline, write: Instant) -> None
     refuse_held(table, timeline, before)
 
 
-def _refuse_cleaned(table: Table, timeline: Timeline, write: Instant) -> None:
+def refuse_cleaned(table: Table, timeline: Timeline, write: Instant) -> None:
     """UsageError: a clean did not retain the state before the write, as one that keeps the newest file version."""
     retained = retained_since(table, timeline)
     if write.completed and retained > write.requested_time:
@@ -134,7 +150,7 @@ def _refuse_cleaned(table: Table, timeline: Timeline, write: Instant) -> None:
         )
 
 
-def _is_merged(table: Table, write: Instant) -> bool:
+def is_merged(table: Table, write: Instant) -> bool:
     """Whether a compaction of the metadata table has merged the write, or its plan may name a log file of it.
 
     Its records cannot be removed any more then: a plan without one of its files cannot be executed, and what it has

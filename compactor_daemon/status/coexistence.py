@@ -228,9 +228,13 @@ def _other_compactor(seen: Beside) -> Iterator[Finding]:
         )
 
 
+def _is_seen(trace: ForeignTrace) -> bool:
+    return trace.inflight_ms is not None or trace.heartbeat_ms is not None
+
+
 def _executors(seen: Beside, now_ms: int, options: AttemptOptions) -> Iterator[Finding]:
     for instant, trace in seen.traces.items():
-        if trace.inflight_ms is None and trace.heartbeat_ms is None:
+        if not _is_seen(trace):
             continue
         sign = max(t for t in (trace.inflight_ms, trace.heartbeat_ms, trace.youngest_ms) if t is not None)
         silent_s = max(0.0, (now_ms - sign) / 1000)
@@ -253,6 +257,14 @@ def _executors(seen: Beside, now_ms: int, options: AttemptOptions) -> Iterator[F
 def _upgrade(seen: Beside) -> Iterator[Finding]:
     """Writers of a later release upgrade the table: they rewrite the whole timeline, even while others use it."""
     if seen.version == 9:
+        if False in seen.compactions.values() or any(map(_is_seen, seen.traces.values())):
+            yield Finding(
+                name="auto-upgrade",
+                severity=Severity.INFO,
+                what="a Hudi writer later than 1.2 upgrades this table to version 10, which phantombase refuses",
+                found="Hudi compacts this table; its version does not show",
+                todo=f"In every Hudi writer: hoodie.write.table.version=9, {NO_UPGRADE}.",
+            )
         return
     yield Finding(
         name="auto-upgrade",

@@ -33,6 +33,7 @@ from phantombase.timeline.metadata_table.read import compacted_after
 from phantombase.timeline.metadata_table.update import Change, apply_update, forget
 from phantombase.timeline.planning.schedule import busy_file_groups, pending_replacing_writes
 from phantombase.timeline.recovery.dead_writers import is_pending_service
+from phantombase.timeline.storage.contract import list_of_table
 from phantombase.timeline.storage.folders import join, staged_folder
 from phantombase.timeline.storage.staged_file import place_staged
 from phantombase.timeline.table.half_upgraded import reload_same_version
@@ -63,11 +64,11 @@ def complete(table: Table, pending: Pending, made: Sequence[Made], rules: SliceR
         timeline = table.load_timeline()
         refuse_pending_restore(table, timeline)
         found = _found(table, timeline, pending)
-        if not found.completed and is_buried(table.storage, pending.time):
-            raise _taken_back(table, pending)
         if found.completed:
             table.storage.delete_folder(staged_folder(pending.time))
             return []
+        if is_buried(table.storage, pending.time):
+            raise _taken_back(table, pending)
         begun, completion = decided_completion(table, pending)
         _refuse_waiting(table, timeline, pending)
         if inputs_now(table, pending, timeline) != tuple(one.inputs for one in made):
@@ -111,26 +112,31 @@ def take_back(table: Table, pending: Pending, lock: TableLock, why: str) -> bool
         found = timeline.find(pending.time, "replacecommit")
         if found is None or found.completed:
             return False
-        decided_completion(table, pending)
-        storage = table.storage
-        section.check()
-        # From here on no process completes it: what is deleted below has the names that another try would give. Nor
-        # does a process whose clock is behind get this instant for something else.
-        bury(storage, pending.time)
-        # The staged files go first: from here on no file gets its name, by a process that lost its lock either.
-        storage.delete_folder(staged_folder(pending.time))
-        section.check()
-        traces = traces_of(table, pending.time, found.family, scan=False)
-        storage.delete_all([join(partition, name) for partition, name in traces.doomed])
-        section.check()
-        forget(table, pending.time, section)
-        delete_markers(storage, pending.time)
-        for state in (State.INFLIGHT, State.REQUESTED):
-            section.check()
-            storage.delete(table.instant_path(pending.requested.at(state)))
-        storage.delete(heartbeat_path(pending.time))
-    _log.info("stitching_taken_back", table=storage.base_path, instant=pending.time, why=why)
+        remove(table, pending, section)
+    _log.info("stitching_taken_back", table=table.storage.base_path, instant=pending.time, why=why)
     return True
+
+
+def remove(table: Table, pending: Pending, section: Section) -> None:
+    """Removes a stitching that is not completed: its files, then its plan. ConflictError: Hudi executes it."""
+    decided_completion(table, pending)
+    storage = table.storage
+    section.check()
+    # From here on no process completes it: what is deleted below has the names that another try would give. Nor
+    # does a process whose clock is behind get this instant for something else.
+    bury(storage, pending.time)
+    # The staged files go first: from here on no file gets its name, by a process that lost its lock either.
+    storage.delete_folder(staged_folder(pending.time))
+    section.check()
+    traces = traces_of(table, pending.time, "replacecommit", scan=False)
+    storage.delete_all([join(partition, name) for partition, name in traces.doomed])
+    section.check()
+    forget(table, pending.time, section)
+    delete_markers(storage, pending.time)
+    for state in (State.INFLIGHT, State.REQUESTED):
+        section.check()
+        storage.delete(table.instant_path(pending.requested.at(state)))
+    storage.delete(heartbeat_path(pending.time))
 
 
 def take_back_dead(table: Table, timeline: Timeline, lock: TableLock) -> None:
@@ -152,13 +158,12 @@ def take_back_dead(table: Table, timeline: Timeline, lock: TableLock) -> None:
 
 def _orphans(table: Table, timeline: Timeline) -> tuple[Instant, ...]:
     """Inflight instants whose plan was taken back: a process put the file after it had slept, and died."""
-    pending = (i for i in timeline.instants if i.family == "replacecommit" and i.state is State.INFLIGHT)
-    find = table.storage.find
-    return tuple(
-        i
-        for i in pending
-        if find(table.instant_path(i.at(State.REQUESTED))) is None and is_buried(table.storage, i.requested_time)
-    )
+    pending = [i for i in timeline.instants if i.family == "replacecommit" and i.state is State.INFLIGHT]
+    if not pending:
+        return ()
+    names = {e.name for e in list_of_table(table.storage, table.config.timeline_folder)}
+    without = (i for i in pending if table.layout.file_name(i.at(State.REQUESTED)) not in names)
+    return tuple(i for i in without if is_buried(table.storage, i.requested_time))
 
 
 def inputs_now(table: Table, pending: Pending, timeline: Timeline) -> tuple[tuple[FileSlice, ...], ...]:

@@ -17,6 +17,7 @@ from phantombase.timeline.errors import ConflictError, MissingFileError
 from phantombase.timeline.format.commit_metadata import CLUSTER, CommitMetadata
 from phantombase.timeline.format.commit_metadata import decode as decode_commit
 from phantombase.timeline.format.commit_metadata import encode as encode_commit
+from phantombase.timeline.format.compaction_plan import pending_clustering_file_groups
 from phantombase.timeline.format.instant import Instant, State
 from phantombase.timeline.format.replace_request import StitchGroup, StitchPlan, decode_stitch_plan
 from phantombase.timeline.instants.timeline import Timeline
@@ -52,15 +53,32 @@ def pending_stitchings(table: Table, timeline: Timeline) -> tuple[Pending, ...]:
     for instant in timeline.instants:
         if instant.family != "replacecommit" or instant.completed:
             continue
-        requested = instant.at(State.REQUESTED)
-        try:
-            path = table.instant_path(requested)
-            plan = decode_stitch_plan(table.storage.read(path), path)
-        except MissingFileError:
-            continue  # completed or taken back meanwhile, or never requested
-        if plan is not None:
-            found.append(Pending(requested=requested, plan=plan))
+        if (pending := planned_stitching(table, instant)) is not None:
+            found.append(pending)
     return tuple(found)
+
+
+def action_of_plans(table: Table) -> str:
+    """The action of a stitching until it is completed."""
+    return "clustering" if table.layout.has_completion_times else "replacecommit"
+
+
+def planned_stitching(table: Table, instant: Instant) -> Pending | None:
+    """The plan of a replace commit, pending or completed; None: it is no stitching of phantombase, or its plan is gone.
+
+    MalformedError: it cannot be read.
+    """
+    requested = instant.at(State.REQUESTED)
+    if instant.completed:
+        requested = replace(requested, action=action_of_plans(table))
+    path = table.instant_path(requested)
+    try:
+        data = table.storage.read(path)
+    except MissingFileError:  # completed or taken back meanwhile, or never requested
+        return None
+    pending_clustering_file_groups(data, path)  # names the way out where it cannot be read
+    plan = decode_stitch_plan(data, path)
+    return None if plan is None else Pending(requested=requested, plan=plan)
 
 
 def inflight_content(table: Table, completion: str | None) -> bytes:

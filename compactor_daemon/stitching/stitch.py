@@ -53,8 +53,9 @@ from ..attempt.attempt import merge_rules
 from .complete import complete, inputs_now, take_back
 from .late import withdraw_late
 from .made import Made, Recipe, make
-from .pending import Pending, is_at_work, is_of_hudi, pending_stitchings
+from .pending import Pending, action_of_plans, is_at_work, is_of_hudi, pending_stitchings
 from .planned import output_name, planned
+from .unreadable import take_back_unreadable
 
 _POLL_S = 1.0
 
@@ -151,8 +152,11 @@ def commit_stays(table: Table, error: ConflictError) -> bool:
 
 
 def take_back_pending(table: Table, lock: TableLock) -> tuple[str, ...]:
-    """Takes pending stitchings back; their instants. ConflictError: a process works on one, or Hudi executes it."""
-    gone, now = [], table.reload()
+    """Takes pending stitchings back, and plans of clusterings that cannot be read; their instants.
+
+    ConflictError: a process works on one, or Hudi executes it.
+    """
+    gone, now = [*take_back_unreadable(table.reload(), lock)], table.reload()
     for pending in pending_stitchings(now, now.load_timeline()):
         if is_at_work(now, pending):
             raise ConflictError(
@@ -204,7 +208,7 @@ def _plan(table: Table, timeline: Timeline, choice: StitchChoice, options: Stitc
         sort_by=options.sort_by,
         sort_order=options.sort_order.value,
     )
-    action = "clustering" if table.layout.has_completion_times else "replacecommit"
+    action = action_of_plans(table)
     time_ = table.next_time(timeline)
     return Pending(requested=Instant(requested_time=time_, action=action, state=State.REQUESTED), plan=plan)
 

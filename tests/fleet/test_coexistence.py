@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,16 @@ def pending(path: Path, version: int) -> tuple[Path, Table]:
 
 def put(table: Table, time_: str, action: str, state: State) -> None:
     table.storage.put_if_absent(table.instant_path(Instant(requested_time=time_, action=action, state=state)), b"")
+
+
+def test_hudi_beside_us_may_upgrade_a_table_of_version_9(tmp_path: Path) -> None:
+    """To a version that phantombase refuses; only where Hudi is at work."""
+    _, table = pending(tmp_path, 9)
+    beside = look_beside(table, table.load_timeline())
+    assert list(coexistence(replace(beside, compactions={"20990101000000000": True}), 0)) == []
+    (found,) = coexistence(replace(beside, compactions={"20990101000000000": False, "3": True}, traces={}), 0)
+    assert (found.name, found.severity) == ("auto-upgrade", Severity.INFO)
+    assert "hoodie.write.table.version=9" in found.todo
 
 
 @VERSIONS

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from phantombase.compactor_daemon.archiving.archive import archive_table
 from phantombase.compactor_daemon.attempt.publish import publish
 from phantombase.compactor_daemon.attempt.retire import retire
 from phantombase.compactor_daemon.decisions.standing import refuse_rollback
 from phantombase.compactor_daemon.removal.unschedule import unschedule
+from phantombase.compactor_daemon.restoring.restore import restore_table
+from phantombase.compactor_daemon.restoring.rollback import roll_back_newest
 from phantombase.compactor_daemon.state.failures import Weight, weigh
+from phantombase.timeline.archiving.options import ArchiveOptions
 from phantombase.timeline.errors import ConflictError
 from phantombase.timeline.format.instant import Instant, State
 from phantombase.timeline.format.rollback_plan import RollbackPlan, encode_rollback_plan
+from phantombase.timeline.locks.heartbeat import heartbeat_path
 from phantombase.timeline.recovery.dead_writers import roll_back_dead_writers
 from phantombase.timeline.recovery.rollback import roll_back
 from phantombase.timeline.storage.local import LocalStorage
@@ -227,3 +233,50 @@ def test_a_rollback_goes_on_beside_it(name: str, tmp_path: Path) -> None:
     cut(path)
     roll_back(open_table(path), dead.instant, LOCK)
     assert not write_states(path)
+
+
+# --- operators --------------------------------------------------------------------------------------------------------
+
+
+def roll_back_last(path: Path) -> object:
+    return roll_back_newest(open_table(path), LOCK, max(open_table(path).load_timeline().completed_writes))
+
+
+def restore_first(path: Path) -> object:
+    return restore_table(open_table(path), LOCK, min(open_table(path).load_timeline().completed_writes))
+
+
+def archive(path: Path) -> object:
+    return archive_table(open_table(path), ArchiveOptions(min_instants=2, max_instants=3, commits_retained=1), LOCK)
+
+
+@pytest.mark.parametrize("work", [roll_back_last, restore_first, archive], ids=lambda w: w.__name__)
+@pytest.mark.parametrize("data", [b"", b"Obj\x01 cut"])
+@GOLDEN
+def test_a_command_removes_it(name: str, data: bytes, work: Callable[[Path], object], tmp_path: Path) -> None:
+    """As Hudi's next writer does. Not while a process may write it, nor once it has begun."""
+    path = unzip_golden(name, tmp_path)
+    file = cut(path, data)
+    stays(path, work, file, "The next Hudi writer")
+    make_old({file}, 3600)
+    beat = path / heartbeat_path(file.name.partition(".")[0])
+    beat.parent.mkdir(exist_ok=True)
+    beat.touch()
+    stays(path, work, file, "The next Hudi writer")
+    beat.unlink()
+    inflight = file.with_name(file.name.replace(".requested", ".inflight"))
+    inflight.touch()
+    stays(path, work, file, "Hudi ignores it for ever")
+    inflight.unlink()
+    work(path)
+    assert not file.exists()
+
+
+def stays(path: Path, work: Callable[[Path], object], file: Path, todo: str) -> None:
+    if work is archive:
+        work(path)
+    else:
+        with pytest.raises(ConflictError, match="cannot be read") as error:
+            work(path)
+        assert todo in str(error.value)
+    assert file.exists()

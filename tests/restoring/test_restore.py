@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from contextlib import suppress
 from dataclasses import replace
@@ -164,8 +165,12 @@ def test_a_compaction_is_not_rolled_back(version: int, tmp_path: Path) -> None:
     upsert(path, one_row("k0", 1))
     compact(path)
     newest = max(open_table(path).load_timeline().completed_writes)
-    with pytest.raises(UsageError, match="only a completed write of a writer"):
+    rows = read_rows(path)
+    with pytest.raises(UsageError, match="only a completed write of a writer") as refused:
         roll_back_newest(open_table(path), LOCK, newest)
+    [target] = re.findall(r"restore TABLE --to (\d+)`", str(refused.value))
+    assert restore(path, target).undone[0][0] == newest
+    assert read_rows(path) == rows
 
 
 @VERSIONS

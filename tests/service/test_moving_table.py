@@ -119,9 +119,9 @@ def test_log_files_of_all_pending_writes_are_merged_where_hudi_does(tmp_path: Pa
 def test_requests_that_come_in_at_once_share_one_load(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     loads: list[Table] = []
 
-    def counting(table: Table, before: TableState | None) -> TableState:
+    def counting(table: Table, before: TableState | None, **options: bool) -> TableState:
         loads.append(table)
-        return load_state(table, before)
+        return load_state(table, before, **options)
 
     monkeypatch.setattr(served_table, "load_state", counting)
     client = ServiceClient.of(table)

@@ -14,10 +14,11 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ..errors import ConflictError, MalformedError, MissingFileError
+from ..errors import ConflictError, MalformedError, MissingFileError, PhantombaseError
 from ..storage.contract import Storage, listed_if_there
 
 VERSION_FILE = "_version_"
+_TRIES = 3
 _MANIFEST = re.compile(r"manifest_(\d+)")
 
 
@@ -97,16 +98,36 @@ def put_manifest(
 
 
 def set_version(storage: Storage, folder: str, number: int, check: Callable[[], None]) -> None:
-    """Makes a manifest the one that counts, unless it is already. Errors as `put_manifest`."""
-    if _version(storage, folder) == number:
-        return
-    path = f"{folder}/{VERSION_FILE}"
-    check()
-    storage.delete(path)
-    check()
-    storage.put_if_absent(path, str(number).encode())
-    if _version(storage, folder) != number:
+    """Makes a manifest the one that counts, unless it is already. Errors as `put_manifest`.
+
+    A process that slept right before its put, and lost the lock, may put an older number while `_version_` is missing.
+    That process removes it as soon as it finds that the lock is lost: then the greatest manifest counts. One that holds
+    the lock puts its own number again.
+    """
+    path, counting = f"{folder}/{VERSION_FILE}", _version(storage, folder)
+    for _ in range(_TRIES):
+        if counting == number:
+            return
+        check()
+        storage.delete(path)
+        check()
+        storage.put_if_absent(path, str(number).encode())
+        try:
+            check()
+        except PhantombaseError:
+            _withdraw_older(storage, folder, number)
+            raise
+        counting = _version(storage, folder)
+        if counting is not None and counting > number:
+            break
+    if counting != number:
         raise _conflict(storage, path)
+
+
+def _withdraw_older(storage: Storage, folder: str, number: int) -> None:
+    """Removes `_version_` where it names this manifest and another process has made a newer one."""
+    if _version(storage, folder) == number < newest_manifest(storage, folder).number:
+        storage.delete(f"{folder}/{VERSION_FILE}")
 
 
 def _version(storage: Storage, folder: str) -> int | None:

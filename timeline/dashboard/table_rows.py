@@ -84,6 +84,7 @@ class TableRows:
             {
                 **numbers,
                 **shown,
+                "timezone": zone_of(table.table),
                 "now": table.table.now().strftime("%Y-%m-%d %H:%M:%S"),
                 "compactions": compaction_rows(table.table, held.state),
                 "trend": self.trends.of(table.path),
@@ -107,6 +108,11 @@ class TableRows:
             return self._crew.about(table), None
         except PhantombaseError as error:
             return None, str(error)
+
+
+def zone_of(table: Table) -> str:
+    """The zone of a table's instants: UTC, if the table says so, else that of `--timezone`."""
+    return "UTC" if table.config.utc_timezone else table.clock.timezone
 
 
 async def recent(table: ServedTable) -> Held:

@@ -189,10 +189,20 @@ def pending_clustering_file_groups(data: bytes, where: str) -> set[tuple[str, st
 
     `data` is the requested file, a `HoodieRequestedReplaceMetadata`. Only clustering names its file groups in advance;
     insert_overwrite and similar actions leave the file empty or without a clustering plan, which gives an empty set.
+    MalformedError: it cannot be read; the error names the way out.
     """
     if not data:
         return set()
-    _, record = read_record(data, where, _REPLACE_REQUEST_SCHEMA)
+    try:
+        _, record = read_record(data, where, _REPLACE_REQUEST_SCHEMA)
+    except MalformedError as error:
+        raise MalformedError(
+            "the plan of a pending clustering cannot be read",
+            path=where,
+            found=error.found or error.what,
+            todo="If no process has begun on it, `compactor-daemon stitch TABLE --take-back` removes it, two minutes "
+            "after its last change.",
+        ) from error
     groups = (record["clusteringPlan"] or {}).get("inputGroups") or ()
     slices = [file_slice for group in groups for file_slice in group["slices"] or ()]
     return {(s["partitionPath"] or "", _file_id(s, "clustering plan", where)) for s in slices}

@@ -19,6 +19,7 @@ from .states.synchronisation import Known, may_stay_behind, refusal
 from .states.table_state import TableState
 
 _STATES_KEPT = 4
+_SWEEP_S = 0.5
 CLOCK = ClockOptions()
 _serials = count(1)
 
@@ -50,6 +51,7 @@ class ServedTable:
         self._whole = False
         self.used_s = 0.0
         self.loads, self.load_s = 0, 0.0
+        self._swept_s = -_SWEEP_S
         self.on_load: Callable[[ServedTable], None] = lambda table: None
 
     @property
@@ -130,7 +132,11 @@ class ServedTable:
 
     def _read(self, before: TableState | None) -> tuple[Table, TableState]:
         table = self._table.reload() if self._table else self.opened()
-        return table, load_state(table, before)
+        sweep = time.monotonic() - self._swept_s >= _SWEEP_S
+        state = load_state(table, before, sweep=sweep)
+        if sweep:
+            self._swept_s = time.monotonic()
+        return table, state
 
 
 def _find(known: Sequence[Held], client: Known) -> Held | None:

@@ -56,8 +56,8 @@ class UnreadableRollback:
         """What to do so that other processes need not wait for it any longer."""
         if self.inflight is None:
             return (
-                "The next Hudi writer of the table removes this file. If no Hudi process writes to the table any more, "
-                "remove it by hand: it has undone nothing."
+                "The next Hudi writer of the table removes this file: it has undone nothing. So do `compactor-daemon "
+                "restore`, `rollback` and `archive` once it has not changed for two minutes."
             )
         return (
             f"Hudi ignores it for ever. Stop all processes that roll back or restore, then remove {self.inflight} by "

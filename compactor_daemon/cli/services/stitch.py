@@ -46,7 +46,10 @@ def stitch_command(
         bool, typer.Option("--dry-run", help="change nothing; show what would be joined, and what cannot be")
     ] = False,
     take_back: Annotated[
-        bool, typer.Option("--take-back", help="only take back the stitchings that dead processes left pending")
+        bool,
+        typer.Option(
+            "--take-back", help="only take back stitchings that dead processes left pending, and unreadable plans"
+        ),
     ] = False,
     options: StitchOptions = _STITCH,
     execute: Annotated[ExecuteOptions, Only("threads")] = EXECUTE,

@@ -7,12 +7,17 @@ from tests.mutations.mutants.mutant import Mutant
 
 _RESTORE = "compactor_daemon/restoring/restore"
 _ROLLBACK = "compactor_daemon/restoring/rollback"
+_STITCHING = "compactor_daemon/stitching/rollback"
 _REFUSALS = "compactor_daemon/restoring/refusals"
 _UNDO = "timeline/recovery/undo"
 _TESTS = "restoring/restore"
 
 MUTANTS: tuple[Mutant, ...] = (
-    (_ROLLBACK, "            _refuse_cleaned(table, timeline, write)\n", "", _TESTS),
+    (_STITCHING, "            refuse_cleaned(table, timeline, found)\n", "", "stitching/rollback"),
+    (_STITCHING, "            refuse_built_upon(table, timeline, found)\n", "", "stitching/rollback"),
+    (_STITCHING, "            files = _refuse_lost(table, found)\n", "", "stitching/rollback"),
+    (_STITCHING, "        bury(table.storage, instant)\n        unpublish(table, found, section.check)\n", "        unpublish(table, found, section.check)\n        bury(table.storage, instant)\n", "stitching/rollback"),
+    (_ROLLBACK, "            refuse_cleaned(table, timeline, write)\n", "", _TESTS),
     (_UNDO, "        if one.instant.completed:\n            check()\n            table.storage.delete(one.path)\n", "        pass\n", _TESTS),
     (_UNDO, "    storage.delete_all([join(partition, name) for partition, name in traces.doomed])\n", "", _TESTS),
     (_UNDO, "        if (made := revoke(table, slice_, time)) is not None:", "        if (made := None) is not None:", _TESTS),
@@ -31,7 +36,10 @@ MUTANTS: tuple[Mutant, ...] = (
     (_REFUSALS, "        if pin.holds > moment:", "        if False:", _TESTS),
     (_REFUSALS, "if beat is not None and is_live(beat, now_ms):", "if False:", _TESTS),
     (_ROLLBACK, "for i in timeline.instants if i.family == \"commit\"", "for i in timeline.completed if i.family == \"commit\"", _TESTS),
-    (_ROLLBACK, "        _refuse_built_upon(table, timeline, write)\n", "", _TESTS),
+    (_ROLLBACK, "        refuse_built_upon(table, timeline, write)\n", "", _TESTS),
+    ("timeline/recovery/unreadable_rollback", "return is_young or is_live(", "return is_live(", "removal/unreadable_rollback"),
+    ("timeline/recovery/unreadable_rollback", "return is_young or is_live(read_heartbeat(table.storage, rollback.instant), now_ms)", "return is_young", "removal/unreadable_rollback"),
+    ("timeline/recovery/unreadable_rollback", " and r.inflight is None", "", "removal/unreadable_rollback"),
     (_ROLLBACK, "or is_service(table, found[0]):", "or False:", _TESTS),
     ("writer_hooks/commit/transaction", "            refuse_pending_restore(table, timeline)\n", "", _TESTS),
     ("timeline/planning/schedule", "        refuse_pending_restore(table, timeline)\n", "", _TESTS),

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from tests.mutations.mutants.mutant import Mutant
 
+_UNREADABLE = "compactor_daemon/stitching/unreadable"
 _CHOICE = "timeline/stitching/choice"
 _COMPLETE = "compactor_daemon/stitching/complete"
 _PENDING = "compactor_daemon/stitching/pending"
@@ -35,9 +36,9 @@ MUTANTS: tuple[Mutant, ...] = (
     (_COMPLETE, "if write.requested_time in replacing or may_not_know:", "if may_not_know:", _TESTS),
     (_COMPLETE, "_commit(placed, table.schema(table.schema_text(timeline)).commit_text)", "_commit(placed, table.schema(table.schema_text(table.load_timeline().completed_by(pending.time))).commit_text)", _TESTS),
     (_COMPLETE, "        if found.completed:\n", "        if False:\n", _TESTS),
-    (_COMPLETE, "        storage.delete_folder(staged_folder(pending.time))\n        section.check()\n", "        section.check()\n", _TESTS),
-    (_COMPLETE, "        storage.delete_all([join(partition, name) for partition, name in traces.doomed])\n", "", _TESTS),
-    (_COMPLETE, "        bury(storage, pending.time)", "", _TESTS),
+    (_COMPLETE, "    storage.delete_folder(staged_folder(pending.time))\n    section.check()\n", "        section.check()\n", _TESTS),
+    (_COMPLETE, "    storage.delete_all([join(partition, name) for partition, name in traces.doomed])\n", "", _TESTS),
+    (_COMPLETE, "    bury(storage, pending.time)", "", _TESTS),
     (_COMPLETE, "    if storage.find(one.final) is None:\n", "    if True:\n", _TESTS),
     (_COMPLETE, "        if not is_at_work(table, pending) and not is_of_hudi(table, pending):", "        if not is_of_hudi(table, pending):", _TESTS),
     (_COMPLETE, "        _look_back(table, pending, done)\n", "", _TESTS),
@@ -45,6 +46,11 @@ MUTANTS: tuple[Mutant, ...] = (
     (_LATE_COMMIT, "        if not inputs.isdisjoint(_groups_of(table, instant)):\n", "        if False:\n", _LATE),
     (_LATE_COMMIT, "if not now.is_committed(time)), None)", "if False), None)", _LATE),
     (_LATE_COMMIT, "        if not made.keys().isdisjoint(_groups_of(table, instant)):\n            yield f\"{instant.action} {instant.requested_time} wrote to its files\"\n", "        yield from ()\n", _LATE),
+    (_UNREADABLE, "< EXPIRY_S * 1000:", "< 0:", "stitching/unreadable"),
+    (_UNREADABLE, "if instant.state > State.REQUESTED else", "if False else", "stitching/unreadable"),
+    (_UNREADABLE, "if is_live(read_heartbeat(storage, time), now_ms) else", "if False else", "stitching/unreadable"),
+    (_UNREADABLE, "more files of it\" if doomed else", "more files of it\" if False else", "stitching/unreadable"),
+    (_UNREADABLE, "    bury(storage, time)\n", "", "stitching/unreadable"),
     (_LATE_COMMIT, "        if not is_pending_service(table, write):\n", "        if False:\n", _LATE),
     (_AUDIT, "        if (other := now.replaced_by.get(key)) is not None:\n", "        if (other := None) is not None:\n", _AUDITED),
     (_AUDIT, "            yield f\"{log.path} belongs to a stitched file: its rows are in no base file\"\n", "            yield from ()\n", _AUDITED),

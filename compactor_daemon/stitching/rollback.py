@@ -1,0 +1,114 @@
+"""Takes the newest completed write back where it is a stitching: the file groups that it replaced count again.
+
+    lock   what must not be is refused, see `restoring.rollback`; the instant is buried: nothing completes it again
+           the completed file goes: from here on it is a pending stitching, which is taken back, see `complete`
+
+If the process dies in between, the next write, stitching or rollback takes it back. Hudi's rollback of a clustering
+leaves its plan pending instead: its next clustering executes it again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from phantombase.timeline.audit.group_ledger import STITCHED, GroupLedger, decode_ledgers
+from phantombase.timeline.errors import UsageError
+from phantombase.timeline.event_log import get_logger
+from phantombase.timeline.format.instant import Instant
+from phantombase.timeline.instants.reserved_times import bury, is_buried
+from phantombase.timeline.instants.timeline import Timeline
+from phantombase.timeline.locks.table_lock import TableLock
+from phantombase.timeline.metadata_table.drop import drop_within
+from phantombase.timeline.recovery.undo import unpublish
+from phantombase.timeline.table.half_upgraded import refuse_half_upgraded
+from phantombase.timeline.table.pending_restores import refuse_pending_restore
+from phantombase.timeline.table.table import Table
+
+from ..restoring.refusals import refuse_work
+from ..restoring.rollback import is_merged, refuse_built_upon, refuse_cleaned
+from .complete import remove
+from .pending import Pending, planned_stitching
+
+_log = get_logger()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unstitched:
+    """`files`: that count again. `metadata_dropped`: the metadata table, which had been compacted since, is gone."""
+
+    instant: str
+    files: int
+    metadata_dropped: bool = False
+
+
+def is_stitching(table: Table, instant: str) -> bool:
+    """Whether an instant is a stitching of phantombase that `roll_back_stitching` takes back, or goes on with."""
+    found = table.load_timeline().find(instant, "replacecommit")
+    if found is None or planned_stitching(table, found) is None:
+        return False
+    return is_buried(table.storage, instant) if not found.completed else bool(_ledgers(table, found))
+
+
+def roll_back_stitching(table: Table, lock: TableLock, instant: str, *, dry_run: bool = False) -> Unstitched:
+    """Takes a completed stitching back that nothing was built upon. `dry_run`: everything is checked, nothing changed.
+
+    UsageError: another write, plan or savepoint came later, or a file that it joined is gone. ConflictError: a process
+    is at work, or Hudi executes it. LockError, StorageError: run again.
+    """
+    with lock.hold(f"take {instant} back") as section:
+        table = table.reload()
+        refuse_half_upgraded(table)
+        timeline = table.load_timeline()
+        refuse_pending_restore(table, timeline)
+        found, pending = _found(table, timeline, instant)
+        files = 0
+        if found.completed:
+            refuse_work(table, timeline)
+            refuse_cleaned(table, timeline, found)
+            refuse_built_upon(table, timeline, found)
+            files = _refuse_lost(table, found)
+        drops = is_merged(table, found)
+        if dry_run:
+            table.times.check_zone(timeline)
+            return Unstitched(instant=instant, files=files, metadata_dropped=drops)
+        table.next_time(timeline)  # a clock that is wrong is refused before anything is hidden
+        if drops:
+            _log.warning(
+                "metadata_table_dropped", table=table.storage.base_path, why="a compaction of it holds this stitching"
+            )
+            drop_within(table, section)
+            table = table.reload()
+        section.check()
+        bury(table.storage, instant)
+        unpublish(table, found, section.check)
+        remove(table, pending, section)
+    _log.info("stitching_rolled_back", table=table.storage.base_path, instant=instant)
+    return Unstitched(instant=instant, files=files, metadata_dropped=drops)
+
+
+def _found(table: Table, timeline: Timeline, instant: str) -> tuple[Instant, Pending]:
+    found = timeline.find(instant, "replacecommit")
+    pending = None if found is None else planned_stitching(table, found)
+    if found is None or pending is None:
+        raise UsageError("no such stitching", path=table.storage.base_path, instant=instant)
+    return found, pending
+
+
+def _ledgers(table: Table, done: Instant) -> list[GroupLedger]:
+    """Of a stitching that phantombase completed; empty of one that Hudi executed."""
+    text = table.commit_metadata(done).extra_metadata.get(STITCHED)
+    return [] if text is None else decode_ledgers(text, table.instant_path(done))
+
+
+def _refuse_lost(table: Table, done: Instant) -> int:
+    """How many files were joined. UsageError: one of them is not there any more, so its rows would be lost."""
+    joined = [one.path(name) for one in _ledgers(table, done) for name in one.inputs]
+    for path in joined:
+        if table.storage.find(path) is None:
+            raise UsageError(
+                "a file that this stitching joined is gone",
+                path=path,
+                instant=done.requested_time,
+                todo="The stitching must stay: its files have all rows.",
+            )
+    return len(joined)
