@@ -15,6 +15,10 @@ from enum import Enum
 from functools import partial
 
 from phantombase.compactor_daemon.options import AttemptOptions
+from phantombase.compactor_daemon.restoring.restore import restore_table
+from phantombase.compactor_daemon.restoring.rollback import roll_back_newest
+from phantombase.timeline.errors import PhantombaseError
+from phantombase.timeline.table.table import Table
 from tests.simulation import rows
 from tests.simulation.cast import Cast
 from tests.simulation.ending import Ending
@@ -26,6 +30,13 @@ from tests.simulation.staff import STITCH, Staff
 from tests.simulation.world import Actor, World, WorldLock
 
 ATTEMPT = AttemptOptions(foreign_look_s=0.0, barrier_s=0.0, barrier_poll_s=0.01)
+
+
+OPERATORS = frozenset({"operator", "restorer", "undoer"})
+"""Who takes completed writes back: with Hudi, with phantombase, the newest one alone."""
+
+_RESTED_S = 130.0
+"""Behind that, heartbeats of dead processes are stale."""
 
 
 class Twist(Enum):
@@ -63,7 +74,7 @@ class Instance:
     @property
     def services(self) -> bool:
         """Whether services of a table work on it."""
-        return any(name.startswith(("operator", *SERVICES)) for name in self.people)
+        return any(name.startswith((*OPERATORS, *SERVICES)) for name in self.people)
 
 
 @dataclass
@@ -125,6 +136,7 @@ class Run:
         self._at = 0
         self._exploring = False
         self._dull = False
+        self._newest = ""
         tick = 0 if instance.locked or instance.still else 1
         self.world = World(self, lambda actor, call: self.rules.watch(self.world, actor, call), tick)
         self._lock = WorldLock(self.world, holds=instance.locked)
@@ -142,12 +154,13 @@ class Run:
         with stage.play(world):
             world.start("before", self._before)
             world.run()
+            self._newest = Table.on(world.disk).load_timeline().latest_completed
             for name in self._instance.people:
                 world.start(name, _WORK[name.rstrip("0123456789")](self))
             self._exploring = True
             world.run()
             self._exploring = False
-            restores = "operator" in self._instance.people
+            restores = not OPERATORS.isdisjoint(self._instance.people)
             stale = not self._instance.locked or restores or any(t.twist is Twist.SLEEP for t in self._turns)
             staff = self.staff if self._instance.services else None
             Ending(cast, self.rules, hudi=False, stale=stale, staff=staff).play()
@@ -171,6 +184,27 @@ class Run:
         """By the operator, to the savepoint."""
         self.operator.restore(self.cast.table())
 
+    def take_back(self, *, newest: bool) -> None:
+        """By phantombase: what was written behind the first steps, or the newest write; again once all others rest.
+
+        It is refused while another process is at work.
+        """
+        for wait_s in (0.0, _RESTED_S):
+            if wait_s:
+                self.world.wait(None, wait_s)
+            table = self.cast.table()
+            try:
+                if newest:
+                    roll_back_newest(table, self._lock, table.load_timeline().latest_completed)
+                else:
+                    restore_table(table, self._lock, self._newest)
+            except PhantombaseError as error:
+                self.cast.outcomes[f"taken back: {error.what}"] += 1
+                self.rules.note(f"not taken back: {error}")
+            else:
+                self.cast.outcomes["taken back"] += 1
+                return
+
     def choose(self, world: World, able: list[Actor]) -> Actor:
         """See `Chooser`."""
         running = world.running if world.running in able else None
@@ -190,7 +224,7 @@ class Run:
     def _possible(self, at: int, able: list[Actor], running: Actor) -> Iterator[Turn]:
         others = {a.host.name for a in able if a.host is not running.host}
         yield from (Turn(at, Twist.SWITCH, name) for name in sorted(others))
-        if running.host.name == "operator":  # a restore that does not end, or goes on beside others, is beyond help
+        if running.host.name in OPERATORS:  # a restore that does not end, or goes on beside others, is beyond help
             return
         yield Turn(at, Twist.KILL, running.host.name)
         if others and self.cast.may_oversleep(running.host, self._instance.version):
@@ -228,5 +262,7 @@ _WORK: dict[str, Callable[[Run], Callable[[], None]]] = {
     "scheduler": lambda run: lambda: run.cast.scheduler(1),
     "service": lambda run: run.cast.service,
     "operator": lambda run: run.restore,
+    "restorer": lambda run: partial(run.take_back, newest=False),
+    "undoer": lambda run: partial(run.take_back, newest=True),
     **{who: partial(_serve, what) for who, what in SERVICES.items()},
 }

@@ -196,7 +196,7 @@ class Rules:
 
     def _takes_back(self, actor: Actor) -> bool:
         """Whether a completed file that an actor deletes counts for nothing from then on; else it is archived."""
-        return actor.host.name == "operator" or (self.late is actor and not self._again)
+        return actor.host.name in ("operator", "restorer", "undoer") or (self.late is actor and not self._again)
 
     def _completed(self, table: Table, instant: Instant) -> None:
         commit = table.commit_metadata(instant)

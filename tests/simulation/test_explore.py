@@ -67,6 +67,27 @@ def test_services(version: int, people: str, groups: int, before: str, stage: St
     assert explorer.runs > 100
 
 
+@pytest.mark.parametrize(
+    ("version", "people", "groups", "before"),
+    [
+        (9, "stitcher undoer", 3, "write write"),
+        deep(9, "stitcher restorer", 3, "write write"),
+        deep(9, "compactor restorer writer", 1, "write schedule write"),
+        deep(6, "compactor restorer", 1, "write schedule write"),
+        deep(6, "archiver restorer writer", 1, _THREE + " write"),
+    ],
+)
+def test_taking_back(version: int, people: str, groups: int, before: str, stage: Stage) -> None:
+    """A restore or rollback of phantombase at every step of others: a reader sees the rows of what is left."""
+    instance = Instance(
+        version=version, locked=True, people=tuple(people.split()), before=tuple(before.split()), groups=groups
+    )
+    explorer = Explorer(instance, TURNS, stage)
+    explorer.explore()
+    print(f"{explorer.runs} runs, {explorer.states} states")
+    assert explorer.runs > 100
+
+
 @pytest.mark.parametrize("people", ["scheduler writer compactor", deep("writer scheduler compactor")])
 @pytest.mark.parametrize("version", [9, deep(6)])
 def test_one_millisecond(version: int, people: str, stage: Stage) -> None:
