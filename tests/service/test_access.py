@@ -130,6 +130,12 @@ def test_names_that_are_not_ours_are_refused(remote: ServiceClient, host: str, s
     assert ask(remote, "/api/tables", {**BEARER, "host": host}).status == status
 
 
+def test_on_this_machine_only_its_own_addresses_are_names(tmp_path: Path) -> None:
+    local = ServiceClient.of(unzip_golden("v9_plain", tmp_path))
+    assert local.ask_with({"host": "127.0.0.1:26754"}, "/api/tables").status == 200
+    assert local.ask_with({"host": "10.1.2.3:26754"}, "/api/tables").status == 403
+
+
 def test_probes_need_nothing(remote: ServiceClient) -> None:
     assert ask(remote, "/healthz", {"host": "any"}, client="8.8.8.8").status == 200
     assert ask(remote, "/readyz", {"host": "any"}).status == 503

@@ -119,9 +119,9 @@ def test_log_files_of_all_pending_writes_are_merged_where_hudi_does(tmp_path: Pa
 def test_requests_that_come_in_at_once_share_one_load(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     loads: list[Table] = []
 
-    def counting(table: Table, before: TableState | None) -> TableState:
+    def counting(table: Table, before: TableState | None, **options: bool) -> TableState:
         loads.append(table)
-        return load_state(table, before)
+        return load_state(table, before, **options)
 
     monkeypatch.setattr(served_table, "load_state", counting)
     client = ServiceClient.of(table)
@@ -178,6 +178,14 @@ def test_what_is_no_table_stops_no_other(table: Path, tmp_path: Path) -> None:
     client = ServiceClient.of(table, tmp_path / "none")
     assert client.ask(LATEST, **{**known(table), "basepath": f"{tmp_path}/none"}).status == 404
     assert client.ask(LATEST, partition="north", **known(table)).status == 200
+
+
+def test_a_bootstrapped_table_is_not_found(table: Path) -> None:
+    """It is not read exactly, so a REMOTE_FIRST client goes on by itself; the reason names the setting."""
+    properties = table / ".hoodie/hoodie.properties"
+    properties.write_text(f"{properties.read_text()}\nhoodie.bootstrap.base.path=/elsewhere\n")
+    reply = ServiceClient.of(table).ask(LATEST, partition="north", basepath=str(table), refreshoff="true")
+    assert (reply.status, "hoodie.bootstrap.base.path" in reply.text) == (404, True), reply.text
 
 
 def test_long_lists_of_instants_fit_and_too_long_ones_are_refused(table: Path) -> None:

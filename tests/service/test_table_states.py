@@ -13,8 +13,10 @@ import pytest
 from typer.testing import CliRunner
 
 from phantombase.timeline.cli.main import app
+from phantombase.timeline.clock.options import ClockOptions
 from phantombase.timeline.dashboard.bars import bars
 from phantombase.timeline.dashboard.health import Word, health_of
+from phantombase.timeline.service.served_tables import ServedTables
 from tests.support.golden_tables import unzip_golden
 from tests.support.service_client import ServiceClient
 
@@ -123,3 +125,15 @@ def test_bars_of_instants() -> None:
         (0, 200, False, 5.0),
     ]
     assert bars([], datetime(2026, 11, 21)) == []
+
+
+def test_times_are_of_the_zone_that_was_given(tmp_path: Path) -> None:
+    """`--timezone`, as the table's writers have it; a table that names UTC keeps to it."""
+    table = unzip_golden("v9_pending", tmp_path)
+    found = {}
+    for zone in ("UTC", "Asia/Kolkata"):
+        tables = ServedTables([str(table)], clock=ClockOptions(timezone=zone))
+        row = ServiceClient.of_tables(tables).ask("/api/tables/pending").json()
+        assert row["timezone"] == zone
+        found[zone] = row["oldest_pending_s"]
+    assert found["Asia/Kolkata"] - found["UTC"] == pytest.approx(5.5 * 3600, abs=60)

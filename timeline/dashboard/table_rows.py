@@ -45,11 +45,12 @@ class TableRows:
         order = [word.value for word in Word]
         return sorted(rows, key=lambda row: (order.index(row["health"]), row["served_as"]))
 
-    async def one(self, table: ServedTable, *, whole: bool = False) -> Row:
-        """One table. `whole`: all that its page shows."""
+    async def one(self, table: ServedTable, *, whole: bool = False, lock: bool = False) -> Row:
+        """One table. `whole`: all that its page shows; `lock`: also which process holds its lock."""
         try:
             held = await table.load() if whole else await recent(table)
-            return await asyncio.to_thread(self._row, table, held, whole)
+            row = await asyncio.to_thread(self._row, table, held, whole)
+            return row | {"lock": await asyncio.to_thread(self._lock, table.table)} if lock else row
         except PhantombaseError as error:
             return await asyncio.to_thread(self._unread, table, error)
 
@@ -84,12 +85,12 @@ class TableRows:
             {
                 **numbers,
                 **shown,
+                "timezone": zone_of(table.table),
                 "now": table.table.now().strftime("%Y-%m-%d %H:%M:%S"),
                 "compactions": compaction_rows(table.table, held.state),
                 "trend": self.trends.of(table.path),
                 "crew": crew,
                 "crew_problem": problem,
-                "lock": self._lock(table.table),
             },
         )
 
@@ -107,6 +108,11 @@ class TableRows:
             return self._crew.about(table), None
         except PhantombaseError as error:
             return None, str(error)
+
+
+def zone_of(table: Table) -> str:
+    """The zone of a table's instants: UTC, if the table says so, else that of `--timezone`."""
+    return "UTC" if table.config.utc_timezone else table.clock.timezone
 
 
 async def recent(table: ServedTable) -> Held:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NoReturn
 
 import javaproperties
@@ -46,6 +47,7 @@ _METADATA_PARTITIONS = (_METADATA_BUILT, _METADATA_BUILDING)
 
 # A writer that replaces the file may finish after the file was read and before its backup is read.
 _LOAD_ROUNDS = 2
+_KEPT = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,8 +60,12 @@ class TableConfig:
     properties: Mapping[str, str]
 
     @staticmethod
+    @lru_cache(maxsize=_KEPT)
     def parse(data: bytes, where: str) -> TableConfig:
-        """Inverse of `dump`. MalformedError: not Properties text, truncated, wrong checksum, bad value."""
+        """Inverse of `dump`; the same bytes are parsed once.
+
+        MalformedError: not Properties text, truncated, wrong checksum, bad value.
+        """
         try:
             config = TableConfig(properties=javaproperties.loads(data))
         except ValueError as error:

@@ -23,6 +23,7 @@ from .access import Access
 from .app import ServiceApp
 from .asgi import App
 from .bounded_http import BoundedHttp
+from .garbage import collect_from_time_to_time
 from .served_table import CLOCK, ServedTable
 from .served_tables import ServedTables
 
@@ -83,7 +84,7 @@ class Service:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             listener = listening(self.options.port, self.options.host)
             on_ready(_address(self.options.host, listener))
-            runner.run(_serve(_Server(_config(app)), tables, listener))
+            runner.run(_serve_alone(_Server(_config(app)), tables, listener))
 
     @contextmanager
     def beside(self) -> Iterator[str]:
@@ -139,6 +140,15 @@ def _config(app: ServiceApp) -> uvicorn.Config:
 
 def _address(host: str, listener: socket.socket) -> str:
     return f"http://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}"
+
+
+async def _serve_alone(server: uvicorn.Server, tables: ServedTables, listener: socket.socket) -> None:
+    """In a process of its own."""
+    collections = asyncio.create_task(collect_from_time_to_time(lambda: tables.whole_loads))
+    try:
+        await _serve(server, tables, listener)
+    finally:
+        collections.cancel()
 
 
 async def _serve(server: uvicorn.Server, tables: ServedTables, listener: socket.socket) -> None:

@@ -19,6 +19,7 @@ from .states.synchronisation import Known, may_stay_behind, refusal
 from .states.table_state import TableState
 
 _STATES_KEPT = 4
+_SWEEP_S = 0.5
 CLOCK = ClockOptions()
 _serials = count(1)
 
@@ -49,7 +50,8 @@ class ServedTable:
         self._flight: asyncio.Task[Held] | None = None
         self._whole = False
         self.used_s = 0.0
-        self.loads, self.load_s = 0, 0.0
+        self.loads, self.whole_loads, self.load_s = 0, 0, 0.0
+        self._swept_s = -_SWEEP_S
         self.on_load: Callable[[ServedTable], None] = lambda table: None
 
     @property
@@ -108,6 +110,7 @@ class ServedTable:
             raise
         self._table, self.error = table, None
         self.loads, self.load_s = self.loads + 1, self.load_s + time.monotonic() - began
+        self.whole_loads += before is None
         held = Held(next(_serials), state, began)
         if before is not None and before.timeline.instants == state.timeline.instants:
             self._held.pop()  # the older ones are those that clients may still know
@@ -130,7 +133,11 @@ class ServedTable:
 
     def _read(self, before: TableState | None) -> tuple[Table, TableState]:
         table = self._table.reload() if self._table else self.opened()
-        return table, load_state(table, before)
+        sweep = time.monotonic() - self._swept_s >= _SWEEP_S
+        state = load_state(table, before, sweep=sweep)
+        if sweep:
+            self._swept_s = time.monotonic()
+        return table, state
 
 
 def _find(known: Sequence[Held], client: Known) -> Held | None:

@@ -3,8 +3,8 @@
     timeline -> what its instants record -> which partitions that touches -> their files
 
 `touched` says why the other partitions are as they were. Whole again are loads behind a restore, an upgrade, and
-where a client asks for it (`refresh/`). Each load also lists the partition again that was listed longest ago: that
-finds what no instant names, such as a file that was removed by hand.
+where a client asks for it (`refresh/`). From time to time a load also lists the partition again that was listed longest
+ago: that finds what no instant names, such as a file that was removed by hand.
 """
 
 from __future__ import annotations
@@ -28,16 +28,17 @@ from .touched import above, forgotten, touched
 _OLDEST_LISTED = 1
 
 
-def load_state(table: Table, before: TableState | None = None) -> TableState:
-    """The table as it stands now. `before`: what is known of it; None: everything is read.
+def load_state(table: Table, before: TableState | None = None, *, sweep: bool = True) -> TableState:
+    """The table as it stands now. `before`: what is known of it; None: everything is read. `sweep`: also list the
+    partition again that was listed longest ago.
 
     PhantombaseError: it cannot be read, among others MissingFileError: a base file that a commit names is lost. Hudi's
     server answers without that file; a writer that went on from such an answer would lose its rows.
     """
-    return consistent(lambda: _load(table.still(records=False), before))
+    return consistent(lambda: _load(table.still(records=False), before, sweep))
 
 
-def _load(table: Table, before: TableState | None) -> TableState:
+def _load(table: Table, before: TableState | None, sweep: bool) -> TableState:
     before = before if before is not None and before.config == table.config else None
     timeline = table.load_timeline()
     records = load_records(table, timeline, before.records.known if before else {})
@@ -49,7 +50,7 @@ def _load(table: Table, before: TableState | None) -> TableState:
     new = [p for p in again - before.partitions.keys() if not above(p, before.partitions)]
     if any(above(p, new) for p in before.partitions):
         return _whole(table, timeline, records)
-    asked = [*sorted(again & before.partitions.keys()), *sorted(new), *_oldest(before, again)]
+    asked = [*sorted(again & before.partitions.keys()), *sorted(new), *(_oldest(before, again) if sweep else ())]
     list_ahead(table.storage, asked)
     listed = {p: listed_if_there(table.storage, p) or [] for p in asked}
     found = {p: entries for p, entries in listed.items() if is_partition(entries)}
