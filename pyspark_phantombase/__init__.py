@@ -45,6 +45,9 @@ class DefaultSource(DataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """A reader of what is written from now on, or from the option `begin` on."""
         from .options import stream_options
+        from .release import check_streams
+
+        check_streams()
         from .stream_reader import StreamReader
 
         return StreamReader(stream_options(self.options), schema)

@@ -110,6 +110,9 @@ def run_daemon(
         int | None,
         typer.Option(min=0, max=65535, metavar="PORT", help="port for /metrics (Prometheus), /healthz and /readyz"),
     ] = None,
+    metrics_host: Annotated[
+        str, typer.Option(metavar="ADDRESS", help="where --metrics-port listens, without a token [default: everywhere]")
+    ] = "",
     serve_port: Annotated[
         int | None,
         typer.Option(
@@ -216,7 +219,7 @@ def run_daemon(
             )
         )
         if metrics_port is not None:
-            stack.enter_context(serve(metrics_port, metrics, lambda: _health(daemon)))
+            stack.enter_context(serve(metrics_port, metrics, lambda: _health(daemon), host=metrics_host))
         if serve_port is not None:
             address = stack.enter_context(
                 service_of(

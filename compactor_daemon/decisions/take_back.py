@@ -2,16 +2,16 @@
 
     revoked    the record `revoked` is put: the decision never stands again. Publishing looks for this record too
     staged     the staged files are deleted, before the placed ones: from then on no file can be placed
-    placed     the placed files are deleted
     metadata   the metadata table forgets the instant: a publisher may have died after it had entered it there
+    placed     the placed files are deleted
 
 Any process may repeat each step. After a crash in between, the next run finishes: placed files of a revoked decision
-are litter (`retire`).
+are litter (`retire`). So they go last: while one is there, the rest is done again.
 """
 
 from __future__ import annotations
 
-from phantombase.timeline.errors import ConflictError
+from phantombase.timeline.errors import ConflictError, MalformedError
 from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.instants.attempt_names import attempt_folder
 from phantombase.timeline.locks.heartbeat import process_name
@@ -28,7 +28,8 @@ _log = get_logger()
 def take_back(table: Table, go: Go, why: str, section: Section) -> None:
     """Takes `go` back; the caller holds the table lock.
 
-    ConflictError: it is completed; no file was removed then. LockError: the lock was lost before the last step.
+    ConflictError: it is completed; no file was removed then. LockError: the lock was lost before the metadata table
+    forgot it; the next run finishes. MalformedError: the metadata table cannot forget it; all else is done.
     """
     table = table.reload()
     storage = table.storage
@@ -40,8 +41,12 @@ def take_back(table: Table, go: Go, why: str, section: Section) -> None:
     own = [f"{folder}/{e.name}" for e in storage.list(folder) if e.name.endswith(STAGED_ENDINGS)]
     for path in sorted({*own, *(p.staged for p in go.placements)}):
         storage.delete(path)
+    try:
+        forget(table, go.instant, section)
+    except MalformedError:  # nor will it ever; but the files must go
+        remove_placed(table, go, keep=set())
+        raise
     remove_placed(table, go, keep=set())
-    forget(table, go.instant, section)
     _log.warning("decision_taken_back", instant=go.instant, attempt=go.attempt, why=why)
 
 

@@ -148,7 +148,7 @@ def compact_slice(storage: Storage, task: SliceTask) -> SliceDone:
     """
     with bound_contextvars(instant=task.instant, attempt=task.attempt, file_group=task.slice.file_id):
         done = _compacted(storage, task)
-        _log.info("slice_compacted", rows=done.ledger.rows_out, bytes=done.size, seconds=done.seconds)
+        _log.debug("slice_compacted", rows=done.ledger.rows_out, bytes=done.size, seconds=done.seconds)
         return done
 
 

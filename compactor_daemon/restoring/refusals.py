@@ -6,6 +6,7 @@ from phantombase.timeline.errors import ConflictError, UsageError
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.locks.heartbeat import is_live, read_heartbeat
 from phantombase.timeline.pins.pin import live_pins
+from phantombase.timeline.recovery.dead_writers import is_pending_service
 from phantombase.timeline.savepoints.savepoint import savepoints
 from phantombase.timeline.storage.server_clock import storage_ms
 from phantombase.timeline.table.pending_rollbacks import UnreadableRollback, pending_rollbacks
@@ -51,8 +52,10 @@ def refuse_work(table: Table, timeline: Timeline) -> None:
 
 
 def refuse_writers(table: Table, timeline: Timeline) -> None:
-    """ConflictError: a write is pending that does not count as dead."""
+    """ConflictError: a write is pending that does not count as dead. A clustering is none, also on version 6."""
     for instant in timeline.inflight_writers:
+        if is_pending_service(table, instant):
+            continue
         raise ConflictError(
             f"a {instant.action} is pending",
             path=table.storage.base_path,

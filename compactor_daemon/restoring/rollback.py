@@ -1,6 +1,8 @@
 """Takes the newest completed write back, as Hudi's rollback of an instant does.
 
-    lock   what must not be is refused; the completed file of t is deleted: from here on it is a write of a dead writer
+    lock   what must not be is refused; the completion time of t stays in use: consumers may have read up to it, and
+           no later write may complete below it, by a clock that is behind
+           the completed file of t is deleted: from here on it is a write of a dead writer
     then   it is rolled back like one, see `recovery.rollback`
 
 If the process dies in between, the next writer, of phantombase or Hudi, rolls it back.
@@ -13,6 +15,7 @@ from dataclasses import dataclass
 from phantombase.timeline.errors import UsageError
 from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.format.instant import MERGES, Instant
+from phantombase.timeline.instants.reserved_times import bury
 from phantombase.timeline.instants.state_files import load_state_files
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.locks.table_lock import TableLock
@@ -78,6 +81,9 @@ def roll_back_newest(table: Table, lock: TableLock, instant: str, *, dry_run: bo
                 "metadata_table_dropped", table=table.storage.base_path, why="a compaction of it holds this write"
             )
             drop_within(table, section)
+        if write.completion_time is not None:  # from here on nothing else shows that this time was used
+            section.check()
+            bury(table.storage, write.completion_time)
         unpublish(table, write, section.check)
     table = table.reload()
     pending = table.load_timeline().find(instant, write.family)

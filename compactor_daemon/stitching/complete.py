@@ -33,6 +33,7 @@ from phantombase.timeline.metadata_table.read import compacted_after
 from phantombase.timeline.metadata_table.update import Change, apply_update, forget
 from phantombase.timeline.planning.schedule import busy_file_groups, pending_replacing_writes
 from phantombase.timeline.recovery.dead_writers import is_pending_service
+from phantombase.timeline.storage.contract import list_of_table
 from phantombase.timeline.storage.folders import join, staged_folder
 from phantombase.timeline.storage.staged_file import place_staged
 from phantombase.timeline.table.half_upgraded import reload_same_version
@@ -157,13 +158,12 @@ def take_back_dead(table: Table, timeline: Timeline, lock: TableLock) -> None:
 
 def _orphans(table: Table, timeline: Timeline) -> tuple[Instant, ...]:
     """Inflight instants whose plan was taken back: a process put the file after it had slept, and died."""
-    pending = (i for i in timeline.instants if i.family == "replacecommit" and i.state is State.INFLIGHT)
-    find = table.storage.find
-    return tuple(
-        i
-        for i in pending
-        if find(table.instant_path(i.at(State.REQUESTED))) is None and is_buried(table.storage, i.requested_time)
-    )
+    pending = [i for i in timeline.instants if i.family == "replacecommit" and i.state is State.INFLIGHT]
+    if not pending:
+        return ()
+    names = {e.name for e in list_of_table(table.storage, table.config.timeline_folder)}
+    without = (i for i in pending if table.layout.file_name(i.at(State.REQUESTED)) not in names)
+    return tuple(i for i in without if is_buried(table.storage, i.requested_time))
 
 
 def inputs_now(table: Table, pending: Pending, timeline: Timeline) -> tuple[tuple[FileSlice, ...], ...]:

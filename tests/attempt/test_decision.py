@@ -306,7 +306,7 @@ def test_each_step_of_taking_back_may_be_the_last(path: Path) -> None:
 
 
 def test_the_metadata_table_forgets_what_is_taken_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The publisher had entered it there and died; its files are gone."""
+    """The publisher had entered it there and died. Its files go last: they show the next run what is to be done."""
     path = unzip_golden("v9_pending", tmp_path)
     table = open_table(path)
     go = decided(table, pending_instants(table)[0])
@@ -318,7 +318,8 @@ def test_the_metadata_table_forgets_what_is_taken_back(tmp_path: Path, monkeypat
     monkeypatch.setattr("phantombase.compactor_daemon.decisions.take_back.forget", forget)
     place(table, go, go.placements[0])
     take_back(table, go, "restored", REGARDLESS)
-    assert forgotten == [(go.instant, 0)]
+    assert forgotten == [(go.instant, 1)]
+    assert not base_files(path, go.instant)
 
 
 @TABLES

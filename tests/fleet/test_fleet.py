@@ -392,7 +392,7 @@ def test_an_idle_look_costs_one_listing(tmp_path: Path, zookeeper: ZooKeeper, mo
 def test_logs_say_table_instant_attempt_and_file_group(tmp_path: Path, zookeeper: ZooKeeper) -> None:
     """Each as JSON, from a daemon as users start it."""
     table = unzip_golden("v9_pending", tmp_path)
-    command = [str(Path(sys.executable).with_name("compactor-daemon")), "run", str(table), "--once", "--json"]
+    command = [str(Path(sys.executable).with_name("compactor-daemon")), "run", str(table), "--once", "--json", "-v"]
     options = ["--executor", "local", "--zookeeper", zookeeper.hosts]
     done = subprocess.run([*command, *options], capture_output=True, text=True, timeout=300, check=True)
     logs = [json.loads(line) for line in done.stderr.splitlines()]

@@ -6,6 +6,7 @@ import json
 import time
 from contextlib import ExitStack
 from pathlib import Path
+from urllib.request import urlopen
 
 import pytest
 from typer.testing import CliRunner
@@ -17,9 +18,11 @@ from phantombase.timeline.errors import PhantombaseError
 from tests.support.compaction_steps import open_table
 from tests.support.lakes import daemon_process, hostile_table, lake_of, pending_table
 from tests.support.selection import deep
-from tests.support.zookeeper_server import ZooKeeper, wait_until
+from tests.support.zookeeper_server import ZooKeeper, free_ports, wait_until
 
 POLL_S = 2.0
+QUOTA, SLOTS = 0.25, 2
+_MEASURED_S = 45.0
 
 
 def is_done(path: Path) -> bool:
@@ -75,3 +78,46 @@ def test_three_daemons_serve_a_lake_with_one_hostile_table(
     assert not any("Traceback" in log for log in logs)
     with pytest.raises(PhantombaseError):
         open_table(hostile)
+
+
+@pytest.mark.deep
+def test_a_quota_is_held_by_each_daemon(tmp_path: Path, zookeeper: ZooKeeper) -> None:
+    """The lane has its part of the slots, though nothing else wants them any more; and by the seconds that compactions
+    took no more than that. They are fewer: a slot is also held for the claim.
+    """
+    root, original = tmp_path / "lake", pending_table(tmp_path / "original")
+    limited = lake_of(root, [f"a_{n:03}" for n in range(400)], original)
+    free = lake_of(root, [f"b_{n:03}" for n in range(100)], original)
+    config = tmp_path / "lanes.toml"
+    config.write_text(f'[[lane]]\nmatch = "a_*"\nquota = {QUOTA}\n')
+    ports = free_ports(2)
+    with ExitStack() as stack:
+        for number, port in enumerate(ports):
+            arguments = ("--root", str(root), "--config", str(config), "--zookeeper", zookeeper.hosts)
+            few = ("--max-concurrent", str(SLOTS), "--metrics-port", str(port), "--poll-interval", str(POLL_S))
+            stack.enter_context(daemon_process(tmp_path / f"daemon-{number}.log", *arguments, *few))
+        wait_until(lambda: all(is_done(path) for path in free), 300.0)
+        began, before = time.monotonic(), [taken_s(port) for port in ports]
+        time.sleep(_MEASURED_S)
+        after, took = [taken_s(port) for port in ports], time.monotonic() - began
+        assert any(not is_done(path) for path in limited), "there was work all the time"
+        assert [lane_occupancy(port) for port in ports] == pytest.approx([QUOTA] * 2, rel=0.1)
+    held = [(end - start) / (SLOTS * took) for start, end in zip(before, after, strict=True)]
+    assert all(0.6 * QUOTA < one < 1.1 * QUOTA for one in held), held
+
+
+def taken_s(port: int) -> float:
+    """The seconds that the compactions of a daemon took, from claim to end."""
+    return metric(port, "phantombase_compaction_seconds_sum ")
+
+
+def lane_occupancy(port: int) -> float:
+    """What a daemon says of the lane with the quota."""
+    return metric(port, 'phantombase_lane_occupancy{lane="a_*"} ')
+
+
+def metric(port: int, name: str) -> float:
+    """The value of a series."""
+    with urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
+        (line,) = [one for one in answer.read().decode().splitlines() if one.startswith(name)]
+    return float(line.split()[-1])

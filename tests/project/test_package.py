@@ -6,6 +6,7 @@ import json
 import shutil
 import subprocess
 import sys
+import tomllib
 import venv
 import zipfile
 from importlib import metadata
@@ -15,6 +16,8 @@ from typing import Any
 
 import pytest
 import typer
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 from typer.testing import CliRunner
 
 import phantombase
@@ -185,3 +188,16 @@ def test_the_wheel_holds_every_module_and_runs_the_demo(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["snapshot_unchanged"] is True
+
+
+def test_every_declared_package_has_one_version_in_the_constraints() -> None:
+    """So a clone is set up with what was tested."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    declared = [
+        *project["dependencies"],
+        *(one for extra in project["optional-dependencies"].values() for one in extra),
+    ]
+    named = {canonicalize_name(Requirement(one).name) for one in declared}
+    pinned = [canonicalize_name(line.split("==")[0]) for line in (ROOT / "constraints.txt").read_text().splitlines()]
+    assert named - set(pinned) == set()
+    assert len(set(pinned)) == len(pinned)

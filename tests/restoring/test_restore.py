@@ -7,6 +7,7 @@ import re
 import shutil
 from contextlib import suppress
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from phantombase.timeline.archiving.choice import Choice, Facts, choose
 from phantombase.timeline.archiving.options import ArchiveOptions
 from phantombase.timeline.cleaning.options import CleanOptions, Policy
 from phantombase.timeline.errors import ClockError, ConflictError, MalformedError, PhantombaseError, UsageError
-from phantombase.timeline.format.instant import Instant, State
+from phantombase.timeline.format.instant import Instant, State, format_time, parse_time
 from phantombase.timeline.instants.table_clock import TableClock
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.locks.heartbeat import heartbeat
@@ -142,6 +143,29 @@ def test_the_newest_write_is_taken_back(version: int, tmp_path: Path) -> None:
     assert done.rollback > newest
     assert roll_back_newest(open_table(path), LOCK, newest) == done
     check_usable(path, rows)
+
+
+@pytest.mark.parametrize("dies", [False, True])
+def test_the_time_at_which_it_completed_is_not_used_again(dies: bool, tmp_path: Path) -> None:
+    """A consumer may have read up to it. The clock of that writer is ahead of those of the next ones."""
+    path = tmp_path / "trips"
+    written_table(path, 9, one_row("k0", 0), WRITES)
+    upsert(path, one_row("k1", 1))
+    newest = max(open_table(path).load_timeline().completed_writes)
+    (done,) = (path / ".hoodie/timeline").glob(f"{newest}_*.deltacommit")
+    ahead = format_time(parse_time(newest) + timedelta(seconds=20))
+    done.rename(done.with_name(f"{newest}_{ahead}.deltacommit"))
+
+    def hook(call: Call) -> object:
+        if dies and call.path.endswith(".rollback.requested"):
+            raise ProcessDied(call.path)
+        return call.do()
+
+    with suppress(ProcessDied):
+        roll_back_newest(open_table(path, HookedStorage(LocalStorage(str(path)), hook)), LOCK, newest)
+    upsert(path, one_row("k1", 2))
+    timeline = open_table(path).load_timeline()
+    assert all(i.requested_time > ahead for i in timeline.instants if i.requested_time >= newest)
 
 
 @VERSIONS

@@ -6,6 +6,7 @@ import asyncio
 import gc
 import weakref
 from collections.abc import Iterator
+from itertools import count
 
 import pytest
 
@@ -44,12 +45,14 @@ def test_what_was_kept_then_is_freed_when_everything_is_looked_at() -> None:
     assert seen() is None
 
 
-def test_full_collections_are_not_begun_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(garbage, "_EVERY_S", 0.01)
+@pytest.mark.parametrize("every", [1, 1000], ids=["collected", "loaded"])
+def test_full_collections_are_not_begun_meanwhile(every: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(garbage, "_LOOK_S", 0.005)
+    monkeypatch.setattr(garbage, "_EVERY", every)
     before = gc.get_threshold()
 
     async def run() -> tuple[int, int]:
-        task = asyncio.create_task(collect_from_time_to_time())
+        task = asyncio.create_task(collect_from_time_to_time(count().__next__))
         await asyncio.sleep(0.1)
         found = gc.get_threshold()[2], gc.get_freeze_count()
         task.cancel()

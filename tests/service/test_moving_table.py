@@ -180,6 +180,14 @@ def test_what_is_no_table_stops_no_other(table: Path, tmp_path: Path) -> None:
     assert client.ask(LATEST, partition="north", **known(table)).status == 200
 
 
+def test_a_bootstrapped_table_is_not_found(table: Path) -> None:
+    """It is not read exactly, so a REMOTE_FIRST client goes on by itself; the reason names the setting."""
+    properties = table / ".hoodie/hoodie.properties"
+    properties.write_text(f"{properties.read_text()}\nhoodie.bootstrap.base.path=/elsewhere\n")
+    reply = ServiceClient.of(table).ask(LATEST, partition="north", basepath=str(table), refreshoff="true")
+    assert (reply.status, "hoodie.bootstrap.base.path" in reply.text) == (404, True), reply.text
+
+
 def test_long_lists_of_instants_fit_and_too_long_ones_are_refused(table: Path) -> None:
     client, now = ServiceClient.of(table), known(table)
     for count, status in ((3000, 200), (3700, 414)):

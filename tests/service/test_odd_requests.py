@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import random
+import socket
+import sys
+from contextlib import suppress
 from pathlib import Path
 from urllib.parse import quote
+from urllib.request import urlopen
 
 import pytest
 
 from phantombase.timeline.service.marker_app import MARKER_PREFIX
 from phantombase.timeline.service.routes import PREFIX, ROUTES
+from tests.service.test_actions import TOKEN, service
 from tests.support.golden_tables import unzip_golden
 from tests.support.service_client import ServiceClient
+from tests.support.service_process import serving
 
 NAMES = ("basepath", "partition", "fileid", "instant", "maxinstant", "mininstant", "instants", "currentinstant",
          "includependingcompaction", "lastinstantts", "timelinehash", "refreshoff", "pretty", "markerdirpath",
@@ -125,3 +131,72 @@ def test_odd_requests_for_pages_get_a_reason(seed: int, tmp_path: Path) -> None:
         assert b"Traceback" not in reply.body
         found.add(reply.status)
     assert found >= {200, 400, 404}
+
+
+def order_request(chance: random.Random) -> tuple[str, bytes, str, dict[str, str], bytes]:
+    """An order, a login or another POST: path, query, method, headers and body, most of it nearly right."""
+    name = chance.choice(["clustered", "clustered", quote(chance.choice(VALUES), safe="")])
+    order = chance.choice(["schedule", "release", "unschedule", "compact", quote(chance.choice(VALUES), safe="")])
+    paths = [f"/t/{name}/actions/{order}", f"/api/tables/{name}/actions/{order}", f"/t/{name}/actions", "/login", "/"]
+    headers = dict(
+        chance.sample(
+            [("authorization", f"Bearer {TOKEN}"), ("authorization", "Bearer x"), ("origin", "http://localhost"),
+             ("origin", "null"), ("cookie", f"phantombase={chance.choice(['', '1.x', '9' * 400, '..', '²'])}"),
+             ("cookie", "\x00;=;"), ("content-type", "application/json"), ("sec-fetch-site", "cross-site")],
+            chance.randrange(4),
+        )
+    )  # fmt: skip
+    given = {n: chance.choice([*VALUES, "20261121100337006"]) for n in ("instant", "proof", "token", "x")}
+    body = "&".join(f"{k}={quote(v)}" for k, v in given.items() if chance.random() < 0.5).encode()
+    if chance.random() < 0.2:
+        body = chance.choice([bytes(chance.randrange(256) for _ in range(60)), b"x" * 5000, b"{}", b"=&=&" * 50])
+    return chance.choice(paths), body[:40] if chance.random() < 0.2 else b"", chance.choice(METHODS[:2]), headers, body
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_odd_orders_get_a_reason_and_run_nothing_but_commands(seed: int, tmp_path: Path) -> None:
+    """What is run is one of the three commands about the served table."""
+    ran = tmp_path / "ran"
+    write = f"import sys; open({str(ran)!r}, 'a').write(repr(sys.argv[1:]) + chr(10))"
+    table = unzip_golden("v9_clustered", tmp_path)
+    client, chance = service(table, command=(sys.executable, "-c", write)), random.Random(seed)
+    found = set()
+    for number in range(250):
+        path, query, method, headers, body = order_request(chance)
+        reply = client.loop.run_until_complete(client.send(path, query, method, headers, body))
+        assert reply.status in (200, 303, 400, 401, 403, 404, 409, 413, 414), (number, path, headers, body, reply.text)
+        assert TOKEN.encode() not in reply.body
+        found.add(reply.status)
+    assert found >= {303, 400, 401, 403, 404}
+    lines = ran.read_text().splitlines() if ran.exists() else []
+    assert set(lines) <= {repr(["schedule", str(table), "--sole-writer"])}
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_odd_bytes_on_a_connection_stop_nothing(seed: int, tmp_path: Path) -> None:
+    """Not even HTTP: an answer of 4xx or a closed connection, and the next request is answered."""
+    table, chance = unzip_golden("v9_plain", tmp_path), random.Random(seed)
+    lines = [
+        b"GET / HTTP/1.1",
+        b"POST /t/plain/actions/schedule HTTP/1.1",
+        b"GET /" + b"x" * 70_000,
+        b"GET",
+        b"\x16\x03\x01",
+    ]
+    more = [b"Host: localhost", b"Content-Length: -1", b"Content-Length: 99999999999", b"Transfer-Encoding: chunked",
+            b"X: " + b"y" * 40_000, b": x", b"\x00: \xff", b"Expect: 100-continue"]  # fmt: skip
+    with serving(table) as address:
+        host, _, port = address.removeprefix("http://").rpartition(":")
+        for _ in range(60):
+            parts = [chance.choice(lines), *chance.sample(more, chance.randrange(4))]
+            sent = b"\r\n".join(parts) + b"\r\n\r\n" + chance.choice([b"", b"zz\r\n", bytes(range(256))])
+            with socket.create_connection((host, int(port)), timeout=10) as connection:
+                with suppress(OSError):
+                    connection.sendall(sent)
+                    connection.shutdown(socket.SHUT_WR)
+                got = b""
+                with suppress(OSError):
+                    got = connection.recv(1 << 16)
+            assert not got.startswith(b"HTTP/1.1 5"), (sent[:200], got[:200])
+        with urlopen(f"{address}/healthz", timeout=20) as reply:
+            assert reply.read() == b"ok"

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 from pyspark.errors import PySparkException
 
-from phantombase import MissingFileError, ReadOptions, read_table
+from phantombase import MissingFileError, ReadOptions, UnsupportedError, read_table
 from phantombase.timeline.read.table_read import Query
+from pyspark_phantombase import DefaultSource
 from pyspark_phantombase.batch_reader import BatchReader
 from pyspark_phantombase.options import source_options
 from tests.support.compare_rows import assert_same_rows
@@ -118,3 +119,12 @@ def test_a_file_that_was_cleaned_meanwhile_is_an_error(spark: Any, tmp_path: Pat
     next(path.rglob("*.parquet")).unlink()
     with pytest.raises(MissingFileError, match="a file was cleaned while a query read it"):
         [batch for task in tasks for batch in reader.read(task)]
+
+
+def test_an_old_pyspark_is_refused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Streams need 4.2, whose sources take a limit; before, a module that Spark has not would be missing."""
+    path = unzip_golden(NEWEST_AND_OLDEST[0], tmp_path)
+    source = DefaultSource({"path": str(path)})
+    monkeypatch.setattr("pyspark_phantombase.release.find_spec", lambda name: None)
+    with pytest.raises(UnsupportedError, match=r"streams of the source phantombase.*PySpark 4\.2 or newer"):
+        source.streamReader(source.schema())

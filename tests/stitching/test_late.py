@@ -14,16 +14,19 @@ import pytest
 from phantombase.compactor_daemon.restoring.rollback import roll_back_newest
 from phantombase.compactor_daemon.services.options import ServiceOptions
 from phantombase.compactor_daemon.services.serve import serve_table
-from phantombase.compactor_daemon.stitching.complete import take_back
+from phantombase.compactor_daemon.stitching.complete import _orphans, take_back
 from phantombase.compactor_daemon.stitching.late import withdraw_late
 from phantombase.compactor_daemon.stitching.pending import pending_stitchings
 from phantombase.timeline.errors import ConflictError, MissingFileError, PhantombaseError
+from phantombase.timeline.format.instant import Instant, State
 from phantombase.timeline.storage.contract import Storage
+from phantombase.timeline.storage.local import LocalStorage
 from phantombase.writer_hooks.options import Operation
 from tests.stitching.test_stitch import TWO, VERSIONS, begin, forget_heartbeats, hidden, small_files, stitch
 from tests.support.archived_tables import LOCK, one_row, overwrite, upsert
 from tests.support.compaction_steps import open_table
 from tests.support.failing_storage import Call, HookedStorage, ProcessDied
+from tests.support.golden_tables import unzip_golden
 from tests.support.written_tables import check_nothing_left, read_rows
 
 Do = Callable[[], object]
@@ -278,3 +281,20 @@ def test_a_late_inflight_file_of_a_plan_taken_back_goes(version: int, tmp_path: 
     upsert(path, one_row("k1", 100))
     assert read_rows(path) == {**rows, "k1": (100, 100.0)}
     assert all(i.completed for i in open_table(path).load_timeline().instants if i.family == "replacecommit")
+
+
+def test_pending_replacing_writes_are_looked_up_in_one_listing(tmp_path: Path) -> None:
+    """A write looks for what is left of stitchings: an inflight file without its plan."""
+    path = unzip_golden("v9_plain", tmp_path)
+    for _ in range(3):
+        table = open_table(path)
+        time = table.next_time(table.load_timeline())
+        for state in (State.REQUESTED, State.INFLIGHT):
+            begun = Instant(requested_time=time, action="replacecommit", state=state)
+            table.storage.put_if_absent(table.instant_path(begun), b"")
+    calls = HookedStorage(LocalStorage(str(path)), lambda call: call.do())
+    table = open_table(path, calls)
+    timeline = table.load_timeline()
+    before = len(calls.calls)
+    assert _orphans(table, timeline) == ()
+    assert calls.calls[before:] == ["list"]

@@ -17,6 +17,7 @@ import pytest
 
 from phantombase.compactor_daemon.archiving.archive import archive_table
 from phantombase.compactor_daemon.cleaning.clean import clean_table
+from phantombase.compactor_daemon.restoring.restore import restore_table
 from phantombase.compactor_daemon.stitching.complete import take_back
 from phantombase.compactor_daemon.stitching.pending import pending_stitchings
 from phantombase.compactor_daemon.stitching.stitch import StitchResult, stitch_table, take_back_pending
@@ -574,6 +575,25 @@ def test_taken_back_by_command(version: int, tmp_path: Path) -> None:
     assert instant in table.times.reserved(table.load_timeline())
     upsert(path, one_row("k1", 100))
     assert read_rows(path) == {**rows, "k1": (100, 100.0)}
+
+
+@VERSIONS
+def test_a_restore_undoes_what_a_dead_process_left(version: int, tmp_path: Path) -> None:
+    """Wherever it died: its plan is no write that may go on."""
+    path = tmp_path / "trips"
+    rows = small_files(path, version, 3)
+    target = max(open_table(path).load_timeline().completed_writes)
+
+    def work(storage: Storage) -> object:
+        return stitch(Path(storage.base_path), storage)
+
+    for _, copy in died_copies(path, work, 1 if ALL else 9):
+        forget_heartbeats(copy)
+        restore_table(open_table(copy), LOCK, target)
+        assert read_rows(copy) == rows
+        check_nothing_left(copy)
+        upsert(copy, one_row("k1", 100))
+        assert read_rows(copy) == {**rows, "k1": (100, 100.0)}
 
 
 @pytest.mark.parametrize("version", [deep(6), 9])

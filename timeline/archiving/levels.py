@@ -8,13 +8,14 @@ read an older manifest; everything else of the history goes.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from ..errors import MalformedError, MissingFileError, PhantombaseError
 from ..format.table_config import TableConfig
 from ..parquet.read import readable
 from ..storage.contract import Storage
@@ -101,13 +102,49 @@ def _rows(storage: Storage, folder: str, files: Sequence[HistoryFile]) -> Iterat
 
 
 def _forget_old(storage: Storage, folder: str, counting: Manifest, merged: int, check: Callable[[], None]) -> None:
-    """Removes manifests older than the newest ones, and files that no manifest left names."""
+    """Removes manifests older than the newest ones, and files that no manifest left names.
+
+    What manifests have named never comes again. A file that none has ever named is what a dead archiver placed.
+    """
     numbers = [n for n in manifest_numbers(storage, folder) if n <= counting.number]
     kept = numbers[-(_MANIFESTS_KEPT + merged) :]
     named = {f.name for number in kept for f in read_manifest(storage, folder, number)}
     names = [e.name for e in storage.list(folder) if not e.is_folder]
     files = [n for n in names if HistoryName.parse(n) is not None and n not in named]
+    older = [number for number in numbers if number not in kept]
+    once_named = {name for number in older for name in _names(storage, folder, number)}
     check()
-    storage.delete_all([manifest_path(folder, number) for number in numbers if number not in kept])
+    storage.delete_all([manifest_path(folder, number) for number in older])
     check()
-    storage.delete_all([f"{folder}/{name}" for name in files])
+    storage.delete_all([f"{folder}/{name}" for name in files if name in once_named])
+    for name in files:
+        if name not in once_named:
+            _remove_leftover(storage, folder, name, check)
+
+
+def _names(storage: Storage, folder: str, number: int) -> tuple[str, ...]:
+    """The files that an old manifest names; none if it is torn."""
+    with suppress(MalformedError, MissingFileError):
+        return tuple(f.name for f in read_manifest(storage, folder, number))
+    return ()
+
+
+def _remove_leftover(storage: Storage, folder: str, name: str, check: Callable[[], None]) -> None:
+    """Removes a file that a dead archiver placed; puts it back where another process has named it since.
+
+    Who archives the same instants names the file as it is. This process may sleep right before it removes it.
+    """
+    path = f"{folder}/{name}"
+    with staged_name(storage, ".parquet") as kept:
+        check()
+        try:
+            storage.place(path, kept)
+        except MissingFileError:
+            return
+        storage.delete(path)
+        try:
+            check()
+        except PhantombaseError:
+            if name in {f.name for f in newest_manifest(storage, folder).files}:
+                storage.place(kept, path)
+            raise

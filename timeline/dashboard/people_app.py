@@ -105,7 +105,7 @@ class PeopleApp:
             case ["tables"] | ["tables", ""]:
                 return {"tables": await self._rows.all(self._tables.by_name.values())}
             case ["tables", name]:
-                return await self._rows.one(self._named(name), whole=True)
+                return await self._rows.one(self._named(name), whole=True, lock=True)
             case ["tables", name, "groups"]:
                 held = await recent(self._named(name))
                 return await asyncio.to_thread(groups_page, held.state, given)

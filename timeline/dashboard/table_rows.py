@@ -45,11 +45,12 @@ class TableRows:
         order = [word.value for word in Word]
         return sorted(rows, key=lambda row: (order.index(row["health"]), row["served_as"]))
 
-    async def one(self, table: ServedTable, *, whole: bool = False) -> Row:
-        """One table. `whole`: all that its page shows."""
+    async def one(self, table: ServedTable, *, whole: bool = False, lock: bool = False) -> Row:
+        """One table. `whole`: all that its page shows; `lock`: also which process holds its lock."""
         try:
             held = await table.load() if whole else await recent(table)
-            return await asyncio.to_thread(self._row, table, held, whole)
+            row = await asyncio.to_thread(self._row, table, held, whole)
+            return row | {"lock": await asyncio.to_thread(self._lock, table.table)} if lock else row
         except PhantombaseError as error:
             return await asyncio.to_thread(self._unread, table, error)
 
@@ -90,7 +91,6 @@ class TableRows:
                 "trend": self.trends.of(table.path),
                 "crew": crew,
                 "crew_problem": problem,
-                "lock": self._lock(table.table),
             },
         )
 

@@ -12,11 +12,16 @@ Files are named, and secrets are read from them when a connection is made: the t
 from __future__ import annotations
 
 import os
+import stat
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 from urllib.parse import parse_qsl, quote
 
 from ..errors import UsageError
+from ..event_log import get_logger
+
+_log = get_logger()
 
 _FIELDS = {
     "ca": "ca",
@@ -62,6 +67,7 @@ class ZooKeeperAccess:
         for file in (self.digest_file, self.sasl_file):
             if file is not None:
                 _user_and_password(file)
+                _warn_if_open(file)
 
     @property
     def is_given(self) -> bool:
@@ -114,6 +120,15 @@ def _user_and_password(file: str) -> tuple[str, str]:
     if not user or not password:
         raise UsageError("not a user and a password", path=file, expected="USER:PASSWORD")
     return user, password
+
+
+@cache
+def _warn_if_open(file: str) -> None:
+    """Once for each file: every user of this machine can read the password."""
+    if os.stat(file).st_mode & stat.S_IROTH:
+        _log.warning(
+            "password_is_readable", path=file, expected="a file that other users cannot read", todo="chmod o-r"
+        )
 
 
 def _check_sasl() -> None:

@@ -10,21 +10,31 @@ from __future__ import annotations
 
 import asyncio
 import gc
+from collections.abc import Callable
 from itertools import count
 
-_EVERY_S = 30.0
-_ALL_EVERY = 2880
+_LOOK_S = 1.0
+_EVERY, _ALL_EVERY = 30, 86_400
+"""Looks between two collections, and between two of everything."""
+
 _NEVER = 1 << 30
 
 
-async def collect_from_time_to_time() -> None:
-    """Until it is cancelled."""
+async def collect_from_time_to_time(loaded: Callable[[], int]) -> None:
+    """Until it is cancelled. `loaded`: how many states were loaded whole so far. The next collections do not look at
+    these.
+    """
+    seen = loaded()
     young, middle, full = gc.get_threshold()
     gc.set_threshold(young, middle, _NEVER)
     try:
         for number in count(1):
-            await asyncio.sleep(_EVERY_S)
-            collect(everything=number % _ALL_EVERY == 0)
+            await asyncio.sleep(_LOOK_S)
+            if (now := loaded()) != seen:
+                gc.freeze()
+                seen = now
+            if number % _EVERY == 0:
+                collect(everything=number % _ALL_EVERY == 0)
     finally:
         gc.set_threshold(young, middle, full)
         gc.unfreeze()

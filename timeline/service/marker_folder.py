@@ -47,18 +47,28 @@ def remove(storage: Storage, instant: str) -> bool:
     return found
 
 
-def append(storage: Storage, instant: str, names: list[str]) -> None:
-    """Puts names into a new file; they are durable when this returns. They may be there already: readers make sets."""
+def append(storage: Storage, instant: str, names: list[str], number: int | None = None) -> int:
+    """Puts names into a new file; they are durable when this returns. They may be there already: readers make sets.
+
+    `number`: of the first file that may be free, as the last call returned it; None: the folder is looked at.
+    """
     folder = marker_folder(instant)
+    if number is None:
+        number = _begin(storage, folder)
+    data = "".join(f"{name}\n" for name in names).encode()
+    while not storage.put_if_absent(f"{folder}/MARKERS{number}", data):
+        number += 1
+    return number + 1
+
+
+def _begin(storage: Storage, folder: str) -> int:
+    """Makes the folder, if it is not there; the first number above those that are used."""
     kind = f"{folder}/{TYPE_FILE}"
     if (entry := storage.find(kind)) is not None and not entry.size:  # its writer was killed
         storage.delete(kind)
     storage.put_if_absent(kind, TIMELINE_SERVER.encode())
     used = [int(m[1]) for path, _ in storage.list_below(folder) if (m := _LIST.fullmatch(path))]
-    number = max(used, default=-1) + 1
-    data = "".join(f"{name}\n" for name in names).encode()
-    while not storage.put_if_absent(f"{folder}/MARKERS{number}", data):
-        number += 1
+    return max(used, default=-1) + 1
 
 
 class MarkerFolder:
@@ -67,6 +77,7 @@ class MarkerFolder:
     def __init__(self, storage: Storage, instant: str) -> None:
         self._storage, self._instant = storage, instant
         self._known: set[str] | None = None
+        self._number: int | None = None
         self._taken: dict[str, asyncio.Future[bool]] = {}
         self._next: list[str] = []
         self._alone = asyncio.Lock()
@@ -114,9 +125,9 @@ class MarkerFolder:
     def _put(self, names: list[str]) -> set[str]:
         """Those of the names that were not there; they are durable then."""
         if self._known is None or self._storage.find(f"{marker_folder(self._instant)}/{TYPE_FILE}") is None:
-            self._known = set(marker_names(self._storage, self._instant))
+            self._known, self._number = set(marker_names(self._storage, self._instant)), None
         new = [name for name in names if name not in self._known]
         if new:
-            append(self._storage, self._instant, new)
+            self._number = append(self._storage, self._instant, new, self._number)
             self._known.update(new)
         return set(new)

@@ -144,7 +144,7 @@ def _address(host: str, listener: socket.socket) -> str:
 
 async def _serve_alone(server: uvicorn.Server, tables: ServedTables, listener: socket.socket) -> None:
     """In a process of its own."""
-    collections = asyncio.create_task(collect_from_time_to_time())
+    collections = asyncio.create_task(collect_from_time_to_time(lambda: tables.whole_loads))
     try:
         await _serve(server, tables, listener)
     finally:

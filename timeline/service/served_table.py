@@ -50,7 +50,7 @@ class ServedTable:
         self._flight: asyncio.Task[Held] | None = None
         self._whole = False
         self.used_s = 0.0
-        self.loads, self.load_s = 0, 0.0
+        self.loads, self.whole_loads, self.load_s = 0, 0, 0.0
         self._swept_s = -_SWEEP_S
         self.on_load: Callable[[ServedTable], None] = lambda table: None
 
@@ -110,6 +110,7 @@ class ServedTable:
             raise
         self._table, self.error = table, None
         self.loads, self.load_s = self.loads + 1, self.load_s + time.monotonic() - began
+        self.whole_loads += before is None
         held = Held(next(_serials), state, began)
         if before is not None and before.timeline.instants == state.timeline.instants:
             self._held.pop()  # the older ones are those that clients may still know

@@ -26,6 +26,8 @@ MUTANTS: tuple[Mutant, ...] = (
     ("timeline/archiving/manifest", "            _withdraw_older(storage, folder, number)\n", "", "archiving/manifest"),
     ("timeline/archiving/manifest", "        if counting is not None and counting > number:\n            break\n", "", "archiving/manifest"),
     ("timeline/archiving/manifest", "_TRIES = 3", "_TRIES = 1", "archiving/manifest"),
+    ("timeline/archiving/levels", "                storage.place(kept, path)\n", "                pass\n", "archiving/levels"),
+    ("timeline/archiving/levels", "for name in files if name in once_named]", "for name in files]", "archiving/levels"),
     ("timeline/archiving/manifest", "    number = before.last + 1\n", "    number = before.number + 1\n", "archiving/archive"),
     ("timeline/archiving/manifest", "            if counting is None or number <= counting:\n", "            if True:\n", "archiving/archive"),
     ("timeline/archiving/history", "    storage.delete(final)\n", "", "archiving/archive"),

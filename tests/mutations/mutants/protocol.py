@@ -313,8 +313,30 @@ MUTANTS: tuple[Mutant, ...] = (
         "    if False:\n",
         "attempt/late_commit attempt/decision",
     ),
-    ("compactor_daemon/decisions/take_back", "    remove_placed(table, go, keep=set())\n", "", "attempt/standing"),
-    ("compactor_daemon/decisions/take_back", "    forget(table, go.instant, section)\n", "", "attempt/decision"),
+    (
+        "compactor_daemon/decisions/take_back",
+        "        raise\n    remove_placed(table, go, keep=set())\n",
+        "        raise\n",
+        "attempt/standing",
+    ),
+    (
+        "compactor_daemon/decisions/take_back",
+        "        remove_placed(table, go, keep=set())\n        raise\n",
+        "        raise\n",
+        "attempt/taken_back_with_metadata",
+    ),
+    (
+        "compactor_daemon/decisions/take_back",
+        "    try:\n        forget(",
+        "    remove_placed(table, go, keep=set())\n    try:\n        forget(",
+        "attempt/taken_back_with_metadata",
+    ),
+    (
+        "compactor_daemon/decisions/take_back",
+        "        forget(table, go.instant, section)\n",
+        "        pass\n",
+        "attempt/decision attempt/taken_back_with_metadata",
+    ),
     # Publishing.
     (
         "compactor_daemon/attempt/publish",

@@ -350,3 +350,17 @@ def test_a_server_that_hangs_is_an_error_in_time(tmp_path: Path) -> None:
                 assert time.monotonic() - start < 60
                 timer.join()
                 server.process.send_signal(signal.SIGCONT)
+
+
+def test_a_password_that_others_can_read_is_warned_of_once(tmp_path: Path) -> None:
+    found = {}
+    for mode in (0o644, 0o640):
+        file = tmp_path / f"digest-{mode:o}"
+        file.write_text("user:secret")
+        file.chmod(mode)
+        with capture_logs() as logs:
+            ZooKeeperAccess(digest_file=str(file))
+            ZooKeeperAccess(digest_file=str(file))
+        found[mode] = [(one["event"], one["path"]) for one in logs]
+        assert "secret" not in str(logs)
+    assert found == {0o644: [("password_is_readable", str(tmp_path / "digest-644"))], 0o640: []}

@@ -310,7 +310,9 @@ def test_a_type_used_twice_does_not_change() -> None:
 
 def one(value: Any, kind: pa.DataType, target: pa.DataType) -> Any:
     """A value of one column, brought into another type."""
-    rows = pa.table({"c": pa.chunked_array([pa.array([None, value], kind).slice(1)])})
+    made = pa.array([None, value], kind.value_type if pa.types.is_dictionary(kind) else kind)
+    made = made.dictionary_encode() if pa.types.is_dictionary(kind) else made
+    rows = pa.table({"c": pa.chunked_array([made.slice(1)])})
     return to_file_schema(rows, arrow_schema(new_schema("t", schema(c=target)))).column("c")[0].as_py()
 
 
