@@ -78,6 +78,9 @@ def roll_back_stitching(table: Table, lock: TableLock, instant: str, *, dry_run:
             )
             drop_within(table, section)
             table = table.reload()
+        if found.completion_time is not None:  # as in a rollback of a write: it stays in use
+            section.check()
+            bury(table.storage, found.completion_time)
         section.check()
         bury(table.storage, instant)
         unpublish(table, found, section.check)

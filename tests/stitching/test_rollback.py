@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from phantombase.compactor_daemon.restoring.rollback import roll_back_newest
 from phantombase.compactor_daemon.stitching.rollback import is_stitching, roll_back_stitching
 from phantombase.timeline.cleaning.options import CleanOptions, Policy
 from phantombase.timeline.errors import UsageError
+from phantombase.timeline.format.instant import format_time, parse_time
 from phantombase.timeline.metadata_table.validate import validate
 from phantombase.timeline.read.table_read import read_table
 from phantombase.timeline.savepoints.savepoint import create_savepoint
@@ -67,6 +69,19 @@ def test_the_joined_files_count_again(version: int, tmp_path: Path) -> None:
     again = stitched(path)
     assert again > instant
     assert read_rows(path) == rows | {"k0": (50, 50.0)}
+
+
+def test_the_time_at_which_it_completed_is_not_used_again(tmp_path: Path) -> None:
+    """A consumer may have read up to it. The clock of its process was ahead of those of the next writers."""
+    path = tmp_path / "trips"
+    small_files(path, 9, 4)
+    instant = stitched(path)
+    (done,) = (path / ".hoodie/timeline").glob(f"{instant}_*.replacecommit")
+    ahead = format_time(parse_time(instant) + timedelta(seconds=20))
+    done.rename(done.with_name(f"{instant}_{ahead}.replacecommit"))
+    roll_back(path, instant)
+    upsert(path, one_row("k0", 50))
+    assert open_table(path).load_timeline().latest_completed > ahead
 
 
 @pytest.mark.parametrize("version", [6, deep(8), 9])
