@@ -26,7 +26,7 @@ ready=.venv/.ready
 # The packages for the tests include all packages for the commands.
 if [ "$(cat "$ready${extra:+-$extra}" 2>/dev/null)" != "$wanted" ] &&
   { [ -n "$extra" ] || [ "$(cat "$ready-dev" 2>/dev/null)" != "$wanted" ]; }; then
-  echo "setting up .venv with $("$python" --version) and Java $version ..." >&2
+  echo "setting up .venv with $("$python" --version) and Java $version: about 1.1 GB, which takes some minutes ..." >&2
   [ -x .venv/bin/python ] || "$python" -m venv .venv ||
     { echo "error: $need: this Python cannot make virtual environments (install its venv package)." >&2; exit 1; }
   .venv/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".${extra:+[$extra]}"

@@ -18,9 +18,12 @@ if TYPE_CHECKING:
     from .api import read_table as read_table
     from .api import schedule as schedule
     from .api import spark_read as spark_read
+    from .compactor_daemon.execution.runners import SparkRunner as SparkRunner
+    from .compactor_daemon.execution.spark_session import RunningSpark as RunningSpark
     from .compactor_daemon.options import AttemptOptions as AttemptOptions
     from .compactor_daemon.options import ExecuteOptions as ExecuteOptions
     from .compactor_daemon.options import Executor as Executor
+    from .compactor_daemon.run.background import AsyncCompaction as AsyncCompaction
     from .compactor_daemon.run.split import PlannedCompaction as PlannedCompaction
     from .compactor_daemon.run.split import plan_compaction as plan_compaction
     from .compactor_daemon.run.split_task import CompactionTask as CompactionTask
@@ -74,6 +77,9 @@ _HOMES = {
     "read_table": "api",
     "schedule": "api",
     "spark_read": "api",
+    "AsyncCompaction": "compactor_daemon.run.background",
+    "RunningSpark": "compactor_daemon.execution.spark_session",
+    "SparkRunner": "compactor_daemon.execution.runners",
     "AttemptOptions": "compactor_daemon.options",
     "ExecuteOptions": "compactor_daemon.options",
     "Executor": "compactor_daemon.options",

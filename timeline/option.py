@@ -77,6 +77,5 @@ def check_below(options: Any, name: str, other: str) -> None:
     if not value < bound:
         raise UsageError(
             f"{name.replace('_', '-')} must be below {other.replace('_', '-')}",
-            expected=f"{name.replace('_', '-')} below {other.replace('_', '-')}",
             found=f"{value:g} and {bound:g}",
         )

@@ -77,7 +77,8 @@ def pending_instants(table: Table, only: str | None = None) -> tuple[str, ...]:
             "not a pending compaction",
             path=table.storage.base_path,
             instant=only,
-            expected=", ".join(pending) or "none is pending",
+            expected=", ".join(pending) or None,
+            found=None if pending else "none is pending",
             todo="`timeline show TABLE` lists the instants.",
         )
     return (only,)

@@ -11,10 +11,7 @@ import sys
 
 from rides import batch, session
 
-from phantombase import writer
-from phantombase.compactor_daemon.execution.runners import SparkRunner
-from phantombase.compactor_daemon.execution.spark_session import RunningSpark
-from phantombase.compactor_daemon.run.background import AsyncCompaction
+from phantombase import AsyncCompaction, RunningSpark, SparkRunner, writer
 
 
 def main(path: str) -> None:

@@ -119,6 +119,20 @@ def test_a_file_cleaned_away_after_listing_means_reading_again(tmp_path: Path) -
     assert_same_rows(read_table(Table.on(Cleaning(path))), expected)
 
 
+@pytest.mark.parametrize("name", ["v6_plain", "v9_plain"])
+def test_files_of_captured_changes_hold_no_rows(name: str, tmp_path: Path) -> None:
+    """They lie beside the log files of a table with change data capture, which is read and not changed."""
+    path = unzip_golden(name, tmp_path)
+    expected = read_table(Table.open(str(path)))
+    properties = path / HOODIE / "hoodie.properties"
+    properties.write_bytes(properties.read_bytes() + b"\nhoodie.table.cdc.enabled=true\n")
+    for log in [*path.rglob(".*.log.*-*-*")]:
+        log.with_name(f"{log.name}.cdc").write_bytes(b"not rows")
+    assert_same_rows(read_table(Table.open(str(path), reading=True)), expected)
+    with pytest.raises(UnsupportedError, match="change data capture"):
+        Table.open(str(path))
+
+
 def test_marks_of_deletion_are_booleans(tmp_path: Path) -> None:
     """A number there is no mark to Hudi 0.15, which keeps the row."""
     table = Table.open(str(unzip_golden("v6_plain", tmp_path)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -87,3 +88,18 @@ def test_the_daemon_stitches(tmp_path: Path) -> None:
     ]
     assert read_rows(path) == rows
     assert len(living(path)) == 1
+
+
+def test_a_reason_is_said_once(tmp_path: Path) -> None:
+    """Nothing is archived of a young table, and a table without metadata table has one reason for all its services."""
+    path = tmp_path / "trips"
+    small_files(path, 9, 3)
+    shown = {c: CliRunner().invoke(app, [c, str(path), "--dry-run"]).stdout for c in ("archive", "metadata")}
+    assert shown["archive"].count("archiving begins above 30") == 1
+    assert shown["metadata"] == "nothing to do: the table has no metadata table\n"
+    columns = CliRunner().invoke(app, ["stitch", str(path), "--dry-run", "--sort-by", "fear"])
+    assert ", day, ts, fare; found fear" in str(columns.exception)
+    pending = CliRunner().invoke(
+        app, ["clean", str(unzip_golden("v9_pending", tmp_path)), "--dry-run", "--retain", "1"]
+    )
+    assert re.match(r"nothing to clean: compaction \d{17} is pending", pending.stdout)

@@ -62,8 +62,8 @@ def judged(stock: Stock, judge: Judge, path: Path, version: int) -> Verdict:
 
 
 def _walk(stock: Stock, judge: Judge, path: Path, version: int) -> Verdict:
-    before = _agree(judge, path)
-    _agree(judge, path, "read_optimized")
+    before = agree(judge, path)
+    agree(judge, path, "read_optimized")
     if not Table.open(str(path), reading=True).config.has_logs:
         return Verdict(outcome=Outcome.READ)
     requested = schedule_compaction(Table.open(str(path)), ProcessLock(str(path))).requested
@@ -73,18 +73,18 @@ def _walk(stock: Stock, judge: Judge, path: Path, version: int) -> Verdict:
         execute=ExecuteOptions(executor=Executor.LOCAL, threads=2),
         attempt=AttemptOptions(),
     )
-    after = _agree(judge, path)
-    _agree(judge, path, "read_optimized")
+    after = agree(judge, path)
+    agree(judge, path, "read_optimized")
     if version > 6:  # on version 6 any compaction may change rows: log entries and base rows are compared otherwise
         same(_without_files(after), _without_files(before))
     _valid(path)
     stock.on_top(judge, path, version)
-    _agree(judge, path)
+    agree(judge, path)
     _valid(path)
     return Verdict(outcome=Outcome.SERVED, groups=sum(len(one.plan.operations) for one in requested))
 
 
-def _agree(judge: Judge, path: Path, query: str = "snapshot") -> pa.Table:
+def agree(judge: Judge, path: Path, query: str = "snapshot") -> pa.Table:
     hudis = judge.read(path, query=query, options=METADATA_TABLE)
     same(read(str(path), query=query.replace("_", "-")).to_arrow(), hudis)
     return hudis

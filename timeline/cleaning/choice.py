@@ -150,7 +150,7 @@ def _pending(timeline: Timeline) -> Border | None:
     if first is None:
         return None
     before = [i.requested_time for i in timeline.completed if i.requested_time < first]
-    return Border(time=before[-1] if before else "", why=f"{first} is pending")
+    return Border(time=before[-1] if before else "", why=f"{timeline.pending_writes[first].action} {first} is pending")
 
 
 def _completed(timeline: Timeline, facts: Facts, write: Instant) -> str:

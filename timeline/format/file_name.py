@@ -1,7 +1,7 @@
 """Names of base files and log files: parse and print (pure).
 
     base file   <fileId>_<writeToken>_<instant>.parquet
-    log file    .<fileId>_<instant>.log.<version>[_<writeToken>][-cdc]
+    log file    .<fileId>_<instant>.log.<version>[_<writeToken>][.cdc]
 
 A file id contains no `_`. In a log name the instant is the base instant of the slice (v6) or the delta
 commit's own instant (v8+): the same grammar with different meaning, see `layout.Slicing`.
@@ -20,7 +20,7 @@ from ..errors import MalformedError
 BASE_NAME = re.compile(r"(?P<file_id>[^_/.][^_/]*)_(?P<token>[^_/]*)_(?P<instant>\d+)(?P<extension>\.[A-Za-z0-9]+)")
 LOG_NAME = re.compile(
     r"\.(?P<file_id>[^_/]+)_(?P<instant>\d+)\.log\.(?P<version>0|[1-9]\d*)(?:_(?P<token>\d+-\d+-\d+))?"
-    r"(?P<suffix>-cdc)?",
+    r"(?P<suffix>\.cdc)?",
     re.ASCII,
 )
 
@@ -68,7 +68,7 @@ class LogFileName:
     @property
     def is_cdc(self) -> bool:
         """Change-data files lie beside log files and are never merged."""
-        return self.suffix == "-cdc"
+        return self.suffix == ".cdc"
 
     @property
     def sort_key(self) -> tuple[str, int, str, str]:

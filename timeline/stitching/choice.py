@@ -92,7 +92,7 @@ def _refuse_buckets(living: Sequence[FileGroup], where: str) -> None:
             path=where,
             expected="file groups that are not buckets",
             found=f"{buckets} of {len(living)} file ids begin with the number of a bucket",
-            todo="Use fewer buckets: only a new table has them.",
+            todo="Only a new table can have fewer buckets: write the rows to one.",
         )
 
 

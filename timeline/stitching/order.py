@@ -40,7 +40,8 @@ def check_sortable(schema: pa.Schema, columns: Sequence[str], where: str) -> Non
             raise UsageError(
                 "not a column to sort by",
                 path=where,
-                expected="columns of the table without fields of their own, each once",
+                expected="columns of the table without fields of their own, each once: "
+                + ", ".join(field.name for field in schema if not pa.types.is_nested(field.type)),
                 found=", ".join(columns),
             )
 

@@ -93,7 +93,8 @@ def _render(data: Mapping[str, Any]) -> Iterable[RenderableType]:
             ),
             rows=data["archived"][:_SHOWN],
         )
-    if data["dry_run"] and data["kept"]:
+    others = [one for one in data["kept"] if one["why"] != data["why"]]
+    if data["dry_run"] and data["kept"] and (data["archived"] or others):
         yield RowsTable(
             title=_title("would stay", data["kept"]),
             columns=(

@@ -66,6 +66,10 @@ def _render(data: Mapping[str, Any]) -> Iterable[RenderableType]:
         of = "" if one["finished"] else f", {human_bytes(one['bytes'])}"
         earlier = " of a clean of an earlier run" if one["finished"] else ""
         yield Text(f"{did} {plural(one['files'], 'file')}{of}{earlier}: {data['why_clean']}")
+    did = data["cleans"] or data["compactions"] or data["archived"]["instants"]
+    if not did and data["why"] == data["why_clean"] == data["archived"]["why"]:
+        yield Text(f"nothing to do: {data['why']}")
+        return
     if not data["cleans"]:
         yield Text(f"nothing to clean: {data['why_clean']}")
     archived = data["archived"]

@@ -89,7 +89,8 @@ def stitch_command(
         lock,
         sole_writer,
         "stitch needs to know which other processes write to the table",
-        "A write that knows nothing of the plan could lose its rows. --dry-run needs neither.",
+        "A write that knows nothing of the plan could lose its rows."
+        + ("" if take_back else " --dry-run needs neither."),
         clock=clock,
         dry_run=dry_run,
     )
@@ -138,7 +139,8 @@ def _render(data: Mapping[str, Any]) -> Iterable[RenderableType]:
             rows=rows,
         )
     if data["why"]:
-        yield Text(f"nothing to stitch: {data['why']}; {plural(data['small'], 'small file')}")
+        small = f"; {plural(data['small'], 'small file')}" if data["small"] else ""
+        yield Text(f"nothing to stitch: {data['why']}{small}")
     for why, count in sorted(data["kept"].items()):
         yield Text(f"{plural(count, 'file group')} cannot be stitched now: {why}")
     if data["left"]:

@@ -25,7 +25,7 @@ log_names = st.builds(
     instant=digits,
     version=st.integers(0, 10**6),
     token=st.none() | tokens,
-    suffix=st.sampled_from(["", "-cdc"]),
+    suffix=st.sampled_from(["", ".cdc"]),
 )
 
 
@@ -47,7 +47,7 @@ def test_log_names_print_and_parse(name: LogFileName) -> None:
 
 @settings(deadline=None)
 @given(
-    st.from_regex(r"[._a-c0-9٣/-]{0,3}(log|_|\.)[._a-c0-9٣-]{0,6}(\.log\.[0-9]{1,2}|\.parquet|-cdc)?", fullmatch=True)
+    st.from_regex(r"[._a-c0-9٣/-]{0,3}(log|_|\.)[._a-c0-9٣-]{0,6}(\.log\.[0-9]{1,2}|\.parquet|[.]cdc)?", fullmatch=True)
 )
 def test_what_parses_prints_back(text: str) -> None:
     """Any text either is refused or prints back as it was."""
@@ -77,7 +77,7 @@ def test_names_of_real_files() -> None:
     log = LogFileName.parse(".7181ef50-099a-41e8-8f8c-d1ce26675b73-0_20261121084011782.log.3_0-81-192")
     assert (log.instant, log.version, log.token, log.is_cdc) == ("20261121084011782", 3, "0-81-192", False)
     assert LogFileName.parse(".f_10.log.1").token is None
-    assert LogFileName.parse(".f_10.log.1_0-0-0-cdc").is_cdc
+    assert LogFileName.parse(".f_10.log.1_0-0-0.cdc").is_cdc
 
 
 def test_log_order() -> None:
@@ -85,7 +85,7 @@ def test_log_order() -> None:
     ordered = [
         ".f_10.log.1",
         ".f_10.log.1_10-0-0",
-        ".f_10.log.1_10-0-0-cdc",
+        ".f_10.log.1_10-0-0.cdc",
         ".f_10.log.1_9-0-0",
         ".f_10.log.2_0-0-0",
         ".f_10.log.10_0-0-0",
@@ -124,7 +124,7 @@ def test_malformed_base_names(text: str) -> None:
         ".f_10.log.",
         ".f_10.log.1_0-0",
         ".f_x.log.1",
-        ".f_10.log.1_0-0-0.cdc",
+        ".f_10.log.1_0-0-0-cdc",
         "d/.f_10.log.1",
     ],
 )
