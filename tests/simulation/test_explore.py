@@ -71,7 +71,7 @@ def test_services(version: int, people: str, groups: int, before: str, stage: St
     ("version", "people", "groups", "before"),
     [
         (9, "stitcher undoer", 3, "write write"),
-        deep(9, "stitcher restorer", 3, "write write"),
+        *(deep(version, "stitcher restorer", 3, "write write") for version in (6, 9)),
         deep(9, "compactor restorer writer", 1, "write schedule write"),
         deep(6, "compactor restorer", 1, "write schedule write"),
         deep(6, "archiver restorer writer", 1, _THREE + " write"),
