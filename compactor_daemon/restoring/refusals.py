@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from phantombase.timeline.errors import ConflictError, UsageError
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.locks.heartbeat import is_live, read_heartbeat
@@ -13,8 +15,11 @@ from phantombase.timeline.table.pending_rollbacks import UnreadableRollback, pen
 from phantombase.timeline.table.table import Table
 
 
-def refuse_work(table: Table, timeline: Timeline) -> None:
-    """ConflictError: a process is at work on a pending instant, or a clean or rollback is pending."""
+def refuse_work(table: Table, timeline: Timeline, dead: Collection[str] = frozenset()) -> None:
+    """ConflictError: a process is at work on a pending instant, or a clean or rollback is pending.
+
+    `dead`: times of writes whose rollbacks do not count: they will have been finished.
+    """
     for clean in timeline.pending("clean"):
         raise ConflictError(
             "a clean is pending",
@@ -23,6 +28,8 @@ def refuse_work(table: Table, timeline: Timeline) -> None:
             todo="`compactor-daemon clean`, or Hudi, finishes it.",
         )
     for rollback in pending_rollbacks(table):
+        if rollback.target in dead:
+            continue
         if isinstance(rollback, UnreadableRollback):
             raise ConflictError(
                 "the plan of a pending rollback cannot be read",
