@@ -39,7 +39,7 @@ from phantombase.timeline.table.pending_rollbacks import PendingRollback, pendin
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.windows.retained import check_as_of
 
-from .refusals import refuse_held, refuse_work, refuse_writers
+from .refusals import refuse_held, refuse_left_out, refuse_work, refuse_writers
 
 _log = get_logger()
 
@@ -158,6 +158,7 @@ def _plan(table: Table, timeline: Timeline, target: str | None, dead: Collection
     seen.load_view()  # raises where a file of a completed compaction is lost
     undone = to_undo(living, target)
     _refuse_lost(seen, timeline, undone, target)
+    refuse_left_out(seen, timeline, {time for time, _ in undone}, target)
     return RestorePlan(target=target, undone=undone)
 
 
