@@ -122,16 +122,18 @@ def _plan(view: TableView, choice: Choice, options: CleanOptions, before: str) -
     writes, retained = view.timeline.completed_writes, choice.retained
     if retained:
         # Earlier cleans may be archived first, and what they removed stays gone. But no border passes a replace commit
-        # whose file groups are still there: Hudi would archive it.
+        # whose file groups are still there, nor a write that pends and may become one: Hudi would archive it.
         gone = {(one.partition, one.file_id) for one in choice.gone}
         there = (view.facts.replaced.get(group.key) for group in view.groups if group.key not in gone)
-        retained = max(retained, min([before, *(time for time in there if time is not None)]))
+        stays = [before, *(time for time in there if time is not None), *view.timeline.pending_writes]
+        retained = max(retained, min(stays))
     found = writes.get(retained or "")
     return CleanPlan(
         policy=options.policy.hudi_name,
         files={partition: tuple(names) for partition, names in sorted(files.items())},
         retained=(retained, "deltacommit" if found is None else found.family) if retained else None,
         last_completed=max(writes, default=""),
+        savepoints=tuple(i.requested_time for i in view.timeline.instants if i.action == "savepoint" and i.completed),
     )
 
 

@@ -96,6 +96,9 @@ def rollback_command(
 
 def _render_restored(data: Mapping[str, Any]) -> Iterable[RenderableType]:
     rows = data["undone"]
+    if data["dead"]:
+        verb = "would be rolled back first" if data["dry_run"] else "rolled back first"
+        yield Text(f"{verb}: {plural(len(data['dead']), 'pending write')} of dead writers: {', '.join(data['dead'])}")
     if not rows:
         yield Text(f"nothing to undo: {data['target']} is the newest write")
         return

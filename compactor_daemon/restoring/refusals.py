@@ -2,19 +2,50 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from phantombase.timeline.errors import ConflictError, UsageError
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.locks.heartbeat import is_live, read_heartbeat
 from phantombase.timeline.pins.pin import live_pins
 from phantombase.timeline.recovery.dead_writers import is_pending_service
 from phantombase.timeline.savepoints.savepoint import savepoints
+from phantombase.timeline.storage.folders import join
 from phantombase.timeline.storage.server_clock import storage_ms
 from phantombase.timeline.table.pending_rollbacks import UnreadableRollback, pending_rollbacks
 from phantombase.timeline.table.table import Table
 
 
-def refuse_work(table: Table, timeline: Timeline) -> None:
-    """ConflictError: a process is at work on a pending instant, or a clean or rollback is pending."""
+def refuse_left_out(table: Table, timeline: Timeline, undone: Collection[str], instant: str) -> None:
+    """UsageError: a compaction that stays left a file group out that a write of `undone` had replaced.
+
+    With that write gone, the group is back without the compaction's base file: Hudi's readers of version 6 would miss
+    the rows below its logs, and on all versions keys that the plan deleted, and that lie elsewhere since, are found
+    twice. `instant`: of the state, or the write, that the command named.
+    """
+    replaced = table.facts.replaced_groups(timeline)
+    back = {group for group, time in replaced.items() if time in undone}
+    for done in timeline.completed if back else ():
+        if done.family != "commit" or done.requested_time in undone:
+            continue
+        commit, plan = table.commit_metadata(done), table.compaction_plan(done.requested_time)
+        written = {(part, s.file_id) for part, stats in commit.partition_to_write_stats.items() for s in stats}
+        if out := sorted((plan.groups & back) - written):
+            raise UsageError(
+                "a compaction left out a file group that would be back",
+                path=join(*out[0]),
+                instant=instant,
+                found=f"compaction {done.requested_time} completed after {replaced[out[0]]} had replaced it",
+                expected=f"a state before compaction {done.requested_time}, or one behind {replaced[out[0]]}",
+                todo="The rows can be read as of that instant, and written anew.",
+            )
+
+
+def refuse_work(table: Table, timeline: Timeline, dead: Collection[str] = frozenset()) -> None:
+    """ConflictError: a process is at work on a pending instant, or a clean or rollback is pending.
+
+    `dead`: times of writes whose rollbacks do not count: they will have been finished.
+    """
     for clean in timeline.pending("clean"):
         raise ConflictError(
             "a clean is pending",
@@ -23,6 +54,8 @@ def refuse_work(table: Table, timeline: Timeline) -> None:
             todo="`compactor-daemon clean`, or Hudi, finishes it.",
         )
     for rollback in pending_rollbacks(table):
+        if rollback.target in dead:
+            continue
         if isinstance(rollback, UnreadableRollback):
             raise ConflictError(
                 "the plan of a pending rollback cannot be read",

@@ -13,7 +13,7 @@ restore is pending. Hudi can finish a restore of phantombase, and phantombase on
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from phantombase.timeline.errors import ConflictError, MissingFileError, UsageError
@@ -26,7 +26,7 @@ from phantombase.timeline.locks.heartbeat import EXPIRY_S
 from phantombase.timeline.locks.section import Section
 from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.metadata_table.drop import drop_within
-from phantombase.timeline.recovery.dead_writers import roll_back_dead_writers
+from phantombase.timeline.recovery.dead_writers import dead_writes, roll_back_dead_writers
 from phantombase.timeline.recovery.undo import Undone, traces_of_all, undo
 from phantombase.timeline.recovery.unreadable_rollback import remove_unreadable_rollbacks
 from phantombase.timeline.savepoints.savepoint import savepoints
@@ -39,7 +39,7 @@ from phantombase.timeline.table.pending_rollbacks import PendingRollback, pendin
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.windows.retained import check_as_of
 
-from .refusals import refuse_held, refuse_work, refuse_writers
+from .refusals import refuse_held, refuse_left_out, refuse_work, refuse_writers
 
 _log = get_logger()
 
@@ -49,7 +49,8 @@ class Restored:
     """`instant`: of the restore; None: nothing was to be undone, or a dry run. `target`: whose state is back.
 
     `undone`: (time, action), the newest first. `files`: how many were removed, or would be. `finished`: it was pending.
-    `metadata_dropped`: the metadata table is gone.
+    `metadata_dropped`: the metadata table is gone. `dead`: times of pending writes of dead writers, which are rolled
+    back first, or would be.
     """
 
     instant: str | None
@@ -58,6 +59,7 @@ class Restored:
     files: int
     finished: bool = False
     metadata_dropped: bool = False
+    dead: tuple[str, ...] = ()
 
 
 def restore_table(table: Table, lock: TableLock, target: str | None, *, dry_run: bool = False) -> Restored:
@@ -73,7 +75,8 @@ def restore_table(table: Table, lock: TableLock, target: str | None, *, dry_run:
         found = pending_restore(seen, timeline)
         if found is not None:
             _refuse_other(seen, found, target)
-        plan = found.plan if found is not None else _plan(seen, timeline, target)
+        dead = _dead_writes(seen) if found is None and target is not None else frozenset()
+        plan = found.plan if found is not None else _plan(seen, timeline, target, dead)
         traces = traces_of_all(seen, timeline, plan.undone)
         return Restored(
             instant=None,
@@ -82,9 +85,12 @@ def restore_table(table: Table, lock: TableLock, target: str | None, *, dry_run:
             files=sum(len(one.doomed) for one in traces.values()),
             finished=found is not None,
             metadata_dropped=bool(plan.undone and seen.config.metadata_partitions),
+            dead=tuple(sorted(dead)),
         )
+    dead = frozenset()
     if target is not None and pending_restore(table, table.load_timeline()) is None:
         remove_unreadable_rollbacks(table, lock)
+        dead = _dead_writes(table)
         roll_back_dead_writers(table, lock, lazy=False, now_ms=lambda: storage_ms(table.storage), expiry_s=EXPIRY_S)
     with lock.hold("restore the table") as section:
         seen = table.reload()
@@ -96,12 +102,19 @@ def restore_table(table: Table, lock: TableLock, target: str | None, *, dry_run:
             return _execute(seen, found, traces, section, finished=True)
         plan = _plan(seen, timeline, target)
         if not plan.undone:
-            return Restored(instant=None, target=target, undone=(), files=0)
+            return Restored(instant=None, target=target, undone=(), files=0, dead=tuple(sorted(dead)))
         refuse_writers(seen, timeline)
         traces = traces_of_all(seen, timeline, plan.undone)  # refuses what cannot be undone: nothing is changed yet
         restore = PendingRestore(instant=seen.next_time(timeline), plan=plan)
         put_requested(seen, restore.at(State.REQUESTED), encode_restore_plan(plan), section)
-        return _execute(seen, restore, traces, section, finished=False)
+        return replace(_execute(seen, restore, traces, section, finished=False), dead=tuple(sorted(dead)))
+
+
+def _dead_writes(table: Table) -> frozenset[str]:
+    """Times of the pending writes that are rolled back before a restore."""
+    dead = dead_writes(table, lazy=False, now_ms=lambda: storage_ms(table.storage), expiry_s=EXPIRY_S)
+    completed = table.load_timeline().completed_writes  # only Hudi finishes a rollback of one of these
+    return frozenset(i.requested_time for i in dead) - completed.keys()
 
 
 # --- the plan --------------------------------------------------------------------------------------------------------
@@ -119,8 +132,8 @@ def to_undo(timeline: Timeline, target: str) -> tuple[tuple[str, str], ...]:
     return tuple((i.requested_time, i.action) for i in ordered)
 
 
-def _plan(table: Table, timeline: Timeline, target: str | None) -> RestorePlan:
-    """The plan of a new restore."""
+def _plan(table: Table, timeline: Timeline, target: str | None, dead: Collection[str] = frozenset()) -> RestorePlan:
+    """The plan of a new restore. `dead`: times of pending writes that will be gone when it begins."""
     refuse_half_upgraded(table)
     if target is None:
         raise UsageError(
@@ -136,13 +149,16 @@ def _plan(table: Table, timeline: Timeline, target: str | None) -> RestorePlan:
             todo="`timeline show TABLE` lists the instants, `compactor-daemon savepoint list TABLE` the savepoints.",
         )
     _refuse_archived(table, timeline, target)
-    refuse_work(table, timeline)
+    refuse_work(table, timeline, dead)
     refuse_held(table, timeline, target)
-    _refuse_cleaned(table, timeline, target)
+    left = [i for i in timeline.instants if i.completed or i.requested_time not in dead]
+    living = replace(timeline, instants=tuple(left))
+    _refuse_cleaned(table, living, target)
     seen = table.still(reload=False)  # both look at all partitions
     seen.load_view()  # raises where a file of a completed compaction is lost
-    undone = to_undo(timeline, target)
+    undone = to_undo(living, target)
     _refuse_lost(seen, timeline, undone, target)
+    refuse_left_out(seen, timeline, {time for time, _ in undone}, target)
     return RestorePlan(target=target, undone=undone)
 
 

@@ -31,7 +31,7 @@ from phantombase.timeline.table.pending_rollbacks import PendingRollback, pendin
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.windows.retained import retained_since
 
-from .refusals import refuse_held, refuse_work
+from .refusals import refuse_held, refuse_left_out, refuse_work
 
 _log = get_logger()
 
@@ -69,6 +69,7 @@ def roll_back_newest(table: Table, lock: TableLock, instant: str, *, dry_run: bo
         if not begun:
             refuse_work(table, timeline)
             refuse_cleaned(table, timeline, write)
+            refuse_left_out(table, timeline, {instant}, instant)
         refuse_built_upon(table, timeline, write)
         drops = is_merged(table, write)
         if dry_run:

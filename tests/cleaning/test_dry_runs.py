@@ -10,7 +10,7 @@ import pytest
 
 from phantombase.compactor_daemon.cleaning.clean import CleanResult, clean_table
 from phantombase.timeline.cleaning.options import CleanOptions, Policy
-from phantombase.timeline.errors import ConflictError, MalformedError, PhantombaseError
+from phantombase.timeline.errors import ConflictError, MalformedError, PhantombaseError, UsageError
 from phantombase.timeline.format.clean import CleanPlan, encode_clean_plan
 from phantombase.timeline.format.instant import Instant, State
 from phantombase.timeline.read.table_read import ReadOptions, read_table
@@ -26,6 +26,12 @@ from tests.support.failing_storage import HookedStorage, ProcessDied, die_at_nth
 from tests.support.written_tables import read_rows
 
 ONE = CleanOptions(retain=1, floor_s=0)
+
+
+@pytest.mark.parametrize("floor", [9e10, 1e18])
+def test_a_floor_before_all_dates_is_refused(floor: float) -> None:
+    with pytest.raises(UsageError, match="floor is too long"):
+        CleanOptions(floor_s=floor)
 
 
 def dry(path: Path) -> CleanResult:

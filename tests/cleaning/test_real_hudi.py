@@ -4,31 +4,41 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
 from phantombase.compactor_daemon.cleaning.clean import clean_table
 from phantombase.timeline.cleaning.options import Policy
+from phantombase.timeline.format.instant import State
 from phantombase.timeline.pins.hold import HeldPin
 from phantombase.timeline.pins.pin import PinOptions
 from phantombase.timeline.read.table_read import read_table
+from phantombase.timeline.savepoints.savepoint import create_savepoint, delete_savepoint
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table
+from phantombase.writer_hooks.options import WriteOptions
 from tests.cleaning.test_clean import ONE, old_table
 from tests.cleaning.test_golden import LOCK, clean, data_files, unzip
 from tests.interop.shared_table import HUDI
 from tests.judge.java_client import run_java
-from tests.support.archived_tables import one_row, upsert
+from tests.support.archived_tables import one_row, overwrite, upsert
 from tests.support.compaction_steps import open_table
-from tests.support.failing_storage import died_copies
+from tests.support.failing_storage import Call, HookedStorage, died_copies
 from tests.support.selection import deep
-from tests.support.written_tables import read_rows
+from tests.support.written_tables import read_rows, written_table
 
 pytestmark = pytest.mark.interop
 
 OPTIONS = ("hoodie.clean.policy=KEEP_LATEST_COMMITS", "hoodie.cleaner.policy=KEEP_LATEST_COMMITS",
            "hoodie.clean.commits.retained=1", "hoodie.cleaner.commits.retained=1")  # fmt: skip
+SMALL_OF_HUDI = ("hoodie.keep.min.commits=2", "hoodie.keep.max.commits=3", "hoodie.cleaner.commits.retained=1",
+                 "hoodie.clean.commits.retained=1", "hoodie.compact.inline.max.delta.commits=1")  # fmt: skip
+VERSIONS_OF_HUDI = ("hoodie.cleaner.policy=KEEP_LATEST_FILE_VERSIONS", "hoodie.clean.policy=KEEP_LATEST_FILE_VERSIONS",
+                    "hoodie.cleaner.fileversions.retained=3", "hoodie.clean.fileversions.retained=3",
+                    "hoodie.cleaner.policy.failed.writes=LAZY", "hoodie.clean.failed.writes.policy=LAZY")  # fmt: skip
 WHOLE = ("hoodie.clean.incremental.enabled=false", "hoodie.cleaner.incremental.mode=false")
 
 
@@ -50,6 +60,57 @@ def test_hudi_finds_nothing_left(version: int, tmp_path: Path) -> None:
     assert "nothing" in run_java(HUDI[version], "clean", path, *OPTIONS, *WHOLE)[-1]
     upsert(path, one_row("k1", 200))
     assert read_rows(path)["k1"] == (200, 200.0)
+
+
+def row(key: str, day: str, number: int) -> pa.Table:
+    return one_row(key, number).set_column(1, "day", pa.array([day]))
+
+
+@pytest.mark.parametrize("beyond", [False, deep(True)])
+@pytest.mark.parametrize("policy", [Policy.COMMITS, Policy.VERSIONS])
+@pytest.mark.parametrize("version", [6, 9])
+def test_hudi_archives_no_replace_commit_whose_files_a_savepoint_keeps(
+    version: int, policy: Policy, beyond: bool, tmp_path: Path
+) -> None:
+    """Their rows would be back. `beyond`: Hudi archives beyond savepoints; else the savepoint is deleted."""
+    path, options = tmp_path / "t", WriteOptions(slots=1)
+    written_table(path, version, row("old", "a", 0), options)
+    for number in range(3):
+        upsert(path, row(f"b{number}", "b", number), options)
+    saved = open_table(path).load_timeline().latest_completed
+    create_savepoint(open_table(path), LOCK, saved, user="", comment="")
+    overwrite(path, row("new", "a", 1))
+    for number in range(3):
+        upsert(path, row(f"b{number}", "b", number + 10), options)
+    assert clean(path, policy).files
+    if not beyond:
+        delete_savepoint(open_table(path), LOCK, saved)
+    for number in range(8):
+        upsert(path, row(f"b{number % 2}", "b", number + 100))
+    run_java(HUDI[version], "archive", path, *SMALL_OF_HUDI, f"hoodie.archive.beyond.savepoint={beyond}".lower())
+    assert set(read_rows(path)) == {"b0", "b1", "b2", "new"}
+
+
+@pytest.mark.parametrize("version", [6, 9])
+def test_a_border_of_hudis_is_not_carried_past_a_pending_write(version: int, tmp_path: Path) -> None:
+    """Hudi's clean by file versions sets its own time, which may be later than a replace commit that pends."""
+    path, options = tmp_path / "t", WriteOptions(slots=1)
+    written_table(path, version, row("old", "a", 0), options)
+    for number in range(6):
+        upsert(path, row(f"b{number}", "b", number), options)
+
+    def hook(call: Call) -> Any:
+        name = open_table(path).layout.parse(call.path.rpartition("/")[2]) if call.name == "put_if_absent" else None
+        if name is not None and name.action == "replacecommit" and name.state is State.COMPLETED:
+            run_java(HUDI[version], "clean", path, *VERSIONS_OF_HUDI)
+            assert clean(path).files
+        return call.do()
+
+    overwrite(path, row("new", "a", 1), HookedStorage(open_table(path).storage, hook))
+    for number in range(8):
+        upsert(path, row(f"b{number % 2}", "b", number + 100))
+    run_java(HUDI[version], "archive", path, *SMALL_OF_HUDI)
+    assert "old" not in read_rows(path)
 
 
 @pytest.mark.parametrize("version", [deep(6), deep(9)])

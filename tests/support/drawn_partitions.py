@@ -48,7 +48,7 @@ def drawn_listing(rng: Random) -> list[Entry]:
         names += [f"{file_id}_0-0-0_{instant}.parquet" for instant in bases]
         names += [f"{file_id}_9-9-9_{instant}.parquet" for instant in bases if rng.random() < 0.04]
         for number, instant in enumerate(logs):
-            end = rng.choice(("", "_0-0-0", "_0-0-0", "_9-0-0", "_10-0-0", "_0-0-0-cdc"))
+            end = rng.choice(("", "_0-0-0", "_0-0-0", "_9-0-0", "_10-0-0", "_0-0-0.cdc"))
             names.append(f".{file_id}_{instant}.log.{rng.choice((1, 1, 2, 10))}{number * (end == '') or ''}{end}")
     names += rng.sample(_OTHERS, rng.randint(0, 2))
     names += ["readme_1.hfile"] if rng.random() < 0.03 else []  # malformed

@@ -8,6 +8,9 @@ the border and all later ones; a file group that was replaced below it goes whol
     floor       the first write that completed less than some time ago: a query may have begun before it
     pin         see `pins.retain`
     records     a compaction that phantombase has not cleaned up behind: its inputs may be merged again
+    replaced    a replace commit whose replaced files stay: beyond a border above it Hudi would archive it, and its
+                rows would be back. From version 8 on Hudi's archiver is told of savepoints instead, unless file
+                versions are retained (seen: 1.2.0)
 
 Where file versions are retained, the newest n slices of each file group stay, and the states from the other borders on.
 Savepoints keep their files. File groups of pending clusterings are left alone. Whole slices go or stay.
@@ -18,7 +21,7 @@ its last clean, and keeps for ever what a compaction left that was requested ear
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from ..format.instant import Instant
@@ -87,6 +90,7 @@ def choose(view: TableView, facts: Facts, options: CleanOptions) -> Choice:
     timeline = view.timeline
     by_versions = options.policy is Policy.VERSIONS
     borders = [b for b in _borders(timeline, facts, options) if b is not None]
+    borders += _replaced_but_kept(view, facts, savepoints_count=by_versions or not timeline.layout.has_completion_times)
     first = min(borders, key=lambda b: b.time, default=None)
     retained = None if first is None else first.time
     held = held_files(view, retained)
@@ -137,6 +141,16 @@ def _borders(timeline: Timeline, facts: Facts, options: CleanOptions) -> Iterabl
         yield None if held is None else Border(time=held, why="a pin holds it")
     if facts.unfinished:
         yield Border(time=min(facts.unfinished), why="phantombase has not cleaned up behind this compaction")
+
+
+def _replaced_but_kept(view: TableView, facts: Facts, *, savepoints_count: bool) -> Iterator[Border]:
+    """The replace commits of which a replaced file group must stay."""
+    for group in view.groups:
+        replaced = view.facts.replaced.get(group.key)
+        if replaced is not None:
+            kept = next((reason for s in group.slices if (reason := _why_kept(s, facts)) is not None), None)
+            if kept is not None and (savepoints_count or group.key in facts.clustering):
+                yield Border(time=replaced, why=f"{kept}: a file group that it replaced")
 
 
 def _or_archived(timeline: Timeline, since: str, first: str) -> str:

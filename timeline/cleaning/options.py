@@ -25,6 +25,9 @@ class Policy(Enum):
 _RETAINED = {Policy.COMMITS: 10, Policy.HOURS: 24, Policy.VERSIONS: 3}
 """As Hudi."""
 
+_MOST_HOURS = 24 * 365 * 1000
+"""What lies further back may be no date."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleanOptions:
@@ -45,8 +48,12 @@ class CleanOptions:
     def __post_init__(self) -> None:
         check_least(self, least_of(CleanOptions))
         check_finite(self, least_of(CleanOptions))
-        if self.policy is Policy.HOURS and self.retained > 24 * 365 * 1000:
+        if self.policy is Policy.HOURS and self.retained > _MOST_HOURS:
             raise UsageError("too many hours", expected="up to a thousand years", found=str(self.retain))
+        if self.floor_s > _MOST_HOURS * 3600:
+            raise UsageError(
+                "floor is too long", expected=f"up to {_MOST_HOURS * 3600}, a thousand years", found=f"{self.floor_s:g}"
+            )
 
     @property
     def retained(self) -> int:

@@ -28,6 +28,7 @@ from ..storage.folders import as_uri, inside_table
 from .file_name import parse_data_file
 
 _VERSION = 2
+_SAVEPOINTS = "savepointed_timestamps"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +37,8 @@ class CleanPlan:
 
     `retained`: requested time and action of the earliest commit whose state stays whole; None where only file versions
     are retained: Hudi's archiver then takes every replace commit before the clean for passed. `last_completed`: the
-    newest completed commit at that time.
+    newest completed commit at that time. `savepoints`: times of those that there were: beyond the first one Hudi 1.2
+    archives nothing after this clean, whether it is still there or not.
     """
 
     policy: str
@@ -44,6 +46,7 @@ class CleanPlan:
     retained: tuple[str, str] | None = None
     last_completed: str = ""
     partitions: tuple[str, ...] = ()
+    savepoints: tuple[str, ...] = ()
 
     @property
     def count(self) -> int:
@@ -69,7 +72,7 @@ def encode_clean_plan(plan: CleanPlan, base_path: str) -> bytes:
             for partition, names in plan.files.items()
         },
         "partitionsToBeDeleted": list(plan.partitions),
-        "extraMetadata": {},
+        "extraMetadata": _extra(plan),
     }
     return write_record(record, _PLAN)
 
@@ -100,6 +103,7 @@ def decode_clean_plan(data: bytes, where: str) -> CleanPlan:
         retained=None if retained is None else (retained["timestamp"], retained["action"]),
         last_completed=record["lastCompletedCommitTimestamp"],
         partitions=partitions,
+        savepoints=tuple(filter(None, (record["extraMetadata"] or {}).get(_SAVEPOINTS, "").split(","))),
     )
 
 
@@ -124,9 +128,13 @@ def encode_clean_metadata(plan: CleanPlan, instant: str, milliseconds: int, gone
         },
         "version": _VERSION,
         "bootstrapPartitionMetadata": {},
-        "extraMetadata": {},
+        "extraMetadata": _extra(plan),
     }
     return write_record(record, _METADATA)
+
+
+def _extra(plan: CleanPlan) -> dict[str, str]:
+    return {_SAVEPOINTS: ",".join(plan.savepoints)} if plan.savepoints else {}
 
 
 _TEXTS = map_of(STRING)

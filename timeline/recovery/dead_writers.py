@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache, partial
 
 from ..errors import ConflictError
@@ -38,19 +38,35 @@ def roll_back_dead_writers(
     """
     check_keepable(table, moves_rows=False)
     now_ms = cache(now_ms)
-    dead = partial(_is_dead, table, lazy=lazy, now_ms=now_ms, expiry_s=expiry_s)
+    done: list[str] = []
+    for instant, begun in _doomed(table, partial(_is_dead, table, lazy=lazy, now_ms=now_ms, expiry_s=expiry_s)):
+        done += [roll_back(table, instant, lock)] if begun else _roll_back_unless_done(table, instant, lock)
+    forget_heartbeats(table, now_ms=now_ms, expiry_s=expiry_s)
+    return done
+
+
+def dead_writes(table: Table, *, lazy: bool, now_ms: Callable[[], int], expiry_s: float) -> list[Instant]:
+    """The writes that `roll_back_dead_writers` would roll back now, in its order. Changes nothing."""
+    check_keepable(table, moves_rows=False)
+    dead = partial(_is_dead, table, lazy=lazy, now_ms=cache(now_ms), expiry_s=expiry_s)
+    return [instant for instant, _ in _doomed(table, dead)]
+
+
+def _doomed(table: Table, dead: Callable[[Instant], bool]) -> Iterator[tuple[Instant, bool]]:
+    """Writes to roll back, and whether that was begun; each is looked at when the one before has been rolled back."""
     pending = pending_rollbacks(table)
     readable = [r for r in pending if isinstance(r, PendingRollback)]
     left = [r for r in readable if not is_pending_service(table, r.plan.instant)]
-    done = [roll_back(table, r.plan.instant, lock) for r in left if dead(r.at(State.INFLIGHT))]
+    for rollback in left:
+        if dead(rollback.at(State.INFLIGHT)):
+            yield rollback.plan.instant, True
     known = {r.target for r in left}
     # The process of an unreadable rollback may be writing its plan right now. If it is dead, the writes are undone.
-    is_unclear = any(not dead(r.at(State.INFLIGHT)) for r in pending if r.target is None)
-    for instant in () if is_unclear else reversed(table.load_timeline().inflight_writers):
+    if any(not dead(r.at(State.INFLIGHT)) for r in pending if r.target is None):
+        return
+    for instant in reversed(table.load_timeline().inflight_writers):
         if instant.requested_time not in known and not is_pending_service(table, instant) and dead(instant):
-            done += _roll_back_unless_done(table, instant, lock)
-    forget_heartbeats(table, now_ms=now_ms, expiry_s=expiry_s)
-    return done
+            yield instant, False
 
 
 def _roll_back_unless_done(table: Table, instant: Instant, lock: TableLock) -> list[str]:

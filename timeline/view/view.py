@@ -264,13 +264,18 @@ def _slices_by_name(
     """Version 6: a log's name contains the base instant of its slice.
 
     A slice counts if its base instant is committed or is the instant of the pending compaction. Without a base file
-    it is a log-only slice, opened by the delta commit in its name.
+    it is a log-only slice, opened by the delta commit in its name. A completed compaction opens none without a base
+    file: it left this file group out, which was replaced when it completed, and its logs belong to the slice below.
+    That counts where the replacing write is not seen, as in a read as of an earlier instant.
     """
     stacks: dict[str, list[LogFile]] = {instant: [] for instant in bases}
     if pending is not None:
         stacks.setdefault(pending, [])
     for log in logs:
         instant = log.name.instant
+        write = timeline.completed_writes.get(instant)
+        if instant not in stacks and write is not None and write.action == "commit":
+            instant = max((time for time in stacks if time < instant), default=instant)
         if instant in stacks or timeline.is_committed(instant):
             stacks.setdefault(instant, []).append(log)
     return stacks

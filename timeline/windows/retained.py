@@ -110,6 +110,7 @@ def check_as_of(table: Table, timeline: Timeline, as_of: str) -> None:
             instant=as_of,
             expected=f"before {min(pending)}",
             found="a write that may still complete at or before it",
+            todo="Let it end; if its writer is dead, the next write to the table rolls it back.",
         )
     retained = retained_since(table, timeline)
     if as_of < retained:

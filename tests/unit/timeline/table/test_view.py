@@ -406,7 +406,7 @@ def test_compactions_of_other_partitions_are_not_missed_here() -> None:
 def test_what_lies_beside_data_files() -> None:
     """Change-data files, checksum side files, partition metadata, markers and folders are no data."""
     beside = [
-        ".f_10.log.1_0-0-0-cdc",
+        ".f_10.log.1_0-0-0.cdc",
         ".f_0-0-0_10.parquet.crc",
         "..f_10.log.1_0-0-0.crc",
         ".hoodie_partition_metadata",
