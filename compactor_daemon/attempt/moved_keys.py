@@ -36,8 +36,8 @@ class MovableKeys:
     """Where keys may have been moved from and to. Equal values give equal answers.
 
     `sources`: slices below the plan that have a base file and a log that may delete. `targets`: base files younger
-    than the plan, superseded and replaced ones too, by partition of the sources. `pending`: delta commits that may still add targets, if there is a
-    source.
+    than the plan, superseded and replaced ones too, by partition of the sources. `pending`: delta commits that may
+    still add targets, if there is a source.
     """
 
     sources: tuple[FileSlice, ...]
