@@ -152,8 +152,8 @@ def _missing(
     view: TableView, operation: CompactionOperation, instant: str, want: set[str], have: set[str]
 ) -> MissingFileError:
     gone = (
-        "If it is lost for good, restore the table with Hudi to an instant before the plan. The plan cannot be taken "
-        "back: without it no reader finds the logs that were written since."
+        "If it is lost for good, restore the table to an instant before the plan: `compactor-daemon restore TABLE --to "
+        "INSTANT`. The plan cannot be taken back: without it no reader finds the logs that were written since."
         if _is_written_under(view, instant)
         else f"If it was removed on purpose, take the plan back: compactor-daemon unschedule TABLE {instant}."
     )

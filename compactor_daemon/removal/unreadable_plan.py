@@ -19,7 +19,10 @@ from ..options import AttemptOptions
 from ..records.fate import decisions
 from .untouched import refuse_touched
 
-_RESTORE = "Restore the file from a copy, or restore the table with Hudi to an instant before it."
+_RESTORE = (
+    "Restore the file from a copy, or restore the table to an instant before it: `compactor-daemon restore TABLE --to "
+    "INSTANT`."
+)
 
 
 def is_unreadable(table: Table, instant: str) -> bool:

@@ -22,7 +22,8 @@ from ..options import AttemptOptions
 from ..records.fate import decisions
 
 _OTHERWISE = (
-    "If it cannot be executed, restore the missing files, or restore the table with Hudi to an instant before the plan."
+    "If it cannot be executed, restore the missing files, or restore the table to an instant before the plan: "
+    "`compactor-daemon restore TABLE --to INSTANT`."
 )
 
 

@@ -155,8 +155,8 @@ def test_on_version_6_with_writes_on_the_plan_the_errors_name_what_works(tmp_pat
     with pytest.raises(MissingFileError) as lost:
         run_all(open_table(path))
     assert "compactor-daemon unschedule" not in str(lost.value)
-    assert "restore the table with Hudi to an instant before the plan" in str(lost.value)
-    with pytest.raises(ConflictError, match="restore the table with Hudi to an instant before the plan"):
+    assert "restore the table to an instant before the plan" in str(lost.value)
+    with pytest.raises(ConflictError, match="restore the table to an instant before the plan"):
         unschedule(open_table(path), instant, LOCK)
     gone.write_bytes(kept)
     run_all(open_table(path))

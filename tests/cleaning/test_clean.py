@@ -77,12 +77,12 @@ def test_the_newest_state_stays(version: int, tmp_path: Path) -> None:
 @pytest.mark.parametrize("policy", list(Policy), ids=lambda p: p.value)
 @pytest.mark.parametrize("retain", [1, 2, deep(3), deep(5)])
 def test_retained_states_are_whole(version: int, policy: Policy, retain: int, tmp_path: Path) -> None:
-    """By commits every state from the border on; an older one is an error, never fewer rows."""
+    """By commits every state from the border on, by versions the newest; an older one is an error, never fewer rows."""
     path = tmp_path / "trips"
     old_table(path, version, 4)
     past = {instant: as_of(path, instant) for instant in instants(path)}
     done = clean(path, policy, retain)
-    border = done.retained or (done.instant if policy is Policy.VERSIONS else None) or ""
+    border = done.retained or (max(past) if policy is Policy.VERSIONS else "")
     for instant, rows in past.items():
         if instant >= border:
             assert as_of(path, instant) == rows
@@ -375,3 +375,18 @@ def test_the_command(tmp_path: Path) -> None:
     assert data_files(path) < before
     refused = CliRunner().invoke(app, ["clean", str(path)])
     assert isinstance(refused.exception, UsageError)
+
+
+@VERSIONS
+def test_the_newest_write_before_a_clean_of_file_versions_is_whole(version: int, tmp_path: Path) -> None:
+    """Its state is that at the time of the clean; the state before it is not whole."""
+    path = tmp_path / "trips"
+    old_table(path, version)
+    *_, before, newest = sorted(open_table(path).load_timeline().completed_writes)
+    clean_table(open_table(path), CleanOptions(policy=Policy.VERSIONS, retain=1, floor_s=0), LOCK)
+    expected = read_rows(path)
+    upsert(path, one_row("later", 1000))
+    assert as_rows(read_table(open_table(path), ReadOptions(as_of=newest))) == expected
+    with pytest.raises(UsageError, match="may have been cleaned"):
+        read_table(open_table(path), ReadOptions(as_of=before))
+    assert create_savepoint(open_table(path), LOCK, newest, user="", comment="")

@@ -87,7 +87,9 @@ class InstantFiles:
 
 def _unreadable_todo(instant: str, *, may_go: bool) -> str:
     """`may_go`: no process worked on the plan: its writer died before the first byte, or it is a log compaction."""
-    restore = "restore the file, or restore the table with Hudi to an instant before it."
+    restore = (
+        "restore the file, or restore the table to an instant before it: `compactor-daemon restore TABLE --to INSTANT`."
+    )
     if not may_go:
         return f"If you have a copy, {restore}"
     return f"Take it back: compactor-daemon unschedule TABLE {instant}. If that is refused, {restore}"

@@ -113,9 +113,18 @@ def check_as_of(table: Table, timeline: Timeline, as_of: str) -> None:
             todo="Let it end; if its writer is dead, the next write to the table rolls it back.",
         )
     retained = retained_since(table, timeline)
-    if as_of < retained:
+    if as_of < retained and _differs(table.with_archive(timeline), as_of, retained):
         raise UsageError(
             "files of that point in time may have been cleaned",
             instant=as_of,
             expected=f"{retained} or later",
         )
+
+
+def _differs(timeline: Timeline, as_of: str, retained: str) -> bool:
+    """Whether the state at a point may be another one than that at `retained`, which is whole (pure).
+
+    It is the same if no write, plan or service was requested in between: so the newest write before a clean that
+    retained file versions can be read. `timeline`: with its archive.
+    """
+    return any(i.is_write and as_of < i.requested_time <= retained for i in (*timeline.instants, *timeline.archived))
