@@ -7,6 +7,8 @@
          key index looks at base files only: the next upsert of k goes to F and to G, and F has a row of k again
 
 Hudi's SIMPLE and BLOOM indexes do the same. While C, or a later plan on F, is pending or executed, k is in G alone.
+
+A base file of G that was superseded or replaced since counts, too: a restore or rollback brings it back, and C is gone.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from phantombase.timeline.merge.slice_rules import SliceRules
 from phantombase.timeline.read.slice_stream import SliceStream, base_tables
 from phantombase.timeline.read.table_rules import slice_rules
 from phantombase.timeline.table.table import Table
-from phantombase.timeline.view.view import BaseFile, FileSlice, TableView, is_replaced, latest_base, slice_before
+from phantombase.timeline.view.view import BaseFile, FileSlice, TableView, slice_before
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,8 +36,8 @@ class MovableKeys:
     """Where keys may have been moved from and to. Equal values give equal answers.
 
     `sources`: slices below the plan that have a base file and a log that may delete. `targets`: base files younger
-    than the plan, by partition of the sources. `pending`: delta commits that may still add targets, if there is a
-    source.
+    than the plan, superseded and replaced ones too, by partition of the sources. `pending`: delta commits that may
+    still add targets, if there is a source.
     """
 
     sources: tuple[FileSlice, ...]
@@ -49,9 +51,8 @@ def movable_keys(view: TableView, instant: str, deletes: Callable[[str], bool]) 
     sources = tuple(s for s in under if s is not None and s.base and any(deletes(log.path) for log in s.logs))
     targets: defaultdict[str, list[BaseFile]] = defaultdict(list)
     for group in view.groups:
-        base = latest_base(group)
-        if base is not None and base.name.instant > instant and not is_replaced(group, view.facts):
-            targets[group.partition].append(base)
+        bases = (s.base for s in group.slices if s.base is not None)
+        targets[group.partition] += (base for base in bases if base.name.instant > instant)
     partitions = {s.partition for s in sources}
     return MovableKeys(
         sources=sources,

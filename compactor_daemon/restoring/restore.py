@@ -40,6 +40,7 @@ from phantombase.timeline.table.table import Table
 from phantombase.timeline.windows.retained import check_as_of
 
 from .refusals import refuse_held, refuse_left_out, refuse_work, refuse_writers
+from .upgraded_logs import refuse_upgraded_logs
 
 _log = get_logger()
 
@@ -66,8 +67,8 @@ def restore_table(table: Table, lock: TableLock, target: str | None, *, dry_run:
     """Restores the state at a completed write, or at a savepoint. A pending restore is finished instead.
 
     `target` None: only a pending restore is finished. UsageError: no such write, no whole state of it, a later
-    savepoint, or none pending. ConflictError: a process is at work, or a reader holds a later state; another restore is
-    pending. LockError, StorageError: the next run goes on.
+    savepoint, none pending, or see `upgraded_logs`. ConflictError: a process is at work, or a reader holds a later
+    state; another restore is pending. LockError, StorageError: the next run goes on.
     """
     if dry_run:
         seen = table.reload()
@@ -77,6 +78,7 @@ def restore_table(table: Table, lock: TableLock, target: str | None, *, dry_run:
             _refuse_other(seen, found, target)
         dead = _dead_writes(seen) if found is None and target is not None else frozenset()
         plan = found.plan if found is not None else _plan(seen, timeline, target, dead)
+        refuse_upgraded_logs(seen, timeline, plan.times, plan.target)
         traces = traces_of_all(seen, timeline, plan.undone)
         return Restored(
             instant=None,
@@ -98,12 +100,14 @@ def restore_table(table: Table, lock: TableLock, target: str | None, *, dry_run:
         found = pending_restore(seen, timeline)
         if found is not None:
             _refuse_other(seen, found, target)
+            refuse_upgraded_logs(seen, timeline, found.plan.times, found.plan.target)
             traces = traces_of_all(seen, timeline, found.plan.undone)
             return _execute(seen, found, traces, section, finished=True)
         plan = _plan(seen, timeline, target)
         if not plan.undone:
             return Restored(instant=None, target=target, undone=(), files=0, dead=tuple(sorted(dead)))
         refuse_writers(seen, timeline)
+        refuse_upgraded_logs(seen, timeline, plan.times, plan.target)
         traces = traces_of_all(seen, timeline, plan.undone)  # refuses what cannot be undone: nothing is changed yet
         restore = PendingRestore(instant=seen.next_time(timeline), plan=plan)
         put_requested(seen, restore.at(State.REQUESTED), encode_restore_plan(plan), section)

@@ -32,6 +32,7 @@ from phantombase.timeline.table.table import Table
 from phantombase.timeline.windows.retained import retained_since
 
 from .refusals import refuse_held, refuse_left_out, refuse_work
+from .upgraded_logs import refuse_upgraded_logs
 
 _log = get_logger()
 
@@ -70,6 +71,7 @@ def roll_back_newest(table: Table, lock: TableLock, instant: str, *, dry_run: bo
             refuse_work(table, timeline)
             refuse_cleaned(table, timeline, write)
             refuse_left_out(table, timeline, {instant}, instant)
+            refuse_upgraded_logs(table, timeline, {instant}, instant)
         refuse_built_upon(table, timeline, write)
         drops = is_merged(table, write)
         if dry_run:

@@ -29,6 +29,7 @@ from phantombase.compactor_daemon.decisions.hudi_executors import inflight_path
 from phantombase.compactor_daemon.execution.runners import LocalRunner
 from phantombase.compactor_daemon.records.fate import find_go, read_fate
 from phantombase.compactor_daemon.removal.unschedule import unschedule
+from phantombase.compactor_daemon.restoring.restore import restore_table
 from phantombase.timeline.errors import BarrierError, ConflictError, MissingFileError, UsageError
 from phantombase.timeline.format.rollback_plan import RollbackPlan, encode_rollback_plan
 from phantombase.timeline.format.table_config import MergeMode
@@ -58,6 +59,7 @@ from tests.support.compaction_steps import (
 from tests.support.failing_storage import Call, HookedStorage, died_copies
 from tests.support.interleaving import Actor, Crew
 from tests.support.seed import SEED
+from tests.support.selection import deep
 from tests.support.written_tables import Rows, read_rows, seed_note, written_table
 from tests.writing.test_writer import SCHEMA
 
@@ -368,6 +370,27 @@ def test_a_key_that_was_moved_would_double(
             upsert(path, trips((1, 4, 4.0)))
             with pytest.raises(AssertionError, match="doubled rows"):
                 read_rows(path)
+
+
+@pytest.mark.parametrize("version", [6, deep(8), 9])
+@pytest.mark.parametrize("superseded", [False, True], ids=["replaced", "superseded"])
+def test_a_moved_key_whose_file_may_come_back_would_double(version: int, superseded: bool, tmp_path: Path) -> None:
+    """By a restore to the state that had it; the plan would not come back with it."""
+    path = tmp_path / "trips"
+    instant = planned(path, version)
+    upsert(path, trips((1, 3, 3.0)))
+    moved, rows = max(open_table(path).load_timeline().completed_writes), read_rows(path)
+    if superseded:
+        upsert(path, trips((1, 4, 4.0)).select(["id", "day"]), Operation.DELETE)
+        run_one(open_table(path), schedule(path))
+    else:
+        upsert(path, trips((9, 4, 4.0)), Operation.INSERT_OVERWRITE)
+    with pytest.raises(ConflictError, match=r"now in another file group.*k0001"):
+        unschedule(open_table(path), instant, LOCK)
+    restore_table(open_table(path), LOCK, moved)
+    assert read_rows(path) == rows
+    upsert(path, trips((1, 9, 9.0)))
+    assert read_rows(path) == {**rows, "k0001": (9, 9.0)}
 
 
 @VERSIONS

@@ -21,7 +21,7 @@ from ..payloads.merge_settings import MergeMode as MergeMode
 from ..payloads.merge_settings import MergeSettings, merge_settings
 from ..storage.contract import Storage
 from ..storage.folders import HOODIE, inside_table
-from .layout import Layout
+from .layout import Layout, Slicing
 from .table_support import (
     COPY_ON_WRITE,
     TABLE_TYPE,
@@ -34,6 +34,7 @@ from .table_support import (
 BACKUP = f"{HOODIE}/hoodie.properties.backup"
 
 _VERSION = "hoodie.table.version"
+_INITIAL_VERSION = "hoodie.table.initial.version"
 _NAME = "hoodie.table.name"
 _DATABASE = "hoodie.database.name"
 _CHECKSUM = "hoodie.table.checksum"
@@ -176,6 +177,12 @@ class TableConfig:
     def merge_mode(self) -> MergeMode:
         """Which of two records of one key wins; UnsupportedError for custom rules."""
         return self.merge_settings.mode
+
+    @property
+    def may_have_upgraded_logs(self) -> bool:
+        """Whether log files of version 6 may lie in a table of a later version; False if it was made in its version."""
+        made = self.properties.get(_INITIAL_VERSION)
+        return self.layout.slicing is Slicing.BY_COMPLETION_TIME and made != self.properties[_VERSION]
 
     @property
     def utc_timezone(self) -> bool:

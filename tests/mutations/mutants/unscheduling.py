@@ -30,6 +30,8 @@ MUTANTS: tuple[Mutant, ...] = (
     ("compactor_daemon/removal/unschedule", "    remove_staged(storage, instant)\n", "", "removal/unschedule"),
     ("compactor_daemon/removal/unschedule", "if movable_keys(_view(table, instant), instant, deletes) == keys:", "if True:", "removal/unschedule"),
     ("compactor_daemon/attempt/moved_keys", "base.name.instant > instant", "False", "removal/unschedule"),
+    ("compactor_daemon/attempt/moved_keys", "(s.base for s in group.slices if s.base is not None)", "(s.base for s in group.slices[-1:] if s.base is not None)", "removal/unschedule"),
+    ("compactor_daemon/attempt/moved_keys", "for group in view.groups:", "for group in (g for g in view.groups if g.key not in view.facts.replaced):", "removal/unschedule"),
     ("compactor_daemon/attempt/moved_keys", "if len(gone) and keys.pending:", "if False:", "removal/unschedule"),
     ("compactor_daemon/attempt/moved_keys", "pa.array(~lives)", "pa.array(lives | True)", "removal/unschedule"),
 )  # fmt: skip
