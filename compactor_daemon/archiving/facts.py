@@ -12,6 +12,7 @@ from phantombase.timeline.instants.state_files import StateFiles
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.metadata_table.location import open_metadata_table
 from phantombase.timeline.pins.pin import all_pins, live_pins
+from phantombase.timeline.storage.folders import join
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.windows.retained import retained_by
 
@@ -45,23 +46,23 @@ def _metadata_compacted(table: Table) -> str | None:
     return max((i.requested_time for i in timeline.completed if i.action == "commit"), default=None)
 
 
-def replaced_files_there(table: Table, replacing: Iterable[Instant]) -> frozenset[str]:
-    """Times of those replace commits that replaced a file group of which a file is still there."""
-    found: set[str] = set()
-    names: dict[str, set[str]] = {}
+def replaced_files_there(table: Table, replacing: Iterable[Instant]) -> dict[str, str]:
+    """Times of those replace commits that replaced a file group of which a file is still there; the path of one."""
+    found: dict[str, str] = {}
+    names: dict[str, dict[str, str]] = {}
     for instant in replacing:
         for partition, ids in (table.commit_metadata(instant).partition_to_replace_file_ids or {}).items():
             if partition not in names:
-                names[partition] = _file_ids(table, partition)
-            if not names[partition].isdisjoint(ids):
-                found.add(instant.requested_time)
-    return frozenset(found)
+                names[partition] = _files(table, partition)
+            if there := sorted(names[partition].keys() & set(ids)):
+                found.setdefault(instant.requested_time, join(partition, names[partition][there[0]]))
+    return found
 
 
-def _file_ids(table: Table, partition: str) -> set[str]:
-    """The file groups of which a partition holds files; none if it is gone."""
+def _files(table: Table, partition: str) -> dict[str, str]:
+    """A file of each file group of which a partition holds files, the last by name; none if it is gone."""
     try:
-        parsed = [parse_data_file(e.name) for e in table.storage.list(partition) if not e.is_folder]
+        parsed = [(e.name, parse_data_file(e.name)) for e in table.storage.list(partition) if not e.is_folder]
     except MissingFileError:
-        return set()
-    return {name.file_id for name in parsed if name is not None}
+        return {}
+    return {name.file_id: text for text, name in sorted(parsed, key=lambda p: p[0]) if name is not None}

@@ -47,15 +47,15 @@ class Facts:
     """What the choice needs besides the timeline.
 
     `cleaned_to`: the earliest commit that the last clean retained; None: there is no clean. `replaced_there`: replace
-    commits with replaced files that still lie there. `metadata`: the table has a metadata table; `metadata_compacted`:
-    the time of its last compaction. `unfinished`: compactions with records of phantombase that are still needed.
-    `held`: the earliest moment that a pin holds. `doubled`: instants with two completed files. `written`: of completed
-    instants without a completion time the time at which their files were written. `borders`: further ones, which hold
-    for cleans and rollbacks too.
+    commits with replaced files that still lie there, and the path of one. `metadata`: the table has a metadata table;
+    `metadata_compacted`: the time of its last compaction. `unfinished`: compactions with records of phantombase that
+    are still needed. `held`: the earliest moment that a pin holds. `doubled`: instants with two completed files.
+    `written`: of completed instants without a completion time the time at which their files were written. `borders`:
+    further ones, which hold for cleans and rollbacks too.
     """
 
     cleaned_to: str | None = None
-    replaced_there: frozenset[str] = frozenset()
+    replaced_there: Mapping[str, str] = field(default_factory=dict)
     metadata: bool = False
     metadata_compacted: str | None = None
     unfinished: frozenset[str] = frozenset()
@@ -172,7 +172,12 @@ def _replaced(timeline: Timeline, facts: Facts) -> Iterable[Border]:
         yield from _at(_first(replacing), "no clean has passed replace commit {}")
     else:
         yield from _at(_first(t for t in replacing if t >= facts.cleaned_to), "no clean has passed replace commit {}")
-    yield from _at(_first(facts.replaced_there), "files that replace commit {} replaced are still there")
+    if (there := _first(facts.replaced_there)) is not None:
+        why = (
+            f"files that replace commit {there} replaced are still there, as {facts.replaced_there[there]}: clean the "
+            "table; remove by hand what no clean takes and no instant names"
+        )
+        yield Border(time=there, why=why)
 
 
 def _metadata(timeline: Timeline, facts: Facts) -> Iterable[Border]:

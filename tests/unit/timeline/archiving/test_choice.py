@@ -100,7 +100,7 @@ def test_replace_commits_wait_for_a_clean() -> None:
     assert gone(*names, cleaned_to="12") == times(10, 12)
     assert gone(*names, cleaned_to="13") == times(10, 12)
     assert gone(*names, cleaned_to="14") == times(10, 15)
-    assert gone(*names, cleaned_to="14", replaced_there=frozenset({"11"})) == times(10, 10)
+    assert gone(*names, cleaned_to="14", replaced_there={"11": "a/f.parquet"}) == times(10, 10)
 
 
 def test_the_metadata_table_must_hold_what_goes() -> None:
