@@ -79,8 +79,11 @@ def archive_table(table: Table, options: ArchiveOptions, lock: TableLock, *, dry
     """
     if dry_run:
         seen = _look(table)
-        choice = _choice(seen, options, dry_run=True)
-        return _result(choice, [_described(seen.files, choice.archived)], (), ())
+        both = _archive(table, lambda: None).seen_already(seen.timeline.instants)
+        left = tuple(i for i in seen.timeline.instants if i not in both)
+        choice = _choice(replace(seen, timeline=replace(seen.timeline, instants=left)), options, dry_run=True)
+        result = _result(choice, [_described(seen.files, choice.archived)], (), ())
+        return replace(result, finished=tuple(i.requested_time for i in both))
     tidy(table, lock)
     remove_unreadable_rollbacks(table, lock)
     archived: list[tuple[Archived, ...]] = []

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from phantombase.timeline.errors import ConflictError
+from phantombase.timeline.errors import ConflictError, MissingFileError
 from phantombase.timeline.format.compaction_plan import CompactionPlan
 from phantombase.timeline.instants.attempt_names import attempts
 from phantombase.timeline.metadata_table.column_stats.measure import Measure
@@ -67,9 +67,11 @@ class CompactionTask:
 
     def _execute(self, table: Table) -> SliceResult:
         seen = table.still()
+        plan = self._plan(seen)
         if (fate := read_fate(seen.storage, self.instant, self.attempt)) is not None:
             raise attempt_dead(self.instant, self.attempt, fate)
-        task = self._slice_task(seen, self._plan(seen))
+        self._check(seen, plan)
+        task = self._slice_task(seen, plan)
         done = done_slices(seen.storage, self.instant, self.attempt).get(self.position)
         if done is not None and done.fingerprint != task.fingerprint:
             table.storage.delete(task.record_path)  # it would block the record of the inputs as they are now
@@ -77,8 +79,20 @@ class CompactionTask:
         return _result(done or compact_slice(table.storage, task))
 
     def _plan(self, seen: Table) -> CompactionPlan:
+        """ConflictError: it is gone."""
+        try:
+            return seen.compaction_plan(self.instant)
+        except MissingFileError as error:
+            raise ConflictError(
+                "the plan of this task is gone",
+                path=error.path,
+                instant=self.instant,
+                found="it was taken back, or undone by a restore",
+                todo="Nothing was done. Plan the compaction anew: plan_compaction.",
+            ) from error
+
+    def _check(self, seen: Table, plan: CompactionPlan) -> None:
         """ConflictError: the table has no such attempt, or its plan has another file group at this position."""
-        plan = seen.compaction_plan(self.instant)
         operations = plan.operations
         there = operations[self.position] if 0 <= self.position < len(operations) else None
         if there is None or (there.partition_path, there.file_id) != (self.partition, self.file_id):
@@ -100,7 +114,6 @@ class CompactionTask:
                 found=f"attempt {self.attempt}",
                 todo="Nothing was done. Plan the compaction anew: plan_compaction.",
             )
-        return plan
 
     def _slice_task(self, seen: Table, plan: CompactionPlan) -> SliceTask:
         """By the view of now: a write that began before the compaction may have completed since it was planned."""

@@ -264,6 +264,34 @@ def test_small_files_of_the_history_become_one(tmp_path: Path) -> None:
     assert {p.name for p in folder.glob("*.parquet")} == kept
 
 
+@pytest.mark.parametrize("version", [6, 9])
+def test_a_dry_run_shows_what_a_dead_run_had_archived(version: int, tmp_path: Path) -> None:
+    path = tmp_path / "trips"
+    long_table(path, version)
+    with pytest.raises(ProcessDied):
+        archive(path, storage=HookedStorage(LocalStorage(str(path)), die_at_nth(1, "delete", "commit")))
+    before = {p: p.stat().st_mtime_ns for p in path.rglob("*") if p.is_file()}
+    dry = archive_table(open_table(path), SMALL, LOCK, dry_run=True)
+    assert {p: p.stat().st_mtime_ns for p in path.rglob("*") if p.is_file()} == before
+    done = archive(path)
+    assert (dry.finished, dry.archived) == (done.finished, done.archived)
+    assert done.finished
+
+
+def test_an_empty_folder_of_archive_logs_is_that_of_the_timeline(tmp_path: Path) -> None:
+    """As Hudi 0.15.0, which keeps such a setting of tables of its old releases."""
+    path = tmp_path / "trips"
+    rows = long_table(path, 6)
+    properties = path / ".hoodie/hoodie.properties"
+    lines = [x for x in properties.read_text().splitlines() if "archivelog" not in x]
+    properties.write_text("\n".join([*lines, "hoodie.archivelog.folder=", ""]))
+    before = completed(path)
+    assert archive(path).archived
+    assert list((path / ".hoodie").glob(".commits_.archive.*"))
+    assert completed(path) == before
+    assert read_rows(path) == rows
+
+
 def test_names_without_completion_times_are_found_in_the_history(tmp_path: Path) -> None:
     """As an upgrade from version 6 may leave them; the archiver died when the history held them."""
     path = tmp_path / "trips"

@@ -17,8 +17,11 @@ from phantombase.compactor_daemon.attempt.compact_instant import pending_instant
 from phantombase.compactor_daemon.cli.main import app
 from phantombase.compactor_daemon.execution import slice_task
 from phantombase.compactor_daemon.records.slice_done import SliceDone
+from phantombase.compactor_daemon.removal.unschedule import unschedule
+from phantombase.compactor_daemon.restoring.restore import restore_table
 from phantombase.timeline.errors import AttemptDeadError, ConflictError, MalformedError, PhantombaseError, UsageError
 from phantombase.timeline.instants.attempt_names import attempt_folder
+from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.read.table_read import read_table
 from phantombase.timeline.storage.local import LocalStorage
 from tests.support.compaction_steps import check_no_strays, open_table, run_all
@@ -99,6 +102,19 @@ def test_a_result_of_other_inputs_is_made_again(tmp_path: Path) -> None:
     assert again.rows == first.rows
     assert SliceDone.from_json(record.read_bytes(), str(record)).fingerprint == done.fingerprint
     assert SliceDone.from_json(record.read_bytes(), str(record)).staged != done.staged
+
+
+@pytest.mark.parametrize("how", ["restored", "unscheduled"])
+def test_a_task_whose_plan_is_gone_says_so(how: str, tmp_path: Path) -> None:
+    path = unzip_golden("v9_pending", tmp_path)
+    task = planned(path).tasks[0]
+    if how == "restored":
+        before = max(t for t in open_table(path).load_timeline().completed_writes if t < task.instant)
+        restore_table(open_table(path), ProcessLock("split"), before)
+    else:
+        unschedule(open_table(path), task.instant, ProcessLock("split"))
+    with pytest.raises(ConflictError, match=r"the plan of this task is gone.*Plan the compaction anew"):
+        task.execute()
 
 
 @TWO_TASKS

@@ -31,9 +31,14 @@ class Archive:
 
         MalformedError, UnknownStateError: it cannot be read.
         """
+        if self.config.layout.has_completion_times:
+            make_current(self.storage, self.config, self.check)
+        return self.seen_already(active)
+
+    def seen_already(self, active: Sequence[Instant]) -> tuple[Instant, ...]:
+        """The same, and changes nothing, as a dry run needs it."""
         if not self.config.layout.has_completion_times:
             return in_logs_already(self.storage, self.config, active)
-        make_current(self.storage, self.config, self.check)
         return archived_already(self.storage, self.config, active)
 
     def write(self, instants: Sequence[Instant], timeline: Timeline, files: StateFiles) -> str:

@@ -93,7 +93,7 @@ def check_changeable(properties: Mapping[str, str], version: int) -> None:
     found = (properties.get(TABLE_TYPE) or COPY_ON_WRITE).upper()
     if found != MERGE_ON_READ:
         todo = "It has no log files, so there is nothing to compact; `read` reads it."
-        raise _refusal("changing tables of this type", TABLE_TYPE, MERGE_ON_READ, found, todo)
+        raise _refusal("compactions and services of tables of this type", TABLE_TYPE, MERGE_ON_READ, found, todo)
     found = (properties.get(_CHANGE_CAPTURE) or "false").lower()
     if found != "false":  # its files of changes have to be planned, cleaned and rolled back with the others
         raise _refusal("changing tables with change data capture", _CHANGE_CAPTURE, "false", found, _USE_HUDI)

@@ -251,6 +251,7 @@ def test_folders() -> None:
     assert config_of(6).timeline_folder == ".hoodie"
     assert config_of(6).history_folder == ".hoodie/archived"
     assert config_of(6, archivelog__folder="old").history_folder == ".hoodie/old"
+    assert config_of(6, archivelog__folder="").history_folder == ".hoodie"
     assert config_of(6, timeline__path="x", timeline__history__path="y").history_folder == ".hoodie/archived"
     assert config_of(8, archivelog__folder="archived").history_folder == ".hoodie/timeline/history"
     moved = config_of(9, timeline__path="tl", timeline__history__path="h")
