@@ -201,10 +201,8 @@ class TableConfig:
         """Folder of the archived timeline, relative to the table base."""
         layout = self.layout
         key = "hoodie.timeline.history.path" if layout.has_completion_times else "hoodie.archivelog.folder"
-        if (
-            not layout.has_completion_times and self.properties.get(key) == ""
-        ):  # as old Hudi made tables; 0.15.0 keeps it
-            return HOODIE
+        if not layout.has_completion_times and self.properties.get(key) == "":
+            return HOODIE  # where Hudi 0.15.0 looks then
         return f"{self.timeline_folder}/{self._folder(key, layout.default_history_folder)}"
 
     @property
