@@ -110,13 +110,13 @@ def test_we_finish_what_hudi_began(table: SharedTable, tmp_path: Path) -> None:
 
 
 def test_hudi_finishes_what_died(table: SharedTable, tmp_path: Path) -> None:
-    """At every ninth call of ours; by default at half of these."""
+    """At every fifth call of ours; by default at half of these."""
     before = table.agree()
     target = create_savepoint(table.open(), LOCK, None, user="", comment="").instant
     table.upsert(Rows(seed=7)(range(5, 25), 4))
     table.upsert(Rows(seed=8)(range(5), 5))
     died = 0
-    for number in range(20, 200, 9 if ALL else 18):
+    for number in range(20, 200, 5 if ALL else 10):
         other = SharedTable(judge=table.judge, path=tmp_path / f"died{number}", version=table.version)
         shutil.copytree(table.path, other.path)
         storage = HookedStorage(LocalStorage(str(other.path)), die_at(number))
