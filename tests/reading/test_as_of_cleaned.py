@@ -37,16 +37,17 @@ def test_a_point_before_the_retained_commit_is_refused(name: str, tmp_path: Path
 
 
 def test_a_cleaner_of_file_versions_names_no_commit(tmp_path: Path) -> None:
-    """It may have removed files of any commit before it ran, so only later points are whole."""
+    """It may have removed files of any state before the one that it found: that and later ones are whole."""
     path = unzip_golden("v9_compacted_cleaned", tmp_path)
     change_clean(path, earliestCommitToRetain="")
     timeline = open_table(path).load_timeline()
     clean = next(i for i in timeline.instants if i.action == "clean").requested_time
-    before, after = (max(w for w in timeline.completed_writes if w < clean), timeline.latest_completed)
+    older, found = sorted(w for w in timeline.completed_writes if w < clean)[-2:]
     with pytest.raises(UsageError, match="may have been cleaned") as caught:
-        plan_read(open_table(path), ReadOptions(as_of=before))
+        plan_read(open_table(path), ReadOptions(as_of=older))
     assert str(caught.value.expected).startswith(clean)
-    plan_read(open_table(path), ReadOptions(as_of=after))
+    for whole in (found, timeline.latest_completed):
+        plan_read(open_table(path), ReadOptions(as_of=whole))
 
 
 def test_a_clean_that_removed_nothing_is_passed_over(tmp_path: Path) -> None:
