@@ -55,9 +55,8 @@ def test_three_daemons_serve_a_lake_with_one_hostile_table(
         def shares() -> list[int]:
             return sorted(one["tables"] for one in members_in(session, fleet_of(str(root))))
 
-        wait_until(lambda: sum(shares()) == tables + 1, 30.0)
-        assert len(shares()) == 3
-        assert min(shares()) > tables / 8, f"a share of {tables} tables: {shares()}"
+        # A daemon that has just come has none yet.
+        wait_until(lambda: len(found := shares()) == 3 and sum(found) == tables + 1 and min(found) > tables / 8, 60.0)
 
         (late,) = lake_of(root, ["db1/late"], original)
         began = time.monotonic()
