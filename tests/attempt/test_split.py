@@ -6,6 +6,7 @@ import json
 import multiprocessing
 import random
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -239,6 +240,8 @@ def test_one_task_is_not_another(tmp_path: Path) -> None:
     one, other = planned(path).tasks
     with pytest.raises(ConflictError, match=f"position 1 file group .*{other.file_id}; found .*{one.file_id}"):
         CompactionTask.from_json({**one.to_json(), "position": 1}).execute()
+    with pytest.raises(ConflictError, match="not one of the plan"):
+        replace(max(one, other, key=lambda task: task.position), position=-1).execute()  # not counted from the end
 
 
 def test_a_plan_has_tasks_of_its_own_only(tmp_path: Path) -> None:
