@@ -14,9 +14,9 @@ from phantombase.timeline.format.file_name import BaseFileName, LogFileName, par
 from phantombase.timeline.format.instant import State
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.look.look import list_ahead
-from phantombase.timeline.storage.contract import listed_if_there
 from phantombase.timeline.storage.folders import join
 from phantombase.timeline.table.table import Table
+from phantombase.timeline.traces.find import data_files
 from phantombase.timeline.view.view import GroupKey
 from phantombase.timeline.windows.retained import cleans
 
@@ -38,7 +38,9 @@ def is_built_upon(table: Table, go: Go, *, stands: bool) -> bool:
         return bool(below) or _lacks_inputs(table, timeline, plan, logs_too=stands)
     # Of a plan that is gone nothing tells what was merged.
     shown = {placed_group(p.final) for p in go.placements} - below - set(table.facts.replaced_groups(timeline))
-    found = _data_files(table, sorted({partition for partition, _ in shown}))
+    partitions = sorted({partition for partition, _ in shown})
+    list_ahead(table.storage, partitions)
+    found = {join(p, entry.name): name for p in partitions for entry, name in data_files(table, p)}
     if any(placed_group(p.final) in shown and p.final not in found for p in go.placements):
         return False  # it was taken back before the commit was put: readers would miss this file
     return bool(below) or _is_cleaned(table, go, timeline, shown, found)
@@ -67,13 +69,6 @@ def _written_since(table: Table, go: Go, timeline: Timeline) -> Iterator[tuple[G
                 name = parse_data_file(text)
                 if name is not None and (partition, name.file_id) in groups:
                     yield (partition, name.file_id), name
-
-
-def _data_files(table: Table, partitions: Collection[str]) -> dict[str, BaseFileName | LogFileName]:
-    """The data files of these partitions, by path."""
-    list_ahead(table.storage, partitions)
-    listed = ((p, e.name) for p in partitions for e in listed_if_there(table.storage, p) or () if not e.is_folder)
-    return {join(p, text): name for p, text in listed if (name := parse_data_file(text)) is not None}
 
 
 def _is_cleaned(

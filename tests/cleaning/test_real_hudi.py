@@ -6,7 +6,6 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
@@ -22,6 +21,7 @@ from phantombase.timeline.table.table import Table
 from phantombase.writer_hooks.options import WriteOptions
 from tests.cleaning.test_clean import ONE, old_table
 from tests.cleaning.test_golden import LOCK, clean, data_files, unzip
+from tests.cleaning.test_replaced import row
 from tests.interop.shared_table import HUDI
 from tests.judge.java_client import run_java
 from tests.support.archived_tables import one_row, overwrite, upsert
@@ -60,10 +60,6 @@ def test_hudi_finds_nothing_left(version: int, tmp_path: Path) -> None:
     assert "nothing" in run_java(HUDI[version], "clean", path, *OPTIONS, *WHOLE)[-1]
     upsert(path, one_row("k1", 200))
     assert read_rows(path)["k1"] == (200, 200.0)
-
-
-def row(key: str, day: str, number: int) -> pa.Table:
-    return one_row(key, number).set_column(1, "day", pa.array([day]))
 
 
 @pytest.mark.parametrize("beyond", [False, deep(True)])

@@ -43,6 +43,17 @@ def test_every_turn(version: int, locked: bool, people: str, stage: Stage) -> No
 _THREE = "write service write service write service"
 
 
+def explore_locked(version: int, people: str, groups: int, before: str, stage: Stage) -> None:
+    """All runs of these people, who share a lock, on a table of so many file groups."""
+    instance = Instance(
+        version=version, locked=True, people=tuple(people.split()), before=tuple(before.split()), groups=groups
+    )
+    explorer = Explorer(instance, TURNS, stage)
+    explorer.explore()
+    print(f"{explorer.runs} runs, {explorer.states} states")
+    assert explorer.runs > 100
+
+
 @pytest.mark.parametrize(
     ("version", "people", "groups", "before"),
     [
@@ -58,13 +69,7 @@ _THREE = "write service write service write service"
 )
 def test_services(version: int, people: str, groups: int, before: str, stage: Stage) -> None:
     """Stitching, cleaning and archiving of phantombase break no rule either, however they are interrupted."""
-    instance = Instance(
-        version=version, locked=True, people=tuple(people.split()), before=tuple(before.split()), groups=groups
-    )
-    explorer = Explorer(instance, TURNS, stage)
-    explorer.explore()
-    print(f"{explorer.runs} runs, {explorer.states} states")
-    assert explorer.runs > 100
+    explore_locked(version, people, groups, before, stage)
 
 
 @pytest.mark.parametrize(
@@ -79,13 +84,7 @@ def test_services(version: int, people: str, groups: int, before: str, stage: St
 )
 def test_taking_back(version: int, people: str, groups: int, before: str, stage: Stage) -> None:
     """A restore or rollback of phantombase at every step of others: a reader sees the rows of what is left."""
-    instance = Instance(
-        version=version, locked=True, people=tuple(people.split()), before=tuple(before.split()), groups=groups
-    )
-    explorer = Explorer(instance, TURNS, stage)
-    explorer.explore()
-    print(f"{explorer.runs} runs, {explorer.states} states")
-    assert explorer.runs > 100
+    explore_locked(version, people, groups, before, stage)
 
 
 @pytest.mark.parametrize("people", ["scheduler writer compactor", deep("writer scheduler compactor")])
