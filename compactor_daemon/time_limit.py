@@ -11,12 +11,12 @@ from phantombase.timeline.errors import StoppedError
 class Limit:
     """A point in time at which work ends. It may be moved closer while the work goes on, also by another thread.
 
-    `seconds` from now; None: no limit so far. `clock`: seconds, monotonic.
+    `seconds` from now; None: no limit so far. `clock`: seconds, monotonic; None: this machine's.
     """
 
-    def __init__(self, seconds: float | None = None, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._end = float("inf") if seconds is None else clock() + seconds
+    def __init__(self, seconds: float | None = None, clock: Callable[[], float] | None = None) -> None:
+        self._clock = clock or time.monotonic
+        self._end = float("inf") if seconds is None else self._clock() + seconds
         self._closed = False
         self._why = "its time limit"
 

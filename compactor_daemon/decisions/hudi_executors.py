@@ -107,15 +107,15 @@ class ForeignWatch:
         attempt: int,
         trace: ForeignTrace,
         every_s: float = 0.0,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] | None = None,
     ) -> None:
         self._table = table
         self._instant = instant
         self._attempt = attempt
         self._inflight_ms = trace.inflight_ms
         self._every_s = every_s
-        self._clock = clock
-        self._next = clock() + every_s
+        self._clock = clock or time.monotonic
+        self._next = self._clock() + every_s
 
     def check(self) -> None:
         """Calls `look`, if the last call is `every_s` ago."""

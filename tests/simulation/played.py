@@ -20,6 +20,7 @@ from phantombase.timeline.format.instant import Instant
 from phantombase.timeline.format.layout import Layout
 from phantombase.timeline.format.table_config import TableConfig
 from phantombase.timeline.instants.table_clock import TableClock
+from phantombase.timeline.locks import heartbeat
 from phantombase.timeline.locks.heartbeat import Process
 from phantombase.timeline.planning.planner import pending_writer
 from phantombase.timeline.table.table import Table
@@ -112,6 +113,10 @@ def simulated(monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
             for name, double in replaced.items():
                 if getattr(module, name, None) is sys.modules[name]:
                     monkeypatch.setattr(module, name, double)
+    named = heartbeat.process_name
+    for module_name, module in list(sys.modules.items()):
+        if module_name.startswith(_PACKAGE) and getattr(module, "process_name", None) is named:
+            monkeypatch.setattr(module, "process_name", lambda: f"world:{stage.on.me.host.number}")
     monkeypatch.setattr("phantombase.timeline.locks.heartbeat.threading", threads)
     serial_pools(monkeypatch)
     monkeypatch.setattr("phantombase.timeline.look.look.ThreadPoolExecutor", lambda _: _AnyOrder(stage))

@@ -9,15 +9,17 @@ import os
 import random
 import subprocess
 import sys
+import threading
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from hashlib import sha256
+from types import FrameType
+from typing import Any
 
 import pytest
 
-from phantombase.timeline.locks.heartbeat import process_name
 from tests.simulation.played import Stage, simulated
 from tests.simulation.story import Plot, Story
 from tests.support.places import ROOT
@@ -26,6 +28,7 @@ from tests.support.selection import deep
 SEEDS = int(os.environ.get("PHANTOMBASE_SEEDS", "1500"))
 SEED = os.environ.get("PHANTOMBASE_SEED")
 _CHUNKS = 10
+_OWN = str(ROOT / "phantombase")
 _USUAL = _CHUNKS if "PHANTOMBASE_SEEDS" in os.environ else 3
 """So many chunks are played in a usual run."""
 
@@ -94,16 +97,43 @@ def _steps(count: int) -> str:
                 steps = "\n".join(
                     (story.rules.trace or [])[1:]
                 )  # the first one shows the plot, with its set of services
-                digest.update(steps.replace(process_name(), "this process").encode())
+                digest.update(steps.encode())
     return digest.hexdigest()
 
 
 def test_a_seed_plays_the_same_world_in_every_process() -> None:
-    """Whatever order sets of names have there: no step of the code depends on it."""
-    code = f"from {__name__} import _steps; print(_steps(60))"
-    run = partial(subprocess.run, [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
-    found = {run(env={**os.environ, "PYTHONHASHSEED": order}).stdout.splitlines()[-1] for order in "12"}
+    """Whatever order sets of names have there, and however many digits its number has: no step depends on it."""
+    found = set()
+    for order, number in ("1", 7), ("2", 1_234_567):
+        code = f"import os; os.getpid = lambda: {number}; from {__name__} import _steps; print(_steps(60))"
+        run = partial(
+            subprocess.run, [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+        )
+        found.add(run(env={**os.environ, "PYTHONHASHSEED": order}).stdout.splitlines()[-1])
     assert len(found) == 1
+
+
+def test_no_real_clock_is_asked(stage: Stage) -> None:
+    """Or a slow machine plays another world. A parameter's default is bound before the stage is set."""
+    asked: Counter[str] = Counter()
+
+    def note(frame: FrameType, event: str, what: Any) -> None:
+        if (
+            event == "c_call"
+            and getattr(what, "__module__", None) == "time"
+            and frame.f_code.co_filename.startswith(_OWN)
+        ):
+            asked[f"{what.__name__} at {frame.f_code.co_filename}:{frame.f_lineno}"] += 1
+
+    threading.setprofile(note)
+    sys.setprofile(note)
+    try:
+        for seed in range(5):
+            played(seed, stage)
+    finally:
+        sys.setprofile(None)
+        threading.setprofile(None)
+    assert not asked
 
 
 @pytest.mark.skipif(SEED is None, reason="PHANTOMBASE_SEED is not given")

@@ -109,17 +109,20 @@ class _Lease:
         """Whether it was free and is held now."""
         # In the version in which this process gave it back it is free: no other has had it since.
         given_back = _given_back.pop((self._clients.identity, self._key), None)
-        if given_back is not None and self._put_mine(given_back):
+        if given_back is not None and self._take(given_back):
             return True
         there, found = self._look()
-        self.lost = False
         if self._taken.was_set():
             raise LockError(
                 "the clock was set, or the machine slept, while a lock was waited for: it may be another's still",
                 path=self._key,
                 todo="Run again.",
             )
-        return (there is None or self._is_free(there)) and self._put_mine(found or "create")
+        return (there is None or self._is_free(there)) and self._take(found or "create")
+
+    def _take(self, mode: Any) -> bool:
+        self.lost = False  # in an earlier try another process was first
+        return self._put_mine(mode)
 
     def _is_free(self, there: dict[str, Any]) -> bool:
         # Its own: an earlier try had no answer and came late.

@@ -360,6 +360,26 @@ def test_one_holds_the_lock(storage: ObjectStorage) -> None:
     assert most == 1
 
 
+def test_a_lock_taken_at_the_second_try_is_held(storage: ObjectStorage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another one was first, and gave it back in this process; or it would be held by none for its whole time."""
+    with storage.hold("lock", 0, BUSY):
+        pass
+    object_lease._given_back.clear()
+    now_ms, others = object_lease._now_ms, iter([True])
+
+    def another_is_first() -> int:
+        if next(others, False):
+            with ObjectStorage(storage.base_path).hold("lock", 0, BUSY):
+                pass
+        return now_ms()
+
+    monkeypatch.setattr(object_lease, "_now_ms", another_is_first)
+    with storage.hold("lock", 60, BUSY) as is_held:
+        assert is_held()
+    with storage.hold("lock", 0, BUSY):
+        pass
+
+
 def test_a_held_lock_is_busy(storage: ObjectStorage) -> None:
     with storage.hold("lock", 0, BUSY), pytest.raises(LockError, match="another"), storage.hold("lock", 0.2, BUSY):
         pass
