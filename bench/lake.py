@@ -25,11 +25,12 @@ import pyarrow as pa
 
 from bench.report import Goal, Report
 from phantombase import writer
-from phantombase.compactor_daemon.daemon.assemble import Lake, open_daemon
+from phantombase.compactor_daemon.daemon.assemble import open_daemon
 from phantombase.compactor_daemon.daemon.dispatch import Order, Rules, Stop
 from phantombase.compactor_daemon.daemon.observer import Observer
 from phantombase.compactor_daemon.daemon.table_on_storage import Settings
 from phantombase.compactor_daemon.execution.runners import LocalRunner
+from phantombase.compactor_daemon.lake.lake import Lake
 from phantombase.compactor_daemon.lake.lanes import Lanes
 from phantombase.compactor_daemon.lake.listing import FolderListing
 from phantombase.compactor_daemon.options import AttemptOptions, ExecuteOptions, Executor

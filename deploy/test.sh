@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Sets everything up and runs linters, type checker and tests. With --all as the first argument it runs all tests
-# (tests/support/selection.py). Other arguments go to pytest.
+# (tests/support/selection.py), and the unit tests on the lowest versions. Other arguments go to pytest.
 source "$(dirname "${BASH_SOURCE[0]}")/setup.sh" dev
 if [ "${1:-}" = "--all" ]; then
   export PHANTOMBASE_ALL=1
@@ -9,5 +9,6 @@ fi
 .venv/bin/ruff check .
 .venv/bin/ruff format --check .
 .venv/bin/mypy
+if [ -n "${PHANTOMBASE_ALL:-}" ]; then bash deploy/lowest.sh; fi
 # Three at a time on two cores: many tests wait for a process, a session or a lock half of their time.
 exec .venv/bin/python -m pytest -n 3 "$@"

@@ -24,8 +24,8 @@ from phantombase.timeline.planning.options import ScheduleOptions
 from phantombase.timeline.storage.access.storage_options import StorageOptions
 from phantombase.timeline.terminal.settings import LANES, read_file
 
-from ..daemon.assemble import Lake
 from ..lake.hours import Hours
+from ..lake.lake import Lake
 from ..lake.lanes import Lane, Lanes, lanes_of
 from ..lake.listing import FolderListing, Listing
 from .option_flags import flags_of, from_settings

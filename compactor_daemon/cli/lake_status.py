@@ -14,7 +14,7 @@ from phantombase.timeline.storage.access.storage_options import StorageOptions
 from phantombase.timeline.terminal.plain import Row, human_duration, plural
 from phantombase.timeline.terminal.text_table import Column, RowsTable
 
-from ..daemon.assemble import Lake
+from ..lake.lake import Lake
 from ..lake.members import fleet_of, members_in
 from ..state.failures import RetryOptions
 from ..status.lake_rows import lake_rows

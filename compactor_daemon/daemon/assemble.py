@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 from phantombase.timeline.errors import PhantombaseError, UsageError
@@ -20,8 +20,8 @@ from ..execution.executor_choice import check_memory
 from ..execution.machine import this_machine
 from ..execution.open_runner import ChosenRunner, open_runner
 from ..execution.runners import Runner, SparkRunner, all_storage_options
+from ..lake.lake import Lake
 from ..lake.lanes import Lane, Lanes
-from ..lake.listing import Listing
 from ..lake.members import Members, fleet_of
 from ..options import ExecuteOptions
 from ..zookeeper.session import ZooKeeperOptions, ZooKeeperSession, zookeeper_session
@@ -32,14 +32,6 @@ from .observer import Observer
 from .opened_late import OpenedLate
 from .served_table import Served
 from .table_on_storage import ServedTable, Settings
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Lake:
-    """Tables that are found: the listing, and the lanes."""
-
-    listing: Listing
-    lanes: Lanes
 
 
 @contextmanager

@@ -27,8 +27,8 @@ from ..lake.use import Use
 from ..state.failures import Waits
 from .table_state import Pending, TableState
 
-_UPKEEP_MAX = 16
-"""How many tables are looked at, asked for or swept at a time. Others wait here, where the most urgent one is known."""
+UPKEEP_LEAST = 16
+"""So many tables at least are looked at, asked for or swept at a time."""
 _USUAL_SLO_S = 3600.0
 """Where some tables have an SLO, the one of those without."""
 
@@ -126,10 +126,15 @@ class NextSteps:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sharing:
-    """How lanes share the slots: what they have used, and the time since the epoch in ms, by which their hours go."""
+    """How lanes share the slots: what they have used, and the time since the epoch in ms, by which their hours go.
+
+    `upkeeps`: how many tables are looked at, asked for or swept at a time. Others wait in the state, where the most
+    urgent one is known.
+    """
 
     use: Use
     epoch_ms: int
+    upkeeps: int = UPKEEP_LEAST
 
 
 def next_steps(
@@ -148,7 +153,8 @@ def next_steps(
     closed = {
         lane.match for lane in sharing.use.lanes.all if lane.hours is not None and not lane.hours.hold(sharing.epoch_ms)
     }
-    actions = _upkeeps(tables, closed, now_ms)
+    again = running > 0 or not rules.once
+    actions = _upkeeps(tables, closed, now_ms, sharing.upkeeps, again)
     free = rules.max_concurrent - sum(t.slots for t in tables.values())
     resumed = _resumed(tables)[: max(0, free)]
     takes = _takes(tables, free - len(resumed), now_ms, rules, pick, sharing)
@@ -160,22 +166,28 @@ def next_steps(
     return NextSteps(actions=(*actions, *serves, *resumed, *takes), wait_s=wait_s)
 
 
-def _upkeeps(tables: Mapping[str, TableState], closed: set[str], now_ms: int) -> list[Action]:
-    """The most urgent ones, as many as are done at a time."""
-    found = ((u, name) for name, t in tables.items() if (u := _upkeep(name, t, closed, now_ms)) is not None)
-    room = _UPKEEP_MAX - sum(t.busy for t in tables.values())
+def _upkeeps(tables: Mapping[str, TableState], closed: set[str], now_ms: int, most: int, again: bool) -> list[Action]:
+    """The most urgent ones; `most`: how many are done at a time. `again`: see `_upkeep`."""
+    found = ((u, name) for name, t in tables.items() if (u := _upkeep(name, t, closed, now_ms, again)) is not None)
+    room = most - sum(t.busy for t in tables.values())
     return [action for (_, action), _ in nsmallest(room, found, key=lambda one: one[0][0])] if room > 0 else []
 
 
-def _upkeep(name: str, table: TableState, closed: set[str], now_ms: int) -> tuple[tuple[int, int], Action] | None:
-    """What is due on a table, with its urgency."""
+def _upkeep(
+    name: str, table: TableState, closed: set[str], now_ms: int, again: bool
+) -> tuple[tuple[int, int], Action] | None:
+    """What is due on a table, with its urgency.
+
+    `again`: also by time alone. A daemon that is to end would not, where a round over its tables outlasts the poll.
+    """
     if table.busy or table.leaving:
         return None
     if table.due and table.lane.match not in closed:
         return (0, 0), Request(name)
-    if now_ms >= table.look_at:
+    if now_ms >= table.look_at and (again or table.look_at == 0):
         return (1, table.look_at), Relist(name)
-    return ((2, table.sweep_at), Sweep(name)) if now_ms >= table.sweep_at and table.available else None
+    swept = now_ms >= table.sweep_at and (again or table.sweep_at == 0)
+    return ((2, table.sweep_at), Sweep(name)) if swept and table.available else None
 
 
 def _serves(tables: Mapping[str, TableState], closed: set[str], now_ms: int) -> list[Serve]:

@@ -36,7 +36,20 @@ from ..lake.use import LaneUse, Use
 from ..services.done import ServiceDone
 from ..state.failures import Parked, RetryOptions, Waits, Weight, weigh
 from ..time_limit import Limit
-from .dispatch import Action, Relist, Request, Resume, Rules, Serve, Sharing, Stop, Sweep, Take, next_steps
+from .dispatch import (
+    UPKEEP_LEAST,
+    Action,
+    Relist,
+    Request,
+    Resume,
+    Rules,
+    Serve,
+    Sharing,
+    Stop,
+    Sweep,
+    Take,
+    next_steps,
+)
 from .observer import Observer
 from .served_table import Seen, Served
 from .table_state import Pending, TableState
@@ -48,6 +61,12 @@ _ASIDE_MAX = 32
 """The most instants that wait for writes in a thread of their own; further ones keep their slot while they wait."""
 _ASIDE_LOOK_S = 0.5
 _UPKEEP_THREADS = 8
+_QUEUED_S, _QUEUED_MAX, _LATEST = 0.1, 64, 1 / 16
+"""Looks are queued for about this time, so that a bell does not wait for longer, and no more than so many.
+
+A turn over thousands of tables takes far longer than the looks at 16 local ones. The last number is the weight of the
+newest look in the mean.
+"""
 _SERVICE_THREADS = 2
 """How many tables are served at a time: a clean may take long, and the other tables must be looked at meanwhile."""
 _NEVER_MS = 1 << 62
@@ -155,6 +174,7 @@ class Daemon:
         self._leaving: set[str] = set()
         self._use = Use(lanes=lanes, slots=rules.max_concurrent, began=clock())
         self._show_at = 0
+        self._look_s = _QUEUED_S
         self._work: dict[tuple[str, str], _Work] = {}
         self._stop: Stop | None = None
         self._takes = 0
@@ -232,7 +252,7 @@ class Daemon:
             while True:
                 self._beat = time.monotonic()
                 now = self._clock()
-                sharing = Sharing(use=self._use, epoch_ms=clock_ms())
+                sharing = Sharing(use=self._use, epoch_ms=clock_ms(), upkeeps=self._upkeeps)
                 steps = next_steps(self._states, self._stop, now, self._rules, self._chance.randrange, sharing)
                 for action in steps.actions:
                     self._act(action, workers, upkeep, services)
@@ -244,6 +264,11 @@ class Daemon:
             raise self._fatal
         self.summary.left = {n: tuple(p.instant for p in t.pending) for n, t in self._states.items() if t.pending}
         return self.summary
+
+    @property
+    def _upkeeps(self) -> int:
+        """How many looks the threads do within `_QUEUED_S`, by how long the last ones took."""
+        return min(_QUEUED_MAX, max(UPKEEP_LEAST, round(_UPKEEP_THREADS * _QUEUED_S / max(self._look_s, 1e-6))))
 
     def _take_in(self, wait_s: float, took_s: float) -> None:
         """Takes in all events, after the first of them. `took_s`: how long the turn took."""
@@ -265,7 +290,7 @@ class Daemon:
                 self._work[table, instant].go_on.put(None)
             case Relist(table):
                 self._change(table, busy=True)
-                upkeep.submit(self._upkeep, table, self._served[table].look, self._looked)
+                upkeep.submit(self._timed_look, table, self._served[table].look)
             case Request(table):
                 self._change(table, busy=True, due=False)
                 upkeep.submit(self._upkeep, table, self._served[table].request, self._requested)
@@ -368,6 +393,11 @@ class Daemon:
                 self._news.put(partial(failed or self._upkeep_failed, table, error))
             else:
                 self._news.put(partial(then, table, found))
+
+    def _timed_look(self, table: str, look: Callable[[], object]) -> None:
+        began = time.monotonic()
+        self._upkeep(table, look, self._looked)
+        self._look_s += (time.monotonic() - began - self._look_s) * _LATEST
 
     # --- changes of the state, in the loop's thread --------------------------------------------------------------
 

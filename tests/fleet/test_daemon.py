@@ -94,6 +94,7 @@ class FakeTable:
         self.pending = list(instants)
         self.due = False
         self.looks = 0
+        self.look_s = 0.0
         self.sweeps = 0
         self.closed = False
         self.serves: list[tuple[float, tuple[str, ...]]] = []
@@ -108,6 +109,7 @@ class FakeTable:
 
     def look(self) -> Seen:
         self.looks += 1
+        time.sleep(self.look_s)
         if self.look_error is not None:
             raise self.look_error
         seen = tuple(Pending(instant=i) for i in self.pending)
@@ -730,3 +732,25 @@ def test_a_doorbell_is_heard_among_thousands_of_tables() -> None:
     until(lambda: last.tried == ["1"])
     assert time.monotonic() - began < 2.0
     running.end(Stop.FINISH)
+
+
+def test_a_daemon_that_runs_once_ends_although_a_round_outlasts_the_poll() -> None:
+    tables = [FakeTable(f"t{n}", "1") for n in range(32)]
+    for table in tables:
+        table.look_s = 0.05
+    runs = Running(daemon_of(*tables, poll_s=0.1))
+    runs.thread.join(WAIT_S / 4)
+    assert not runs.thread.is_alive()
+    assert runs.summary is not None
+    assert len(runs.summary.done) == 32
+
+
+@pytest.mark.parametrize("look_s", [0.0, 0.1])
+def test_looks_that_are_quick_are_queued_in_greater_numbers(look_s: float) -> None:
+    """A turn over thousands of tables takes longer than a few quick looks; behind slow ones a bell would wait."""
+    tables = [FakeTable(f"t{n}") for n in range(64)]
+    for table in tables:
+        table.look_s = look_s
+    daemon = daemon_of(*tables, poll_s=60.0)
+    daemon.run()
+    assert (daemon._upkeeps > 16) is (look_s == 0.0)

@@ -17,6 +17,8 @@ MUTANTS: tuple[Mutant, ...] = (
     ("compactor_daemon/daemon/dispatch", "1 + 2 * len(table.claimed)", "1", "daemon/dispatch"),
     ("compactor_daemon/daemon/dispatch", "key=lambda p: (-p.log_bytes, p.instant)", "key=lambda p: (p.log_bytes, p.instant)", "daemon/dispatch"),
     ("compactor_daemon/daemon/dispatch", " and running == 0 and _at_rest(tables)", " and _at_rest(tables)", "daemon/dispatch"),
+    ("compactor_daemon/daemon/dispatch", "again = running > 0 or not rules.once", "again = True", "fleet/daemon"),
+    ("compactor_daemon/daemon/loop", "min(_QUEUED_MAX, max(UPKEEP_LEAST, ", "max(_QUEUED_MAX, max(UPKEEP_LEAST, ", "fleet/daemon"),
     ("compactor_daemon/daemon/dispatch", "later = [m for m in moments if m > now_ms]", "later = []", "daemon/dispatch"),
     ("compactor_daemon/daemon/table_state", "if p.instant not in self.claimed\n            and", "if", "daemon/dispatch"),
     ("compactor_daemon/daemon/table_state", "            and p.instant not in self.running\n", "", "daemon/dispatch"),

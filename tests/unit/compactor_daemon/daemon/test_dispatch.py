@@ -286,6 +286,9 @@ def test_of_thousands_of_tables_the_most_urgent_are_looked_at_first() -> None:
     actions = decided(tables).actions
     assert len(actions) == 16
     assert actions[:3] == (Request("due"), Relist("rung"), Relist("t99"))
+    more = next_steps(tables, None, NOW, Rules(), first, replace(sharing(), upkeeps=50)).actions
+    assert len(more) == 50
+    assert more[:16] == actions
     busy = {f"b{n}": replace(SEEN, busy=True) for n in range(15)}
     assert decided({**tables, **busy}).actions == (Request("due"),)
     assert not decided({**tables, **busy, "c": replace(SEEN, busy=True)}, once=True).ended
