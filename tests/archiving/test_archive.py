@@ -465,7 +465,7 @@ def test_what_an_archived_clean_removed_is_not_read(version: int, tmp_path: Path
     first, _, last = open_table(path).load_timeline().completed
     assert clean(path).files
     for number in range(3, 9):
-        upsert(path, one_row("k0", number))
+        upsert(path, one_row(f"k{number}", number), _REWRITES)
     assert {"clean", "deltacommit"} <= {one.action for one in archive(path).archived}
     assert not cleans(open_table(path).load_timeline())
     with pytest.raises(UsageError, match="cleaned"):

@@ -13,7 +13,7 @@ Commits go oldest first, without holes. Each rule gives a border, a time from wh
     left out     a compaction that left out a file group, since it was replaced, until the replace commit goes too: the
                  group is there as of an earlier instant, and where the replace commit is taken back
     first        from version 8 on: an instant other than a write that stays. Hudi knows no completion time of what is
-                 archived behind the first active instant: it would put the logs on the newest slice (seen: 1.2.0)
+                 archived behind the first active instant: it puts the logs on the newest slice (seen: 1.2.0)
     pin          version 6: writes after a moment that a reader holds, since its archive is not read
     two files    an instant with two completed files, of which the archive could keep one
     clock        a commit that completed after everything that would stay: a new time must exceed it
