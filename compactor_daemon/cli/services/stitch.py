@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import Annotated, Any
@@ -118,6 +119,13 @@ def _render_taken_back(data: Mapping[str, Any]) -> Iterable[RenderableType]:
         yield Text(f"taken back: {instant}")
 
 
+_COPIED = Column(title="copied", cell=lambda r: f"{r['copied']:,}", right=True)
+
+
+def _tried(row: Mapping[str, Any]) -> bool:
+    return bool(row["copied"] or row["encoded"])
+
+
 def _render(data: Mapping[str, Any]) -> Iterable[RenderableType]:
     for instant in data["taken_back"]:
         yield Text(f"taken back: {instant}, of an earlier run, since its files had changed")
@@ -134,10 +142,13 @@ def _render(data: Mapping[str, Any]) -> Iterable[RenderableType]:
                 Column(title="become", cell=lambda r: f"{r['made']:,}", right=True),
                 Column(title="of", cell=lambda r: human_bytes(r["bytes_made"]) if r["instant"] else "", right=True),
                 Column(title="rows", cell=lambda r: f"{r['rows']:,}" if r["instant"] else "", right=True),
+                *([_COPIED] if any(map(_tried, rows)) else []),
                 Column(title="", cell=lambda r: r["what"]),
             ),
             rows=rows,
         )
+    for why, count in sorted(sum((Counter(r["encoded"]) for r in rows), Counter[str]()).items()):
+        yield Text(f"{plural(count, 'new file')} not copied as bytes: {why}")
     if data["why"]:
         small = f"; {plural(data['small'], 'small file')}" if data["small"] else ""
         yield Text(f"nothing to stitch: {data['why']}{small}")
