@@ -67,6 +67,8 @@ def stitch_command(
     in a row, in the order in which they were written. It is a clustering of Hudi: other processes see its plan. While
     it is pending, updates of these files are refused; other writes go on. No row changes, and no read of the past.
 
+    `--copy try` copies large row groups as bytes, which takes less CPU time. It keeps their size and their codec.
+
     Bucket-indexed tables are refused, and tables with a record index or secondary index: their rows must stay where
     they are. Flink's own state index does not notice that rows moved either: do not stitch what Flink upserts with it.
 
