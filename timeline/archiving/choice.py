@@ -10,13 +10,15 @@ Commits go oldest first, without holes. Each rule gives a border, a time from wh
                  their rows would be back
     metadata     what the last compaction of the metadata table does not hold; for the metadata table itself too
     records      a compaction that phantombase has not cleaned up behind, or whose ledger is not in the audit log
+    left out     a compaction that left out a file group, since it was replaced, until the replace commit goes too: the
+                 group is there as of an earlier instant, and where the replace commit is taken back
     pin          version 6: writes after a moment that a reader holds, since its archive is not read
     two files    an instant with two completed files, of which the archive could keep one
     clock        a commit that completed after everything that would stay: a new time must exceed it
     further      those of the caller; of a metadata table see `metadata_table.services.archive`
 
 Rules after ArchivalUtils, TimelineArchiverV1 and V2, ClusteringUtils and CompactionUtils of Hudi 0.15.0 and 1.2.0;
-`pending` is wider than Hudi's, and the last four are not in Hudi.
+`pending` is wider than Hudi's, and the last five are not in Hudi.
 """
 
 from __future__ import annotations
@@ -49,7 +51,8 @@ class Facts:
     `cleaned_to`: the earliest commit that the last clean retained; None: there is no clean. `replaced_there`: replace
     commits with replaced files that still lie there, and the path of one. `metadata`: the table has a metadata table;
     `metadata_compacted`: the time of its last compaction. `unfinished`: compactions with records of phantombase that
-    are still needed. `held`: the earliest moment that a pin holds. `doubled`: instants with two completed files.
+    are still needed. `left_out`: compactions that left out a replaced file group, and the replacing instant. `held`:
+    the earliest moment that a pin holds. `doubled`: instants with two completed files.
     `written`: of completed instants without a completion time the time at which their files were written. `borders`:
     further ones, which hold for cleans and rollbacks too.
     """
@@ -59,6 +62,7 @@ class Facts:
     metadata: bool = False
     metadata_compacted: str | None = None
     unfinished: frozenset[str] = frozenset()
+    left_out: Mapping[str, str] = field(default_factory=dict)
     held: str | None = None
     doubled: frozenset[str] = frozenset()
     written: Mapping[str, str] = field(default_factory=dict)
@@ -97,10 +101,9 @@ def choose(timeline: Timeline, facts: Facts, options: ArchiveOptions) -> Choice:
     newest = Border(time=commits[count - kept].requested_time, why=f"it is one of the newest {kept} commits")
     borders = sorted([newest, *_borders(timeline, facts, options)], key=lambda b: b.time)
     going = tuple(i for i in commits if i.requested_time < borders[0].time)
-    late = _late(timeline, facts, going)
-    if late is not None:
-        borders.insert(0, late)
-        going = tuple(i for i in commits if i.requested_time < late.time)
+    while (further := _late(timeline, facts, going) or _left_out(facts, going)) is not None:
+        borders.insert(0, further)
+        going = tuple(i for i in commits if i.requested_time < further.time)
     gone = tuple(
         sorted((*going, *_services(timeline, facts, going, options)), key=lambda i: (i.requested_time, i.family))
     )
@@ -213,6 +216,16 @@ def _late(timeline: Timeline, facts: Facts, going: Sequence[Instant]) -> Border 
         return None
     time = going[len(early)].requested_time
     return Border(time=time, why=f"commit {time} completed after everything that would stay")
+
+
+def _left_out(facts: Facts, going: Sequence[Instant]) -> Border | None:
+    """The first of these commits that left out a file group whose replace commit would stay."""
+    leaving = {i.requested_time for i in going}
+    stays = (time for time, replaced in facts.left_out.items() if time in leaving and replaced not in leaving)
+    if (time := _first(stays)) is None:
+        return None
+    why = f"compaction {time} left out a file group that replace commit {facts.left_out[time]}, which stays, replaced"
+    return Border(time=time, why=why)
 
 
 def _services(

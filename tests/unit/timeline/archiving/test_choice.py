@@ -40,11 +40,24 @@ def times(first: int, last: int) -> list[str]:
     return [str(n) for n in range(first, last + 1)]
 
 
+def times_of(first: int, last: int) -> list[str]:
+    return [f"{n}.deltacommit" for n in range(first, last + 1)]
+
+
 def test_all_but_the_newest_go_once_there_are_enough() -> None:
     assert gone(*WRITES) == times(10, 15)
     assert gone(*WRITES[:3]) == []
     assert gone(*WRITES[:4]) == times(10, 11)
     assert chosen(*WRITES[:3]).why == "3 commits are completed, archiving begins above 3"
+
+
+@pytest.mark.parametrize("layout", [LAYOUT_1, LAYOUT_2])
+def test_a_compaction_stays_with_the_write_that_replaced_what_it_left_out(layout: Layout) -> None:
+    names = [*times_of(10, 12), "13.commit", *times_of(14, 17)]
+    assert gone(*names, layout=layout) == times(10, 15)
+    assert gone(*names, layout=layout, left_out={"13": "16"}) == times(10, 12)
+    assert gone(*names, layout=layout, left_out={"13": "15"}) == times(10, 15)
+    assert gone(*names, layout=layout, left_out={"13": "16", "11": "14"}) == ["10"]
 
 
 def test_two_more_than_the_cleaner_retains_stay() -> None:
