@@ -25,6 +25,8 @@ from phantombase.timeline.archiving.archive_log import archive_logs
 from phantombase.timeline.archiving.options import ArchiveOptions
 from phantombase.timeline.avro.container import STRING, optional, root_record, write_record
 from phantombase.timeline.errors import LockError, MalformedError, PhantombaseError, UsageError
+from phantombase.timeline.format.clean import CleanPlan, encode_clean_metadata
+from phantombase.timeline.format.instant import Instant, State, later
 from phantombase.timeline.instants.attempt_names import recorded_instants
 from phantombase.timeline.log.block import HeaderKey
 from phantombase.timeline.read.table_read import Query, ReadOptions, read_table
@@ -475,3 +477,12 @@ def test_what_an_archived_clean_removed_is_not_read(version: int, tmp_path: Path
     assert read_table(open_table(path), window).num_rows == 3
     with pytest.raises(UsageError, match="cleaned"):
         read_table(open_table(path), replace(window, end=first.completion_time))
+    # A later clean of Hudi may have retained more: what is gone stays gone.
+    table = open_table(path)
+    time = table.next_time(table.load_timeline())
+    files = {"a": ("f-0_1-2-3_20260101000000000.parquet",)}
+    loose = CleanPlan(policy="KEEP_LATEST_COMMITS", files=files, retained=(first.requested_time, "deltacommit"))
+    done = Instant(requested_time=time, action="clean", state=State.COMPLETED, completion_time=later(time, 1))
+    (path / table.instant_path(done)).write_bytes(encode_clean_metadata(loose, time, 1, frozenset()))
+    with pytest.raises(UsageError, match="cleaned"):
+        read_table(open_table(path), ReadOptions(as_of=first.requested_time))
