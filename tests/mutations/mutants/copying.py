@@ -24,7 +24,7 @@ MUTANTS: tuple[Mutant, ...] = (
     (_RULES, "known.get(field.number) != field.type or field.number <= last", "False", _UNIT),
     (_FILE, "            if old.num_rows:\n", "            if True:\n", _UNIT),
     (_FILE, "        if f.number not in at.CHUNK_FILTER\n", "", _UNIT),
-    (_FILE, "nullable=not is_required)", "nullable=True)", _UNIT),
+    (_FILE, "        _fetch_ahead(source, footer, number)\n        for column", "        for column", _UNIT),
     (_FILE, "    differs = [] if len(trees) == len(copied.chunks) else", "    differs = [] if True else", _UNIT),
     (_FILE, "        crc = zlib.crc32(piece, crc)\n", "", _UNIT),
     (_MADE, "    if recipe.copy is Copy.REENCODE or recipe.sort_by:", "    if recipe.copy is Copy.REENCODE:", _TESTS),
