@@ -28,6 +28,7 @@ MUTANTS: tuple[Mutant, ...] = (
     (_FILE, "    differs = [] if len(trees) == len(copied.chunks) else", "    differs = [] if True else", _UNIT),
     (_FILE, "        crc = zlib.crc32(piece, crc)\n", "", _UNIT),
     (_MADE, "    if recipe.copy is Copy.REENCODE or recipe.sort_by:", "    if recipe.copy is Copy.REENCODE:", _TESTS),
+    (_MADE, "                check_copied(source, staged, copied)\n", "                pass\n", _TESTS),
     (_COPIED, "                    pairs.add(keys.column(RECORD_KEY))\n", "                    pass\n", _TESTS),
     (_COPIED, "    least = 0 if copy is Copy.FORCE else LEAST_GROUP_BYTES\n", "    least = 0\n", _TESTS),
     (_STITCH, "    if options.copy is Copy.FORCE:\n", "    if False:\n", _TESTS),
