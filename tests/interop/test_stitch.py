@@ -181,7 +181,7 @@ def test_hudi_goes_on_behind_a_stitching_that_was_taken_back(metadata: bool, tab
         assert validate(table.open()).differences == ()
 
 
-@pytest.mark.parametrize("at", ["requested", "inflight", "placed", "done"])
+@pytest.mark.parametrize("at", ["requested", deep("inflight"), "placed", deep("done")])
 def test_hudi_executes_a_plan_of_a_dead_process(at: str, table: SharedTable) -> None:
     """It rolls back what ours had begun, and makes its own files; no row is doubled by files that ours had placed."""
     before = appended(table)

@@ -12,18 +12,20 @@ Commits go oldest first, without holes. Each rule gives a border, a time from wh
     records      a compaction that phantombase has not cleaned up behind, or whose ledger is not in the audit log
     left out     a compaction that left out a file group, since it was replaced, until the replace commit goes too: the
                  group is there as of an earlier instant, and where the replace commit is taken back
+    first        from version 8 on: an instant other than a write that stays. Hudi knows no completion time of what is
+                 archived behind the first active instant: it puts the logs on the newest slice (seen: 1.2.0)
     pin          version 6: writes after a moment that a reader holds, since its archive is not read
     two files    an instant with two completed files, of which the archive could keep one
     clock        a commit that completed after everything that would stay: a new time must exceed it
     further      those of the caller; of a metadata table see `metadata_table.services.archive`
 
 Rules after ArchivalUtils, TimelineArchiverV1 and V2, ClusteringUtils and CompactionUtils of Hudi 0.15.0 and 1.2.0;
-`pending` is wider than Hudi's, and the last five are not in Hudi.
+`pending` is wider than Hudi's, and the last six are not in Hudi.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
 
@@ -33,7 +35,9 @@ from ..instants.timeline import Timeline
 from .options import ArchiveOptions
 
 _BY_COUNT = ("clean", "rollback")
-"""Actions besides writes that are archived. Savepoints, restores and the rest stay."""
+"""Actions besides writes that are archived. On version 6 restores stay, on all versions savepoints and the rest."""
+_WITH_WRITES = (*_BY_COUNT, "restore")
+"""The same from version 8 on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +85,8 @@ class Choice:
 
     def why_kept(self, instant: Instant) -> str:
         """Why this instant stays."""
-        if not instant.is_write and instant.action not in _BY_COUNT:
+        actions = _BY_COUNT if instant.completion_time is None else _WITH_WRITES
+        if not instant.is_write and instant.action not in actions:
             return f"a {instant.action} stays on the active timeline"
         if not instant.is_write:
             return "it is not older than the commits that stay"
@@ -101,12 +106,14 @@ def choose(timeline: Timeline, facts: Facts, options: ArchiveOptions) -> Choice:
     newest = Border(time=commits[count - kept].requested_time, why=f"it is one of the newest {kept} commits")
     borders = sorted([newest, *_borders(timeline, facts, options)], key=lambda b: b.time)
     going = tuple(i for i in commits if i.requested_time < borders[0].time)
-    while (further := _late(timeline, facts, going) or _left_out(facts, going)) is not None:
+    services = _services(timeline, facts, going, options)
+    while further := (
+        _late(timeline, facts, going) or _left_out(facts, going) or _first_stays(timeline, going, services)
+    ):
         borders.insert(0, further)
         going = tuple(i for i in commits if i.requested_time < further.time)
-    gone = tuple(
-        sorted((*going, *_services(timeline, facts, going, options)), key=lambda i: (i.requested_time, i.family))
-    )
+        services = _services(timeline, facts, going, options)
+    gone = tuple(sorted((*going, *services), key=lambda i: (i.requested_time, i.family)))
     return Choice(archived=gone, kept=_others(timeline, gone), why=borders[0].why, borders=tuple(borders))
 
 
@@ -228,24 +235,34 @@ def _left_out(facts: Facts, going: Sequence[Instant]) -> Border | None:
     return Border(time=time, why=why)
 
 
+def _first_stays(timeline: Timeline, going: Sequence[Instant], services: Collection[Instant]) -> Border | None:
+    """The first instant other than a write that would stay behind one of these commits."""
+    if not going or not timeline.layout.has_completion_times:
+        return None
+    stay = (i for i in timeline.instants if not i.is_write and i not in services)
+    first = next((i for i in stay if i.requested_time < going[-1].requested_time), None)
+    if first is None:
+        return None
+    return Border(time=first.requested_time, why=f"{first.action} {first.requested_time} stays on the active timeline")
+
+
 def _services(
     timeline: Timeline, facts: Facts, going: Sequence[Instant], options: ArchiveOptions
 ) -> tuple[Instant, ...]:
     """Cleans and rollbacks that go: version 6 counts each action, as Hudi 0.15; later those older than the last commit.
 
-    The newest clean stays: the next one continues from it, and replace commits wait for it. What the last compaction of
-    the metadata table does not hold stays too: Hudi's readers pass over its entries of instants that are not on the
-    active timeline.
+    With those restores go, which Hudi leaves. What the last compaction of the metadata table does not hold stays:
+    Hudi's readers pass over its entries of instants that are not on the active timeline.
     """
     pending = (i.requested_time for i in timeline.instants if not i.completed)
     earliest = _first((*pending, *(border.time for border in facts.borders)))
     found: list[Instant] = []
-    for action in _BY_COUNT:
+    for action in _WITH_WRITES if timeline.layout.has_completion_times else _BY_COUNT:
         done = [i for i in timeline.instants if i.action == action and i.completed]
         if not timeline.layout.has_completion_times:
             some = done[: -options.min_instants] if len(done) > options.max_instants else []
         else:
             last = going[-1].requested_time if going else ""
-            some = [i for i in (done[:-1] if action == "clean" else done) if i.requested_time < last]
+            some = [i for i in done if i.requested_time < last]
         found += [i for i in some if (earliest is None or i.requested_time < earliest) and _told(timeline, facts, i)]
     return tuple(sorted(found, key=lambda i: (i.requested_time, i.family)))

@@ -31,10 +31,12 @@ def retained_since(table: Table, timeline: Timeline) -> str:
     """The newest instant whose state, and all later ones, every clean retains; "" if nothing was cleaned.
 
     The requested time of a write as the cleaner recorded it. A cleaner that retains file versions records none: then it
-    is the clean's own time. A later clean may have retained more again, but what is gone stays gone. MalformedError:
-    unreadable clean metadata.
+    is the clean's own time, as it is where all cleans are archived, as far as the archive is loaded. A later clean may
+    have retained more again, but what is gone stays gone. MalformedError: unreadable clean metadata.
     """
-    return max(prefetched(cleans(timeline), lambda clean: retained_by(table, clean)), default="")
+    if active := cleans(timeline):
+        return max(prefetched(active, lambda clean: retained_by(table, clean)))
+    return max((i.requested_time for i in timeline.archived if i.action == "clean"), default="")
 
 
 def retained_by(table: Table, clean: Instant) -> str:
@@ -112,6 +114,8 @@ def check_as_of(table: Table, timeline: Timeline, as_of: str) -> None:
             found="a write that may still complete at or before it",
             todo="Let it end; if its writer is dead, the next write to the table rolls it back.",
         )
+    if as_of < timeline.start and timeline.layout.has_completion_times and not cleans(timeline):
+        timeline = table.with_archive(timeline)
     retained = retained_since(table, timeline)
     if as_of < retained and _differs(table.with_archive(timeline), as_of, retained):
         raise UsageError(
