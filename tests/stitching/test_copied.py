@@ -19,7 +19,7 @@ from phantombase.compactor_daemon.cli.main import app
 from phantombase.compactor_daemon.stitching import copied, rows_in
 from phantombase.compactor_daemon.stitching.stitch import stitch_table
 from phantombase.timeline.audit.group_ledger import STITCHED, GroupLedger, decode_ledgers
-from phantombase.timeline.errors import MalformedError, UnsupportedError, UsageError
+from phantombase.timeline.errors import LedgerError, MalformedError, UnsupportedError, UsageError
 from phantombase.timeline.format.commit_metadata import decode as decode_commit
 from phantombase.timeline.metadata_table.validate import validate
 from phantombase.timeline.read.slice_stream import base_tables
@@ -37,6 +37,7 @@ from tests.stitching.test_stitch import (
 )
 from tests.support.archived_tables import LOCK, compact, one_row, upsert
 from tests.support.compaction_steps import open_table
+from tests.support.failing_storage import Call, HookedStorage
 from tests.support.golden_tables import unzip_golden
 from tests.support.written_tables import check_nothing_left, read_rows
 
@@ -193,6 +194,36 @@ def test_a_file_with_fewer_rows_than_its_footer_says(tmp_path: Path, monkeypatch
     assert read_rows(path) == rows
     assert len(living(path)) == 4
     check_nothing_left(path)
+
+
+def test_a_copied_byte_that_changed_is_found(tmp_path: Path) -> None:
+    """In a column that no identity sum covers; nothing is published, and nothing is left."""
+    path = tmp_path / "trips"
+    rows = small_files(path, 9)
+    opened: list[str] = []
+
+    def damages(call: Call) -> object:
+        source: Any = call.do()
+        if call.name != "open_input" or "/writes/" not in call.path:
+            return source
+        opened.append(call.path)
+        chunk = pq.ParquetFile(source).metadata.row_group(2).column(8)
+        data = bytearray(_all(source))
+        data[chunk.data_page_offset + chunk.total_compressed_size - 1] ^= 1
+        return pa.BufferReader(bytes(data))
+
+    with pytest.raises(LedgerError, match="row group 2, column"):
+        stitch(path, HookedStorage(open_table(path).storage, damages), COPIED)
+    assert len(opened) == 2  # the keys were read back before
+    assert read_rows(path) == rows
+    assert len(living(path)) == 4
+    check_nothing_left(path)
+
+
+def _all(source: pa.NativeFile) -> bytes:
+    source.seek(0)
+    data: bytes = source.read()
+    return data
 
 
 def test_the_command(tmp_path: Path) -> None:

@@ -19,9 +19,11 @@ import pyarrow.parquet as pq
 
 from ..avro.schema import FILE_NAME
 from ..errors import LedgerError
+from ..ranges import RangedFile
 from . import copy_rules as at
 from .footer import MAGIC, TAIL, Footer, chunk_span, read_footer
 from .thrift import BINARY, I64, LIST, STRUCT, Field, Sequence, Struct, value_of, write_struct
+from .travel import column_spans
 from .write import open_parquet_writer
 
 _PIECE = 4 << 20
@@ -57,6 +59,7 @@ class CopiedFile:
         for number, group in enumerate(value_of(footer.tree, at.ROW_GROUPS).items):
             old = footer.metadata.row_group(number)
             if old.num_rows:
+                _fetch_ahead(source, footer, number)
                 self._groups.append(self._copied_group(source, group, old))
                 self.rows += old.num_rows
 
@@ -131,6 +134,7 @@ def check_copied(source: pa.NativeFile, path: str, copied: CopiedFile) -> None:
     differs = [] if len(trees) == len(copied.chunks) else [f"{len(trees)} row groups"]
     for number, (tree, chunks) in enumerate(zip(trees, copied.chunks, strict=False)):
         group = footer.metadata.row_group(number)
+        _fetch_ahead(source, footer, number)
         for column, chunk in enumerate(value_of(tree, at.COLUMNS).items):
             new = group.column(column)
             name = new.path_in_schema
@@ -144,6 +148,12 @@ def check_copied(source: pa.NativeFile, path: str, copied: CopiedFile) -> None:
             found=", ".join(differs[:5]),
             todo="Nothing was published. Keep the files and report this; --copy reencode does without copying.",
         )
+
+
+def _fetch_ahead(source: pa.NativeFile, footer: Footer, group: int) -> None:
+    """Of a storage that is asked range by range: the whole row group at once."""
+    if isinstance(source, RangedFile):
+        source.keep(column_spans(footer.metadata, group, [n for n in footer.arrow.names if n != FILE_NAME]))
 
 
 def _copied(

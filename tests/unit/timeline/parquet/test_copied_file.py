@@ -13,7 +13,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from phantombase.timeline.avro.schema import FILE_NAME
@@ -23,6 +23,7 @@ from phantombase.timeline.parquet.copy_rules import why_not_copied
 from phantombase.timeline.parquet.footer import Footer, read_footer
 from phantombase.timeline.parquet.thrift import I32, I64, STRUCT, Field, read_struct, value_of, write_struct
 from phantombase.timeline.parquet.write import open_parquet_writer
+from phantombase.timeline.ranges import RangedFile, Span, open_ranges
 from tests.fuzz.parquet import mutate_parquet
 from tests.support.golden_tables import unzip_golden
 from tests.support.selection import ALL, deep
@@ -111,6 +112,7 @@ def ours(rows: pa.Table, codec: str, group_rows: int = 1 << 20) -> bytes:
     return out.getvalue()
 
 
+@settings(max_examples=50)
 @given(tables(), st.sampled_from(["zstd", "gzip", "snappy"]), st.integers(1, 70), st.integers(1, 4))
 def test_our_files_of_any_types(rows: pa.Table, codec: str, group_rows: int, count: int) -> None:
     one = ours(with_names(rows), codec, group_rows)
@@ -119,6 +121,7 @@ def test_our_files_of_any_types(rows: pa.Table, codec: str, group_rows: int, cou
     check_same(files, copied(files))
 
 
+@settings(max_examples=40)
 @given(tables(), st.booleans(), st.booleans(), st.sampled_from(["1.0", "2.0"]), st.integers(1, 70))
 def test_files_of_other_writers(rows: pa.Table, index: bool, coded: bool, pages: str, group_rows: int) -> None:
     """Page indexes and filters of columns are left behind, checksums and both kinds of pages are kept."""
@@ -150,6 +153,30 @@ def test_a_required_column_of_names_and_a_file_without_rows() -> None:
     metadata = pq.read_metadata(io.BytesIO(new))
     assert [metadata.row_group(n).num_rows for n in range(metadata.num_row_groups)] == [3, 5]
     check_same(files[1:2], copied(files[1:2]))
+
+
+def test_a_row_group_is_fetched_at_once() -> None:
+    """Of an object store; copying and the check afterwards ask once for each row group, beside the footers."""
+    data = ours(with_names(pa.table({f"c{n}": Random(n).choices(range(1 << 40), k=200_000) for n in range(6)})), "none")
+    asked: list[Sequence[Span]] = []
+
+    def fetch(spans: Sequence[Span]) -> list[bytes]:
+        asked.append(spans)
+        return [data[at : at + count] for at, count in spans]
+
+    def opened() -> RangedFile:
+        return open_ranges(fetch, len(data), data[-70_000:])
+
+    out = io.BytesIO()
+    footer = read_footer(opened(), "old")
+    asked.clear()
+    new = CopiedFile(out, footer, name=NEW, codec="none")
+    new.add(opened(), footer)
+    new.finish(PAIRS)
+    assert [len(spans) for spans in asked] == [6]
+    data = out.getvalue()
+    check_copied(opened(), "new", new)
+    assert [len(spans) for spans in asked] == [6, 6]
 
 
 ROWS = with_names(pa.table({"x": pa.array(range(500), pa.int64()), "y": ["text"] * 500}))
@@ -253,6 +280,15 @@ def test_chunks_that_do_not_fit_their_columns_are_not_copied() -> None:
         assert obstacle(changed(one, change))[0] == "column chunks that do not fit their columns"
 
 
+def test_filters_of_columns_are_left_behind() -> None:
+    one = ours(ROWS, "zstd")
+    with_filter = changed(one, lambda t: value_of(_chunk(t), 3).extend([Field(14, I64, 4), Field(15, I32, 8)]))
+    assert pq.read_metadata(io.BytesIO(with_filter)).row_group(0).column(0).bloom_filter_offset == 4
+    new = copied([with_filter])
+    check_same([with_filter], new)
+    assert pq.read_metadata(io.BytesIO(new)).row_group(0).column(0).bloom_filter_offset is None
+
+
 def test_what_was_copied_is_proved() -> None:
     """A byte that changed, columns that were exchanged, and a row group too few."""
     files = [ours(ROWS, "none"), ours(ROWS, "none")]
@@ -287,7 +323,7 @@ def test_hostile_footers(name: str, tmp_path: Path) -> None:
     """An obstacle, an error of the tree, or a copy that holds what pyarrow reads of the file."""
     origin = hudi_files(unzip_golden(name, tmp_path))[0]
     schema, seen = footer_of(origin).arrow, dict.fromkeys(("obstacle", "error", "copied"), 0)
-    for seed in range(4000 if ALL else 400):
+    for seed in range(4000 if ALL else 250):
         data = mutate_parquet(Random(seed), origin)
         try:
             if why_not_copied([footer_of(data)], schema) is not None:
