@@ -462,19 +462,20 @@ def test_what_an_archived_clean_removed_is_not_read(version: int, tmp_path: Path
     """The newest clean goes with the commits: the states before it are refused, as they were while it was active."""
     path = tmp_path / "trips"
     written_table(path, version, one_row("k0", 0), _REWRITES)
-    for number in range(1, 3):
+    for number in range(1, 4):
         upsert(path, one_row(f"k{number}", number), _REWRITES)
-    first, _, last = open_table(path).load_timeline().completed
-    assert clean(path).files
-    for number in range(3, 9):
+    first, _, border, last = open_table(path).load_timeline().completed
+    assert clean(path, retain=2).files
+    for number in range(4, 10):
         upsert(path, one_row(f"k{number}", number), _REWRITES)
     assert {"clean", "deltacommit"} <= {one.action for one in archive(path).archived}
     assert not cleans(open_table(path).load_timeline())
     with pytest.raises(UsageError, match="cleaned"):
         read_table(open_table(path), ReadOptions(as_of=first.requested_time))
-    assert read_table(open_table(path), ReadOptions(as_of=last.requested_time)).num_rows == 3
+    for number, kept in ((3, border), (4, last)):  # its border is in the archive
+        assert read_table(open_table(path), ReadOptions(as_of=kept.requested_time)).num_rows == number
     window = ReadOptions(query=Query.INCREMENTAL, begin="earliest", end=last.completion_time)
-    assert read_table(open_table(path), window).num_rows == 3
+    assert read_table(open_table(path), window).num_rows == 4
     with pytest.raises(UsageError, match="cleaned"):
         read_table(open_table(path), replace(window, end=first.completion_time))
     # A later clean of Hudi may have retained more: what is gone stays gone.
