@@ -6,6 +6,10 @@ A table of version 9: 20 commits of 50 partitions (quick: 10 of 10), each a base
 file group of its own. Hudi clusters one copy (its defaults, but for the number of groups: all at once), phantombase
 stitches others, in gzip, Hudi's codec, and in zstd, its own default. Three runs each, one after the other; Hudi's first
 clustering, of a small table, is not counted. The rows of all copies are compared.
+
+Then a table where copying pays, without Hudi: six base files of one row group of 400,000 rows (quick: 100,000) of 20
+columns become one, encoded anew and copied as bytes in turn. CPU seconds of this process, one thread; and how long it
+takes to read the whole file, and three columns of it.
 """
 
 from __future__ import annotations
@@ -20,13 +24,14 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from bench.report import Goal, Report
 from phantombase.compactor_daemon.stitching.stitch import stitch_table
 from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.parquet.output_options import Codec, OutputOptions
 from phantombase.timeline.read.table_read import read_table
-from phantombase.timeline.stitching.options import StitchOptions
+from phantombase.timeline.stitching.options import Copy, StitchOptions
 from phantombase.timeline.table.table import Table
 from phantombase.writer_hooks.write.writer import writer
 from tests.judge.client import Judge
@@ -35,6 +40,7 @@ _HUDI = "1.2.0"
 _RUNS = 3
 _THREADS = 2
 _ROWS = 1000
+_LARGE_FILES = 6
 _ALL_AT_ONCE = {"hoodie.clustering.plan.strategy.max.num.groups": 100_000}
 
 
@@ -59,6 +65,7 @@ def main() -> int:
                 times.append(_hudi(judge, path) if kind == "hudi" else _ours(path, Codec(kind)))
                 assert _sum(path) == expected, f"{kind}: other rows"
                 shutil.rmtree(path)
+        _copies(report, Path(folder), rows=100_000 if quick else 400_000)
     hudi = report.timed("hudi", seconds["hudi"])
     for codec in ("gzip", "zstd"):
         ours = report.timed(codec, seconds[codec])
@@ -79,6 +86,51 @@ def _ours(path: Path, codec: Codec) -> float:
     ).done
     assert done is not None
     return time.perf_counter() - started
+
+
+def _copies(report: Report, folder: Path, rows: int) -> None:
+    """Six files of one row group each: encoded anew against copied, for each codec."""
+    for codec in (Codec.GZIP, Codec.ZSTD):
+        output = OutputOptions(codec=codec)
+        origin = folder / f"large-{codec.value}"
+        for number in range(_LARGE_FILES):
+            write = writer(_wide_rows(number, rows)).table("large", version=9).key("id").ordering("ts")
+            write.option(small_file_bytes=0, output=output).bulk_insert(str(origin))
+        report.facts[f"large_{codec.value}_row_group_bytes"] = max(p.stat().st_size for p in origin.glob("*.parquet"))
+        cpu: dict[Copy, list[float]] = {Copy.REENCODE: [], Copy.FORCE: []}
+        for _ in range(_RUNS):
+            for copy, times in cpu.items():
+                path = Path(shutil.copytree(origin, folder / copy.value))
+                options = StitchOptions(min_files=2, target_size=1 << 30, copy=copy)
+                began = time.process_time()
+                done = stitch_table(Table.open(str(path)), options, ProcessLock("bench"), output=output, threads=1).done
+                times.append(time.process_time() - began)
+                assert done is not None
+                assert done.copied_row_groups == (_LARGE_FILES if copy is Copy.FORCE else 0)
+                assert _sum(path) == (_LARGE_FILES * rows, (_LARGE_FILES * rows - 1) * _LARGE_FILES * rows // 2)
+                (new,) = path.glob(f"*{done.instant}.parquet")
+                for columns, what in ((None, "all_columns"), (["ts", "f0", "n0"], "three_columns")):
+                    name = f"{codec.value}_{copy.value}_read_{what}_s"
+                    report.facts[name] = min(_read_s(new, columns), report.facts.get(name, 1e9))
+                shutil.rmtree(path)
+        encoded, copied = (report.timed(f"cpu_{codec.value}_{copy.value}", cpu[copy]) for copy in cpu)
+        report.figure(f"{codec.value}_encoded_vs_copied_cpu", encoded / copied)
+
+
+def _read_s(path: Path, columns: list[str] | None) -> float:
+    began = time.perf_counter()
+    pq.read_table(path, columns=columns, use_threads=False)
+    return round(time.perf_counter() - began, 4)
+
+
+def _wide_rows(number: int, count: int) -> pa.Table:
+    random = np.random.default_rng(number)
+    ids = np.arange(number * count, (number + 1) * count)
+    columns = {"id": pc.cast(pa.array(ids), pa.string()), "ts": pa.array(ids)}
+    columns |= {f"f{n}": pa.array(random.random(count)) for n in range(4)}
+    columns |= {f"n{n}": pa.array(random.integers(0, 1000, count)) for n in range(8)}
+    columns |= {f"s{n}": pa.array(random.integers(0, 5000, count)).cast(pa.string()) for n in range(6)}
+    return pa.table(columns)
 
 
 def _table(path: Path, commits: int, partitions: int) -> Path:

@@ -35,6 +35,7 @@ def gather_facts(table: Table, timeline: Timeline, files: StateFiles, *, dry_run
         metadata=has_metadata,
         metadata_compacted=_metadata_compacted(table) if has_metadata else None,
         unfinished=frozenset(unfinished_compactions(table, timeline)),
+        left_out={time: max(groups.values()) for time, groups in table.facts.left_out(timeline).items()},
         held=held,
         doubled=files.doubled(),
         written=files.written(timeline.instants, table.times.moment),

@@ -13,9 +13,9 @@ from __future__ import annotations
 import random
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
@@ -30,12 +30,11 @@ from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.planning.schedule import Scheduled
 
 from ..attempt.compact_instant import Compacted
-from ..claims.claims import HeldClaim
 from ..lake.lanes import Lane, Lanes
 from ..lake.use import LaneUse, Use
 from ..services.done import ServiceDone
 from ..state.failures import Parked, RetryOptions, Waits, Weight, weigh
-from ..time_limit import Limit
+from .at_work import Ended, Work
 from .dispatch import (
     UPKEEP_LEAST,
     Action,
@@ -59,7 +58,6 @@ _log = get_logger()
 _KEPT = 10_000
 _ASIDE_MAX = 32
 """The most instants that wait for writes in a thread of their own; further ones keep their slot while they wait."""
-_ASIDE_LOOK_S = 0.5
 _UPKEEP_THREADS = 8
 _QUEUED_S, _QUEUED_MAX, _LATEST = 0.1, 64, 1 / 16
 """Looks are queued for about this time, so that a bell does not wait for longer, and no more than so many.
@@ -92,38 +90,6 @@ class Summary:
     services: deque[tuple[str, ServiceDone]] = field(default_factory=lambda: deque(maxlen=_KEPT))
     problems: dict[str, str] = field(default_factory=dict)
     left: dict[str, tuple[str, ...]] = field(default_factory=dict)
-
-
-@dataclass(slots=True)
-class _Work:
-    """An instant at work. `held`: its claim, once it is claimed. `near`: other instants that might be taken next.
-
-    `go_on`: gets an item when an instant that was put aside may continue.
-    """
-
-    near: tuple[str, ...] = ()
-    held: HeldClaim | None = None
-    limit: Limit = field(default_factory=Limit)
-    go_on: SimpleQueue[None] = field(default_factory=lambda: SimpleQueue())
-
-    def stop(self, why: str) -> None:
-        """Stops the work, unless the compaction is decided already."""
-        self.limit.close(0.0, why)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Ended:
-    """How work on an instant ended.
-
-    `done`: completed here. `claimed`: another process holds the claim. `unknown`: the outcome of the claim is unknown.
-    `error`: it failed. None of these: the instant was not pending any more, and neither are the instants `gone`.
-    """
-
-    done: Compacted | None = None
-    gone: frozenset[str] = frozenset()
-    claimed: bool = False
-    unknown: bool = False
-    error: Exception | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,7 +141,7 @@ class Daemon:
         self._use = Use(lanes=lanes, slots=rules.max_concurrent, began=clock())
         self._show_at = 0
         self._look_s = _QUEUED_S
-        self._work: dict[tuple[str, str], _Work] = {}
+        self._work: dict[tuple[str, str], Work] = {}
         self._stop: Stop | None = None
         self._takes = 0
         self._room_aside = Semaphore(_ASIDE_MAX)
@@ -309,73 +275,28 @@ class Daemon:
         near = tuple(p.instant for p in islice(state.startable(self._clock()), _NEAR))
         self._states[table] = state.begin(instant, self._takes)
         self._use.begin(state.lane, (table, instant), state.log_bytes(instant), self._clock())
-        work = self._work[table, instant] = _Work(near=near)
+        work = self._work[table, instant] = Work(
+            served=self._served[table],
+            instant=instant,
+            near=near,
+            once=self._rules.once,
+            room_aside=self._room_aside,
+            begun=self._event(self._begun, table, instant),
+            put_aside=self._event(self._put_aside, table, instant),
+            wants_on=self._event(self._wants_on, table, instant),
+        )
         workers.submit(self._execute, table, instant, work)
 
     # --- in other threads ----------------------------------------------------------------------------------------
 
-    def _execute(self, table: str, instant: str, work: _Work) -> None:
-        """Never raises: the loop gets an error of any kind as an event."""
+    def _execute(self, table: str, instant: str, work: Work) -> None:
         with structlog.contextvars.bound_contextvars(table=table, instant=instant):
-            try:
-                ended = self._claimed_and_executed(table, instant, work)
-            except Exception as error:
-                self._note_failure(table, instant, error)
-                ended = _Ended(error=error)
-            self._news.put(partial(self._ended, table, instant, work, ended))
+            ended = work.run()
+        self._news.put(partial(self._ended, table, instant, work, ended))
 
-    def _claimed_and_executed(self, table: str, instant: str, work: _Work) -> _Ended:
-        served = self._served[table]
-        if served.is_done(instant):  # done since the last look: this needs no claim. Instants near it may be done too
-            return _Ended(gone=frozenset(i for i in work.near if i != instant and served.is_done(i)))
-        try:
-            held = served.claims.take(instant)
-        except PhantombaseError as error:  # no failure of the instant
-            _log.warning("claim_failed", error=str(error))
-            return _Ended(unknown=True)
-        if held is None:
-            return _Ended(claimed=True)
-        try:
-            work.held = held
-            if held.lost:
-                work.stop("the loss of its claim")
-            self._news.put(partial(self._begun, table, instant))
-            return _Ended(done=served.execute(instant, held, work.limit, partial(self._aside, table, instant, work)))
-        finally:
-            held.release()
-
-    @contextmanager
-    def _aside(self, table: str, instant: str, work: _Work) -> Iterator[bool]:
-        """Work waits for writes inside: another instant may use its slot meanwhile.
-
-        At the end it waits for a slot again. Work that fails inside asks for no slot.
-        """
-        if not self._room_aside.acquire(blocking=False):
-            yield False
-            return
-        try:
-            self._news.put(partial(self._put_aside, table, instant, work))
-            yield not self._rules.once
-            self._news.put(partial(self._wants_on, table, instant))
-            while True:
-                work.limit.check()
-                with suppress(Empty):
-                    work.go_on.get(timeout=_ASIDE_LOOK_S)
-                    return
-        finally:
-            self._room_aside.release()
-
-    def _note_failure(self, table: str, instant: str, error: Exception) -> None:
-        weight = weigh(error)
-        if not isinstance(error, PhantombaseError):
-            _log.exception("internal_error", exc_info=error)
-        _log.warning("not_compacted", error=type(error).__name__, what=str(error), counts=weight is not Weight.NOTHING)
-        if weight is Weight.NOTHING:
-            return
-        try:
-            self._served[table].failed(instant, error)
-        except PhantombaseError as unkept:
-            _log.warning("failure_not_recorded", error=str(unkept))
+    def _event(self, change: Callable[[str, str], None], table: str, instant: str) -> Callable[[], None]:
+        """For another thread: puts a change of an instant's state into the queue."""
+        return lambda: self._news.put(partial(change, table, instant))
 
     def _upkeep(
         self,
@@ -395,6 +316,7 @@ class Daemon:
                 self._news.put(partial(then, table, found))
 
     def _timed_look(self, table: str, look: Callable[[], object]) -> None:
+        """Threads may overwrite each other's mean, which only guides."""
         began = time.monotonic()
         self._upkeep(table, look, self._looked)
         self._look_s += (time.monotonic() - began - self._look_s) * _LATEST
@@ -451,11 +373,11 @@ class Daemon:
         requested = self._states[table].requested_ms(instant)
         self._observer.started(table, None if requested is None else max(0, clock_ms() - requested) / 1000)
 
-    def _put_aside(self, table: str, instant: str, work: _Work) -> None:
+    def _put_aside(self, table: str, instant: str) -> None:
         self._states[table] = self._states[table].put_aside(instant)
         self._observer.put_aside(table)
         if self._stop is not None:
-            work.stop("the end of its daemon")
+            self._work[table, instant].stop("the end of its daemon")
 
     def _resume(self, table: str, instant: str) -> None:
         if instant in self._states[table].aside:
@@ -465,7 +387,7 @@ class Daemon:
     def _wants_on(self, table: str, instant: str) -> None:
         self._states[table] = self._states[table].wants_on(instant)
 
-    def _ended(self, table: str, instant: str, work: _Work, ended: _Ended) -> None:
+    def _ended(self, table: str, instant: str, work: Work, ended: Ended) -> None:
         del self._work[table, instant]
         read = None if ended.done is None else ended.done.bytes_read
         self._use.end(self._states[table].lane, (table, instant), read, self._clock())

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from phantombase.timeline.errors import ConflictError, UsageError
+from phantombase.timeline.format.layout import Slicing
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.locks.heartbeat import is_live, read_heartbeat
 from phantombase.timeline.pins.pin import live_pins
@@ -14,6 +15,7 @@ from phantombase.timeline.storage.folders import join
 from phantombase.timeline.storage.server_clock import storage_ms
 from phantombase.timeline.table.pending_rollbacks import UnreadableRollback, pending_rollbacks
 from phantombase.timeline.table.table import Table
+from phantombase.timeline.view.view import GroupKey
 
 
 def refuse_left_out(table: Table, timeline: Timeline, undone: Collection[str], instant: str) -> None:
@@ -23,22 +25,32 @@ def refuse_left_out(table: Table, timeline: Timeline, undone: Collection[str], i
     the rows below its logs, and on all versions keys that the plan deleted, and that lie elsewhere since, are found
     twice. `instant`: of the state, or the write, that the command named.
     """
-    replaced = table.facts.replaced_groups(timeline)
-    back = {group for group, time in replaced.items() if time in undone}
-    for done in timeline.completed if back else ():
-        if done.family != "commit" or done.requested_time in undone:
+    for compaction, groups in table.facts.left_out(timeline).items():
+        if compaction in undone:
             continue
-        commit, plan = table.commit_metadata(done), table.compaction_plan(done.requested_time)
-        written = {(part, s.file_id) for part, stats in commit.partition_to_write_stats.items() for s in stats}
-        if out := sorted((plan.groups & back) - written):
-            raise UsageError(
-                "a compaction left out a file group that would be back",
-                path=join(*out[0]),
-                instant=instant,
-                found=f"compaction {done.requested_time} completed after {replaced[out[0]]} had replaced it",
-                expected=f"a state before compaction {done.requested_time}, or one behind {replaced[out[0]]}",
-                todo="The rows can be read as of that instant, and written anew.",
-            )
+        for group, replaced in groups.items():
+            if replaced in undone:
+                raise _left_out(group, instant, compaction, replaced)
+    # On version 6 an archiver of Hudi may have taken the compaction: its logs are there, and the base file is not.
+    replaced_at = table.facts.replaced_groups(timeline)
+    by_name = table.layout.slicing is Slicing.BY_BASE_INSTANT
+    back = {group: time for group, time in replaced_at.items() if by_name and time in undone}
+    for one in table.load_view().groups if back else ():
+        if one.key in back:
+            logs = ((log.name.instant, s.base_instant) for s in one.slices for log in s.logs)
+            if compaction := max((named for named, base in logs if named != base and named not in undone), default=""):
+                raise _left_out(one.key, instant, compaction, back[one.key])
+
+
+def _left_out(group: GroupKey, instant: str, compaction: str, replaced: str) -> UsageError:
+    return UsageError(
+        "a compaction left out a file group that would be back",
+        path=join(*group),
+        instant=instant,
+        found=f"compaction {compaction} completed after {replaced} had replaced it",
+        expected=f"a state before compaction {compaction}, or one behind {replaced}",
+        todo="The rows can be read as of that instant, and written anew.",
+    )
 
 
 def refuse_work(table: Table, timeline: Timeline, dead: Collection[str] = frozenset()) -> None:

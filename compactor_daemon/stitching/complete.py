@@ -232,7 +232,7 @@ def _place(table: Table, instant: str, one: Made, rules: SliceRules, section: Se
             found=f"{rows} rows",
             todo="Nothing of it is visible. Take it back: compactor-daemon stitch TABLE --take-back.",
         )
-    return replace(one, size=size)
+    return replace(one, size=size, copied_row_groups=0)
 
 
 def _put(table: Table, done: Instant, data: bytes) -> None:
@@ -284,6 +284,7 @@ def _commit(placed: Sequence[Made], schema_text: str) -> CommitMetadata:
             size=one.size,
             ledger=one.ledger,
             skipped={},
+            copied_row_groups=one.copied_row_groups,
         )
         for one in placed
     ]

@@ -1,30 +1,28 @@
 """Makes one stitched file: reads its inputs one after the other, stages the new base file, proves that no row differs.
 
 Runs in a thread. The file has no final name until the stitching completes. Memory: a row group and a batch; sorted, all
-rows twice.
+rows twice; copied, see `copied`.
 """
 
 from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, fields
-from functools import partial
+from collections.abc import Iterable
+from dataclasses import dataclass
 
 import pyarrow as pa
 
 from phantombase.timeline.avro.schema import RECORD_KEY
 from phantombase.timeline.errors import LedgerError, UsageError
-from phantombase.timeline.merge.identity import Identity, identity_sum
 from phantombase.timeline.merge.ledger import Ledger
 from phantombase.timeline.merge.slice_rules import SliceRules
 from phantombase.timeline.metadata_table.column_stats.column_range import ColumnRange
 from phantombase.timeline.metadata_table.column_stats.measure import Measure
 from phantombase.timeline.parquet.base_file import write_base_file
+from phantombase.timeline.parquet.copied_file import CopiedFile, check_copied
 from phantombase.timeline.parquet.output_options import OutputOptions
-from phantombase.timeline.prefetch import prefetched
-from phantombase.timeline.read.slice_stream import base_tables
+from phantombase.timeline.stitching.options import Copy
 from phantombase.timeline.stitching.order import SortOrder, sorted_rows
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.folders import join, staged_folder
@@ -32,8 +30,8 @@ from phantombase.timeline.storage.staged_file import staged_output
 from phantombase.timeline.view.view import FileSlice
 
 from ..execution.slice_task import read_back
-
-_AHEAD = 4
+from .copied import cannot_copy, why_encoded, write_copied
+from .rows_in import RowsIn
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,12 +45,17 @@ class Recipe:
     measure: Measure | None
     sort_by: tuple[str, ...] = ()
     sort_order: SortOrder = SortOrder.ORDER
+    copy: Copy = Copy.REENCODE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Made:
     """A staged file. `final`: its path once the stitching completes; `size` in bytes; `ledger`: its rows, all inserted
-    from `inputs`, the names of the files; `ranges`: of its columns, if the metadata table has statistics."""
+    from `inputs`, the names of the files; `ranges`: of its columns, if the metadata table has statistics.
+
+    `copied_row_groups`: 0 if it was encoded, or another process made it. `encoded`: why it was not copied, "" if that
+    was not asked for.
+    """
 
     partition: str
     file_id: str
@@ -63,24 +66,19 @@ class Made:
     ledger: Ledger
     ranges: tuple[ColumnRange, ...] | None
     seconds: float
+    copied_row_groups: int = 0
+    encoded: str = ""
 
 
 def make(storage: Storage, recipe: Recipe, file_id: str, name: str, inputs: tuple[FileSlice, ...]) -> Made:
     """Stages one file. `name`: its final name. LedgerError: rows differ; nothing is left."""
     started, partition = time.monotonic(), inputs[0].partition
     staged = f"{staged_folder(recipe.instant)}/{uuid.uuid4().hex}.parquet"
-    schema = recipe.rules.schema
-    rows_in = _RowsIn(storage, recipe.rules, inputs)
-    with staged_output(storage, staged) as file:
-        rows = write_base_file(
-            file,
-            _sorted(rows_in.batches(), recipe) if recipe.sort_by else rows_in.batches(),
-            name=name,
-            schema=schema,
-            schema_text=recipe.schema_text,
-            key_column=RECORD_KEY if RECORD_KEY in schema.names else None,
-            output=recipe.output,
-        )
+    rows_in = RowsIn(storage, recipe.rules, inputs)
+    encoded, copied = _why_encoded(storage, recipe, inputs), None
+    if encoded is None:
+        copied = _stage_copied(storage, staged, recipe, rows_in, name)
+    rows = copied.rows if copied is not None else _stage_encoded(storage, staged, recipe, rows_in, name)
     rows_read_back, hash_out, size = read_back(storage, staged, recipe.rules)
     ledger = rows_in.ledger(rows, hash_out)
     try:
@@ -90,6 +88,9 @@ def make(storage: Storage, recipe: Recipe, file_id: str, name: str, inputs: tupl
             footer_rows_out=rows_read_back,
             where=join(partition, file_id),
         )
+        if copied is not None:
+            with storage.open_input(staged) as source:
+                check_copied(source, staged, copied)
     except LedgerError:
         storage.delete(staged)
         raise
@@ -103,58 +104,49 @@ def make(storage: Storage, recipe: Recipe, file_id: str, name: str, inputs: tupl
         ledger=ledger,
         ranges=recipe.measure.file(storage, staged, name) if recipe.measure is not None else None,
         seconds=round(time.monotonic() - started, 3),
+        copied_row_groups=0 if copied is None else len(copied.chunks),
+        encoded=encoded or "",
     )
 
 
-class _RowsIn:
-    """The rows of the inputs, in their order. Files of few rows are put together: each call then does more."""
+def _why_encoded(storage: Storage, recipe: Recipe, inputs: tuple[FileSlice, ...]) -> str | None:
+    """Why the file is not copied, "" if that was not asked for; None: it is.
 
-    def __init__(self, storage: Storage, rules: SliceRules, inputs: tuple[FileSlice, ...]) -> None:
-        self._storage, self._rules, self._inputs = storage, rules, inputs
-        self._rows = self._hash = 0
-        self.footer_rows = 0
-
-    def batches(self) -> Iterator[pa.RecordBatch]:
-        """All rows, once; they are counted and hashed on the way."""
-        held: list[pa.Table] = []
-        count = 0
-        for path, source in self._opened():
-            footer_rows = 0
-            read = base_tables(
-                self._storage, path, self._rules.schema, self._rules.batch_rows, open_source=partial(_same, source)
-            )
-            for table, footer_rows in read:  # noqa: B007, the last one counts
-                held.append(table)
-                count += table.num_rows
-                if count >= self._rules.batch_rows:
-                    yield from self._counted(held)
-                    held, count = [], 0
-            self.footer_rows += footer_rows
-        if held:
-            yield from self._counted(held)
-
-    def _opened(self) -> Iterator[tuple[str, pa.NativeFile]]:
-        """The files; of an object store, whose answers take long, a few are fetched ahead."""
-        paths = [one.base.path for one in self._inputs if one.base is not None]
-        ahead = 1 if self._storage.is_file_system else _AHEAD
-        return zip(paths, prefetched(paths, self._storage.open_input, ahead), strict=True)
-
-    def _counted(self, tables: list[pa.Table]) -> Iterator[pa.RecordBatch]:
-        rows = pa.concat_tables(tables).combine_chunks()
-        self._rows += rows.num_rows
-        self._hash = (self._hash + identity_sum([rows])) % (1 << 64)
-        yield from rows.to_batches(max_chunksize=self._rules.batch_rows)
-
-    def ledger(self, rows_out: int, hash_out: int) -> Ledger:
-        """After `batches`: all rows are untouched."""
-        counts = dict.fromkeys((f.name for f in fields(Ledger) if f.name != "identity"), 0)
-        counts |= {"base_rows": self._rows, "untouched": self._rows, "rows_out": rows_out}
-        identity = Identity(base=self._hash, removed=0, added=0, out=hash_out)
-        return Ledger(**counts, identity=identity)
+    UnsupportedError: it must be copied, and cannot be.
+    """
+    if recipe.copy is Copy.REENCODE or recipe.sort_by:
+        return ""
+    obstacle = why_encoded(storage, inputs, recipe.rules.schema, recipe.copy)
+    if obstacle is not None and recipe.copy is Copy.FORCE:
+        raise cannot_copy(obstacle, storage.base_path)
+    return None if obstacle is None else obstacle.why
 
 
-def _same(source: pa.NativeFile) -> pa.NativeFile:
-    return source
+def _stage_copied(storage: Storage, staged: str, recipe: Recipe, rows_in: RowsIn, name: str) -> CopiedFile:
+    with staged_output(storage, staged) as file:
+        return write_copied(
+            storage,
+            file,
+            rows_in,
+            name=name,
+            schema=recipe.rules.schema,
+            text=recipe.schema_text,
+            output=recipe.output,
+        )
+
+
+def _stage_encoded(storage: Storage, staged: str, recipe: Recipe, rows_in: RowsIn, name: str) -> int:
+    schema = recipe.rules.schema
+    with staged_output(storage, staged) as file:
+        return write_base_file(
+            file,
+            _sorted(rows_in.batches(), recipe) if recipe.sort_by else rows_in.batches(),
+            name=name,
+            schema=schema,
+            schema_text=recipe.schema_text,
+            key_column=RECORD_KEY if RECORD_KEY in schema.names else None,
+            output=recipe.output,
+        )
 
 
 def _sorted(batches: Iterable[pa.RecordBatch], recipe: Recipe) -> list[pa.RecordBatch]:

@@ -14,6 +14,7 @@ A plan never stays for longer than the work on it: while it is pending, updates 
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
@@ -36,12 +37,13 @@ from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.merge.slice_rules import SliceRules
 from phantombase.timeline.metadata_table.column_stats.measure import Measure
 from phantombase.timeline.metadata_table.update import upkeep_of
+from phantombase.timeline.parquet.copy_rules import Obstacle
 from phantombase.timeline.parquet.output_options import OutputOptions
 from phantombase.timeline.planning.schedule import busy_file_groups, pending_replacing_writes
 from phantombase.timeline.recovery.dead_writers import forget_heartbeats
 from phantombase.timeline.recovery.left_behind import remove_left_behind
 from phantombase.timeline.stitching.choice import StitchChoice, choose_windows
-from phantombase.timeline.stitching.options import StitchOptions
+from phantombase.timeline.stitching.options import Copy, StitchOptions
 from phantombase.timeline.stitching.order import SortOrder, check_sortable
 from phantombase.timeline.storage.server_clock import storage_ms
 from phantombase.timeline.table.half_upgraded import refuse_half_upgraded
@@ -51,6 +53,7 @@ from phantombase.timeline.table.table import Table, consistent
 
 from ..attempt.attempt import merge_rules
 from .complete import complete, inputs_now, take_back
+from .copied import Copying
 from .late import withdraw_late
 from .made import Made, Recipe, make
 from .pending import Pending, action_of_plans, is_at_work, is_of_hudi, pending_stitchings
@@ -67,7 +70,11 @@ StitchProgress = Callable[[str, int, int], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stitched:
-    """A stitching that was completed: `files` of `bytes` became `made` files of `bytes_made`, with `rows` rows."""
+    """A stitching that was completed: `files` of `bytes` became `made` files of `bytes_made`, with `rows` rows.
+
+    `copied`: how many of these were copied as bytes; `copied_row_groups`: their row groups; `encoded`: how many were to
+    be copied where it can be done, and were not, by the reason.
+    """
 
     instant: str
     files: int
@@ -75,6 +82,9 @@ class Stitched:
     made: int
     bytes_made: int
     rows: int
+    copied: int = 0
+    copied_row_groups: int = 0
+    encoded: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +118,8 @@ def stitch_table(
 
     `dry_run`: changes nothing, and takes no lock. `lock`: all writers must share it.
 
-    UnsupportedError: a bucket-indexed table, or one with an index of rows; nothing is changed. BarrierError: a write
+    UnsupportedError: a bucket-indexed table, one with an index of rows, or files that must be copied and cannot be;
+    nothing is changed. BarrierError: a write
     that began before the plan did not end in time. ConflictError: the planned files changed. UsageError: the rows of a
     file do not fit into the memory in which they are sorted. After an error the plan is taken back; where that fails
     too, the next write or run does so.
@@ -116,9 +127,10 @@ def stitch_table(
     seen = table.reload()
     if not dry_run:
         withdraw_late(seen, seen.load_timeline(), lock)
-    timeline, choice = _choose(seen, options)
+    copying = Copying(storage=table.storage, copy=options.copy)
+    timeline, choice = _choose(seen, options, copying)
     if dry_run:
-        return _result(choice, _would(choice), (), ())
+        return _result(choice, _would(seen, timeline, choice, options, copying), (), ())
     # Of a process that was killed right behind its completion.
     forget_heartbeats(seen, now_ms=partial(storage_ms, seen.storage), expiry_s=EXPIRY_S)
     remove_left_behind(seen)
@@ -130,13 +142,13 @@ def stitch_table(
     with ExitStack() as stack:
         with lock.hold("plan a stitching") as section:
             seen = table.reload()
-            timeline, choice = _choose(seen, options)
+            timeline, choice = _choose(seen, options, copying)
             if not choice.windows:
                 return _result(choice, None, finished, taken_back)
             pending = _plan(seen, timeline, choice, options)
             stack.enter_context(_beating(table, pending))  # before the plan is visible: without it the plan is dead
             put_requested(seen, pending.requested, encode_stitch_plan(pending.plan, table.storage.base_path), section)
-        done = work.execute(pending)
+        done = work.execute(pending, options.copy)
     return _result(choice, done, finished, taken_back)
 
 
@@ -170,7 +182,7 @@ def take_back_pending(table: Table, lock: TableLock) -> tuple[str, ...]:
     return tuple(gone)
 
 
-def _choose(table: Table, options: StitchOptions) -> tuple[Timeline, StitchChoice]:
+def _choose(table: Table, options: StitchOptions, copying: Copying) -> tuple[Timeline, StitchChoice]:
     """The choice, and the timeline that it was made by. `table`: reloaded."""
     refuse_half_upgraded(table)
     _refuse_indexes(table)
@@ -187,7 +199,10 @@ def _choose(table: Table, options: StitchOptions) -> tuple[Timeline, StitchChoic
             todo="Let the writer finish. If it is dead, the next writer rolls it back. Then run again.",
         )
     busy = busy_file_groups(table, timeline).groups
-    return timeline, choose_windows(view, busy, options, table.storage.base_path)
+    choice = choose_windows(view, busy, options, table.storage.base_path)
+    if options.copy is Copy.FORCE:
+        copying.obstacles(choice.windows, table.schema(table.schema_text(timeline)).arrow)
+    return timeline, choice
 
 
 def _refuse_indexes(table: Table) -> None:
@@ -238,7 +253,10 @@ class _Work:
     progress: StitchProgress
 
     def finish_pending(self) -> tuple[tuple[Stitched, ...], tuple[str, ...]]:
-        """Finishes what dead processes left. A stitching on which another process works, or Hudi, is left alone."""
+        """Finishes what dead processes left. A stitching on which another process works, or Hudi, is left alone.
+
+        Its windows were not chosen to be copied: those that cannot be are encoded.
+        """
         finished, gone = list[Stitched](), list[str]()
         now = self.table.reload()
         for pending in pending_stitchings(now, now.load_timeline()):
@@ -246,7 +264,7 @@ class _Work:
                 continue
             try:
                 with _beating(self.table, pending):
-                    done = self.execute(pending)
+                    done = self.execute(pending, Copy.TRY if self.options.copy is Copy.FORCE else self.options.copy)
             except ConflictError as error:  # it was taken back: its files are free for a new plan
                 if commit_stays(self.table, error):
                     raise
@@ -257,12 +275,12 @@ class _Work:
                 finished.append(done)
         return tuple(finished), tuple(gone)
 
-    def execute(self, pending: Pending) -> Stitched | None:
+    def execute(self, pending: Pending, copy: Copy) -> Stitched | None:
         """Makes the files and completes the stitching. None: another process has done so meanwhile."""
         storage = self.table.storage
         made: list[Made] = []
         try:
-            made, rules = self._make_all(pending)
+            made, rules = self._make_all(pending, copy)
             placed = self._complete_in_time(pending, made, rules)
         except UnknownCommitError:
             raise
@@ -281,11 +299,21 @@ class _Work:
             made=len(placed),
             bytes_made=sum(one.size for one in placed),
             rows=sum(one.ledger.rows_out for one in placed),
+            copied=sum(one.copied_row_groups > 0 for one in placed),
+            copied_row_groups=sum(one.copied_row_groups for one in placed),
+            encoded=dict(Counter(one.encoded for one in placed if one.encoded)),
         )
-        _log.info("stitched", table=storage.base_path, instant=done.instant, files=done.files, rows=done.rows)
+        _log.info(
+            "stitched",
+            table=storage.base_path,
+            instant=done.instant,
+            files=done.files,
+            rows=done.rows,
+            copied_row_groups=done.copied_row_groups,
+        )
         return done
 
-    def _make_all(self, pending: Pending) -> tuple[list[Made], SliceRules]:
+    def _make_all(self, pending: Pending, copy: Copy) -> tuple[list[Made], SliceRules]:
         """The files, and how they were read."""
         now = self.table.reload()
         timeline = now.load_timeline()
@@ -306,6 +334,7 @@ class _Work:
             measure=Measure.of(now, schema),
             sort_by=pending.plan.sort_by,
             sort_order=SortOrder(pending.plan.sort_order or SortOrder.ORDER),
+            copy=copy,
         )
         names = [str(output_name(position, group, pending.time)) for position, group in enumerate(pending.groups)]
         with ThreadPoolExecutor(self.threads) as pool:
@@ -339,9 +368,14 @@ def _is_made(future: Future[Made]) -> bool:
     return future.done() and not future.cancelled() and future.exception() is None
 
 
-def _would(choice: StitchChoice) -> Stitched | None:
+def _would(
+    table: Table, timeline: Timeline, choice: StitchChoice, options: StitchOptions, copying: Copying
+) -> Stitched | None:
     if not choice.windows:
         return None
+    obstacles: list[Obstacle | None] = []
+    if options.copy is not Copy.REENCODE and not options.sort_by:
+        obstacles = copying.obstacles(choice.windows, table.schema(table.schema_text(timeline)).arrow)
     return Stitched(
         instant="",
         files=sum(len(window.slices) for window in choice.windows),
@@ -349,6 +383,8 @@ def _would(choice: StitchChoice) -> Stitched | None:
         made=len(choice.windows),
         bytes_made=0,
         rows=0,
+        copied=obstacles.count(None),
+        encoded=dict(Counter(one.why for one in obstacles if one is not None)),
     )
 
 

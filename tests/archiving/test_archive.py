@@ -9,6 +9,7 @@ import re
 import shutil
 import struct
 from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
@@ -23,13 +24,18 @@ from phantombase.compactor_daemon.archiving.archive import archive_table
 from phantombase.timeline.archiving.archive_log import archive_logs
 from phantombase.timeline.archiving.options import ArchiveOptions
 from phantombase.timeline.avro.container import STRING, optional, root_record, write_record
-from phantombase.timeline.errors import LockError, MalformedError, PhantombaseError
+from phantombase.timeline.errors import LockError, MalformedError, PhantombaseError, UsageError
+from phantombase.timeline.format.clean import CleanPlan, encode_clean_metadata
+from phantombase.timeline.format.instant import Instant, State, later
 from phantombase.timeline.instants.attempt_names import recorded_instants
 from phantombase.timeline.log.block import HeaderKey
-from phantombase.timeline.read.table_read import read_table
+from phantombase.timeline.read.table_read import Query, ReadOptions, read_table
 from phantombase.timeline.savepoints.savepoint import delete_savepoint
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table
+from phantombase.timeline.windows.retained import cleans
+from phantombase.writer_hooks.options import WriteOptions
+from tests.cleaning.test_golden import clean
 from tests.support.archived_tables import (
     LOCK,
     SMALL,
@@ -47,9 +53,10 @@ from tests.support.compaction_steps import open_table
 from tests.support.failing_storage import Call, Failure, HookedStorage, ProcessDied, die_at_nth, died_copies, fail_at
 from tests.support.lost_lock import LockLostAt, LockLostBehind
 from tests.support.selection import ALL
-from tests.support.written_tables import read_rows
+from tests.support.written_tables import read_rows, written_table
 
 VERSIONS = pytest.mark.parametrize("version", [6, 9])
+_REWRITES = WriteOptions(slots=1)
 
 
 @VERSIONS
@@ -448,3 +455,35 @@ def test_a_file_that_a_dead_archiver_placed_stays(tmp_path: Path) -> None:
     assert archive(path).archived
     assert file.stat().st_ino == before
     assert len(open_table(path).load_timeline(archived=True).archived) > 0
+
+
+@pytest.mark.parametrize("version", [8, 9])
+def test_what_an_archived_clean_removed_is_not_read(version: int, tmp_path: Path) -> None:
+    """The newest clean goes with the commits: the states before it are refused, as they were while it was active."""
+    path = tmp_path / "trips"
+    written_table(path, version, one_row("k0", 0), _REWRITES)
+    for number in range(1, 4):
+        upsert(path, one_row(f"k{number}", number), _REWRITES)
+    first, _, border, last = open_table(path).load_timeline().completed
+    assert clean(path, retain=2).files
+    for number in range(4, 10):
+        upsert(path, one_row(f"k{number}", number), _REWRITES)
+    assert {"clean", "deltacommit"} <= {one.action for one in archive(path).archived}
+    assert not cleans(open_table(path).load_timeline())
+    with pytest.raises(UsageError, match="cleaned"):
+        read_table(open_table(path), ReadOptions(as_of=first.requested_time))
+    for number, kept in ((3, border), (4, last)):  # its border is in the archive
+        assert read_table(open_table(path), ReadOptions(as_of=kept.requested_time)).num_rows == number
+    window = ReadOptions(query=Query.INCREMENTAL, begin="earliest", end=last.completion_time)
+    assert read_table(open_table(path), window).num_rows == 4
+    with pytest.raises(UsageError, match="cleaned"):
+        read_table(open_table(path), replace(window, end=first.completion_time))
+    # A later clean of Hudi may have retained more: what is gone stays gone.
+    table = open_table(path)
+    time = table.next_time(table.load_timeline())
+    files = {"a": ("f-0_1-2-3_20260101000000000.parquet",)}
+    loose = CleanPlan(policy="KEEP_LATEST_COMMITS", files=files, retained=(first.requested_time, "deltacommit"))
+    done = Instant(requested_time=time, action="clean", state=State.COMPLETED, completion_time=later(time, 1))
+    (path / table.instant_path(done)).write_bytes(encode_clean_metadata(loose, time, 1, frozenset()))
+    with pytest.raises(UsageError, match="cleaned"):
+        read_table(open_table(path), ReadOptions(as_of=first.requested_time))

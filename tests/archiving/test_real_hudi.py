@@ -10,16 +10,20 @@ from pathlib import Path
 import pytest
 
 from phantombase.compactor_daemon.archiving.archive import archive_table
+from phantombase.compactor_daemon.restoring.restore import restore_table
 from phantombase.timeline.table.table import Table
+from phantombase.writer_hooks.options import WriteOptions
+from tests.cleaning.test_golden import clean
 from tests.judge.client import Judge
 from tests.judge.java_client import archived_instants, run_java
 from tests.support.archived_tables import LOCK, SMALL, active, archive, compact, completed, long_table, one_row, upsert
 from tests.support.compaction_steps import open_table
 from tests.support.failing_storage import died_copies
 from tests.support.selection import deep
-from tests.support.written_tables import Rows, as_rows, read_rows
+from tests.support.written_tables import Rows, as_rows, read_rows, written_table
 
 PAIRS = pytest.mark.parametrize(("version", "hudi"), [deep(6, "0.15.0"), deep(6, "1.2.0"), deep(9, "1.2.0")])
+_REWRITES = WriteOptions(slots=1)
 HUDI_SMALL = (
     "hoodie.keep.min.commits=2",
     "hoodie.keep.max.commits=3",
@@ -44,6 +48,29 @@ def test_hudi_reads_what_phantombase_archived(version: int, hudi: str, tmp_path:
     long_table(path, version)
     archive(path)
     assert sorted(archived_instants(hudi, path)) == sorted(ours(path))
+
+
+@pytest.mark.parametrize("service", ["clean", deep("restore")])
+def test_hudi_knows_when_archived_writes_completed(service: str, tmp_path: Path) -> None:
+    """Behind an active instant of any action it does not, and puts their logs on the newest slice."""
+    path = tmp_path / "trips"
+    written_table(path, 9, one_row("k0", 0), _REWRITES)
+    for number in range(1, 3):
+        upsert(path, one_row(f"k{number}", number), _REWRITES)
+    if service == "clean":
+        assert clean(path).files
+    else:
+        restore_table(open_table(path), LOCK, min(open_table(path).load_timeline().completed_writes))
+    for number in range(3, 7):
+        upsert(path, one_row("k0", number))
+    compact(path)
+    for number in range(7, 10):
+        upsert(path, one_row(f"k{number}", number))
+    before = sorted(run_java("1.2.0", "slices", path, "a"))
+    done = archive(path)
+    assert service in {one.action for one in done.archived}
+    assert sorted(run_java("1.2.0", "slices", path, "a")) == before
+    assert sorted(archived_instants("1.2.0", path)) == sorted(ours(path))
 
 
 @PAIRS

@@ -11,16 +11,18 @@ import pytest
 from phantombase.timeline.cleaning.options import Policy
 from phantombase.timeline.format.clean import CleanPlan, decode_clean_plan, encode_clean_metadata
 from phantombase.timeline.format.instant import Instant, State, later
-from phantombase.timeline.savepoints.savepoint import create_savepoint
+from phantombase.timeline.savepoints.savepoint import create_savepoint, delete_savepoint
 from phantombase.timeline.windows.retained import retained_by
 from phantombase.writer_hooks.options import WriteOptions
 from tests.cleaning.test_golden import LOCK, clean
+from tests.stitching.test_stitch import stitch
 from tests.support.archived_tables import one_row, overwrite, upsert
 from tests.support.compaction_steps import open_table
 from tests.support.failing_storage import Call, HookedStorage
 from tests.support.written_tables import written_table
 
 _REWRITES = WriteOptions(slots=1)
+_APPENDS = WriteOptions(slots=1, small_file_bytes=0)
 
 
 def row(key: str, day: str, number: int) -> pa.Table:
@@ -60,6 +62,31 @@ def test_what_a_savepoint_keeps(version: int, policy: Policy, tmp_path: Path) ->
         Instant(requested_time=done.instant or "", action="clean", state=State.REQUESTED)
     )
     assert decode_clean_plan((path / requested).read_bytes(), requested).savepoints == (saved,)
+
+
+def test_what_a_savepoint_keeps_of_an_earlier_stitching(tmp_path: Path) -> None:
+    """It completed behind a savepoint at which Hudi's archiver stops, and began before it."""
+    path, saved = tmp_path / "t", list[str]()
+    written_table(path, 9, row("k0", "a", 0), _APPENDS)
+    for number in range(1, 4):
+        upsert(path, row(f"k{number}", "a", number), _APPENDS)
+
+    def hook(call: Call) -> Any:
+        if not saved and call.name == "open_output":
+            saved.append("")
+            upsert(path, row("b", "b", 0), _REWRITES)
+            saved[0] = create_savepoint(open_table(path), LOCK, None, user="", comment="").instant
+        return call.do()
+
+    done = stitch(path, HookedStorage(open_table(path).storage, hook)).done
+    assert done is not None
+    assert done.instant < saved[0]
+    for number in range(3):
+        upsert(path, row(f"b{number}", "b", number), _REWRITES)
+    cleaned = clean(path)
+    assert cleaned.instant is None or border(path, cleaned.instant) <= done.instant
+    delete_savepoint(open_table(path), LOCK, saved[0])
+    assert clean(path).files == 6
 
 
 def test_what_a_pending_write_may_replace(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ back.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
@@ -26,7 +27,7 @@ from phantombase.compactor_daemon.stitching.stitch import stitch_table, take_bac
 from phantombase.timeline.archiving.options import ArchiveOptions
 from phantombase.timeline.cleaning.options import CleanOptions, Policy
 from phantombase.timeline.clock.options import ClockOptions
-from phantombase.timeline.errors import ClockError, PhantombaseError
+from phantombase.timeline.errors import ClockError, PhantombaseError, UnsupportedError
 from phantombase.timeline.format.instant import parse_time
 from phantombase.timeline.locks.heartbeat import heartbeat_path
 from phantombase.timeline.locks.table_lock import ProcessLock
@@ -37,7 +38,7 @@ from phantombase.timeline.metadata_table.services.serve import serve_metadata
 from phantombase.timeline.metadata_table.validate import Difference, validate
 from phantombase.timeline.parquet.output_options import Codec, OutputOptions
 from phantombase.timeline.savepoints.savepoint import create_savepoint
-from phantombase.timeline.stitching.options import StitchOptions
+from phantombase.timeline.stitching.options import Copy, StitchOptions
 from phantombase.timeline.table.table import Table
 from tests.interop.asleep import Moment, compact_and_die, compact_asleep
 from tests.interop.ending import end_pending
@@ -276,8 +277,13 @@ class OperatedHistory(History):
     def stitch(self, table: Table | None = None) -> None:
         """See `we_stitch`."""
         options = StitchOptions(min_files=2, wait_s=0, full=self.random.random() < 0.5)
-        codec = Codec.GZIP if self.table.version == 6 else Codec.ZSTD
-        stitch_table(table or self.table.open(), options, LOCK, output=OutputOptions(codec=codec), threads=1)
+        output = OutputOptions(codec=Codec.GZIP if self.table.version == 6 else Codec.ZSTD)
+        opened = table or self.table.open()
+        if self.random.random() < 0.5:
+            with suppress(UnsupportedError):  # files of two writers, say
+                stitch_table(opened, replace(options, copy=Copy.FORCE), LOCK, output=output, threads=1)
+                return
+        stitch_table(opened, options, LOCK, output=output, threads=1)
 
     def we_do(self, do: Callable[[], object]) -> bool:
         """Whether it was done; why not is in the history."""

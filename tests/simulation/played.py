@@ -123,7 +123,8 @@ def simulated(monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
     monkeypatch.setattr(
         "phantombase.compactor_daemon.daemon.loop.ThreadPoolExecutor", lambda n, name: WorldPool(stage.on, n, name)
     )
-    monkeypatch.setattr("phantombase.compactor_daemon.daemon.loop.SimpleQueue", lambda: WorldQueue(stage.on))
+    for user in ("loop", "at_work"):
+        monkeypatch.setattr(f"phantombase.compactor_daemon.daemon.{user}.SimpleQueue", lambda: WorldQueue(stage.on))
     monkeypatch.setattr(
         "phantombase.compactor_daemon.daemon.table_on_storage.open_storage", lambda path, options: stage.on.storage
     )

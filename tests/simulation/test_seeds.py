@@ -9,7 +9,6 @@ import os
 import random
 import subprocess
 import sys
-import threading
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
@@ -125,14 +124,12 @@ def test_no_real_clock_is_asked(stage: Stage) -> None:
         ):
             asked[f"{what.__name__} at {frame.f_code.co_filename}:{frame.f_lineno}"] += 1
 
-    threading.setprofile(note)
     sys.setprofile(note)
     try:
         for seed in range(5):
             played(seed, stage)
     finally:
         sys.setprofile(None)
-        threading.setprofile(None)
     assert not asked
 
 

@@ -1,22 +1,23 @@
-"""Processes of one simulated world: threads of which one runs at a time, and which hand over at storage calls only.
+"""Processes of one simulated world: of their threads one runs at a time, and they hand over at storage calls only.
 
     step        one storage call; before each one the chooser says who goes on, and who is killed or paused
     clock       milliseconds; it goes on by one with each step, and jumps when everybody waits
     process     one or more actors (a compactor and its heartbeat), killed and paused together
 
-Nothing depends on anything but the chooser: the same choices give the same run.
+Nothing depends on anything but the chooser: the same choices give the same run. An actor is a greenlet: handing over
+from one thread to another takes a loaded machine longer than the steps themselves.
 """
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 from typing import IO, Any, Protocol, TypeAlias
 
 import pyarrow as pa
+from greenlet import getcurrent, greenlet
 
 from phantombase.timeline.errors import StorageError
 from phantombase.timeline.locks.section import Section
@@ -83,27 +84,22 @@ class Host:
     hudi: bool = False
 
 
-def _taken() -> threading.Lock:
-    """A lock as a gate of one: who releases it lets its one waiter through."""
-    lock = threading.Lock()
-    lock.acquire()
-    return lock
-
-
 @dataclass(eq=False)
 class Actor:
-    """A thread of a process. `next`: the call it waits to make; `seen`: digest of all results it has got."""
+    """A thread of a process. `next`: the call it waits to make; `seen`: digest of all results it has got.
+
+    `turn`: where it goes on.
+    """
 
     name: str
     host: Host
     work: Callable[[], None]
-    turn: threading.Lock = field(default_factory=_taken)
+    turn: greenlet
     next: Call | None = None
     done: bool = False
     ready: Callable[[], bool] | None = None
     wake_ms: int | None = None
     seen: int = 0
-    thread: threading.Thread | None = None
 
     def can_go_on(self, now_ms: int) -> bool:
         """Whether it waits for nothing."""
@@ -153,7 +149,8 @@ class World:
         self.running: Actor | None = None
         self.failure: BaseException | None = None
         self.steps = 0
-        self._over = _taken()
+        self._hub = getcurrent()
+        """Lets one after the other go on; the code that made the world."""
         self._closing = False
         self._under_way: list[tuple[int, Actor, Call, Callable[[], Any]]] = []
 
@@ -168,10 +165,8 @@ class World:
 
     def spawn(self, name: str, host: Host, work: Callable[[], None]) -> Actor:
         """One more thread of a process."""
-        actor = Actor(name, host, work)
+        actor = Actor(name, host, work, greenlet(self._live, parent=self._hub))
         self.actors.append(actor)
-        actor.thread = threading.Thread(target=self._live, args=(actor,), name=name, daemon=True)
-        actor.thread.start()
         return actor
 
     def kill(self, host: Host) -> None:
@@ -202,10 +197,10 @@ class World:
 
     def run(self) -> None:
         """Until everybody is done or frozen for ever; what failed in one of them is raised."""
-        first = self._choose()
-        if first is not None:
-            self._give(first)
-            self._over.acquire()
+        chosen = self._choose()
+        while chosen is not None:
+            self.running = chosen
+            chosen = chosen.turn.switch(chosen)  # as it begins it gets itself
         if self.failure is not None:
             raise self.failure
 
@@ -216,9 +211,7 @@ class World:
             if not actor.done:
                 actor.host.dead = True
                 self.running = actor
-                actor.turn.release()
-                assert actor.thread is not None
-                actor.thread.join()
+                actor.turn.switch(actor)
 
     def wait(self, ready: Callable[[], bool] | None, timeout_s: float | None) -> bool:
         """The running actor waits until something holds, or for a time; whether it holds then."""
@@ -295,18 +288,10 @@ class World:
     def _hand_over(self, me: Actor) -> None:
         if not me.host.dead and not self._closing:
             chosen = self._choose()
-            if chosen is None:
-                self._over.release()
-                me.turn.acquire()
-            elif chosen is not me:
-                self._give(chosen)
-                me.turn.acquire()
+            if chosen is not me:
+                self._hub.switch(chosen)  # until it is this one's turn again
         if me.host.dead:
             raise Died
-
-    def _give(self, actor: Actor) -> None:
-        self.running = actor
-        actor.turn.release()
 
     def _choose(self) -> Actor | None:
         if self._closing or self.failure is not None:
@@ -334,8 +319,8 @@ class World:
             else:
                 return None
 
-    def _live(self, actor: Actor) -> None:
-        actor.turn.acquire()
+    def _live(self, actor: Actor) -> Actor | None:
+        """All that an actor does; who goes on then."""
         try:
             if not actor.host.dead:
                 actor.work()
@@ -343,14 +328,8 @@ class World:
             pass
         except BaseException as error:
             self.failure = self.failure or error
-        finally:
-            actor.done = True
-            if not self._closing:
-                chosen = self._choose()
-                if chosen is None:
-                    self._over.release()
-                else:
-                    self._give(chosen)
+        actor.done = True
+        return self._choose()
 
 
 def _seen(result: Any) -> Any:

@@ -7,6 +7,8 @@ import re
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
+import pytest
 from typer.testing import CliRunner
 
 from phantombase.compactor_daemon.cli.main import app
@@ -68,7 +70,8 @@ def test_take_back_and_status(tmp_path: Path) -> None:
     assert read_rows(path) == rows
 
 
-def test_the_daemon_stitches(tmp_path: Path) -> None:
+@pytest.mark.parametrize("copy", ["reencode", "force"])
+def test_the_daemon_stitches(copy: str, tmp_path: Path) -> None:
     """And goes on beside a table that cannot be stitched."""
     path, bucket = tmp_path / "trips", unzip_golden("v9_bucket_nonpart", tmp_path)
     rows = small_files(path, 9, 5)
@@ -81,13 +84,17 @@ def test_the_daemon_stitches(tmp_path: Path) -> None:
         "--sole-writer",
         "--stitch-min-file-num",
         "3",
+        "--stitch-copy",
+        copy,
     ]
     data = run("run", str(path), str(bucket), *options)
     assert [(one["table"], one["service"], one["what"]) for one in data["services"]] == [
         (str(path), "stitch", "5 files stitched, now 1")
     ]
     assert read_rows(path) == rows
-    assert len(living(path)) == 1
+    (file_id,) = living(path)
+    (made,) = path.rglob(f"{file_id}*.parquet")
+    assert pq.read_metadata(made).num_row_groups == (5 if copy == "force" else 1)
 
 
 def test_a_reason_is_said_once(tmp_path: Path) -> None:

@@ -8,11 +8,12 @@ from phantombase.compactor_daemon.stitching.pending import pending_stitchings
 from phantombase.compactor_daemon.stitching.stitch import StitchResult, stitch_table
 from phantombase.timeline.errors import UnknownCommitError
 from phantombase.timeline.locks.heartbeat import heartbeat_path
+from phantombase.timeline.stitching.options import StitchOptions
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.view.view import is_replaced
 from phantombase.writer_hooks.write.writer import writer
-from tests.stitching.test_stitch import OUTPUT, TWO
+from tests.stitching.test_stitch import COPIED, OUTPUT, TWO
 from tests.support.archived_tables import LOCK, one_row, rows_at
 from tests.support.failing_storage import Call, HookedStorage, ProcessDied, die_at
 from tests.support.s3_server import S3Server
@@ -29,8 +30,8 @@ def small_files(s3: S3Server, version: int) -> tuple[str, Rows]:
     return url, rows_at(url)
 
 
-def stitch(url: str, storage: Storage | None = None) -> StitchResult:
-    return stitch_table(Table.on(storage) if storage else Table.open(url), TWO, LOCK, output=OUTPUT, threads=1)
+def stitch(url: str, storage: Storage | None = None, options: StitchOptions = TWO) -> StitchResult:
+    return stitch_table(Table.on(storage) if storage else Table.open(url), options, LOCK, output=OUTPUT, threads=1)
 
 
 def living(url: str) -> int:
@@ -45,13 +46,13 @@ def forget(url: str) -> None:
         table.storage.delete(heartbeat_path(pending.time))
 
 
-@pytest.mark.parametrize("version", [deep(6), 9])
-def test_it_is_finished_after_a_death_at_any_request(version: int, s3: S3Server) -> None:
+@pytest.mark.parametrize(("version", "options"), [deep(6, TWO), (9, TWO), (9, COPIED)])
+def test_it_is_finished_after_a_death_at_any_request(version: int, options: StitchOptions, s3: S3Server) -> None:
     """Every seventeenth call; the next run goes on where the last one died."""
     url, rows = small_files(s3, version)
     for number in range(0, 400, 17):
         try:
-            stitch(url, HookedStorage(Table.open(url).storage, die_at(number)))
+            stitch(url, HookedStorage(Table.open(url).storage, die_at(number)), options)
             ended = True
         except ProcessDied:
             ended = False

@@ -8,6 +8,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -34,7 +35,7 @@ from phantombase.timeline.parquet.output_options import Codec, OutputOptions
 from phantombase.timeline.planning.options import PLAN_NOW
 from phantombase.timeline.planning.schedule import schedule_compaction
 from phantombase.timeline.read.table_read import Query, ReadOptions, read_table
-from phantombase.timeline.stitching.options import StitchOptions
+from phantombase.timeline.stitching.options import Copy, StitchOptions
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.folders import RECORDS
 from phantombase.timeline.table.table import Table
@@ -54,6 +55,7 @@ from tests.support.written_tables import Rows, check_nothing_left, impatient, re
 VERSIONS = pytest.mark.parametrize("version", [6, 8, 9])
 WRITES = WriteOptions(slots=1, small_file_bytes=0)
 TWO = StitchOptions(min_files=2, wait_s=0)
+COPIED = replace(TWO, copy=Copy.FORCE)
 OUTPUT = OutputOptions(memory_limit=32 << 20)
 
 
@@ -165,18 +167,18 @@ def test_a_bucket_index_is_refused(tmp_path: Path) -> None:
     assert sorted(p.name for p in path.rglob("*")) == before
 
 
-@VERSIONS
-def test_a_dead_process_at_every_call(version: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("version", "options"), [(6, TWO), (8, TWO), (9, TWO), (9, COPIED), deep(6, COPIED)])
+def test_a_dead_process_at_every_call(version: int, options: StitchOptions, tmp_path: Path) -> None:
     origin = tmp_path / "origin"
     rows = small_files(origin, version, 3)
     step = 1 if ALL else 4
     for number, path in died_copies(
-        origin, lambda s: stitch_table(Table.on(s), TWO, LOCK, output=OUTPUT, threads=1), step
+        origin, lambda s: stitch_table(Table.on(s), options, LOCK, output=OUTPUT, threads=1), step
     ):
         with seed_note(SEED, version, number):
             assert read_rows(path) == rows
             forget_heartbeats(path)
-            again = stitch(path)
+            again = stitch(path, options=options)
             assert read_rows(path) == rows
             assert len(living(path)) == 1, again
             upsert(path, one_row("k1", 50), impatient(WRITES))
@@ -193,8 +195,8 @@ def forget_heartbeats(path: Path) -> None:
 
 
 @pytest.mark.parametrize("failure", list(Failure))
-@pytest.mark.parametrize("version", [6, 9])
-def test_an_error_at_every_call(version: int, failure: Failure, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("version", "options"), [(6, TWO), (9, TWO), (9, COPIED)])
+def test_an_error_at_every_call(version: int, options: StitchOptions, failure: Failure, tmp_path: Path) -> None:
     origin = tmp_path / "origin"
     rows = small_files(origin, version, 3)
     calls: list[Call] = []
@@ -203,7 +205,8 @@ def test_an_error_at_every_call(version: int, failure: Failure, tmp_path: Path) 
         calls.append(call)
         return call.do()
 
-    stitch(shutil.copytree(origin, tmp_path / "whole"), HookedStorage(open_table(tmp_path / "whole").storage, note))
+    whole = shutil.copytree(origin, tmp_path / "whole")
+    stitch(whole, HookedStorage(open_table(whole).storage, note), options)
     numbers = [call.number for call in calls if failure.can_hit(call.name)]
     if not ALL:
         numbers = random.Random(SEED).sample(numbers, min(6, len(numbers)))
@@ -212,11 +215,11 @@ def test_an_error_at_every_call(version: int, failure: Failure, tmp_path: Path) 
         with seed_note(SEED, version, failure, number):
             inner = open_table(path).storage
             try:
-                stitch(path, HookedStorage(inner, fail_at(number, failure, inner)))
+                stitch(path, HookedStorage(inner, fail_at(number, failure, inner)), options)
             except PhantombaseError:
                 assert read_rows(path) == rows
             forget_heartbeats(path)
-            stitch(path)
+            stitch(path, options=options)
             assert read_rows(path) == rows
             assert len(living(path)) == 1
             upsert(path, one_row("k1", 50), impatient(WRITES))

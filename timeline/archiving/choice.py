@@ -10,18 +10,22 @@ Commits go oldest first, without holes. Each rule gives a border, a time from wh
                  their rows would be back
     metadata     what the last compaction of the metadata table does not hold; for the metadata table itself too
     records      a compaction that phantombase has not cleaned up behind, or whose ledger is not in the audit log
+    left out     a compaction that left out a file group, since it was replaced, until the replace commit goes too: the
+                 group is there as of an earlier instant, and where the replace commit is taken back
+    first        from version 8 on: an instant other than a write that stays. Hudi knows no completion time of what is
+                 archived behind the first active instant: it puts the logs on the newest slice (seen: 1.2.0)
     pin          version 6: writes after a moment that a reader holds, since its archive is not read
     two files    an instant with two completed files, of which the archive could keep one
     clock        a commit that completed after everything that would stay: a new time must exceed it
     further      those of the caller; of a metadata table see `metadata_table.services.archive`
 
 Rules after ArchivalUtils, TimelineArchiverV1 and V2, ClusteringUtils and CompactionUtils of Hudi 0.15.0 and 1.2.0;
-`pending` is wider than Hudi's, and the last four are not in Hudi.
+`pending` is wider than Hudi's, and the last six are not in Hudi.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
 
@@ -31,7 +35,9 @@ from ..instants.timeline import Timeline
 from .options import ArchiveOptions
 
 _BY_COUNT = ("clean", "rollback")
-"""Actions besides writes that are archived. Savepoints, restores and the rest stay."""
+"""Actions besides writes that are archived. On version 6 restores stay, on all versions savepoints and the rest."""
+_WITH_WRITES = (*_BY_COUNT, "restore")
+"""The same from version 8 on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +55,8 @@ class Facts:
     `cleaned_to`: the earliest commit that the last clean retained; None: there is no clean. `replaced_there`: replace
     commits with replaced files that still lie there, and the path of one. `metadata`: the table has a metadata table;
     `metadata_compacted`: the time of its last compaction. `unfinished`: compactions with records of phantombase that
-    are still needed. `held`: the earliest moment that a pin holds. `doubled`: instants with two completed files.
+    are still needed. `left_out`: compactions that left out a replaced file group, and the replacing instant. `held`:
+    the earliest moment that a pin holds. `doubled`: instants with two completed files.
     `written`: of completed instants without a completion time the time at which their files were written. `borders`:
     further ones, which hold for cleans and rollbacks too.
     """
@@ -59,6 +66,7 @@ class Facts:
     metadata: bool = False
     metadata_compacted: str | None = None
     unfinished: frozenset[str] = frozenset()
+    left_out: Mapping[str, str] = field(default_factory=dict)
     held: str | None = None
     doubled: frozenset[str] = frozenset()
     written: Mapping[str, str] = field(default_factory=dict)
@@ -77,7 +85,8 @@ class Choice:
 
     def why_kept(self, instant: Instant) -> str:
         """Why this instant stays."""
-        if not instant.is_write and instant.action not in _BY_COUNT:
+        actions = _BY_COUNT if instant.completion_time is None else _WITH_WRITES
+        if not instant.is_write and instant.action not in actions:
             return f"a {instant.action} stays on the active timeline"
         if not instant.is_write:
             return "it is not older than the commits that stay"
@@ -97,13 +106,14 @@ def choose(timeline: Timeline, facts: Facts, options: ArchiveOptions) -> Choice:
     newest = Border(time=commits[count - kept].requested_time, why=f"it is one of the newest {kept} commits")
     borders = sorted([newest, *_borders(timeline, facts, options)], key=lambda b: b.time)
     going = tuple(i for i in commits if i.requested_time < borders[0].time)
-    late = _late(timeline, facts, going)
-    if late is not None:
-        borders.insert(0, late)
-        going = tuple(i for i in commits if i.requested_time < late.time)
-    gone = tuple(
-        sorted((*going, *_services(timeline, facts, going, options)), key=lambda i: (i.requested_time, i.family))
-    )
+    services = _services(timeline, facts, going, options)
+    while further := (
+        _late(timeline, facts, going) or _left_out(facts, going) or _first_stays(timeline, going, services)
+    ):
+        borders.insert(0, further)
+        going = tuple(i for i in commits if i.requested_time < further.time)
+        services = _services(timeline, facts, going, options)
+    gone = tuple(sorted((*going, *services), key=lambda i: (i.requested_time, i.family)))
     return Choice(archived=gone, kept=_others(timeline, gone), why=borders[0].why, borders=tuple(borders))
 
 
@@ -215,24 +225,44 @@ def _late(timeline: Timeline, facts: Facts, going: Sequence[Instant]) -> Border 
     return Border(time=time, why=f"commit {time} completed after everything that would stay")
 
 
+def _left_out(facts: Facts, going: Sequence[Instant]) -> Border | None:
+    """The first of these commits that left out a file group whose replace commit would stay."""
+    leaving = {i.requested_time for i in going}
+    stays = (time for time, replaced in facts.left_out.items() if time in leaving and replaced not in leaving)
+    if (time := _first(stays)) is None:
+        return None
+    why = f"compaction {time} left out a file group that replace commit {facts.left_out[time]}, which stays, replaced"
+    return Border(time=time, why=why)
+
+
+def _first_stays(timeline: Timeline, going: Sequence[Instant], services: Collection[Instant]) -> Border | None:
+    """The first instant other than a write that would stay behind one of these commits."""
+    if not going or not timeline.layout.has_completion_times:
+        return None
+    stay = (i for i in timeline.instants if not i.is_write and i not in services)
+    first = next((i for i in stay if i.requested_time < going[-1].requested_time), None)
+    if first is None:
+        return None
+    return Border(time=first.requested_time, why=f"{first.action} {first.requested_time} stays on the active timeline")
+
+
 def _services(
     timeline: Timeline, facts: Facts, going: Sequence[Instant], options: ArchiveOptions
 ) -> tuple[Instant, ...]:
     """Cleans and rollbacks that go: version 6 counts each action, as Hudi 0.15; later those older than the last commit.
 
-    The newest clean stays: the next one continues from it, and replace commits wait for it. What the last compaction of
-    the metadata table does not hold stays too: Hudi's readers pass over its entries of instants that are not on the
-    active timeline.
+    With those restores go, which Hudi leaves. What the last compaction of the metadata table does not hold stays:
+    Hudi's readers pass over its entries of instants that are not on the active timeline.
     """
     pending = (i.requested_time for i in timeline.instants if not i.completed)
     earliest = _first((*pending, *(border.time for border in facts.borders)))
     found: list[Instant] = []
-    for action in _BY_COUNT:
+    for action in _WITH_WRITES if timeline.layout.has_completion_times else _BY_COUNT:
         done = [i for i in timeline.instants if i.action == action and i.completed]
         if not timeline.layout.has_completion_times:
             some = done[: -options.min_instants] if len(done) > options.max_instants else []
         else:
             last = going[-1].requested_time if going else ""
-            some = [i for i in (done[:-1] if action == "clean" else done) if i.requested_time < last]
+            some = [i for i in done if i.requested_time < last]
         found += [i for i in some if (earliest is None or i.requested_time < earliest) and _told(timeline, facts, i)]
     return tuple(sorted(found, key=lambda i: (i.requested_time, i.family)))

@@ -22,13 +22,15 @@ LEDGER = "phantombase.ledger"
 """Key in a commit's extraMetadata; its value: {"total": counts, "file_groups": {partition/file id: counts}}."""
 STITCHED = "phantombase.stitched"
 """The same of a stitching, by new file group; its inputs are base files of others."""
+_COPIED = "copied_row_groups"
 AUDIT_LOG = f"{RECORDS}/audit"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupLedger:
     """One compacted file group. `inputs`: names of the merged files, base file first; `output`: name of the written
-    file, None if there was nothing to write; `size` in bytes; `skipped`: log blocks left out, by cause."""
+    file, None if there was nothing to write; `size` in bytes; `skipped`: log blocks left out, by cause.
+    `copied_row_groups`: those that a stitching copied as bytes."""
 
     partition: str
     file_id: str
@@ -37,6 +39,7 @@ class GroupLedger:
     size: int
     ledger: Ledger
     skipped: Mapping[str, int]
+    copied_row_groups: int = 0
 
     @property
     def key(self) -> GroupKey:
@@ -64,6 +67,7 @@ def encode_ledgers(groups: list[GroupLedger]) -> str:
                 "inputs": g.inputs,
                 "output": g.output,
                 "size": g.size,
+                **({_COPIED: g.copied_row_groups} if g.copied_row_groups else {}),
             }
             for g in groups
         },
@@ -89,6 +93,7 @@ def _group(key: str, values: Mapping[str, Any]) -> GroupLedger:
         size=int(values["size"]),
         ledger=Ledger.from_json(values),
         skipped=dict(values["skipped"]),
+        copied_row_groups=int(values.get(_COPIED, 0)),
     )
 
 

@@ -9,8 +9,8 @@ the border and all later ones; a file group that was replaced below it goes whol
     pin         see `pins.retain`
     records     a compaction that phantombase has not cleaned up behind: its inputs may be merged again
     replaced    a replace commit whose replaced files stay: beyond a border above it Hudi would archive it, and its
-                rows would be back. From version 8 on Hudi's archiver is told of savepoints instead, unless file
-                versions are retained (seen: 1.2.0)
+                rows would be back. From version 8 on Hudi's archiver is told of savepoints instead, which keeps what is
+                not before the first of them, unless file versions are retained (seen: 1.2.0)
 
 Where file versions are retained, the newest n slices of each file group stay, and the states from the other borders on.
 Savepoints keep their files. File groups of pending clusterings are left alone. Whole slices go or stay.
@@ -90,7 +90,7 @@ def choose(view: TableView, facts: Facts, options: CleanOptions) -> Choice:
     timeline = view.timeline
     by_versions = options.policy is Policy.VERSIONS
     borders = [b for b in _borders(timeline, facts, options) if b is not None]
-    borders += _replaced_but_kept(view, facts, savepoints_count=by_versions or not timeline.layout.has_completion_times)
+    borders += _replaced_but_kept(view, facts, told=not by_versions and timeline.layout.has_completion_times)
     first = min(borders, key=lambda b: b.time, default=None)
     retained = None if first is None else first.time
     held = held_files(view, retained)
@@ -143,13 +143,18 @@ def _borders(timeline: Timeline, facts: Facts, options: CleanOptions) -> Iterabl
         yield Border(time=min(facts.unfinished), why="phantombase has not cleaned up behind this compaction")
 
 
-def _replaced_but_kept(view: TableView, facts: Facts, *, savepoints_count: bool) -> Iterator[Border]:
-    """The replace commits of which a replaced file group must stay."""
+def _replaced_but_kept(view: TableView, facts: Facts, *, told: bool) -> Iterator[Border]:
+    """The replace commits of which a replaced file group must stay. `told`: Hudi's archiver stops at a savepoint.
+
+    A savepoint also keeps what an earlier clustering replaced that completed after the savepoint was made.
+    """
+    made = (i.requested_time for i in view.timeline.instants if i.action == "savepoint" and i.completed)
+    saved = min(made, default="")
     for group in view.groups:
         replaced = view.facts.replaced.get(group.key)
         if replaced is not None:
             kept = next((reason for s in group.slices if (reason := _why_kept(s, facts)) is not None), None)
-            if kept is not None and (savepoints_count or group.key in facts.clustering):
+            if kept is not None and not (told and replaced >= saved and group.key not in facts.clustering):
                 yield Border(time=replaced, why=f"{kept}: a file group that it replaced")
 
 

@@ -85,15 +85,22 @@ def archived_commits(
 
     UnknownStateError: see `load_history`.
     """
+    where = config.history_folder
+    records = archived_records(storage, config, wanted)
+    return _whole(config, lambda: {i: decode_commit(data, where) for i, data in records.items()})
+
+
+def archived_records(storage: Storage, config: TableConfig, wanted: Collection[Instant]) -> dict[Instant, bytes]:
+    """The bytes of the completed files of archived instants, as far as the archive has them, as `archived_commits`."""
     if not wanted or not config.layout.has_completion_times:
         return {}
     by_name = {(i.requested_time, i.action): i for i in wanted}
-    return _whole(config, lambda: dict(_commits(storage, config, by_name)))
+    return _whole(config, lambda: dict(_records(storage, config, by_name)))
 
 
-def _commits(
+def _records(
     storage: Storage, config: TableConfig, wanted: Mapping[tuple[str, str], Instant]
-) -> Iterator[tuple[Instant, CommitMetadata]]:
+) -> Iterator[tuple[Instant, bytes]]:
     folder = config.history_folder
     for name in _current_files(storage, folder, [entry.name for entry in listed_if_there(storage, folder) or ()]):
         path = f"{folder}/{name}"
@@ -103,7 +110,7 @@ def _commits(
         for row in rows:
             instant = wanted.get((row["instantTime"], row["action"]))
             if instant is not None and row["metadata"]:
-                yield instant, decode_commit(row["metadata"], path)
+                yield instant, row["metadata"]
 
 
 def _instants(storage: Storage, config: TableConfig) -> Iterator[Instant]:

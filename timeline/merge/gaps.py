@@ -159,16 +159,16 @@ class Lacking:
 
     def completed(self, rows: pa.Table, row: Indices, base: pa.Table, hit: Indices) -> pa.Table:
         """The winners with the numbers `row`, and the columns they lack from the base rows with the numbers `hit`."""
-        columns = []
+        # Only the rows of these numbers: a `take` from several arrays copies all of them first.
+        won, below = rows.select(base.column_names).take(pa.array(row)), base.take(pa.array(hit))
+        own, columns = np.arange(len(row)), []
         for name in base.column_names:
             lacks = self.columns.get(name)
-            if lacks is None:
-                columns.append(rows.column(name).take(pa.array(row)))
-                continue
-            both = pa.chunked_array(
-                [*rows.column(name).chunks, *base.column(name).chunks], base.schema.field(name).type
+            columns.append(
+                won.column(name)
+                if lacks is None
+                else _either(won.column(name), below.column(name), np.where(lacks[row], len(row) + own, own))
             )
-            columns.append(both.take(pa.array(np.where(lacks[row], rows.num_rows + hit, row))))
         return _required(pa.Table.from_arrays(columns, schema=base.schema))
 
     def late(self, unset: Unset, rows: pa.Table, row: Indices, base: pa.Table, hit: Indices) -> tuple[pa.Table, Flags]:
@@ -176,17 +176,14 @@ class Lacking:
 
         The flags: which of them the winners changed.
         """
-        columns, changed = [], np.zeros(len(hit), np.bool_)
-        base = base.take(pa.array(hit))
+        own, columns, changed = np.arange(len(hit)), [], np.zeros(len(hit), np.bool_)
+        base, won = base.take(pa.array(hit)), rows.select(base.column_names).take(pa.array(row))
         for name in base.column_names:
             given = ~unset.present(base, name) | (name in unset.stamped)
             if name in self.columns:
                 given &= ~self.columns[name][row]
             if given.any():
-                both = pa.chunked_array(
-                    [*base.column(name).chunks, *rows.column(name).chunks], base.schema.field(name).type
-                )
-                columns.append(both.take(pa.array(np.where(given, len(hit) + row, np.arange(len(hit))))))
+                columns.append(_either(base.column(name), won.column(name), np.where(given, len(hit) + own, own)))
                 changed |= given
             else:
                 columns.append(base.column(name))
@@ -195,6 +192,11 @@ class Lacking:
     def inserted(self, rows: pa.Table) -> pa.Table:
         """Winners without a base row: what they lack is null (Hudi fails). MalformedError: a required column."""
         return _required(pa.Table.from_arrays(rows.columns, schema=self.schema))
+
+
+def _either(first: pa.ChunkedArray, second: pa.ChunkedArray, numbers: Indices) -> pa.ChunkedArray:
+    """Values of both, numbered one after the other. The type is that of the first."""
+    return pa.chunked_array([*first.chunks, *second.chunks], first.type).take(pa.array(numbers))
 
 
 def _required(rows: pa.Table) -> pa.Table:

@@ -105,11 +105,12 @@ class Changes:
         if not len(self.replaced) and not len(self.deleted):
             return rows
         source = np.arange(rows.num_rows, dtype=np.int64)
-        source[self.replaced] = rows.num_rows + self.row
+        source[self.replaced] = np.arange(rows.num_rows, rows.num_rows + len(self.replaced))
         alive = np.ones(rows.num_rows, np.bool_)
         alive[self.deleted] = False
-        # One `take` from both tables as they are: every value is copied once.
-        return pa.concat_tables([rows, self.values]).take(pa.array(source[alive]))
+        # Only the new rows of this batch: a `take` from several tables copies all of them first.
+        new = self.values.take(pa.array(self.row))
+        return pa.concat_tables([rows, new]).take(pa.array(source[alive]))
 
 
 NO_HASHES: Hashes = np.zeros(0, np.uint64)

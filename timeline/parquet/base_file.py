@@ -32,7 +32,7 @@ def write_base_file(
     `name`: the file's final name, which every row carries if the table has meta columns. `schema_text`: the Avro
     schema for the footer. `key_column`: the record key's meta column, None for virtual keys.
     """
-    footer = _Footer(schema_text, output.bloom, has_keys=key_column is not None)
+    footer = HudiFooter(schema_text, output.bloom, has_keys=key_column is not None)
     schema = _written_schema(schema)
     writer: pq.ParquetWriter | GzipWriter | None = None
     rows = 0
@@ -117,10 +117,11 @@ def _utf16(key: str) -> bytes:
     return key.encode("utf-16-be")
 
 
-class _Footer:
-    """The key/values that Hudi writes into a base file's footer."""
+class HudiFooter:
+    """The key/values that Hudi writes into a base file's footer: `add` all keys, then `key_values`."""
 
     def __init__(self, schema_text: str, bloom: Bloom, *, has_keys: bool) -> None:
+        """`schema_text`: the Avro schema. `has_keys`: False for virtual keys."""
         self._schema_text = schema_text
         self._has_keys = has_keys
         self._builder = BloomBuilder() if bloom is Bloom.ON else None
@@ -128,6 +129,7 @@ class _Footer:
         self._greatest: str | None = None
 
     def add(self, keys: pa.ChunkedArray) -> None:
+        """The next record keys of the file, in their order. MalformedError: a null or an empty one."""
         if self._builder is not None:
             self._builder.add(keys)
         known = [k for k in (self._least, self._greatest, *java_ends(keys)) if k is not None]
@@ -135,6 +137,7 @@ class _Footer:
             self._least, self._greatest = min(known, key=_utf16), max(known, key=_utf16)
 
     def key_values(self) -> dict[str, str]:
+        """The pairs, after all keys."""
         pairs = {"parquet.avro.schema": self._schema_text, "writer.model.name": "avro"}
         if not self._has_keys:
             return pairs  # virtual keys: Hudi writes neither filter nor key range

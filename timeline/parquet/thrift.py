@@ -108,6 +108,8 @@ def _sequence(data: bytes | bytearray | memoryview, at: int) -> tuple[Sequence, 
     at += 1
     if count == _LONG_LIST:
         count, at = decode_varint(data, at)
+    if count > len(data) - at:  # each item takes a byte at least
+        raise IndexError(f"{count} items in {len(data) - at} bytes")
     items: list[Any] = []
     for _ in range(count):
         # A boolean in a list is a byte of its own.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from enum import Enum
 from functools import partial
@@ -213,13 +213,13 @@ def base_tables(
     schema: pa.Schema,
     batch_rows: int,
     groups: RowGroups = _all_groups,
-    open_source: Callable[[], pa.NativeFile] | None = None,
+    open_source: Callable[[], AbstractContextManager[pa.NativeFile]] | None = None,
 ) -> Iterator[tuple[pa.Table, int]]:
     """A Parquet base file's rows under a schema, by batches, each with the number of rows in the footer.
 
     MalformedError: not a readable file. UnsupportedError: a file of a changelog table, whose operations would be lost.
     Reads only the columns of the schema, and the row groups that `groups` chooses.
-    `open_source`: opens it in another way than as a whole.
+    `open_source`: opens it in another way than as a whole, until its end.
     """
     with (open_source or partial(storage.open_input, path))() as source, readable("base file", path):
         file = open_parquet(source)

@@ -3,10 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
 
 from ..errors import UsageError
 from ..option import check_finite, check_least, least_of, option
 from .order import SortOrder
+
+
+class Copy(Enum):
+    """Whether row groups go into a stitched file as bytes.
+
+    REENCODE: never. TRY: where all row groups of a new file are large, and can be copied. FORCE: of every size; files
+    that cannot be copied are an error.
+    """
+
+    REENCODE = "reencode"
+    TRY = "try"
+    FORCE = "force"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -14,7 +27,7 @@ class StitchOptions:
     """Which files are joined, and how large the new ones become. Sizes in bytes, `wait_s` in seconds.
 
     `small_size`: files below it are small; None: half of `target_size`. `full`: see `choice`. `sort_by`: columns; the
-    rows of each new file are sorted in memory.
+    rows of each new file are sorted in memory. `copy`: sorted rows are never copied.
     """
 
     target_size: int = option(
@@ -34,6 +47,10 @@ class StitchOptions:
         (), "sort the rows of each new file by this column; may be repeated", metavar="COLUMN"
     )
     sort_order: SortOrder = option(SortOrder.ORDER, "how several --sort-by columns are combined")
+    copy: Copy = option(
+        Copy.REENCODE,
+        "copy row groups as bytes: never, where all that become one file are large and alike, or always, else fail",
+    )
     wait_s: float = option(
         60.0, "seconds; how long to wait for writes that began before the plan", flag="wait", least=0
     )
@@ -46,6 +63,12 @@ class StitchOptions:
                 "an order without columns sorts nothing",
                 expected="sort-by with sort-order",
                 found=f"sort-order {self.sort_order.value}",
+            )
+        if self.copy is Copy.FORCE and self.sort_by:
+            raise UsageError(
+                "rows that are sorted cannot be copied as bytes",
+                expected="copy reencode or try with sort-by",
+                found=f"copy force, sort-by {', '.join(self.sort_by)}",
             )
         if self.small > self.target_size:
             raise UsageError(

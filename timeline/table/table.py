@@ -189,6 +189,12 @@ class Table:
 
         return archived_commits(self.storage, self.config, writes)
 
+    def archived_records(self, instants: Collection[Instant]) -> dict[Instant, bytes]:
+        """See `archived_timeline.archived_records`."""
+        from ..instants.archived_timeline import archived_records  # late: few commands need it
+
+        return archived_records(self.storage, self.config, instants)
+
     def compaction_plan(self, instant: str) -> CompactionPlan:
         """See `InstantFiles.compaction_plan`."""
         return self.files.compaction_plan(instant)

@@ -65,6 +65,19 @@ class FactLoader:
                 replaced.update(dict.fromkeys(gone, instant.requested_time))
         return replaced
 
+    def left_out(self, timeline: Timeline) -> dict[str, dict[GroupKey, str]]:
+        """The planned file groups that each completed compaction left out, with the instants that had replaced them.
+
+        Errors: of `compaction_plan`.
+        """
+        replaced, found = self.replaced_groups(timeline), dict[str, dict[GroupKey, str]]()
+        for done in timeline.completed if replaced else ():
+            if done.family == "commit" and (metadata := self.files.commit_metadata(done)).compacted:
+                planned = self.files.compaction_plan(done.requested_time).groups
+                if out := (planned & replaced.keys()) - metadata.written_groups:
+                    found[done.requested_time] = {group: replaced[group] for group in sorted(out)}
+        return found
+
     def pending_plans(self, timeline: Timeline, prevails: str | None = None) -> dict[GroupKey, str]:
         """The file groups of pending compaction plans, each with its plan's instant.
 

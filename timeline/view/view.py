@@ -210,7 +210,7 @@ def _file_group(
     visible = _visible_bases(key, bases, timeline, facts)
     ordered = sorted(logs, key=lambda log: log.name.sort_key)
     if timeline.layout.slicing is Slicing.BY_BASE_INSTANT:
-        stacks = _slices_by_name(visible, ordered, pending, timeline)
+        stacks = _slices_by_name(visible, ordered, pending, timeline, is_replaced=key in facts.replaced)
     else:
         stacks = _slices_by_completion(visible, ordered, pending, timeline)
     partition, file_id = key
@@ -259,14 +259,15 @@ def _visible_bases(key: GroupKey, bases: list[BaseFile], timeline: Timeline, fac
 
 
 def _slices_by_name(
-    bases: Mapping[str, BaseFile], logs: list[LogFile], pending: str | None, timeline: Timeline
+    bases: Mapping[str, BaseFile], logs: list[LogFile], pending: str | None, timeline: Timeline, *, is_replaced: bool
 ) -> dict[str, list[LogFile]]:
     """Version 6: a log's name contains the base instant of its slice.
 
     A slice counts if its base instant is committed or is the instant of the pending compaction. Without a base file
     it is a log-only slice, opened by the delta commit in its name. A completed compaction opens none without a base
     file: it left this file group out, which was replaced when it completed, and its logs belong to the slice below.
-    That counts where the replacing write is not seen, as in a read as of an earlier instant.
+    That counts where the replacing write is not seen, as in a read as of an earlier instant. Where the compaction is
+    archived, a slice below shows that it was one: a writer opens a log-only slice in a new file group only.
     """
     stacks: dict[str, list[LogFile]] = {instant: [] for instant in bases}
     if pending is not None:
@@ -274,7 +275,8 @@ def _slices_by_name(
     for log in logs:
         instant = log.name.instant
         write = timeline.completed_writes.get(instant)
-        if instant not in stacks and write is not None and write.action == "commit":
+        left_out = is_replaced and timeline.is_committed(instant) if write is None else write.action == "commit"
+        if instant not in stacks and left_out:
             instant = max((time for time in stacks if time < instant), default=instant)
         if instant in stacks or timeline.is_committed(instant):
             stacks.setdefault(instant, []).append(log)

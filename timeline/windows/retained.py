@@ -31,10 +31,21 @@ def retained_since(table: Table, timeline: Timeline) -> str:
     """The newest instant whose state, and all later ones, every clean retains; "" if nothing was cleaned.
 
     The requested time of a write as the cleaner recorded it. A cleaner that retains file versions records none: then it
-    is the clean's own time. A later clean may have retained more again, but what is gone stays gone. MalformedError:
-    unreadable clean metadata.
+    is the clean's own time. A later clean may have retained more again, but what is gone stays gone. Archived cleans
+    count as far as the archive is loaded. MalformedError: unreadable clean metadata.
     """
-    return max(prefetched(cleans(timeline), lambda clean: retained_by(table, clean)), default="")
+    active = max(prefetched(cleans(timeline), lambda clean: retained_by(table, clean)), default="")
+    archived = [i for i in timeline.archived if i.action == "clean" and i.requested_time > active]
+    records = table.archived_records(archived)
+    return max((active, *(_archived_border(clean, records.get(clean)) for clean in archived)))
+
+
+def _archived_border(clean: Instant, record: bytes | None) -> str:
+    """What an archived clean retained; its own time, which is later, where its record is not known."""
+    try:
+        return clean.requested_time if record is None else _border(clean, read_record(record, "", _CLEAN)[1])
+    except MalformedError:
+        return clean.requested_time
 
 
 def retained_by(table: Table, clean: Instant) -> str:
@@ -51,15 +62,19 @@ def retained_by(table: Table, clean: Instant) -> str:
                 todo="Restore the file from a copy, or remove it: then `compactor-daemon clean TABLE` completes the "
                 "clean once more, by its plan.",
             ) from error
-        if metadata["earliestCommitToRetain"] or metadata["totalFilesDeleted"] == 0:
-            return str(metadata["earliestCommitToRetain"] or "")
-        return clean.requested_time
+        return _border(clean, metadata)
     requested = Instant(requested_time=clean.requested_time, action="clean", state=State.REQUESTED)
     try:
         plan = _read(table, requested, _PLAN)
     except (MalformedError, MissingFileError) as error:
         raise unreadable_plan(table.instant_path(requested), clean, error) from error
     return str((plan["earliestInstantToRetain"] or {}).get("timestamp") or clean.requested_time)
+
+
+def _border(clean: Instant, metadata: dict[str, Any]) -> str:
+    if metadata["earliestCommitToRetain"] or metadata["totalFilesDeleted"] == 0:
+        return str(metadata["earliestCommitToRetain"] or "")
+    return clean.requested_time
 
 
 def unreadable_plan(path: str, clean: Instant, error: MalformedError | MissingFileError) -> MalformedError:
@@ -112,6 +127,8 @@ def check_as_of(table: Table, timeline: Timeline, as_of: str) -> None:
             found="a write that may still complete at or before it",
             todo="Let it end; if its writer is dead, the next write to the table rolls it back.",
         )
+    if as_of < timeline.start and timeline.layout.has_completion_times:
+        timeline = table.with_archive(timeline)
     retained = retained_since(table, timeline)
     if as_of < retained and _differs(table.with_archive(timeline), as_of, retained):
         raise UsageError(

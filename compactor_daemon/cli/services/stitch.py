@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import Annotated, Any
@@ -66,6 +67,8 @@ def stitch_command(
     in a row, in the order in which they were written. It is a clustering of Hudi: other processes see its plan. While
     it is pending, updates of these files are refused; other writes go on. No row changes, and no read of the past.
 
+    `--copy try` copies large row groups as bytes, which takes less CPU time. It keeps their size and their codec.
+
     Bucket-indexed tables are refused, and tables with a record index or secondary index: their rows must stay where
     they are. Flink's own state index does not notice that rows moved either: do not stitch what Flink upserts with it.
 
@@ -118,6 +121,13 @@ def _render_taken_back(data: Mapping[str, Any]) -> Iterable[RenderableType]:
         yield Text(f"taken back: {instant}")
 
 
+_COPIED = Column(title="copied", cell=lambda r: f"{r['copied']:,}", right=True)
+
+
+def _tried(row: Mapping[str, Any]) -> bool:
+    return bool(row["copied"] or row["encoded"])
+
+
 def _render(data: Mapping[str, Any]) -> Iterable[RenderableType]:
     for instant in data["taken_back"]:
         yield Text(f"taken back: {instant}, of an earlier run, since its files had changed")
@@ -134,10 +144,13 @@ def _render(data: Mapping[str, Any]) -> Iterable[RenderableType]:
                 Column(title="become", cell=lambda r: f"{r['made']:,}", right=True),
                 Column(title="of", cell=lambda r: human_bytes(r["bytes_made"]) if r["instant"] else "", right=True),
                 Column(title="rows", cell=lambda r: f"{r['rows']:,}" if r["instant"] else "", right=True),
+                *([_COPIED] if any(map(_tried, rows)) else []),
                 Column(title="", cell=lambda r: r["what"]),
             ),
             rows=rows,
         )
+    for why, count in sorted(sum((Counter(r["encoded"]) for r in rows), Counter[str]()).items()):
+        yield Text(f"{plural(count, 'new file')} not copied as bytes: {why}")
     if data["why"]:
         small = f"; {plural(data['small'], 'small file')}" if data["small"] else ""
         yield Text(f"nothing to stitch: {data['why']}{small}")

@@ -23,6 +23,7 @@ MUTANTS: tuple[Mutant, ...] = (
     (_ROLLBACK, "            refuse_cleaned(table, timeline, write)\n", "", _TESTS),
     (_ROLLBACK, "            refuse_left_out(table, timeline, {instant}, instant)\n", "", "restoring/left_out"),
     (_RESTORE, "    refuse_left_out(seen, timeline, {time for time, _ in undone}, target)\n", "", "restoring/left_out"),
+    (_REFUSALS, "if by_name and time in undone}", "if False}", "restoring/left_out"),
     (_UNDO, "        if one.instant.completed:\n            check()\n            table.storage.delete(one.path)\n", "        pass\n", _TESTS),
     (_UNDO, "    storage.delete_all([join(partition, name) for partition, name in traces.doomed])\n", "", _TESTS),
     (_UNDO, "        if (made := revoke(table, slice_, time)) is not None:", "        if (made := None) is not None:", _TESTS),

@@ -11,7 +11,7 @@ _COMPLETE = "compactor_daemon/stitching/complete"
 _PENDING = "compactor_daemon/stitching/pending"
 _PLANNED = "compactor_daemon/stitching/planned"
 _STITCH = "compactor_daemon/stitching/stitch"
-_MADE = "compactor_daemon/stitching/made"
+_MADE, _ROWS_IN = "compactor_daemon/stitching/made", "compactor_daemon/stitching/rows_in"
 _AUDIT, _AUDITED = "timeline/audit/stitchings", "audit/stitchings"
 _LATE_COMMIT, _LATE = "compactor_daemon/stitching/late", "stitching/late"
 _PURE, _TESTS = "stitching/choice", "stitching/stitch"
@@ -60,6 +60,6 @@ MUTANTS: tuple[Mutant, ...] = (
     (_PENDING, "    if _PROCESS not in extra:", "    if False:", _TESTS),
     (_STITCH, "            if is_at_work(now, pending) or is_of_hudi(now, pending):\n                continue\n", "", _TESTS),
     (_STITCH, "                take_back(self.table, pending, self.lock, str(error))\n", "                pass\n", _TESTS),
-    (_MADE, "for one in self._inputs if one.base is not None]", "for one in self._inputs[1:] if one.base is not None]", _TESTS),
+    (_ROWS_IN, "for one in self.inputs if one.base is not None]", "for one in self.inputs[1:] if one.base is not None]", _TESTS),
     ("writer_hooks/commit/conflict", "        return None  # it moves rows, and adds no key\n", "        pass\n", _TESTS),
 )  # fmt: skip

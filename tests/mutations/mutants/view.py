@@ -47,10 +47,11 @@ MUTANTS: tuple[Mutant, ...] = (
     ("timeline/read/known_blocks", " and count[0] < 128", "", "read/known_blocks"),
     (
         "timeline/view/view",
-        'write is not None and write.action == "commit":',
-        "False:",
+        'else write.action == "commit"\n',
+        "else False\n",
         "restoring/left_out",
     ),
+    ("timeline/view/view", "is_replaced and timeline.is_committed(instant) if", "False if", "restoring/left_out"),
     ("timeline/view/view", "isinstance(name, LogFileName) and not name.is_cdc:", "isinstance(name, LogFileName):", "table/view"),
     ("timeline/view/view", "ordered = sorted(logs, key=lambda log: log.name.sort_key)", "ordered = logs", "table/view"),
     ("timeline/view/view", "if instant in stacks or timeline.is_committed(instant):", "if instant in stacks:", "table/view"),

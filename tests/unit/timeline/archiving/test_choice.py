@@ -40,11 +40,24 @@ def times(first: int, last: int) -> list[str]:
     return [str(n) for n in range(first, last + 1)]
 
 
+def times_of(first: int, last: int) -> list[str]:
+    return [f"{n}.deltacommit" for n in range(first, last + 1)]
+
+
 def test_all_but_the_newest_go_once_there_are_enough() -> None:
     assert gone(*WRITES) == times(10, 15)
     assert gone(*WRITES[:3]) == []
     assert gone(*WRITES[:4]) == times(10, 11)
     assert chosen(*WRITES[:3]).why == "3 commits are completed, archiving begins above 3"
+
+
+@pytest.mark.parametrize("layout", [LAYOUT_1, LAYOUT_2])
+def test_a_compaction_stays_with_the_write_that_replaced_what_it_left_out(layout: Layout) -> None:
+    names = [*times_of(10, 12), "13.commit", *times_of(14, 17)]
+    assert gone(*names, layout=layout) == times(10, 15)
+    assert gone(*names, layout=layout, left_out={"13": "16"}) == times(10, 12)
+    assert gone(*names, layout=layout, left_out={"13": "15"}) == times(10, 15)
+    assert gone(*names, layout=layout, left_out={"13": "16", "11": "14"}) == ["10"]
 
 
 def test_two_more_than_the_cleaner_retains_stay() -> None:
@@ -150,18 +163,23 @@ def test_cleans_and_rollbacks_wait_for_the_metadata_table() -> None:
     assert gone(*WRITES[:2], *rollbacks, metadata=True, metadata_compacted="115") == ["101", "111"]
     names = [*WRITES, "101_102.rollback", "121_164.rollback"]
     assert {"101", "121"} <= set(gone(*names, layout=LAYOUT_2))
-    late = gone(*names, layout=LAYOUT_2, metadata=True, metadata_compacted="150")
-    assert "101" in late
-    assert "13" in late
-    assert "121" not in late
+    assert gone(*names, layout=LAYOUT_2, metadata=True, metadata_compacted="150") == ["10", "101", "11", "12"]
 
 
 def test_cleans_and_rollbacks_of_version_9_go_with_the_commits() -> None:
-    """The newest clean stays: the next one continues from it."""
+    """The newest clean and restores too: Hudi knows no completion time of what is archived behind an active instant."""
     names = [*WRITES, "101.clean", "121.clean", "122.rollback", "141.restore", "161.rollback"]
     choice = chosen(*names, layout=LAYOUT_2)
-    assert [i.requested_time for i in choice.archived] == ["10", "101", *times(11, 12), "122", *times(13, 15)]
-    assert [i.requested_time for i in choice.kept if not i.is_write] == ["121", "141", "161"]
+    want = ["10", "101", *times(11, 12), "121", "122", *times(13, 14), "141", "15"]
+    assert [i.requested_time for i in choice.archived] == want
+    assert [i.requested_time for i in choice.kept if not i.is_write] == ["161"]
+
+
+def test_writes_behind_another_instant_that_stays_are_not_archived() -> None:
+    choice = chosen(*WRITES, "131.indexing", "141.indexing", layout=LAYOUT_2)
+    assert [i.requested_time for i in choice.archived] == times(10, 13)
+    assert choice.why == "indexing 131 stays on the active timeline"
+    assert gone(*WRITES, "131.indexing") == times(10, 15)
 
 
 def test_two_writes_of_one_time_go_together() -> None:
@@ -205,6 +223,7 @@ def test_what_holds_of_any_timeline(
     if writes:
         first = min(i.requested_time for i in left if i.is_write or not i.completed)
         assert max(i.requested_time for i in writes) < first
+        assert layout is LAYOUT_1 or min(i.requested_time for i in left) == first
         assert sum(i.is_write and i.completed for i in left) >= least
         used = max(max(i.requested_time, i.completion_time or "") for i in left)
         assert all((i.completion_time or "") <= used for i in writes)

@@ -1,0 +1,126 @@
+"""An instant at work, in a thread of its own: it is claimed, executed, and its claim is given back.
+
+The daemon's loop hears of each step by the functions it gave.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from queue import Empty, SimpleQueue
+from threading import Semaphore
+
+from phantombase.timeline.errors import PhantombaseError
+from phantombase.timeline.event_log import get_logger
+
+from ..attempt.compact_instant import Compacted
+from ..claims.claims import HeldClaim
+from ..state.failures import Weight, weigh
+from ..time_limit import Limit
+from .served_table import Served
+
+_log = get_logger()
+
+_ASIDE_LOOK_S = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """How work on an instant ended.
+
+    `done`: completed here. `claimed`: another process holds the claim. `unknown`: the outcome of the claim is unknown.
+    `error`: it failed. None of these: the instant was not pending any more, and neither are the instants `gone`.
+    """
+
+    done: Compacted | None = None
+    gone: frozenset[str] = frozenset()
+    claimed: bool = False
+    unknown: bool = False
+    error: Exception | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class Work:
+    """An instant at work. `held`: its claim, once it is claimed. `near`: other instants that might be taken next.
+
+    `begun`, `put_aside`, `wants_on`: are called when it is claimed, waits for writes, and asks for a slot again.
+    `go_on`: gets an item when an instant that was put aside may continue. `room_aside`: for instants that wait.
+    """
+
+    served: Served
+    instant: str
+    near: tuple[str, ...]
+    once: bool
+    room_aside: Semaphore
+    begun: Callable[[], None]
+    put_aside: Callable[[], None]
+    wants_on: Callable[[], None]
+    held: HeldClaim | None = None
+    limit: Limit = field(default_factory=Limit)
+    go_on: SimpleQueue[None] = field(default_factory=lambda: SimpleQueue())
+
+    def stop(self, why: str) -> None:
+        """Stops the work, unless the compaction is decided already."""
+        self.limit.close(0.0, why)
+
+    def run(self) -> Ended:
+        """Claims and executes the instant. Never raises: an error of any kind is in what is returned."""
+        try:
+            return self._claimed_and_executed()
+        except Exception as error:
+            self._note_failure(error)
+            return Ended(error=error)
+
+    def _claimed_and_executed(self) -> Ended:
+        served, instant = self.served, self.instant
+        if served.is_done(instant):  # done since the last look: this needs no claim. Instants near it may be done too
+            return Ended(gone=frozenset(i for i in self.near if i != instant and served.is_done(i)))
+        try:
+            held = served.claims.take(instant)
+        except PhantombaseError as error:  # no failure of the instant
+            _log.warning("claim_failed", error=str(error))
+            return Ended(unknown=True)
+        if held is None:
+            return Ended(claimed=True)
+        try:
+            self.held = held
+            if held.lost:
+                self.stop("the loss of its claim")
+            self.begun()
+            return Ended(done=served.execute(instant, held, self.limit, self._aside))
+        finally:
+            held.release()
+
+    @contextmanager
+    def _aside(self) -> Iterator[bool]:
+        """Work waits for writes inside: another instant may use its slot meanwhile.
+
+        At the end it waits for a slot again. Work that fails inside asks for no slot.
+        """
+        if not self.room_aside.acquire(blocking=False):
+            yield False
+            return
+        try:
+            self.put_aside()
+            yield not self.once
+            self.wants_on()
+            while True:
+                self.limit.check()
+                with suppress(Empty):
+                    self.go_on.get(timeout=_ASIDE_LOOK_S)
+                    return
+        finally:
+            self.room_aside.release()
+
+    def _note_failure(self, error: Exception) -> None:
+        weight = weigh(error)
+        if not isinstance(error, PhantombaseError):
+            _log.exception("internal_error", exc_info=error)
+        _log.warning("not_compacted", error=type(error).__name__, what=str(error), counts=weight is not Weight.NOTHING)
+        if weight is Weight.NOTHING:
+            return
+        try:
+            self.served.failed(self.instant, error)
+        except PhantombaseError as unkept:
+            _log.warning("failure_not_recorded", error=str(unkept))

@@ -1,0 +1,97 @@
+"""The rows that go into a stitched file: read from its inputs, counted and hashed on the way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import nullcontext
+from dataclasses import fields
+from functools import partial
+
+import pyarrow as pa
+
+from phantombase.timeline.avro.schema import project
+from phantombase.timeline.errors import MalformedError
+from phantombase.timeline.merge.identity import Identity, identity_columns, identity_sum
+from phantombase.timeline.merge.ledger import Ledger
+from phantombase.timeline.merge.slice_rules import SliceRules
+from phantombase.timeline.prefetch import prefetched
+from phantombase.timeline.read.slice_stream import base_tables
+from phantombase.timeline.storage.contract import Storage
+from phantombase.timeline.view.view import FileSlice
+
+_AHEAD = 4
+
+
+class RowsIn:
+    """The rows of the inputs, in their order. Files of few rows are put together: each call then does more."""
+
+    def __init__(self, storage: Storage, rules: SliceRules, inputs: tuple[FileSlice, ...]) -> None:
+        self._storage, self._rules, self.inputs = storage, rules, inputs
+        self._rows = self._hash = 0
+        self.footer_rows = 0
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """All rows, once; they are counted and hashed on the way."""
+        held: list[pa.Table] = []
+        count = 0
+        for path, source in self.opened():
+            footer_rows = 0
+            read = base_tables(
+                self._storage, path, self._rules.schema, self._rules.batch_rows, open_source=partial(_same, source)
+            )
+            for table, footer_rows in read:  # noqa: B007, the last one counts
+                held.append(table)
+                count += table.num_rows
+                if count >= self._rules.batch_rows:
+                    yield from self._counted(held)
+                    held, count = [], 0
+            self.footer_rows += footer_rows
+        if held:
+            yield from self._counted(held)
+
+    def opened(self) -> Iterator[tuple[str, pa.NativeFile]]:
+        """The files; of an object store, whose answers take long, a few are fetched ahead."""
+        paths = [one.base.path for one in self.inputs if one.base is not None]
+        ahead = 1 if self._storage.is_file_system else _AHEAD
+        return zip(paths, prefetched(paths, self._storage.open_input, ahead), strict=True)
+
+    def _counted(self, tables: list[pa.Table]) -> Iterator[pa.RecordBatch]:
+        rows = pa.concat_tables(tables).combine_chunks()
+        self._add(rows)
+        yield from rows.to_batches(max_chunksize=self._rules.batch_rows)
+
+    def _add(self, rows: pa.Table) -> None:
+        self._rows += rows.num_rows
+        self._hash = (self._hash + identity_sum([rows])) % (1 << 64)
+
+    def keys_of(self, path: str, source: pa.NativeFile) -> Iterator[pa.Table]:
+        """The columns that identify the rows of an open input, which stays open; they are counted and hashed.
+
+        MalformedError: it has fewer rows than its footer says, or more.
+        """
+        schema = project(self._rules.schema, identity_columns(self._rules.schema))
+        before = self._rows
+        footer_rows = 0
+        read = base_tables(self._storage, path, schema, self._rules.batch_rows, open_source=lambda: nullcontext(source))
+        for table, footer_rows in read:  # noqa: B007, the last one counts
+            self._add(table)
+            yield table
+        if self._rows - before != footer_rows:
+            raise MalformedError(
+                "a Parquet file has other rows than its footer says",
+                path=path,
+                expected=f"{footer_rows} rows",
+                found=f"{self._rows - before} rows",
+            )
+        self.footer_rows += footer_rows
+
+    def ledger(self, rows_out: int, hash_out: int) -> Ledger:
+        """After `batches`, or `keys_of` each input: all rows are untouched."""
+        counts = dict.fromkeys((f.name for f in fields(Ledger) if f.name != "identity"), 0)
+        counts |= {"base_rows": self._rows, "untouched": self._rows, "rows_out": rows_out}
+        identity = Identity(base=self._hash, removed=0, added=0, out=hash_out)
+        return Ledger(**counts, identity=identity)
+
+
+def _same(source: pa.NativeFile) -> pa.NativeFile:
+    return source
