@@ -15,8 +15,8 @@ from tests.judge.client import Judge
 from tests.judge.fixtures import Judges
 from tests.judge.table_files import TablePath
 from tests.support.s3_server import S3Server
-from tests.support.selection import deep
-from tests.support.watched_service import watched_service
+from tests.support.selection import ALL, deep
+from tests.support.watched_service import Spoilt, watched_service
 
 pytestmark = pytest.mark.interop
 
@@ -71,6 +71,17 @@ def history(judge: Judge, path: TablePath, version: int, options: Options) -> No
     judge.upsert(path, rows(1, 5, 12), options={"hoodie.metadata.enable": "true"})
 
 
+def short_history(judge: Judge, path: TablePath, version: int, options: Options) -> None:
+    """The usual operations."""
+    judge.create(path, "served", rows(0, 90, 1), version=version, partition_field="p", options=options)
+    judge.upsert(path, rows(0, 45, 2))
+    judge.upsert(path, rows(30, 80, 3))
+    assert judge.schedule_compaction(path) is not None
+    judge.upsert(path, rows(0, 20, 4))
+    assert judge.run_compaction(path)
+    judge.delete(path, rows(60, 6, 8))
+
+
 def outcome(judge: Judge, path: TablePath) -> tuple[list[Any], list[tuple[str, str]]]:
     """The rows, and the timeline's actions and states in order."""
     found = judge.read(path).select(["id", "ts", "p", "v"]).sort_by([("id", "ascending"), ("p", "ascending")])
@@ -88,6 +99,36 @@ def test_a_writer_through_the_service_does_what_it_does_without(version: int, ju
 def test_a_writer_of_an_object_store_does_so_too(version: int, s3_judges: Judges, s3: S3Server) -> None:
     bucket = s3.new_bucket()
     through_the_service(s3_judges(HUDI[version]), version, f"s3a://{bucket}/plain", f"s3a://{bucket}/served")
+
+
+def asking_first(port: int) -> Options:
+    """Settings of a writer that asks the service as long as it answers."""
+    return {
+        **remote(port),
+        "hoodie.filesystem.view.type": "REMOTE_FIRST",
+        "hoodie.filesystem.view.remote.timeout.secs": "2",
+        "hoodie.write.markers.type": "DIRECT",
+    }
+
+
+@pytest.mark.parametrize(
+    ("version", "kind"),
+    [(9, Spoilt.GONE), *(deep(v, kind) for v in (6, 8, 9) for kind in Spoilt if (v, kind) != (9, Spoilt.GONE))],
+    indirect=["version"],
+)
+def test_a_writer_that_asks_first_goes_on_without_answers(
+    version: int, kind: Spoilt, judge: Judge, tmp_path: Path
+) -> None:
+    """As with Hudi's own server: whatever becomes of a request, the writer then looks at the files itself."""
+    plain, served = tmp_path / "plain", tmp_path / "served"
+    steps = history if ALL else short_history
+    steps(judge, plain, version, {})
+    with watched_service(served) as service:
+        once = kind is Spoilt.GONE
+        service.spoil = lambda number: kind if number == 20 or (number % 9 == 8 and not once) else None
+        steps(judge, served, version, asking_first(service.port))
+    assert service.spoilt
+    assert outcome(judge, served) == outcome(judge, plain)
 
 
 def through_the_service(judge: Judge, version: int, plain: TablePath, served: TablePath) -> None:
