@@ -8,10 +8,12 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from phantombase import writer
 from phantombase.api import read
 from phantombase.timeline.errors import UnsupportedError, UsageError
 from phantombase.timeline.read.changes import plan, plan_changes
 from phantombase.timeline.read.table_read import Query, ReadOptions, plan_read
+from phantombase.timeline.table.table import Table
 from tests.support.change_feeds import check_window, feed, moments_of, state
 from tests.support.compaction_steps import open_table
 from tests.support.golden_tables import GOLDEN, unzip_golden
@@ -57,6 +59,18 @@ def test_overwritten_rows_are_deleted_and_inserted(tmp_path: Path) -> None:
     dropped = feed(table, timeline.moment_of(writes[-2]), timeline.moment_of(writes[-1]))
     assert {c["op"] for c in dropped} == {"d"}
     assert table.commit_metadata(writes[-1]).operation_type == "DELETE_PARTITION"
+
+
+def test_an_overwritten_key_is_deleted_and_inserted(tmp_path: Path) -> None:
+    """A row that an overwrite puts in the place of one with its key is no update, but for the net change."""
+    path = str(tmp_path / "t")
+    described = writer(pa.table({"id": ["a"], "ts": [1]})).table("t").key("id").ordering("ts")
+    described.upsert(path)
+    described.insert_overwrite(path)
+    table = Table.open(path)
+    begin, end = moments_of(table)[-2:]
+    assert [c["op"] for c in feed(table, begin, end)] == ["d", "i"]
+    assert [c["op"] for c in feed(table, begin, end, net=True)] == ["u"]
 
 
 def test_a_late_row_that_loses_is_no_change(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ delete and an UPDATE between them; Hudi's metadata table with column statistics.
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 from random import Random
 
@@ -21,9 +22,11 @@ from phantombase.timeline.merge.slice_rules import SliceRules
 from phantombase.timeline.planning.options import ScheduleOptions
 from phantombase.timeline.planning.universal import Picking
 from phantombase.timeline.read import data_skipping
+from phantombase.timeline.read.changes import plan
 from phantombase.timeline.read.table_read import Query, ReadOptions, read_table
 from phantombase.timeline.table.table import Table
 from tests.planning.test_schedule_refusals import schedule
+from tests.support.change_feeds import check_window, feed, moments_of, state
 from tests.support.compare_rows import assert_same_rows
 from tests.support.golden_tables import unzip_golden
 from tests.support.random_filters import random_filter
@@ -94,3 +97,30 @@ def test_a_log_compaction_keeps_them(tmp_path: Path) -> None:
         done_ = CliRunner().invoke(app, command)
         assert done_.exit_code == 0, done_.output
     assert_same_rows(read_table(table), pq.read_table(hudis / "snapshot.parquet"))
+
+
+@pytest.mark.usefixtures("memory")
+def test_a_feed_replays_late_updates(tmp_path: Path) -> None:
+    """A late update of a column may count although the row keeps its commit time."""
+    table, _ = unpacked(tmp_path)
+    moments = moments_of(table)
+    states = {m: state(table, m) for m in moments}
+    for begin, end in [*pairwise(moments), (moments[0], moments[-1])]:
+        check_window(table, begin, end, states)
+    (late,) = (c for c in feed(table, moments[2], moments[3]) if c["after"]["_hoodie_commit_time"] != c["instant"])
+    assert late["op"] == "u"
+    assert late["after"]["_hoodie_commit_time"] == late["before"]["_hoodie_commit_time"]
+    of = ReadOptions(query=Query.CHANGES, begin=moments[2], end=moments[3], columns=("id", "city"))
+    assert late["after"]["id"] not in {c["after"]["id"] for c in plan(table, of).to_table().to_pylist()}
+
+
+def test_a_compaction_of_late_updates_is_no_change(tmp_path: Path) -> None:
+    """Its rows have other file names, and equal values."""
+    table, _ = unpacked(tmp_path)
+    path, (*_, last) = table.storage.base_path, moments_of(table)
+    for command in (["schedule", path, "--sole-writer"], ["compact", path, "--executor", "local"]):
+        done = CliRunner().invoke(app, command)
+        assert done.exit_code == 0, done.output
+    table = Table.open(path)
+    assert moments_of(table)[-1] > last
+    assert feed(table, last) == feed(table, last, net=True) == []

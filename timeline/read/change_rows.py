@@ -2,12 +2,13 @@
 
 Rows that only moved between files are not changes: they keep their commit times, or get them back (`origins`). The
 commit time alone does not tell a change by itself: under event time, a late row may take the place of a delete and lose
-against the base file, whose old row is there again.
+against the base file, whose old row is there again; and a late row may give columns to a row, which keeps its commit
+time (`Sides.compared`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,6 +18,7 @@ import pyarrow.compute as pc
 
 from ..arrow.columns import flat
 from ..arrow.key_lookup import KeyLookup
+from ..arrow.row_hash import row_hashes
 from ..avro.schema import COMMIT_TIME, RECORD_KEY
 
 INSERT, UPDATE, DELETE = "i", "u", "d"
@@ -40,24 +42,26 @@ class Sides:
     """Two states of the same keys as streams that can be opened again; rows with keys and commit times.
 
     `before`: the earlier rows. `gone`: earlier rows that were deleted together, whatever came in their place. `marks`:
-    keys and commit times of the later rows, which `after` gives whole.
+    keys, commit times and compared columns of the later rows, which `after` gives whole. `compared`: columns that show
+    a change, too, where rows of one commit time may differ.
     """
 
     before: Callable[[], Iterable[pa.RecordBatch]]
     gone: Callable[[], Iterable[pa.RecordBatch]]
     marks: Callable[[], Iterable[pa.RecordBatch]]
     after: Callable[[], Iterable[pa.RecordBatch]]
+    compared: tuple[str, ...] = ()
 
 
 def changes(sides: Sides, rows: pa.Schema, instant: str | None) -> Iterator[pa.RecordBatch]:
     """The changes; deletes first. `rows`: the columns of a row. `instant`: of the write, None: that of each later row.
 
-    A row has changed if its commit time has. Memory holds keys and commit times of the later rows, and the earlier rows
-    of those that were updated.
+    A row has changed if its commit time or a compared column has. Memory holds keys and commit times of the later rows,
+    and the earlier rows of those that were updated.
     """
     for batch in sides.gone():
         yield _batch(DELETE, instant, rows, before=batch)
-    marks = _Marks.of(sides.marks())
+    marks = _Marks.of(sides.marks(), sides.compared)
     old: list[pa.RecordBatch] = []
     for batch in sides.before():
         places = marks.meet(batch)
@@ -81,27 +85,30 @@ def changes(sides: Sides, rows: pa.Schema, instant: str | None) -> Iterator[pa.R
 
 
 class _Marks:
-    """Distinct keys with the commit time and the row number of their first row, and what they met so far."""
+    """Distinct keys with the version and the row number of their first row, and what they met so far."""
 
-    def __init__(self, keys: pa.Array, times: pa.Array, first: npt.NDArray[np.int64]) -> None:
+    def __init__(
+        self, keys: pa.Array, versions: pa.Array, first: npt.NDArray[np.int64], compared: Sequence[str]
+    ) -> None:
         self._lookup = KeyLookup(keys)
-        self._times = times
+        self._versions = versions
+        self._compared = compared
         self.first = first
         self.met = np.zeros(len(keys) + 1, np.bool_)
         """Whether there is an earlier row of the key. The last place stands for no key."""
         self.updated = np.zeros(len(keys) + 1, np.bool_)
-        """Whether the earlier row has another commit time."""
+        """Whether the earlier row has another version."""
 
     @staticmethod
-    def of(batches: Iterable[pa.RecordBatch]) -> _Marks:
-        """The marks of rows with keys and commit times."""
-        found = [batch.select([RECORD_KEY, COMMIT_TIME]) for batch in batches]
+    def of(batches: Iterable[pa.RecordBatch], compared: Sequence[str] = ()) -> _Marks:
+        """The marks of rows with keys, commit times and the `compared` columns."""
+        found = [(batch.column(RECORD_KEY), _versions(batch, compared)) for batch in batches]
         if not found:
-            return _Marks(pa.array([], pa.string()), pa.array([], pa.string()), np.zeros(0, np.int64))
-        table = pa.Table.from_batches(found)
-        encoded = flat(table.column(RECORD_KEY)).dictionary_encode()
+            return _Marks(pa.array([], pa.string()), pa.array([], pa.string()), np.zeros(0, np.int64), compared)
+        encoded = flat(pa.chunked_array([keys for keys, _ in found])).dictionary_encode()
         first = np.unique(np.asarray(encoded.indices), return_index=True)[1]
-        return _Marks(encoded.dictionary, flat(table.column(COMMIT_TIME)).take(pa.array(first)), first)
+        versions = flat(pa.chunked_array([versions for _, versions in found]))
+        return _Marks(encoded.dictionary, versions.take(pa.array(first)), first, compared)
 
     def places(self, batch: pa.RecordBatch) -> npt.NDArray[np.int64]:
         """The places of the rows' keys, -1 for others."""
@@ -112,10 +119,17 @@ class _Marks:
         places = self.places(earlier)
         here = np.flatnonzero(places >= 0)
         there = places[here]
-        same = pc.equal(earlier.column(COMMIT_TIME).take(pa.array(here)), self._times.take(pa.array(there)))
+        same = pc.equal(_versions(earlier, self._compared).take(pa.array(here)), self._versions.take(pa.array(there)))
         self.met[there] = True
         self.updated[there] = ~np.asarray(pc.fill_null(same, False))
         return places
+
+
+def _versions(batch: pa.RecordBatch, compared: Sequence[str]) -> pa.Array:
+    """What differs between two rows of one key if one has replaced or changed the other: one value for each row."""
+    if not compared:
+        return batch.column(COMMIT_TIME)
+    return pa.array(row_hashes([batch.column(name) for name in (COMMIT_TIME, *compared)], batch.num_rows))
 
 
 def _take(rows: pa.Table, at: npt.NDArray[np.int64]) -> pa.RecordBatch:

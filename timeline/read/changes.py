@@ -13,11 +13,13 @@ from itertools import pairwise
 
 import pyarrow as pa
 
-from ..avro.schema import project
+from ..avro.schema import META_COLUMNS, project
 from ..errors import UsageError
+from ..format.table_config import MergeMode
 from ..instants.timeline import Timeline
 from ..merge.slice_rules import SliceRules
 from ..table.table import Table, TableSchema
+from ..view.log_blocks import slice_blocks
 from ..view.view import FileSlice, GroupKey
 from ..windows.incremental import load_window
 from ..windows.retained import earliest_whole
@@ -66,16 +68,32 @@ class ChangeScan:
     def slice_batches(self, part: Part) -> Iterator[pa.RecordBatch]:
         """The changes of one part."""
         whole = (*self.rows.names, *MARKS)
+        compared = self._compared(part)
         origins = Origins(origins=part.origins, read=lambda one: self._read(one.slices, part.new_rules, MARKS))
         sides = Sides(
             before=lambda: self._read(part.before, part.old_rules, whole),
             gone=lambda: self._read(part.gone, part.old_rules, whole),
-            marks=lambda: origins.restored(self._read(part.after, part.new_rules, MARKS)),
+            marks=lambda: origins.restored(self._read(part.after, part.new_rules, (*MARKS, *compared))),
             after=lambda: origins.restored(self._read(part.after, part.new_rules, whole)),
+            compared=compared,
         )
         for batch in changes(sides, self.rows, part.instant):
             for start in range(0, batch.num_rows, self.options.batch_rows):
                 yield batch.slice(start, self.options.batch_rows)
+
+    def _compared(self, part: Part) -> tuple[str, ...]:
+        """All data columns, if a late row may have given some to a row that keeps its commit time; reads log headers.
+
+        The row then lacked them: it stands in a block of partial updates before, or null may mean that it lacks them.
+        """
+        rule, storage = part.old_rules.merge, self.table.storage
+        if rule.mode is not MergeMode.EVENT_TIME:
+            return ()
+        if rule.unset is not None:
+            late = not rule.unset.stamped
+        else:
+            late = any(block.is_partial for one in part.before for block in slice_blocks(storage, one))
+        return tuple(name for name in self.rows.names if name not in META_COLUMNS) if late else ()
 
     def parts(self) -> Iterator[Iterator[pa.RecordBatch]]:
         """The changes of each part."""

@@ -42,6 +42,8 @@ MUTANTS: tuple[Mutant, ...] = (
     ("timeline/read/changes", "there & (found.groups | left)", "there & found.groups", "reading/changes"),
     ("timeline/read/changes", "frozenset() if self.options.net else found.replaced & left", "frozenset()", "reading/changes"),
     ("timeline/read/changes", "hidden=state.hidden | also_hidden", "hidden=state.hidden", "reading/changes"),
+    ("timeline/read/changes", "if name not in META_COLUMNS) if late else ()", "if False)", "reading/partial_updates"),
+    ("timeline/read/change_rows", "if not compared:", "if True:", "reading/partial_updates"),
     ("timeline/read/origins", "if not found.compacted_logs and not found.clusterings:", "if True:", "reading/changes_and_services"),
     ("timeline/read/origins", "if instant in found.clusterings and", "if False and", "reading/changes_and_services"),
     ("timeline/read/origins", "one.base_instant < before", "one.base_instant > before", "reading/incremental_log_compaction"),
