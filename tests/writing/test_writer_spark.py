@@ -13,7 +13,9 @@ import pytest
 
 from phantombase.timeline.errors import PhantombaseError, UnsupportedError, UsageError
 from phantombase.timeline.metadata_table.record_index import GLOBAL_KEYS_MARK
+from phantombase.timeline.read.table_read import read_table
 from phantombase.timeline.storage.local import LocalStorage
+from phantombase.timeline.table.table import Table
 from phantombase.writer_hooks.engine.row_blobs import Piece, pack
 from phantombase.writer_hooks.engine.spark import SparkPieces, default_slots
 from phantombase.writer_hooks.engine.spool import ROWS, Spool, remove_old
@@ -97,6 +99,10 @@ def test_keys_of_other_partitions_are_found_by_tasks(spark: Any, tmp_path: Path)
         trips(spark.createDataFrame(moved), 9).upsert(str(path))
     assert contents(path) == before
     assert trips(spark.createDataFrame(moved.slice(3)), 9).upsert(str(path)).inserts == 1
+    done = trips(spark.createDataFrame(moved), 9).global_keys().upsert(str(path))
+    assert done.deletes == 2
+    found = [(r["id"], r["day"]) for r in read_table(Table.open(str(path))).to_pylist() if r["fare"] == 2.0]
+    assert sorted(found) == [("k0000", "mon"), ("k0001", "mon"), ("k0002", "mon"), ("k0099", "mon")]
 
 
 @pytest.mark.spark

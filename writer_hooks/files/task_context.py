@@ -62,6 +62,10 @@ class WriteWork:
         key = self.schema.arrow.field(RECORD_KEY)
         return pa.schema([key] if self.deletes else [key, *self.data_schema])
 
+    def is_keys_only(self, rows: pa.Table) -> bool:
+        """Whether these, among the rows of a write, are keys to delete."""
+        return self.deletes or rows.column_names == [RECORD_KEY]
+
     def groups(self, partition: str) -> list[FileGroup]:
         """The partition's file groups that hold data and were not replaced."""
         found = self.table.views.partition_groups(partition, self.timeline, self.facts)
@@ -82,9 +86,9 @@ class WriteWork:
         return LogFold(self.merge, self.row_schema)
 
     def add(self, fold: LogFold, rows: pa.Table) -> None:
-        """Adds rows of the batch to a fold, in order."""
+        """Adds rows of the batch, or keys to delete, to a fold, in order."""
         keys = flat(rows.column(RECORD_KEY))
-        if self.deletes:
+        if self.is_keys_only(rows):
             fold.add_deletes(Deletes(keys=keys, ordering=(), natural=pa.repeat(True, len(keys))))
         else:
             fold.add_rows(self.keyed(rows))

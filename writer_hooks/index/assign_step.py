@@ -43,27 +43,32 @@ class MeetStep:
         for (partition, _), group in by_target(pieces):
             hits: list[pa.Table] = []
             parts: list[pa.Table] = []
+            moved: list[pa.Table] = []
             for piece in group:
-                (hits if piece.source == HITS else parts).append(piece.table())
-            rows = combined(self.work, parts)
-            for target, part in _by_file(rows, hits):
-                part = part if target != NEW else self._living(part)
-                if part.num_rows:
-                    yield Piece(
-                        partition=partition,
-                        target=target,
-                        source=slot,
-                        number=0,
-                        rows=part.num_rows,
-                        payload=pack(part),
-                    )
+                table = piece.table()
+                if piece.source == HITS:
+                    hits.append(table)
+                else:
+                    (parts if self.work.deletes or not self.work.is_keys_only(table) else moved).append(table)
+            for number, rows in enumerate([combined(self.work, parts), *moved]):
+                for target, part in _by_file(rows, hits):
+                    part = part if target != NEW else self._living(part)
+                    if part.num_rows:
+                        yield Piece(
+                            partition=partition,
+                            target=target,
+                            source=slot,
+                            number=number,
+                            rows=part.num_rows,
+                            payload=pack(part),
+                        )
 
     def _living(self, rows: pa.Table) -> pa.Table:
         """The rows of new keys without deletes, since there is nothing to delete.
 
         With `combine`, a row marked deleted may first have won against another row of the batch.
         """
-        if self.work.deletes:
+        if self.work.is_keys_only(rows):
             return rows.slice(0, 0)
         if not self.work.combine:
             return rows
@@ -73,7 +78,7 @@ class MeetStep:
 
 def combined(work: WriteWork, parts: Sequence[pa.Table]) -> pa.Table:
     """One row per key by the table's merge rule, including rows marked deleted; all rows if the write keeps all."""
-    rows = pa.concat_tables([work.row_schema.empty_table(), *parts])
+    rows = pa.concat_tables(parts or [work.row_schema.empty_table()])
     if not work.combine:
         return rows
     if work.deletes:

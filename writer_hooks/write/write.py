@@ -180,7 +180,7 @@ def _attempt(table: Table, job: _Job, room: Room) -> Written:
             seen = keys.check(begun.table, seen)
             replacing = replaced_groups(begun, what, counts)
             files = stage_rows(begun, schema, rows, counts, engine.slots, what, replacing)
-            mine = footprint(files, what, replacing, global_keys=seen is not None)
+            mine = footprint(files, what, replacing, global_keys=seen is not None or what.moved_keys is not None)
             room.check((partition for partition, _ in mine.appended), lambda group: group.key in mine.appended)
             begun.check_conflicts(mine, schema.commit_text)
             placed = place_all(begun.table, begun.instant, files)

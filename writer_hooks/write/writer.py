@@ -34,7 +34,7 @@ from ..engine.spark import SparkEngine, default_slots
 from ..keys.key_generator import generator_kind
 from ..new_table.create import create_table
 from ..new_table.spec import NewTable, check_same_table
-from ..options import BackPressure, CompactionOptions, FullAction, Mode, Operation, Write, WriteOptions
+from ..options import BackPressure, CompactionOptions, FullAction, Mode, MovedKeys, Operation, Write, WriteOptions
 from ..schema.write_schema import checked_schema
 from .conf import parse_operation_conf, parse_write_conf
 from .write import Written, write, write_batch
@@ -118,6 +118,16 @@ class Writer:
         Every writer of the table must use the same values. Without them the key index is used.
         """
         return replace(self, options=replace(self.options, buckets=count, bucket_fields=fields))
+
+    def global_keys(self, *, move: bool = True) -> Writer:
+        """Keys are unique over all partitions, as under Hudi's GLOBAL_SIMPLE, GLOBAL_BLOOM and RECORD_INDEX, which a
+        table does not record: all its writers must say so (`hoodie.index.type`).
+
+        `move`: a row whose key another partition has moves the key to its own; otherwise it is written where the key is
+        (`hoodie.simple.index.update.partition.path`, `hoodie.bloom...`, `hoodie.record...`). By the table's merge rule
+        it may lose against the row there. A delete finds its key in any partition. `insert` looks no key up.
+        """
+        return self.option(moved_keys=MovedKeys.MOVE if move else MovedKeys.STAY)
 
     def option(self, **options: Any) -> Writer:
         """Sets fields of `WriteOptions`."""

@@ -23,6 +23,16 @@ MUTANTS: tuple[Mutant, ...] = (
     ("writer_hooks/commit/stream_batches", "if intent.batch > batch.number:", "if False:", "commit/conflict"),
     ("writer_hooks/commit/stream_batches", "if intent.instant in timeline.pending_writes:\n        return None", "if intent.instant in timeline.pending_writes:\n        return intent.instant", "commit/conflict"),
     ("writer_hooks/commit/stream_batches", "return intent.instant if any(", "return None if any(", "commit/conflict"),
+    # Keys that are unique over all partitions.
+    ("writer_hooks/index/placed_keys", "withheld[row[~leaves]] = True", "pass", "writing/placed_keys"),
+    ("writer_hooks/index/placed_keys", "gone = place[leaves & elsewhere & ~withheld[row]]", "gone = place[:0]", "writing/placed_keys"),
+    ("writer_hooks/index/placed_keys", "leaves & elsewhere & ~", "leaves & ~", "writing/placed_keys"),
+    ("writer_hooks/index/placed_keys", "return bool(slice_.logs) and looks_like_bucket(slice_.file_id)", "return False", "writing/placed_keys"),
+    ("writer_hooks/index/placed_keys", "if not self.ordering and not self._may_delete(slice_):", "if not self.ordering:", "writing/placed_keys"),
+    ("writer_hooks/index/placed_keys", "replace(work.merge, every_duplicate=True)", "work.merge", "writing/placed_keys"),
+    ("writer_hooks/index/placed_keys", "if not is_replaced(g, view.facts)", "", "writing/placed_keys"),
+    ("writer_hooks/files/target_files", "        if moved:  # to", "        if False:  # to", "writing/placed_keys"),
+    ("writer_hooks/write/write", "global_keys=seen is not None or what.moved_keys is not None", "global_keys=seen is not None", "writing/placed_keys"),
     # Back-pressure.
     ("writer_hooks/commit/back_pressure", ">= limit\n", "> limit\n", "writing/back_pressure"),
     ("writer_hooks/commit/back_pressure", "(slice_ := latest_slice(group)) is not None", "(slice_ := group.slices[-1] if group.slices else None) is not None", "writing/back_pressure"),
