@@ -14,7 +14,7 @@ from tests.support.compaction_steps import run_all
 from tests.support.seed import SEED
 from tests.support.selection import deep
 from tests.support.written_tables import seed_note
-from tests.writing.test_placed_keys import DELETE, Row, World, batch
+from tests.writing.test_placed_keys import Row, World, batch, some_rows
 
 pytestmark = pytest.mark.interop
 
@@ -35,16 +35,6 @@ def test_both_move_keys(judge: Judge, version: int, index: str, tmp_path: Path) 
         world.met(row[0], row)
     times = iter(range(100, 1000))
 
-    def rows() -> list[Row]:
-        """Late ones only for keys that are there: see `test_random_histories` of the writer."""
-        keys = chance.sample([f"{p}{n}" for p in "abc" for n in range(12)], 9)
-        late = [key in world.rows and chance.random() < 0.4 for key in keys]
-        marks = ["x", "y", DELETE]
-        return [
-            (key, chance.choice("abcd"), chance.randrange(100) if old else next(times), chance.choice(marks))
-            for key, old in zip(keys, late, strict=True)
-        ]
-
     def agree() -> None:
         world.check()
         found = judge.read(world.path).to_pylist()
@@ -53,7 +43,7 @@ def test_both_move_keys(judge: Judge, version: int, index: str, tmp_path: Path) 
 
     with seed_note(SEED, world.version):
         for step in STEPS:
-            given = rows()
+            given = some_rows(chance, world, times)
             if step == "ours":
                 world.upsert(*given)
             elif step == "hudi":

@@ -7,8 +7,8 @@ Every task of the first step gets all keys of the batch and some of the table's 
 must, as the key index does. A key of a base file may be deleted by the logs on top of it; only then, or where its
 ordering value is asked for, is a slice merged. It always is if its logs may hold keys that no base file has.
 
-If keys move (`MovedKeys`), a row is merged with the row of its key first, as under Hudi's global indexes: one that
-loses is written nowhere, one that deletes goes where the key is. Seen: 0.15.0 and 1.2.0, GLOBAL_SIMPLE and
+If keys move (`MovedKeys`), a row that deletes goes where the key is, and any other is merged with the row of its key
+first, as under Hudi's global indexes: one that loses is written nowhere. Seen: 0.15.0 and 1.2.0, GLOBAL_SIMPLE and
 GLOBAL_BLOOM. A key that two partitions hold already leaves both for its new one; otherwise it is updated in each.
 """
 
@@ -170,35 +170,32 @@ class PlaceStep:
         there = pa.concat_tables(held)
         keys, other = flat(there.column(RECORD_KEY)), flat(there.column(PARTITION_PATH))
         row, place = _met(flat(rows.column(RECORD_KEY)), keys)
-        leaves, goes = (flags[place] for flags in self._fates(rows, there))
+        leaves, goes = self._leaves(rows, there)[place], self._goes(rows)[row]
         withheld = np.zeros(rows.num_rows, np.bool_)
-        withheld[row[~leaves]] = True
+        withheld[row[goes | ~leaves]] = True
         yield rows.filter(pa.array(~withheld)), own.filter(pa.array(~withheld))
         yield rows.take(pa.array(row[goes])), other.take(pa.array(place[goes]))
         elsewhere = np.asarray(pc.not_equal(own.take(pa.array(row)), other.take(pa.array(place))))
         gone = place[leaves & elsewhere & ~withheld[row]]
         yield pa.table({RECORD_KEY: keys.take(pa.array(gone))}), other.take(pa.array(gone))
 
-    def _fates(self, rows: pa.Table, held: pa.Table) -> tuple[Flags, Flags]:
-        """Whether the new row of a held key takes it to its own partition, and whether it goes to the held one.
+    def _goes(self, rows: pa.Table) -> Flags:
+        """Which rows go where their key is: those that delete, if keys move."""
+        deleted = self.work.keyed(rows).deleted if self.moved is MovedKeys.MOVE else np.ones(rows.num_rows, np.bool_)
+        return np.zeros(rows.num_rows, np.bool_) if deleted is None else deleted
 
-        Neither: it loses against the held row, and is written nowhere.
-        """
-        if self.moved is MovedKeys.STAY:
-            return np.zeros(held.num_rows, np.bool_), np.ones(held.num_rows, np.bool_)
-        work = self.work
-        fold = work.fold()
-        work.add(fold, rows)
-        merge = SliceMerge(replace(work.merge, every_duplicate=True), fold.finish())
-        ordering = tuple(flat(held.column(name)) for name in work.rules.ordering_fields)
-        changes = merge.changes(Keyed(rows=held, keys=flat(held.column(RECORD_KEY)), ordering=ordering))
-        return _flags(changes.replaced, held.num_rows), _flags(changes.deleted, held.num_rows)
-
-
-def _flags(numbers: npt.NDArray[np.int64], count: int) -> Flags:
-    found = np.zeros(count, np.bool_)
-    found[numbers] = True
-    return found
+    def _leaves(self, rows: pa.Table, held: pa.Table) -> Flags:
+        """Which held keys leave their partition, since the new row wins."""
+        leaves = np.zeros(held.num_rows, np.bool_)
+        if self.moved is MovedKeys.MOVE:
+            work = self.work
+            fold = work.fold()
+            work.add(fold, rows)
+            merge = SliceMerge(replace(work.merge, every_duplicate=True), fold.finish())
+            ordering = tuple(flat(held.column(name)) for name in work.rules.ordering_fields)
+            base = Keyed(rows=held, keys=flat(held.column(RECORD_KEY)), ordering=ordering)
+            leaves[merge.changes(base).replaced] = True
+        return leaves
 
 
 def _met(keys: pa.Array, held: pa.Array) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
