@@ -172,7 +172,7 @@ class PlaceStep:
         row, place = _met(flat(rows.column(RECORD_KEY)), keys)
         leaves, goes = self._leaves(rows, there)[place], self._goes(rows)[row]
         withheld = np.zeros(rows.num_rows, np.bool_)
-        withheld[row[goes | ~leaves]] = True
+        withheld[row[~leaves]] = True
         yield rows.filter(pa.array(~withheld)), own.filter(pa.array(~withheld))
         yield rows.take(pa.array(row[goes])), other.take(pa.array(place[goes]))
         elsewhere = np.asarray(pc.not_equal(own.take(pa.array(row)), other.take(pa.array(place))))

@@ -24,9 +24,8 @@ MUTANTS: tuple[Mutant, ...] = (
     ("writer_hooks/commit/stream_batches", "if intent.instant in timeline.pending_writes:\n        return None", "if intent.instant in timeline.pending_writes:\n        return intent.instant", "commit/conflict"),
     ("writer_hooks/commit/stream_batches", "return intent.instant if any(", "return None if any(", "commit/conflict"),
     # Keys that are unique over all partitions.
-    ("writer_hooks/index/placed_keys", "withheld[row[goes | ~leaves]] = True", "withheld[row[goes]] = True", "writing/placed_keys"),
+    ("writer_hooks/index/placed_keys", "withheld[row[~leaves]] = True", "withheld[row[goes]] = True", "writing/placed_keys"),
     ("writer_hooks/index/placed_keys", "gone = place[leaves & elsewhere & ~withheld[row]]", "gone = place[:0]", "writing/placed_keys"),
-    ("writer_hooks/index/placed_keys", "withheld[row[goes | ~leaves]] = True", "withheld[row[~leaves]] = True", "writing/placed_keys"),
     ("writer_hooks/index/placed_keys", "leaves & elsewhere & ~", "leaves & ~", "writing/placed_keys"),
     ("writer_hooks/index/placed_keys", "return bool(slice_.logs) and looks_like_bucket(slice_.file_id)", "return False", "writing/placed_keys"),
     ("writer_hooks/index/placed_keys", "if not self.ordering and not self._may_delete(slice_):", "if not self.ordering:", "writing/placed_keys"),
