@@ -78,7 +78,7 @@ def restore_table(table: Table, lock: TableLock, target: str | None, *, dry_run:
             _refuse_other(seen, found, target)
         dead = _dead_writes(seen) if found is None and target is not None else frozenset()
         plan = found.plan if found is not None else _plan(seen, timeline, target, dead)
-        refuse_upgraded_logs(seen, timeline, plan.times, plan.target)
+        refuse_upgraded_logs(seen, timeline, plan.times, plan.target, begun=found is not None)
         traces = traces_of_all(seen, timeline, plan.undone)
         return Restored(
             instant=None,
@@ -100,7 +100,7 @@ def restore_table(table: Table, lock: TableLock, target: str | None, *, dry_run:
         found = pending_restore(seen, timeline)
         if found is not None:
             _refuse_other(seen, found, target)
-            refuse_upgraded_logs(seen, timeline, found.plan.times, found.plan.target)
+            refuse_upgraded_logs(seen, timeline, found.plan.times, found.plan.target, begun=True)
             traces = traces_of_all(seen, timeline, found.plan.undone)
             return _execute(seen, found, traces, section, finished=True)
         plan = _plan(seen, timeline, target)

@@ -17,11 +17,14 @@ from phantombase.timeline.table.table import Table
 from phantombase.timeline.traces.find import data_files, instants_in
 
 
-def refuse_upgraded_logs(table: Table, timeline: Timeline, undone: Collection[str], instant: str | None) -> None:
+def refuse_upgraded_logs(
+    table: Table, timeline: Timeline, undone: Collection[str], instant: str | None, *, begun: bool = False
+) -> None:
     """UsageError: a log file holds blocks of a write of `undone`, or would go, and is shared with another write.
 
     Reads the block headers of all log files, unless the table was made in its present version. `instant`: what the
-    command named. Version 6 revokes single blocks, see `recovery.undo`.
+    command named. `begun`: a restore to it is half-way, and no other one can begin. Version 6 revokes single blocks,
+    see `recovery.undo`.
     """
     if not undone or not table.config.may_have_upgraded_logs:
         return
@@ -42,5 +45,8 @@ def refuse_upgraded_logs(table: Table, timeline: Timeline, undone: Collection[st
             instant=instant,
             expected=f"a state from {newest} on",
             found=f"{len(shared)} such log files",
-            todo=f"Restore to {newest} or later. Older states can be read as of their instants, and written anew.",
+            todo="The restore is half-way. Only Hudi can finish it: restore to the same instant with Hudi. It takes "
+            "such a file whole or leaves it, so rows may be missing, or others come back: compare them then."
+            if begun
+            else f"Restore to {newest} or later. Older states can be read as of their instants, and written anew.",
         )

@@ -54,7 +54,7 @@ class Made:
     from `inputs`, the names of the files; `ranges`: of its columns, if the metadata table has statistics.
 
     `copied_row_groups`: 0 if it was encoded, or another process made it. `encoded`: why it was not copied, "" if that
-    was not asked for.
+    was not asked for. `repeated_keys`: see `RowsIn`.
     """
 
     partition: str
@@ -68,6 +68,7 @@ class Made:
     seconds: float
     copied_row_groups: int = 0
     encoded: str = ""
+    repeated_keys: int = 0
 
 
 def make(storage: Storage, recipe: Recipe, file_id: str, name: str, inputs: tuple[FileSlice, ...]) -> Made:
@@ -106,6 +107,7 @@ def make(storage: Storage, recipe: Recipe, file_id: str, name: str, inputs: tupl
         seconds=round(time.monotonic() - started, 3),
         copied_row_groups=0 if copied is None else len(copied.chunks),
         encoded=encoded or "",
+        repeated_keys=rows_in.repeated_keys(),
     )
 
 

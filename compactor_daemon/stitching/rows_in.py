@@ -7,9 +7,12 @@ from contextlib import nullcontext
 from dataclasses import fields
 from functools import partial
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
-from phantombase.timeline.avro.schema import project
+from phantombase.timeline.arrow.key_lookup import hash_keys
+from phantombase.timeline.avro.schema import RECORD_KEY, project
 from phantombase.timeline.errors import MalformedError
 from phantombase.timeline.merge.identity import Identity, identity_columns, identity_sum
 from phantombase.timeline.merge.ledger import Ledger
@@ -23,11 +26,15 @@ _AHEAD = 4
 
 
 class RowsIn:
-    """The rows of the inputs, in their order. Files of few rows are put together: each call then does more."""
+    """The rows of the inputs, in their order. Files of few rows are put together: each call then does more.
+
+    Memory: what is read, and 8 bytes for each row.
+    """
 
     def __init__(self, storage: Storage, rules: SliceRules, inputs: tuple[FileSlice, ...]) -> None:
         self._storage, self._rules, self.inputs = storage, rules, inputs
         self._rows = self._hash = 0
+        self._keys: list[npt.NDArray[np.uint64]] = []
         self.footer_rows = 0
 
     def batches(self) -> Iterator[pa.RecordBatch]:
@@ -63,6 +70,13 @@ class RowsIn:
     def _add(self, rows: pa.Table) -> None:
         self._rows += rows.num_rows
         self._hash = (self._hash + identity_sum([rows])) % (1 << 64)
+        if RECORD_KEY in rows.schema.names:
+            self._keys += [hash_keys(chunk, 0) for chunk in rows.column(RECORD_KEY).chunks]
+
+    def repeated_keys(self) -> int:
+        """How many rows have the key of an earlier one; by a hash of 64 bits, and 0 without meta columns."""
+        hashes = np.sort(np.concatenate(self._keys)) if self._keys else np.empty(0, np.uint64)
+        return int(np.count_nonzero(hashes[1:] == hashes[:-1]))
 
     def keys_of(self, path: str, source: pa.NativeFile) -> Iterator[pa.Table]:
         """The columns that identify the rows of an open input, which stays open; they are counted and hashed.

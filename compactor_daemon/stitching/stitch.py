@@ -73,7 +73,8 @@ class Stitched:
     """A stitching that was completed: `files` of `bytes` became `made` files of `bytes_made`, with `rows` rows.
 
     `copied`: how many of these were copied as bytes; `copied_row_groups`: their row groups; `encoded`: how many were to
-    be copied where it can be done, and were not, by the reason.
+    be copied where it can be done, and were not, by the reason. `repeated_keys`: rows with the record key of an earlier
+    row of the same new file, of which a later upsert or delete changes only the first on versions 8 and 9.
     """
 
     instant: str
@@ -85,6 +86,7 @@ class Stitched:
     copied: int = 0
     copied_row_groups: int = 0
     encoded: Mapping[str, int] = field(default_factory=dict)
+    repeated_keys: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -302,6 +304,7 @@ class _Work:
             copied=sum(one.copied_row_groups > 0 for one in placed),
             copied_row_groups=sum(one.copied_row_groups for one in placed),
             encoded=dict(Counter(one.encoded for one in placed if one.encoded)),
+            repeated_keys=sum(one.repeated_keys for one in placed),
         )
         _log.info(
             "stitched",
@@ -311,6 +314,8 @@ class _Work:
             rows=done.rows,
             copied_row_groups=done.copied_row_groups,
         )
+        if done.repeated_keys:
+            _log.warning("keys_repeat", table=storage.base_path, instant=done.instant, rows=done.repeated_keys)
         return done
 
     def _make_all(self, pending: Pending, copy: Copy) -> tuple[list[Made], SliceRules]:

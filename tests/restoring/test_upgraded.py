@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from phantombase.compactor_daemon.restoring.restore import restore_table
+from phantombase.compactor_daemon.restoring.restore import restore_table, to_undo
 from phantombase.compactor_daemon.restoring.rollback import roll_back_newest
 from phantombase.timeline.errors import UsageError
+from phantombase.timeline.format.instant import Instant, State
+from phantombase.timeline.format.restore import RestorePlan, encode_restore_plan
 from phantombase.timeline.read.table_read import ReadOptions, read_table
 from tests.support.archived_tables import LOCK
 from tests.support.compaction_steps import open_table
@@ -41,3 +43,18 @@ def test_the_last_state_of_version_6_comes_back_and_its_write_stays(tmp_path: Pa
         with pytest.raises(UsageError, match="upgrade from version 6"):
             roll_back_newest(open_table(path), LOCK, LAST, dry_run=dry_run)
         assert files(path) == before
+
+
+@pytest.mark.parametrize("dry_run", [False, True], ids=["restore", "dry run"])
+def test_a_restore_of_hudi_that_is_half_way_is_left_to_hudi(dry_run: bool, tmp_path: Path) -> None:
+    """Another one cannot begin, so a later state is no way out."""
+    path = unzip_golden("v9_upgraded", tmp_path)
+    table = open_table(path)
+    timeline = table.load_timeline()
+    plan = RestorePlan(target=FIRST, undone=to_undo(timeline, FIRST))
+    requested = Instant(requested_time=table.next_time(timeline), action="restore", state=State.REQUESTED)
+    table.storage.put_if_absent(table.instant_path(requested), encode_restore_plan(plan))
+    before = files(path)
+    with pytest.raises(UsageError, match=r"half-way\. Only Hudi can finish it"):
+        restore_table(open_table(path), LOCK, None, dry_run=dry_run)
+    assert files(path) == before

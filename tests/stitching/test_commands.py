@@ -13,7 +13,13 @@ from typer.testing import CliRunner
 
 from phantombase.compactor_daemon.cli.main import app
 from phantombase.timeline.errors import UnsupportedError, UsageError
-from tests.stitching.test_stitch import living, request, small_files
+from phantombase.timeline.read.table_read import read_table
+from phantombase.writer_hooks.engine.engine import LocalEngine
+from phantombase.writer_hooks.options import Operation, Write
+from phantombase.writer_hooks.write.write import write
+from tests.stitching.test_stitch import WRITES, living, request, small_files
+from tests.support.archived_tables import one_row
+from tests.support.compaction_steps import open_table
 from tests.support.golden_tables import unzip_golden
 from tests.support.written_tables import read_rows
 
@@ -36,6 +42,19 @@ def test_the_command(tmp_path: Path) -> None:
     assert read_rows(path) == rows
     again = CliRunner().invoke(app, ["stitch", str(path), "--sole-writer"])
     assert "nothing to stitch: too few small files in a row; 1 small file" in again.stdout
+
+
+@pytest.mark.parametrize("copy", ["reencode", "force"])
+def test_a_repeated_key_is_counted(copy: str, tmp_path: Path) -> None:
+    path = tmp_path / "trips"
+    small_files(path, 9, 5)
+    for ts in (10, 11):
+        write(
+            open_table(path), LocalEngine(one_row("k1", ts), slots=1), Write(operation=Operation.INSERT, options=WRITES)
+        )
+    done = CliRunner().invoke(app, ["stitch", str(path), "--sole-writer", "--copy", copy])
+    assert "2 rows with the record key of another row of the same new file" in done.stdout.replace("\n", " ")
+    assert read_table(open_table(path)).num_rows == 7
 
 
 def test_what_it_refuses(tmp_path: Path) -> None:

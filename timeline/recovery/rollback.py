@@ -60,7 +60,7 @@ def roll_back(table: Table, instant: Instant, lock: TableLock) -> str:
             return done
     rollback = found or _request(table, instant, lock)
     if rollback is None:
-        raise _not_pending(table, target)
+        raise _not_pending(table, instant)
     return _finish(table, rollback, lock, scan=found is not None)
 
 
@@ -156,7 +156,7 @@ def _check(table: Table, plan: RollbackPlan) -> None:
     """Refuses to delete files that must never be deleted, whatever the plan contains."""
     current = table.load_timeline().find(plan.target, plan.instant.family)
     if current is not None and current.completed:
-        raise _not_pending(table, plan.target)
+        raise _not_pending(table, plan.instant)
     for partition, text in plan.doomed:
         name = parse_data_file(text)
         if name is None or name.instant != plan.target:
@@ -190,7 +190,7 @@ def _complete(table: Table, rollback: PendingRollback, content: bytes, left: Cha
             return
         current = timeline.find(plan.target, plan.instant.family)
         if current is not None and current.completed:
-            raise _not_pending(table, plan.target)
+            raise _not_pending(table, plan.instant)
         section.check()
         if left.files:
             apply_update(table, left, update, section)
@@ -212,11 +212,16 @@ def _check_unchanged(table: Table) -> None:
         )
 
 
-def _not_pending(table: Table, target: str) -> ConflictError:
+def _not_pending(table: Table, instant: Instant) -> ConflictError:
+    now = table.load_timeline().find(instant.requested_time, instant.family)
+    completed = now is not None and now.completed
     return ConflictError(
-        "only a pending instant can be rolled back",
+        "a write that was to be rolled back is no longer pending",
         path=table.storage.base_path,
-        instant=target,
-        found="it is completed, or no longer on the timeline",
-        todo="`timeline show` shows what happened to it; Hudi's restore undoes completed instants.",
+        instant=instant.requested_time,
+        expected=f"a pending {instant.action}",
+        found="it has completed" if completed else "it is not on the active timeline",
+        todo="If its rows are to go: `compactor-daemon rollback` takes the newest write back, `restore` all after one."
+        if completed
+        else "`timeline show TABLE` shows a rollback of it, if another process has done it.",
     )

@@ -151,6 +151,11 @@ def _render(data: Mapping[str, Any]) -> Iterable[RenderableType]:
         )
     for why, count in sorted(sum((Counter(r["encoded"]) for r in rows), Counter[str]()).items()):
         yield Text(f"{plural(count, 'new file')} not copied as bytes: {why}")
+    if repeated := sum(r["repeated_keys"] for r in rows):
+        yield Text(
+            f"{plural(repeated, 'row')} with the record key of another row of the same new file: on versions 8 and 9 "
+            "a later upsert or delete of such a key changes only the first"
+        )
     if data["why"]:
         small = f"; {plural(data['small'], 'small file')}" if data["small"] else ""
         yield Text(f"nothing to stitch: {data['why']}{small}")

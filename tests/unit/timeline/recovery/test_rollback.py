@@ -223,8 +223,8 @@ def test_what_is_not_pending_is_not_rolled_back(path: Path) -> None:
     before = content(path)
     done = next(i for i in table.load_timeline().instants if i.action == "deltacommit" and i.completed)
     unknown = Instant(requested_time="20000101000000000", action="deltacommit", state=State.INFLIGHT)
-    for instant in (done, unknown):
-        with pytest.raises(ConflictError, match="only a pending instant"):
+    for instant, found in ((done, "it has completed"), (unknown, "it is not on the active timeline")):
+        with pytest.raises(ConflictError, match=f"no longer pending.*expected a pending deltacommit.*found {found}"):
             roll_back(table, instant, LOCK)
     assert content(path) == before
 
@@ -252,7 +252,7 @@ def test_a_write_that_completed_while_the_lock_was_waited_for_is_kept(path: Path
     assert roll_back_dead_writers(table, lock, lazy=True, now_ms=now_ms, expiry_s=120.0) == []
     assert pending_rollbacks(table) == ()
     assert all((path / file).exists() for file in (*dead.logs, *dead.bases))
-    with pytest.raises(ConflictError, match="only a pending instant"):
+    with pytest.raises(ConflictError, match=r"no longer pending.*found it has completed"):
         roll_back(table, dead.instant, LOCK)
 
 
