@@ -33,6 +33,9 @@ MUTANTS: tuple[Mutant, ...] = (
     ("timeline/windows/window_writes", "times is not None and times.isdisjoint(writes)", "False", "reading/incremental_log_compaction"),
     ("timeline/windows/retained", 'or metadata["totalFilesDeleted"] == 0:', "or True:", "reading/as_of_cleaned"),
     ("timeline/windows/retained", 'or metadata["totalFilesDeleted"] == 0:', "or False:", "reading/as_of_cleaned"),
+    ("timeline/instants/timeline", 'completed.action == "commit" and not self.commits_are_writes', 'completed.action == "commit"', "reading/copy_on_write"),
+    ("timeline/windows/window_writes", "timeline.is_compaction(i)", 'i.action == "commit"', "reading/copy_on_write"),
+    ("timeline/windows/streamed", "if not timeline.is_compaction(w)]", 'if w.action != "commit"]', "reading/copy_on_write"),
     # The change feed.
     ("timeline/read/change_rows", "self.updated[there] = ~np.asarray(pc.fill_null(same, False))", "self.updated[there] = True", "reading/changes"),
     ("timeline/read/change_rows", "self.met[there] = True", "pass", "reading/changes"),
