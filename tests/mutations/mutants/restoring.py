@@ -52,6 +52,12 @@ MUTANTS: tuple[Mutant, ...] = (
     (_ROLLBACK, "or is_service(table, found[0]):", "or False:", _TESTS),
     ("writer_hooks/commit/transaction", "            refuse_pending_restore(table, timeline)\n", "", _TESTS),
     ("timeline/planning/schedule", "        refuse_pending_restore(table, timeline)\n", "", _TESTS),
+    ("writer_hooks/commit/transaction", "            refuse_half_rolled_back(table, timeline)\n", "", _TESTS),
+    ("timeline/planning/schedule", "        refuse_half_rolled_back(table, timeline)\n", "", _TESTS),
+    ("compactor_daemon/stitching/stitch", "    refuse_half_rolled_back(table, timeline)\n", "", _TESTS),
+    ("compactor_daemon/stitching/complete", "        refuse_half_rolled_back(table, timeline)\n", "", "stitching/stitch"),
+    (_RESTORE, "dead | {time for time in timeline.completed_writes if time > target}", "dead", _TESTS),
+    (_RESTORE, "            completed_too=False,", "            completed_too=True,", _TESTS),
     ("compactor_daemon/archiving/archive", "    refuse_pending_restore(table, timeline)\n", "", _TESTS),
     ("timeline/savepoints/savepoint", "        refuse_pending_restore(table, timeline)\n", "", _TESTS),
 )  # fmt: skip
