@@ -34,7 +34,7 @@ MUTANTS: tuple[Mutant, ...] = (
     (_RESTORE, "i.family != \"deltacommit\"), reverse=True)", "i.family != \"deltacommit\"))", _TESTS),
     (_RESTORE, "    refuse_held(table, timeline, target)\n", "", _TESTS),
     (_RESTORE, "    _refuse_archived(table, timeline, target)\n", "", _TESTS),
-    (_RESTORE, "    refuse_work(table, timeline, dead)\n", "", _TESTS),
+    (_RESTORE, "    refuse_work(table, timeline, dead | {time for time in timeline.completed_writes if time > target})\n", "", _TESTS),
     (_RESTORE, "    _refuse_cleaned(table, living, target)\n", "", _TESTS),
     (_RESTORE, "            _refuse_other(seen, found, target)\n            refuse_up", "            refuse_up", _TESTS),
     (_RESTORE, "        table = drop_within(table, section)\n", "", _TESTS),
