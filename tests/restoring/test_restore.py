@@ -181,6 +181,9 @@ def test_nothing_is_built_upon_a_write_whose_rollback_is_half_way(version: int, 
             lambda: schedule_compaction(open_table(path), LOCK, PLAN_NOW),
             lambda: stitch(path),
             lambda: upsert(path, one_row("k0", 5)),
+            lambda: clean_table(open_table(path), CLEAN, LOCK),
+            lambda: clean_table(open_table(path), CLEAN, LOCK, dry_run=True),
+            lambda: create_savepoint(open_table(path), LOCK, None, user="", comment=""),
         ):
             beat = heartbeat(open_table(path).storage, rollback.instant, 60.0) if at_work else nullcontext()
             with pytest.raises(ConflictError, match=text), beat:
@@ -188,6 +191,27 @@ def test_nothing_is_built_upon_a_write_whose_rollback_is_half_way(version: int, 
     assert {p for p in path.rglob("*") if p.is_file()} == before
     roll_back_newest(open_table(path), LOCK, rollback.target)
     check_usable(path, {"k0": (2, 2.0), "k1": (1, 1.0)})
+
+
+@VERSIONS
+def test_a_half_way_rollback_behind_a_clean_is_not_finished(
+    version: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The clean, of a process that did not look for rollbacks, took the state before: all rows would be lost."""
+    path = tmp_path / "trips"
+    written_table(path, version, one_row("k0", 0), REWRITES)
+    upsert(path, one_row("k1", 1), REWRITES)
+    rows, rollback = read_rows(path), request_rollback(path)
+    with monkeypatch.context() as patch:
+        patch.setattr(pending_rollbacks, "undoes_completed", lambda *_: False)
+        assert clean_table(open_table(path), replace(CLEAN, policy=Policy.VERSIONS), LOCK).files
+    with pytest.raises(UsageError, match=r"may have been cleaned.*Keep the write") as refused:
+        roll_back_newest(open_table(path), LOCK, rollback.target)
+    assert read_rows(path) == rows
+    (name,) = re.findall(r"\S+\.rollback\.requested", str(refused.value))
+    (path / name).unlink()
+    upsert(path, one_row("k0", 5))
+    assert read_rows(path) == rows | {"k0": (5, 5.0)}
 
 
 @VERSIONS
