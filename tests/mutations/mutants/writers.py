@@ -29,6 +29,8 @@ MUTANTS: tuple[Mutant, ...] = (
     ("writer_hooks/files/merged_log", "np.flatnonzero(alive & ~updates)", "np.flatnonzero(alive & updates)", "writing/merge_into"),
     ("writer_hooks/files/stager", "partial=part.partial,", "partial=False,", "writing/merge_into"),
     ("writer_hooks/files/target_files", "dict.fromkeys(work.into.lacking(won.rows.schema), lacks)", "{}", "writing/merge_into"),
+    ("writer_hooks/files/merged_log", "            _refuse_behind_deletes(slice_, work, won.keys.filter(pa.array(new)), partial=partial)\n", "", "writing/merge_into"),
+    ("timeline/metadata_table/column_stats/file_ranges", "if not block.is_partial:", "if True:", "reading/partial_updates"),
     ("writer_hooks/write/write", "            check_once(rows)\n", "            pass\n", "writing/merge_into"),
     # Keys that are unique over all partitions.
     ("writer_hooks/index/placed_keys", "withheld[row[~leaves]] = True", "withheld[row[goes]] = True", "writing/placed_keys"),
