@@ -20,6 +20,8 @@ from phantombase.timeline.option import check_above_zero, check_below, check_fin
 from phantombase.timeline.parquet.output_options import OutputOptions
 from phantombase.timeline.planning.options import ScheduleOptions
 
+from .merge_into import MergeInto
+
 
 class Mode(Enum):
     """What a writer does for compaction.
@@ -213,11 +215,13 @@ class Write:
     """A write: its operation and options.
 
     `partitions`: of a delete_partition, partition paths, in which `*` stands for any text; None: those of the rows.
+    `into`: of an upsert that sets some columns; its rows come with the columns of `MergeInto.source_columns`.
     """
 
     operation: Operation
     options: WriteOptions = field(default_factory=WriteOptions)
     partitions: tuple[str, ...] | None = None
+    into: MergeInto | None = None
 
     @property
     def deletes(self) -> bool:

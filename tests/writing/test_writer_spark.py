@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from phantombase.timeline.errors import PhantombaseError, UnsupportedError, UsageError
@@ -58,6 +59,13 @@ def test_spark_writes_what_is_written_in_process(
             getattr(trips(source, 9, buckets), operation)(str(tmp_path / name))
         assert read(tmp_path / "here") == read(tmp_path / "spark"), operation
     assert len(read(tmp_path / "spark")) == 5000 + 333 + 200 - 2
+    batch = rows(*((n, 9, 9.0) for n in range(1, 6000, 5))).rename_columns(["id", "day", "ts", "new fare", "gone"])
+    batch = batch.set_column(4, "gone", pc.starts_with(batch.column("id"), "k002"))
+    for source, name in ((batch, "here"), (spark.createDataFrame(batch), "spark")):
+        merging = trips(source, 9, buckets)
+        merging.merge_into(str(tmp_path / name), update=["ts"], set={"fare": "new fare"}, insert=True, delete="gone")
+    assert read(tmp_path / "here") == read(tmp_path / "spark")
+    assert list(read(tmp_path / "spark").values()).count(9.0) == 1198
     replacing = [
         ("insert_overwrite", rows(*((n, 4, 5.0) for n in range(0, 90, 3)))),
         ("delete_partition", rows((1, 0, 0.0)).select(["id", "day"])),

@@ -14,6 +14,7 @@ import pyarrow as pa
 from phantombase.timeline.arrow.columns import flat
 from phantombase.timeline.arrow.spill_file import spill_folder
 from phantombase.timeline.avro.schema import RECORD_KEY
+from phantombase.timeline.merge.gaps import Lacking
 from phantombase.timeline.merge.log_fold import Winners
 from phantombase.timeline.merge.slice_merge import SliceMerge
 from phantombase.timeline.merge.spill import LogSpill
@@ -129,7 +130,11 @@ def written_anew(stager: Stager, work: WriteWork, slice_: FileSlice, pieces: Ite
     base = _base_rows(work, slice_)
     won = folded(work, pieces)
     won = replace(won, rows=stager.with_meta_columns(won.rows, slice_.partition, ""))
-    if won.lacking is not None:
+    if work.into is not None:  # a new key's row is whole; an update lacks what it does not set
+        lacks = np.ones(won.rows.num_rows, np.bool_)
+        columns = dict.fromkeys(work.into.lacking(won.rows.schema), lacks)
+        won = replace(won, lacking=Lacking(columns=columns, schema=won.rows.schema))
+    elif won.lacking is not None:
         won = replace(won, lacking=replace(won.lacking, schema=won.rows.schema))
     merge = SliceMerge(work.merge, won)
 

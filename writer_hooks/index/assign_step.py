@@ -22,6 +22,7 @@ from phantombase.timeline.merge.winner import EntryKind
 from phantombase.timeline.view.view import FileGroup, GroupKey
 
 from ..engine.row_blobs import Piece, by_target, pack, split
+from ..files.merged_log import merged_log
 from ..files.stager import StagedFile, Stager
 from ..files.target_files import done_piece, log_of, new_base, with_rows_behind, written_anew
 from ..files.task_context import WriteWork
@@ -64,11 +65,11 @@ class MeetStep:
                         )
 
     def _living(self, rows: pa.Table) -> pa.Table:
-        """The rows of new keys without deletes, since there is nothing to delete.
+        """The rows of new keys without deletes, since there is nothing to delete; none if nothing is inserted.
 
         With `combine`, a row marked deleted may first have won against another row of the batch.
         """
-        if self.work.is_keys_only(rows):
+        if not self.work.inserts or self.work.is_keys_only(rows):
             return rows.slice(0, 0)
         if not self.work.combine:
             return rows
@@ -161,4 +162,6 @@ class KeyStep:
             if self.appends:
                 return with_rows_behind(stager, uncombined, group.slices[-1], pieces)
             return written_anew(stager, self.work, group.slices[-1], pieces)
+        if self.work.into is not None:
+            return merged_log(stager, group, self.work, pieces, in_base=True)
         return log_of(stager, group.slices[-1], self.work, pieces)

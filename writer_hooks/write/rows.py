@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+import pyarrow as pa
+
 from phantombase.timeline.avro.schema import META_COLUMNS, project
 from phantombase.timeline.errors import UnsupportedError
 from phantombase.timeline.format.bucket import KeySplit
@@ -32,9 +34,11 @@ from ..options import MovedKeys, Operation, Write, WriteOptions
 def prepare_rows(table: Table, timeline: Timeline, schema: TableSchema, engine: Engine, write: Write) -> Pieces:
     """The input in the table's types, with keys and partition paths, split by the rows' targets."""
     config = table.config
-    columns = [name for name in schema.arrow.names if name not in META_COLUMNS]
+    own = pa.schema([field for field in schema.arrow if field.name not in META_COLUMNS])
     if write.deletes:
-        columns = [name for name in columns if name in {*config.record_key_fields, *config.partition_fields}]
+        own = project(own, [*config.record_key_fields, *config.partition_fields])
+    if write.into is not None:
+        own = write.into.row_schema(own, config)
     rules = slice_rules(table, timeline, schema)
     if write.moved_keys is MovedKeys.MOVE and rules.merge.unset is not None:
         raise _moves_part_of_rows(table)
@@ -42,7 +46,7 @@ def prepare_rows(table: Table, timeline: Timeline, schema: TableSchema, engine: 
     return engine.prepare(
         PrepareRows(
             keys=keys,
-            data_schema=project(schema.arrow, columns),
+            data_schema=own,
             ordering_fields=rules.ordering_fields,
             route=_route(table, engine.slots, write),
             key_only=write.deletes,
@@ -104,6 +108,7 @@ def stage_rows(
         file_bytes=options.file_bytes,
         measure=Measure.of(begun.table, schema),
         replaced=_keys(replacing),
+        into=write.into,
     )
     if write.moved_keys is None:
         done = _staged(work, rows, counts, slots, write)
@@ -127,7 +132,8 @@ def _staged(work: WriteWork, rows: Pieces, counts: RowCounts, slots: int, write:
 
 def needs_only_rows(write: Write) -> bool:
     """Whether `stage_rows` takes as long as there are rows, and reads nothing of the table's own."""
-    return write.options.buckets is not None or write.operation is Operation.BULK_INSERT
+    looks = write.into is not None
+    return (write.options.buckets is not None and not looks) or write.operation is Operation.BULK_INSERT
 
 
 def footprint(

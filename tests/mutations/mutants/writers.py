@@ -23,6 +23,15 @@ MUTANTS: tuple[Mutant, ...] = (
     ("writer_hooks/commit/stream_batches", "if intent.batch > batch.number:", "if False:", "commit/conflict"),
     ("writer_hooks/commit/stream_batches", "if intent.instant in timeline.pending_writes:\n        return None", "if intent.instant in timeline.pending_writes:\n        return intent.instant", "commit/conflict"),
     ("writer_hooks/commit/stream_batches", "return intent.instant if any(", "return None if any(", "commit/conflict"),
+    # MERGE INTO of some columns.
+    ("writer_hooks/files/merged_log", "if in_base and not any(", "if in_base or not any(", "writing/merge_into"),
+    ("writer_hooks/files/merged_log", "        alive[at[at >= 0]] = True\n", "        alive[:] = True\n", "writing/merge_into"),
+    ("writer_hooks/files/merged_log", "np.flatnonzero(alive & ~updates)", "np.flatnonzero(alive & updates)", "writing/merge_into"),
+    ("writer_hooks/files/stager", "partial=part.partial,", "partial=False,", "writing/merge_into"),
+    ("writer_hooks/files/target_files", "dict.fromkeys(work.into.lacking(won.rows.schema), lacks)", "{}", "writing/merge_into"),
+    ("writer_hooks/files/merged_log", "            _refuse_behind_deletes(slice_, work, won.keys.filter(pa.array(new)), partial=partial)\n", "", "writing/merge_into"),
+    ("timeline/metadata_table/column_stats/file_ranges", "if not block.is_partial:", "if True:", "reading/partial_updates"),
+    ("writer_hooks/write/write", "            check_once(rows)\n", "            pass\n", "writing/merge_into"),
     # Keys that are unique over all partitions.
     ("writer_hooks/index/placed_keys", "withheld[row[~leaves]] = True", "withheld[row[goes]] = True", "writing/placed_keys"),
     ("writer_hooks/index/placed_keys", "gone = place[leaves & elsewhere & ~withheld[row]]", "gone = place[:0]", "writing/placed_keys"),
