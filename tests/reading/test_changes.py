@@ -105,6 +105,19 @@ def test_what_archived_writes_of_version_6_did_is_not_put_down_to_another(tmp_pa
     ]
 
 
+def test_a_window_of_archived_writes_alone(tmp_path: Path) -> None:
+    """Version 6 lists none of its writes any more."""
+    path = tmp_path / "t"
+    long_table(path, 6, compact_at=None)
+    table = open_table(path)
+    moments = moments_of(table)
+    states = {m: state(table, m) for m in moments}
+    archive(path)
+    assert moments[3] < min(active(path))
+    for begin, end in [*pairwise(moments[:4]), (moments[0], moments[3])]:
+        check_window(open_table(path), begin, end, states)
+
+
 def test_columns_partition_and_limit(tmp_path: Path) -> None:
     """They are those of other reads."""
     path = unzip_golden("v9_plain", tmp_path)

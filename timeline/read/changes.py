@@ -160,9 +160,11 @@ class _Feed:
         """The window itself, or one for each of its writes."""
         if self.options.net:
             return [window] if window.begin < window.end else []
-        times = find_window_writes(self.table, self.timeline, window).writes
-        writes = (w for w in completed_writes(self.timeline) if w.requested_time in times)
+        found = find_window_writes(self.table, self.timeline, window)
+        writes = (w for w in completed_writes(self.timeline) if w.requested_time in found.writes)
         moments = sorted({self.timeline.moment_of(w) for w in writes})
+        if found.unlisted and not moments and window.begin < window.end:  # all its writes are archived
+            moments = [window.end]
         return [Window(begin=b, end=e) for b, e in pairwise([window.begin, *moments])]
 
     def _state(self, moment: str) -> State:
