@@ -20,6 +20,8 @@ from phantombase.timeline.option import check_above_zero, check_below, check_fin
 from phantombase.timeline.parquet.output_options import OutputOptions
 from phantombase.timeline.planning.options import ScheduleOptions
 
+from .merge_into import MergeInto
+
 
 class Mode(Enum):
     """What a writer does for compaction.
@@ -51,6 +53,16 @@ class CompactionOptions:
 
     def __post_init__(self) -> None:
         check_finite(self, {"limit_s": 0})
+
+
+class MovedKeys(Enum):
+    """What a row does whose key another partition has, where keys are unique over all partitions.
+
+    MOVE: the key leaves that partition. STAY: the row is written there, whatever its own partition is.
+    """
+
+    MOVE = "move"
+    STAY = "stay"
 
 
 class FullAction(Enum):
@@ -121,6 +133,8 @@ class WriteOptions:
     `buckets`: use the bucket index with this many buckets per partition (`hoodie.bucket.index.num.buckets`); None: use
     the key index, which reads the key columns of base files.
     `bucket_fields`: the key fields that are hashed, () for all (`hoodie.bucket.index.hash.field`).
+    `moved_keys`: keys are unique over all partitions, as under a global index; None: over each partition. See
+    `Writer.global_keys`.
     `combine`: keep one row per key of the batch; None: only for upsert and delete (`hoodie.combine.before.upsert`,
     `.insert`).
     `log_format`: of log blocks (`hoodie.logfile.data.block.format`).
@@ -151,6 +165,7 @@ class WriteOptions:
     output: OutputOptions = field(default_factory=OutputOptions)
     buckets: int | None = None
     bucket_fields: tuple[str, ...] = ()
+    moved_keys: MovedKeys | None = None
     combine: bool | None = None
     log_format: LogFormat = LogFormat.PARQUET
     file_bytes: int = 120 << 20
@@ -175,6 +190,8 @@ class WriteOptions:
         check_least(self, _LEAST)
         check_above_zero(self, "heartbeat_s", "heartbeat_expiry_s")
         check_below(self, "heartbeat_s", "heartbeat_expiry_s")
+        if self.moved_keys is not None and self.combine is False:
+            raise UsageError("keys that are unique over all partitions need one row per key", found="combine=False")
         if self.heartbeat_s >= EXPIRY_S:
             raise UsageError(
                 "heartbeat-s must be shorter than the time after which a write counts as dead for Hudi's writers",
@@ -198,11 +215,13 @@ class Write:
     """A write: its operation and options.
 
     `partitions`: of a delete_partition, partition paths, in which `*` stands for any text; None: those of the rows.
+    `into`: of an upsert that sets some columns; its rows come with the columns of `MergeInto.source_columns`.
     """
 
     operation: Operation
     options: WriteOptions = field(default_factory=WriteOptions)
     partitions: tuple[str, ...] | None = None
+    into: MergeInto | None = None
 
     @property
     def deletes(self) -> bool:
@@ -213,6 +232,11 @@ class Write:
     def looks_keys_up(self) -> bool:
         """Whether the write must find the file groups of existing keys."""
         return self.operation in (Operation.UPSERT, Operation.DELETE)
+
+    @property
+    def moved_keys(self) -> MovedKeys | None:
+        """What rows do whose keys other partitions have; None: they are not looked for."""
+        return self.options.moved_keys if self.looks_keys_up else None
 
     @property
     def combines(self) -> bool:

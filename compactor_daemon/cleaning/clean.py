@@ -27,6 +27,7 @@ from phantombase.timeline.storage.folders import join
 from phantombase.timeline.table.half_upgraded import refuse_half_upgraded
 from phantombase.timeline.table.instant_puts import put_requested
 from phantombase.timeline.table.pending_restores import refuse_pending_restore
+from phantombase.timeline.table.pending_rollbacks import refuse_half_rolled_back
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.view.view import TableView
 from phantombase.timeline.windows.retained import cleans, retained_by, retained_since
@@ -111,6 +112,7 @@ def would_clean(table: Table, view: TableView, options: CleanOptions) -> CleanRe
 def _choice(table: Table, view: TableView, options: CleanOptions, *, dry_run: bool) -> Choice:
     refuse_half_upgraded(table)
     refuse_pending_restore(table, view.timeline)
+    refuse_half_rolled_back(table, view.timeline)  # behind its write lies what will be the newest state
     return choose(view, gather_facts(table, view, options, dry_run=dry_run), options)
 
 

@@ -56,7 +56,7 @@ def _left_out(group: GroupKey, instant: str, compaction: str, replaced: str) -> 
 def refuse_work(table: Table, timeline: Timeline, dead: Collection[str] = frozenset()) -> None:
     """ConflictError: a process is at work on a pending instant, or a clean or rollback is pending.
 
-    `dead`: times of writes whose rollbacks do not count: they will have been finished.
+    `dead`: times of writes whose rollbacks do not count: they will have been finished, or go with what is undone.
     """
     for clean in timeline.pending("clean"):
         raise ConflictError(

@@ -13,7 +13,7 @@ restore is pending. Hudi can finish a restore of phantombase, and phantombase on
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from phantombase.timeline.errors import ConflictError, MissingFileError, UsageError
@@ -93,7 +93,14 @@ def restore_table(table: Table, lock: TableLock, target: str | None, *, dry_run:
     if target is not None and pending_restore(table, table.load_timeline()) is None:
         remove_unreadable_rollbacks(table, lock)
         dead = _dead_writes(table)
-        roll_back_dead_writers(table, lock, lazy=False, now_ms=lambda: storage_ms(table.storage), expiry_s=EXPIRY_S)
+        roll_back_dead_writers(
+            table,
+            lock,
+            lazy=False,
+            now_ms=lambda: storage_ms(table.storage),
+            expiry_s=EXPIRY_S,
+            completed_too=False,  # undone with the others, see `_forget_rollbacks`
+        )
     with lock.hold("restore the table") as section:
         seen = table.reload()
         timeline = seen.load_timeline()
@@ -117,8 +124,7 @@ def restore_table(table: Table, lock: TableLock, target: str | None, *, dry_run:
 def _dead_writes(table: Table) -> frozenset[str]:
     """Times of the pending writes that are rolled back before a restore."""
     dead = dead_writes(table, lazy=False, now_ms=lambda: storage_ms(table.storage), expiry_s=EXPIRY_S)
-    completed = table.load_timeline().completed_writes  # only Hudi finishes a rollback of one of these
-    return frozenset(i.requested_time for i in dead) - completed.keys()
+    return frozenset(i.requested_time for i in dead)
 
 
 # --- the plan --------------------------------------------------------------------------------------------------------
@@ -136,7 +142,7 @@ def to_undo(timeline: Timeline, target: str) -> tuple[tuple[str, str], ...]:
     return tuple((i.requested_time, i.action) for i in ordered)
 
 
-def _plan(table: Table, timeline: Timeline, target: str | None, dead: Collection[str] = frozenset()) -> RestorePlan:
+def _plan(table: Table, timeline: Timeline, target: str | None, dead: frozenset[str] = frozenset()) -> RestorePlan:
     """The plan of a new restore. `dead`: times of pending writes that will be gone when it begins."""
     refuse_half_upgraded(table)
     if target is None:
@@ -153,7 +159,7 @@ def _plan(table: Table, timeline: Timeline, target: str | None, dead: Collection
             todo="`timeline show TABLE` lists the instants, `compactor-daemon savepoint list TABLE` the savepoints.",
         )
     _refuse_archived(table, timeline, target)
-    refuse_work(table, timeline, dead)
+    refuse_work(table, timeline, dead | {time for time in timeline.completed_writes if time > target})
     refuse_held(table, timeline, target)
     left = [i for i in timeline.instants if i.completed or i.requested_time not in dead]
     living = replace(timeline, instants=tuple(left))
@@ -273,7 +279,7 @@ def _execute(
 
 
 def _forget_rollbacks(table: Table, restore: PendingRestore, section: Section) -> None:
-    """Removes the rollbacks that Hudi's restore began: they are parts of it, and Hudi removes them at its end, too."""
+    """Removes the rollbacks of what is undone. Hudi's restore begins such ones too, and removes them."""
     for rollback in pending_rollbacks(table):
         if not isinstance(rollback, PendingRollback) or rollback.target not in restore.plan.times:
             continue

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from phantombase.timeline.errors import UsageError
 from phantombase.timeline.event_log import get_logger
-from phantombase.timeline.format.instant import MERGES, Instant
+from phantombase.timeline.format.instant import MERGES, Instant, State
 from phantombase.timeline.instants.reserved_times import bury
 from phantombase.timeline.instants.state_files import load_state_files
 from phantombase.timeline.instants.timeline import Timeline
@@ -66,18 +66,16 @@ def roll_back_newest(table: Table, lock: TableLock, instant: str, *, dry_run: bo
             return RolledBack(instant=instant, rollback=done)
         refuse_pending_restore(table, timeline)
         write = _write(table, timeline, instant)
-        begun = any(isinstance(r, PendingRollback) and r.target == instant for r in pending_rollbacks(table))
-        if not begun:
-            refuse_work(table, timeline)
-            refuse_cleaned(table, timeline, write)
-            refuse_left_out(table, timeline, {instant}, instant)
-            refuse_upgraded_logs(table, timeline, {instant}, instant)
+        begun = next((r for r in _readable(table) if r.target == instant), None)
+        if begun is None or write.completed:
+            refuse_work(table, timeline, {instant})
+            _refuse_lost(table, timeline, write, begun)
         refuse_built_upon(table, timeline, write)
         drops = is_merged(table, write)
         if dry_run:
             table.times.check_zone(timeline)
             return RolledBack(instant=instant, rollback="", metadata_dropped=drops)
-        if not begun:
+        if begun is None:
             table.next_time(timeline)  # a clock that is wrong is refused before the write is hidden
         if drops:
             _log.warning(
@@ -93,6 +91,32 @@ def roll_back_newest(table: Table, lock: TableLock, instant: str, *, dry_run: bo
     if pending is None:  # another process has rolled it back since
         return RolledBack(instant=instant, rollback=completed_rollback_of(table, instant) or "")
     return RolledBack(instant=instant, rollback=roll_back(table, pending, lock), metadata_dropped=drops)
+
+
+def _readable(table: Table) -> list[PendingRollback]:
+    return [r for r in pending_rollbacks(table) if isinstance(r, PendingRollback)]
+
+
+def _refuse_lost(table: Table, timeline: Timeline, write: Instant, begun: PendingRollback | None) -> None:
+    """UsageError: the state before the write cannot be had. `begun`: a rollback that has undone nothing yet."""
+    time = write.requested_time
+    try:
+        refuse_cleaned(table, timeline, write)
+        refuse_left_out(table, timeline, {time}, time)
+        refuse_upgraded_logs(table, timeline, {time}, time)
+    except UsageError as error:
+        if begun is None:
+            raise
+        raise UsageError(
+            error.what,
+            path=error.path,
+            instant=time,
+            expected=error.expected,
+            found=f"rollback {begun.instant} of it, which has undone nothing",
+            todo="Keep the write: stop all processes, and remove "
+            + " and ".join(table.instant_path(begun.at(state)) for state in (State.INFLIGHT, State.REQUESTED))
+            + " by hand, in this order. Hudi's next write would finish the rollback, and lose rows.",
+        ) from error
 
 
 def _write(table: Table, timeline: Timeline, instant: str) -> Instant:

@@ -39,6 +39,7 @@ from phantombase.timeline.storage.staged_file import place_staged
 from phantombase.timeline.table.half_upgraded import reload_same_version
 from phantombase.timeline.table.instant_puts import put_completed
 from phantombase.timeline.table.pending_restores import refuse_pending_restore
+from phantombase.timeline.table.pending_rollbacks import refuse_half_rolled_back
 from phantombase.timeline.table.table import Table, consistent
 from phantombase.timeline.traces.find import traces_of
 from phantombase.timeline.traces.markers import Marker, MarkerKind, delete_markers, make_marker
@@ -63,6 +64,7 @@ def complete(table: Table, pending: Pending, made: Sequence[Made], rules: SliceR
         table = reload_same_version(table, "a stitching")
         timeline = table.load_timeline()
         refuse_pending_restore(table, timeline)
+        refuse_half_rolled_back(table, timeline)
         found = _found(table, timeline, pending)
         if found.completed:
             table.storage.delete_folder(staged_folder(pending.time))

@@ -49,6 +49,7 @@ from phantombase.timeline.storage.server_clock import storage_ms
 from phantombase.timeline.table.half_upgraded import refuse_half_upgraded
 from phantombase.timeline.table.instant_puts import put_requested
 from phantombase.timeline.table.pending_restores import refuse_pending_restore
+from phantombase.timeline.table.pending_rollbacks import refuse_half_rolled_back
 from phantombase.timeline.table.table import Table, consistent
 
 from ..attempt.attempt import merge_rules
@@ -193,6 +194,7 @@ def _choose(table: Table, options: StitchOptions, copying: Copying) -> tuple[Tim
     if options.sort_by:
         check_sortable(table.schema(table.schema_text(timeline)).arrow, options.sort_by, table.storage.base_path)
     refuse_pending_restore(table, timeline)
+    refuse_half_rolled_back(table, timeline)
     if replacing := pending_replacing_writes(table, timeline):
         raise BarrierError(
             "a write that replaces file groups is pending; it does not say which",

@@ -5,12 +5,14 @@ from __future__ import annotations
 import shutil
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from phantombase.compactor_daemon.archiving.archive import archive_table
 from phantombase.compactor_daemon.restoring.restore import restore_table
+from phantombase.timeline.format.instant import Instant, State, later
 from phantombase.timeline.table.table import Table
 from phantombase.writer_hooks.options import WriteOptions
 from tests.cleaning.test_golden import clean
@@ -50,7 +52,17 @@ def test_hudi_reads_what_phantombase_archived(version: int, hudi: str, tmp_path:
     assert sorted(archived_instants(hudi, path)) == sorted(ours(path))
 
 
-@pytest.mark.parametrize("service", ["clean", deep("restore")])
+def indexed(path: Path) -> None:
+    """What `CREATE INDEX` of Hudi leaves on the timeline."""
+    table = open_table(path)
+    timeline = table.load_timeline()
+    begun = Instant(requested_time=table.next_time(timeline), action="indexing", state=State.REQUESTED)
+    done = replace(begun.at(State.COMPLETED), completion_time=later(begun.requested_time, 1))
+    for instant in (begun, begun.at(State.INFLIGHT), done):
+        table.storage.put_if_absent(table.instant_path(instant), b"any")
+
+
+@pytest.mark.parametrize("service", ["clean", deep("restore"), deep("indexing")])
 def test_hudi_knows_when_archived_writes_completed(service: str, tmp_path: Path) -> None:
     """Behind an active instant of any action it does not, and puts their logs on the newest slice."""
     path = tmp_path / "trips"
@@ -59,6 +71,8 @@ def test_hudi_knows_when_archived_writes_completed(service: str, tmp_path: Path)
         upsert(path, one_row(f"k{number}", number), _REWRITES)
     if service == "clean":
         assert clean(path).files
+    elif service == "indexing":
+        indexed(path)
     else:
         restore_table(open_table(path), LOCK, min(open_table(path).load_timeline().completed_writes))
     for number in range(3, 7):
@@ -71,6 +85,12 @@ def test_hudi_knows_when_archived_writes_completed(service: str, tmp_path: Path)
     assert service in {one.action for one in done.archived}
     assert sorted(run_java("1.2.0", "slices", path, "a")) == before
     assert sorted(archived_instants("1.2.0", path)) == sorted(ours(path))
+    for number in range(10, 15):
+        upsert(path, one_row(f"k{number}", number))
+    run_java("1.2.0", "archive", path, *HUDI_SMALL, "hoodie.timeline.compaction.batch.size=2")
+    assert any(p.name.endswith("_1.parquet") for p in (path / ".hoodie/timeline/history").iterdir())
+    assert sorted(archived_instants("1.2.0", path)) == sorted(ours(path))
+    assert service in {action for _, action in ours(path)}
 
 
 @PAIRS

@@ -19,6 +19,8 @@ from phantombase.timeline.filter.bind import bound
 from phantombase.timeline.filter.evaluate import matching
 from phantombase.timeline.filter.parse import parse_filter
 from phantombase.timeline.merge.slice_rules import SliceRules
+from phantombase.timeline.metadata_table.column_stats.measure import Measure
+from phantombase.timeline.metadata_table.read import read_entries
 from phantombase.timeline.planning.options import ScheduleOptions
 from phantombase.timeline.planning.universal import Picking
 from phantombase.timeline.read import data_skipping
@@ -81,6 +83,24 @@ def test_a_filter_sees_rows_put_together(tmp_path: Path, monkeypatch: pytest.Mon
     for text in [*texts, *(random_filter(random, plain) for _ in range(20))]:
         wanted = matching(bound(parse_filter(text), rows.schema), rows)
         assert_same_rows(read_table(table, ReadOptions(filter=text)), wanted)
+
+
+def test_ranges_of_log_files_are_those_that_hudi_recorded(tmp_path: Path) -> None:
+    """Of updates of some columns: of these columns only."""
+    table, _ = unpacked(tmp_path)
+    timeline = table.load_timeline()
+    measure = Measure.of(table, table.schema(table.schema_text(timeline)))
+    assert measure is not None
+    hudis, ours = set(), set()
+    for _, record in read_entries(table, "column_stats"):
+        stats = record["ColumnStatsMetadata"]
+        if ".log." in stats["fileName"]:
+            hudis.add((stats["fileName"], stats["columnName"], stats["valueCount"], stats["nullCount"]))
+    for slice_ in (one for group in table.load_view().groups for one in group.slices):
+        for log in slice_.logs:
+            name = log.path.rpartition("/")[2]
+            ours |= {(name, r.column, r.values, r.nulls) for r in measure.file(table.storage, log.path, name)}
+    assert ours == hudis
 
 
 def test_a_log_compaction_keeps_them(tmp_path: Path) -> None:

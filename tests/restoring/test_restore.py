@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from contextlib import suppress
+from collections.abc import Callable
+from contextlib import nullcontext, suppress
 from dataclasses import asdict, replace
 from datetime import timedelta
 from pathlib import Path
@@ -20,6 +21,7 @@ from phantombase.compactor_daemon.cleaning.clean import clean_table
 from phantombase.compactor_daemon.cli.main import app
 from phantombase.compactor_daemon.restoring.restore import Restored, restore_table
 from phantombase.compactor_daemon.restoring.rollback import roll_back_newest
+from phantombase.compactor_daemon.stitching.stitch import stitch_table
 from phantombase.timeline.archiving.choice import Choice, Facts, choose
 from phantombase.timeline.archiving.options import ArchiveOptions
 from phantombase.timeline.cleaning.options import CleanOptions, Policy
@@ -31,6 +33,7 @@ from phantombase.timeline.locks.heartbeat import Process, heartbeat, heartbeat_p
 from phantombase.timeline.metadata_table.location import open_metadata_table
 from phantombase.timeline.metadata_table.services.options import MetadataOptions
 from phantombase.timeline.metadata_table.services.serve import serve_metadata
+from phantombase.timeline.parquet.output_options import OutputOptions
 from phantombase.timeline.pins.hold import HeldPin
 from phantombase.timeline.pins.pin import PinOptions
 from phantombase.timeline.planning.options import PLAN_NOW
@@ -38,9 +41,12 @@ from phantombase.timeline.planning.schedule import schedule_compaction
 from phantombase.timeline.read.table_read import ReadOptions, read_table
 from phantombase.timeline.recovery.dead_writers import roll_back_dead_writers
 from phantombase.timeline.savepoints.savepoint import create_savepoint, delete_savepoint
+from phantombase.timeline.stitching.options import StitchOptions
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.storage.server_clock import storage_ms
+from phantombase.timeline.table import pending_rollbacks
+from phantombase.timeline.table.pending_rollbacks import PendingRollback
 from phantombase.writer_hooks.options import WriteOptions
 from tests.cleaning.test_golden import LOCK, data_files
 from tests.support.archived_tables import archive, compact, one_row, upsert
@@ -48,6 +54,7 @@ from tests.support.compaction_steps import open_table, run_all
 from tests.support.dead_writer import leave_dead_write
 from tests.support.failing_storage import Call, Failure, HookedStorage, ProcessDied, die_at_nth, died_copies, fail_at
 from tests.support.golden_tables import unzip_golden
+from tests.support.half_rollback import request_rollback
 from tests.support.selection import ALL, deep
 from tests.support.written_tables import Rows, as_rows, read_rows, written_table
 
@@ -146,6 +153,85 @@ def test_the_newest_write_is_taken_back(version: int, tmp_path: Path) -> None:
     assert done.rollback > newest
     assert roll_back_newest(open_table(path), LOCK, newest) == done
     check_usable(path, rows)
+
+
+def half_rolled_back(path: Path, version: int) -> PendingRollback:
+    """A table, and a rollback of its newest write."""
+    written_table(path, version, one_row("k0", 0), WRITES)
+    upsert(path, one_row("k1", 1), WRITES)
+    upsert(path, one_row("k0", 2), WRITES)
+    upsert(path, one_row("k2", 3), WRITES)
+    return request_rollback(path)
+
+
+def stitch(path: Path) -> None:
+    options = StitchOptions(min_files=2, wait_s=0)
+    stitch_table(open_table(path), options, LOCK, output=OutputOptions(memory_limit=32 << 20), threads=1)
+
+
+@VERSIONS
+def test_nothing_is_built_upon_a_write_whose_rollback_is_half_way(version: int, tmp_path: Path) -> None:
+    """It would be in the way of the rollback, and with that of all writes."""
+    path = tmp_path / "trips"
+    rollback = half_rolled_back(path, version)
+    before = {p for p in path.rglob("*") if p.is_file()}
+    text = f"half-way.*`compactor-daemon rollback TABLE {rollback.target}`"
+    for at_work in (False, True):
+        for do in (
+            lambda: schedule_compaction(open_table(path), LOCK, PLAN_NOW),
+            lambda: stitch(path),
+            lambda: upsert(path, one_row("k0", 5)),
+            lambda: clean_table(open_table(path), CLEAN, LOCK),
+            lambda: clean_table(open_table(path), CLEAN, LOCK, dry_run=True),
+            lambda: create_savepoint(open_table(path), LOCK, None, user="", comment=""),
+        ):
+            beat = heartbeat(open_table(path).storage, rollback.instant, 60.0) if at_work else nullcontext()
+            with pytest.raises(ConflictError, match=text), beat:
+                do()
+    assert {p for p in path.rglob("*") if p.is_file()} == before
+    roll_back_newest(open_table(path), LOCK, rollback.target)
+    check_usable(path, {"k0": (2, 2.0), "k1": (1, 1.0)})
+
+
+@VERSIONS
+def test_a_half_way_rollback_behind_a_clean_is_not_finished(
+    version: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The clean, of a process that did not look for rollbacks, took the state before: all rows would be lost."""
+    path = tmp_path / "trips"
+    written_table(path, version, one_row("k0", 0), REWRITES)
+    upsert(path, one_row("k1", 1), REWRITES)
+    rows, rollback = read_rows(path), request_rollback(path)
+    with monkeypatch.context() as patch:
+        patch.setattr(pending_rollbacks, "undoes_completed", lambda *_: False)
+        assert clean_table(open_table(path), replace(CLEAN, policy=Policy.VERSIONS), LOCK).files
+    with pytest.raises(UsageError, match=r"may have been cleaned.*Keep the write") as refused:
+        roll_back_newest(open_table(path), LOCK, rollback.target)
+    assert read_rows(path) == rows
+    (name,) = re.findall(r"\S+\.rollback\.requested", str(refused.value))
+    (path / name).unlink()
+    upsert(path, one_row("k0", 5))
+    assert read_rows(path) == rows | {"k0": (5, 5.0)}
+
+
+@VERSIONS
+@pytest.mark.parametrize("what", [compact, stitch])
+def test_a_restore_goes_past_what_was_built_upon_such_a_write(
+    what: Callable[[Path], object], version: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a process that does not look for rollbacks, as Hudi's planner."""
+    path = tmp_path / "trips"
+    newest = half_rolled_back(path, version).target
+    target = sorted(open_table(path).load_timeline().completed_writes)[2]
+    with monkeypatch.context() as patch:
+        patch.setattr(pending_rollbacks, "undoes_completed", lambda *_: False)
+        what(path)
+    with pytest.raises(UsageError, match=r"came later.*`compactor-daemon restore"):
+        roll_back_newest(open_table(path), LOCK, newest)
+    with pytest.raises(ConflictError, match="the rollback of a completed write is half-way"):
+        upsert(path, one_row("k0", 5))
+    assert restore(path, target, dry_run=True).undone == restore(path, target).undone
+    check_usable(path, {"k0": (2, 2.0), "k1": (1, 1.0)})
 
 
 @pytest.mark.parametrize("dies", [False, True])

@@ -48,6 +48,7 @@ from tests.support.archived_tables import LOCK, SMALL, compact, one_row, overwri
 from tests.support.compaction_steps import open_table
 from tests.support.failing_storage import Call, Failure, HookedStorage, ProcessDied, died_copies, fail_at, pause_at
 from tests.support.golden_tables import unzip_golden
+from tests.support.half_rollback import request_rollback
 from tests.support.seed import SEED
 from tests.support.selection import ALL, deep
 from tests.support.written_tables import Rows, check_nothing_left, impatient, read_rows, seed_note, written_table
@@ -447,6 +448,17 @@ def test_an_overwrite_that_begins_while_the_file_is_made(version: int, tmp_path:
 
     with pytest.raises(BarrierError, match="pending write"):
         stitch(path, while_making(path, lambda: begin(path, "replacecommit")))
+    assert not pending_stitchings(open_table(path), open_table(path).load_timeline())
+    assert read_rows(path) == rows
+
+
+@VERSIONS
+def test_a_rollback_that_begins_while_the_file_is_made(version: int, tmp_path: Path) -> None:
+    """Of a completed write, whose rows would stay in the new file."""
+    path = tmp_path / "trips"
+    rows = small_files(path, version)
+    with pytest.raises(ConflictError, match="the rollback of a completed write is half-way"):
+        stitch(path, while_making(path, lambda: request_rollback(path)))
     assert not pending_stitchings(open_table(path), open_table(path).load_timeline())
     assert read_rows(path) == rows
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pyarrow as pa
 import pytest
@@ -22,12 +22,14 @@ from phantombase.timeline.recovery.dead_writers import roll_back_dead_writers
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.writer_hooks.engine.engine import LocalEngine
+from phantombase.writer_hooks.merge_into import MergeInto
 from phantombase.writer_hooks.options import Operation, Write, WriteOptions
 from phantombase.writer_hooks.write.write import Written, write
 from tests.support.compaction_steps import open_table
 from tests.support.failing_storage import Failure, HookedStorage, MovingStorage, ProcessDied, die_at, fail_at, pause_at
 from tests.support.interleaving import serial_pools
 from tests.support.seed import SEED
+from tests.support.selection import deep
 from tests.support.written_tables import Rows, check_nothing_left, impatient, read_rows, seed_note, written_table
 from tests.writing.test_writer import rows
 
@@ -47,15 +49,16 @@ class Ground:
     """Copies of a table, and the storage calls of a write on it that nothing disturbs.
 
     The write appends to a file group with a log, makes a new file group, and under the key index writes a small base
-    file anew.
+    file anew. `into`: it sets some columns, and inserts.
     """
 
     folder: Path
     buckets: int | None
+    into: MergeInto | None
     calls: tuple[str, ...]
 
     @staticmethod
-    def made(folder: Path, version: int, buckets: int | None) -> Ground:
+    def made(folder: Path, version: int, buckets: int | None, into: MergeInto | None = None) -> Ground:
         options = WriteOptions(buckets=buckets, slots=1)
         origin = folder / "origin"
         written_table(origin, version, rows(*((n, 10, 1.0) for n in (0, 3, 1, 4))), options)
@@ -64,13 +67,13 @@ class Ground:
             LocalEngine(rows((3, 11, 2.0)), slots=1),
             Write(operation=Operation.UPSERT, options=options),
         )
-        ground = Ground(folder, buckets, ())
+        ground = Ground(folder, buckets, into, ())
         with ground.copy() as path:
             storage = HookedStorage(LocalStorage(str(path)), lambda call: call.do())
             done = ground.write(storage)
             assert done.files == 3
             assert read_rows(path) == BEFORE | DURING
-        return Ground(folder, buckets, tuple(storage.calls))
+        return Ground(folder, buckets, into, tuple(storage.calls))
 
     @contextmanager
     def copy(self) -> Iterator[Path]:
@@ -83,7 +86,7 @@ class Ground:
     def write(self, storage: Storage, batch: pa.Table = BATCH) -> Written:
         """One upsert, which takes every other writer for dead: all of this process are one process."""
         options = impatient(WriteOptions(buckets=self.buckets, slots=1, lazy_rollback=False))
-        what = Write(operation=Operation.UPSERT, options=options)
+        what = Write(operation=Operation.UPSERT, options=options, into=self.into)
         return write(open_table(Path(storage.base_path), storage), LocalEngine(batch, slots=1), what)
 
     def check_next(self, path: Path) -> None:
@@ -103,7 +106,18 @@ class Ground:
         return [(n, f) for n, name in enumerate(self.calls) for f in Failure if f.can_hit(name)]
 
 
-@pytest.fixture(params=[(6, 1), (9, 1), (6, None), (9, None)], ids=["6 buckets", "9 buckets", "6 keys", "9 keys"])
+MERGE = MergeInto.of(None, ["ts", "fare"], None, inserts=True, delete=None)
+GROUNDS: dict[str, Any] = {
+    "6 buckets": (6, 1),
+    "9 buckets": (9, 1),
+    "6 keys": (6, None),
+    "9 keys": (9, None),
+    "9 merge": (9, None, MERGE),
+    "9 merge buckets": deep((9, 1, MERGE)),
+}
+
+
+@pytest.fixture(params=list(GROUNDS.values()), ids=list(GROUNDS))
 def ground(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ground:
     """A table of each layout and index."""
     serial_pools(monkeypatch)

@@ -9,11 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from phantombase.timeline.errors import PhantombaseError, UnsupportedError, UsageError
 from phantombase.timeline.metadata_table.record_index import GLOBAL_KEYS_MARK
+from phantombase.timeline.read.table_read import read_table
 from phantombase.timeline.storage.local import LocalStorage
+from phantombase.timeline.table.table import Table
 from phantombase.writer_hooks.engine.row_blobs import Piece, pack
 from phantombase.writer_hooks.engine.spark import SparkPieces, default_slots
 from phantombase.writer_hooks.engine.spool import ROWS, Spool, remove_old
@@ -56,6 +59,13 @@ def test_spark_writes_what_is_written_in_process(
             getattr(trips(source, 9, buckets), operation)(str(tmp_path / name))
         assert read(tmp_path / "here") == read(tmp_path / "spark"), operation
     assert len(read(tmp_path / "spark")) == 5000 + 333 + 200 - 2
+    batch = rows(*((n, 9, 9.0) for n in range(1, 6000, 5))).rename_columns(["id", "day", "ts", "new fare", "gone"])
+    batch = batch.set_column(4, "gone", pc.starts_with(batch.column("id"), "k002"))
+    for source, name in ((batch, "here"), (spark.createDataFrame(batch), "spark")):
+        merging = trips(source, 9, buckets)
+        merging.merge_into(str(tmp_path / name), update=["ts"], set={"fare": "new fare"}, insert=True, delete="gone")
+    assert read(tmp_path / "here") == read(tmp_path / "spark")
+    assert list(read(tmp_path / "spark").values()).count(9.0) == 1198
     replacing = [
         ("insert_overwrite", rows(*((n, 4, 5.0) for n in range(0, 90, 3)))),
         ("delete_partition", rows((1, 0, 0.0)).select(["id", "day"])),
@@ -97,6 +107,10 @@ def test_keys_of_other_partitions_are_found_by_tasks(spark: Any, tmp_path: Path)
         trips(spark.createDataFrame(moved), 9).upsert(str(path))
     assert contents(path) == before
     assert trips(spark.createDataFrame(moved.slice(3)), 9).upsert(str(path)).inserts == 1
+    done = trips(spark.createDataFrame(moved), 9).global_keys().upsert(str(path))
+    assert done.deletes == 2
+    found = [(r["id"], r["day"]) for r in read_table(Table.open(str(path))).to_pylist() if r["fare"] == 2.0]
+    assert sorted(found) == [("k0000", "mon"), ("k0001", "mon"), ("k0002", "mon"), ("k0099", "mon")]
 
 
 @pytest.mark.spark

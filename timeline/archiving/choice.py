@@ -36,7 +36,7 @@ from .options import ArchiveOptions
 
 _BY_COUNT = ("clean", "rollback")
 """Actions besides writes that are archived. On version 6 restores stay, on all versions savepoints and the rest."""
-_WITH_WRITES = (*_BY_COUNT, "restore")
+_WITH_WRITES = (*_BY_COUNT, "restore", "indexing")
 """The same from version 8 on."""
 
 
@@ -155,6 +155,8 @@ def _pending(timeline: Timeline) -> Iterable[Border]:
     why = f"{first.action} {first.requested_time} is pending"
     if first.action == "savepoint":  # no list shows it, and nothing but these ends it
         why += ": `compactor-daemon savepoint create` completes it, `delete` removes it"
+    elif first.action == "indexing":
+        why += ": Hudi's indexer executes it, or drops the index"
     return (Border(time=time, why=why),)
 
 
@@ -251,8 +253,8 @@ def _services(
 ) -> tuple[Instant, ...]:
     """Cleans and rollbacks that go: version 6 counts each action, as Hudi 0.15; later those older than the last commit.
 
-    With those restores go, which Hudi leaves. What the last compaction of the metadata table does not hold stays:
-    Hudi's readers pass over its entries of instants that are not on the active timeline.
+    With those restores and completed `indexing` go, which Hudi leaves. What the last compaction of the metadata table
+    does not hold stays: Hudi's readers pass over its entries of instants that are not on the active timeline.
     """
     pending = (i.requested_time for i in timeline.instants if not i.completed)
     earliest = _first((*pending, *(border.time for border in facts.borders)))

@@ -270,6 +270,24 @@ def without_meta_columns(text: str) -> str:
         return json.dumps({**schema, "fields": fields}, separators=(",", ":"))
 
 
+def project_text(text: str, columns: Sequence[str]) -> str:
+    """The schema with the named fields only, in its own order.
+
+    UnsupportedError: one of them uses a named type that is defined in a field that is left out.
+    """
+    with _reading(text):
+        schema, wanted = json.loads(text), set(columns)
+        fields = [f for f in schema["fields"] if f["name"] in wanted]
+        found = json.dumps({**schema, "fields": fields}, separators=(",", ":"), ensure_ascii=False)
+    try:
+        parse_avro(found)
+    except MalformedError as error:
+        raise UnsupportedError(
+            "columns that share a named type with another column cannot be written without it", found=str(error)
+        ) from error
+    return found
+
+
 def project(schema: pa.Schema, columns: Sequence[str]) -> pa.Schema:
     """The named fields, in the schema's own order."""
     wanted = set(columns)

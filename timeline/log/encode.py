@@ -51,17 +51,19 @@ def data_block(
     log_format: LogFormat,
     codec: str = "zstd",
     compacted: Sequence[str] = (),
+    partial: bool = False,
 ) -> Parts:
     """A data block of `instant` with these rows, which have the columns of `schema_text`, meta columns included.
 
     `compacted`: the instants whose blocks this block replaces, oldest first (log compaction).
+    `partial`: the rows are updates of some columns: `schema_text` has these, not all of the table's.
     `codec`: of Parquet content (see `open_parquet_writer`); Avro content is never compressed. Memory: the encoded
     block. UsageError: no rows (Hudi writes no such block), content beyond 2 GiB, rows that do not match the schema
     (see `exact_rows`). UnsupportedError: column types that tables do not have.
     """
     if not rows.num_rows:
         raise UsageError("a log block without rows", instant=instant, todo="Write no block.")
-    headers = _headers(instant, schema_text, compacted)
+    headers = _headers(instant, schema_text, compacted) | (_PARTIAL if partial else {})
     if log_format is LogFormat.PARQUET:
         return _block(BlockKind.PARQUET_DATA, headers, [_parquet_file(rows, schema_text, codec)])
     records = encode_table(rows, parse_avro(schema_text), framed=True)
@@ -156,7 +158,7 @@ def copied_block(block: LogBlock, content: pa.Buffer, *, instant: str, compacted
     """
     headers = _headers(instant, block.header(HeaderKey.SCHEMA), compacted)
     if block.is_partial:
-        headers[HeaderKey.IS_PARTIAL] = "true"
+        headers |= _PARTIAL
     return _block(block.kind, headers, [content])
 
 
@@ -221,6 +223,9 @@ def _as_wrapped(values: pa.Array, kind: pa.DataType) -> pa.Array:
         return values.cast(kind)
     except pa.ArrowInvalid as error:
         raise UsageError("an ordering value that a delete cannot hold", expected=str(kind), found=str(error)) from error
+
+
+_PARTIAL = {HeaderKey.IS_PARTIAL: "true"}
 
 
 # --- framing ---------------------------------------------------------------------------------------------------

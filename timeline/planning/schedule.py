@@ -20,6 +20,7 @@ from ..locks.table_lock import TableLock
 from ..locks.writer_gate import put_wanted, remove_wanted
 from ..metadata_table.update import check_keepable
 from ..table.pending_restores import refuse_pending_restore
+from ..table.pending_rollbacks import refuse_half_rolled_back
 from ..table.table import Table
 from ..view.view import GroupKey
 from .build_plan import drafts
@@ -84,6 +85,7 @@ def schedule_compaction(
         check_keepable(table, moves_rows=False)
         timeline = table.load_timeline()
         refuse_pending_restore(table, timeline)
+        refuse_half_rolled_back(table, timeline)
         asked = is_due(table, timeline, options)
         if not asked:
             return Scheduled(requested=(), why=f"not due: {asked.why}")

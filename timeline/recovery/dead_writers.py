@@ -11,7 +11,7 @@ from ..format.instant import SERVICES, Instant, State
 from ..locks.heartbeat import heartbeat_path, is_live, read_heartbeat
 from ..locks.table_lock import TableLock
 from ..metadata_table.update import check_keepable
-from ..table.pending_rollbacks import PendingRollback, pending_rollbacks
+from ..table.pending_rollbacks import PendingRollback, pending_rollbacks, undoes_completed
 from ..table.table import Table
 from ..traces.markers import marker_folder
 from .rollback import completed_rollback_of, roll_back
@@ -24,6 +24,7 @@ def roll_back_dead_writers(
     lazy: bool,
     now_ms: Callable[[], int],
     expiry_s: float,
+    completed_too: bool = True,
 ) -> list[str]:
     """Finishes rollbacks that were left half-way, undoes every write of a dead writer, returns the rollbacks' instants.
 
@@ -32,14 +33,15 @@ def roll_back_dead_writers(
     writers without heartbeats; then a writer counts as dead only if none of its files is younger than `expiry_s`
     either, unless its process is known to be gone. The latest instant comes first, as in Hudi. A rollback whose process
     is live is left alone. If the plan of such a rollback cannot be read, all other writes are left alone too: it may be
-    of any of them.
+    of any of them. `completed_too`: False passes rollbacks of completed writes over.
 
-    ConflictError: a rollback of a completed instant is pending: only Hudi can finish it.
+    ConflictError: a rollback of a completed write is pending, see `half_rolled_back`.
     """
     check_keepable(table, moves_rows=False)
     now_ms = cache(now_ms)
     done: list[str] = []
-    for instant, begun in _doomed(table, partial(_is_dead, table, lazy=lazy, now_ms=now_ms, expiry_s=expiry_s)):
+    dead = partial(_is_dead, table, lazy=lazy, now_ms=now_ms, expiry_s=expiry_s)
+    for instant, begun in _doomed(table, dead, completed_too=completed_too):
         done += [roll_back(table, instant, lock)] if begun else _roll_back_unless_done(table, instant, lock)
     forget_heartbeats(table, now_ms=now_ms, expiry_s=expiry_s)
     return done
@@ -49,14 +51,17 @@ def dead_writes(table: Table, *, lazy: bool, now_ms: Callable[[], int], expiry_s
     """The writes that `roll_back_dead_writers` would roll back now, in its order. Changes nothing."""
     check_keepable(table, moves_rows=False)
     dead = partial(_is_dead, table, lazy=lazy, now_ms=cache(now_ms), expiry_s=expiry_s)
-    return [instant for instant, _ in _doomed(table, dead)]
+    return [instant for instant, _ in _doomed(table, dead, completed_too=False)]
 
 
-def _doomed(table: Table, dead: Callable[[Instant], bool]) -> Iterator[tuple[Instant, bool]]:
+def _doomed(table: Table, dead: Callable[[Instant], bool], *, completed_too: bool) -> Iterator[tuple[Instant, bool]]:
     """Writes to roll back, and whether that was begun; each is looked at when the one before has been rolled back."""
     pending = pending_rollbacks(table)
     readable = [r for r in pending if isinstance(r, PendingRollback)]
     left = [r for r in readable if not is_pending_service(table, r.plan.instant)]
+    if left and not completed_too:
+        timeline = table.load_timeline()
+        left = [r for r in left if not undoes_completed(timeline, r)]
     for rollback in left:
         if dead(rollback.at(State.INFLIGHT)):
             yield rollback.plan.instant, True

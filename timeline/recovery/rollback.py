@@ -31,7 +31,7 @@ from ..locks.table_lock import TableLock
 from ..metadata_table.records.files import files_of_rollback
 from ..metadata_table.update import Change, apply_update, check_keepable, forget, prepare
 from ..storage.folders import join, staged_folder
-from ..table.pending_rollbacks import PendingRollback, pending_rollbacks
+from ..table.pending_rollbacks import PendingRollback, half_rolled_back, pending_rollbacks, undoes_completed
 from ..table.table import Table
 from ..traces.find import traces_of
 from ..traces.markers import delete_markers
@@ -134,7 +134,7 @@ def _with_traces(table: Table, rollback: PendingRollback, *, scan: bool) -> Pend
 def _finish(table: Table, rollback: PendingRollback, lock: TableLock, *, scan: bool) -> str:
     """Executes the plan and completes the rollback; every step may have been done before."""
     storage, start = table.storage, time.monotonic()
-    _check(table, rollback.plan)
+    _check(table, rollback)
     # With the heartbeat, Hudi 1.2's multi-writers leave the rollback to phantombase.
     with heartbeat(storage, rollback.instant, BEAT_S):
         storage.put_if_absent(table.instant_path(rollback.at(State.INFLIGHT)), b"")
@@ -152,11 +152,11 @@ def _finish(table: Table, rollback: PendingRollback, lock: TableLock, *, scan: b
     return rollback.instant
 
 
-def _check(table: Table, plan: RollbackPlan) -> None:
+def _check(table: Table, rollback: PendingRollback) -> None:
     """Refuses to delete files that must never be deleted, whatever the plan contains."""
-    current = table.load_timeline().find(plan.target, plan.instant.family)
-    if current is not None and current.completed:
-        raise _not_pending(table, plan.instant)
+    plan = rollback.plan
+    if undoes_completed(table.load_timeline(), rollback):
+        raise half_rolled_back(table, rollback)
     for partition, text in plan.doomed:
         name = parse_data_file(text)
         if name is None or name.instant != plan.target:
@@ -188,9 +188,8 @@ def _complete(table: Table, rollback: PendingRollback, content: bytes, left: Cha
             raise ConflictError("a pending rollback is gone", instant=rollback.instant, todo="Run again.")
         if found.completed:
             return
-        current = timeline.find(plan.target, plan.instant.family)
-        if current is not None and current.completed:
-            raise _not_pending(table, plan.instant)
+        if undoes_completed(timeline, rollback):
+            raise half_rolled_back(table, rollback)
         section.check()
         if left.files:
             apply_update(table, left, update, section)

@@ -19,6 +19,7 @@ from ..format.savepoint import Savepoint, decode_savepoint, encode_savepoint
 from ..instants.timeline import Timeline
 from ..locks.table_lock import TableLock
 from ..table.pending_restores import refuse_pending_restore
+from ..table.pending_rollbacks import refuse_half_rolled_back
 from ..table.table import Table
 from ..view.view import TableView, input_names, is_replaced, latest_slice
 from ..windows.retained import check_as_of
@@ -47,6 +48,7 @@ def create_savepoint(
         table = table.still()
         timeline = table.load_timeline()
         refuse_pending_restore(table, timeline)
+        refuse_half_rolled_back(table, timeline)
         instant = instant or _newest(timeline)
         if (there := _completed(timeline, instant)) is not None:
             return _read(table, there)

@@ -12,9 +12,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from ..errors import MalformedError, MissingFileError
+from ..errors import ConflictError, MalformedError, MissingFileError
 from ..format.instant import Instant, State
 from ..format.rollback_plan import RollbackPlan, decode_rollback_plan
+from ..instants.timeline import Timeline
 from .table import Table
 
 
@@ -85,6 +86,34 @@ def pending_rollbacks(table: Table) -> tuple[AnyRollback, ...]:
         else:
             readable.append(PendingRollback(instant=instant.requested_time, plan=plan))
     return (*sorted(readable, key=lambda r: r.target, reverse=True), *unreadable)
+
+
+def refuse_half_rolled_back(table: Table, timeline: Timeline) -> None:
+    """ConflictError while a rollback of a completed write is pending.
+
+    What is built upon that write now stays in the way of the rollback, and the rollback of all writes.
+    """
+    for rollback in pending_rollbacks(table) if timeline.pending("rollback") else ():
+        if isinstance(rollback, PendingRollback) and undoes_completed(timeline, rollback):
+            raise half_rolled_back(table, rollback)
+
+
+def undoes_completed(timeline: Timeline, rollback: PendingRollback) -> bool:
+    """Whether its target is completed: it has undone nothing yet."""
+    target = timeline.find(rollback.target, rollback.plan.instant.family)
+    return target is not None and target.completed
+
+
+def half_rolled_back(table: Table, rollback: PendingRollback) -> ConflictError:
+    """The error of a pending rollback whose target is completed."""
+    return ConflictError(
+        "the rollback of a completed write is half-way",
+        path=table.storage.base_path,
+        instant=rollback.target,
+        found=f"rollback {rollback.instant}, of Hudi or phantombase",
+        todo=f"`compactor-daemon rollback TABLE {rollback.target}`, or Hudi, finishes it. If something was built upon "
+        "the write meanwhile: `compactor-daemon restore` to a state before it.",
+    )
 
 
 def _at(instant: str, state: State) -> Instant:

@@ -37,7 +37,7 @@ from phantombase.timeline.planning.schedule import clustered_file_groups
 from phantombase.timeline.recovery.rollback import completed_rollback_of, roll_back, undo_late
 from phantombase.timeline.table.instant_puts import put_completed
 from phantombase.timeline.table.pending_restores import refuse_pending_restore
-from phantombase.timeline.table.pending_rollbacks import UnreadableRollback, pending_rollbacks
+from phantombase.timeline.table.pending_rollbacks import UnreadableRollback, pending_rollbacks, refuse_half_rolled_back
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.view.view import GroupKey, ViewFacts
 
@@ -230,6 +230,7 @@ def transaction(
             check_keepable(table)
             storage, timeline = table.storage, table.load_timeline()
             refuse_pending_restore(table, timeline)
+            refuse_half_rolled_back(table, timeline)
             time = table.next_time(timeline)
             earlier_rollbacks = frozenset(i.requested_time for i in timeline.pending("rollback"))
             pulse = stack.enter_context(heartbeat(storage, time, heartbeat_s, keep_on_error=True))

@@ -6,6 +6,7 @@ What counts is the interface `__arrow_c_stream__` or `__arrow_c_array__`; no lib
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -15,6 +16,13 @@ from phantombase.timeline.errors import UsageError
 _EXPECTED = "a Spark DataFrame, or rows of pyarrow, pandas, Polars, DuckDB or another library with __arrow_c_stream__"
 _INDEX = re.compile(r"__index_level_\d+__")
 """An index of pandas that has no name; one with a name is a column."""
+
+
+def with_columns(rows: Any, columns: Mapping[str, str]) -> Any:
+    """Rows with these columns only, from those that `columns` names. `rows`: from `in_arrow`."""
+    if isinstance(rows, pa.Table):
+        return pa.table({name: rows.column(source) for name, source in columns.items()})
+    return rows.select(*(rows[f"`{source}`"].alias(name) for name, source in columns.items()))
 
 
 def in_arrow(rows: Any) -> Any:

@@ -1,4 +1,4 @@
 """The files of a write: which rows go to which file, and how files are staged.
 
-May import: engine; all of timeline.
+May import: engine, ground; all of timeline.
 """

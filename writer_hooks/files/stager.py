@@ -49,12 +49,13 @@ class Counts:
 class LogPart:
     """The entries of a log for some keys: rows, and keys to delete with ordering values.
 
-    A delete without ordering values deletes all that came before.
+    A delete without ordering values deletes all that came before. `partial`: the rows are updates of some columns.
     """
 
     rows: pa.Table
     deleted: pa.Array
     ordering: Ordering
+    partial: bool = False
 
 
 class FileKind(Enum):
@@ -122,14 +123,23 @@ class Stager:
         """Stages a log file on a slice: the rows of all parts, then their keys to delete, in Hudi's order."""
         work, deletes = self._work, list[LogPart]()
         head = {"instant": work.instant, "schema_text": work.schema.file_text}
+        some = None if work.into is None else work.into.log_schema(work.schema)
         written = 0
         with self._staged(".log") as (path, file):
             for part in parts:
                 written += part.rows.num_rows
                 deletes += [replace(part, rows=part.rows.slice(0, 0))] if len(part.deleted) else []
+                schema = some if part.partial and some is not None else work.schema
                 for rows in split_rows(part.rows, BLOCK_BYTES):
-                    full = self.with_meta_columns(rows, slice_.partition, slice_.file_id)
-                    block = data_block(full, log_format=work.log_format, codec=work.output.codec.value, **head)
+                    full = self.with_meta_columns(rows, slice_.partition, slice_.file_id, schema.arrow)
+                    block = data_block(
+                        full,
+                        instant=work.instant,
+                        schema_text=schema.file_text,
+                        log_format=work.log_format,
+                        codec=work.output.codec.value,
+                        partial=part.partial,
+                    )
                     file.writelines(block)
             for part in deletes:
                 paths = pa.repeat(pa.scalar(slice_.partition), len(part.deleted))
@@ -168,8 +178,13 @@ class Stager:
             )
         return self._done(FileKind.BASE, key, kept, path, name, counts(rows))
 
-    def with_meta_columns(self, rows: pa.Table, partition: str, file_name: str) -> pa.Table:
-        """Brings rows, which have a record key column, into the table's schema, with Hudi's five meta columns first."""
+    def with_meta_columns(
+        self, rows: pa.Table, partition: str, file_name: str, schema: pa.Schema | None = None
+    ) -> pa.Table:
+        """Brings rows, which have a record key column, into the table's schema, with Hudi's five meta columns first.
+
+        `schema`: another one, which has some of these columns.
+        """
         count = rows.num_rows
         numbers = pa.array(np.arange(self._numbered, self._numbered + count)).cast(pa.string())
         self._numbered += count
@@ -180,7 +195,7 @@ class Stager:
             PARTITION_PATH: pa.repeat(pa.scalar(partition), count),
             FILE_NAME: pa.repeat(pa.scalar(file_name), count),
         }
-        schema = self._work.schema.arrow
+        schema = schema or self._work.schema.arrow
         columns = [meta[f.name] if f.name in meta else rows.column(f.name) for f in schema]
         return pa.Table.from_arrays(columns, schema=schema)
 

@@ -11,7 +11,10 @@ from itertools import chain
 import numpy as np
 import pyarrow as pa
 
+from phantombase.timeline.arrow.columns import flat
 from phantombase.timeline.arrow.spill_file import spill_folder
+from phantombase.timeline.avro.schema import RECORD_KEY
+from phantombase.timeline.merge.gaps import Lacking
 from phantombase.timeline.merge.log_fold import Winners
 from phantombase.timeline.merge.slice_merge import SliceMerge
 from phantombase.timeline.merge.spill import LogSpill
@@ -33,13 +36,24 @@ def log_of(stager: Stager, slice_: FileSlice, work: WriteWork, pieces: Iterable[
     """
     # A delete by key, and any delete in a table without ordering, wins over all entries before it.
     typed = bool(work.merge.ordering_types) and not work.deletes
+    moved: list[pa.Array] = []
+
+    def rows() -> Iterator[Piece]:
+        for piece in pieces:
+            table = piece.table()
+            if work.deletes or not work.is_keys_only(table):
+                yield piece
+            else:
+                moved.append(flat(table.column(RECORD_KEY)))
 
     def parts() -> Iterator[LogPart]:
-        for won in folded_parts(work, pieces):
+        for won in folded_parts(work, rows()):
             gone = pa.array(np.flatnonzero(~won.is_update))
             ordering = tuple(values.take(gone) for values in won.ordering) if typed else ()
             if len(won.keys):
                 yield LogPart(rows=won.rows, deleted=won.keys.take(gone), ordering=ordering)
+        if moved:  # to other partitions: no row of the write has them here
+            yield LogPart(rows=work.row_schema.empty_table(), deleted=pa.concat_arrays(moved), ordering=())
 
     found = parts()
     first = next(found, None)
@@ -116,7 +130,11 @@ def written_anew(stager: Stager, work: WriteWork, slice_: FileSlice, pieces: Ite
     base = _base_rows(work, slice_)
     won = folded(work, pieces)
     won = replace(won, rows=stager.with_meta_columns(won.rows, slice_.partition, ""))
-    if won.lacking is not None:
+    if work.into is not None:  # a new key's row is whole; an update lacks what it does not set
+        lacks = np.ones(won.rows.num_rows, np.bool_)
+        columns = dict.fromkeys(work.into.lacking(won.rows.schema), lacks)
+        won = replace(won, lacking=Lacking(columns=columns, schema=won.rows.schema))
+    elif won.lacking is not None:
         won = replace(won, lacking=replace(won.lacking, schema=won.rows.schema))
     merge = SliceMerge(work.merge, won)
 

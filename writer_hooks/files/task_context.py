@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from phantombase.timeline.arrow.columns import flat
 from phantombase.timeline.avro.schema import META_COLUMNS, RECORD_KEY
@@ -20,6 +22,8 @@ from phantombase.timeline.parquet.output_options import OutputOptions
 from phantombase.timeline.table.table import Table, TableSchema
 from phantombase.timeline.view.view import FileGroup, GroupKey, ViewFacts, is_replaced
 
+from ..merge_into import DELETE, MergeInto
+
 
 @dataclass(frozen=True, kw_only=True)
 class WriteWork:
@@ -28,7 +32,7 @@ class WriteWork:
     `clustering`: file groups of pending clusterings, to which no write is allowed. `combine`: of several rows of a key
     keep one, by the merge rule. `deletes`: the rows are keys to delete. `file_bytes`: the size after which a new base
     file ends and the next one begins. `measure`: see `Measure`, None if the metadata table has no statistics.
-    `replaced`: file groups that the write replaces, so that it puts no row into them.
+    `replaced`: file groups that the write replaces, so that it puts no row into them. `into`: see `Write`.
     """
 
     table: Table
@@ -45,6 +49,7 @@ class WriteWork:
     file_bytes: int
     measure: Measure | None = None
     replaced: frozenset[GroupKey] = frozenset()
+    into: MergeInto | None = None
 
     @property
     def merge(self) -> MergeRule:
@@ -58,9 +63,22 @@ class WriteWork:
 
     @property
     def row_schema(self) -> pa.Schema:
-        """The columns sent to the tasks that write files: the record key and, unless deleting, the table's own."""
-        key = self.schema.arrow.field(RECORD_KEY)
-        return pa.schema([key] if self.deletes else [key, *self.data_schema])
+        """The columns sent to the tasks that write files: the record key and, unless deleting, the table's own.
+
+        Of these an update of some columns may have some only.
+        """
+        key, own = self.schema.arrow.field(RECORD_KEY), self.data_schema
+        own = own if self.into is None else self.into.row_schema(own, self.table.config)
+        return pa.schema([key] if self.deletes else [key, *own])
+
+    @property
+    def inserts(self) -> bool:
+        """Whether rows of keys that the table does not have become rows of the table."""
+        return not self.deletes and (self.into is None or self.into.inserts)
+
+    def is_keys_only(self, rows: pa.Table) -> bool:
+        """Whether these, among the rows of a write, are keys to delete."""
+        return self.deletes or rows.column_names == [RECORD_KEY]
 
     def groups(self, partition: str) -> list[FileGroup]:
         """The partition's file groups that hold data and were not replaced."""
@@ -82,9 +100,9 @@ class WriteWork:
         return LogFold(self.merge, self.row_schema)
 
     def add(self, fold: LogFold, rows: pa.Table) -> None:
-        """Adds rows of the batch to a fold, in order."""
+        """Adds rows of the batch, or keys to delete, to a fold, in order."""
         keys = flat(rows.column(RECORD_KEY))
-        if self.deletes:
+        if self.is_keys_only(rows):
             fold.add_deletes(Deletes(keys=keys, ordering=(), natural=pa.repeat(True, len(keys))))
         else:
             fold.add_rows(self.keyed(rows))
@@ -93,4 +111,8 @@ class WriteWork:
         """Rows with what merging needs. Those with the table's delete marker delete, as in Hudi's writers."""
         keys = flat(rows.column(RECORD_KEY))
         rule = replace(self.merge, marker=self.table.config.merge_settings.marker)
-        return Keyed.of(rows, keys, self.rules.ordering_fields, rows.column_names, rule)
+        keyed = Keyed.of(rows, keys, self.rules.ordering_fields, rows.column_names, rule)
+        if DELETE not in rows.column_names:
+            return keyed
+        named = np.asarray(pc.fill_null(rows.column(DELETE), False).to_numpy(), np.bool_)
+        return replace(keyed, deleted=named if keyed.deleted is None else named | keyed.deleted)

@@ -22,6 +22,7 @@ from phantombase.timeline.merge.winner import EntryKind
 from phantombase.timeline.view.view import FileGroup, GroupKey
 
 from ..engine.row_blobs import Piece, by_target, pack, split
+from ..files.merged_log import merged_log
 from ..files.stager import StagedFile, Stager
 from ..files.target_files import done_piece, log_of, new_base, with_rows_behind, written_anew
 from ..files.task_context import WriteWork
@@ -43,27 +44,32 @@ class MeetStep:
         for (partition, _), group in by_target(pieces):
             hits: list[pa.Table] = []
             parts: list[pa.Table] = []
+            moved: list[pa.Table] = []
             for piece in group:
-                (hits if piece.source == HITS else parts).append(piece.table())
-            rows = combined(self.work, parts)
-            for target, part in _by_file(rows, hits):
-                part = part if target != NEW else self._living(part)
-                if part.num_rows:
-                    yield Piece(
-                        partition=partition,
-                        target=target,
-                        source=slot,
-                        number=0,
-                        rows=part.num_rows,
-                        payload=pack(part),
-                    )
+                table = piece.table()
+                if piece.source == HITS:
+                    hits.append(table)
+                else:
+                    (parts if self.work.deletes or not self.work.is_keys_only(table) else moved).append(table)
+            for number, rows in enumerate([combined(self.work, parts), *moved]):
+                for target, part in _by_file(rows, hits):
+                    part = part if target != NEW else self._living(part)
+                    if part.num_rows:
+                        yield Piece(
+                            partition=partition,
+                            target=target,
+                            source=slot,
+                            number=number,
+                            rows=part.num_rows,
+                            payload=pack(part),
+                        )
 
     def _living(self, rows: pa.Table) -> pa.Table:
-        """The rows of new keys without deletes, since there is nothing to delete.
+        """The rows of new keys without deletes, since there is nothing to delete; none if nothing is inserted.
 
         With `combine`, a row marked deleted may first have won against another row of the batch.
         """
-        if self.work.deletes:
+        if not self.work.inserts or self.work.is_keys_only(rows):
             return rows.slice(0, 0)
         if not self.work.combine:
             return rows
@@ -73,7 +79,7 @@ class MeetStep:
 
 def combined(work: WriteWork, parts: Sequence[pa.Table]) -> pa.Table:
     """One row per key by the table's merge rule, including rows marked deleted; all rows if the write keeps all."""
-    rows = pa.concat_tables([work.row_schema.empty_table(), *parts])
+    rows = pa.concat_tables(parts or [work.row_schema.empty_table()])
     if not work.combine:
         return rows
     if work.deletes:
@@ -156,4 +162,6 @@ class KeyStep:
             if self.appends:
                 return with_rows_behind(stager, uncombined, group.slices[-1], pieces)
             return written_anew(stager, self.work, group.slices[-1], pieces)
+        if self.work.into is not None:
+            return merged_log(stager, group, self.work, pieces, in_base=True)
         return log_of(stager, group.slices[-1], self.work, pieces)

@@ -16,6 +16,7 @@ from phantombase.timeline.parquet.read import open_parquet, parquet_batches, rea
 from phantombase.timeline.view.view import FileGroup, latest_base
 
 from ..engine.row_blobs import Piece, by_target
+from ..files.merged_log import merged_log
 from ..files.stager import StagedFile, Stager
 from ..files.target_files import done_piece, log_of, new_base
 from ..files.task_context import WriteWork
@@ -90,6 +91,10 @@ class BucketStep:
         work = self.work
         if group is not None:
             work.refuse_clustered(group)
+            if work.into is not None:
+                return merged_log(stager, group, work, pieces, in_base=False)
             return log_of(stager, group.slices[-1], work, pieces)
+        if not work.inserts:
+            return None
         file_id = bucket_file_id(work.instant, partition, bucket)
         return new_base(stager, (partition, file_id), work, pieces)

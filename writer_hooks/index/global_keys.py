@@ -41,7 +41,7 @@ class GlobalKeys:
         `seen`: the result of an earlier check; without newly completed writes it is returned at once.
         UnsupportedError: keys are in other partitions than their rows, or the batch has one key in two partitions.
         """
-        if not looks_everywhere(self.write, table):
+        if self.write.moved_keys is not None or not looks_everywhere(self.write, table):
             return None
         if seen is not None and seen >= table.load_timeline().completed_writes.keys():
             return seen
@@ -70,7 +70,7 @@ class GlobalKeys:
 
 def looks_everywhere(write: Write, table: Table) -> bool:
     """Whether a write looks its keys up in the whole table."""
-    return write.looks_keys_up and keys_are_global(table)
+    return write.looks_keys_up and (write.moved_keys is not None or keys_are_global(table))
 
 
 def _refusal(table: Table, found: Iterable[Misplaced]) -> UnsupportedError:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from phantombase.timeline.avro.schema import arrow_schema, project
+from phantombase.timeline.avro.schema import META_COLUMNS, arrow_schema, project
 from phantombase.timeline.errors import UnsupportedError, UsageError
 from phantombase.timeline.format.table_config import TableConfig
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.table.table import Table, TableSchema
 
 from ..keys.key_generator import KeyGenerator
+from ..merge_into import MergeInto
 from ..options import Write
-from .table_schema import evolve, new_schema
+from .column_types import data_fields
+from .table_schema import evolve, merged_fields, new_schema
 
 
 def schema_after(table: Table, timeline: Timeline, incoming: pa.Schema, write: Write) -> TableSchema:
@@ -36,6 +38,15 @@ def checked_schema(config: TableConfig, own: str | None, incoming: pa.Schema, wr
             found="false",
             todo="Write this table with Hudi.",
         )
+    if write.into is not None:
+        if write.moved_keys is not None:
+            raise UnsupportedError(
+                "merge_into of keys that are unique over all partitions is not supported",
+                expected="a write without global_keys()",
+                found=write.moved_keys.value,
+                todo="Write whole rows with upsert.",
+            )
+        return _merged_schema(config, own, incoming, write.into)
     needed = {*config.record_key_fields, *config.partition_fields}
     if write.deletes:
         incoming = pa.schema([f for f in incoming if f.name in needed])
@@ -56,3 +67,21 @@ def checked_schema(config: TableConfig, own: str | None, incoming: pa.Schema, wr
     keys.keys(empty)
     keys.partition_paths(empty)
     return text
+
+
+def _merged_schema(config: TableConfig, own: str | None, incoming: pa.Schema, into: MergeInto) -> str:
+    """The schema of a table some of whose columns are set: it stays. UsageError: a column does not fit."""
+    if own is None:
+        raise UsageError("a table without rows has nothing to update", todo="Write its first rows with upsert.")
+    table = pa.schema([f for f in arrow_schema(own) if f.name not in META_COLUMNS])
+    into.check(config, table)
+    target = list(into.row_schema(table, config))
+    merged = merged_fields(target, list(data_fields(incoming, untyped=True)))
+    if merged != target:
+        raise UsageError(
+            "the source's type of a column does not fit the table's",
+            expected=", ".join(str(f) for f in target if f not in merged),
+            found=", ".join(str(f) for f in merged if f not in target),
+            todo="Cast the column: merge_into does not change the table's schema.",
+        )
+    return own

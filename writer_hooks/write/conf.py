@@ -18,7 +18,7 @@ from phantombase.timeline.log.encode import LogFormat
 from phantombase.timeline.metadata_table.services.options import MetadataOptions
 
 from ..new_table.conf import TABLE_NAMES, is_table_conf, parse_table_conf
-from ..options import BackPressure, CompactionOptions, FullAction, Mode, Operation, WriteOptions
+from ..options import BackPressure, CompactionOptions, FullAction, Mode, MovedKeys, Operation, WriteOptions
 from .pasted import agrees, has_no_meaning, refused, unknown
 
 _log = get_logger()
@@ -88,6 +88,17 @@ _LOCK = "hoodie.write.lock."
 _ZOOKEEPER = "org.apache.hudi.client.transaction.lock.ZookeeperBasedLockProvider"
 _STORAGE = "org.apache.hudi.client.transaction.lock.StorageBasedLockProvider"
 _INDEX = "hoodie.index.type"
+_OF_RECORDS = ("hoodie.record.index.update.partition.path", MovedKeys.STAY)
+_GLOBAL = {
+    "GLOBAL_SIMPLE": ("hoodie.simple.index.update.partition.path", MovedKeys.MOVE),
+    "GLOBAL_BLOOM": ("hoodie.bloom.index.update.partition.path", MovedKeys.MOVE),
+    "RECORD_INDEX": _OF_RECORDS,
+    "GLOBAL_RECORD_LEVEL_INDEX": _OF_RECORDS,
+}
+"""The kinds of index under which keys are unique over all partitions: what says whether they move, and its default."""
+_MOVES = {name for name, _ in _GLOBAL.values()}
+_OF_PARTITIONS = ("SIMPLE", "BLOOM", "RECORD_LEVEL_INDEX")
+"""For these the key index is used, which finds the same."""
 _OPERATION = "hoodie.datasource.write.operation"
 _PARTITIONS = "hoodie.datasource.write.partitions.to.delete"
 
@@ -109,7 +120,9 @@ def parse_write_conf(conf: Mapping[str, str], options: WriteOptions) -> tuple[di
 
     def take(name: str, value: str) -> None:
         if name == _INDEX:
-            _check_index(value, conf)
+            found.update(moved_keys=_moved_keys(value, conf))
+        elif name in _MOVES and name in _decisive(conf):
+            return
         elif name.startswith(_LOCK):
             lock[name.removeprefix(_LOCK)] = value
         elif name in SCHEDULE_CONF:
@@ -232,17 +245,25 @@ def _compaction(options: CompactionOptions, modes: Mapping[str, str], schedule: 
     )
 
 
-def _check_index(kind: str, conf: Mapping[str, str]) -> None:
-    """UnsupportedError: another kind of index. For SIMPLE and BLOOM the key index is used, which finds the same."""
+def _decisive(conf: Mapping[str, str]) -> tuple[str, ...]:
+    """The name that says whether keys move under the index of `conf`; empty: none does."""
+    return _GLOBAL.get(conf.get(_INDEX, "").strip().upper(), ())[:1]
+
+
+def _moved_keys(kind: str, conf: Mapping[str, str]) -> MovedKeys | None:
+    """See `WriteOptions`. UnsupportedError: another kind of index."""
     name = kind.strip().upper()
-    if name == "BUCKET" and "hoodie.bucket.index.num.buckets" in conf:
-        return
-    if name not in ("SIMPLE", "BLOOM"):
+    if name in _GLOBAL:
+        decisive, usual = _GLOBAL[name]
+        flag = _value({decisive: ("moves", _flag)}, decisive, conf[decisive])["moves"] if decisive in conf else None
+        return usual if flag is None else MovedKeys.MOVE if flag else MovedKeys.STAY
+    if name not in _OF_PARTITIONS and not (name == "BUCKET" and "hoodie.bucket.index.num.buckets" in conf):
         raise UnsupportedError(
             f"this {_INDEX} is not supported",
-            expected="SIMPLE, BLOOM, or BUCKET with hoodie.bucket.index.num.buckets",
+            expected=f"{', '.join((*_OF_PARTITIONS, *_GLOBAL))}, or BUCKET with hoodie.bucket.index.num.buckets",
             found=kind,
         )
+    return None
 
 
 def _lock(conf: Mapping[str, str]) -> str:

@@ -75,6 +75,7 @@ _NO_MEANING = (
     "hoodie.metadata.",
     "hoodie.metrics.",
     "hoodie.parquet.",
+    "hoodie.record.index.",
     "hoodie.record.size.",
     "hoodie.rollback.",
     "hoodie.simple.index.",

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+import pyarrow as pa
+
 from phantombase.timeline.avro.schema import META_COLUMNS, project
+from phantombase.timeline.errors import UnsupportedError
 from phantombase.timeline.format.bucket import KeySplit
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.metadata_table.column_stats.measure import Measure
@@ -21,29 +24,45 @@ from ..files.task_context import WriteWork
 from ..index.bucket_step import BucketStep
 from ..index.bulk_insert_step import NewFilesStep
 from ..index.key_index import KeyIndex
+from ..index.placed_keys import place_keys
 from ..index.prepare_step import BySource, PrepareRows, Route, ToBucket, ToSlot
 from ..keys.key_encoding import one_field_prefixed
 from ..keys.key_generator import KeyGenerator
-from ..options import Operation, Write, WriteOptions
+from ..options import MovedKeys, Operation, Write, WriteOptions
 
 
 def prepare_rows(table: Table, timeline: Timeline, schema: TableSchema, engine: Engine, write: Write) -> Pieces:
     """The input in the table's types, with keys and partition paths, split by the rows' targets."""
     config = table.config
-    columns = [name for name in schema.arrow.names if name not in META_COLUMNS]
+    own = pa.schema([field for field in schema.arrow if field.name not in META_COLUMNS])
     if write.deletes:
-        columns = [name for name in columns if name in {*config.record_key_fields, *config.partition_fields}]
+        own = project(own, [*config.record_key_fields, *config.partition_fields])
+    if write.into is not None:
+        own = write.into.row_schema(own, config)
+    rules = slice_rules(table, timeline, schema)
+    if write.moved_keys is MovedKeys.MOVE and rules.merge.unset is not None:
+        raise _moves_part_of_rows(table)
     keys = KeyGenerator.of(config, one_field_prefixed=one_field_prefixed(table), writer=dict(write.options.times))
     return engine.prepare(
         PrepareRows(
             keys=keys,
-            data_schema=project(schema.arrow, columns),
-            ordering_fields=slice_rules(table, timeline, schema).ordering_fields,
+            data_schema=own,
+            ordering_fields=rules.ordering_fields,
             route=_route(table, engine.slots, write),
             key_only=write.deletes,
             batch_bytes=write.options.batch_bytes,
         ),
         table.storage,
+    )
+
+
+def _moves_part_of_rows(table: Table) -> UnsupportedError:
+    return UnsupportedError(
+        "rows that move to another partition are not merged with what the old row gives them, as this table demands",
+        path=table.storage.base_path,
+        expected="a merge rule under which one of two rows wins whole",
+        found="values that mean 'not given'",
+        todo="Let keys stay in their partitions: global_keys(move=False).",
     )
 
 
@@ -89,21 +108,32 @@ def stage_rows(
         file_bytes=options.file_bytes,
         measure=Measure.of(begun.table, schema),
         replaced=_keys(replacing),
+        into=write.into,
     )
-    if options.buckets is not None:
-        done = rows.regroup(BucketStep(work, _to_bucket(begun.table, options.buckets, options))).collect()
-    elif write.operation is Operation.BULK_INSERT:
-        done = rows.regroup(NewFilesStep(work)).collect()
-    elif write.operation is Operation.INSERT or write.operation.replaces:
-        done = KeyIndex(work, options, slots).insert(rows, counts)
+    if write.moved_keys is None:
+        done = _staged(work, rows, counts, slots, write)
     else:
-        done = KeyIndex(work, options, slots).upsert(rows, counts)
+        route = _route(begun.table, slots, write)
+        with place_keys(rows, work, route, slots, write.moved_keys).kept() as placed:
+            done = _staged(work, placed, placed.row_counts(), slots, write)
     return [StagedFile.from_json(data) for data in done]
+
+
+def _staged(work: WriteWork, rows: Pieces, counts: RowCounts, slots: int, write: Write) -> list[bytes]:
+    options = write.options
+    if options.buckets is not None:
+        return rows.regroup(BucketStep(work, _to_bucket(work.table, options.buckets, options))).collect()
+    if write.operation is Operation.BULK_INSERT:
+        return rows.regroup(NewFilesStep(work)).collect()
+    if write.operation is Operation.INSERT or write.operation.replaces:
+        return KeyIndex(work, options, slots).insert(rows, counts)
+    return KeyIndex(work, options, slots).upsert(rows, counts)
 
 
 def needs_only_rows(write: Write) -> bool:
     """Whether `stage_rows` takes as long as there are rows, and reads nothing of the table's own."""
-    return write.options.buckets is not None or write.operation is Operation.BULK_INSERT
+    looks = write.into is not None
+    return (write.options.buckets is not None and not looks) or write.operation is Operation.BULK_INSERT
 
 
 def footprint(

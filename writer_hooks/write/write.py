@@ -37,6 +37,7 @@ from ..commit.transaction import Transaction, transaction
 from ..engine.engine import Engine, RowCounts
 from ..files.stager import StagedFile
 from ..index.global_keys import GlobalKeys, looks_everywhere
+from ..index.once_step import check_once
 from ..options import NO_LIMIT, BackPressure, CompactionOptions, Mode, Operation, Write, WriteOptions
 from ..schema.write_schema import schema_after
 from .rows import footprint, needs_only_rows, prepare_rows, stage_rows
@@ -167,6 +168,8 @@ def _attempt(table: Table, job: _Job, room: Room) -> Written:
     here = needs_only_rows(what) and not looks_everywhere(what, table)
     with prepare_rows(table, timeline, schema, engine, what).kept(here=here) as rows:
         counts = rows.row_counts()  # errors in the rows are raised here, before the write is visible
+        if what.into is not None:
+            check_once(rows)
         keys = GlobalKeys(rows=rows, slots=engine.slots, schema=schema, write=what)
         seen = keys.check(table)
         _make_way(table, timeline, job)
@@ -180,7 +183,7 @@ def _attempt(table: Table, job: _Job, room: Room) -> Written:
             seen = keys.check(begun.table, seen)
             replacing = replaced_groups(begun, what, counts)
             files = stage_rows(begun, schema, rows, counts, engine.slots, what, replacing)
-            mine = footprint(files, what, replacing, global_keys=seen is not None)
+            mine = footprint(files, what, replacing, global_keys=seen is not None or what.moved_keys is not None)
             room.check((partition for partition, _ in mine.appended), lambda group: group.key in mine.appended)
             begun.check_conflicts(mine, schema.commit_text)
             placed = place_all(begun.table, begun.instant, files)

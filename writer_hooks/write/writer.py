@@ -28,13 +28,14 @@ from phantombase.timeline.storage.open_storage import open_storage
 from phantombase.timeline.table.table import Table
 
 from ..commit.stream_batches import StreamBatch
-from ..engine.arrow_source import in_arrow
+from ..engine.arrow_source import in_arrow, with_columns
 from ..engine.engine import Engine, LocalEngine
 from ..engine.spark import SparkEngine, default_slots
 from ..keys.key_generator import generator_kind
+from ..merge_into import MergeInto
 from ..new_table.create import create_table
 from ..new_table.spec import NewTable, check_same_table
-from ..options import BackPressure, CompactionOptions, FullAction, Mode, Operation, Write, WriteOptions
+from ..options import BackPressure, CompactionOptions, FullAction, Mode, MovedKeys, Operation, Write, WriteOptions
 from ..schema.write_schema import checked_schema
 from .conf import parse_operation_conf, parse_write_conf
 from .write import Written, write, write_batch
@@ -119,6 +120,16 @@ class Writer:
         """
         return replace(self, options=replace(self.options, buckets=count, bucket_fields=fields))
 
+    def global_keys(self, *, move: bool = True) -> Writer:
+        """Keys are unique over all partitions, as under Hudi's GLOBAL_SIMPLE, GLOBAL_BLOOM and RECORD_INDEX, which a
+        table does not record: all its writers must say so (`hoodie.index.type`).
+
+        `move`: a row whose key another partition has moves the key to its own; otherwise it is written where the key is
+        (`hoodie.simple.index.update.partition.path`, `hoodie.bloom...`, `hoodie.record...`). By the table's merge rule
+        it may lose against the row there. A delete finds its key in any partition. `insert` looks no key up.
+        """
+        return self.option(moved_keys=MovedKeys.MOVE if move else MovedKeys.STAY)
+
     def option(self, **options: Any) -> Writer:
         """Sets fields of `WriteOptions`."""
         return replace(self, options=replace(self.options, **options))
@@ -195,6 +206,34 @@ class Writer:
     def upsert(self, path: str) -> Written:
         """Updates rows of existing keys by the table's merge rule, and adds the others."""
         return self._write(path, Operation.UPSERT)
+
+    def merge_into(
+        self,
+        path: str,
+        on: str | Iterable[str] | None = None,
+        *,
+        update: Iterable[str] = (),
+        set: Mapping[str, str] | None = None,
+        insert: bool = False,
+        delete: str | None = None,
+    ) -> Written:
+        """Sets some columns of the rows of these keys, and leaves their other columns as they are (`MERGE INTO`).
+
+        `on`: the key fields; None is the same. `update`: the columns to set from those of the same name. `set`: columns
+        of the table, and the columns of these rows that give their new values. Where rows merge by event time the
+        ordering columns must be among them. `insert`: add the rows of other keys, whole; otherwise they are left out.
+        `delete`: a column of these rows, true in those that delete; they add nothing. Key and partition columns name
+        the rows; other columns are left out.
+        UsageError, UnsupportedError: see `MergeInto`; or two rows have one key.
+        """
+        into = MergeInto.of(on, update, set, inserts=insert, delete=delete)
+        engine, what = self._engine(), replace(self._described(Operation.UPSERT), into=into)
+        table = self._opened(path, engine, what)
+        own = _columns(table)
+        into.check(table.config, own)
+        chosen = into.source_columns(own, table.config, engine.schema.names)
+        engine = replace(self, source=with_columns(self.source, chosen))._engine()
+        return write(table, engine, what)
 
     def insert(self, path: str) -> Written:
         """Adds rows without looking for existing rows of their keys."""
@@ -275,7 +314,7 @@ class Writer:
         try:
             table = Table.open(path, options)
         except NotATableError:
-            if what.deletes:
+            if what.deletes or what.into is not None:
                 raise
             spec = self._new_table()
             checked_schema(spec.config(), None, engine.schema, what)
@@ -309,9 +348,12 @@ class Writer:
 
 def _no_rows(path: str, storage_options: StorageOptions) -> pa.Table:
     """No rows, with the columns of the table at the path."""
-    table = Table.open(path, storage_options)
-    text = table.schema_text(table.load_timeline())
-    return arrow_schema(without_meta_columns(text)).empty_table()
+    return _columns(Table.open(path, storage_options)).empty_table()
+
+
+def _columns(table: Table) -> pa.Schema:
+    """The table's columns, without Hudi's. MalformedError: it has none yet."""
+    return arrow_schema(without_meta_columns(table.schema_text(table.load_timeline())))
 
 
 def writer(rows: Any = None, *, storage_options: Mapping[str, str] | None = None) -> Writer:

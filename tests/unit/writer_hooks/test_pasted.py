@@ -92,7 +92,7 @@ def test_all_contradictions_are_in_one_error() -> None:
         "hoodie.datasource.hive_sync.enable": "true",
         "hoodie.clustering.inline": "true",
         "hoodie.datasource.write.table.type": "COPY_ON_WRITE",
-        "hoodie.index.type": "RECORD_INDEX",
+        "hoodie.index.type": "INMEMORY",
         "hoodie.write.concurrency.mode": "NON_BLOCKING_CONCURRENCY_CONTROL",
     }
     with pytest.raises(UnsupportedError, match="5 configurations cannot be followed") as refused:

@@ -15,8 +15,9 @@ from dataclasses import replace
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ...log.block import BlockKind, scan_blocks
-from ...log.decode import decode_rows
+from ...avro.schema import parse_avro, project
+from ...log.block import BlockKind, HeaderKey, LogBlock, scan_blocks
+from ...log.decode import decode_rows, decoding
 from ...parquet.read import open_parquet, parquet_batches, readable
 from .column_range import ColumnRange, merged_ranges, no_values, range_between, ranges_of_rows
 from .indexed_columns import IndexedColumn
@@ -46,21 +47,35 @@ def ranges_of_log(
 ) -> tuple[ColumnRange, ...]:
     """The range of each column over all rows of a log file, whether its blocks count or not.
 
-    `schema`: the table's; `float_as_text` as in `decode_rows`. Deletes have no values.
+    `schema`: the table's; `float_as_text` as in `decode_rows`. Deletes have no values. A column that none of the rows
+    have, since all are updates of other columns, has no range, as in Hudi: a range of nulls would exclude the file.
     """
-    nothing = tuple(no_values(column, 0) for column in columns)
-    wanted = {c.name.partition(".")[0] for c in columns}
-    read = pa.schema([field for field in schema if field.name in wanted])
+    blocks = [(b, _columns_in(b, columns)) for b in scan_blocks(source, path) if b.kind in _LOG_DATA]
     parts = [
-        ranges_of_rows(rows, columns)
-        for block in scan_blocks(source, path)
-        if block.kind in _LOG_DATA
+        ranges_of_rows(rows, there)
+        for block, there in blocks
         for rows in decode_rows(
-            block, source, read, float_as_text=float_as_text, part_bytes=_PART_BYTES, partial=block.is_partial
+            block,
+            source,
+            project(schema, [c.name.partition(".")[0] for c in there]),
+            float_as_text=float_as_text,
+            part_bytes=_PART_BYTES,
+            partial=block.is_partial,
         )
         if rows.num_rows
     ]
+    present = {column.name for _, there in blocks for column in there}
+    nothing = tuple(no_values(column, 0) for column in columns if column.name in present or not blocks)
     return merged_ranges([nothing, *parts])
+
+
+def _columns_in(block: LogBlock, columns: Sequence[IndexedColumn]) -> Sequence[IndexedColumn]:
+    """Those that the rows of a data block have: all, unless they are updates of some columns."""
+    if not block.is_partial:
+        return columns
+    with decoding(block):
+        names = {field["name"] for field in parse_avro(block.header(HeaderKey.SCHEMA))["fields"]}
+    return [column for column in columns if column.name.partition(".")[0] in names]
 
 
 def _of_footer(file: pq.ParquetFile, place: int, column: IndexedColumn) -> ColumnRange | None:

@@ -168,18 +168,21 @@ def test_cleans_and_rollbacks_wait_for_the_metadata_table() -> None:
 
 def test_cleans_and_rollbacks_of_version_9_go_with_the_commits() -> None:
     """The newest clean and restores too: Hudi knows no completion time of what is archived behind an active instant."""
-    names = [*WRITES, "101.clean", "121.clean", "122.rollback", "141.restore", "161.rollback"]
+    names = [*WRITES, "101.clean", "121.clean", "122.rollback", "131.indexing", "141.restore", "161.rollback"]
     choice = chosen(*names, layout=LAYOUT_2)
-    want = ["10", "101", *times(11, 12), "121", "122", *times(13, 14), "141", "15"]
+    want = ["10", "101", *times(11, 12), "121", "122", "13", "131", "14", "141", "15"]
     assert [i.requested_time for i in choice.archived] == want
     assert [i.requested_time for i in choice.kept if not i.is_write] == ["161"]
 
 
 def test_writes_behind_another_instant_that_stays_are_not_archived() -> None:
-    choice = chosen(*WRITES, "131.indexing", "141.indexing", layout=LAYOUT_2)
+    choice = chosen(*WRITES, "131.schemacommit", "141.schemacommit", layout=LAYOUT_2)
     assert [i.requested_time for i in choice.archived] == times(10, 13)
-    assert choice.why == "indexing 131 stays on the active timeline"
+    assert choice.why == "schemacommit 131 stays on the active timeline"
+    assert gone(*WRITES, "131.schemacommit") == times(10, 15)
     assert gone(*WRITES, "131.indexing") == times(10, 15)
+    choice = chosen(*WRITES, "131.indexing.inflight", layout=LAYOUT_2)
+    assert choice.why == "indexing 131 is pending: Hudi's indexer executes it, or drops the index"
 
 
 def test_two_writes_of_one_time_go_together() -> None:

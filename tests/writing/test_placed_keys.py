@@ -1,0 +1,333 @@
+"""Keys that are unique over all partitions, under a global index: they move, or stay where they are."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from phantombase import schedule, writer
+from phantombase.timeline.errors import ConflictError, PhantombaseError, UnsupportedError, UsageError
+from phantombase.timeline.format.table_config import MergeMode
+from phantombase.timeline.read.table_read import read_table
+from phantombase.timeline.storage.contract import Storage
+from phantombase.timeline.storage.local import LocalStorage
+from phantombase.timeline.table.table import Table
+from phantombase.writer_hooks.commit.place_files import place_all
+from phantombase.writer_hooks.engine.engine import LocalEngine
+from phantombase.writer_hooks.options import MovedKeys, Operation, Write, WriteOptions
+from phantombase.writer_hooks.write.write import write
+from phantombase.writer_hooks.write.writer import Writer
+from tests.support.compaction_steps import open_table, run_all
+from tests.support.failing_storage import Failure, HookedStorage, ProcessDied, die_at, fail_at
+from tests.support.interleaving import serial_pools
+from tests.support.seed import SEED
+from tests.support.selection import ALL, deep
+from tests.support.written_tables import impatient, seed_note
+
+EVENT, COMMIT = MergeMode.EVENT_TIME, MergeMode.COMMIT_TIME
+Row = tuple[str, str, int, str]
+"""Key, partition, ordering value, text; the text DELETE marks a row that deletes."""
+DELETE = "delete"
+Placed = dict[str, tuple[str, Row]]
+"""The table: by key its folder and row."""
+
+
+def batch(*rows: Row) -> pa.Table:
+    """Rows to write."""
+    names = {"id": pa.string(), "p": pa.string(), "ts": pa.int64(), "v": pa.string(), "_hoodie_is_deleted": pa.bool_()}
+    data = [[r[0] for r in rows], [r[1] for r in rows], [r[2] for r in rows], [r[3] for r in rows]]
+    return pa.table([*data, [r[3] == DELETE for r in rows]], schema=pa.schema(list(names.items())))
+
+
+@dataclass(kw_only=True)
+class World:
+    """A table and what it must hold."""
+
+    path: Path
+    version: int = 9
+    mode: MergeMode = EVENT
+    move: bool = True
+    buckets: int | None = None
+    rows: Placed = field(default_factory=dict)
+
+    def writer(self, rows: pa.Table) -> Writer:
+        """A write of these rows."""
+        made = writer(rows).table("t", version=self.version).key("id").partition("p").ordering("ts")
+        made = made.merge_mode(self.mode).global_keys(move=self.move)
+        return made if self.buckets is None else made.buckets(self.buckets)
+
+    def upsert(self, *rows: Row) -> None:
+        """Also into the model."""
+        self.writer(batch(*rows)).upsert(str(self.path))
+        best: dict[str, Row] = {}
+        for row in rows:
+            if row[0] not in best or row[2] >= best[row[0]][2]:
+                best[row[0]] = row
+        for key, row in best.items():
+            self.met(key, row)
+
+    def met(self, key: str, row: Row) -> None:
+        folder, old = self.rows.get(key, (None, None))
+        wins = old is None or self.mode is COMMIT or row[2] >= old[2]
+        if wins and row[3] == DELETE:
+            self.rows.pop(key, None)
+        elif wins:
+            self.rows[key] = (row[1] if self.move or folder is None else folder, row)
+
+    def delete(self, *rows: Row) -> None:
+        """By keys; their partitions do not matter."""
+        self.writer(batch(*rows)).delete(str(self.path))
+        for row in rows:
+            self.rows.pop(row[0], None)
+
+    def check(self) -> None:
+        """The table holds every key once, where it must be."""
+        found = read_table(Table.open(str(self.path))).to_pylist()
+        seen = sorted((r["id"], r["_hoodie_partition_path"], r["p"], r["ts"], r["v"]) for r in found)
+        assert seen == sorted((key, folder, *row[1:]) for key, (folder, row) in self.rows.items())
+
+
+KINDS = [(9, EVENT, None), (9, COMMIT, None), (6, EVENT, None), (9, EVENT, 2)]
+MORE = [(8, EVENT, None), (9, COMMIT, 2), (6, EVENT, 2)]
+
+
+@pytest.fixture(params=[True, False], ids=["move", "stay"])
+def move(request: pytest.FixtureRequest) -> bool:
+    """Whether keys move."""
+    return bool(request.param)
+
+
+@pytest.fixture(
+    params=[*KINDS, *(deep(kind) for kind in MORE)], ids=lambda kind: f"v{kind[0]}-{kind[1].name}-{kind[2]}"
+)
+def world(request: pytest.FixtureRequest, move: bool, tmp_path: Path) -> World:
+    """A table with keys in three partitions, one of them deleted."""
+    version, mode, buckets = request.param
+    world = World(path=tmp_path / "t", version=version, mode=mode, move=move, buckets=buckets)
+    world.upsert(*((f"{p}{n}", p, 10, "old") for p in "abc" for n in range(9)))
+    world.delete(("a8", "a", 0, ""))
+    return world
+
+
+def test_where_rows_go(world: World) -> None:
+    """As Hudi 1.2.0 under GLOBAL_SIMPLE, but for keys that stay: there it doubles them."""
+    world.upsert(
+        ("a0", "b", 20, "newer"),
+        ("a1", "b", 5, "late"),
+        ("a2", "b", 10, "tie"),
+        ("a3", "b", 20, DELETE),
+        ("a4", "b", 20, "once"),
+        ("a4", "c", 30, "twice"),
+        ("a5", "a", 20, "its own"),
+        ("a8", "b", 20, "again"),
+        ("n0", "b", 20, "new"),
+        ("n1", "d", 20, "new"),
+        ("n2", "d", 20, DELETE),
+    )
+    world.check()
+    folder, row = world.rows["a4"]
+    assert (folder, row[3]) == ("c" if world.move else "a", "twice")
+    world.upsert(("a0", "a", 30, "back"), ("n1", "a", 30, "on"))
+    world.check()
+    world.delete(("a0", "c", 0, ""), ("b0", "a", 0, ""), ("n9", "a", 0, ""))
+    world.check()
+
+
+def some_rows(chance: random.Random, world: World, times: Iterator[int]) -> list[Row]:
+    """Rows for a table; `times`: ordering values that are later than all before.
+
+    Late rows only for keys that are there: one behind a delete could bring the base file's row back. On version 6 a
+    late row that deletes loses against a row in a log file, and wins against one in a base file.
+    """
+    rows = list[Row]()
+    for key in chance.sample([f"{p}{n}" for p in "abc" for n in range(12)], 8):
+        late = key in world.rows and chance.random() < 0.4
+        texts = ["x", "y"] if late and world.version == 6 else ["x", "y", DELETE]
+        rows.append((key, chance.choice("abcd"), chance.randrange(100) if late else next(times), chance.choice(texts)))
+    return rows
+
+
+def test_random_histories(world: World) -> None:
+    """Beside a model: with compactions that are pending for a while, too."""
+    chance = random.Random(f"{SEED} {world.move} {world.version} {world.mode} {world.buckets}")
+    times = iter(range(100, 1000))
+    for _ in range(8):
+        rows = some_rows(chance, world, times)
+        step = chance.choice(["upsert", "upsert", "upsert", "delete", "plan", "compact"])
+        if step == "upsert":
+            world.upsert(*rows)
+        elif step == "delete":
+            world.delete(*rows[:3])
+        elif step == "plan":
+            schedule(str(world.path))
+        else:
+            run_all(Table.open(str(world.path)))
+        world.check()
+
+
+def test_a_doubled_key_is_mended_by_its_next_row(tmp_path: Path) -> None:
+    """A writer without the option has put it into two partitions."""
+    world = World(path=tmp_path / "t")
+    world.upsert(("k", "a", 1, "old"))
+    writer(batch(("k", "b", 2, "double"))).upsert(str(world.path))
+    world.upsert(("k", "c", 3, "new"))
+    world.check()
+
+
+def test_replaced_file_groups_hold_no_key(move: bool, tmp_path: Path) -> None:
+    """Their files are still there."""
+    world = World(path=tmp_path / "t", move=move)
+    world.upsert(("k", "a", 1, "old"), ("l", "b", 1, "old"))
+    writer().delete_partition(str(world.path), ["a"])
+    del world.rows["k"]
+    world.upsert(("k", "b", 0, "new"))
+    world.check()
+
+
+def test_what_another_write_inserts_meanwhile_is_a_conflict(
+    move: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may have put the key into another partition."""
+    world = World(path=tmp_path / "t", move=move)
+    world.upsert(("k", "a", 1, "old"))
+    once = iter([True])
+
+    def meanwhile(*args: Any) -> Any:
+        if next(once, False):
+            world.upsert(("n", "b", 1, "theirs"))
+        return place_all(*args)
+
+    monkeypatch.setattr("phantombase.writer_hooks.write.write.place_all", meanwhile)
+    with pytest.raises(ConflictError, match="unique over all partitions"):
+        world.writer(batch(("n", "c", 2, "ours"))).upsert(str(world.path))
+    world.check()
+
+
+def test_a_key_that_another_write_moves_meanwhile_is_a_conflict(
+    move: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both delete it, or update it, where it was."""
+    world = World(path=tmp_path / "t", move=True)
+    world.upsert(("k", "a", 1, "old"), ("l", "a", 1, "old"), ("m", "b", 1, "old"), ("m2", "c", 1, "old"))
+    once = iter([True])
+
+    def meanwhile(*args: Any) -> Any:
+        if next(once, False):
+            world.upsert(("k", "b", 2, "theirs"))
+        return place_all(*args)
+
+    monkeypatch.setattr("phantombase.writer_hooks.write.write.place_all", meanwhile)
+    world.move = move
+    ours = world.writer(batch(("k", "c", 3, "ours")))
+    world.move = True
+    with pytest.raises(ConflictError):
+        ours.upsert(str(world.path))
+    world.check()
+
+
+def test_deaths_and_errors_at_storage_calls(move: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The write is whole or not there: no key is lost between two partitions, or in both. The next one works."""
+    serial_pools(monkeypatch)
+    origin = World(path=tmp_path / "origin", move=move)
+    origin.upsert(*((f"{p}{n}", p, 1, "old") for p in "abc" for n in range(3)))
+    origin.upsert(("a0", "a", 2, "newer"), ("b0", "b", 2, "newer"))
+    origin.delete(("c1", "c", 0, ""))
+    news = [
+        ("a0", "b", 3, "new"),
+        ("a1", "c", 3, "new"),
+        ("c1", "a", 3, "new"),
+        ("b0", "b", 1, "late"),
+        ("n", "a", 3, "n"),
+    ]
+
+    def write_on(storage: Storage) -> None:
+        kind = MovedKeys.MOVE if move else MovedKeys.STAY
+        options = impatient(WriteOptions(moved_keys=kind, slots=1, lazy_rollback=False))
+        engine = LocalEngine(batch(*news), slots=1)
+        write(open_table(Path(storage.base_path), storage), engine, Write(operation=Operation.UPSERT, options=options))
+
+    def copied(name: str) -> World:
+        path = tmp_path / name
+        shutil.rmtree(path, ignore_errors=True)
+        return replace(origin, path=Path(shutil.copytree(origin.path, path)), rows=dict(origin.rows))
+
+    after = copied("after")
+    hooked = HookedStorage(LocalStorage(str(after.path)), lambda call: call.do())
+    write_on(hooked)
+    for row in news:
+        after.met(row[0], row)
+    after.check()
+    calls = list(hooked.calls)
+    cases = [(n, f) for n, name in enumerate(calls) for f in (None, *Failure) if f is None or f.can_hit(name)]
+    for number, failure in cases if ALL else random.Random(SEED).sample(cases, 12):
+        with seed_note(SEED, number, calls[number], failure):
+            world = copied("t")
+            inner = LocalStorage(str(world.path))
+            hook = die_at(number) if failure is None else fail_at(number, failure, inner)
+            with suppress(ProcessDied, PhantombaseError):
+                write_on(HookedStorage(inner, hook))
+            found = {r["id"]: r["v"] for r in read_table(Table.open(str(world.path))).to_pylist()}
+            world.rows = dict(after.rows if found["a0"] == "new" else world.rows)
+            world.check()
+            write_on(inner)
+            world.rows = dict(after.rows)
+            world.check()
+
+
+def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
+    """Before anything is written."""
+    with pytest.raises(UsageError, match="one row per key"):
+        writer(batch()).option(combine=False).global_keys()
+    path, plain = tmp_path / "t", ["id", "p", "ts", "v"]
+    described = World(path=path, version=6).writer(batch(("k", "a", 1, "old")).select(plain))
+    described.upsert(str(path))
+    properties = path / ".hoodie/hoodie.properties"
+    kind = "hoodie.compaction.payload.class=org.apache.hudi.common.model.PartialUpdateAvroPayload"
+    kept = [line for line in properties.read_text().splitlines() if "payload.class" not in line]
+    properties.write_text("\n".join([*kept, kind]) + "\n")
+    before = sorted(path.rglob("*"))
+    new = writer(batch(("k", "b", 2, "new")).select(plain))
+    with pytest.raises(UnsupportedError, match="not merged with what the old row gives them"):
+        new.global_keys().upsert(str(path))
+    assert sorted(path.rglob("*")) == before
+    new.global_keys(move=False).upsert(str(path))
+    assert read_table(Table.open(str(path)))["_hoodie_partition_path"].to_pylist() == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("conf", "expected"),
+    [
+        ({"hoodie.index.type": "GLOBAL_SIMPLE"}, MovedKeys.MOVE),
+        ({"hoodie.index.type": "global_bloom"}, MovedKeys.MOVE),
+        (
+            {"hoodie.index.type": "GLOBAL_BLOOM", "hoodie.bloom.index.update.partition.path": "false"},
+            MovedKeys.STAY,
+        ),
+        ({"hoodie.index.type": "GLOBAL_SIMPLE", "hoodie.bloom.index.update.partition.path": "false"}, MovedKeys.MOVE),
+        ({"hoodie.simple.index.update.partition.path": "false"}, None),
+        ({"hoodie.index.type": "RECORD_INDEX"}, MovedKeys.STAY),
+        (
+            {"hoodie.index.type": "GLOBAL_RECORD_LEVEL_INDEX", "hoodie.record.index.update.partition.path": "true"},
+            MovedKeys.MOVE,
+        ),
+        ({"hoodie.index.type": "RECORD_LEVEL_INDEX"}, None),
+        ({"hoodie.index.type": "BLOOM"}, None),
+    ],
+)
+def test_hudis_names(conf: Mapping[str, str], expected: MovedKeys | None) -> None:
+    """With Hudi's defaults."""
+    assert writer().conf(conf).options.moved_keys is expected
+
+
+def test_hudis_names_with_wrong_values() -> None:
+    """They are refused."""
+    with pytest.raises(UsageError, match="not a value of hoodie"):
+        writer().conf({"hoodie.index.type": "GLOBAL_SIMPLE", "hoodie.simple.index.update.partition.path": "perhaps"})

@@ -1,0 +1,156 @@
+"""A `MERGE INTO` that sets some columns: which columns its rows have, and which tables and statements it takes (pure).
+
+Source: Hudi 1.2.0 was asked (Spark SQL, versions 8 and 9). Its log block has the meta columns and the set columns, and
+is marked partial; with merges by event time it refuses a statement that does not set the ordering columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from phantombase.timeline.avro.schema import META_COLUMNS, project_text
+from phantombase.timeline.errors import UnsupportedError, UsageError
+from phantombase.timeline.format.table_config import MergeMode, TableConfig
+from phantombase.timeline.merge.rule import IS_DELETED
+from phantombase.timeline.payloads.merge_settings import FIRST_OF_1X, PROPERTIES, USE_HUDI
+from phantombase.timeline.table.table import TableSchema
+
+DELETE = "__delete"
+"""The column of a write's rows that says which of them delete. A table cannot have it: it is not Hudi's."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MergeInto:
+    """One statement. `sets`: (column of the table, column of the source that gives its new value).
+
+    `on`: the columns by which rows match, None for the record key. `inserts`: rows of other keys become rows of the
+    table. `delete`: the column of the source that is true in rows that delete.
+    """
+
+    sets: tuple[tuple[str, str], ...]
+    on: tuple[str, ...] | None = None
+    inserts: bool = False
+    delete: str | None = None
+
+    @staticmethod
+    def of(
+        on: str | Iterable[str] | None,
+        update: Iterable[str],
+        sets: Mapping[str, str] | None,
+        *,
+        inserts: bool,
+        delete: str | None,
+    ) -> MergeInto:
+        """UsageError: no column is set, or one twice. `update`: columns set from those of the same name."""
+        if isinstance(update, str):
+            raise UsageError("not a list of columns", expected="update=[name, ...]", found=repr(update))
+        pairs = (*((name, name) for name in update), *(sets or {}).items())
+        names = [name for name, _ in pairs]
+        if not names or len(set(names)) < len(names):
+            raise UsageError(
+                "merge_into sets some columns, each once",
+                expected='update=["column"], or set={"column": "column of the source"}',
+                found=", ".join(names) or "no column",
+                todo=None if names else "To write whole rows, use upsert; to delete rows, use delete.",
+            )
+        keys = None if on is None else (on,) if isinstance(on, str) else tuple(on)
+        return MergeInto(sets=pairs, on=keys, inserts=inserts, delete=delete)
+
+    @property
+    def columns(self) -> frozenset[str]:
+        """The columns of the table that it sets."""
+        return frozenset(name for name, _ in self.sets)
+
+    def lacking(self, schema: pa.Schema) -> tuple[str, ...]:
+        """The table's columns that its updates lack."""
+        return tuple(name for name in schema.names if name not in self.columns and name not in META_COLUMNS)
+
+    def log_schema(self, schema: TableSchema) -> TableSchema:
+        """The schema of a log block of updates: Hudi's meta columns and the columns that are set."""
+        kept = [name for name in schema.arrow.names if name in META_COLUMNS or name in self.columns]
+        text = project_text(schema.file_text, kept)
+        return TableSchema(commit_text=schema.commit_text, file_text=text)
+
+    def row_schema(self, own: pa.Schema, config: TableConfig) -> pa.Schema:
+        """The columns of the rows of this write. `own`: the table's, without meta columns."""
+        needed = {*_named(config), *self.columns}
+        fields = [f for f in own if self.inserts or f.name in needed]
+        return pa.schema([*fields, pa.field(DELETE, pa.bool_())] if self.delete is not None else fields)
+
+    def source_columns(self, own: pa.Schema, config: TableConfig, source: Iterable[str]) -> dict[str, str]:
+        """Which column of the source gives which column of the write's rows. UsageError: the source lacks one.
+
+        Other columns of the source are left out, as in SQL. A row that is inserted has what an update would set.
+        """
+        given, sets = set(source), dict(self.sets)
+        chosen = {f.name: sets.get(f.name, f.name) for f in self.row_schema(own, config) if f.name != DELETE}
+        if self.delete is not None:
+            chosen[DELETE] = self.delete
+        needed = {*_named(config), *self.columns, DELETE}
+        missing = sorted({name for target, name in chosen.items() if target in needed} - given)
+        if missing:
+            raise UsageError(
+                "the source lacks columns that the merge needs", expected=", ".join(missing), found=", ".join(given)
+            )
+        return {target: name for target, name in chosen.items() if name in given}
+
+    def check(self, config: TableConfig, own: pa.Schema) -> None:
+        """UnsupportedError, UsageError: this table cannot be written so, or not by this statement."""
+        _check_table(config)
+        keys = config.record_key_fields
+        if self.on is not None and sorted(self.on) != sorted(keys):
+            raise UnsupportedError(
+                "merge_into matches rows by the record key only", expected=", ".join(keys), found=", ".join(self.on)
+            )
+        unknown = sorted(self.columns - set(own.names))
+        if unknown:
+            raise UsageError("the table has no such columns", expected=", ".join(own.names), found=", ".join(unknown))
+        fixed = sorted(self.columns & {*_named(config), IS_DELETED})
+        if fixed:
+            raise UnsupportedError(
+                "merge_into cannot set these columns",
+                expected="no key, no partition column, and no mark of deletion",
+                found=", ".join(fixed),
+                todo="Write whole rows with upsert, or name the rows to delete with delete=.",
+            )
+        ordering = [name for name in config.ordering_fields if name in own.names]
+        unset = [name for name in ordering if name not in self.columns]
+        if config.merge_settings.mode is MergeMode.EVENT_TIME and unset:
+            raise UsageError(
+                "a table that merges by event time needs new ordering values with each update",
+                expected=", ".join(ordering),
+                found=", ".join(sorted(self.columns)),
+                todo="Set these columns, too; Hudi asks for them as well.",
+            )
+
+
+def _named(config: TableConfig) -> set[str]:
+    """The columns that name a row, or hold the record that does: of its key and of its partition."""
+    return {name.partition(".")[0] for name in (*config.record_key_fields, *config.partition_fields)}
+
+
+def _check_table(config: TableConfig) -> None:
+    """UnsupportedError: Hudi's readers would not put the rows of this table together as its own writers mean them."""
+    if config.version < FIRST_OF_1X:
+        raise UnsupportedError(
+            "merge_into needs updates of some columns, which this table version does not have",
+            path=PROPERTIES,
+            expected=f"version {FIRST_OF_1X} or newer",
+            found=str(config.version),
+            todo="Write whole rows with upsert.",
+        )
+    config.check_mergeable()
+    settings = config.merge_settings
+    if settings.not_given is not None or settings.marker is not None or settings.deletes_win:
+        raise UnsupportedError(
+            "merge_into of a table with rules of its own for missing values or deletes is not supported",
+            path=PROPERTIES,
+            expected="merges by commit time or event time alone",
+            found=config.properties.get("hoodie.table.partial.update.mode")
+            or config.properties.get("hoodie.compaction.payload.class")
+            or "a payload class",
+            todo=USE_HUDI,
+        )
