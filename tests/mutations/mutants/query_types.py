@@ -41,6 +41,8 @@ MUTANTS: tuple[Mutant, ...] = (
     ("timeline/read/change_rows", "self.met[there] = True", "pass", "reading/changes"),
     ("timeline/read/change_rows", "deleted = np.flatnonzero(places < 0)", "deleted = np.flatnonzero(places < -1)", "reading/changes"),
     ("timeline/read/changes", "if window.begin < earliest:", "if False:", "reading/changes"),
+    ("timeline/read/changes", "if found.unlisted and not moments", "if False", "reading/changes"),
+    ("timeline/read/changes", "or found.unlisted or", "or", "reading/changes"),
     ("timeline/read/changes", 'groups[(key[0], "") if key[0] in moved else key]', "groups[key]", "reading/changes"),
     ("timeline/read/changes", "there & (found.groups | left)", "there & found.groups", "reading/changes"),
     ("timeline/read/changes", "frozenset() if self.options.net else found.replaced & left", "frozenset()", "reading/changes"),
