@@ -14,6 +14,7 @@ from phantombase.timeline.errors import UnsupportedError, UsageError
 from phantombase.timeline.read.changes import plan, plan_changes
 from phantombase.timeline.read.table_read import Query, ReadOptions, plan_read
 from phantombase.timeline.table.table import Table
+from tests.support.archived_tables import active, archive, long_table, one_row, upsert
 from tests.support.change_feeds import check_window, feed, moments_of, state
 from tests.support.compaction_steps import open_table
 from tests.support.golden_tables import GOLDEN, unzip_golden
@@ -81,6 +82,40 @@ def test_a_late_row_that_loses_is_no_change(tmp_path: Path) -> None:
         if change["op"] == "u":
             assert change["after"]["_hoodie_commit_time"] == change["instant"]
     assert {c["instant"] for c in feed(table, "earliest")} <= {w.requested_time for w in timeline.completed}
+
+
+def test_what_archived_writes_of_version_6_did_is_not_put_down_to_another(tmp_path: Path) -> None:
+    """They come together with the first active write, each row under its own commit time; deletes under none."""
+    path = tmp_path / "t"
+    long_table(path, 6, commits=2, compact_at=None)
+    gone = pa.table({"id": ["k1"], "day": ["a"], "ts": [9], "fare": [0.0]})
+    writer(gone).delete(str(path))
+    for ts in (10, 11, 12):
+        upsert(path, one_row("k2", ts))
+    writes = open_table(path).load_timeline().completed
+    archive(path)
+    assert active(path) == [w.requested_time for w in writes[-2:]]
+    first = feed(open_table(path), "earliest", writes[-2].requested_time)
+    assert {(c["op"], c["instant"]) for c in first} == {("i", w.requested_time) for w in (writes[0], writes[-2])}
+    later = feed(open_table(path), writes[1].requested_time)
+    assert sorted((c["op"], c["instant"]) for c in later) == [
+        ("d", None),
+        ("i", writes[-2].requested_time),
+        ("u", writes[-1].requested_time),
+    ]
+
+
+def test_a_window_of_archived_writes_alone(tmp_path: Path) -> None:
+    """Version 6 lists none of its writes any more."""
+    path = tmp_path / "t"
+    long_table(path, 6, compact_at=None)
+    table = open_table(path)
+    moments = moments_of(table)
+    states = {m: state(table, m) for m in moments}
+    archive(path)
+    assert moments[3] < min(active(path))
+    for begin, end in [*pairwise(moments[:4]), (moments[0], moments[3])]:
+        check_window(open_table(path), begin, end, states)
 
 
 def test_columns_partition_and_limit(tmp_path: Path) -> None:

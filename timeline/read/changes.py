@@ -37,8 +37,8 @@ from .table_rules import slice_rules
 class Part:
     """File groups between which keys may have moved, before and after: one group, or what replaced several.
 
-    `gone`: slices that were replaced as a whole by other data. `instant`: the write, None for net changes. `origins`:
-    what went into the table services between the two.
+    `gone`: slices that were replaced as a whole by other data. `instant`: the write, None where there may be several.
+    `origins`: what went into the table services between the two.
     """
 
     before: tuple[FileSlice, ...]
@@ -160,9 +160,11 @@ class _Feed:
         """The window itself, or one for each of its writes."""
         if self.options.net:
             return [window] if window.begin < window.end else []
-        times = find_window_writes(self.table, self.timeline, window).writes
-        writes = (w for w in completed_writes(self.timeline) if w.requested_time in times)
+        found = find_window_writes(self.table, self.timeline, window)
+        writes = (w for w in completed_writes(self.timeline) if w.requested_time in found.writes)
         moments = sorted({self.timeline.moment_of(w) for w in writes})
+        if found.unlisted and not moments and window.begin < window.end:  # all its writes are archived
+            moments = [window.end]
         return [Window(begin=b, end=e) for b, e in pairwise([window.begin, *moments])]
 
     def _state(self, moment: str) -> State:
@@ -174,7 +176,8 @@ class _Feed:
         left = old.keys() - new.keys()
         there = old.keys() | new.keys()
         touched = there if found.groups is None else there & (found.groups | left)
-        instant = None if self.options.net or len(found.writes) != 1 else min(found.writes)
+        several = self.options.net or found.unlisted or len(found.writes) != 1
+        instant = None if several else min(found.writes)
         gone = frozenset() if self.options.net else found.replaced & left
         moved = {partition for partition, _ in left}
         groups: defaultdict[GroupKey, list[GroupKey]] = defaultdict(list)
@@ -197,7 +200,12 @@ class _Feed:
     def _rules(self, state: State, also_hidden: frozenset[str]) -> SliceRules:
         """`also_hidden`: log compactions whose originals are read, since they keep their commit times."""
         rules = slice_rules(
-            self.table, state.view.timeline, self.schema, as_of=state.as_of, batch_rows=self.options.batch_rows
+            self.table,
+            state.view.timeline,
+            self.schema,
+            as_of=state.as_of,
+            merging=self.table.config.has_logs,
+            batch_rows=self.options.batch_rows,
         )
         rules = replace(rules, memory_bytes=self.options.memory_limit, spill_folder=self.options.spill_dir)
         return replace(rules, visibility=replace(rules.visibility, hidden=state.hidden | also_hidden))

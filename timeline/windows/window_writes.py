@@ -23,7 +23,8 @@ class WindowWrites:
     A log compaction of Hudi 1.2 writes its own time into the rows that it merges, as a clustering may. `stamps`: table
     services of the window whose time may stand for one of its writes; left out are log compactions that merged only
     writes from before the window. `log_compactions`: all of the window. `compacted_logs`: paths of the log files that
-    these wrote, each with its instant. `clusterings`: those of the window.
+    these wrote, each with its instant. `clusterings`: those of the window. `unlisted`: it begins before the earliest
+    known write, so it may hold others, which were archived.
     """
 
     writes: frozenset[str]
@@ -33,6 +34,7 @@ class WindowWrites:
     log_compactions: frozenset[str]
     compacted_logs: Mapping[str, str]
     clusterings: frozenset[str]
+    unlisted: bool
 
 
 def find_window_writes(table: Table, timeline: Timeline, window: Window) -> WindowWrites:
@@ -42,7 +44,7 @@ def find_window_writes(table: Table, timeline: Timeline, window: Window) -> Wind
     ]
     found = {i: table.commit_metadata(i) for i in inside if i in timeline.instants}
     found |= table.archived_commits([i for i in inside if i not in found])
-    services = {i for i in inside if i.action == "commit" or (i in found and _is_service(found[i]))}
+    services = {i for i in inside if timeline.is_compaction(i) or (i in found and _is_service(found[i]))}
     writes = frozenset(i.requested_time for i in inside if i not in services)
     compacting = {i for i in services & found.keys() if found[i].operation_type == LOG_COMPACT}
     logs = {i.requested_time for i in compacting}
@@ -51,7 +53,8 @@ def find_window_writes(table: Table, timeline: Timeline, window: Window) -> Wind
     known = timeline.start
     if table.layout.has_completion_times:  # the archive is loaded; its oldest part may be gone
         known = min((timeline.moment_of(w) for w in completed_writes(timeline)), default="")
-    complete = len(found) == len(inside) and window.begin >= known
+    unlisted = window.begin < known
+    complete = len(found) == len(inside) and not unlisted
     return WindowWrites(
         writes=writes,
         groups=frozenset().union(*(m.written_groups for m in found.values())) if complete else None,
@@ -60,6 +63,7 @@ def find_window_writes(table: Table, timeline: Timeline, window: Window) -> Wind
         log_compactions=frozenset(logs),
         compacted_logs={path: i.requested_time for i in compacting for path in found[i].named_files},
         clusterings=frozenset(i.requested_time for i in services & found.keys() if found[i].operation_type == CLUSTER),
+        unlisted=unlisted,
     )
 
 

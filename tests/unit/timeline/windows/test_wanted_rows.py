@@ -24,6 +24,7 @@ def rows(timeline: Timeline, window: Window, writes: str, times: str) -> str:
         log_compactions=none,
         compacted_logs={},
         clusterings=none,
+        unlisted=False,
     )
     table = pa.table({"_hoodie_commit_time": times.split()})
     node = bound(wanted_rows(timeline, window, found), table.schema)
