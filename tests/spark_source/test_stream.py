@@ -52,6 +52,14 @@ def delivered(spark: Any, path: Path, folder: Path, **options: str) -> list[list
     return batches
 
 
+def test_copy_on_write(spark: Any, tmp_path: Path) -> None:
+    """What came after the first write, as it is now."""
+    path = unzip_golden("more/v9_copy_on_write", tmp_path)
+    first = min(Table.open(str(path), reading=True).load_timeline().completed, key=lambda w: w.requested_time)
+    (rows,) = delivered(spark, path, tmp_path, begin=str(first.completion_time))
+    assert rows == sorted([(f"k{n:02d}", 8) for n in range(10, 24)] + [(f"k{n:02d}", 6) for n in (6, 9, 24, 27)])
+
+
 def test_each_write_once_across_restarts_and_compactions(spark: Any, tmp_path: Path) -> None:
     path = tmp_path / "rides"
     upsert(path, 1, "a", "b")

@@ -22,7 +22,8 @@ class Timeline:
     `archived`: completed instants that left the active timeline, as far as they were loaded.
     `legacy_completions`: for completed files without a completion time in their name (tables upgraded from
     version 6) the files' modification times, as instant times. `written`: what modification times show about the
-    writers' clocks; it does not take part in comparisons of timelines.
+    writers' clocks; it does not take part in comparisons of timelines. `commits_are_writes`: the table is
+    COPY_ON_WRITE; elsewhere a completed commit is a compaction.
     """
 
     layout: Layout
@@ -30,6 +31,7 @@ class Timeline:
     archived: tuple[Instant, ...] = ()
     legacy_completions: dict[str, str] = field(default_factory=dict)
     written: ClockEvidence = field(default_factory=ClockEvidence, compare=False)
+    commits_are_writes: bool = False
 
     @cached_property
     def completed(self) -> tuple[Instant, ...]:
@@ -136,7 +138,11 @@ class Timeline:
 
     def counts_from(self, write: Instant) -> str:
         """From when on `completed_by` counts a completed write: a compaction from its requested time."""
-        return write.requested_time if write.action == "commit" else self.moment_of(write)
+        return write.requested_time if self.is_compaction(write) else self.moment_of(write)
+
+    def is_compaction(self, completed: Instant) -> bool:
+        """Whether a completed instant is a compaction."""
+        return completed.action == "commit" and not self.commits_are_writes
 
     def needs_archive(self, time: str) -> bool:
         """Whether only the archived timeline shows when, or whether, a write completed.

@@ -38,6 +38,7 @@ class TimelineLoader:
             instants=highest_states(i for i, _ in files),
             legacy_completions=legacy,
             written=written(files),
+            commits_are_writes=not self.config.has_logs,
         )
         return self.with_archive(timeline) if archived else timeline
 

@@ -200,7 +200,12 @@ class _Feed:
     def _rules(self, state: State, also_hidden: frozenset[str]) -> SliceRules:
         """`also_hidden`: log compactions whose originals are read, since they keep their commit times."""
         rules = slice_rules(
-            self.table, state.view.timeline, self.schema, as_of=state.as_of, batch_rows=self.options.batch_rows
+            self.table,
+            state.view.timeline,
+            self.schema,
+            as_of=state.as_of,
+            merging=self.table.config.has_logs,
+            batch_rows=self.options.batch_rows,
         )
         rules = replace(rules, memory_bytes=self.options.memory_limit, spill_folder=self.options.spill_dir)
         return replace(rules, visibility=replace(rules.visibility, hidden=state.hidden | also_hidden))

@@ -188,10 +188,7 @@ def plan_read(table: Table, options: ReadOptions) -> Scan:
     rules = slice_rules(
         seen, view.timeline, schema, as_of=options.as_of, merging=merging, batch_rows=options.batch_rows
     )
-    slices = scan_slices(view, options)
-    if not table.config.has_logs and (log := next((log for s in slices for log in s.logs), None)) is not None:
-        raise MalformedError("a log file in a COPY_ON_WRITE table", path=f"{table.storage.base_path}/{log.path}")
-    return _scan(table, slices, rules, options)
+    return _scan(table, scan_slices(view, options), rules, options)
 
 
 def _plan_window(table: Table, options: ReadOptions) -> Scan:
@@ -206,7 +203,8 @@ def _plan_window(table: Table, options: ReadOptions) -> Scan:
             todo="A write below it is pending, or its last write was taken back. Read again when that is over.",
         )
     state, schema = found.state, _schema(table, found.timeline, options)
-    rules = slice_rules(table, state.view.timeline, schema, as_of=state.as_of, batch_rows=options.batch_rows)
+    merging, as_of = table.config.has_logs, state.as_of
+    rules = slice_rules(table, state.view.timeline, schema, as_of=as_of, merging=merging, batch_rows=options.batch_rows)
     hidden = state.hidden if found.rows is None else state.hidden | found.services.log_compactions
     rules = replace(rules, visibility=replace(rules.visibility, hidden=hidden))
     scan = _scan(table, found.slices, rules, options, found.rows)
@@ -231,6 +229,8 @@ def _scan(
     table: Table, slices: Sequence[FileSlice], rules: SliceRules, options: ReadOptions, also: Filter | None = None
 ) -> Scan:
     """`also`: a filter besides that of the options."""
+    if not table.config.has_logs and (log := next((log for s in slices for log in s.logs), None)) is not None:
+        raise MalformedError("a log file in a COPY_ON_WRITE table", path=f"{table.storage.base_path}/{log.path}")
     rules = replace(rules, memory_bytes=options.memory_limit, spill_folder=options.spill_dir)
     where = where_of([f for f in (options.filter, also) if f is not None], table.config, rules.schema)
     kept = prune(table.storage, slices, where, table.config)

@@ -46,12 +46,6 @@ def load_window(table: Table, begin: str | None, end: str | None) -> tuple[Timel
     """The timeline, with its archive where windows need it, and the window on it; UsageError for an impossible one."""
     if begin is None:
         raise UsageError("a window needs its begin", todo="Give --begin; `earliest` is before the first write.")
-    if not table.config.has_logs:
-        raise UnsupportedError(
-            "incremental reads of COPY_ON_WRITE tables are not supported",
-            path=table.storage.base_path,
-            todo="Read snapshots, also as of an instant, or use Hudi.",
-        )
     if not table.config.populate_meta_fields:
         raise UnsupportedError(
             "the table has no meta columns, so the writes of its rows are unknown",

@@ -40,7 +40,7 @@ def writes_after(table: Table, begin: str, known: dict[Instant, StreamedWrite | 
     archived = table.archived_commits([w for w in new if w not in timeline.instants])
     for write in new:
         metadata = table.commit_metadata(write) if write in timeline.instants else archived.get(write)
-        known[write] = _streamed(timeline.moment_of(write), write, metadata)
+        known[write] = None if timeline.is_compaction(write) else _streamed(timeline.moment_of(write), metadata)
     earliest = earliest_whole(table, timeline)
     found = (replace(one, moment=max(one.moment, earliest)) for w in waiting if (one := known[w]) is not None)
     return sorted(found, key=lambda w: w.moment)
@@ -52,7 +52,8 @@ def groups_written(table: Table, begin: str, moment: str) -> list[tuple[GroupKey
     Reads their commits; what is unknown of archived ones is left out.
     """
     timeline, _ = load_window(table, begin, moment)
-    writes = [w for w in completed_writes(timeline) if timeline.moment_of(w) == moment and w.action != "commit"]
+    writes = [w for w in completed_writes(timeline) if timeline.moment_of(w) == moment]
+    writes = [w for w in writes if not timeline.is_compaction(w)]
     found = {w: table.commit_metadata(w) for w in writes if w in timeline.instants}
     found |= table.archived_commits([w for w in writes if w not in found])
     stats: defaultdict[GroupKey, list[WriteStat]] = defaultdict(list)
@@ -73,10 +74,8 @@ def _counted(moment: str, stats: Sequence[WriteStat]) -> StreamedWrite:
     )
 
 
-def _streamed(moment: str, write: Instant, metadata: CommitMetadata | None) -> StreamedWrite | None:
+def _streamed(moment: str, metadata: CommitMetadata | None) -> StreamedWrite | None:
     """None: a table service, which changes no row."""
-    if write.action == "commit":
-        return None
     if metadata is None:
         return StreamedWrite(moment=moment)
     if metadata.operation_type in SERVICE_OPERATIONS:

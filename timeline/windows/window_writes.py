@@ -44,7 +44,7 @@ def find_window_writes(table: Table, timeline: Timeline, window: Window) -> Wind
     ]
     found = {i: table.commit_metadata(i) for i in inside if i in timeline.instants}
     found |= table.archived_commits([i for i in inside if i not in found])
-    services = {i for i in inside if i.action == "commit" or (i in found and _is_service(found[i]))}
+    services = {i for i in inside if timeline.is_compaction(i) or (i in found and _is_service(found[i]))}
     writes = frozenset(i.requested_time for i in inside if i not in services)
     compacting = {i for i in services & found.keys() if found[i].operation_type == LOG_COMPACT}
     logs = {i.requested_time for i in compacting}

@@ -10,7 +10,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ("timeline/instants/timeline", "(self.counts_from(instant) if instant.completed else instant.requested_time) <= time", "instant.requested_time <= time", "table/view_at_completion"),
     ("timeline/instants/timeline", "else instant.requested_time) <= time", "else instant.requested_time) < time", "table/view_at_completion"),
     ("timeline/instants/timeline", "else instant.requested_time) <= time", "else '') <= time", "table/view_at_completion"),
-    ("timeline/instants/timeline", 'write.requested_time if write.action == "commit" else self.moment_of(write)', "self.moment_of(write)", "table/view_at_completion"),
+    ("timeline/instants/timeline", 'write.requested_time if self.is_compaction(write) else self.moment_of(write)', "self.moment_of(write)", "table/view_at_completion"),
     ("timeline/instants/timeline", "instants=tuple(sorted([*kept, *late],", "instants=tuple(sorted([*kept],", "table/view_at_completion"),
     ("timeline/instants/timeline", "for i in gone if (i.requested_time, i.family) not in active]", "for i in gone]", "table/view_at_completion"),
     ("timeline/instants/timeline", "archived=tuple(i for i in self.archived if i not in gone)", "archived=self.archived", "table/view_at_completion"),
@@ -33,6 +33,9 @@ MUTANTS: tuple[Mutant, ...] = (
     ("timeline/windows/window_writes", "times is not None and times.isdisjoint(writes)", "False", "reading/incremental_log_compaction"),
     ("timeline/windows/retained", 'or metadata["totalFilesDeleted"] == 0:', "or True:", "reading/as_of_cleaned"),
     ("timeline/windows/retained", 'or metadata["totalFilesDeleted"] == 0:', "or False:", "reading/as_of_cleaned"),
+    ("timeline/instants/timeline", 'completed.action == "commit" and not self.commits_are_writes', 'completed.action == "commit"', "reading/copy_on_write"),
+    ("timeline/windows/window_writes", "timeline.is_compaction(i)", 'i.action == "commit"', "reading/copy_on_write"),
+    ("timeline/windows/streamed", "if not timeline.is_compaction(w)]", 'if w.action != "commit"]', "reading/copy_on_write"),
     # The change feed.
     ("timeline/read/change_rows", "self.updated[there] = ~np.asarray(pc.fill_null(same, False))", "self.updated[there] = True", "reading/changes"),
     ("timeline/read/change_rows", "self.met[there] = True", "pass", "reading/changes"),
