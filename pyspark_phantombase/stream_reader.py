@@ -100,8 +100,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 expected=f"a write at {part.moment}",
                 found=", ".join(w.moment for w in writes[:5]) or "no write",
                 todo="Where a write below it is pending, start again when that is over. Where it was cleaned or rolled "
-                f"back, start a new checkpoint with begin={at.moment or EARLIEST}: rows may come a second time. A "
-                "`pin` prevents that with cleaners of phantombase.",
+                "back, or archived on version 6, start a new checkpoint with "
+                f"begin={at.moment or EARLIEST}: rows may come a second time. A `pin` prevents that with cleaners and "
+                "archivers of phantombase.",
             )
         return _part_end(table, at, part.moment, part.last, limit)
 
