@@ -8,12 +8,13 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from phantombase import writer
+from phantombase import compact, schedule, writer
 from phantombase.api import read
 from phantombase.timeline.errors import UnsupportedError, UsageError
 from phantombase.timeline.read.changes import plan, plan_changes
 from phantombase.timeline.read.table_read import Query, ReadOptions, plan_read
 from phantombase.timeline.table.table import Table
+from phantombase.writer_hooks.write.writer import Writer
 from tests.support.archived_tables import active, archive, long_table, one_row, upsert
 from tests.support.change_feeds import check_window, feed, moments_of, state
 from tests.support.compaction_steps import open_table
@@ -72,6 +73,38 @@ def test_an_overwritten_key_is_deleted_and_inserted(tmp_path: Path) -> None:
     begin, end = moments_of(table)[-2:]
     assert [c["op"] for c in feed(table, begin, end)] == ["d", "i"]
     assert [c["op"] for c in feed(table, begin, end, net=True)] == ["u"]
+
+
+@pytest.mark.parametrize("version", [6, 9])
+def test_a_net_feed_has_a_key_once_that_changed_its_file_group(version: int, tmp_path: Path) -> None:
+    """Deleted, compacted away, and inserted into another file group of the partition."""
+    path = str(tmp_path / "t")
+
+    def trips(*keys: str, ts: int = 1) -> Writer:
+        rows = pa.table({"id": list(keys), "ts": [ts] * len(keys)})
+        return writer(rows).table("t", version=version).key("id").ordering("ts").option(small_file_bytes=0)
+
+    trips("k", "l").upsert(path)
+    (begin,) = moments_of(Table.open(path))[1:]
+    trips("k").delete(path)
+    schedule(path)
+    compact(path)
+    trips("l", ts=2).upsert(path)
+    trips("k", ts=3).upsert(path)
+    found = [(c["op"], c["after"]["id"]) for c in feed(Table.open(path), begin, net=True)]
+    assert sorted(found) == [("u", "k"), ("u", "l")]
+
+
+def test_a_feed_of_partial_updates_goes_on_where_all_rows_are_deleted(tmp_path: Path) -> None:
+    """Nothing is left that the old rows could be compared with."""
+    path = str(tmp_path / "t")
+    rows = pa.table({"id": ["k"], "ts": [1], "a": ["old"]})
+    writer(rows).table("t").key("id").ordering("ts").upsert(path)
+    writer(rows).merge_into(path, update=["a", "ts"])
+    writer(rows).delete(path)
+    table = Table.open(path)
+    assert [c["op"] for c in feed(table, "earliest")] == ["i", "u", "d"]
+    assert [c["op"] for c in feed(table, moments_of(table)[2], net=True)] == ["d"]
 
 
 def test_a_late_row_that_loses_is_no_change(tmp_path: Path) -> None:

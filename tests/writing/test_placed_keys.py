@@ -22,6 +22,7 @@ from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table
 from phantombase.writer_hooks.commit.place_files import place_all
 from phantombase.writer_hooks.engine.engine import LocalEngine
+from phantombase.writer_hooks.index.placed_keys import place_keys
 from phantombase.writer_hooks.options import MovedKeys, Operation, Write, WriteOptions
 from phantombase.writer_hooks.write.write import write
 from phantombase.writer_hooks.write.writer import Writer
@@ -209,6 +210,56 @@ def test_what_another_write_inserts_meanwhile_is_a_conflict(
     with pytest.raises(ConflictError, match="unique over all partitions"):
         world.writer(batch(("n", "c", 2, "ours"))).upsert(str(world.path))
     world.check()
+
+
+@pytest.mark.parametrize("theirs", ["a", "b", "c"])
+@pytest.mark.parametrize("ours", ["a", "b", "c"])
+def test_a_deleted_key_that_two_writes_insert_is_a_conflict(
+    ours: str, theirs: str, move: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The base files of a and b hold it still, so a row in a log there counts as an update."""
+    world = World(path=tmp_path / "t", move=move)
+    world.upsert(("k", "a", 1, "old"), ("l", "b", 1, "old"), ("m", "c", 1, "old"))
+    world.delete(("k", "", 0, ""))
+    world.upsert(("k", "b", 2, "old"))
+    world.delete(("k", "", 0, ""))
+    once = iter([True])
+
+    def meanwhile(*args: Any) -> Any:
+        if next(once, False):
+            world.upsert(("k", theirs, 5, "theirs"))
+        return place_all(*args)
+
+    monkeypatch.setattr("phantombase.writer_hooks.write.write.place_all", meanwhile)
+    with pytest.raises(ConflictError):
+        world.writer(batch(("k", ours, 6, "ours"))).upsert(str(world.path))
+    world.check()
+
+
+def test_the_look_up_sees_the_table_of_the_begin(move: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A move that completes before it, but after the begin, is a conflict."""
+    world = World(path=tmp_path / "t", move=move)
+    world.upsert(("k", "a", 1, "old"), ("l", "b", 1, "old"))
+    once = iter([True])
+
+    def meanwhile(*args: Any) -> Any:
+        if next(once, False):
+            replace(world, move=True).upsert(("k", "b", 5, "theirs"))
+        return place_keys(*args)
+
+    monkeypatch.setattr("phantombase.writer_hooks.write.rows.place_keys", meanwhile)
+    with pytest.raises(ConflictError):
+        world.writer(batch(("k", "c", 6, "ours"))).upsert(str(world.path))
+    world.check()
+
+
+@pytest.mark.parametrize("mode", [EVENT, COMMIT])
+def test_the_last_of_equal_rows_of_a_batch_counts(move: bool, mode: MergeMode, tmp_path: Path) -> None:
+    """Whatever their partitions are, and which of these comes first in the batch."""
+    world = World(path=tmp_path / "t", move=move, mode=mode)
+    world.upsert(("z", "b", 1, "other"), ("k", "a", 1, "first"), ("k", "b", 1, "last"))
+    world.check()
+    assert world.rows["k"][1][3] == "last"
 
 
 def test_a_key_that_another_write_moves_meanwhile_is_a_conflict(

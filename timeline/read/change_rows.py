@@ -104,7 +104,8 @@ class _Marks:
         """The marks of rows with keys, commit times and the `compared` columns."""
         found = [(batch.column(RECORD_KEY), _versions(batch, compared)) for batch in batches]
         if not found:
-            return _Marks(pa.array([], pa.string()), pa.array([], pa.string()), np.zeros(0, np.int64), compared)
+            versions = pa.array([], pa.uint64() if compared else pa.string())
+            return _Marks(pa.array([], pa.string()), versions, np.zeros(0, np.int64), compared)
         encoded = flat(pa.chunked_array([keys for keys, _ in found])).dictionary_encode()
         first = np.unique(np.asarray(encoded.indices), return_index=True)[1]
         versions = flat(pa.chunked_array([versions for _, versions in found]))

@@ -6,7 +6,7 @@ the feed of a window goes from write to write, or, `net`, from its begin to its 
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from ..avro.schema import META_COLUMNS, project
 from ..errors import UsageError
+from ..format.bucket import looks_like_bucket
 from ..format.table_config import MergeMode
 from ..instants.timeline import Timeline
 from ..merge.slice_rules import SliceRules
@@ -179,7 +180,7 @@ class _Feed:
         several = self.options.net or found.unlisted or len(found.writes) != 1
         instant = None if several else min(found.writes)
         gone = frozenset() if self.options.net else found.replaced & left
-        moved = {partition for partition, _ in left}
+        moved = {partition for partition, _ in left} | (_exchanging(touched) if several else set())
         groups: defaultdict[GroupKey, list[GroupKey]] = defaultdict(list)
         for key in sorted(touched):
             groups[(key[0], "") if key[0] in moved else key].append(key)
@@ -209,3 +210,12 @@ class _Feed:
         )
         rules = replace(rules, memory_bytes=self.options.memory_limit, spill_folder=self.options.spill_dir)
         return replace(rules, visibility=replace(rules.visibility, hidden=state.hidden | also_hidden))
+
+
+def _exchanging(touched: Iterable[GroupKey]) -> set[str]:
+    """Partitions in which several writes may have deleted a key in one file group and put it into another (pure).
+
+    Under a bucket index a key has one file group for ever.
+    """
+    count = Counter(partition for partition, file_id in touched if not looks_like_bucket(file_id))
+    return {partition for partition, groups in count.items() if groups > 1}

@@ -4,7 +4,7 @@ Two writes conflict if they change one file group, as in Hudi's optimistic concu
 
     a new file of the same bucket      two writers that both open a bucket would leave two file groups of it
     inserts into the same partition    under a key index both may have inserted one key (not `insert`, `bulk_insert`)
-    inserts anywhere                   the same, if keys are unique over all partitions (a global record index)
+    rows anywhere                      the same, if keys are unique over all partitions
     another schema                     two writes that both change it: the later one would remove the other's column
     a compaction requested meanwhile   version 6: the write's log is on the slice that the plan compacts, but the plan
                                        does not name it. All versions: a rewritten base file would be older than the
@@ -29,10 +29,11 @@ class Footprint:
 
     `appended`: file groups that get log files. `rewritten`: file groups whose base file is written again. `buckets`:
     (partition, first 8 characters) of new file ids, if these are buckets. `inserts`: partitions that get new keys,
-    which no other write may have inserted. `looked_up`: the file groups were found by looking up keys. `everywhere`:
-    no other write may have added the new keys to any partition. Under a bucket index every row of another write may be
-    a new key. `partitions`: those that get files. `overwritten`: those whose file groups are replaced; with
-    `overwrites_all` every partition, also one that is not there yet. `replaced`: these file groups.
+    which no other write may have inserted. `looked_up`: the file groups were found by looking up keys. `everywhere`: no
+    other write may have added a key of these to any partition. Every row of another write may be one: a row of a key
+    whose deleted row is still in the base file counts as an update. `partitions`: those that get files. `overwritten`:
+    those whose file groups are replaced; with `overwrites_all` every partition, also one that is not there yet.
+    `replaced`: these file groups.
     """
 
     appended: frozenset[GroupKey]
@@ -64,9 +65,8 @@ def conflict_with_commit(mine: Footprint, theirs: CommitMetadata) -> str | None:
     for part in sorted(mine.inserts & new):
         return f"inserts into partition {part!r}"
     if mine.everywhere:
-        for part, stats in sorted(theirs.partition_to_write_stats.items()):
-            if any(not mine.looked_up or s.num_inserts for s in stats):
-                return f"rows in partition {part!r}, where keys are unique over all partitions"
+        for part in sorted(part for part, stats in theirs.partition_to_write_stats.items() if stats):
+            return f"rows in partition {part!r}, where keys are unique over all partitions"
     return None
 
 

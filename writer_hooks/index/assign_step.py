@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from phantombase.timeline.arrow.columns import flat
 from phantombase.timeline.avro.schema import RECORD_KEY
+from phantombase.timeline.errors import ConflictError
 from phantombase.timeline.merge.gaps import filled
 from phantombase.timeline.merge.log_fold import entries_of_rows, settle
 from phantombase.timeline.merge.winner import EntryKind
@@ -53,7 +54,10 @@ class MeetStep:
                     (parts if self.work.deletes or not self.work.is_keys_only(table) else moved).append(table)
             for number, rows in enumerate([combined(self.work, parts), *moved]):
                 for target, part in _by_file(rows, hits):
-                    part = part if target != NEW else self._living(part)
+                    if target == NEW and not number:
+                        part = self._living(part)
+                    if target == NEW and number and part.num_rows:
+                        raise self._lost(partition, part)
                     if part.num_rows:
                         yield Piece(
                             partition=partition,
@@ -64,12 +68,22 @@ class MeetStep:
                             payload=pack(part),
                         )
 
+    def _lost(self, partition: str, keys: pa.Table) -> ConflictError:
+        """The key would be in two partitions."""
+        return ConflictError(
+            "a key that leaves its partition is in no base file there",
+            path=partition,
+            instant=self.work.instant,
+            found=repr(keys.column(RECORD_KEY)[0].as_py()),
+            todo="Nothing of this write is visible. Write again (retries=); if that fails alike, compact the table.",
+        )
+
     def _living(self, rows: pa.Table) -> pa.Table:
         """The rows of new keys without deletes, since there is nothing to delete; none if nothing is inserted.
 
         With `combine`, a row marked deleted may first have won against another row of the batch.
         """
-        if not self.work.inserts or self.work.is_keys_only(rows):
+        if self.work.deletes or not self.work.inserts:
             return rows.slice(0, 0)
         if not self.work.combine:
             return rows

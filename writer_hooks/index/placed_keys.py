@@ -30,10 +30,11 @@ from phantombase.timeline.format.bucket import looks_like_bucket
 from phantombase.timeline.merge.rule import Keyed
 from phantombase.timeline.merge.slice_merge import SliceMerge
 from phantombase.timeline.merge.slice_rules import SliceRules
+from phantombase.timeline.prefetch import prefetched
 from phantombase.timeline.read.slice_log import may_delete
 from phantombase.timeline.read.slice_stream import SliceStream
 from phantombase.timeline.storage.contract import Storage
-from phantombase.timeline.view.view import FileSlice, is_replaced, latest_slice
+from phantombase.timeline.view.view import FileSlice, latest_slice
 
 from ..engine.engine import Pieces
 from ..engine.row_blobs import Piece, by_target, pack, split
@@ -48,13 +49,12 @@ from .prepare_step import Route
 def place_keys(rows: Pieces, work: WriteWork, route: Route, slots: int, moved: MovedKeys) -> Pieces:
     """The rows by the partitions in which they are written, and tables of keys alone to delete in others.
 
-    `route`: the rule that gave the rows their targets, which they keep.
+    `rows`: those of all partitions together, see `PrepareRows`. `route`: the rule that gave them their targets, which
+    they keep.
     """
     by_time = moved is MovedKeys.MOVE and not work.deletes
-    view = work.table.load_view()
-    slices = (latest_slice(g) for g in view.groups if not is_replaced(g, view.facts))
-    bins = bins_of(((s,) for s in slices if s is not None), slots)
-    whole = rows.map(_whole)
+    groups = (g for of in prefetched(work.table.partitions(), work.groups) for g in of)
+    bins = bins_of(((s,) for g in groups if (s := latest_slice(g)) is not None), slots)
     if bins:
         step = HeldStep(
             storage=work.table.storage,
@@ -63,16 +63,8 @@ def place_keys(rows: Pieces, work: WriteWork, route: Route, slots: int, moved: M
             route=route,
             ordering=work.rules.ordering_fields if by_time else (),
         )
-        whole = whole.union(rows.map(KeysToAllBins(len(bins))).regroup(step))
-    return whole.regroup(PlaceStep(work, moved))
-
-
-def _whole(slot: int, pieces: Iterator[Piece]) -> Iterator[Piece]:
-    """Rows of one target together, whatever their partition, which becomes a column."""
-    for piece in pieces:
-        rows = piece.table()
-        paths = pa.repeat(pa.scalar(piece.partition), rows.num_rows)
-        yield replace(piece, partition="", payload=pack(rows.append_column(PARTITION_PATH, paths)))
+        rows = rows.union(rows.map(KeysToAllBins(len(bins))).regroup(step))
+    return rows.regroup(PlaceStep(work, moved))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from phantombase.timeline.arrow.row_hash import row_hashes
-from phantombase.timeline.avro.schema import RECORD_KEY
+from phantombase.timeline.avro.schema import PARTITION_PATH, RECORD_KEY
 from phantombase.timeline.errors import UsageError
 from phantombase.timeline.format.bucket import KeySplit, bucket_of
 
@@ -74,7 +74,8 @@ class PrepareRows:
     """Makes pieces from batches of the input. Picklable.
 
     `data_schema`: the columns that are taken from the input, in the table's types. `ordering_fields` must not be null.
-    `batch_bytes`: input that is gathered before it is split, so that pieces are large.
+    `batch_bytes`: input that is gathered before it is split, so that pieces are large. `together`: rows of all
+    partitions stay together, in the input's order, with their partition path as a column.
     """
 
     keys: KeyGenerator
@@ -83,6 +84,7 @@ class PrepareRows:
     route: Route
     key_only: bool
     batch_bytes: int
+    together: bool = False
 
     def __call__(self, source: int, batches: Iterator[pa.RecordBatch]) -> Iterator[Piece]:
         """UsageError: a row without key or ordering value, or a value that does not fit its column."""
@@ -92,9 +94,13 @@ class PrepareRows:
             self._check_ordering(rows)
             keys = self.keys.keys(rows)
             paths = pc.dictionary_encode(self.keys.partition_paths(rows))
-            codes = np.asarray(paths.indices).astype(np.int64) * self.route.targets + self.route(keys, source)
-            partitions = paths.dictionary.to_pylist()
+            codes = self.route(keys, source)
             keyed = pa.table({RECORD_KEY: keys}) if self.key_only else rows.add_column(0, RECORD_KEY, keys)
+            if self.together:
+                partitions, keyed = [""], keyed.append_column(PARTITION_PATH, paths.dictionary_decode())
+            else:
+                partitions = paths.dictionary.to_pylist()
+                codes = codes + np.asarray(paths.indices).astype(np.int64) * self.route.targets
             for code, part in split(keyed, codes):
                 path, target = divmod(code, self.route.targets)
                 yield Piece(

@@ -51,6 +51,7 @@ def prepare_rows(table: Table, timeline: Timeline, schema: TableSchema, engine: 
             route=_route(table, engine.slots, write),
             key_only=write.deletes,
             batch_bytes=write.options.batch_bytes,
+            together=write.moved_keys is not None,
         ),
         table.storage,
     )
@@ -144,14 +145,13 @@ def footprint(
     bases = [f for f in files if f.kind is FileKind.BASE]
     upserts, bucketed = write.operation is Operation.UPSERT, write.options.buckets is not None
     unique = upserts and not bucketed
-    inserting = any(f.inserts for f in bases) if unique else upserts
     return Footprint(
         appended=frozenset(f.key for f in files if f.kind is FileKind.LOG),
         rewritten=frozenset(f.key for f in bases if f.base_instant is not None),
         buckets=frozenset((f.partition, f.file_id[:8]) for f in bases) if bucketed else frozenset(),
         inserts=frozenset(f.partition for f in bases if f.inserts) if unique else frozenset(),
         looked_up=unique,
-        everywhere=global_keys and inserting,
+        everywhere=global_keys and upserts,
         partitions=frozenset(f.partition for f in files),
         overwritten=frozenset(replacing),
         overwrites_all=write.operation is Operation.INSERT_OVERWRITE_TABLE,

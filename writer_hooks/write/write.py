@@ -173,7 +173,7 @@ def _attempt(table: Table, job: _Job, room: Room) -> Written:
         keys = GlobalKeys(rows=rows, slots=engine.slots, schema=schema, write=what)
         seen = keys.check(table)
         _make_way(table, timeline, job)
-        if what.options.buckets is not None and not what.operation.replaces:
+        if what.options.buckets is not None and not what.operation.replaces and what.moved_keys is None:
             _check_buckets(room, counts)
         opening = opening_of(what.operation, table.layout, counts)
         with transaction(table, job.lock, what.options.heartbeat_s, opening) as begun:

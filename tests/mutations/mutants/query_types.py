@@ -37,6 +37,8 @@ MUTANTS: tuple[Mutant, ...] = (
     ("timeline/windows/window_writes", "timeline.is_compaction(i)", 'i.action == "commit"', "reading/copy_on_write"),
     ("timeline/windows/streamed", "if not timeline.is_compaction(w)]", 'if w.action != "commit"]', "reading/copy_on_write"),
     # The change feed.
+    ("timeline/read/changes", "(_exchanging(touched) if several else set())", "set()", "reading/changes"),
+    ("timeline/read/change_rows", "pa.uint64() if compared else pa.string()", "pa.string()", "reading/changes"),
     ("timeline/read/change_rows", "self.updated[there] = ~np.asarray(pc.fill_null(same, False))", "self.updated[there] = True", "reading/changes"),
     ("timeline/read/change_rows", "self.met[there] = True", "pass", "reading/changes"),
     ("timeline/read/change_rows", "deleted = np.flatnonzero(places < 0)", "deleted = np.flatnonzero(places < -1)", "reading/changes"),

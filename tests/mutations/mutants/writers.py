@@ -39,7 +39,8 @@ MUTANTS: tuple[Mutant, ...] = (
     ("writer_hooks/index/placed_keys", "return bool(slice_.logs) and looks_like_bucket(slice_.file_id)", "return False", "writing/placed_keys"),
     ("writer_hooks/index/placed_keys", "if not self.ordering and not self._may_delete(slice_):", "if not self.ordering:", "writing/placed_keys"),
     ("writer_hooks/index/placed_keys", "replace(work.merge, every_duplicate=True)", "work.merge", "writing/placed_keys"),
-    ("writer_hooks/index/placed_keys", "if not is_replaced(g, view.facts)", "", "writing/placed_keys"),
+    ("writer_hooks/write/rows", "everywhere=global_keys and upserts", "everywhere=False", "writing/placed_keys"),
+    ("writer_hooks/write/rows", "together=write.moved_keys is not None", "together=False", "writing/placed_keys"),
     ("writer_hooks/files/target_files", "        if moved:  # to", "        if False:  # to", "writing/placed_keys"),
     ("writer_hooks/write/write", "global_keys=seen is not None or what.moved_keys is not None", "global_keys=seen is not None", "writing/placed_keys"),
     # Back-pressure.
@@ -55,7 +56,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ("writer_hooks/write/write", "        _roll_back_dead(now, now.load_timeline(), job)  # on version 6 the write of a dead writer blocks every plan\n", "", "writing/back_pressure"),
     ("writer_hooks/write/write", "(BackPressure() if job.batch is not None else NO_LIMIT)", "NO_LIMIT", "writing/back_pressure"),
     ("writer_hooks/write/write", "(BackPressure() if job.batch is not None else NO_LIMIT)", "BackPressure()", "writing/back_pressure"),
-    ("writer_hooks/write/write", "        if what.options.buckets is not None and not what.operation.replaces:\n            _check_buckets(room, counts)\n", "", "writing/back_pressure"),
+    ("writer_hooks/write/write", "        if what.options.buckets is not None and not what.operation.replaces and what.moved_keys is None:\n            _check_buckets(room, counts)\n", "", "writing/back_pressure"),
     ("writer_hooks/write/write", "            room.check((partition for partition, _ in mine.appended), lambda group: group.key in mine.appended)\n", "", "writing/back_pressure"),
     ("writer_hooks/commit/after_commit", "        strategy=TriggerStrategy.TIME_ELAPSED,\n", "        strategy=TriggerStrategy.ALWAYS,\n", "writing/back_pressure"),
     ("writer_hooks/commit/after_commit", "    at_once = ScheduleOptions(\n", "    at_once = replace(\n        own,\n", "writing/back_pressure"),
