@@ -27,7 +27,7 @@ The tables are small, of one process and of local files. `python -m tests.stock.
 | read | read only: there is nothing to compact |
 | refused | refused by name, and nothing was written |
 | ✗ | something differs, see below |
-| – | Hudi of that version has no such table, or failed to make it |
+| – | Hudi of that version has no such table, or failed to make or to read it |
 | · | not recorded |
 
 """
@@ -57,7 +57,7 @@ def _lines(results: Results) -> Iterator[str]:
     for title, outcome in (
         ("What is refused", Outcome.REFUSED),
         ("What differs", Outcome.DIFFERS),
-        ("What Hudi did not make", Outcome.NOT_MADE),
+        ("What Hudi did not make, or cannot read", Outcome.NOT_MADE),
     ):
         yield f"\n## {title}\n"
         found = [(v, n, r.why) for v, cases in results.items() for n, r in cases.items() if r.outcome is outcome]

@@ -48,9 +48,10 @@ class Verdict:
 
 
 def judged(stock: Stock, judge: Judge, path: Path, version: int) -> Verdict:
-    """Hudi makes the table at `path`, then the walk."""
+    """Hudi makes the table at `path`, and reads it; then the walk."""
     try:
         stock.make(judge, path, version)
+        judge.read(path, options=METADATA_TABLE)
     except JudgeError as error:
         return Verdict(outcome=Outcome.NOT_MADE, why=str(error).splitlines()[0][:200])
     try:
