@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -193,20 +193,26 @@ def test_replaced_file_groups_hold_no_key(move: bool, tmp_path: Path) -> None:
     world.check()
 
 
+def meanwhile(monkeypatch: pytest.MonkeyPatch, at: str, do: Callable[[], None]) -> None:
+    """Another process does something before a step of the next write."""
+    steps: dict[str, Callable[..., Any]] = {"write.place_all": place_all, "rows.place_keys": place_keys}
+    step, once = steps[at], iter([do])
+
+    def stepped(*args: Any) -> Any:
+        for do in once:
+            do()
+        return step(*args)
+
+    monkeypatch.setattr(f"phantombase.writer_hooks.write.{at}", stepped)
+
+
 def test_what_another_write_inserts_meanwhile_is_a_conflict(
     move: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It may have put the key into another partition."""
     world = World(path=tmp_path / "t", move=move)
     world.upsert(("k", "a", 1, "old"))
-    once = iter([True])
-
-    def meanwhile(*args: Any) -> Any:
-        if next(once, False):
-            world.upsert(("n", "b", 1, "theirs"))
-        return place_all(*args)
-
-    monkeypatch.setattr("phantombase.writer_hooks.write.write.place_all", meanwhile)
+    meanwhile(monkeypatch, "write.place_all", lambda: world.upsert(("n", "b", 1, "theirs")))
     with pytest.raises(ConflictError, match="unique over all partitions"):
         world.writer(batch(("n", "c", 2, "ours"))).upsert(str(world.path))
     world.check()
@@ -223,14 +229,7 @@ def test_a_deleted_key_that_two_writes_insert_is_a_conflict(
     world.delete(("k", "", 0, ""))
     world.upsert(("k", "b", 2, "old"))
     world.delete(("k", "", 0, ""))
-    once = iter([True])
-
-    def meanwhile(*args: Any) -> Any:
-        if next(once, False):
-            world.upsert(("k", theirs, 5, "theirs"))
-        return place_all(*args)
-
-    monkeypatch.setattr("phantombase.writer_hooks.write.write.place_all", meanwhile)
+    meanwhile(monkeypatch, "write.place_all", lambda: world.upsert(("k", theirs, 5, "theirs")))
     with pytest.raises(ConflictError):
         world.writer(batch(("k", ours, 6, "ours"))).upsert(str(world.path))
     world.check()
@@ -240,14 +239,7 @@ def test_the_look_up_sees_the_table_of_the_begin(move: bool, tmp_path: Path, mon
     """A move that completes before it, but after the begin, is a conflict."""
     world = World(path=tmp_path / "t", move=move)
     world.upsert(("k", "a", 1, "old"), ("l", "b", 1, "old"))
-    once = iter([True])
-
-    def meanwhile(*args: Any) -> Any:
-        if next(once, False):
-            replace(world, move=True).upsert(("k", "b", 5, "theirs"))
-        return place_keys(*args)
-
-    monkeypatch.setattr("phantombase.writer_hooks.write.rows.place_keys", meanwhile)
+    meanwhile(monkeypatch, "rows.place_keys", lambda: replace(world, move=True).upsert(("k", "b", 5, "theirs")))
     with pytest.raises(ConflictError):
         world.writer(batch(("k", "c", 6, "ours"))).upsert(str(world.path))
     world.check()
@@ -268,14 +260,7 @@ def test_a_key_that_another_write_moves_meanwhile_is_a_conflict(
     """Both delete it, or update it, where it was."""
     world = World(path=tmp_path / "t", move=True)
     world.upsert(("k", "a", 1, "old"), ("l", "a", 1, "old"), ("m", "b", 1, "old"), ("m2", "c", 1, "old"))
-    once = iter([True])
-
-    def meanwhile(*args: Any) -> Any:
-        if next(once, False):
-            world.upsert(("k", "b", 2, "theirs"))
-        return place_all(*args)
-
-    monkeypatch.setattr("phantombase.writer_hooks.write.write.place_all", meanwhile)
+    meanwhile(monkeypatch, "write.place_all", lambda: world.upsert(("k", "b", 2, "theirs")))
     world.move = move
     ours = world.writer(batch(("k", "c", 3, "ours")))
     world.move = True

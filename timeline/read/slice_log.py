@@ -33,8 +33,12 @@ _PARTITIONS_MAX = 256
 """Each partition has two open files while log blocks are read."""
 
 
-def may_delete(storage: Storage, marker: DeleteMarker | None, path: str) -> bool:
-    """Whether a log file may have entries that delete, according to the headers of its blocks."""
+def may_delete(storage: Storage, marker: DeleteMarker | None, slice_: FileSlice) -> bool:
+    """Whether the log files of a slice may have entries that delete, according to the headers of their blocks."""
+    return any(_may_delete(storage, marker, log.path) for log in slice_.logs)
+
+
+def _may_delete(storage: Storage, marker: DeleteMarker | None, path: str) -> bool:
     columns = [f'"{name}"' for name in (IS_DELETED, *([marker.field] if marker else []))]
     with storage.open_input(path) as source:
         return any(

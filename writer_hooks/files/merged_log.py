@@ -67,7 +67,7 @@ def _parts(slice_: FileSlice, work: WriteWork, pieces: Iterable[Piece], *, in_ba
 def _alive(slice_: FileSlice, work: WriteWork, keys: pa.Array, *, in_base: bool) -> Flags:
     """Which of the keys a snapshot reader finds in the slice. `in_base`: see `merged_log`."""
     storage = work.table.storage
-    if in_base and not any(may_delete(storage, work.merge.marker, log.path) for log in slice_.logs):
+    if in_base and not may_delete(storage, work.merge.marker, slice_):
         return np.ones(len(keys), np.bool_)
     alive, lookup = np.zeros(len(keys), np.bool_), KeyLookup(keys)
     for batch in SliceStream(storage, slice_, work.rules, (RECORD_KEY,)).batches():

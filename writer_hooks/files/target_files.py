@@ -36,15 +36,15 @@ def log_of(stager: Stager, slice_: FileSlice, work: WriteWork, pieces: Iterable[
     """
     # A delete by key, and any delete in a table without ordering, wins over all entries before it.
     typed = bool(work.merge.ordering_types) and not work.deletes
-    moved: list[pa.Array] = []
+    leaving: list[pa.Array] = []
 
     def rows() -> Iterator[Piece]:
         for piece in pieces:
             table = piece.table()
-            if work.deletes or not work.is_keys_only(table):
-                yield piece
+            if work.are_leaving(table):
+                leaving.append(flat(table.column(RECORD_KEY)))
             else:
-                moved.append(flat(table.column(RECORD_KEY)))
+                yield piece
 
     def parts() -> Iterator[LogPart]:
         for won in folded_parts(work, rows()):
@@ -52,8 +52,8 @@ def log_of(stager: Stager, slice_: FileSlice, work: WriteWork, pieces: Iterable[
             ordering = tuple(values.take(gone) for values in won.ordering) if typed else ()
             if len(won.keys):
                 yield LogPart(rows=won.rows, deleted=won.keys.take(gone), ordering=ordering)
-        if moved:  # to other partitions: no row of the write has them here
-            yield LogPart(rows=work.row_schema.empty_table(), deleted=pa.concat_arrays(moved), ordering=())
+        if leaving:  # no row of the write has them here
+            yield LogPart(rows=work.row_schema.empty_table(), deleted=pa.concat_arrays(leaving), ordering=())
 
     found = parts()
     first = next(found, None)

@@ -76,9 +76,9 @@ class WriteWork:
         """Whether rows of keys that the table does not have become rows of the table."""
         return not self.deletes and (self.into is None or self.into.inserts)
 
-    def is_keys_only(self, rows: pa.Table) -> bool:
-        """Whether these, among the rows of a write, are keys to delete."""
-        return self.deletes or rows.column_names == [RECORD_KEY]
+    def are_leaving(self, rows: pa.Table) -> bool:
+        """Whether these, among the rows of a write, are keys that it moves to other partitions (`placed_keys`)."""
+        return not self.deletes and rows.column_names == [RECORD_KEY]
 
     def groups(self, partition: str) -> list[FileGroup]:
         """The partition's file groups that hold data and were not replaced."""
@@ -102,7 +102,7 @@ class WriteWork:
     def add(self, fold: LogFold, rows: pa.Table) -> None:
         """Adds rows of the batch, or keys to delete, to a fold, in order."""
         keys = flat(rows.column(RECORD_KEY))
-        if self.is_keys_only(rows):
+        if self.deletes or self.are_leaving(rows):
             fold.add_deletes(Deletes(keys=keys, ordering=(), natural=pa.repeat(True, len(keys))))
         else:
             fold.add_rows(self.keyed(rows))

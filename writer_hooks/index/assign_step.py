@@ -45,19 +45,16 @@ class MeetStep:
         for (partition, _), group in by_target(pieces):
             hits: list[pa.Table] = []
             parts: list[pa.Table] = []
-            moved: list[pa.Table] = []
+            leaving: list[pa.Table] = []
             for piece in group:
                 table = piece.table()
                 if piece.source == HITS:
                     hits.append(table)
                 else:
-                    (parts if self.work.deletes or not self.work.is_keys_only(table) else moved).append(table)
-            for number, rows in enumerate([combined(self.work, parts), *moved]):
+                    (leaving if self.work.are_leaving(table) else parts).append(table)
+            for number, rows in enumerate([combined(self.work, parts), *leaving]):
                 for target, part in _by_file(rows, hits):
-                    if target == NEW and not number:
-                        part = self._living(part)
-                    if target == NEW and number and part.num_rows:
-                        raise self._lost(partition, part)
+                    part = part if target != NEW else self._living(partition, part)
                     if part.num_rows:
                         yield Piece(
                             partition=partition,
@@ -69,7 +66,6 @@ class MeetStep:
                         )
 
     def _lost(self, partition: str, keys: pa.Table) -> ConflictError:
-        """The key would be in two partitions."""
         return ConflictError(
             "a key that leaves its partition is in no base file there",
             path=partition,
@@ -78,11 +74,16 @@ class MeetStep:
             todo="Nothing of this write is visible. Write again (retries=); if that fails alike, compact the table.",
         )
 
-    def _living(self, rows: pa.Table) -> pa.Table:
+    def _living(self, partition: str, rows: pa.Table) -> pa.Table:
         """The rows of new keys without deletes, since there is nothing to delete; none if nothing is inserted.
 
         With `combine`, a row marked deleted may first have won against another row of the batch.
+        ConflictError: it is a key that leaves the partition, and would be in two.
         """
+        if self.work.are_leaving(rows):
+            if rows.num_rows:
+                raise self._lost(partition, rows)
+            return rows
         if self.work.deletes or not self.work.inserts:
             return rows.slice(0, 0)
         if not self.work.combine:

@@ -111,13 +111,10 @@ class LookupStep:
     def __call__(self, slot: int, pieces: Iterator[Piece]) -> Iterator[Piece]:
         """See `engine.Step`."""
         for (partition, target), group in by_target(pieces):
-            keys = pc.unique(
-                pa.chunked_array([p.table().column(RECORD_KEY).combine_chunks() for p in group], pa.string())
-            )
+            keys = keys_of(group)
             lookup = KeyLookup(keys)
             for number, slices in enumerate(self.bins[partition][int(target)]):
-                at = np.unique(np.concatenate([np.zeros(0, np.int64), *self._found(slices, keys, lookup)]))
-                found = keys.take(pa.array(at[at >= 0]))
+                found = keys.take(pa.array(distinct(self._found(slices, keys, lookup))))
                 hits = pa.table({RECORD_KEY: found, FILE_ID: pa.repeat(pa.scalar(slices[0].file_id), len(found))})
                 for code, part in split(hits, self.route(found, 0)):
                     yield Piece(
@@ -131,12 +128,23 @@ class LookupStep:
 
     def _found(self, slices: Slices, keys: pa.StringArray, lookup: KeyLookup) -> Iterator[npt.NDArray[np.int64]]:
         """Positions of the keys that the slices hold, and -1 for keys that are not in the batch."""
-        if any(may_delete(self.storage, self.rules.merge.marker, log.path) for log in slices[0].logs):
+        if may_delete(self.storage, self.rules.merge.marker, slices[0]):
             for slice_ in slices:
                 for batch in SliceStream(self.storage, slice_, self.rules, (RECORD_KEY,)).batches():
                     yield lookup.find(batch.column(0))
         elif slices[0].base is not None:
             yield from keys_in_base(self.storage, slices[0].base, keys, lookup, self.rules.batch_rows)
+
+
+def keys_of(pieces: Iterable[Piece]) -> pa.StringArray:
+    """The distinct keys of pieces."""
+    return pc.unique(pa.chunked_array([p.table().column(RECORD_KEY).combine_chunks() for p in pieces], pa.string()))
+
+
+def distinct(positions: Iterable[npt.NDArray[np.int64]]) -> npt.NDArray[np.int64]:
+    """The positions of keys that were found, each once, in order; -1 stands for none."""
+    at = np.unique(np.concatenate([np.zeros(0, np.int64), *positions]))
+    return at[at >= 0]
 
 
 def keys_in_base(

@@ -25,7 +25,7 @@ from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.view.view import FileSlice
 
 from ..engine.row_blobs import Piece, by_target, pack
-from .lookup_step import Slices, keys_in_base
+from .lookup_step import Slices, distinct, keys_in_base
 
 _PARTITION = b"partition"
 _FIRST_BIN = "0"
@@ -93,7 +93,7 @@ class MisplacedStep:
             return asked.misplaced(slice_.partition, self._merged(slice_, asked))
         base = keys_in_base(self.storage, slice_.base, asked.keys, asked.lookup, self.rules.batch_rows)
         found = asked.misplaced(slice_.partition, base)
-        if found is None or not any(may_delete(self.storage, self.rules.merge.marker, log.path) for log in slice_.logs):
+        if found is None or not may_delete(self.storage, self.rules.merge.marker, slice_):
             return found
         return asked.misplaced(slice_.partition, self._merged(slice_, asked))
 
@@ -119,8 +119,7 @@ class _Asked:
 
     def misplaced(self, partition: str, positions: Iterable[npt.NDArray[np.int64]]) -> Misplaced | None:
         """The misplaced ones among the keys at these positions, which `partition` holds: their rows are for another."""
-        at = np.unique(np.concatenate([np.zeros(0, np.int64), *positions]))
-        at = at[at >= 0]
+        at = distinct(positions)
         if not len(at):
             return None
         held = np.zeros(len(self.keys), np.bool_)

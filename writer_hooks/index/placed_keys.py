@@ -41,7 +41,7 @@ from ..engine.row_blobs import Piece, by_target, pack, split
 from ..files.task_context import WriteWork
 from ..options import MovedKeys
 from .assign_step import combined
-from .lookup_step import HITS, Slices, bins_of, keys_in_base
+from .lookup_step import HITS, Slices, bins_of, distinct, keys_in_base, keys_of
 from .misplaced_keys_step import KeysToAllBins
 from .prepare_step import Route
 
@@ -80,8 +80,7 @@ class HeldStep:
     def __call__(self, slot: int, pieces: Iterator[Piece]) -> Iterator[Piece]:
         """See `engine.Step`."""
         for (_, target), group in by_target(pieces):
-            asked = pa.chunked_array([p.table().column(RECORD_KEY).combine_chunks() for p in group], pa.string())
-            keys = pc.unique(asked)
+            keys = keys_of(group)
             lookup = KeyLookup(keys)
             for number, slices in enumerate(self.bins[int(target)]):
                 for slice_ in slices:
@@ -97,12 +96,10 @@ class HeldStep:
     def _held(self, slice_: FileSlice, keys: pa.StringArray, lookup: KeyLookup) -> Iterator[pa.Table]:
         """The living keys that a slice holds; one bare table of them, or some with ordering values."""
         if slice_.base is not None and not self._logs_add(slice_):
-            found = [np.zeros(0, np.int64), *keys_in_base(self.storage, slice_.base, keys, lookup, self._batch_rows)]
-            at = np.unique(np.concatenate(found))
-            at = at[at >= 0]
+            at = distinct(keys_in_base(self.storage, slice_.base, keys, lookup, self.rules.batch_rows))
             if not len(at):
                 return
-            if not self.ordering and not self._may_delete(slice_):
+            if not self.ordering and not may_delete(self.storage, self.rules.merge.marker, slice_):
                 yield pa.table({RECORD_KEY: keys.take(pa.array(at))})
                 return
         for batch in SliceStream(self.storage, slice_, self.rules, (RECORD_KEY, *self.ordering)).batches():
@@ -113,13 +110,6 @@ class HeldStep:
     def _logs_add(self, slice_: FileSlice) -> bool:
         """Whether its logs may hold keys that its base file lacks: those of a bucket do."""
         return bool(slice_.logs) and looks_like_bucket(slice_.file_id)
-
-    def _may_delete(self, slice_: FileSlice) -> bool:
-        return any(may_delete(self.storage, self.rules.merge.marker, log.path) for log in slice_.logs)
-
-    @property
-    def _batch_rows(self) -> int:
-        return self.rules.batch_rows
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ("writer_hooks/commit/stream_batches", "if intent.instant in timeline.pending_writes:\n        return None", "if intent.instant in timeline.pending_writes:\n        return intent.instant", "commit/conflict"),
     ("writer_hooks/commit/stream_batches", "return intent.instant if any(", "return None if any(", "commit/conflict"),
     # MERGE INTO of some columns.
-    ("writer_hooks/files/merged_log", "if in_base and not any(", "if in_base or not any(", "writing/merge_into"),
+    ("writer_hooks/files/merged_log", "if in_base and not may_delete(", "if in_base or not may_delete(", "writing/merge_into"),
     ("writer_hooks/files/merged_log", "        alive[at[at >= 0]] = True\n", "        alive[:] = True\n", "writing/merge_into"),
     ("writer_hooks/files/merged_log", "np.flatnonzero(alive & ~updates)", "np.flatnonzero(alive & updates)", "writing/merge_into"),
     ("writer_hooks/files/stager", "partial=part.partial,", "partial=False,", "writing/merge_into"),
@@ -37,11 +37,11 @@ MUTANTS: tuple[Mutant, ...] = (
     ("writer_hooks/index/placed_keys", "gone = place[leaves & elsewhere & ~withheld[row]]", "gone = place[:0]", "writing/placed_keys"),
     ("writer_hooks/index/placed_keys", "leaves & elsewhere & ~", "leaves & ~", "writing/placed_keys"),
     ("writer_hooks/index/placed_keys", "return bool(slice_.logs) and looks_like_bucket(slice_.file_id)", "return False", "writing/placed_keys"),
-    ("writer_hooks/index/placed_keys", "if not self.ordering and not self._may_delete(slice_):", "if not self.ordering:", "writing/placed_keys"),
+    ("writer_hooks/index/placed_keys", "if not self.ordering and not may_delete(self.storage, self.rules.merge.marker, slice_):", "if not self.ordering:", "writing/placed_keys"),
     ("writer_hooks/index/placed_keys", "replace(work.merge, every_duplicate=True)", "work.merge", "writing/placed_keys"),
     ("writer_hooks/write/rows", "everywhere=global_keys and upserts", "everywhere=False", "writing/placed_keys"),
     ("writer_hooks/write/rows", "together=write.moved_keys is not None", "together=False", "writing/placed_keys"),
-    ("writer_hooks/files/target_files", "        if moved:  # to", "        if False:  # to", "writing/placed_keys"),
+    ("writer_hooks/files/target_files", "        if leaving:  # no", "        if False:  # no", "writing/placed_keys"),
     ("writer_hooks/write/write", "global_keys=seen is not None or what.moved_keys is not None", "global_keys=seen is not None", "writing/placed_keys"),
     # Back-pressure.
     ("writer_hooks/commit/back_pressure", ">= limit\n", "> limit\n", "writing/back_pressure"),
