@@ -44,7 +44,7 @@ from phantombase.timeline.locks.heartbeat import is_live, process_name, read_hea
 from phantombase.timeline.locks.section import Section
 from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.metadata_table.update import forget
-from phantombase.timeline.read.slice_log import may_delete
+from phantombase.timeline.read.slice_log import log_may_delete
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.server_clock import storage_ms
 from phantombase.timeline.table.table import Table, consistent
@@ -88,7 +88,7 @@ def unschedule(
     options = options or AttemptOptions()
     if is_unreadable(table, instant):
         return _unschedule_unread(table, instant, lock, options, dry_run)
-    deletes = cache(partial(may_delete, table.storage, table.config.merge_settings.marker))
+    deletes = cache(partial(log_may_delete, table.storage, table.config.merge_settings.marker))
     for _ in range(_TRIES):
         table = table.reload()
         view = consistent(partial(_view, table, instant))

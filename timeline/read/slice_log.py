@@ -35,10 +35,11 @@ _PARTITIONS_MAX = 256
 
 def may_delete(storage: Storage, marker: DeleteMarker | None, slice_: FileSlice) -> bool:
     """Whether the log files of a slice may have entries that delete, according to the headers of their blocks."""
-    return any(_may_delete(storage, marker, log.path) for log in slice_.logs)
+    return any(log_may_delete(storage, marker, log.path) for log in slice_.logs)
 
 
-def _may_delete(storage: Storage, marker: DeleteMarker | None, path: str) -> bool:
+def log_may_delete(storage: Storage, marker: DeleteMarker | None, path: str) -> bool:
+    """The same of the log file at a path."""
     columns = [f'"{name}"' for name in (IS_DELETED, *([marker.field] if marker else []))]
     with storage.open_input(path) as source:
         return any(
