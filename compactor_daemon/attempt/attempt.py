@@ -200,7 +200,7 @@ def stage(
         list_ahead(seen.storage, [seen.config.timeline_folder], records=adopted is None)
         waiting = _pending_of(seen, attempt.barrier)
         view = seen.load_plan_view([attempt.plan])
-        schema = seen.schema(seen.schema_text(view.timeline))
+        schema = seen.newest_schema(view.timeline, before=attempt.instant)
         rules = merge_rules(seen, view.timeline, schema, output)
         inputs = planned_inputs(seen, view, attempt.plan, attempt.instant, rules)
         tasks = tasks_for(

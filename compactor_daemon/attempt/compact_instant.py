@@ -115,7 +115,7 @@ def preflight(table: Table, instants: Sequence[str]) -> dict[str, PhantombaseErr
         return refused
     if table.layout.has_completion_times:
         table.times.check_zone(view.timeline)
-    schema = table.schema(table.schema_text(view.timeline))
+    schema = table.newest_schema(view.timeline)
     rules = slice_rules(table, view.timeline, schema)
     with ThreadPoolExecutor(_PREFLIGHT_THREADS) as pool:
         for instant, plan in plans.items():

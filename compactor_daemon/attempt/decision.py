@@ -103,7 +103,7 @@ def build_go(
         table_version=attempt.table_version,
         completion_time=completion,
         completed_path=f"{timeline_folder}/{layout.file_name(completed)}",
-        content=encode_commit(commit(done, schema.commit_text, properties), layout.encoding),
+        content=encode_commit(commit(done, schema, properties), layout.encoding),
         placements=placements,
         merged=tuple(sorted({instant for d in done for instant in d.merged or ()})),
         oldest=oldest,

@@ -69,7 +69,7 @@ def refuse_moved(table: Table, view: TableView, instant: str, keys: MovableKeys)
     """
     if not table.config.populate_meta_fields or not (keys.pending or keys.targets):
         return
-    rules = slice_rules(table, view.timeline, table.schema(table.schema_text(view.timeline)))
+    rules = slice_rules(table, view.timeline, table.newest_schema(view.timeline))
     for source in keys.sources:
         targets = keys.targets.get(source.partition, ())
         if not (keys.pending or targets):

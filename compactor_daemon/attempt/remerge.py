@@ -14,6 +14,7 @@ from phantombase.timeline.errors import StorageError
 from phantombase.timeline.format.commit_metadata import decode as decode_commit
 from phantombase.timeline.format.file_name import LogFileName, parse_data_file
 from phantombase.timeline.parquet.output_options import OutputOptions
+from phantombase.timeline.table.evolved_schema import LATEST_SCHEMA
 from phantombase.timeline.table.table import Table
 
 from ..execution.slice_task import compact_slice
@@ -38,7 +39,7 @@ def merge_again(table: Table, go: Go, placement: Placement) -> str:
     position, attempt = (int(part) for part in str(name.token).split("-")[:2])
     view = table.load_plan_view([plan.only(position)], pending=go.instant)
     metadata = decode_commit(go.content, go.completed_path).extra_metadata
-    schema = table.schema(metadata["schema"])
+    schema = table.schema_written(metadata["schema"], view.timeline, go.instant, evolved=metadata.get(LATEST_SCHEMA))
     task = single_task(table, view, plan, schema, output, instant=go.instant, attempt=attempt, position=position)
     if task.log is not None and isinstance(name, LogFileName):  # later logs may have taken the next versions
         task = replace(task, part=replace(task.part, log=replace(task.log, version=name.version)))

@@ -9,24 +9,27 @@ from dataclasses import replace
 from phantombase.timeline.audit.group_ledger import LEDGER, GroupLedger, encode_ledgers
 from phantombase.timeline.format.commit_metadata import LOG_COMPACT, CommitMetadata, RuntimeStats, WriteStat
 from phantombase.timeline.format.file_name import LogFileName
+from phantombase.timeline.table.table import TableSchema
 
 from ..records.slice_done import SliceDone
 
 
-def compaction_commit(done: Iterable[SliceDone], schema_text: str, properties: Mapping[str, str]) -> CommitMetadata:
-    """The completed commit of a compaction. `schema_text`: the table's schema without meta columns; `properties`: of
-    the user, recorded beside it."""
-    return _commit(done, schema_text, properties, "COMPACT", _write_stat)
+def compaction_commit(done: Iterable[SliceDone], schema: TableSchema, properties: Mapping[str, str]) -> CommitMetadata:
+    """The completed commit of a compaction. `schema`: of the files written; `properties`: of the user,
+    recorded beside it."""
+    return _commit(done, schema, properties, "COMPACT", _write_stat)
 
 
-def log_compaction_commit(done: Iterable[SliceDone], schema_text: str, properties: Mapping[str, str]) -> CommitMetadata:
+def log_compaction_commit(
+    done: Iterable[SliceDone], schema: TableSchema, properties: Mapping[str, str]
+) -> CommitMetadata:
     """The completed delta commit of a log compaction."""
-    return _commit(done, schema_text, properties, LOG_COMPACT, _log_write_stat)
+    return _commit(done, schema, properties, LOG_COMPACT, _log_write_stat)
 
 
 def _commit(
     done: Iterable[SliceDone],
-    schema_text: str,
+    schema: TableSchema,
     properties: Mapping[str, str],
     operation: str,
     stat: Callable[[SliceDone, str], WriteStat],
@@ -40,7 +43,7 @@ def _commit(
     return CommitMetadata(
         partition_to_write_stats={partition: tuple(s) for partition, s in stats.items()},
         compacted=True,
-        extra_metadata={**properties, "schema": schema_text, LEDGER: ledger},
+        extra_metadata={**properties, **schema.recorded, LEDGER: ledger},
         operation_type=operation,
     )
 

@@ -118,7 +118,7 @@ class CompactionTask:
     def _slice_task(self, seen: Table, plan: CompactionPlan) -> SliceTask:
         """By the view of now: a write that began before the compaction may have completed since it was planned."""
         view = seen.load_plan_view([plan.only(self.position)])
-        schema = seen.schema(seen.schema_text(view.timeline))
+        schema = seen.newest_schema(view.timeline, before=self.instant)
         return single_task(
             seen,
             view,

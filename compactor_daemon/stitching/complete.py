@@ -88,7 +88,7 @@ def complete(table: Table, pending: Pending, made: Sequence[Made], rules: SliceR
             table.storage.put_if_absent(path, inflight_content(table, completion))
         placed = [_place(table, pending.time, one, rules, section) for one in made]
         # A write may have added a column since the files were made: their rows do not have it, the table does.
-        metadata = _commit(placed, table.schema(table.schema_text(timeline)).commit_text)
+        metadata = _commit(placed, table.schema_to_write(timeline).commit_text)
         change = Change.of(pending.time, metadata, {one.final: one.ranges for one in placed if one.ranges is not None})
         section.check()
         apply_update(table, change, None, section)

@@ -192,7 +192,7 @@ def _choose(table: Table, options: StitchOptions, copying: Copying) -> tuple[Tim
     view = consistent(lambda: table.load_view())
     timeline = view.timeline
     if options.sort_by:
-        check_sortable(table.schema(table.schema_text(timeline)).arrow, options.sort_by, table.storage.base_path)
+        check_sortable(table.schema_to_write(timeline).arrow, options.sort_by, table.storage.base_path)
     refuse_pending_restore(table, timeline)
     refuse_half_rolled_back(table, timeline)
     if replacing := pending_replacing_writes(table, timeline):
@@ -205,7 +205,7 @@ def _choose(table: Table, options: StitchOptions, copying: Copying) -> tuple[Tim
     busy = busy_file_groups(table, timeline).groups
     choice = choose_windows(view, busy, options, table.storage.base_path)
     if options.copy is Copy.FORCE:
-        copying.obstacles(choice.windows, table.schema(table.schema_text(timeline)).arrow)
+        copying.obstacles(choice.windows, table.schema_to_write(timeline).arrow)
     return timeline, choice
 
 
@@ -332,7 +332,7 @@ class _Work:
                 instant=pending.time,
                 todo="Run again.",
             )
-        schema = now.schema(now.schema_text(timeline))
+        schema = now.schema_to_write(timeline)
         recipe = Recipe(
             instant=pending.time,
             rules=merge_rules(now, timeline, schema, self.output),
@@ -382,7 +382,7 @@ def _would(
         return None
     obstacles: list[Obstacle | None] = []
     if options.copy is not Copy.REENCODE and not options.sort_by:
-        obstacles = copying.obstacles(choice.windows, table.schema(table.schema_text(timeline)).arrow)
+        obstacles = copying.obstacles(choice.windows, table.schema_to_write(timeline).arrow)
     return Stitched(
         instant="",
         files=sum(len(window.slices) for window in choice.windows),

@@ -100,7 +100,7 @@ class Slice:
         """The delta commit completes."""
         table = self.table
         timeline = table.load_timeline()
-        schema = table.schema(table.schema_text(timeline))
+        schema = table.newest_schema(timeline)
         metadata = CommitMetadata(
             partition_to_write_stats={"d1": tuple(stats)},
             extra_metadata={"schema": schema.commit_text},
@@ -116,7 +116,7 @@ class Slice:
         (group,) = view.groups
         slice_ = latest_slice(group)
         assert slice_ is not None
-        return slice_, self.table.schema(self.table.schema_text(view.timeline))
+        return slice_, self.table.newest_schema(view.timeline)
 
     def blocks(self, time: str) -> list[Parts]:
         """One to three blocks: rows in either format, deletes with ordering values and without."""

@@ -100,7 +100,7 @@ def test_the_schema_is_that_of_the_decision(name: str, tmp_path: Path, monkeypat
     table = open_table(path)
     go = decided(table, pending_instants(table)[0])
     lose(table, go)
-    schema = json.loads(table.schema_text(table.load_timeline()))
+    schema = json.loads(table.newest_schema(table.load_timeline()).commit_text)
     schema["fields"].append({"name": "added", "type": ["null", "string"], "default": None})
     monkeypatch.setattr(Table, "schema_text", lambda self, timeline: json.dumps(schema))
     assert merge_again(table, go, go.placements[0])

@@ -253,7 +253,7 @@ def replace_first_group(path: Path, instant: str) -> tuple[str, Path]:
     """A completed replace commit of the plan's first file group; its file id, and the commit's file."""
     table = open_table(path)
     group = table.compaction_plan(instant).operations[0]
-    schema = table.schema_text(table.load_timeline())
+    schema = table.newest_schema(table.load_timeline()).commit_text
     commit = CommitMetadata(
         partition_to_write_stats={},
         operation_type="INSERT_OVERWRITE",

@@ -24,7 +24,7 @@ def test_reads_as_hudi_does(version: int, tmp_path: Path) -> None:
         names = [parse_data_file(file.name) for file in path.glob("*/.*.cdc")]
         assert names
         assert all(isinstance(name, LogFileName) and name.is_cdc for name in names)
-        agree(judge, path)
-        agree(judge, path, "read_optimized")
+        agree(CASES["cdc"], judge, path)
+        agree(CASES["cdc"], judge, path, "read_optimized")
     with pytest.raises(UnsupportedError, match="change data capture"):
         Table.open(str(path))

@@ -328,7 +328,7 @@ def test_minor_and_major_take_turns(version: int, tmp_path: Path) -> None:
         assert read_rows(path) == expected, f"turn {turn}"
         table = open_table(path)
         timeline = table.load_timeline()
-        rules = slice_rules(table, timeline, table.schema(table.schema_text(timeline)))
+        rules = slice_rules(table, timeline, table.newest_schema(timeline))
         for group in table.load_view().groups:
             slice_ = latest_slice(group)
             assert slice_ is not None

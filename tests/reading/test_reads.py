@@ -137,7 +137,7 @@ def test_marks_of_deletion_are_booleans(tmp_path: Path) -> None:
     """A number there is no mark to Hudi 0.15, which keeps the row."""
     table = Table.open(str(unzip_golden("v6_plain", tmp_path)))
     timeline = table.load_timeline()
-    schema = json.loads(table.schema_text(timeline))
+    schema = json.loads(table.newest_schema(timeline).commit_text)
     schema["fields"].append({"name": "_hoodie_is_deleted", "type": ["null", "int"]})
     with pytest.raises(UnsupportedError, match="another type than boolean"):
         slice_rules(table, timeline, table.schema(json.dumps(schema)))

@@ -115,11 +115,11 @@ def consistent_hashing(path: Path) -> None:
 
 
 def evolves_on_read(path: Path) -> None:
-    """Hudi's own schema in the newest commit: columns may have other names in older files."""
+    """Columns with ids in the newest commit, without those of older files: these may have other names."""
     table = Table.open(str(path))
     newest = max(table.load_timeline().completed_writes.values())
     metadata = table.commit_metadata(newest)
-    said = replace(metadata, extra_metadata={**metadata.extra_metadata, "latest_schema": "{}"})
+    said = replace(metadata, extra_metadata={**metadata.extra_metadata, "latest_schema": '{"fields": []}'})
     (path / table.instant_path(newest)).write_bytes(encode(said, table.layout.encoding))
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from tests.judge.client import Judge
+from tests.judge.client import METADATA_TABLE, Judge
 
 MODEL = "org.apache.hudi.common.model."
 KEYGEN = "org.apache.hudi.keygen."
@@ -40,7 +40,8 @@ class Stock:
 
     `options`: what its writers say, besides key, ordering and partition fields, which are defaults here. `shape`: makes
     a row into one of this table. `steps`: operations after the first upsert; `sql`: statements instead of writes, with
-    `{t}` for the table and `{path}` for its place. `versions`: table versions that have such tables.
+    `{t}` for the table and `{path}` for its place; `top`: the one behind our compaction, by default the last of them.
+    `versions`: table versions that have such tables.
     """
 
     options: Options = field(default_factory=dict)
@@ -48,6 +49,7 @@ class Stock:
     types: Mapping[str, pa.DataType] = field(default_factory=dict)
     steps: Sequence[str] = ("upsert", "upsert", "delete")
     sql: Sequence[str] = ()
+    top: str = ""
     versions: Sequence[int] = (9, 8, 6)
 
     def writer(self, version: int) -> Options:
@@ -62,6 +64,14 @@ class Stock:
         given = {name: value for name, value in {**base, **self.options}.items() if value is not None}
         return {**given, **_older(version)}
 
+    def reading(self) -> Options:
+        """The options of each read."""
+        return {**METADATA_TABLE, **{name: value for name, value in self.options.items() if name in ON_READ}}
+
+    def _session(self, version: int) -> Options:
+        """The settings of statements."""
+        return {**_older(version), **self.options}
+
     def rows(self, rng: random.Random, numbers: Sequence[int], mark: str) -> pa.Table:
         """Rows whose values say where they come from."""
         made = [self.shape(_row(rng, n, mark), rng) for n in numbers]
@@ -73,9 +83,8 @@ class Stock:
         """Hudi makes the table."""
         rng = random.Random(str(path.name))
         if self.sql:
-            older = _older(version)
             for statement in self.sql:
-                judge.sql(statement.format(t=f"stock_{path.name}", path=path), older)
+                judge.sql(statement.format(t=f"stock_{path.name}", path=path), self._session(version))
             return
         writer = self.writer(version)
         judge.write(path, self.rows(rng, range(40), "first"), {**writer, _OPERATION: "upsert"}, "overwrite")
@@ -89,8 +98,7 @@ class Stock:
     def on_top(self, judge: Judge, path: Path, version: int) -> None:
         """Hudi goes on behind our compaction, with all its services on."""
         if self.sql:
-            older = _older(version)
-            judge.sql(self.sql[-1].format(t=f"stock_{path.name}", path=path), older)
+            judge.sql((self.top or self.sql[-1]).format(t=f"stock_{path.name}", path=path), self._session(version))
             return
         rng = random.Random(f"{path.name} on top")
         rows = self.rows(rng, rng.sample(range(80), 25), "top")
@@ -260,6 +268,20 @@ _MERGE_SOME = (
     "merge into {t} as t using " + _SOURCE + " on t.id = src.id when matched then update set t.city = src.city, "
     "t.ts = src.ts when not matched then insert *"
 )
+ON_READ: Options = {"hoodie.schema.on.read.enable": "true"}
+_ALTERED = (
+    _CREATE + _PROPERTIES + _PLACED,
+    _INSERT,
+    "update {t} set city = 'moved' where n % 3 = 0",
+    "alter table {t} add columns (fare double, note string)",
+    "update {t} set fare = 1.5, note = 'new' where n % 4 = 0",
+    "alter table {t} alter column n type bigint",
+    "update {t} set n = n + 5000000000 where n % 5 = 0",
+    "alter table {t} drop column city",
+    "delete from {t} where n % 7 = 3",
+)
+"""Columns are added, dropped and widened; each name means the same column all the time."""
+_TOP = "update {t} set fare = 2.5, note = 'top' where n < 9"
 _UPDATE, _DELETE = "update {t} set n = n + 1 where n < 10", "delete from {t} where n % 7 = 3"
 
 OTHERS: dict[str, Stock] = {
@@ -320,6 +342,11 @@ OTHERS: dict[str, Stock] = {
     "sql_some_columns_no_ordering": Stock(
         sql=[_CREATE + _PROPERTIES.replace(", preCombineField='ts'", "") + _PLACED, _INSERT, _UPDATE, _MERGE_SOME]
     ),
+    "altered": Stock(options=ON_READ, sql=_ALTERED, top=_TOP),
+    "altered_parquet_logs": Stock(
+        options={**ON_READ, "hoodie.logfile.data.block.format": "parquet"}, sql=_ALTERED, top=_TOP
+    ),
+    "renamed": Stock(options=ON_READ, sql=[*_ALTERED, "alter table {t} rename column note to remark"]),
     "sql_keyless": Stock(sql=[_CREATE + "tblproperties (type='mor') " + _PLACED, _INSERT, _UPDATE, _DELETE]),
 }
 CASES: dict[str, Stock] = {

@@ -20,7 +20,7 @@ from phantombase.timeline.parquet.output_options import Codec, OutputOptions
 from phantombase.timeline.planning.schedule import schedule_compaction
 from phantombase.timeline.table.table import Table
 from tests.interop.rows import same
-from tests.judge.client import METADATA_TABLE, Judge, JudgeError
+from tests.judge.client import Judge, JudgeError
 from tests.judge.table_files import names
 from tests.stock.cases import Stock
 from tests.support.places import ROOT
@@ -51,7 +51,7 @@ def judged(stock: Stock, judge: Judge, path: Path, version: int) -> Verdict:
     """Hudi makes the table at `path`, and reads it; then the walk."""
     try:
         stock.make(judge, path, version)
-        judge.read(path, options=METADATA_TABLE)
+        judge.read(path, options=stock.reading())
     except JudgeError as error:
         return Verdict(outcome=Outcome.NOT_MADE, why=str(error).splitlines()[0][:200])
     try:
@@ -63,8 +63,8 @@ def judged(stock: Stock, judge: Judge, path: Path, version: int) -> Verdict:
 
 
 def _walk(stock: Stock, judge: Judge, path: Path, version: int) -> Verdict:
-    before = agree(judge, path)
-    agree(judge, path, "read_optimized")
+    before = agree(stock, judge, path)
+    agree(stock, judge, path, "read_optimized")
     if not Table.open(str(path), reading=True).config.has_logs:
         return Verdict(outcome=Outcome.READ)
     requested = schedule_compaction(Table.open(str(path)), ProcessLock(str(path))).requested
@@ -74,19 +74,20 @@ def _walk(stock: Stock, judge: Judge, path: Path, version: int) -> Verdict:
         execute=ExecuteOptions(executor=Executor.LOCAL, threads=2),
         attempt=AttemptOptions(),
     )
-    after = agree(judge, path)
-    agree(judge, path, "read_optimized")
+    after = agree(stock, judge, path)
+    agree(stock, judge, path, "read_optimized")
     if version > 6:  # on version 6 any compaction may change rows: log entries and base rows are compared otherwise
         same(_without_files(after), _without_files(before))
     _valid(path)
     stock.on_top(judge, path, version)
-    agree(judge, path)
+    agree(stock, judge, path)
     _valid(path)
     return Verdict(outcome=Outcome.SERVED, groups=sum(len(one.plan.operations) for one in requested))
 
 
-def agree(judge: Judge, path: Path, query: str = "snapshot") -> pa.Table:
-    hudis = judge.read(path, query=query, options=METADATA_TABLE)
+def agree(stock: Stock, judge: Judge, path: Path, query: str = "snapshot") -> pa.Table:
+    """Both read the same; what Hudi reads."""
+    hudis = judge.read(path, query=query, options=stock.reading())
     same(read(str(path), query=query.replace("_", "-")).to_arrow(), hudis)
     return hudis
 

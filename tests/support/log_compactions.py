@@ -41,7 +41,7 @@ def at(start: int, end: int | None = None) -> Choose:
 def slice_runs(table: Table) -> list[tuple[FileSlice, Sequence[LogRun]]]:
     """The runs of every newest slice that no compaction is planned for."""
     view = table.load_view()
-    rules = slice_rules(table, view.timeline, table.schema(table.schema_text(view.timeline)))
+    rules = slice_rules(table, view.timeline, table.newest_schema(view.timeline))
     pending = view.timeline.pending_delta_commits
     slices = [g.slices[-1] for g in view.groups if g.slices and g.pending_compaction is None]
     return [(s, runs_of(table.storage, s, rules, pending)) for s in slices]

@@ -1,9 +1,9 @@
 """Brings Arrow data written under an older schema into the table's schema (pure, vectorised).
 
-Columns are matched by name: missing ones become null, unknown ones are dropped, widened ones are cast. The
-changes are the Avro promotions: int -> long, float, double; long -> float, double; float -> double; string <->
-bytes; and int, long -> string; nested records field by field. Hudi also turns floats into text. That is refused here,
-because Java prints floats differently from every other implementation.
+Columns are matched by name (`stored_names`): missing ones become null, unknown ones are dropped, widened ones are
+cast. The changes are the Avro promotions: int -> long, float, double; long -> float, double; float -> double; string
+<-> bytes; and int, long -> string; nested records field by field. Hudi also turns floats into text. That is refused
+here, because Java prints floats differently from every other implementation.
 """
 
 from __future__ import annotations
@@ -14,10 +14,20 @@ import pyarrow as pa
 
 from ..errors import MalformedError, UnsupportedError
 from .columns import list_parts
+from .stored_names import SAME_NAMES, Names
 
 
-def conform(data: pa.RecordBatch | pa.Table, schema: pa.Schema, where: str, *, float_as_text: bool = True) -> pa.Table:
+def conform(
+    data: pa.RecordBatch | pa.Table,
+    schema: pa.Schema,
+    where: str,
+    *,
+    float_as_text: bool = True,
+    names: Names = SAME_NAMES,
+) -> pa.Table:
     """`data` with exactly the columns of `schema`, in its order and types; `where` names the source in errors.
+
+    `names`: those of the columns in `data`, where they differ.
 
     `float_as_text`: float widens to double through its decimal text (1.1f -> 1.1). Hudi does this everywhere except
     in Avro log blocks read by 0.15, which keep the bits (1.100000023841858) unless another column of the record
@@ -28,10 +38,13 @@ def conform(data: pa.RecordBatch | pa.Table, schema: pa.Schema, where: str, *, f
     """
     table = data if isinstance(data, pa.Table) else pa.Table.from_batches([data])
     kinds = {f.name: f.type for f in table.schema}
-    float_as_text = float_as_text or any(_is_rewrite(kinds.get(f.name), f.type) for f in schema)
+    float_as_text = float_as_text or any(
+        _is_rewrite(kinds.get(names.get(f.name, f.name) or ""), f.type) for f in schema
+    )
     columns = []
     for field in schema:
-        index = _place(table.schema, field.name, where)
+        there = names.get(field.name, field.name)
+        index = -1 if there is None else _place(table.schema, there, where)
         column = pa.nulls(table.num_rows, field.type) if index < 0 else table.column(index)
         columns.append(_column(column, field, where, float_as_text))
     return pa.Table.from_arrays(columns, schema=schema)

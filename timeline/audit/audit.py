@@ -215,6 +215,7 @@ def _files(now: _Now, instant: str, recorded: GroupLedger) -> Verdict:
     ledger = recorded.ledger
     if any(now.size(recorded, name) is None for name in recorded.inputs):
         return Verdict.OUTPUT_PROVED
+    schema = now.table.schema_written(schema.commit_text, now.table.load_timeline(), instant)
     rules, inputs = _rules(now.table, schema, recorded), _inputs(now, recorded)
     stream = SliceStream(storage, inputs, rules)
     again = stream.ledger(sum(batch.num_rows for batch in stream.batches()), out)

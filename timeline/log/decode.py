@@ -17,6 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from ..arrow.conform import conform
+from ..arrow.stored_names import SAME_NAMES, Names, stored
 from ..avro.decode import decode_records
 from ..avro.framing import record_starts
 from ..avro.schema import OPERATION, changelog, parse_avro
@@ -38,10 +39,12 @@ def decode_rows(
     float_as_text: bool = True,
     part_bytes: int | None = None,
     partial: bool = False,
+    names: Names = SAME_NAMES,
 ) -> Iterator[pa.Table]:
     """The rows of a data block under `schema` (only its columns are decoded or read); see `conform` for
     `float_as_text`. A block of more than `part_bytes` encoded bytes is returned in several tables. `partial`: the
-    caller knows which columns a block of partial updates lacks; they are null here.
+    caller knows which columns a block of partial updates lacks; they are null here. `names`: of the columns in the
+    block.
 
     UnsupportedError: HFile blocks, changelogs, and partial updates unless `partial`. MalformedError: the content does
     not match the framing or the headers.
@@ -50,9 +53,9 @@ def decode_rows(
     parquet = block.kind is BlockKind.PARQUET_DATA
     with decoding(block):
         parts = (
-            _parquet_rows(block, source, schema, part_bytes)
+            _parquet_rows(block, source, schema, part_bytes, names)
             if parquet
-            else _avro_rows(block, source, schema, float_as_text, part_bytes)
+            else _avro_rows(block, source, schema, float_as_text, part_bytes, names)
         )
         yield from parts
 
@@ -85,37 +88,37 @@ def count_entries(block: LogBlock, source: pa.NativeFile) -> int:
 
 
 def _parquet_rows(
-    block: LogBlock, source: pa.NativeFile, schema: pa.Schema, part_bytes: int | None
+    block: LogBlock, source: pa.NativeFile, schema: pa.Schema, part_bytes: int | None, names: Names
 ) -> Iterator[pa.Table]:
     content = pa.BufferReader(content_of(block, source))
     file = open_parquet(content)
-    wanted = [name for name in schema.names if name in file.schema_arrow.names]
+    wanted = [name for name in stored(schema.names, names) if name in file.schema_arrow.names]
     metadata = file.metadata
     rows = max(1, metadata.num_rows)
     decoded = sum(metadata.row_group(i).total_byte_size for i in range(metadata.num_row_groups))
     if part_bytes is not None and decoded > part_bytes:
         rows = max(1, rows * part_bytes // decoded)
     if not metadata.num_rows:
-        yield conform(file.schema_arrow.empty_table(), schema, block.path)
+        yield conform(file.schema_arrow.empty_table(), schema, block.path, names=names)
     for batch in parquet_batches(content, file, wanted, rows):
-        yield conform(_with_rows(pa.Table.from_batches([batch]), batch.num_rows), schema, block.path)
+        yield conform(_with_rows(pa.Table.from_batches([batch]), batch.num_rows), schema, block.path, names=names)
 
 
 def _avro_rows(
-    block: LogBlock, source: pa.NativeFile, schema: pa.Schema, text: bool, part_bytes: int | None
+    block: LogBlock, source: pa.NativeFile, schema: pa.Schema, text: bool, part_bytes: int | None, names: Names
 ) -> Iterator[pa.Table]:
     content = content_of(block, source)
     count = content_version(content[:8].to_pybytes(), block)
     record = parse_avro(block.header(HeaderKey.SCHEMA))
     framed = {**record, "fields": [_LENGTH_FIELD, *record["fields"]]}
     present = {f["name"] for f in record["fields"]}
-    columns = [_LENGTH, *(name for name in schema.names if name in present)]
+    columns = [_LENGTH, *(name for name in stored(schema.names, names) if name in present)]
     for data, rows in _avro_parts(block, content[8:], count, framed, part_bytes):
         table = decode_records(data, rows, framed, block.path, columns=columns)
         if rows:
             _check_lengths(_lengths(table), data.size - 4 * rows, block)
             table = table.remove_column(0)
-        yield conform(_with_rows(table, rows), schema, block.path, float_as_text=text)
+        yield conform(_with_rows(table, rows), schema, block.path, float_as_text=text, names=names)
 
 
 def _avro_parts(

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from ..arrow.stored_names import StoredNames
 from ..format.record_key import KeySource
 from ..log.visibility import Visibility
 from .rule import Keyed, MergeRule
@@ -19,7 +20,7 @@ class SliceRules:
 
     `schema`: the table's, meta columns included. `batch_rows`: rows of a base batch. `memory_bytes`: memory for merging
     one slice; None: everything stays in memory. `spill_folder`: where the rest is spilled; None: the system's folder
-    for temporary files. `identity`: keep the identity sums too.
+    for temporary files. `identity`: keep the identity sums too. `names`: of the columns in older files.
     """
 
     schema: pa.Schema
@@ -32,6 +33,7 @@ class SliceRules:
     memory_bytes: int | None = None
     spill_folder: str | None = None
     identity: bool = False
+    names: StoredNames = StoredNames()
 
     @property
     def fold_bytes(self) -> float:

@@ -165,7 +165,7 @@ class Survey:
 
     def _slice_rules(self) -> SliceRules:
         if self._rules is None:
-            schema = self._table.schema(self._table.schema_text(self._timeline))
+            schema = self._table.newest_schema(self._timeline)
             self._rules = slice_rules(self._table, self._timeline, schema)
         return self._rules
 

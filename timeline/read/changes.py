@@ -134,7 +134,7 @@ def plan_changes(table: Table, options: ReadOptions) -> ChangeScan:
             expected=f"a begin from {earliest} on",
             found=window.begin or "earliest",
         )
-    schema = table.schema(table.schema_text(timeline))
+    schema = table.newest_schema(timeline)
     check_columns(schema, options.columns)
     feed = _Feed(table=table, timeline=timeline, schema=schema, options=options)
     rows = schema.arrow if options.columns is None else project(schema.arrow, options.columns)

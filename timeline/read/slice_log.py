@@ -125,13 +125,16 @@ def _partial_columns(block: LogBlock, rules: SliceRules) -> frozenset[str] | Non
     with decoding(block):
         columns = frozenset(field["name"] for field in parse_avro(block.header(HeaderKey.SCHEMA))["fields"])
     needed = {*rules.keys.fields, *rules.ordering_fields}
-    if rules.merge.mode in HUDI_0X or rules.merge.unset is not None or not needed <= columns:
+    named_alike = not rules.names.at(block.instant)
+    whole_rows = rules.merge.mode in HUDI_0X or rules.merge.unset is not None
+    if whole_rows or not needed <= columns or not named_alike:
         raise UnsupportedError(
             "these partial-update log blocks are not supported",
             path=block.path,
             instant=block.instant,
-            expected=f"versions 8 and 9 without a partial update mode, and the columns {', '.join(sorted(needed))}",
-            found=f"{rules.merge.mode.value}, {', '.join(sorted(columns))}",
+            expected=f"versions 8 and 9 without a partial update mode, the columns {', '.join(sorted(needed))}, and no "
+            "column renamed since",
+            found=f"{rules.merge.mode.value}, {', '.join(sorted(columns))}{'' if named_alike else ', renamed since'}",
             todo="Compact the table with Hudi.",
         )
     return columns
@@ -150,7 +153,13 @@ def _parts(
         schema = pa.schema([field.with_nullable(True) for field in schema])
     columns, text = _partial_columns(block, rules), rules.float_text_in_logs
     for rows in decode_rows(
-        block, source, schema, float_as_text=text, part_bytes=rules.part_bytes, partial=columns is not None
+        block,
+        source,
+        schema,
+        float_as_text=text,
+        part_bytes=rules.part_bytes,
+        partial=columns is not None,
+        names=rules.names.at(block.instant),
     ):
         keyed = rules.keyed(rows, out.names, block.path)
         yield keyed if shapes is None else _with_shape(keyed, shapes.shape_of(columns))

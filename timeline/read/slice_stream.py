@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 from ..arrow.arrays import Hashes
 from ..arrow.conform import conform
 from ..arrow.spill_file import spill_folder
+from ..arrow.stored_names import SAME_NAMES, Names, stored
 from ..avro.schema import OPERATION, changelog, project
 from ..merge.identity import IdentityTally
 from ..merge.ledger import Ledger
@@ -189,13 +190,16 @@ class SliceStream:
             whole = self._share is None and travels_whole(base.size, len(schema.names), len(self._rules.schema.names))
             opened = self._opened or partial(self._storage.open_input, base.path, whole=whole)
             self._opened = None  # it is opened once
-            for table, rows in base_tables(self._storage, base.path, schema, self._rules.batch_rows, groups, opened):
+            names, batch_rows = self._rules.names.at(base.name.instant), self._rules.batch_rows
+            for table, rows in base_tables(self._storage, base.path, schema, batch_rows, groups, opened, names):
                 self.base_rows = rows
                 yield table
 
     def _groups(self, needed: Needed) -> RowGroups:
         chosen: RowGroups = _all_groups
-        if self._where is not None and needed is not Needed.ALL:
+        base = self._slice.base
+        renamed = base is not None and bool(self._rules.names.at(base.name.instant))  # its bounds have other names
+        if self._where is not None and needed is not Needed.ALL and not renamed:
             chosen = self._where.row_groups if needed is Needed.MATCHING else self._where.merged_row_groups
         share = self._share
         if share is None:
@@ -214,21 +218,22 @@ def base_tables(
     batch_rows: int,
     groups: RowGroups = _all_groups,
     open_source: Callable[[], AbstractContextManager[pa.NativeFile]] | None = None,
+    names: Names = SAME_NAMES,
 ) -> Iterator[tuple[pa.Table, int]]:
     """A Parquet base file's rows under a schema, by batches, each with the number of rows in the footer.
 
     MalformedError: not a readable file. UnsupportedError: a file of a changelog table, whose operations would be lost.
     Reads only the columns of the schema, and the row groups that `groups` chooses.
-    `open_source`: opens it in another way than as a whole, until its end.
+    `open_source`: opens it in another way than as a whole, until its end. `names`: of the columns in the file.
     """
     with (open_source or partial(storage.open_input, path))() as source, readable("base file", path):
         file = open_parquet(source)
         there = frozenset(file.schema_arrow.names)
         if OPERATION in there:
             raise changelog(path)
-        wanted = [n for n in schema.names if n in there]
+        wanted = [n for n in stored(schema.names, names) if n in there]
         for batch in parquet_batches(source, file, wanted, batch_rows, groups(file)):
-            yield conform(_counted(batch), schema, path), file.metadata.num_rows
+            yield conform(_counted(batch), schema, path, names=names), file.metadata.num_rows
 
 
 def _counted(batch: pa.RecordBatch) -> pa.Table:

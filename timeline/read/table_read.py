@@ -234,7 +234,8 @@ def _scan(
     rules = replace(rules, memory_bytes=options.memory_limit, spill_folder=options.spill_dir)
     where = where_of([f for f in (options.filter, also) if f is not None], table.config, rules.schema)
     kept = prune(table.storage, slices, where, table.config)
-    return Scan(table, skip(table, kept, where) if options.data_skipping else kept, rules, options, where)
+    skips = options.data_skipping and not rules.names  # statistics have the names of their time
+    return Scan(table, skip(table, kept, where) if skips else kept, rules, options, where)
 
 
 def _check_query(options: ReadOptions) -> None:
@@ -249,7 +250,7 @@ def _check_query(options: ReadOptions) -> None:
 
 def _schema(table: Table, timeline: Timeline, options: ReadOptions) -> TableSchema:
     """The newest schema of a timeline, checked as `check_columns` does."""
-    schema = table.schema(table.schema_text(timeline))
+    schema = table.newest_schema(timeline)
     check_columns(schema, options.columns)
     return schema
 

@@ -83,6 +83,7 @@ def slice_rules(
         visibility=visibility_of(timeline, as_of=as_of),
         float_text_in_logs=table.layout.float_text_in_logs,
         batch_rows=batch_rows,
+        names=schema.names,
     )
 
 
@@ -97,6 +98,7 @@ def _base_files_only(
         visibility=visibility_of(timeline, as_of=as_of),
         float_text_in_logs=table.layout.float_text_in_logs,
         batch_rows=batch_rows,
+        names=schema.names,
     )
 
 

@@ -2,5 +2,5 @@
 
 The way in is `table.Table`.
 
-May import: avro, clock, format, ground, instants, locks, look, storage, storage/access, view.
+May import: arrow, avro, clock, format, ground, instants, locks, look, storage, storage/access, view.
 """

@@ -2,26 +2,36 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import pyarrow as pa
 
-from ..avro.schema import arrow_schema, with_meta_columns, without_meta_columns
+from ..arrow.stored_names import Names, StoredNames
+from ..avro.schema import META_COLUMNS, arrow_schema, with_meta_columns, without_meta_columns
 from ..errors import MalformedError, UnsupportedError
 from ..format.commit_metadata import SERVICE_OPERATIONS
 from ..instants.instant_files import InstantFiles
 from ..instants.timeline import Timeline
+from ..storage.contract import listed_if_there
+from .evolved_schema import LATEST_SCHEMA, EvolvedColumns, parse_columns, parse_history, unsupported_change
 
-_EVOLVED_SCHEMA = "latest_schema"
+_HISTORY = ".hoodie/.schema"
+_SCHEMA_COMMIT = ".schemacommit"
 
 
 @dataclass(frozen=True)
 class TableSchema:
-    """`commit_text`: as recorded in commits; `file_text`: as stored in data files (Avro JSON)."""
+    """`commit_text`: as recorded in commits; `file_text`: as stored in data files (Avro JSON).
+
+    `evolved`: Hudi's own record of the columns, where they evolve on read; `names`: of the columns in older files.
+    """
 
     commit_text: str
     file_text: str
+    evolved: str | None = None
+    names: StoredNames = StoredNames()
 
     @staticmethod
     def of(text: str, *, populate_meta_fields: bool) -> TableSchema:
@@ -34,31 +44,113 @@ class TableSchema:
         """The data files' schema."""
         return arrow_schema(self.file_text)
 
+    @property
+    def recorded(self) -> dict[str, str]:
+        """What a commit's extra metadata says of it."""
+        return {"schema": self.commit_text, **({LATEST_SCHEMA: self.evolved} if self.evolved else {})}
 
-def find_schema(files: InstantFiles, timeline: Timeline) -> str:
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundSchema:
+    """A schema as a commit records it, see `TableSchema`."""
+
+    text: str
+    evolved: str | None = None
+    names: StoredNames = StoredNames()
+
+
+def find_schema(files: InstantFiles, timeline: Timeline, *, before: str | None = None) -> FoundSchema:
     """The table's Avro schema without meta columns: the schema of the newest completed write that records one.
 
     Newest by requested time. Table services come last, since they repeat the schema that they found. After them comes
-    the schema of CREATE TABLE. MalformedError: the table has none. UnsupportedError: columns may have other names in
-    older files, which only Hudi's own schema beside it shows (`hoodie.schema.on.read.enable`).
+    the schema of CREATE TABLE. `before`: where columns evolve on read, only writes requested before this instant count,
+    as for Hudi: its readers look up the columns of a file by the time in the file's name.
+
+    MalformedError: the table has none. UnsupportedError: columns evolve on read (`hoodie.schema.on.read.enable`) in a
+    way that cannot be followed, see `unsupported_change`.
     """
-    fallback = ""
+    found = _newest(files, timeline, None)
+    if found.evolved is None:
+        return found
+    history = _history(files, timeline, found.evolved)
+    if before is not None:
+        found = _newest(files, timeline, before)
+    if found.evolved is None:
+        return found
+    own = parse_columns(found.evolved, files.storage.base_path)
+    return replace(found, names=_names(files, timeline, own, history))
+
+
+def names_in_inputs(files: InstantFiles, timeline: Timeline, instant: str, evolved: str | None) -> StoredNames:
+    """The names in older files of the columns that an instant wrote. `evolved`: as its commit records them, if known.
+
+    UnsupportedError: see `find_schema`.
+    """
+    newest = _newest(files, timeline, None).evolved
+    if newest is None:
+        return StoredNames()
+    history = _history(files, timeline, newest)
+    if evolved is None and instant in timeline.completed_writes:
+        evolved = files.commit_metadata(timeline.completed_writes[instant]).extra_metadata.get(LATEST_SCHEMA)
+    if evolved is not None:
+        own = parse_columns(evolved, files.storage.base_path)
+    else:
+        own = [history[0], *(one for one in history if one.since <= int(instant))][-1]
+    return _names(files, timeline, own, history)
+
+
+def _newest(files: InstantFiles, timeline: Timeline, before: str | None) -> FoundSchema:
+    fallback: FoundSchema | None = None
     for requested in sorted(timeline.completed_writes, reverse=True):
+        if before is not None and requested >= before:
+            continue
         metadata = files.commit_metadata(timeline.completed_writes[requested])
-        if metadata.extra_metadata.get(_EVOLVED_SCHEMA):
-            raise UnsupportedError(
-                "schema evolution on read is not supported",
-                path=files.storage.base_path,
-                instant=requested,
-                expected="commits without a schema of Hudi's own",
-                found=_EVOLVED_SCHEMA,
-                todo="Use Hudi for this table.",
-            )
-        text = metadata.extra_metadata.get("schema", "")
+        text, evolved = metadata.extra_metadata.get("schema", ""), metadata.extra_metadata.get(LATEST_SCHEMA)
         if text and metadata.operation_type not in SERVICE_OPERATIONS:
-            return text
-        fallback = fallback or text
-    text = fallback or files.config.create_schema or ""
-    if not text:
+            return FoundSchema(text=text, evolved=evolved or None)
+        if text and fallback is None:
+            fallback = FoundSchema(text=text, evolved=evolved or None)
+    if fallback is not None:
+        return fallback
+    if not files.config.create_schema:
         raise MalformedError("no commit of the table records its schema", path=files.storage.base_path)
-    return text
+    return FoundSchema(text=files.config.create_schema)
+
+
+def _history(files: InstantFiles, timeline: Timeline, newest: str) -> tuple[EvolvedColumns, ...]:
+    """The columns of all times, ascending. UnsupportedError: see `find_schema`, or they are not known."""
+    base, config = files.storage.base_path, files.config
+    entries = listed_if_there(files.storage, _HISTORY) or ()
+    times = (e.name.removesuffix(_SCHEMA_COMMIT) for e in entries if e.name.endswith(_SCHEMA_COMMIT))
+    # That of a pending write may yet go with it.
+    instant = max((time for time in times if time in timeline.completed_writes), default=None)
+    history = [parse_columns(newest, base)]
+    if instant is not None:
+        path = f"{_HISTORY}/{instant}{_SCHEMA_COMMIT}"
+        history += parse_history(files.storage.read(path).decode(), path)
+    fixed = {*META_COLUMNS, *config.record_key_fields, *config.partition_fields, *config.ordering_fields}
+    why = f"no file {_HISTORY}/*{_SCHEMA_COMMIT}" if instant is None else unsupported_change(history, fixed)
+    if why is not None:
+        raise UnsupportedError(
+            "this schema evolution on read is not supported",
+            path=base,
+            expected="columns added, dropped, renamed and widened from int to long, with the history of all of them",
+            found=why,
+            todo="Use Hudi for this table.",
+        )
+    return tuple(sorted(history, key=lambda one: one.since))
+
+
+def _names(
+    files: InstantFiles, timeline: Timeline, own: EvolvedColumns, history: Sequence[EvolvedColumns]
+) -> StoredNames:
+    """The names in older files of these columns; nothing is read for them where all are the same."""
+    changes = tuple((one.since, own.names_of(one)) for one in history)
+    if not any(names for _, names in changes):
+        return StoredNames()
+    commits = dict[str, Names]()
+    for time, instant in timeline.completed_writes.items():
+        recorded = files.commit_metadata(instant).extra_metadata.get(LATEST_SCHEMA)
+        if recorded:
+            commits[time] = own.names_of(parse_columns(recorded, files.path(instant)))
+    return StoredNames(commits=commits, changes=changes)

@@ -31,8 +31,9 @@ from ..view.fact_loader import FactLoader
 from ..view.listing import Listing, StorageListing
 from ..view.view import TableView, ViewFacts
 from ..view.view_loader import ViewLoader
+from .evolved_schema import LATEST_SCHEMA
 from .schema_finder import TableSchema as TableSchema
-from .schema_finder import find_schema
+from .schema_finder import find_schema, names_in_inputs
 
 T = TypeVar("T")
 
@@ -235,12 +236,31 @@ class Table:
 
     # --- schema ------------------------------------------------------------------------------------------------
 
-    def schema_text(self, timeline: Timeline) -> str:
-        """See `find_schema`."""
-        return find_schema(self.files, timeline)
+    def newest_schema(self, timeline: Timeline, *, before: str | None = None) -> TableSchema:
+        """The schema for reading and compacting, see `find_schema`. `before`: the instant of a compaction."""
+        found = find_schema(self.files, timeline, before=before)
+        return replace(self.schema(found.text), evolved=found.evolved, names=found.names)
+
+    def schema_to_write(self, timeline: Timeline) -> TableSchema:
+        """The newest schema. UnsupportedError: columns evolve on read; a write would have to record their ids."""
+        schema = self.newest_schema(timeline)
+        if schema.evolved is not None:
+            raise UnsupportedError(
+                "writing tables with schema evolution on read is not supported",
+                path=self.storage.base_path,
+                expected=f"commits without {LATEST_SCHEMA}",
+                found=f"{LATEST_SCHEMA} in the newest write",
+                todo="Write this table with Hudi; phantombase reads and compacts it.",
+            )
+        return schema
+
+    def schema_written(self, text: str, timeline: Timeline, instant: str, *, evolved: str | None = None) -> TableSchema:
+        """The schema of a file that an instant wrote from older ones, see `names_in_inputs`."""
+        names = names_in_inputs(self.files, timeline, instant, evolved)
+        return replace(self.schema(text), evolved=evolved, names=names)
 
     def schema(self, text: str) -> TableSchema:
-        """The schema as stored in files: with meta columns if the table has them."""
+        """A schema as stored in files: with meta columns if the table has them."""
         return TableSchema.of(text, populate_meta_fields=self.config.populate_meta_fields)
 
 

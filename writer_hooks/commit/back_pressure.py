@@ -123,7 +123,7 @@ class Room:
         """
         table = self._table.reload()
         timeline = table.load_timeline()
-        rules = slice_rules(table, timeline, table.schema(table.schema_text(timeline)))
+        rules = slice_rules(table, timeline, table.newest_schema(timeline))
         counted = [replace(one, logs=len(merged_files(table.storage, one.slice, rules))) for one in full]
         return tuple(one for one in counted if one.logs >= limit)
 

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from phantombase.compactor_daemon.zookeeper.session import ZooKeeperOptions
 from phantombase.timeline.archiving.options import ArchiveOptions
-from phantombase.timeline.avro.schema import arrow_schema, without_meta_columns
+from phantombase.timeline.avro.schema import arrow_schema
 from phantombase.timeline.cleaning.options import CleanOptions, Policy
 from phantombase.timeline.errors import NotATableError, UsageError
 from phantombase.timeline.format.table_config import MergeMode
@@ -353,7 +353,7 @@ def _no_rows(path: str, storage_options: StorageOptions) -> pa.Table:
 
 def _columns(table: Table) -> pa.Schema:
     """The table's columns, without Hudi's. MalformedError: it has none yet."""
-    return arrow_schema(without_meta_columns(table.schema_text(table.load_timeline())))
+    return arrow_schema(table.schema_to_write(table.load_timeline()).commit_text)
 
 
 def writer(rows: Any = None, *, storage_options: Mapping[str, str] | None = None) -> Writer:

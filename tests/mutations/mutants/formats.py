@@ -45,7 +45,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ("timeline/log/block", '.lower() == "true"', '== "1"', "log/decode"),
     ("timeline/log/decode", "if total != expected or lengths.min(initial=0) < 0:", "if False:", "log/decode"),
     ("timeline/log/decode", "if content.size != block.content_bytes:", "if False:", "log/decode"),
-    ("timeline/log/decode", "float_as_text=text)", "float_as_text=True)", "log/decode"),
+    ("timeline/log/decode", "float_as_text=text, names", "float_as_text=True, names", "log/decode"),
     ("timeline/log/delete_block", "if length != content.size - 8:", "if False:", "log/decode"),
     (
         "timeline/log/delete_block",

@@ -47,7 +47,7 @@ MUTANTS: tuple[Mutant, ...] = (
     # A lost file of a decided compaction, merged again.
     ("compactor_daemon/attempt/remerge", "pending=go.instant)", "pending=None)", "attempt/restore"),
     ("compactor_daemon/attempt/remerge", '    storage.delete(task.record_path)  # it names the lost file\n', "", "attempt/restore"),
-    ("compactor_daemon/attempt/remerge", 'schema = table.schema(metadata["schema"])', "schema = table.schema(table.schema_text(view.timeline))", "attempt/restore"),
+    ("compactor_daemon/attempt/remerge", 'metadata["schema"], view.timeline', "table.newest_schema(view.timeline).commit_text, view.timeline", "attempt/restore"),
     ("compactor_daemon/attempt/remerge", "same = (done.final, done.size, done.ledger) == (placement.final, placement.size, ledgers[task.slice.key])", "same = (done.final, done.size) == (placement.final, placement.size)", "attempt/restore"),
     ("compactor_daemon/attempt/remerge", "same = (done.final, done.size, done.ledger) == (placement.final, placement.size, ledgers[task.slice.key])", "same = (done.final, done.ledger) == (placement.final, ledgers[task.slice.key])", "attempt/restore"),
     ("compactor_daemon/attempt/remerge", "    if done.staged is None or not same:\n", "    if done.staged is None:\n", "attempt/restore"),

@@ -154,7 +154,7 @@ def test_a_base_file_without_a_filter_takes_the_filters_out(table: Table) -> Non
         instant="20990101000000000",
         files={"north": {f"f-0_0-0-0_{'2' * 17}.parquet": 1}},
         moves_rows=True,
-        schema_text=table.schema_text(table.load_timeline()),
+        schema_text=table.newest_schema(table.load_timeline()).commit_text,
     )
     plain = next((path_of(table) / "north").glob("*.parquet"))
     target = path_of(table) / "north" / next(iter(change.files["north"]))

@@ -3,6 +3,7 @@ again before it is believed."""
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import time
@@ -52,9 +53,25 @@ def a_schema(name: str) -> str:
     return f'{{"type":"record","name":"{name}","fields":[{{"name":"id","type":"string"}}]}}'
 
 
+def evolved(since: int = 0, /, **ids: int) -> str:
+    """Columns by name, with their ids; those with a capital letter are texts."""
+    kinds = {True: "string", False: "int"}
+    fields = [
+        {"id": number, "name": name.lower(), "optional": True, "type": kinds[name != name.lower()]}
+        for name, number in ids.items()
+    ]
+    return json.dumps({"max_column_id": 9, "version_id": since, "type": "record", "fields": fields})
+
+
+def history(table: Table, last: int, *times: str) -> None:
+    """The columns of all times, as of the instant LATE and a digit."""
+    text = json.dumps({"schemas": [json.loads(one) for one in times]})
+    table.storage.overwrite(f".hoodie/.schema/{LATE}{last}.schemacommit", text.encode())
+
+
 def schema_name(table: Table) -> str:
     """Of the table's schema now."""
-    text = table.schema_text(table.load_timeline())
+    text = table.newest_schema(table.load_timeline()).commit_text
     return next((n for n in ("written", "repeated", "later") if f'"{n}"' in text), "another")
 
 
@@ -86,18 +103,89 @@ def test_where_only_services_are_left_theirs_is_the_schema(table: Table) -> None
     for file in folder.glob("*commit*"):
         file.unlink()
     with pytest.raises(MalformedError, match="no commit of the table records its schema"):
-        table.schema_text(table.load_timeline())
+        table.newest_schema(table.load_timeline())
     commit(table, 1, "CLUSTER", "commit", schema=a_schema("repeated"))
     commit(table, 2, "COMPACT", "commit", schema=a_schema("later"))
     assert schema_name(table) == "later"
 
 
 @VERSIONS
-def test_a_schema_that_was_evolved_on_read_is_refused(table: Table) -> None:
-    """Columns may have other names in older files: by name they would read as nulls."""
-    commit(table, 1, "UPSERT", schema=a_schema("written"), latest_schema="{}")
-    with pytest.raises(UnsupportedError, match="schema evolution"):
-        table.schema_text(table.load_timeline())
+def test_columns_that_evolve_on_read(table: Table) -> None:
+    """Those of all times must be known: columns with other names in older files would read as nulls."""
+    text = evolved(a=1, b=2)
+    commit(table, 1, "UPSERT", schema=a_schema("written"), latest_schema=text)
+    with pytest.raises(UnsupportedError, match=r"schema evolution on read.*no file \.hoodie/\.schema"):
+        table.newest_schema(table.load_timeline())
+    history(table, 1, text)
+    found = table.newest_schema(table.load_timeline())
+    assert found.recorded == {"schema": a_schema("written"), "latest_schema": text}
+    assert not found.names
+    history(table, 2, text, evolved(A=1))  # of a write that is not completed
+    assert table.newest_schema(table.load_timeline()) == found
+    commit(table, 2, "UPSERT", schema=a_schema("written"), latest_schema=text)
+    with pytest.raises(UnsupportedError, match="a changed its type: int, string"):
+        table.newest_schema(table.load_timeline())
+
+
+@VERSIONS
+def test_names_of_columns_in_older_files(table: Table) -> None:
+    """A file has those that its commit records; without the commit, those of the last change before it."""
+    first, second, third = (evolved(int(f"{LATE}{n}"), **{name: 1}) for n, name in ((1, "a"), (3, "b"), (6, "c")))
+    commit(table, 1, "UPSERT", schema=a_schema("first"), latest_schema=first)
+    commit(table, 3, "ALTER_SCHEMA", schema=a_schema("second"), latest_schema=second)
+    commit(table, 4, "UPSERT", schema=a_schema("first"), latest_schema=first)  # it had begun before the change
+    commit(table, 6, "ALTER_SCHEMA", schema=a_schema("third"), latest_schema=third)
+    history(table, 6, third, second, first)
+    timeline = table.load_timeline()
+    found = table.newest_schema(timeline).names
+    assert [found.at(f"{LATE}{n}") for n in range(8)] == [
+        {"c": "a"}, {"c": "a"}, {"c": "a"}, {"c": "b"}, {"c": "a"}, {"c": "b"}, {}, {},
+    ]  # fmt: skip
+    of_five = table.schema_written(a_schema("second"), timeline, f"{LATE}5").names
+    assert [of_five.at(f"{LATE}{n}") for n in (2, 3, 4, 6)] == [{"b": "a"}, {}, {"b": "a"}, {"b": "c"}]
+    assert table.schema_written(a_schema("first"), timeline, f"{LATE}4").names.at(f"{LATE}3") == {"a": "b"}
+    given = table.schema_written(a_schema("first"), timeline, f"{LATE}5", evolved=first)
+    assert (given.evolved, given.names.at(f"{LATE}3")) == (first, {"a": "b"})
+
+
+@VERSIONS
+@pytest.mark.parametrize("place", ["commit", "history"])
+def test_settings_name_columns_that_must_not_change(table: Table, place: str) -> None:
+    """The record key by another name would not be found."""
+    key = table.config.record_key_fields[0]
+    text, other = evolved(a=1, **{key: 2}), evolved(a=1, b=2)
+    newest, older = (other, text) if place == "commit" else (text, other)
+    commit(table, 1, "UPSERT", schema=a_schema("written"), latest_schema=newest)
+    history(table, 1, older)
+    with pytest.raises(UnsupportedError, match=f"column {key}, which the table's settings name"):
+        table.newest_schema(table.load_timeline())
+
+
+@VERSIONS
+def test_a_compaction_has_the_columns_of_its_time(table: Table) -> None:
+    """Hudi's readers look them up by the time in the file's name, once its commit is archived."""
+    first, second = evolved(a=1), evolved(a=1, b=2)
+    commit(table, 1, "UPSERT", schema=a_schema("first"), latest_schema=first)
+    commit(table, 3, "ALTER_SCHEMA", schema=a_schema("second"), latest_schema=second)
+    history(table, 3, first, second)
+    timeline = table.load_timeline()
+    assert table.newest_schema(timeline).evolved == second
+    assert table.newest_schema(timeline, before=f"{LATE}4").evolved == second
+    for instant in (f"{LATE}3", f"{LATE}2"):
+        found = table.newest_schema(timeline, before=instant)
+        assert found.recorded == {"schema": a_schema("first"), "latest_schema": first}
+    commit(table, 5, "UPSERT", schema=a_schema("third"))  # by a writer without schema evolution on read
+    assert table.newest_schema(table.load_timeline(), before=f"{LATE}2").recorded == {"schema": a_schema("third")}
+
+
+@VERSIONS
+def test_columns_that_evolve_on_read_are_not_written(table: Table) -> None:
+    """A write would have to give ids to new columns."""
+    text = evolved(a=1)
+    commit(table, 1, "UPSERT", schema=a_schema("written"), latest_schema=text)
+    history(table, 1, text)
+    with pytest.raises(UnsupportedError, match="writing tables with schema evolution on read"):
+        table.schema_to_write(table.load_timeline())
 
 
 # --- completed files ------------------------------------------------------------------------------------------------

@@ -1,0 +1,43 @@
+"""Names of columns in older files."""
+
+from __future__ import annotations
+
+import pickle
+
+import pyarrow as pa
+import pytest
+
+from phantombase.timeline.arrow.conform import conform
+from phantombase.timeline.arrow.stored_names import SAME_NAMES, StoredNames, stored
+
+
+def test_columns_by_their_names_in_a_file() -> None:
+    """Those that it does not have are left out."""
+    assert stored(["a", "b", "c"], SAME_NAMES) == {"a": "a", "b": "b", "c": "c"}
+    assert stored(["a", "b", "c"], {"a": "b", "b": None}) == {"b": "a", "c": "c"}
+
+
+@pytest.mark.parametrize(
+    ("instant", "names"), [("10", {"a": "x"}), ("20", {"a": "x"}), ("29", {"a": "x"}), ("30", {}), ("25", {"a": "y"})]
+)
+def test_names_of_an_instant(instant: str, names: dict[str, str]) -> None:
+    """Its commit's, else those since the last change before it; the first before all."""
+    found = StoredNames(commits={"25": {"a": "y"}}, changes=((20, {"a": "x"}), (30, {})))
+    assert found
+    assert found.at(instant) == names
+    assert pickle.loads(pickle.dumps(found)).at(instant) == names
+
+
+def test_without_changes_all_names_are_the_same() -> None:
+    """Nothing is looked up."""
+    assert not StoredNames()
+    assert StoredNames().at("10") == {}
+
+
+def test_rows_of_renamed_columns() -> None:
+    """Swapped names, one that the file does not have though another column has its name, and its type is kept."""
+    rows = pa.table({"a": [1, 2], "b": ["x", "y"], "c": [True, None]})
+    schema = pa.schema([("b", pa.int64()), ("a", pa.string()), ("c", pa.string()), ("d", pa.int32())])
+    found = conform(rows, schema, "t", names={"a": "b", "b": "a", "c": None})
+    assert found.schema == schema
+    assert found.to_pydict() == {"b": [1, 2], "a": ["x", "y"], "c": [None, None], "d": [None, None]}

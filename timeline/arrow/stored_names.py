@@ -1,0 +1,48 @@
+"""Names of a table's columns in its files, where they differ: columns renamed since, or dropped and added anew.
+
+Only tables whose columns evolve on read have such files; see `table/evolved_schema.py`.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import TypeAlias
+
+Names: TypeAlias = Mapping[str, str | None]
+"""The name in a file by the table's name, where it differs; None: the file does not have the column."""
+
+SAME_NAMES: Names = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredNames:
+    """The names in the files of each instant. Picklable.
+
+    `commits`: by the write's instant, as its commit records them. `changes`: what holds from an instant on, ascending:
+    for files whose commit is archived or not there yet.
+    """
+
+    commits: Mapping[str, Names] = field(default_factory=dict)
+    changes: tuple[tuple[int, Names], ...] = ()
+
+    def __bool__(self) -> bool:
+        """Whether names differ anywhere."""
+        return bool(self.changes)
+
+    def at(self, instant: str) -> Names:
+        """The names in a file, or a log block, that an instant wrote."""
+        if instant in self.commits:
+            return self.commits[instant]
+        if not self.changes:
+            return SAME_NAMES
+        at = bisect_right([since for since, _ in self.changes], int(instant)) - 1
+        return self.changes[max(at, 0)][1]
+
+
+def stored(columns: Iterable[str], names: Names) -> dict[str, str]:
+    """The columns by their names in a file, those that it does not have left out."""
+    found = ((name, names.get(name, name)) for name in columns)
+    return {there: name for name, there in found if there is not None}

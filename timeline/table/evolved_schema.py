@@ -1,0 +1,134 @@
+"""Hudi's own record of a table's columns where they evolve on read (`hoodie.schema.on.read.enable`) (pure).
+
+Each column has an id that outlives its name. A commit has the columns of its time as `latest_schema` in its metadata,
+and `.hoodie/.schema/<instant>.schemacommit` has those of all times, as `{"schemas": [...]}`. A record has `fields` with
+`id`, `name` and `type`; an array `element_id` and `element`; a map `key_id`, `key`, `value_id` and `value`; any other
+type is a text (seen in tables of Hudi 0.15.0 and 1.2.0).
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from ..arrow.stored_names import Names
+from ..errors import MalformedError
+
+LATEST_SCHEMA = "latest_schema"
+"""The entry of a commit's extra metadata."""
+
+_ALIKE = frozenset({("int", "long")})
+"""Changes of type after which a file's old values read as Hudi reads them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvolvedColumn:
+    """A column, or a part of one. `kind`: the type's text, or `record`, `array` or `map`."""
+
+    id: int
+    kind: str
+
+
+Path: TypeAlias = tuple[str, ...]
+"""The name of a column, then those of its part; `element`, `key` and `value` are parts of arrays and maps."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvolvedColumns:
+    """The columns from a time on. `since`: the instant of the change, as a number."""
+
+    since: int
+    parts: Mapping[Path, EvolvedColumn]
+
+    def names_of(self, older: EvolvedColumns) -> Names:
+        """The names in a file that has the older columns."""
+        there = {column.id: path[0] for path, column in older.parts.items() if len(path) == 1}
+        named = ((path[0], there.get(column.id)) for path, column in self.parts.items() if len(path) == 1)
+        return {name: old for name, old in named if old != name and (old is not None or (name,) in older.parts)}
+
+
+def parse_columns(text: str, where: str) -> EvolvedColumns:
+    """The columns of a `latest_schema`. MalformedError: it is none; `where` names its file."""
+    return _columns(_loaded(text, where), where)
+
+
+def parse_history(text: str, where: str) -> tuple[EvolvedColumns, ...]:
+    """The columns of all times in a `.schemacommit` file. MalformedError: it is none."""
+    schemas = _loaded(text, where).get("schemas")
+    if not isinstance(schemas, list):
+        raise _malformed(where, "no list of schemas")
+    return tuple(_columns(schema, where) for schema in schemas)
+
+
+def unsupported_change(times: Iterable[EvolvedColumns], fixed: Collection[str]) -> str | None:
+    """A change that cannot be followed from file to file; None: there is none.
+
+    Types may be widened from int to long. Columns may be renamed, dropped and added anew, but not parts of them, and
+    not the `fixed` ones, which the table's settings name.
+    """
+    every = list(times)
+    for name in sorted(fixed):
+        if len({None if (found := one.parts.get((name,))) is None else found.id for one in every}) > 1:
+            return f"column {name}, which the table's settings name, is another one than at first"
+    kinds, ids, parts = (
+        defaultdict[int, set[str]](set),
+        defaultdict[Path, set[int]](set),
+        defaultdict[int, set[Path]](set),
+    )
+    for one in every:
+        for path, column in one.parts.items():
+            kinds[column.id].add(column.kind)
+            if len(kinds[column.id]) > 1 and tuple(sorted(kinds[column.id])) not in _ALIKE:
+                return f"{'.'.join(path)} changed its type: {', '.join(sorted(kinds[column.id]))}"
+            if len(path) > 1:
+                part = (f"#{one.parts[path[:1]].id}", *path[1:])
+                ids[part].add(column.id)
+                parts[column.id].add(part)
+                if len(ids[part]) > 1 or len(parts[column.id]) > 1:
+                    return f"{'.'.join(path)} was renamed or added anew: it is a part of a column"
+    return None
+
+
+def _columns(schema: Any, where: str) -> EvolvedColumns:
+    try:
+        return EvolvedColumns(since=int(schema["version_id"]), parts=dict(_fields(schema["fields"], ())))
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+        raise _malformed(where, f"{type(error).__name__}: {error}") from error
+
+
+def _fields(fields: list[dict[str, Any]], above: Path) -> Iterator[tuple[Path, EvolvedColumn]]:
+    for field in fields:
+        yield from _column((*above, field["name"]), int(field["id"]), field["type"])
+
+
+def _column(path: Path, number: int, kind: Any) -> Iterator[tuple[Path, EvolvedColumn]]:
+    if isinstance(kind, str):
+        yield path, EvolvedColumn(id=number, kind=kind)
+        return
+    yield path, EvolvedColumn(id=number, kind=kind["type"])
+    if kind["type"] == "record":
+        yield from _fields(kind["fields"], path)
+    elif kind["type"] == "array":
+        yield from _column((*path, "element"), int(kind["element_id"]), kind["element"])
+    elif kind["type"] == "map":
+        yield from _column((*path, "key"), int(kind["key_id"]), kind["key"])
+        yield from _column((*path, "value"), int(kind["value_id"]), kind["value"])
+    else:
+        raise ValueError(f"unknown type {kind['type']}")
+
+
+def _loaded(text: str, where: str) -> Any:
+    try:
+        found = json.loads(text)
+    except ValueError as error:
+        raise _malformed(where, str(error)) from error
+    if not isinstance(found, dict):
+        raise _malformed(where, "no JSON object")
+    return found
+
+
+def _malformed(where: str, found: str) -> MalformedError:
+    return MalformedError("cannot read a record of evolved columns", path=where, found=found)
