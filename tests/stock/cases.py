@@ -268,7 +268,10 @@ _MERGE_SOME = (
     "merge into {t} as t using " + _SOURCE + " on t.id = src.id when matched then update set t.city = src.city, "
     "t.ts = src.ts when not matched then insert *"
 )
-ON_READ: Options = {"hoodie.schema.on.read.enable": "true"}
+ON_READ: Options = {
+    "hoodie.schema.on.read.enable": "true",
+    "hoodie.datasource.write.schema.allow.auto.evolution.column.drop": "true",  # else 1.2 refuses to drop and rename
+}
 _ALTERED = (
     _CREATE + _PROPERTIES + _PLACED,
     _INSERT,
@@ -281,6 +284,16 @@ _ALTERED = (
     "delete from {t} where n % 7 = 3",
 )
 """Columns are added, dropped and widened; each name means the same column all the time."""
+_RENAMED = (
+    *_ALTERED[:3],
+    "alter table {t} rename column city to town",
+    "update {t} set town = 'renamed' where n % 4 = 0",
+    "alter table {t} add columns (city string, note string)",
+    "update {t} set city = 'another', note = 'new' where n % 5 = 0",
+    "alter table {t} rename column note to remark",
+    "delete from {t} where n % 7 = 3",
+    "update {t} set remark = 'again' where n % 6 = 0",
+)
 _TOP = "update {t} set fare = 2.5, note = 'top' where n < 9"
 _UPDATE, _DELETE = "update {t} set n = n + 1 where n < 10", "delete from {t} where n % 7 = 3"
 
@@ -346,7 +359,12 @@ OTHERS: dict[str, Stock] = {
     "altered_parquet_logs": Stock(
         options={**ON_READ, "hoodie.logfile.data.block.format": "parquet"}, sql=_ALTERED, top=_TOP
     ),
-    "renamed": Stock(options=ON_READ, sql=[*_ALTERED, "alter table {t} rename column note to remark"]),
+    "renamed": Stock(options=ON_READ, sql=_RENAMED, top="update {t} set remark = 'top', city = null where n < 9"),
+    "renamed_parquet_logs": Stock(
+        options={**ON_READ, "hoodie.logfile.data.block.format": "parquet"},
+        sql=_RENAMED,
+        top="update {t} set remark = 'top', city = null where n < 9",
+    ),
     "sql_keyless": Stock(sql=[_CREATE + "tblproperties (type='mor') " + _PLACED, _INSERT, _UPDATE, _DELETE]),
 }
 CASES: dict[str, Stock] = {

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TypeAlias
 
+from ..errors import UnsupportedError
+
 Names: TypeAlias = Mapping[str, str | None]
 """The name in a file by the table's name, where it differs; None: the file does not have the column."""
 
@@ -22,20 +24,29 @@ class StoredNames:
     """The names in the files of each instant. Picklable.
 
     `commits`: by the write's instant, as its commit records them. `changes`: what holds from an instant on, ascending:
-    for files whose commit is archived or not there yet.
+    for files whose commit is archived or not there yet. `unknown_before`: of earlier files nothing is known.
     """
 
     commits: Mapping[str, Names] = field(default_factory=dict)
     changes: tuple[tuple[int, Names], ...] = ()
+    unknown_before: int = 0
 
     def __bool__(self) -> bool:
-        """Whether names differ anywhere."""
+        """Whether names differ anywhere, or may."""
         return bool(self.changes)
 
     def at(self, instant: str) -> Names:
-        """The names in a file, or a log block, that an instant wrote."""
+        """The names in a file, or a log block, that an instant wrote. UnsupportedError: they are not known."""
         if instant in self.commits:
             return self.commits[instant]
+        if self.unknown_before and int(instant) < self.unknown_before:
+            raise UnsupportedError(
+                "the columns of a file from before the table's first change of columns are not known",
+                instant=instant,
+                expected="the commit before the change in the active timeline, or in a history with its metadata",
+                found=f"an archived commit, and a change at {self.unknown_before}",
+                todo="Compact its file group with Hudi: then it has a newer base file.",
+            )
         if not self.changes:
             return SAME_NAMES
         at = bisect_right([since for since, _ in self.changes], int(instant)) - 1

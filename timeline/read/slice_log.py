@@ -190,6 +190,8 @@ def _check_count(block: LogBlock, found: int, expected: int) -> None:
 
 def check_slice(storage: Storage, slice_: FileSlice, rules: SliceRules) -> None:
     """UnsupportedError or MalformedError if the slice's log files could not be merged; reads only headers."""
+    if slice_.base is not None:
+        rules.names.at(slice_.base.name.instant)
     with ExitStack() as stack:
         sources = _opened(storage, slice_, stack, headers=True)
         for block in _select(sources, rules.visibility).blocks:
@@ -198,6 +200,7 @@ def check_slice(storage: Storage, slice_: FileSlice, rules: SliceRules) -> None:
 
 def check_mergeable(block: LogBlock, source: pa.NativeFile, rules: SliceRules) -> None:
     """See `check_slice`. Looks at nothing but headers and the content's version: `known_blocks` rests on that."""
+    rules.names.at(block.instant)
     check_block(block, source, partial=_partial_columns(block, rules) is not None)
 
 

@@ -15,21 +15,25 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from ..arrow.stored_names import Names
+from ..avro.schema import COMMIT_TIME, parse_avro, with_meta_columns, without_meta_columns, without_null
 from ..errors import MalformedError
 
 LATEST_SCHEMA = "latest_schema"
 """The entry of a commit's extra metadata."""
 
-_ALIKE = frozenset({("int", "long")})
+_ALIKE = frozenset({("int", "long"), ("int", "string")})
 """Changes of type after which a file's old values read as Hudi reads them."""
+
+_KNOWN_KINDS = frozenset({"boolean", "int", "long", "float", "double", "string", "record", "array", "map"})
+"""Types with the same name in Avro."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvolvedColumn:
-    """A column, or a part of one. `kind`: the type's text, or `record`, `array` or `map`."""
+    """A column, or a part of one. `kind`: the type's text, or `record`, `array` or `map`; None where not known."""
 
-    id: int
-    kind: str
+    id: int | None
+    kind: str | None
 
 
 Path: TypeAlias = tuple[str, ...]
@@ -73,6 +77,7 @@ def unsupported_change(times: Iterable[EvolvedColumns], fixed: Collection[str]) 
     for name in sorted(fixed):
         if len({None if (found := one.parts.get((name,))) is None else found.id for one in every}) > 1:
             return f"column {name}, which the table's settings name, is another one than at first"
+    unnumbered = set[Path]()
     kinds, ids, parts = (
         defaultdict[int, set[str]](set),
         defaultdict[Path, set[int]](set),
@@ -80,16 +85,53 @@ def unsupported_change(times: Iterable[EvolvedColumns], fixed: Collection[str]) 
     )
     for one in every:
         for path, column in one.parts.items():
-            kinds[column.id].add(column.kind)
+            part = (f"#{one.parts[path[:1]].id}", *path[1:])
+            if column.id is None:
+                unnumbered.add(part)
+                continue
+            if column.kind is not None:
+                kinds[column.id].add(column.kind)
             if len(kinds[column.id]) > 1 and tuple(sorted(kinds[column.id])) not in _ALIKE:
                 return f"{'.'.join(path)} changed its type: {', '.join(sorted(kinds[column.id]))}"
-            if len(path) > 1:
-                part = (f"#{one.parts[path[:1]].id}", *path[1:])
-                ids[part].add(column.id)
-                parts[column.id].add(part)
-                if len(ids[part]) > 1 or len(parts[column.id]) > 1:
-                    return f"{'.'.join(path)} was renamed or added anew: it is a part of a column"
+            ids[part].add(column.id)
+            parts[column.id].add(part)
+            if len(ids[part]) > 1 or len(parts[column.id]) > 1:
+                return f"{'.'.join(path)} was renamed or added anew: it is a part of a column"
+    if lost := sorted(unnumbered - ids.keys()):
+        return f"part {'.'.join(lost[0][1:])} of a column was renamed or dropped"
     return None
+
+
+def columns_before(text: str, first: EvolvedColumns) -> EvolvedColumns:
+    """The columns before the first change, by the Avro schema of then: Hudi numbers them in order, with its own first.
+
+    `first`: the columns after it. Parts of columns have no number here.
+    """
+    own = without_meta_columns(text)
+    fields = parse_avro(with_meta_columns(own) if (COMMIT_TIME,) in first.parts else own)["fields"]
+    parts = dict[Path, EvolvedColumn]()
+    for number, field in enumerate(fields):
+        kind, _ = without_null(field["type"])
+        name = kind if isinstance(kind, str) else None if kind.get("logicalType") else kind["type"]
+        path = (field["name"],)
+        parts[path] = EvolvedColumn(id=number, kind=name if name in _KNOWN_KINDS else None)
+        parts |= {part: EvolvedColumn(id=None, kind=None) for part in _parts_of(path, kind)}
+    return EvolvedColumns(since=0, parts=parts)
+
+
+def _parts_of(path: Path, kind: Any) -> Iterator[Path]:
+    if isinstance(kind, str):
+        return
+    below: dict[str, Any] = {}
+    if kind["type"] == "record":
+        below = {field["name"]: field["type"] for field in kind["fields"]}
+    elif kind["type"] == "array":
+        below = {"element": kind["items"]}
+    elif kind["type"] == "map":
+        below = {"key": "string", "value": kind["values"]}
+    for name, part in below.items():
+        yield (*path, name)
+        yield from _parts_of((*path, name), without_null(part)[0])
 
 
 def _columns(schema: Any, where: str) -> EvolvedColumns:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -12,13 +11,23 @@ from ..arrow.stored_names import Names, StoredNames
 from ..avro.schema import META_COLUMNS, arrow_schema, with_meta_columns, without_meta_columns
 from ..errors import MalformedError, UnsupportedError
 from ..format.commit_metadata import SERVICE_OPERATIONS
+from ..instants.archived_timeline import archived_commits, load_history
 from ..instants.instant_files import InstantFiles
 from ..instants.timeline import Timeline
 from ..storage.contract import listed_if_there
-from .evolved_schema import LATEST_SCHEMA, EvolvedColumns, parse_columns, parse_history, unsupported_change
+from .evolved_schema import (
+    LATEST_SCHEMA,
+    EvolvedColumns,
+    columns_before,
+    parse_columns,
+    parse_history,
+    unsupported_change,
+)
 
 _HISTORY = ".hoodie/.schema"
 _SCHEMA_COMMIT = ".schemacommit"
+_LOOKED_AT = 10
+"""Archived writes whose metadata is looked at for a schema, newest first."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +104,7 @@ def names_in_inputs(files: InstantFiles, timeline: Timeline, instant: str, evolv
     if evolved is not None:
         own = parse_columns(evolved, files.storage.base_path)
     else:
-        own = [history[0], *(one for one in history if one.since <= int(instant))][-1]
+        own = [history.times[0], *(one for one in history.times if one.since <= int(instant))][-1]
     return _names(files, timeline, own, history)
 
 
@@ -117,40 +126,69 @@ def _newest(files: InstantFiles, timeline: Timeline, before: str | None) -> Foun
     return FoundSchema(text=files.config.create_schema)
 
 
-def _history(files: InstantFiles, timeline: Timeline, newest: str) -> tuple[EvolvedColumns, ...]:
-    """The columns of all times, ascending. UnsupportedError: see `find_schema`, or they are not known."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _History:
+    """The columns of all times, ascending. `unknown_before`: see `StoredNames`."""
+
+    times: tuple[EvolvedColumns, ...]
+    unknown_before: int = 0
+
+
+def _history(files: InstantFiles, timeline: Timeline, newest: str) -> _History:
+    """UnsupportedError: see `find_schema`, or the history is not there."""
     base, config = files.storage.base_path, files.config
     entries = listed_if_there(files.storage, _HISTORY) or ()
-    times = (e.name.removesuffix(_SCHEMA_COMMIT) for e in entries if e.name.endswith(_SCHEMA_COMMIT))
+    names = {e.name.partition("_")[0].removesuffix(_SCHEMA_COMMIT): e.name for e in entries if _is_whole(e.name)}
     # That of a pending write may yet go with it.
-    instant = max((time for time in times if time in timeline.completed_writes), default=None)
-    history = [parse_columns(newest, base)]
+    instant = max((time for time in names if time in timeline.completed_writes), default=None)
+    times = [parse_columns(newest, base)]
     if instant is not None:
-        path = f"{_HISTORY}/{instant}{_SCHEMA_COMMIT}"
-        history += parse_history(files.storage.read(path).decode(), path)
+        path = f"{_HISTORY}/{names[instant]}"
+        times += parse_history(files.storage.read(path).decode(), path)
+    times.sort(key=lambda one: one.since)
+    earlier, unknown = _before(files, timeline, times[0])
     fixed = {*META_COLUMNS, *config.record_key_fields, *config.partition_fields, *config.ordering_fields}
-    why = f"no file {_HISTORY}/*{_SCHEMA_COMMIT}" if instant is None else unsupported_change(history, fixed)
+    why = f"no file {_HISTORY}/*{_SCHEMA_COMMIT}" if instant is None else unsupported_change([*earlier, *times], fixed)
     if why is not None:
         raise UnsupportedError(
             "this schema evolution on read is not supported",
             path=base,
-            expected="columns added, dropped, renamed and widened from int to long, with the history of all of them",
+            expected="columns added, dropped, renamed, and int made long or string, with the history of all of them",
             found=why,
             todo="Use Hudi for this table.",
         )
-    return tuple(sorted(history, key=lambda one: one.since))
+    return _History(times=(*earlier, *times), unknown_before=times[0].since if unknown else 0)
 
 
-def _names(
-    files: InstantFiles, timeline: Timeline, own: EvolvedColumns, history: Sequence[EvolvedColumns]
-) -> StoredNames:
+def _is_whole(name: str) -> bool:
+    return name.endswith(_SCHEMA_COMMIT)
+
+
+def _before(files: InstantFiles, timeline: Timeline, first: EvolvedColumns) -> tuple[tuple[EvolvedColumns, ...], bool]:
+    """The columns before the first change, which the history does not have; whether they are unknown."""
+    active = [i for time, i in timeline.completed_writes.items() if int(time) < first.since]
+    for instant in sorted(active, key=lambda i: i.requested_time, reverse=True):
+        if text := files.commit_metadata(instant).extra_metadata.get("schema"):
+            return (columns_before(text, first),), False
+    archived = [
+        i for i in load_history(files.storage, files.config) if i.is_write and int(i.requested_time) < first.since
+    ]
+    newest = sorted(archived, key=lambda i: i.requested_time)[-_LOOKED_AT:]
+    found = archived_commits(files.storage, files.config, newest)
+    for instant in sorted(found, key=lambda i: i.requested_time, reverse=True):
+        if text := found[instant].extra_metadata.get("schema"):
+            return (columns_before(text, first),), False
+    return (), bool(archived)
+
+
+def _names(files: InstantFiles, timeline: Timeline, own: EvolvedColumns, history: _History) -> StoredNames:
     """The names in older files of these columns; nothing is read for them where all are the same."""
-    changes = tuple((one.since, own.names_of(one)) for one in history)
-    if not any(names for _, names in changes):
+    changes = tuple((one.since, own.names_of(one)) for one in history.times)
+    if not history.unknown_before and not any(names for _, names in changes):
         return StoredNames()
     commits = dict[str, Names]()
     for time, instant in timeline.completed_writes.items():
         recorded = files.commit_metadata(instant).extra_metadata.get(LATEST_SCHEMA)
         if recorded:
             commits[time] = own.names_of(parse_columns(recorded, files.path(instant)))
-    return StoredNames(commits=commits, changes=changes)
+    return StoredNames(commits=commits, changes=changes, unknown_before=history.unknown_before)

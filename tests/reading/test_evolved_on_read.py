@@ -1,0 +1,164 @@
+"""Columns that evolve on read: renamed, dropped and added anew, between writes of real Hudi and compactions of ours."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from typer.testing import CliRunner
+
+from phantombase.compactor_daemon.cli.main import app
+from phantombase.timeline.audit.audit import audit, audited_instants
+from phantombase.timeline.errors import UnsupportedError
+from phantombase.timeline.filter.parse import parse_filter
+from phantombase.timeline.locks.table_lock import ProcessLock
+from phantombase.timeline.planning.schedule import schedule_compaction
+from phantombase.timeline.read.table_read import ReadOptions, read_table
+from phantombase.timeline.table.evolved_schema import LATEST_SCHEMA
+from phantombase.timeline.table.table import Table
+from tests.support.compaction_steps import open_table
+from tests.support.evolved_tables import alter, columns_of, renamed
+from tests.support.golden_tables import unzip_golden
+from tests.support.selection import deep
+
+USUAL = ("v6_parquet_log", "v6_types", "v9_pending")
+TABLES = pytest.mark.parametrize(
+    "name",
+    [
+        name if (name := f"v{version}_{case}") in USUAL else deep(name)
+        for version in (6, 8, 9)
+        for case in ("plain", "pending", "parquet_log", "types")
+    ],
+)
+
+
+def rows(table: Table, **options: Any) -> dict[str, dict[str, Any]]:
+    """All rows by key, without the names of their files."""
+    found = read_table(table.reload(), ReadOptions(**options))
+    return {row["id"]: {k: v for k, v in row.items() if k != "_hoodie_file_name"} for row in found.to_pylist()}
+
+
+def changed(row: dict[str, Any], **names: str | None) -> dict[str, Any]:
+    """A row with columns under other names; None: the column is dropped."""
+    return {(names.get(k) or k): v for k, v in row.items() if names.get(k, k) is not None}
+
+
+def compacted(path: Path, table: Table) -> None:
+    """Compacts all file groups; each compaction is proved by its audit."""
+    schedule_compaction(table.reload(), ProcessLock(str(path)))
+    done = CliRunner().invoke(app, ["compact", str(path), "--executor", "local"])
+    assert done.exit_code == 0, done.output
+    table = table.reload()
+    assert table.load_timeline().pending_merges == ()
+    for instant in audited_instants(table):
+        assert audit(table, instant).problems == ()
+        assert {group.problems for group in audit(table, instant).groups} == {()}
+
+
+@TABLES
+def test_renamed_and_added_anew(name: str, tmp_path: Path) -> None:
+    """`city` is `town` now, another column is `city`, and `n` is dropped: the rows are what they were."""
+    path = unzip_golden(name, tmp_path)
+    table = open_table(path)
+    before = rows(table)
+    columns = [one for one in renamed(columns_of(table), city="town") if one["name"] != "n"]
+    alter(table, [*columns, {"id": 40, "name": "city", "avro": ["null", "long"]}])
+    after = {key: changed(row, city="town", n=None) | {"city": None} for key, row in before.items()}
+    assert rows(table) == after
+    compacted(path, table)
+    assert rows(table) == after
+    newest = table.reload().newest_schema(table.reload().load_timeline())
+    done = max(table.reload().load_timeline().completed_writes.items())[1]
+    recorded = table.reload().commit_metadata(done).extra_metadata
+    assert {k: recorded.get(k) for k in newest.recorded} == newest.recorded
+
+
+@TABLES
+def test_a_plan_of_before_the_change(name: str, tmp_path: Path) -> None:
+    """The compaction writes the columns of its time; the readers find them under their names of now."""
+    path = unzip_golden(name, tmp_path)
+    table = open_table(path)
+    schedule_compaction(table, ProcessLock(str(path)))
+    before = rows(table)
+    pending = [i.requested_time for i in table.reload().load_timeline().pending_merges]
+    alter(table, renamed(columns_of(table), city="town", fare="price"))
+    after = {key: changed(row, city="town", fare="price") for key, row in before.items()}
+    assert rows(table) == after
+    compacted(path, table)
+    assert rows(table) == after
+    for instant in pending:
+        done = table.reload().load_timeline().completed_writes[instant]
+        assert LATEST_SCHEMA not in table.commit_metadata(done).extra_metadata  # none was known before the instant
+
+
+@TABLES
+def test_filters_and_columns_go_by_the_names_of_now(name: str, tmp_path: Path) -> None:
+    """The bounds in a file's footer have the names of then."""
+    path = unzip_golden(name, tmp_path)
+    table = open_table(path)
+    before = rows(table)
+    alter(table, renamed(columns_of(table), city="p2", n="city"))
+    value = next(row["n"] for row in before.values() if row["n"] is not None)
+    found = rows(table, columns=["id", "city", "p2"], filter=parse_filter(f"city = {value}"))
+    wanted = {k: {"id": k, "city": row["n"], "p2": row["city"]} for k, row in before.items() if row["n"] == value}
+    assert found == wanted
+
+
+def test_twice_renamed(tmp_path: Path) -> None:
+    """Each file has the names of its time."""
+    path = unzip_golden("v9_pending", tmp_path)
+    table = open_table(path)
+    before = rows(table)
+    first = columns_of(table)
+    alter(table, renamed(first, city="town"))
+    compacted(path, table)
+    alter(table, renamed(first, city="place"))
+    assert rows(table) == {key: changed(row, city="place") for key, row in before.items()}
+
+
+@pytest.mark.parametrize("name", ["v6_archived", "v9_archived"])
+def test_columns_before_the_first_change(name: str, tmp_path: Path) -> None:
+    """By the commit before it, also an archived one; version 6 keeps no metadata there, and such a file is refused."""
+    path = unzip_golden(name, tmp_path)
+    table = open_table(path)
+    before = rows(table)
+    columns = columns_of(table)
+    alter(table, renamed(columns, city="town"))
+    after = {key: changed(row, city="town") for key, row in before.items()}
+    assert rows(table) == after
+    for file in (path / table.config.timeline_folder).glob("*commit*"):
+        if LATEST_SCHEMA not in str(file.read_bytes()) and "compaction" not in file.name:
+            file.unlink()
+    table = open_table(path)
+    if name.startswith("v9"):
+        assert table.newest_schema(table.load_timeline()).names.at("20200101000000000") == {"town": "city"}
+    else:
+        with pytest.raises(UnsupportedError, match="first change of columns are not known"):
+            table.newest_schema(table.load_timeline()).names.at("20200101000000000")
+
+
+@pytest.mark.parametrize("version", [6, 9])
+def test_parts_of_columns_are_not_renamed(version: int, tmp_path: Path) -> None:
+    """Nor dropped by the first change, which no record of numbers shows."""
+    table = open_table(unzip_golden(f"v{version}_types", tmp_path))
+    columns = columns_of(table)
+    (place,) = (one for one in columns if one["name"] == "loc")
+    record = next(one for one in place["avro"] if one != "null")
+    record["fields"][0]["name"] = "latitude"
+    alter(table, columns)
+    with pytest.raises(UnsupportedError, match=r"part .* of a column was renamed or dropped"):
+        rows(table)
+
+
+def test_a_table_without_rows_of_another_type(tmp_path: Path) -> None:
+    """A widened column: ids as ints in older files."""
+    table = open_table(unzip_golden("v9_pending", tmp_path))
+    before = rows(table)
+    columns = columns_of(table)
+    (number,) = (one for one in columns if one["name"] == "n")
+    number["avro"] = ["null", "long"]
+    alter(table, columns)
+    assert read_table(table.reload(), ReadOptions()).schema.field("n").type == pa.int64()
+    assert rows(table) == before
