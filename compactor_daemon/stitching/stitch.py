@@ -204,8 +204,10 @@ def _choose(table: Table, options: StitchOptions, copying: Copying) -> tuple[Tim
         )
     busy = busy_file_groups(table, timeline).groups
     choice = choose_windows(view, busy, options, table.storage.base_path)
-    if options.copy is Copy.FORCE:
-        copying.obstacles(choice.windows, table.schema_to_write(timeline).arrow)
+    if choice.windows:
+        schema = table.schema_to_write(timeline)  # refused before anything is requested
+        if options.copy is Copy.FORCE:
+            copying.obstacles(choice.windows, schema.arrow)
     return timeline, choice
 
 

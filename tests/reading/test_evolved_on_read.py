@@ -9,8 +9,10 @@ import pyarrow as pa
 import pytest
 from typer.testing import CliRunner
 
+from phantombase import writer
 from phantombase.compactor_daemon.cli.main import app
 from phantombase.timeline.audit.audit import audit, audited_instants
+from phantombase.timeline.avro.schema import META_COLUMNS
 from phantombase.timeline.errors import UnsupportedError
 from phantombase.timeline.filter.parse import parse_filter
 from phantombase.timeline.locks.table_lock import ProcessLock
@@ -18,6 +20,8 @@ from phantombase.timeline.planning.schedule import schedule_compaction
 from phantombase.timeline.read.table_read import ReadOptions, read_table
 from phantombase.timeline.table.evolved_schema import LATEST_SCHEMA
 from phantombase.timeline.table.table import Table
+from tests.reading.test_refusals import digest
+from tests.stitching.test_stitch import small_files, stitch
 from tests.support.compaction_steps import open_table
 from tests.support.evolved_tables import alter, columns_of, renamed
 from tests.support.golden_tables import unzip_golden
@@ -162,3 +166,19 @@ def test_a_table_without_rows_of_another_type(tmp_path: Path) -> None:
     alter(table, columns)
     assert read_table(table.reload(), ReadOptions()).schema.field("n").type == pa.int64()
     assert rows(table) == before
+
+
+@pytest.mark.parametrize("version", [6, 9])
+def test_writes_and_stitching_are_refused_before_anything_is_requested(version: int, tmp_path: Path) -> None:
+    """They would have to record the columns' numbers."""
+    path = tmp_path / "t"
+    small_files(path, version)
+    table = open_table(path)
+    own = read_table(table, ReadOptions())
+    alter(table, columns_of(table))
+    there = digest(path)
+    with pytest.raises(UnsupportedError, match="writing tables with schema evolution on read"):
+        writer(own.drop_columns(list(META_COLUMNS))).upsert(str(path))
+    with pytest.raises(UnsupportedError, match="writing tables with schema evolution on read"):
+        stitch(path)
+    assert digest(path) == there

@@ -34,6 +34,7 @@ MUTANTS: tuple[Mutant, ...] = (
     (_LATE_COMMIT, "            if since := _written_since(table, now, done, names):\n", "            if since := \"\":\n", _LATE),
     (_COMPLETE, "        if inputs_now(table, pending, timeline) != tuple(one.inputs for one in made):", "        if False:", _TESTS),
     (_COMPLETE, "if write.requested_time in replacing or may_not_know:", "if may_not_know:", _TESTS),
+    ("compactor_daemon/stitching/stitch", "    if choice.windows:\n        schema", "    if False:\n        schema", "reading/evolved_on_read"),
     (_COMPLETE, "_commit(placed, table.schema_to_write(timeline).commit_text)", "_commit(placed, table.schema_to_write(table.load_timeline().completed_by(pending.time)).commit_text)", _TESTS),
     (_COMPLETE, "        if found.completed:\n", "        if False:\n", _TESTS),
     (_COMPLETE, "    storage.delete_folder(staged_folder(pending.time))\n    section.check()\n", "        section.check()\n", _TESTS),
