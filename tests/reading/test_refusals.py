@@ -119,7 +119,7 @@ def evolves_on_read(path: Path) -> None:
     table = Table.open(str(path))
     newest = max(table.load_timeline().completed_writes.values())
     metadata = table.commit_metadata(newest)
-    said = replace(metadata, extra_metadata={**metadata.extra_metadata, "latest_schema": '{"fields": []}'})
+    said = replace(metadata, extra_metadata={**metadata.extra_metadata, "latest_schema": '{"version_id": 1, "fields": []}'})
     (path / table.instant_path(newest)).write_bytes(encode(said, table.layout.encoding))
 
 

@@ -157,7 +157,7 @@ class GzipPages:
             stored += self._moved_chunk(chunk)
         _set(group, _GROUP_STORED, stored)
         offset = field_of(group, _GROUP_OFFSET)
-        if offset is not None:
+        if offset is not None and offset.value:  # a group without rows has no pages, and 0 here
             offset.value = self._places[offset.value]
 
     def _moved_chunk(self, chunk: Struct) -> int:

@@ -134,8 +134,9 @@ def test_other_readers(tmp_path: Path) -> None:
 
 
 def test_no_rows() -> None:
+    """Of a column without a dictionary too: a row group without rows then has no page at all."""
     rows = pa.table({"a": pa.array([], pa.string())})
-    for each in (rows, pa.table({"a": ["x"]}).slice(0, 0)):
+    for each in (rows, pa.table({"a": ["x"]}).slice(0, 0), pa.table({"a": [True]}).slice(0, 0)):
         assert pq.read_table(io.BytesIO(written(each, 10))).num_rows == 0
 
 
