@@ -119,7 +119,8 @@ def evolves_on_read(path: Path) -> None:
     table = Table.open(str(path))
     newest = max(table.load_timeline().completed_writes.values())
     metadata = table.commit_metadata(newest)
-    said = replace(metadata, extra_metadata={**metadata.extra_metadata, "latest_schema": '{"version_id": 1, "fields": []}'})
+    columns = '{"version_id": 1, "fields": []}'
+    said = replace(metadata, extra_metadata={**metadata.extra_metadata, "latest_schema": columns})
     (path / table.instant_path(newest)).write_bytes(encode(said, table.layout.encoding))
 
 
