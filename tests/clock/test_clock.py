@@ -212,6 +212,24 @@ def test_a_clean_from_another_zone_is_refused_by_its_dry_run_too(hudi: AsHudi) -
         assert json.loads(shown.stdout)["files"] > 0
 
 
+def test_archiving_from_another_zone_is_refused_where_it_would_keep_wrong_times(hudi: AsHudi) -> None:
+    """Of version 6: Hudi 1.x takes the times in the archive for completion times, and slices log files by them."""
+    for number in range(3, 6):
+        hudi.upsert((0, number, float(number)))
+    args = ["archive", str(hudi.path), "--min-instants", "2", "--max-instants", "3", "--compaction-commits", "1"]
+    before = timeline_of(hudi.path)
+    if before.layout.has_completion_times:
+        assert CliRunner().invoke(daemon, [*args, "--sole-writer"]).exit_code == 0
+        return
+    for who in ("--dry-run", "--sole-writer"):
+        assert isinstance(CliRunner().invoke(daemon, [*args, who]).exception, ClockError)
+    assert timeline_of(hudi.path) == before
+    assert not list(hudi.path.glob(".hoodie/archived/.commits*"))
+    for who in ("--dry-run", "--sole-writer"):
+        assert CliRunner().invoke(daemon, [*args, who, "--timezone", NEW_YORK]).exit_code == 0
+    assert len(timeline_of(hudi.path).instants) == 2
+
+
 def findings(path: Path, *more: str) -> list[dict[str, Any]]:
     """What `status` says of zones."""
     done = CliRunner().invoke(daemon, ["status", str(path), "--json", *more])

@@ -36,6 +36,8 @@ MUTANTS: tuple[Mutant, ...] = (
     (_RESTORE, "    _refuse_archived(table, timeline, target)\n", "", _TESTS),
     (_RESTORE, "    refuse_work(table, timeline, dead | {time for time in timeline.completed_writes if time > target})\n", "", _TESTS),
     (_RESTORE, "    _refuse_cleaned(table, living, target)\n", "", _TESTS),
+    (_RESTORE, " if parsed is None or parsed.instant <= target]", "]", _TESTS),
+    (_RESTORE, "        if gone := [name for", "        if gone := [] and [name for", _TESTS),
     (_RESTORE, "            _refuse_other(seen, found, target)\n            refuse_up", "            refuse_up", _TESTS),
     (_RESTORE, "        table = drop_within(table, section)\n", "", _TESTS),
     (_REFUSALS, "        if kept.instant > after:", "        if False:", _TESTS),
