@@ -22,6 +22,7 @@ from phantombase.timeline.clock.evidence import Zone
 from phantombase.timeline.clock.options import ClockOptions
 from phantombase.timeline.errors import ClockError, PhantombaseError, StorageError
 from phantombase.timeline.format.instant import format_time, later
+from phantombase.timeline.instants.table_clock import TableClock
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.planning.schedule import Scheduled, schedule_compaction
@@ -390,6 +391,24 @@ def test_a_new_instant_exceeds_modification_times(sliced: Path) -> None:
         table.next_time(table.load_timeline())
     (found,) = find_mistimed(table)
     assert found.why == "in the future"
+
+
+def test_an_instant_that_a_clock_far_ahead_chose(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No command sets its file back, since its name is of then too: the error says what ends it."""
+    path, days = tmp_path / "trips", 40
+    written_table(path, 6, rows((0, 1, 1.0)), ONE_BUCKET)
+    now = TableClock.now
+    with monkeypatch.context() as patch:
+        patch.setattr(TableClock, "now", lambda self: now(self) + timedelta(days=days))
+        upsert(path, rows((0, 2, 2.0)))
+    set_time(completed(path)[-1], -days * 86400)
+    for _ in range(2):
+        with pytest.raises(ClockError, match=r"wait until then.*--clock-skew"):
+            upsert(path, rows((0, 3, 3.0)))
+        assert CliRunner().invoke(timeline_app, ["repair-times", str(path), "--all"]).exit_code == 0
+    far = WriteOptions(buckets=1, slots=1, clock=ClockOptions(clock_skew_s=(days + 1) * 86400.0))
+    upsert(path, rows((0, 3, 3.0)), far)
+    assert read_rows(path) == {"k0000": (3, 3.0)}
 
 
 def test_completions_from_before_an_upgrade(tmp_path: Path) -> None:
