@@ -404,10 +404,11 @@ def _would_finish(table: Table, timeline: Timeline) -> tuple[tuple[Stitched, ...
     for pending in pending_stitchings(table, timeline):
         if is_at_work(table, pending, clock_ms) or is_of_hudi(table, pending):
             continue
-        if is_buried(table.storage, pending.time) or not all(inputs_now(table, pending, timeline)):
+        inputs = inputs_now(table, pending, timeline)
+        if is_buried(table.storage, pending.time) or not all(inputs):
             gone.append(pending.time)
             continue
-        sizes = [size for group in pending.groups for _, _, size in group.files]
+        sizes = [slice_.base_bytes for group in inputs for slice_ in group]
         finished.append(
             Stitched(
                 instant=pending.time,

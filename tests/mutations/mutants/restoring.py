@@ -21,6 +21,8 @@ MUTANTS: tuple[Mutant, ...] = (
     (_RESTORE, "        refuse_writers(seen, timeline)\n        refuse_upgraded_logs(seen, timeline, plan.times, plan.target)\n", "        refuse_writers(seen, timeline)\n", "restoring/upgraded"),
     ("compactor_daemon/restoring/upgraded_logs", "time in undone or", "False or", "restoring/upgraded"),
     (_ROLLBACK, "        refuse_cleaned(table, timeline, write)\n", "", _TESTS),
+    (_ROLLBACK, "        refuse_last(table, timeline, write)\n", "", "archiving/all_rolled_back"),
+    (_STITCHING, "            refuse_last(table, timeline, found)\n", "", "stitching/rollback"),
     (_ROLLBACK, "        refuse_left_out(table, timeline, {time}, time)\n", "", "restoring/left_out"),
     (_RESTORE, "    refuse_left_out(seen, timeline, {time for time, _ in undone}, target)\n", "", "restoring/left_out"),
     (_REFUSALS, "if by_name and time in undone}", "if False}", "restoring/left_out"),
