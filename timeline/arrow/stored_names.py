@@ -43,8 +43,8 @@ class StoredNames:
             raise UnsupportedError(
                 "the columns of a file from before the table's first change of columns are not known",
                 instant=instant,
-                expected="the commit before the change in the active timeline, or in a history with its metadata",
-                found=f"an archived commit, and a change at {self.unknown_before}",
+                expected="the commit before the change, active or archived",
+                found=f"an archive without it; the change is {self.unknown_before}",
                 todo="Compact its file group with Hudi: then it has a newer base file.",
             )
         if not self.changes:

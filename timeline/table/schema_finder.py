@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -11,7 +12,6 @@ from ..arrow.stored_names import Names, StoredNames
 from ..avro.schema import META_COLUMNS, arrow_schema, with_meta_columns, without_meta_columns
 from ..errors import MalformedError, UnsupportedError
 from ..format.commit_metadata import SERVICE_OPERATIONS
-from ..instants.archived_timeline import archived_commits, load_history
 from ..instants.instant_files import InstantFiles
 from ..instants.timeline import Timeline
 from ..storage.contract import listed_if_there
@@ -26,8 +26,6 @@ from .evolved_schema import (
 
 _HISTORY = ".hoodie/.schema"
 _SCHEMA_COMMIT = ".schemacommit"
-_LOOKED_AT = 10
-"""Archived writes whose metadata is looked at for a schema, newest first."""
 
 
 @dataclass(frozen=True)
@@ -71,8 +69,9 @@ class FoundSchema:
 def find_schema(files: InstantFiles, timeline: Timeline, *, before: str | None = None) -> FoundSchema:
     """The table's Avro schema without meta columns: the schema of the newest completed write that records one.
 
-    Newest by requested time. Table services come last, since they repeat the schema that they found. After them comes
-    the schema of CREATE TABLE. `before`: where columns evolve on read, only writes requested before this instant count,
+    Newest by requested time. Table services come last, since they repeat the schema that they found. Where no active
+    write is completed, archived ones count: all active ones may be rolled back. After them comes the schema of CREATE
+    TABLE. `before`: where columns evolve on read, only writes requested before this instant count,
     as for Hudi: its readers look up the columns of a file by the time in the file's name.
 
     MalformedError: the table has none. UnsupportedError: columns evolve on read (`hoodie.schema.on.read.enable`) in a
@@ -110,12 +109,11 @@ def names_in_inputs(files: InstantFiles, timeline: Timeline, instant: str, evolv
 
 def _newest(files: InstantFiles, timeline: Timeline, before: str | None) -> FoundSchema:
     fallback: FoundSchema | None = None
-    for requested in sorted(timeline.completed_writes, reverse=True):
+    for requested, recorded, operation in _recorded(files, timeline):
         if before is not None and requested >= before:
             continue
-        metadata = files.commit_metadata(timeline.completed_writes[requested])
-        text, evolved = metadata.extra_metadata.get("schema", ""), metadata.extra_metadata.get(LATEST_SCHEMA)
-        if text and metadata.operation_type not in SERVICE_OPERATIONS:
+        text, evolved = recorded.get("schema", ""), recorded.get(LATEST_SCHEMA)
+        if text and operation not in SERVICE_OPERATIONS:
             return FoundSchema(text=text, evolved=evolved or None)
         if text and fallback is None:
             fallback = FoundSchema(text=text, evolved=evolved or None)
@@ -124,6 +122,17 @@ def _newest(files: InstantFiles, timeline: Timeline, before: str | None) -> Foun
     if not files.config.create_schema:
         raise MalformedError("no commit of the table records its schema", path=files.storage.base_path)
     return FoundSchema(text=files.config.create_schema)
+
+
+def _recorded(files: InstantFiles, timeline: Timeline) -> Iterator[tuple[str, Mapping[str, str], str | None]]:
+    """What writes record beside their files, the newest first: time, entries, operation."""
+    for requested in sorted(timeline.completed_writes, reverse=True):
+        metadata = files.commit_metadata(timeline.completed_writes[requested])
+        yield requested, metadata.extra_metadata, metadata.operation_type
+    if not timeline.completed_writes:
+        from ..instants.archived_extras import archived_extras  # late: few reads need it
+
+        yield from archived_extras(files.storage, files.config, timeline.archived)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,13 +179,13 @@ def _before(files: InstantFiles, timeline: Timeline, first: EvolvedColumns) -> t
     for instant in sorted(active, key=lambda i: i.requested_time, reverse=True):
         if text := files.commit_metadata(instant).extra_metadata.get("schema"):
             return (columns_before(text, first),), False
-    archived = [
-        i for i in load_history(files.storage, files.config) if i.is_write and int(i.requested_time) < first.since
-    ]
-    newest = sorted(archived, key=lambda i: i.requested_time)[-_LOOKED_AT:]
-    found = archived_commits(files.storage, files.config, newest)
-    for instant in sorted(found, key=lambda i: i.requested_time, reverse=True):
-        if text := found[instant].extra_metadata.get("schema"):
+    from ..instants.archived_extras import archived_extras  # late: few reads need it
+    from ..instants.archived_timeline import load_history
+
+    history = load_history(files.storage, files.config)
+    archived = [i for i in history if i.is_write and int(i.requested_time) < first.since]
+    for _, recorded, _ in archived_extras(files.storage, files.config, archived):
+        if text := recorded.get("schema"):
             return (columns_before(text, first),), False
     return (), bool(archived)
 

@@ -9,6 +9,7 @@ import pytest
 
 from phantombase.timeline.arrow.conform import conform
 from phantombase.timeline.arrow.stored_names import SAME_NAMES, StoredNames, stored
+from phantombase.timeline.errors import UnsupportedError
 
 
 def test_columns_by_their_names_in_a_file() -> None:
@@ -41,3 +42,11 @@ def test_rows_of_renamed_columns() -> None:
     found = conform(rows, schema, "t", names={"a": "b", "b": "a", "c": None})
     assert found.schema == schema
     assert found.to_pydict() == {"b": [1, 2], "a": ["x", "y"], "c": [None, None], "d": [None, None]}
+
+
+def test_a_file_of_which_nothing_is_known_is_refused() -> None:
+    """By its own name a column could be another one."""
+    found = StoredNames(commits={"15": {}}, changes=((20, {"a": "x"}),), unknown_before=20)
+    assert (found.at("20"), found.at("15")) == ({"a": "x"}, {})
+    with pytest.raises(UnsupportedError, match="first change of columns are not known"):
+        found.at("19")
