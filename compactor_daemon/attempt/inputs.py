@@ -38,10 +38,22 @@ def planned_inputs(table: Table, view: TableView, plan: CompactionPlan, instant:
     them.
     """
     groups = view.by_key()
+    _refuse_forming(view, plan, instant)
     found = ((o, groups.get((o.partition_path, o.file_id))) for o in plan.operations)
     if plan.merges_logs:
         return [_planned_logs(table, view, group, o, instant, rules) for o, group in found]
     return [Input(slice=_closed(view, group, instant, o)) for o, group in found]
+
+
+def _refuse_forming(view: TableView, plan: CompactionPlan, instant: str) -> None:
+    """BarrierError: the base file of a planned group will come from a resize that is pending. Hudi makes such plans."""
+    for partition, file_id in sorted(plan.groups & view.facts.forming):
+        raise BarrierError(
+            "a file group of the plan is one that a pending resize of buckets will make",
+            path=f"{partition}/{file_id}",
+            instant=instant,
+            todo="Let Hudi execute its clustering. Then run again.",
+        )
 
 
 def has_barrier(table: Table, plan: CompactionPlan) -> bool:

@@ -55,13 +55,18 @@ LogFile: TypeAlias = DataFile[LogFileName]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileSlice:
-    """A base file, which may be absent, and the log files on top of it in merge order."""
+    """A base file, which may be absent, and the log files on top of it in merge order.
+
+    `changes`: files of Hudi's change data capture that belong to the base file. They hold no rows of the table, and go
+    when the slice goes.
+    """
 
     partition: str
     file_id: str
     base_instant: str
     base: BaseFile | None
     logs: tuple[LogFile, ...]
+    changes: tuple[LogFile, ...] = ()
 
     @property
     def key(self) -> GroupKey:
@@ -110,13 +115,15 @@ class ViewFacts:
     `replaced`: file group -> instant of the completed replace commit that replaced it.
     `compacted`: file group -> instant -> base file name, of every completed compaction and clustering. `shared`: for
     times that several writes share, the paths of the files that their completed commits name; no other files of these
-    times count.
+    times count. `forming`: file groups that a pending resize of buckets will make. Until it completes they are not
+    there: what they hold was written to the old file groups, too.
     """
 
     pending_plans: Mapping[GroupKey, str]
     replaced: Mapping[GroupKey, str]
     compacted: Mapping[GroupKey, Mapping[str, str]]
     shared: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    forming: Set[GroupKey] = frozenset()
 
     def compacted_in(self, partition: str) -> Set[str]:
         """The file ids of one partition that completed compactions and clusterings name."""
@@ -162,19 +169,32 @@ def file_groups(
     """
     bases: defaultdict[str, list[BaseFile]] = defaultdict(list)
     logs: defaultdict[str, list[LogFile]] = defaultdict(list)
+    changes: defaultdict[str, list[LogFile]] = defaultdict(list)
     for entry in entries:
         if entry.is_folder:
             continue
         name = parse_data_file(entry.name)
         if isinstance(name, BaseFileName):
             bases[name.file_id].append(DataFile(partition=partition, name=name, size=entry.size))
-        elif isinstance(name, LogFileName) and not name.is_cdc:
-            logs[name.file_id].append(DataFile(partition=partition, name=name, size=entry.size))
+        elif isinstance(name, LogFileName):
+            kept = changes if name.is_cdc else logs
+            kept[name.file_id].append(DataFile(partition=partition, name=name, size=entry.size))
     named = facts.compacted_in(partition) - set(known)
     return tuple(
-        _file_group((partition, file_id), bases[file_id], logs[file_id], timeline, facts)
+        _with_changes(_file_group((partition, file_id), bases[file_id], logs[file_id], timeline, facts), changes)
         for file_id in sorted(bases.keys() | logs.keys() | named)
+        if (partition, file_id) not in facts.forming
     )
+
+
+def _with_changes(group: FileGroup, changes: Mapping[str, Iterable[LogFile]]) -> FileGroup:
+    """The group with its files of change data capture: those of a write that made a base file have its instant."""
+    if group.file_id not in changes:
+        return group
+    of = defaultdict[str, list[LogFile]](list)
+    for file in sorted(changes[group.file_id], key=lambda file: file.name.sort_key):
+        of[file.name.instant].append(file)
+    return replace(group, slices=tuple(replace(s, changes=tuple(of[s.base_instant])) for s in group.slices))
 
 
 def check_partitions(facts: ViewFacts, listed: Collection[str]) -> None:
