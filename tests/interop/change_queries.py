@@ -27,7 +27,8 @@ def changes_of(judge: Judge, path: TablePath) -> dict[str, list[Change]]:
     found = defaultdict[str, list[Change]](list)
     for row in judge.read(path, query="incremental", options=_CDC).to_pylist():
         before, after = (json.loads(row[side]) if row[side] else None for side in ("before", "after"))
-        found[row["ts_ms"]].append((row["op"], (before or after)["id"], _plain(before), _plain(after)))
+        key = str({**(after or {}), **(before or {})}["id"])
+        found[row["ts_ms"]].append((row["op"], key, _plain(before), _plain(after)))
     return {instant: sorted(changes, key=str) for instant, changes in found.items()}
 
 

@@ -23,6 +23,15 @@ def is_consistently_hashed(table: Table) -> bool:
     return listed_if_there(latest(table.storage), HASHING_METADATA) is not None
 
 
+def merges_no_logs(table: Table) -> bool:
+    """Whether log files must not be merged with each other.
+
+    From version 8 on Hudi names log files of buckets that a resize makes after the resize: then names of log files do
+    not show which writes were merged.
+    """
+    return table.layout.has_completion_times and is_consistently_hashed(table)
+
+
 def refuse_left_to_hudi(table: Table, what: str) -> None:
     """UnsupportedError for tables of both kinds; `what`: what is refused, such as "writing"."""
     refuse_consistent_hashing(table, what)
