@@ -13,14 +13,13 @@ from __future__ import annotations
 from ..errors import UnsupportedError
 from ..format.bucket_resize import HASHING_METADATA
 from ..format.table_config import PROPERTIES
-from ..look.look import latest
 from ..storage.contract import listed_if_there
 from .table import Table
 
 
 def is_consistently_hashed(table: Table) -> bool:
     """Whether the table has hashing metadata."""
-    return listed_if_there(latest(table.storage), HASHING_METADATA) is not None
+    return listed_if_there(table.storage, HASHING_METADATA) is not None
 
 
 def merges_no_logs(table: Table) -> bool:
