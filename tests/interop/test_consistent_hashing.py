@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from phantombase import UnsupportedError
@@ -18,7 +20,6 @@ from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.parquet.output_options import OutputOptions
 from phantombase.timeline.read.table_read import Query, ReadOptions, read_table
 from phantombase.timeline.stitching.options import StitchOptions
-from tests.interop.change_queries import by_key, rows_of
 from tests.interop.rows import same
 from tests.interop.shared_table import SharedTable
 from tests.judge.client import Judge
@@ -132,6 +133,18 @@ def test_what_is_refused(judge: Judge, version: int, tmp_path: Path) -> None:
             refused()
     assert files_of(table.path) == before
     assert not (table.path / ".hoodie" / ".phantombase" / "writes").exists()
+
+
+def by_key(rows: pa.Table) -> dict[str, dict[str, Any]]:
+    """A snapshot by record key: the table's own columns."""
+    return {row["id"]: {k: v for k, v in row.items() if not k.startswith("_hoodie")} for row in rows.to_pylist()}
+
+
+def rows_of(numbers: Iterable[int], mark: str, ts: int) -> pa.Table:
+    """Rows whose values say where they come from."""
+    return pa.Table.from_pylist(
+        [{"id": f"k{n:03d}", "p": "north" if n % 2 else "south", "name": f"{mark}-{n}", "ts": ts} for n in numbers]
+    )
 
 
 def files_of(path: Path) -> set[str]:

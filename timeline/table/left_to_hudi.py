@@ -1,18 +1,14 @@
-"""What of some tables is left to Hudi: refused by name, before anything is changed.
+"""What of tables with consistent-hashing buckets is left to Hudi: refused by name, before anything is changed.
 
-Consistent-hashing buckets: such tables are read, compacted, cleaned and archived as others are. Which bucket a key
-belongs to is in hashing metadata that only Hudi reads and changes. So phantombase adds no row, moves no rows to other
-file groups, and brings no file groups back that a resize has replaced.
-
-Change data capture: the same. Hudi's CDC query finds the changes of a write that made a base file in the `.cdc` file
-beside it, which phantombase does not make.
+Such tables are read, compacted, cleaned and archived as others are. Which bucket a key belongs to is in hashing metadata
+that only Hudi reads and changes. So phantombase adds no row, moves no rows to other file groups, and brings no file
+groups back that a resize has replaced.
 """
 
 from __future__ import annotations
 
 from ..errors import UnsupportedError
 from ..format.bucket_resize import HASHING_METADATA
-from ..format.table_config import PROPERTIES
 from ..storage.contract import listed_if_there
 from .table import Table
 
@@ -32,22 +28,10 @@ def merges_no_logs(table: Table) -> bool:
 
 
 def refuse_left_to_hudi(table: Table, what: str) -> None:
-    """UnsupportedError for tables of both kinds; `what`: what is refused, such as "writing"."""
-    refuse_consistent_hashing(table, what)
-    refuse_change_capture(table, what)
-
-
-def refuse_consistent_hashing(table: Table, what: str) -> None:
-    """UnsupportedError for tables with consistent-hashing buckets."""
+    """UnsupportedError for such a table; `what`: what is refused, such as "writing"."""
     if is_consistently_hashed(table):
-        raise _refusal(what, "the consistent-hashing bucket index", f"{table.storage.base_path}/{HASHING_METADATA}")
-
-
-def refuse_change_capture(table: Table, what: str) -> None:
-    """UnsupportedError for tables with change data capture."""
-    if table.config.captures_changes:
-        raise _refusal(what, "change data capture", f"{table.storage.base_path}/{PROPERTIES}")
-
-
-def _refusal(what: str, kind: str, path: str) -> UnsupportedError:
-    return UnsupportedError(f"{what} a table with {kind} is not supported", path=path, todo="Use Hudi for that.")
+        raise UnsupportedError(
+            f"{what} a table with the consistent-hashing bucket index is not supported",
+            path=f"{table.storage.base_path}/{HASHING_METADATA}",
+            todo="Use Hudi for that.",
+        )

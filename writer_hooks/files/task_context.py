@@ -20,7 +20,7 @@ from phantombase.timeline.merge.slice_rules import SliceRules
 from phantombase.timeline.metadata_table.column_stats.measure import Measure
 from phantombase.timeline.parquet.output_options import OutputOptions
 from phantombase.timeline.table.table import Table, TableSchema
-from phantombase.timeline.view.view import FileGroup, FileSlice, GroupKey, ViewFacts, is_replaced, latest_slice
+from phantombase.timeline.view.view import FileGroup, GroupKey, ViewFacts, is_replaced
 
 from ..merge_into import DELETE, MergeInto
 
@@ -84,17 +84,6 @@ class WriteWork:
         """The partition's file groups that hold data and were not replaced."""
         found = self.table.views.partition_groups(partition, self.timeline, self.facts)
         return [g for g in found if g.slices and not is_replaced(g, self.facts)]
-
-    def appended(self, group: FileGroup) -> FileSlice:
-        """The slice to which a log file of the group is added.
-
-        With change data capture it has all files that a reader merges, also where a plan is pending: Hudi's CDC query
-        finds the rows before the write in the files that its statistics name.
-        """
-        last, merged = group.slices[-1], latest_slice(group)
-        if not self.table.config.captures_changes or merged is None:
-            return last
-        return replace(merged, base_instant=last.base_instant)
 
     def refuse_clustered(self, group: FileGroup) -> None:
         """ConflictError while a clustering of the group is pending: Hudi rejects updates to it as well."""

@@ -22,7 +22,7 @@ from phantombase.timeline.metadata_table.update import check_keepable
 from phantombase.timeline.recovery.dead_writers import roll_back_dead_writers
 from phantombase.timeline.recovery.rollback import roll_back
 from phantombase.timeline.storage.server_clock import storage_ms
-from phantombase.timeline.table.left_to_hudi import refuse_change_capture, refuse_consistent_hashing
+from phantombase.timeline.table.left_to_hudi import refuse_left_to_hudi
 from phantombase.timeline.table.table import Table, TableSchema
 
 from ..commit.after_commit import AfterCommit, after_commit, due_at_once
@@ -94,13 +94,13 @@ def write(table: Table, engine: Engine, what: Write) -> Written:
     meanwhile, and `retries` are used up. PressureError: a file group is full (see `back_pressure`). After each of these
     errors the table reads as before.
     """
-    table, lock = _checked(table, what)
+    table, lock = _checked(table, what.options)
     return _retried(table, _Job(lock=lock, engine=engine, write=what))
 
 
 def write_batch(table: Table, engine: Engine, what: Write, batch: StreamBatch) -> Written | None:
     """Writes a batch of a stream exactly once: None if an earlier try has written it. Errors as `write`."""
-    table, lock = _checked(table, what)
+    table, lock = _checked(table, what.options)
     job = _Job(lock=lock, engine=engine, write=what, batch=batch)
     job.schema_of(table, table.load_timeline())  # refuses a wrong schema before an earlier try is rolled back
     if _is_written(table, lock, batch, action_of(what.operation)):
@@ -109,12 +109,9 @@ def write_batch(table: Table, engine: Engine, what: Write, batch: StreamBatch) -
     return _retried(table, job)
 
 
-def _checked(table: Table, what: Write) -> tuple[Table, TableLock]:
-    """The table and its lock. UnsupportedError: see `check_keepable`; only Hudi writes consistent-hashing buckets."""
-    refuse_consistent_hashing(table, "writing")
-    if what.into is not None or what.moved_keys is not None:
-        refuse_change_capture(table, "writing some columns or moved keys of")
-    options = what.options
+def _checked(table: Table, options: WriteOptions) -> tuple[Table, TableLock]:
+    """The table and its lock. UnsupportedError: see `check_keepable` and `refuse_left_to_hudi`."""
+    refuse_left_to_hudi(table, "writing")
     table, lock = table.with_clock(options.clock), table_lock(table.storage, options.lock)
     if options.drop_metadata_table:
         table = drop_metadata_table(table, lock)
@@ -266,11 +263,10 @@ def _is_written(table: Table, lock: TableLock, batch: StreamBatch, action: str) 
 def _metadata(
     begun: Transaction, schema: TableSchema, placed: list[Placed], operation: Operation, extra: Mapping[str, str]
 ) -> CommitMetadata:
-    table = begun.table
-    names_slice = table.layout.slicing is Slicing.BY_BASE_INSTANT or table.config.captures_changes
+    by_name = begun.table.layout.slicing is Slicing.BY_BASE_INSTANT
     stats: defaultdict[str, list[WriteStat]] = defaultdict(list)
     for one in placed:
-        stats[one.staged.partition].append(write_stat(one, begun.instant, names_slice=names_slice))
+        stats[one.staged.partition].append(write_stat(one, begun.instant, by_name=by_name))
     return CommitMetadata(
         partition_to_write_stats={partition: tuple(s) for partition, s in stats.items()},
         extra_metadata={**extra, "schema": schema.commit_text},
