@@ -1,8 +1,8 @@
 """What of tables with consistent-hashing buckets is left to Hudi: refused by name, before anything is changed.
 
-Such tables are read, compacted, cleaned and archived as others are. Which bucket a key belongs to is in hashing metadata
-that only Hudi reads and changes. So phantombase adds no row, moves no rows to other file groups, and brings no file
-groups back that a resize has replaced.
+Such tables are read, compacted, cleaned and archived as others are. Which bucket a key belongs to is in hashing
+metadata that only Hudi reads and changes. So phantombase adds no row, moves no rows to other file groups, and brings
+no file groups back that a resize has replaced.
 """
 
 from __future__ import annotations
