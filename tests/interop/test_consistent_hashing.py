@@ -74,7 +74,9 @@ def test_in_turns(judge: Judge, version: int, tmp_path: Path) -> None:
     assert {file_id(name) for name in files_of(table.path) - files} - {file_id(name) for name in files}
     before = table.agree()
     assert table.we_may_schedule() is None  # the buckets that go, and those that come
-    assert read_table(table.open(), ReadOptions(query=Query.INCREMENTAL, begin="earliest")).num_rows == before.num_rows
+    if version > 6:  # there windows end before the first write that is pending
+        window = read_table(table.open(), ReadOptions(query=Query.INCREMENTAL, begin="earliest"))
+        assert by_key(window) == by_key(before)
     judge.execute_clustering(table.path, OPTIONS)
     after = table.agree()
     assert by_key(after) == by_key(before)
@@ -88,7 +90,7 @@ def test_in_turns(judge: Judge, version: int, tmp_path: Path) -> None:
     table.agree()
     table.upsert(rows_of([3], "very last", 9))
     archived = archive_table(table.open(), ArchiveOptions(min_instants=2, max_instants=3, compaction_commits=1), LOCK)
-    assert "replacecommit" in {one.action for one in archived.archived}
+    assert all("note that resize" not in one.why for one in archived.kept)
     table.agree()
     table.upsert(rows_of(range(0, 75, 7), "behind the archive", 10))
     table.agree()
