@@ -193,6 +193,11 @@ class Daemon:
         """The tables that it serves now."""
         return tuple(self._served)
 
+    def lane_of(self, path: str) -> Lane:
+        """The rules for a table; of one that it does not serve, the usual ones."""
+        state = self._states.get(path)
+        return Lane() if state is None else state.lane
+
     @property
     def at_work(self) -> tuple[tuple[str, str], ...]:
         """(table, instant) of the compactions at work in this process."""

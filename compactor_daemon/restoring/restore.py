@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 
 from phantombase.timeline.errors import ConflictError, MissingFileError, UsageError
 from phantombase.timeline.event_log import get_logger
+from phantombase.timeline.format.file_name import parse_data_file
 from phantombase.timeline.format.instant import State
 from phantombase.timeline.format.restore import RestorePlan, encode_restore_metadata, encode_restore_plan
 from phantombase.timeline.format.rollback_plan import RollbackPlan, rollback_record
@@ -210,14 +211,18 @@ def _refuse_archived(table: Table, timeline: Timeline, target: str) -> None:
 
 
 def _refuse_cleaned(table: Table, timeline: Timeline, target: str) -> None:
-    """UsageError: files of the state may be gone. A savepoint keeps its files; each of them must be there."""
+    """UsageError: files of the state may be gone. A savepoint keeps its files; each of them must be there.
+
+    But not the log files of later writes, which it names too, see `state_files`: they go when these are undone.
+    """
     kept = next((k for k in savepoints(table, timeline) if k.instant == target), None)
     if kept is None:
         check_as_of(table, timeline, target)
         return
     for partition, names in kept.savepoint.files.items():
         there = {entry.name for entry in table.storage.list(partition)}
-        if gone := sorted(set(names) - there):
+        lost = ((name, parse_data_file(name)) for name in sorted(set(names) - there))
+        if gone := [name for name, parsed in lost if parsed is None or parsed.instant <= target]:
             raise UsageError(
                 "a file of the savepoint is gone",
                 path=join(partition, gone[0]),

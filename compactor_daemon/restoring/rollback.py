@@ -104,6 +104,7 @@ def _refuse_lost(table: Table, timeline: Timeline, write: Instant, begun: Pendin
     """UsageError: the state before the write cannot be had. `begun`: a rollback that has undone nothing yet."""
     time = write.requested_time
     try:
+        refuse_last(table, timeline, write)
         refuse_cleaned(table, timeline, write)
         refuse_left_out(table, timeline, {time}, time)
         refuse_upgraded_logs(table, timeline, {time}, time)
@@ -171,6 +172,19 @@ def refuse_built_upon(table: Table, timeline: Timeline, write: Instant) -> None:
             )
     before = max((t for t in timeline.completed_writes if t < write.requested_time), default="")
     refuse_held(table, timeline, before)
+
+
+def refuse_last(table: Table, timeline: Timeline, write: Instant) -> None:
+    """UsageError: only archived writes would be left. Hudi finds no row of theirs then, and its upserts double them."""
+    if all(i == write for i in timeline.completed) and table.with_archive(timeline).has_archived_writes:
+        raise UsageError(
+            "no completed write would be left on the active timeline, and earlier ones are archived",
+            path=table.storage.base_path,
+            instant=write.requested_time,
+            expected="another write that stays there",
+            found="none: Hudi would find none of the rows, and its next upsert would double them",
+            todo="Write the old rows again.",
+        )
 
 
 def refuse_cleaned(table: Table, timeline: Timeline, write: Instant) -> None:

@@ -1,6 +1,6 @@
 """The timeline service inside a daemon: its pages also show who works on what.
 
-`crew` answers the pages, `service` starts it.
+`crew` answers the pages, `unfinished` names what a compaction has before it, `service` starts it.
 
-May import: claims, daemon, status, zookeeper; all of timeline.
+May import: claims, daemon, records, status, zookeeper; all of timeline.
 """

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from phantombase.timeline.clock.now import clock_ms
-from phantombase.timeline.errors import PhantombaseError
+from phantombase.timeline.errors import PhantombaseError, UnknownStateError
+from phantombase.timeline.planning.triggers import TriggerOptions
+from phantombase.timeline.report.next_plan import next_plan_row
 from phantombase.timeline.table.table import Table, consistent
 from phantombase.timeline.terminal.plain import Row
 
@@ -18,8 +20,10 @@ from ..daemon.table_on_storage import Settings
 from ..status.snapshot import Claimed, look_at_table
 from ..status.status import Clock, claim_rows, status_report
 from ..zookeeper.session import ZooKeeperSession
+from .unfinished import unfinished
 
 _RECENT = 5
+_USUAL = TriggerOptions()
 
 
 class DaemonCrew:
@@ -33,17 +37,29 @@ class DaemonCrew:
     ) -> None:
         self._daemon, self._settings, self._session = daemon, settings, session
 
-    def about(self, table: Table) -> Row:
+    def about(self, table: Table, *, whole: bool = True) -> Row:
         """The names of `compactor-daemon status --json`."""
         table = table.with_clock(self._settings.clock)
-        claimed = self._claimed(table)
-        seen = consistent(lambda: look_at_table(table.still(), claimed, recent=_RECENT))
+        claimed, path = self._claimed(table), table.storage.base_path
+        seen = consistent(lambda: look_at_table(table.still(), claimed, recent=_RECENT if whole else 0))
         clock = Clock(clock_ms(), table.now())
-        return status_report(seen, clock, attempt=self._settings.attempt, retry=self._settings.retry)
+        slo_s, settings = self.slo_s(path), self._settings
+        row = status_report(seen, clock, slo_s=slo_s, attempt=settings.attempt, retry=settings.retry)
+        if whole:
+            trigger = self._daemon.lane_of(path).schedule or settings.schedule or _USUAL
+            row["next_plan"] = next_plan_row(table.still().load_timeline(), table.now(), trigger)
+            row["requests"] = settings.schedule is not None
+            for one in row["pending"]:
+                one["unfinished"] = _unfinished(table, one)
+        return row
+
+    def slo_s(self, path: str) -> float | None:
+        """Of the table's lane, or `--slo`."""
+        return self._daemon.lane_of(path).slo_s
 
     def fleet(self) -> Row:
-        """This daemon, and the claims on its tables. PhantombaseError: ZooKeeper does not answer."""
-        me = {
+        """This daemon, and the claims on its tables; `problem`: why these are unknown."""
+        me: Row = {
             "who": self._settings.who,
             "host": socket.gethostname(),
             "pid": os.getpid(),
@@ -56,10 +72,13 @@ class DaemonCrew:
             "lanes": [{"lane": use.lane, "running": use.running} for use in self._daemon.lanes],
             "claims": [],
         }
-        if self._session is not None:
-            for path in self._daemon.paths:
+        for path in self._daemon.paths if self._session is not None else ():
+            try:
                 table = Table.open(path, self._settings.storage_options).with_clock(self._settings.clock)
                 row["claims"] += claim_rows(path, self._held(table), Clock(clock_ms(), table.now()))
+            except PhantombaseError as error:
+                row.setdefault("problem", str(error))
+        row["daemons"] += _others(me["who"], row["claims"])
         return row
 
     def _claimed(self, table: Table) -> Claimed:
@@ -69,6 +88,27 @@ class DaemonCrew:
             return error
 
     def _held(self, table: Table) -> Mapping[str, Claim]:
+        """UnknownStateError at once where the session is known to be cut off: many tables would wait one by one."""
         assert self._session is not None
+        if not self._session.connected:
+            raise UnknownStateError("ZooKeeper does not answer", path=self._session.options.servers)
         name = find_table_id(table.storage)
         return ZooKeeperClaims(self._session, name, "service").all() if name is not None else {}
+
+
+def _unfinished(table: Table, pending: Row) -> list[Row] | None:
+    """Of a running compaction; None: it has just ended, or cannot be read."""
+    try:
+        return unfinished(table, pending["instant"]) if pending["state"] == "running" else None
+    except PhantombaseError:
+        return None
+
+
+def _others(me: str, claims: Iterable[Row]) -> list[Row]:
+    """The other daemons that hold claims on these tables."""
+    found: dict[str, Row] = {}
+    for claim in claims:
+        if claim["holder"] != me:
+            one = {"who": claim["holder"], "host": claim["host"], "pid": claim["pid"], "tables": None, "running": []}
+            found.setdefault(claim["holder"], one)["running"].append(f"{claim['table']} {claim['instant']}")
+    return list(found.values())

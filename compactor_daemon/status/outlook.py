@@ -7,26 +7,18 @@ still shown.
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import datetime
 from functools import cache
 
 from phantombase.timeline.cleaning.options import CleanOptions
 from phantombase.timeline.errors import PhantombaseError
-from phantombase.timeline.instants.timeline import Timeline
-from phantombase.timeline.planning.triggers import TriggerOptions, TriggerStrategy, triggered
+from phantombase.timeline.planning.triggers import TriggerOptions
+from phantombase.timeline.report.next_plan import next_plan_row
 from phantombase.timeline.table.table import Table, consistent
 from phantombase.timeline.terminal.plain import Row
 from phantombase.timeline.view.view import TableView, is_replaced, latest_slice
 
 from ..cleaning.clean import would_clean
 from ..cleaning.facts import load_whole
-
-_SHOWN = (
-    TriggerStrategy.NUM_COMMITS_AFTER_LAST_REQUEST,
-    TriggerStrategy.NUM_COMMITS,
-    TriggerStrategy.TIME_ELAPSED,
-)
-"""Triggers that need no other; those that combine them say nothing new."""
 
 
 def outlook(table: Table, trigger: TriggerOptions, clean: CleanOptions) -> Row:
@@ -66,21 +58,6 @@ def backlog_row(view: TableView) -> Row:
         "log_files": sum(len(one.logs) for one in newest),
         "log_bytes": sum(one.log_bytes for one in newest),
     }
-
-
-def next_plan_row(timeline: Timeline, now: datetime, options: TriggerOptions) -> Row:
-    """How far each trigger is, and the one that is asked (pure)."""
-    asked = triggered(timeline, now, options)
-    rows = []
-    for strategy in _SHOWN:
-        one = TriggerOptions(
-            strategy=strategy,
-            max_delta_commits=options.max_delta_commits,
-            max_delta_seconds=options.max_delta_seconds,
-        )
-        found = triggered(timeline, now, one)
-        rows.append({"trigger": strategy.value, "due": found.fired, "why": found.why})
-    return {"trigger": options.strategy.value, "due": asked.fired, "why": asked.why, "triggers": rows}
 
 
 def _cleanable(table: Table, view: TableView, options: CleanOptions) -> Row:

@@ -11,6 +11,7 @@ Hudi's executor, which may execute such a plan too, leaves an inflight file with
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from phantombase.timeline.errors import ConflictError, MissingFileError
@@ -107,15 +108,16 @@ def decided_completion(table: Table, pending: Pending) -> tuple[bool, str | None
     return True, extra.get(_COMPLETION)
 
 
-def is_at_work(table: Table, pending: Pending) -> bool:
+def is_at_work(table: Table, pending: Pending, now_ms: Callable[[], int] | None = None) -> bool:
     """Whether a process of phantombase works on a stitching, by its heartbeat.
 
     On an object store also while a request of a process that is gone may yet be answered: its commit may still come.
+    `now_ms`: None is the storage's clock; a dry run, which puts nothing on storage, has that of its machine.
     """
     beat = read_heartbeat(table.storage, pending.time)
     if beat is not None and not table.storage.is_file_system:
         beat = replace(beat, owner_gone=False)
-    return beat is not None and is_live(beat, storage_ms(table.storage))
+    return beat is not None and is_live(beat, storage_ms(table.storage) if now_ms is None else now_ms())
 
 
 def is_of_hudi(table: Table, pending: Pending) -> bool:

@@ -25,7 +25,7 @@ from phantombase.timeline.table.pending_restores import refuse_pending_restore
 from phantombase.timeline.table.table import Table
 
 from ..restoring.refusals import refuse_work
-from ..restoring.rollback import is_merged, refuse_built_upon, refuse_cleaned
+from ..restoring.rollback import is_merged, refuse_built_upon, refuse_cleaned, refuse_last
 from .complete import remove
 from .pending import Pending, planned_stitching
 
@@ -64,6 +64,7 @@ def roll_back_stitching(table: Table, lock: TableLock, instant: str, *, dry_run:
         files = 0
         if found.completed:
             refuse_work(table, timeline)
+            refuse_last(table, timeline, found)
             refuse_cleaned(table, timeline, found)
             refuse_built_upon(table, timeline, found)
             files = _refuse_lost(table, found)

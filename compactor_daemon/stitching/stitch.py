@@ -21,6 +21,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 
+from phantombase.timeline.clock.now import clock_ms
 from phantombase.timeline.errors import (
     BarrierError,
     ConflictError,
@@ -31,6 +32,7 @@ from phantombase.timeline.errors import (
 from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.format.instant import Instant, State
 from phantombase.timeline.format.replace_request import StitchPlan, encode_stitch_plan
+from phantombase.timeline.instants.reserved_times import is_buried
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.locks.heartbeat import BEAT_S, EXPIRY_S, heartbeat, heartbeat_path
 from phantombase.timeline.locks.table_lock import TableLock
@@ -95,8 +97,9 @@ class Stitched:
 class StitchResult:
     """`done`: completed now, or what would be done, with instant "". `finished`: those that an earlier run left.
 
-    `taken_back`: instants of plans of earlier runs whose files had changed. `left`: new files that the bounds left to
-    the next run. `why`: why nothing was to do. `small`, `kept`: see `StitchChoice`.
+    `taken_back`: instants of plans of earlier runs whose files had changed. Of a dry run both are what a run would do.
+    `left`: new files that the bounds left to the next run. `why`: why nothing was to do. `small`, `kept`: see
+    `StitchChoice`.
     """
 
     done: Stitched | None
@@ -134,7 +137,7 @@ def stitch_table(
     copying = Copying(storage=table.storage, copy=options.copy)
     timeline, choice = _choose(seen, options, copying)
     if dry_run:
-        return _result(choice, _would(seen, timeline, choice, options, copying), (), ())
+        return _result(choice, _would(seen, timeline, choice, options, copying), *_would_finish(seen, timeline))
     # Of a process that was killed right behind its completion.
     forget_heartbeats(seen, now_ms=partial(storage_ms, seen.storage), expiry_s=EXPIRY_S)
     remove_left_behind(seen)
@@ -395,6 +398,30 @@ def _would(
         copied=obstacles.count(None),
         encoded=dict(Counter(one.why for one in obstacles if one is not None)),
     )
+
+
+def _would_finish(table: Table, timeline: Timeline) -> tuple[tuple[Stitched, ...], tuple[str, ...]]:
+    """The pending stitchings that a run would finish, and those that it would take back. Nothing is changed."""
+    finished, gone = list[Stitched](), list[str]()
+    for pending in pending_stitchings(table, timeline):
+        if is_at_work(table, pending, clock_ms) or is_of_hudi(table, pending):
+            continue
+        inputs = inputs_now(table, pending, timeline)
+        if is_buried(table.storage, pending.time) or not all(inputs):
+            gone.append(pending.time)
+            continue
+        sizes = [slice_.base_bytes for group in inputs for slice_ in group]
+        finished.append(
+            Stitched(
+                instant=pending.time,
+                files=len(sizes),
+                bytes=sum(sizes),
+                made=len(pending.groups),
+                bytes_made=0,
+                rows=0,
+            )
+        )
+    return tuple(finished), tuple(gone)
 
 
 def _result(

@@ -19,8 +19,10 @@ from zipfile import ZipFile
 import fastavro
 import pyarrow.parquet as pq
 import pytest
+from typer.testing import CliRunner
 
 from phantombase.compactor_daemon.archiving.archive import archive_table
+from phantombase.compactor_daemon.cli.main import app
 from phantombase.timeline.archiving.archive_log import archive_logs
 from phantombase.timeline.archiving.options import ArchiveOptions
 from phantombase.timeline.avro.container import STRING, optional, root_record, write_record
@@ -279,6 +281,8 @@ def test_a_dry_run_shows_what_a_dead_run_had_archived(version: int, tmp_path: Pa
         archive(path, storage=HookedStorage(LocalStorage(str(path)), die_at_nth(1, "delete", "commit")))
     before = {p: p.stat().st_mtime_ns for p in path.rglob("*") if p.is_file()}
     dry = archive_table(open_table(path), SMALL, LOCK, dry_run=True)
+    shown = CliRunner().invoke(app, ["archive", str(path), "--dry-run"]).stdout
+    assert f"an earlier run would be finished: {len(dry.finished)} archived instant" in shown
     assert {p: p.stat().st_mtime_ns for p in path.rglob("*") if p.is_file()} == before
     done = archive(path)
     assert (dry.finished, dry.archived) == (done.finished, done.archived)

@@ -22,6 +22,7 @@ from phantombase.timeline.clock.evidence import Zone
 from phantombase.timeline.clock.options import ClockOptions
 from phantombase.timeline.errors import ClockError, PhantombaseError, StorageError
 from phantombase.timeline.format.instant import format_time, later
+from phantombase.timeline.instants.table_clock import TableClock
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.planning.schedule import Scheduled, schedule_compaction
@@ -212,6 +213,24 @@ def test_a_clean_from_another_zone_is_refused_by_its_dry_run_too(hudi: AsHudi) -
         assert json.loads(shown.stdout)["files"] > 0
 
 
+def test_archiving_from_another_zone_is_refused_where_it_would_keep_wrong_times(hudi: AsHudi) -> None:
+    """Of version 6: Hudi 1.x takes the times in the archive for completion times, and slices log files by them."""
+    for number in range(3, 6):
+        hudi.upsert((0, number, float(number)))
+    args = ["archive", str(hudi.path), "--min-instants", "2", "--max-instants", "3", "--compaction-commits", "1"]
+    before = timeline_of(hudi.path)
+    if before.layout.has_completion_times:
+        assert CliRunner().invoke(daemon, [*args, "--sole-writer"]).exit_code == 0
+        return
+    for who in ("--dry-run", "--sole-writer"):
+        assert isinstance(CliRunner().invoke(daemon, [*args, who]).exception, ClockError)
+    assert timeline_of(hudi.path) == before
+    assert not list(hudi.path.glob(".hoodie/archived/.commits*"))
+    for who in ("--dry-run", "--sole-writer"):
+        assert CliRunner().invoke(daemon, [*args, who, "--timezone", NEW_YORK]).exit_code == 0
+    assert len(timeline_of(hudi.path).instants) == 2
+
+
 def findings(path: Path, *more: str) -> list[dict[str, Any]]:
     """What `status` says of zones."""
     done = CliRunner().invoke(daemon, ["status", str(path), "--json", *more])
@@ -372,6 +391,24 @@ def test_a_new_instant_exceeds_modification_times(sliced: Path) -> None:
         table.next_time(table.load_timeline())
     (found,) = find_mistimed(table)
     assert found.why == "in the future"
+
+
+def test_an_instant_that_a_clock_far_ahead_chose(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No command sets its file back, since its name is of then too: the error says what ends it."""
+    path, days = tmp_path / "trips", 40
+    written_table(path, 6, rows((0, 1, 1.0)), ONE_BUCKET)
+    now = TableClock.now
+    with monkeypatch.context() as patch:
+        patch.setattr(TableClock, "now", lambda self: now(self) + timedelta(days=days))
+        upsert(path, rows((0, 2, 2.0)))
+    set_time(completed(path)[-1], -days * 86400)
+    for _ in range(2):
+        with pytest.raises(ClockError, match=r"wait until then.*--clock-skew"):
+            upsert(path, rows((0, 3, 3.0)))
+        assert CliRunner().invoke(timeline_app, ["repair-times", str(path), "--all"]).exit_code == 0
+    far = WriteOptions(buckets=1, slots=1, clock=ClockOptions(clock_skew_s=(days + 1) * 86400.0))
+    upsert(path, rows((0, 3, 3.0)), far)
+    assert read_rows(path) == {"k0000": (3, 3.0)}
 
 
 def test_completions_from_before_an_upgrade(tmp_path: Path) -> None:

@@ -15,7 +15,6 @@ Every step has a time limit.
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import subprocess
 import time
@@ -27,8 +26,9 @@ import docker
 from docker.errors import DockerException
 from filelock import FileLock, Timeout
 
+from tests.support import debian
+
 _PACKAGES = ("docker.io", "docker-compose", "debootstrap")
-_INSTALL_MAX_S = 300.0
 _START_MAX_S = 120.0
 _STOP_MAX_S = 30.0
 _OTHER_RUN_MAX_S = 300.0
@@ -40,7 +40,7 @@ class NoContainersError(Exception):
 
 def cache() -> Path:
     """The folder of our own engine."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "phantombase/docker"
+    return debian.cache() / "docker"
 
 
 @contextmanager
@@ -64,14 +64,10 @@ def running_engine() -> Iterator[str]:
 
 def install(command: str, packages: tuple[str, ...]) -> None:
     """Installs Debian packages where a command is missing; NoContainersError when that is impossible."""
-    if shutil.which(command) is not None:
-        return
-    if os.geteuid() != 0 or shutil.which("apt-get") is None:
-        raise NoContainersError(f"`{command}` is missing; only root can install it, and only with apt-get")
-    environment = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
-    steps = (["apt-get", "update"], ["apt-get", "install", "-y", "--no-install-recommends", *packages])
-    for step in steps:
-        run_limited(step, _INSTALL_MAX_S, environment)
+    try:
+        debian.install(command, packages)
+    except debian.NotInstalledError as error:
+        raise NoContainersError(str(error)) from error
 
 
 def run_limited(step: list[str], limit_s: float, environment: dict[str, str] | None = None) -> str:

@@ -408,6 +408,24 @@ def test_a_savepoint_that_lost_a_file_is_an_error(tmp_path: Path) -> None:
         restore(path, kept.instant)
 
 
+@VERSIONS
+@pytest.mark.parametrize("by", ["restore", "rollback"])
+def test_a_savepoint_of_an_older_state_lasts(by: str, version: int, tmp_path: Path) -> None:
+    """It names the log file of the later write too, which goes with that write: the state is whole without it."""
+    path = tmp_path / "trips"
+    written_table(path, version, one_row("k0", 0), WRITES)
+    rows, first = read_rows(path), max(open_table(path).load_timeline().completed_writes)
+    upsert(path, one_row("k0", 1))
+    create_savepoint(open_table(path), LOCK, first, user="", comment="")
+    if by == "restore":
+        restore(path, first)
+    else:
+        roll_back_newest(open_table(path), LOCK, max(open_table(path).load_timeline().completed_writes))
+    upsert(path, one_row("k0", 2))
+    assert restore(path, first).undone
+    check_usable(path, rows)
+
+
 def test_a_later_write_that_is_archived_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Hudi archives beyond savepoints where it is asked to."""
     path = tmp_path / "trips"

@@ -1,28 +1,17 @@
-"""The pages for eyes and for those who listen: contrast, names of what is drawn, labels, and a real Chromium."""
+"""The pages for eyes and for those who listen: contrast, names of drawings, labels; `test_in_chromium` shows them."""
 
 from __future__ import annotations
 
 import re
-import shutil
-import struct
-import subprocess
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 
 from phantombase.timeline.dashboard.pages import login_page, style
-from phantombase.timeline.locks.table_lock import ProcessLock
-from phantombase.timeline.planning.options import PLAN_NOW
-from phantombase.timeline.planning.schedule import schedule_compaction
-from phantombase.timeline.table.table import Table
-from tests.support.compaction_steps import run_all
-from tests.support.golden_tables import unzip_golden
-from tests.support.selection import deep
 from tests.support.service_client import ServiceClient
-from tests.support.service_process import serving
+from tests.support.table_healths import tables_of_every_health
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 TEXTS = ("text", "faint", "link", "ok", "late", "stuck", "broken")
 GRAPHICS = ("bar", "open")
 VOID = {"meta", "link", "input", "rect", "polyline", "br"}
@@ -114,16 +103,7 @@ class Accessible(HTMLParser):
 
 @pytest.fixture
 def tables(tmp_path: Path) -> list[Path]:
-    """One late, one compacted, one broken, one whose plan cannot be read, and no table."""
-    late, done = unzip_golden("v9_pending", tmp_path / "1"), unzip_golden("v9_two_pending", tmp_path / "2")
-    run_all(Table.open(str(done)))
-    broken = unzip_golden("v9_compacted_cleaned", tmp_path / "3")
-    max(broken.glob("*/*.parquet"), key=lambda p: p.name.rpartition("_")[2]).unlink()
-    stuck = unzip_golden("v9_plain", tmp_path / "4")
-    scheduled = schedule_compaction(Table.open(str(stuck)), ProcessLock("stuck"), PLAN_NOW)
-    plan = next(stuck.glob(f".hoodie/timeline/{scheduled.instant}.compaction.requested"))
-    plan.write_bytes(b"")
-    return [late, done, broken, stuck, tmp_path / "none"]
+    return tables_of_every_health(tmp_path)
 
 
 PAGES = ("/", "/t/pending", "/t/two_pending", "/t/compacted_cleaned", "/t/plain", "/t/none", "/t/pending/groups",
@@ -139,38 +119,6 @@ def test_pages_say_what_they_show(tables: list[Path]) -> None:
         reader.feed(text)
         found[page] = reader.found()
     assert {page: problems for page, problems in found.items() if problems} == {}
-
-
-@pytest.fixture
-def shots(tmp_path: Path) -> Path:
-    if CHROMIUM is None:
-        pytest.skip("NO CHROMIUM HERE: the pages are not opened in a browser (Debian: apt-get install chromium)")
-    return tmp_path / "shots"
-
-
-SHOTS = [("/", 390, False), ("/t/pending", 1280, True), ("/t/plain", 390, False), ("/t/compacted_cleaned", 1280, False),
-         ("/t/two_pending", 1280, False), ("/t/pending/groups", 390, True), ("/fleet", 1280, False),
-         ("/t/pending/instant/20261121091332703", 1280, False)]  # fmt: skip
-"""Each page, on tables that are late, stuck, broken and fine; desk and phone, light and dark."""
-
-MORE_SHOTS = [(page, width, dark) for page, *_ in SHOTS for width in (390, 1280) for dark in (False, True)]
-
-
-@pytest.mark.parametrize("shown", [SHOTS, deep([s for s in MORE_SHOTS if s not in SHOTS])], ids=["some", "all"])
-def test_pages_open_in_a_browser(shown: list[tuple[str, int, bool]], shots: Path, tables: list[Path]) -> None:
-    """The picture is as wide as asked for and not empty."""
-    shots.mkdir()
-    with serving(*tables, "--slo", 60) as address:
-        for page, width, dark in shown:
-            picture = shots / "shot.png"
-            command = [str(CHROMIUM), "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"]
-            command += [f"--user-data-dir={shots}/profile", f"--window-size={width},1200", f"--screenshot={picture}"]
-            command += ["--blink-settings=preferredColorScheme=0"] if dark else []
-            subprocess.run([*command, f"{address}{page}"], check=True, capture_output=True, timeout=120)
-            data = picture.read_bytes()
-            assert struct.unpack(">II", data[16:24]) == (width, 1200)
-            assert len(data) > 10_000, page
-            picture.unlink()
 
 
 def test_every_health_is_among_the_tables(tables: list[Path]) -> None:

@@ -20,6 +20,7 @@ from phantombase.compactor_daemon.claims.claims import table_id
 from phantombase.compactor_daemon.claims.zookeeper_claims import ZooKeeperClaims
 from phantombase.compactor_daemon.daemon.dispatch import Order
 from phantombase.compactor_daemon.daemon.table_on_storage import Settings
+from phantombase.compactor_daemon.lake.lanes import Lane
 from phantombase.compactor_daemon.options import AttemptOptions
 from phantombase.compactor_daemon.serving.crew import DaemonCrew
 from phantombase.compactor_daemon.state.failures import RetryOptions
@@ -98,6 +99,9 @@ class AtWork:
     def __init__(self, *paths: str) -> None:
         self.paths = paths
 
+    def lane_of(self, path: str) -> Lane:
+        return Lane(slo_s=60.0)
+
 
 def test_pages_show_the_claims_of_a_fleet(tmp_path: Path, zookeeper: ZooKeeper) -> None:
     """Who holds them; and when ZooKeeper is gone, that this is unknown."""
@@ -117,6 +121,10 @@ def test_pages_show_the_claims_of_a_fleet(tmp_path: Path, zookeeper: ZooKeeper) 
         fleet = crew.fleet()
         assert fleet["zookeeper"] is True
         assert [(c["instant"], c["holder"]) for c in fleet["claims"]] == [(instant, "daemon-7")]
+        assert [d["who"] for d in fleet["daemons"]] == ["me", "daemon-7"]
+        about = crew.about(table)
+        assert (about["slo_s"], about["overdue"], about["requests"]) == (60.0, 1, False)
+        assert [t["trigger"] for t in about["next_plan"]["triggers"]][-1] == "time-elapsed"
         tables = ServedTables([str(path)])
         client = ServiceClient(ServiceApp(tables, 1 << 20, pages=PeopleApp(tables, 60, crew)), ServiceClient.of().loop)
         assert "daemon-7" in client.ask("/t/pending").text
@@ -125,7 +133,9 @@ def test_pages_show_the_claims_of_a_fleet(tmp_path: Path, zookeeper: ZooKeeper) 
         assert crew.about(table)["pending"][0]["state"] == "waiting"
     known = crew.about(table)
     assert (known["claims"], known["pending"][0]["state"]) == ("unknown", "unknown")
-    assert client.ask("/fleet").status == 200
+    page = client.ask("/fleet").text
+    assert all(words in page for words in ("ZooKeeper did not answer", ">me<"))
+    assert "not used" not in page
 
 
 def address_in(lines: Iterable[str], read: list[str]) -> str:

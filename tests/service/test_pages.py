@@ -11,6 +11,7 @@ import pytest
 
 from phantombase.timeline.dashboard.advice import advice
 from phantombase.timeline.dashboard.bars import curve
+from phantombase.timeline.dashboard.held_back import held_back
 from phantombase.timeline.dashboard.pages import table_page
 from phantombase.timeline.dashboard.people_app import PeopleApp
 from phantombase.timeline.dashboard.trend import Trends
@@ -104,26 +105,41 @@ def test_services_are_named_as_what_they_are(tmp_path: Path) -> None:
 
 
 class Knows:
-    """A crew of one daemon."""
+    """A crew of one daemon, which knows a compaction of the table `pending`."""
 
-    def __init__(self, state: str = "parked", *, fails: bool = False) -> None:
-        self._state, self._fails = state, fails
+    def __init__(self, state: str = "parked", *, fails: bool = False, slo_s: float | None = None) -> None:
+        self._state, self._fails, self._slo_s = state, fails, slo_s
 
-    def about(self, table: Table) -> dict[str, Any]:
+    def slo_s(self, path: str) -> float | None:
+        return self._slo_s
+
+    def about(self, table: Table, *, whole: bool = True) -> dict[str, Any]:
         if self._fails:
             raise UnknownStateError("ZooKeeper does not answer")
-        work = {"holder": "daemon-1", "host": "a", "pid": 7, "beat_s": None, "for_s": 60.0, "done": 3, "total": 12}
+        more: dict[str, Any] = {"half_way": [], "next_plan": None, "requests": False}
+        if table.storage.base_path.rpartition("/")[2] != "pending":
+            return {"pending": [], "writes": [], **more}
+        work = {"holder": "daemon-1", "host": "a", "pid": 7, "beat_s": None, "for_s": 60.0, "done": 3, "total": 12,
+                "input_bytes": 4096}  # fmt: skip
+        failures = {"count": 8, "error": "StorageError", "what": "no space left", "who": "daemon-1", "last_s": 30.0}
         pending = {
-            "instant": "20261121091347510",
+            "instant": next(i.requested_time for i in table.load_timeline().pending_compactions),
+            "input_bytes": 8192,
+            "failures": failures if self._state == "parked" else None,
             "state": self._state,
             "why": "it failed",
+            "unfinished": [{"partition": "north", "file_id": "the-large-one", "log_bytes": 4096}],
             "problem": None,
             "work": work,
         }
-        return {"pending": [pending], "half_way": []}
+        write = {"instant": "20261121091340983", "holds": [pending["instant"]]}
+        return {"pending": [pending], "writes": [write], **more}
 
     def fleet(self) -> dict[str, Any]:
-        return {"zookeeper": True, "daemons": [{"who": "daemon-1", "host": "a", "pid": 7, "tables": 1, "running": []}]}
+        me = {"who": "daemon-1", "host": "a", "pid": 7, "tables": 1, "running": ["pending 20261121091332703"]}
+        claim = {"table": "/data/pending", "instant": "20261121091332703", "holder": "daemon-1", "host": "a", "pid": 7,
+                 "for_s": 60.0, "done": 3, "total": 12}  # fmt: skip
+        return {"zookeeper": True, "daemons": [me], "claims": [claim]}
 
 
 def with_crew(path: Path, crew: Knows) -> ServiceClient:
@@ -138,10 +154,40 @@ def test_a_page_shows_who_works_and_how_far_it_is(tmp_path: Path) -> None:
     assert "daemon-1 on a, 7" in page
     assert "3 of 12" in page
     assert "3 min" in page  # three took one minute, nine are left
+    assert "largest not done" in page
+    assert "north/the-large-one" in page
     assert "compactor-daemon release" in page
     fleet = client.ask("/api/fleet").json()
     assert (fleet["zookeeper"], [p["served_as"] for p in fleet["parked"]]) == (True, ["pending"])
-    assert "daemon-1" in client.ask("/fleet").text
+    assert [(e["error"], e["compactions"], e["what"]) for e in fleet["errors"]] == [
+        ("StorageError", 1, "no space left")
+    ]
+    assert (fleet["states"], fleet["last_hour"]) == ({"parked": 1}, 0)
+    page = client.ask("/fleet").text
+    assert all(words in page for words in ("daemon-1", "StorageError", "no space left", "it failed", "1 parked"))
+
+
+def test_a_parked_compaction_makes_its_table_stuck(tmp_path: Path) -> None:
+    """The list names the process that holds it; the goal may be the daemon's."""
+    path = unzip_golden("v9_pending", tmp_path)
+    tables = ServedTables([str(path)])
+    client = ServiceClient.of_tables(tables)
+
+    def first(crew: Knows) -> dict[str, Any]:
+        people = PeopleApp(tables, None, crew)
+        with_it = ServiceClient(ServiceApp(tables, 1 << 20, pages=people), client.loop)
+        assert "daemon-1 on a, 7, for 1 min" in with_it.ask("/").text
+        (row,) = with_it.ask("/api/tables").json()["tables"]
+        assert row["work"][0]["work"]["holder"] == "daemon-1"
+        return dict(row)
+
+    parked = first(Knows())
+    assert (parked["health"], parked["reason"]) == (
+        "stuck",
+        f"compaction {parked['work'][0]['instant']} is parked: it failed",
+    )
+    assert [first(Knows("running", slo_s=s))["health"] for s in (None, 1, 1e12)] == ["ok", "late", "ok"]
+    assert "held by" not in client.ask("/").text
 
 
 def test_a_crew_that_does_not_answer_is_said_so_and_hides_nothing(tmp_path: Path) -> None:
@@ -156,6 +202,24 @@ def row(**more: Any) -> dict[str, Any]:
 
 def pending(**more: Any) -> dict[str, Any]:
     return {"instant": "1", "action": "compaction", "problem": None, "heartbeat": "none", **more}
+
+
+@pytest.mark.parametrize(
+    ("rows", "words"),
+    [
+        ([pending()], ["archiving of what came later; cleaning of what came later; other plans for its file groups"]),
+        ([pending(instant="00", action="clean"), pending(kind="compaction")],
+         ["archiving of what came later", "cleaning of what came later; other plans for its file groups"]),
+        ([pending(instant="0", action="deltacommit"), pending()],
+         ["archiving of what came later; cleaning of what came later; the end of 1 compaction: 1",
+          "other plans for its file groups"]),
+        ([pending(action="replacecommit", kind="clustering")],
+         ["archiving of what came later; cleaning of what came later; compactions and writes of its file groups"]),
+    ],
+)  # fmt: skip
+def test_what_is_held_back(rows: list[dict[str, Any]], words: list[str]) -> None:
+    crew = {"writes": [{"instant": "0", "holds": ["1"]}, {"instant": "9", "holds": ["1"]}]}
+    assert list(held_back(rows, crew if len(rows) > 1 else None).values()) == words
 
 
 HALF_WAY = {"action": "restore", "instant": "2", "todo": "compactor-daemon restore TABLE"}

@@ -90,6 +90,7 @@ def test_what_is_asked_again_is_answered_alike(tmp_path: Path) -> None:
     [
         (f"GET /{'x' * (70 << 10)} HTTP/1.1\r\nhost: localhost\r\n\r\n", "414"),
         (f"GET / HTTP/1.1\r\nhost: localhost\r\nx: {'x' * (40 << 10)}\r\n\r\n", "431"),
+        (f"POST /x HTTP/1.1\r\nhost: localhost\r\ncontent-length: 99999\r\n\r\n{'x' * 99999}", "413"),
         ("GET / HTTP/1.1\r\nhost localhost\r\n\r\n", "400"),
         ("\x16\x03\x01 no HTTP\r\n\r\n", "400"),
     ],
@@ -101,11 +102,27 @@ def test_what_is_not_http_or_too_long_is_refused(request_: str, status: str, tmp
 
 
 def test_a_head_that_does_not_come_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bounded_http, "_HEAD_S", 0.2)
+    monkeypatch.setattr(bounded_http, "_REQUEST_S", 0.2)
     with served_here() as port, socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
         connection.sendall(b"GET / HTTP/1.1\r\nhost: loc")
         with suppress(ConnectionResetError):
             assert connection.recv(10) == b""
+
+
+@pytest.mark.parametrize("limit", ["_REQUEST_S", "_BODY_BYTES_MAX"])
+def test_a_body_that_does_not_end_is_cut_off(limit: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also one that is sent slowly, and on a route that is answered without it."""
+    monkeypatch.setattr(bounded_http, limit, 0.5 if limit == "_REQUEST_S" else 100)
+    with served_here() as port, socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
+        connection.sendall(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n")
+        with pytest.raises(OSError):
+            send_slowly(connection, b"10\r\n0123456789abcdef\r\n")
+
+
+def send_slowly(connection: socket.socket, data: bytes) -> None:
+    for _ in range(100):
+        connection.sendall(data)
+        time.sleep(0.05)
 
 
 @contextmanager

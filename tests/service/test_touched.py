@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from bench.service import commit, make_table
 from phantombase.timeline.errors import MissingFileError
 from phantombase.timeline.format.instant import Instant, State
 from phantombase.timeline.format.layout import LAYOUT_2
@@ -18,6 +19,7 @@ from phantombase.timeline.service.states.loading import load_state
 from phantombase.timeline.service.states.recorded import ANYTHING, NOTHING, Recorded
 from phantombase.timeline.service.states.table_state import PartitionFiles, TableState
 from phantombase.timeline.service.states.touched import above, forgotten, touched
+from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.view.view import FileGroup, FileSlice, ViewFacts
 from tests.support.golden_tables import unzip_golden
@@ -139,3 +141,35 @@ def test_a_file_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(Table, "commit_metadata", lambda self, instant: read.append(instant))
     second = load_state(table, first)
     assert (second.records.known, read) == (first.records.known, [])
+
+
+def test_a_new_write_costs_what_it_touches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of ten partitions the three that it names are listed, and the one whose turn it is; of the timeline its own file
+    is read.
+    """
+    table = make_table(tmp_path / "t", 1000)
+    held = load_state(table)
+    time = "20270101000000000"
+    commit(table, time, range(3))
+    listed, read = watched(monkeypatch, "list"), watched(monkeypatch, "read")
+    state = load_state(table.reload(), held, sweep=False)
+    partitions = [path for path in listed if path.startswith("p")]
+    assert partitions == ["p0000", "p0001", "p0002"]
+    assert {path.partition("_")[0].rpartition("/")[2] for path in read if "/timeline/" in path} == {time}
+    assert (len(state.partitions), time in state.timeline.completed_writes) == (10, True)
+    listed.clear()
+    load_state(table.reload(), state, sweep=True)
+    assert [path for path in listed if path.startswith("p")] == ["p0003"]
+
+
+def watched(monkeypatch: pytest.MonkeyPatch, method: str) -> list[str]:
+    """The paths of all calls of a method of local storages from now on."""
+    paths: list[str] = []
+    plain = getattr(LocalStorage, method)
+
+    def call(self: LocalStorage, path: str, *more: object) -> object:
+        paths.append(path)
+        return plain(self, path, *more)
+
+    monkeypatch.setattr(LocalStorage, method, call)
+    return paths

@@ -17,7 +17,7 @@ from phantombase.timeline.read.table_read import read_table
 from phantombase.writer_hooks.engine.engine import LocalEngine
 from phantombase.writer_hooks.options import Operation, Write
 from phantombase.writer_hooks.write.write import write
-from tests.stitching.test_stitch import WRITES, living, request, small_files
+from tests.stitching.test_stitch import WRITES, forget_heartbeats, living, request, small_files
 from tests.support.archived_tables import one_row
 from tests.support.compaction_steps import open_table
 from tests.support.golden_tables import unzip_golden
@@ -86,6 +86,22 @@ def test_take_back_and_status(tmp_path: Path) -> None:
     assert run("stitch", str(path), "--take-back", "--sole-writer")["taken_back"] == [instant]
     again = CliRunner().invoke(app, ["stitch", str(path), "--take-back", "--sole-writer"])
     assert "nothing to take back" in again.stdout
+    assert read_rows(path) == rows
+
+
+def test_a_dry_run_shows_what_a_killed_run_left(tmp_path: Path) -> None:
+    path = tmp_path / "trips"
+    rows = small_files(path, 9, 5)
+    instant = request(path, alive=True)
+    assert run("stitch", str(path), "--dry-run")["finished"] == []  # its process lives
+    forget_heartbeats(path)
+    before = sorted(p.name for p in path.rglob("*"))
+    (would,) = run("stitch", str(path), "--dry-run")["finished"]
+    assert sorted(p.name for p in path.rglob("*")) == before
+    assert (would["instant"], would["files"], would["made"]) == (instant, 5, 1)
+    assert "of an earlier run" in CliRunner().invoke(app, ["stitch", str(path), "--dry-run"]).stdout
+    (done,) = run("stitch", str(path), "--sole-writer")["finished"]
+    assert {key for key in done if done[key] != would[key]} <= {"bytes_made", "rows", "copied_row_groups", "copied"}
     assert read_rows(path) == rows
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from phantombase.timeline.read.table_read import read_table
 from phantombase.timeline.savepoints.savepoint import create_savepoint
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.local import LocalStorage
+from phantombase.timeline.table.table import Table
 from tests.cleaning.test_golden import data_files
 from tests.stitching.test_stitch import VERSIONS, living, small_files, stitch
 from tests.support.archived_tables import LOCK, compact, one_row, upsert
@@ -69,6 +71,24 @@ def test_the_joined_files_count_again(version: int, tmp_path: Path) -> None:
     again = stitched(path)
     assert again > instant
     assert read_rows(path) == rows | {"k0": (50, 50.0)}
+
+
+@VERSIONS
+def test_the_last_active_write_is_not_taken_back(version: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where only archived writes are left, Hudi finds no rows."""
+    path = tmp_path / "trips"
+    rows = small_files(path, version, 4)
+    instant = stitched(path)
+    timeline = open_table(path).load_timeline()
+    left = tuple(i for i in timeline.instants if i.requested_time == instant)
+    others = tuple(i for i in timeline.completed if i.requested_time != instant)
+    with monkeypatch.context() as patch:
+        loaded = replace(timeline, instants=left)
+        patch.setattr(Table, "load_timeline", lambda self: loaded)
+        patch.setattr(Table, "with_archive", lambda self, seen: replace(seen, archived=others))
+        with pytest.raises(UsageError, match="no completed write would be left"):
+            roll_back_stitching(open_table(path), LOCK, instant, dry_run=True)
+    assert read_rows(path) == rows
 
 
 def test_the_time_at_which_it_completed_is_not_used_again(tmp_path: Path) -> None:

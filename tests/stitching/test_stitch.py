@@ -386,6 +386,8 @@ def test_a_changed_input_takes_the_plan_back(version: int, tmp_path: Path) -> No
     for p, data in aside.items():
         p.write_bytes(data)
     rows["k1"] = (100, 100.0)
+    dry = stitch_table(open_table(path), TWO, LOCK, output=OUTPUT, threads=1, dry_run=True)
+    assert (dry.finished, dry.taken_back) == ((), (instant,))
     result = stitch(path)
     assert result.taken_back == (instant,)
     assert result.done is not None

@@ -88,17 +88,24 @@ def check_clock(storage: Storage, seen: ClockEvidence, now_ms: Callable[[], int]
         )
 
 
-def check_future(base_path: str, stamp: Stamp, now_ms: int, options: ClockOptions) -> None:
-    """ClockError if a completed file without a completion time was written in the future, by this process's clock."""
-    ahead_ms = stamp.written_ms - now_ms
-    if ahead_ms > options.clock_skew_s * 1000:
+def check_future(base_path: str, stamp: Stamp, named_ms: int, now_ms: int, options: ClockOptions) -> None:
+    """ClockError if a completed file without a completion time was written in the future, by this process's clock.
+
+    `named_ms`: the time in its name, in milliseconds since the epoch.
+    """
+    ahead_ms, skew_ms = stamp.written_ms - now_ms, options.clock_skew_s * 1000
+    if ahead_ms > skew_ms:
+        is_named = named_ms - now_ms > skew_ms
         raise ClockError(
             "a completed instant has a modification time in the future; Hudi 1.x uses it as its completion time, "
             "which a new instant must exceed",
             path=f"{base_path}: {stamp.file_name}",
             expected=f"at most {options.clock_skew_s:g} s ahead of this process's clock (--clock-skew)",
             found=f"{ahead_ms / 1000:,.0f} s",
-            todo="Set the clock of this machine; if the file's time is wrong, run `timeline repair-times --all`.",
+            todo="Set the clock of this machine; if the file's time is wrong, run `timeline repair-times --all`."
+            if not is_named
+            else "Set the clock of this machine. If it is right, that of another one was ahead when the instant was "
+            "chosen: wait until then, or, where no Hudi 1.x reads the table, go on with a --clock-skew above that.",
         )
 
 

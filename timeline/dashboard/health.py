@@ -26,11 +26,12 @@ class Health:
     reason: str
 
 
-def health_of(pending: Sequence[Row], slo_s: float | None) -> Health:
-    """The health of a table that can be read. `pending`: as in the JSON of `timeline show`.
+def health_of(pending: Sequence[Row], slo_s: float | None, worked_on: Sequence[Row] = ()) -> Health:
+    """The health of a table that can be read. `pending`: as in the JSON of `timeline show`. `worked_on`: what daemons
+    know of them, as in that of `compactor-daemon status`.
 
-    Stuck: a write's heartbeat has stopped, or a plan cannot be read. Late: a compaction is pending for longer than
-    `slo_s`; None: never.
+    Stuck: a write's heartbeat has stopped, a plan cannot be read, or a compaction is parked. Late: a compaction is
+    pending for longer than `slo_s`; None: never.
     """
     for row in pending:
         if row["problem"] is not None:
@@ -39,6 +40,9 @@ def health_of(pending: Sequence[Row], slo_s: float | None) -> Health:
         if row["heartbeat"] == "stale":
             silent = f"its writer has been silent for {human_duration(row['heartbeat_age_s'])}"
             return Health(Word.STUCK, f"{_named(row)} is {row['state']}, and {silent}")
+    for row in worked_on:
+        if row["state"] == "parked":
+            return Health(Word.STUCK, f"compaction {row['instant']} is parked: {row['why']}")
     ages = [(row["age_s"], row) for row in pending if row["action"] == "compaction" and row["age_s"] is not None]
     if ages:
         age, oldest = max(ages, key=lambda pair: pair[0])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..audit.group_ledger import LEDGER, decode_ledgers
 from ..errors import MissingFileError, PhantombaseError
-from ..format.commit_metadata import CommitMetadata
+from ..format.commit_metadata import CommitMetadata, WriteStat
 from ..format.instant import Instant
 from ..merge.ledger import Ledger, total
 from ..service.states.table_state import TableState
@@ -15,7 +15,9 @@ _SHOWN = 10
 
 
 def compaction_rows(table: Table, state: TableState) -> list[Row]:
-    """The newest completed compactions of the active timeline, newest first."""
+    """The newest completed compactions of the active timeline, newest first. `work_s`: of all file groups, one after
+    the other; `slowest`: the one that took longest.
+    """
     done = [i for i in state.timeline.completed if i.family == "commit"]
     return [_row(table, instant) for instant in reversed(done[-_SHOWN:])]
 
@@ -31,6 +33,8 @@ def _row(table: Table, instant: Instant) -> Row:
         "log_entries": None,
         "rows_out": None,
         "bytes_out": None,
+        "work_s": None,
+        "slowest": None,
         "balanced": None,
         "problem": None,
     }
@@ -44,10 +48,14 @@ def _row(table: Table, instant: Instant) -> Row:
 
 def _of_metadata(metadata: CommitMetadata, path: str) -> Row:
     stats = [s for stats in metadata.partition_to_write_stats.values() for s in stats]
-    found = {
+    worked = [(_work_s(s), s) for s in stats if s.runtime_stats is not None]
+    slowest = max(worked, key=lambda one: one[0], default=None)
+    found: Row = {
         "file_groups": len(stats),
         "rows_out": sum(s.num_writes for s in stats),
         "bytes_out": sum(s.file_size_in_bytes or s.total_write_bytes for s in stats),
+        "work_s": round(sum(seconds for seconds, _ in worked), 3) if worked else None,
+        "slowest": None if slowest is None else _named(*slowest),
     }
     text = metadata.extra_metadata.get(LEDGER)
     if text is None:
@@ -55,6 +63,15 @@ def _of_metadata(metadata: CommitMetadata, path: str) -> Row:
     ledger = total(group.ledger for group in decode_ledgers(text, path))
     counts = {"rows_in": ledger.base_rows, "log_entries": ledger.log_entries, "rows_out": ledger.rows_out}
     return {**found, **counts, "by": "phantombase", "balanced": _balanced(ledger)}
+
+
+def _work_s(stat: WriteStat) -> float:
+    times = stat.runtime_stats
+    return 0.0 if times is None else (times.total_scan_time + times.total_create_time + times.total_upsert_time) / 1000
+
+
+def _named(seconds: float, stat: WriteStat) -> Row:
+    return {"partition": stat.partition_path or "", "file_id": stat.file_id, "seconds": seconds}
 
 
 def _balanced(ledger: Ledger) -> bool:

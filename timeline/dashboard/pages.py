@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime
 from functools import cache
@@ -10,16 +12,16 @@ from urllib.parse import quote, urlencode
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from ..planning.triggers import TriggerOptions
 from ..terminal.plain import Row, human_bytes, human_duration
 from .actions.orders import CommandSettings
 from .advice import advice, more_orders
 from .bars import bars, curve, lanes
+from .health import Word
+from .held_back import held_back
 
 _FOLDER = Path(__file__).parent
 _MARKS = {"broken": "✖", "stuck": "■", "late": "▲", "ok": "●"}
 _SETTINGS = CommandSettings()
-_TRIGGER = TriggerOptions()
 _SOON, _OVER = 0.8, 1.0
 
 
@@ -28,9 +30,14 @@ def login_page(*, wrong: bool = False) -> str:
     return _render("login.html", wrong=wrong)
 
 
-def tables_page(rows: Sequence[Row]) -> str:
-    """All tables. `rows`: of `TableRows.all`."""
-    return _render("tables.html", rows=[{**_BROKEN, **row} for row in rows])
+def tables_page(rows: Sequence[Row], *, again: bool = True) -> str:
+    """All tables. `rows`: of `TableRows.all`. `again`: whether the page reads itself again after a while."""
+    counts = Counter(row["health"] for row in rows)
+    worse = ", ".join(
+        f"{counts[word.value]} {word.value}" for word in Word if word is not Word.OK and counts[word.value]
+    )
+    shown = [{**_BROKEN, **row, "slo": _slo(row)} for row in rows]
+    return _render("tables.html", rows=shown, worse=worse, again=again)
 
 
 def table_page(
@@ -40,9 +47,10 @@ def table_page(
     *,
     proof: str | None = None,
     ordered: Sequence[Row] = (),
+    again: bool = True,
 ) -> str:
     """One table. `row`: of `TableRows.one`, whole. `now`: in the table's zone, if it can be read. `proof`: of the forms
-    by which orders are given; None: they are commands to copy. `ordered`: the last ones.
+    by which orders are given; None: they are commands to copy. `ordered`: the last ones. `again`: see `tables_page`.
     """
     shown = bars(row["instants"], now) if now is not None else []
     return _render(
@@ -55,8 +63,9 @@ def table_page(
         proof=proof,
         ordered=ordered,
         slo=_slo(row),
+        holds=held_back(row.get("pending") or (), row.get("crew")),
+        again=again,
         curves=[(name, curve([s[name] or 0 for s in row.get("trend", ())])) for name in ("log_bytes", "log_files")],
-        trigger=_TRIGGER,
     )
 
 
@@ -75,9 +84,9 @@ def instant_page(name: str, page: Row) -> str:
     return _render("instant.html", name=name, page=page)
 
 
-def fleet_page(fleet: Row) -> str:
+def fleet_page(fleet: Row, *, again: bool = True) -> str:
     """The processes of the compactor. `fleet`: of `Crew.fleet`, and what it is about."""
-    return _render("fleet.html", fleet=fleet)
+    return _render("fleet.html", fleet=fleet, again=again)
 
 
 def error_page(status: int, reason: str) -> str:
@@ -97,13 +106,14 @@ def _slo(row: Row) -> Row | None:
 
 _BROKEN: Row = dict.fromkeys(
     ("table", "pending", "oldest_pending_s", "delta_commits_since_compaction", "log_files", "log_bytes", "last_write",
-     "read_amplification", "crew", "crew_problem", "compactions", "instants", "slo_s", "lock")
+     "read_amplification", "crew", "crew_problem", "compactions", "instants", "slo_s", "lock", "work", "next_plan",
+     "seconds_since_write")
 )  # fmt: skip
 """What a table that cannot be read lacks."""
 
 
 def _render(template: str, **values: object) -> str:
-    return _environment().get_template(template).render(marks=_MARKS, **values)
+    return _environment().get_template(template).render(marks=_MARKS, **{"again": None, **values})
 
 
 @cache
@@ -114,6 +124,7 @@ def _environment() -> Environment:
         size=lambda count: "" if count is None else human_bytes(count),
         shown=lambda value: "" if value is None else value,
         number=lambda value: "" if value is None else f"{value:,}",
+        quoted=lambda text: shlex.quote(str(text)),
         segment=lambda text: quote(str(text), safe=""),
     )
     return made

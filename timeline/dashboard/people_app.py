@@ -30,6 +30,7 @@ from ..service.asgi import (
     send_answer,
     send_bytes,
     send_error,
+    send_text,
     status_of,
 )
 from ..service.served_table import ServedTable
@@ -38,6 +39,7 @@ from ..terminal.plain import Row
 from .actions.action_app import ActionApp
 from .actions.orders import CommandSettings
 from .crew import Crew
+from .fleet import fleet_work
 from .groups import groups_page
 from .instants import instant_page
 from .login_app import HTML, POLICY
@@ -80,6 +82,8 @@ class PeopleApp:
                 await self._actions.answer(scope, receive, send, parts, self._named)
             elif scope["method"] not in ("GET", "HEAD"):
                 raise _NOT_FOUND
+            elif parts == ["login"]:
+                await send_text(send, 303, "logged in", [(b"location", b"/")])
             elif parts == ["page.css"]:
                 await send_bytes(send, style(), b"text/css; charset=utf-8")
             elif parts == ["metrics"]:
@@ -118,38 +122,35 @@ class PeopleApp:
         raise _NOT_FOUND
 
     async def _html(self, scope: Scope, parts: Sequence[str], given: Mapping[str, str]) -> str:
+        again = given.get("again") != "never"
         match parts:
             case [""]:
-                return tables_page((await self._data(["tables"], given))["tables"])
+                return tables_page((await self._data(["tables"], given))["tables"], again=again)
             case ["t", name]:
                 table = self._named(name)
                 row = await self._data(["tables", name], given)
                 now, acts = table.table.now() if "instants" in row else None, self._actions
                 proof, ordered = (acts.proof(scope), acts.of(table)) if acts is not None else (None, ())
-                return table_page(row, now, self._settings, proof=proof, ordered=ordered)
+                return table_page(row, now, self._settings, proof=proof, ordered=ordered, again=again)
             case ["t", name, "groups"]:
                 return groups_html(name, await self._data(["tables", name, "groups"], given))
             case ["t", name, "instant", time]:
                 return instant_html(name, await self._data(["tables", name, "instants", time], given))
             case ["fleet"]:
-                return fleet_page(await self._data(parts, given))
+                return fleet_page(await self._data(parts, given), again=again)
         raise _NOT_FOUND
 
     async def _fleet(self) -> Row:
-        """What the crew knows, and which compactions are parked."""
+        """What the crew knows, and what came of its work."""
         row: Row = {"known": self._crew is not None, "problem": None}
-        row |= {"zookeeper": None, "daemons": [], "claims": [], "parked": []}
+        row |= {"zookeeper": None, "daemons": [], "claims": [], **fleet_work(())}
         if self._crew is None:
             return row
         try:
             row |= await asyncio.to_thread(self._crew.fleet)
         except PhantombaseError as error:
             row["problem"] = str(error)
-        for table in self._tables.by_name.values():
-            one = await self._rows.one(table, whole=True)
-            pending = (one.get("crew") or {}).get("pending", ())
-            row["parked"] += [{"served_as": table.name, **p} for p in pending if p["state"] == "parked"]
-        return row
+        return row | fleet_work(await self._rows.all(self._tables.by_name.values()))
 
     def _named(self, name: str) -> ServedTable:
         if name not in self._tables.by_name:

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from datetime import UTC, datetime
 from statistics import median
 
 from ..clock.now import clock_ms
 from ..errors import PhantombaseError
+from ..format.instant import MERGES
 from ..instants.since_compaction import since_completed, since_request
 from ..locks.holder import look_at_lock
 from ..locks.table_lock import STORAGE
+from ..planning.triggers import TriggerOptions
+from ..report.next_plan import next_plan_row
 from ..report.overview import overview
 from ..service.served_table import Held, ServedTable
 from ..service.states.table_state import TableState
@@ -25,14 +28,14 @@ from .health import Health, Word, health_of
 from .ledgers import compaction_rows
 from .trend import Trends
 
-_SETTINGS = CommandSettings()
+_SETTINGS, _TRIGGER = CommandSettings(), TriggerOptions()
 _FRESH_S = 5.0
 _HOUR_S = 3600.0
 
 
 class TableRows:
-    """Makes the rows. `slo_s`: a compaction that is pending for longer is late; `crew`: see `Crew`; `settings`: with
-    the lock that is looked at.
+    """Makes the rows. `slo_s`: a compaction that is pending for longer is late, None: as `crew` says, see `Crew`;
+    `settings`: with the lock that is looked at.
     """
 
     def __init__(self, slo_s: float | None, crew: Crew | None = None, settings: CommandSettings = _SETTINGS) -> None:
@@ -56,26 +59,29 @@ class TableRows:
 
     def _unread(self, table: ServedTable, why: PhantombaseError) -> Row:
         """A table whose files cannot be read. Where a plan is the reason, it is stuck: that can be taken back."""
-        broken = Health(Word.BROKEN, str(why))
+        broken, slo_s = Health(Word.BROKEN, str(why)), self._slo_of(table.path)
         try:
             opened = table.opened()
             pending = consistent(lambda: overview(opened.still(), pending_only=True))["pending"]
         except PhantombaseError:
-            return _named(table, broken, {"slo_s": self._slo_s})
+            return _named(table, broken, {"slo_s": slo_s})
         health = health_of(pending, None)
-        more = {"slo_s": self._slo_s, "pending": pending, "name": opened.config.name}
+        more = {"slo_s": slo_s, "pending": pending, "name": opened.config.name}
         return _named(table, health if health.word is Word.STUCK else broken, more)
 
     def _row(self, table: ServedTable, held: Held, whole: bool) -> Row:
         shown = consistent(lambda: overview(table.table.still()))
         numbers = debt(held.state)
         numbers |= _writes(held.state, table.table, shown["pending"])
-        numbers |= {"pending_instants": len(shown["pending"]), "slo_s": self._slo_s}
+        slo_s = self._slo_of(table.path)
+        numbers |= {"pending_instants": len(shown["pending"]), "slo_s": slo_s}
         self.trends.add(table.path, time.time(), numbers)
-        health = health_of(shown["pending"], self._slo_s)
+        asked = whole or any(row["action"] in MERGES for row in shown["pending"])
+        crew, problem = self._about(table.table, whole) if asked else (None, None)
+        worked_on = (crew or {}).get("pending", ())
+        health = health_of(shown["pending"], slo_s, worked_on)
         if not whole:
-            return _named(table, health, numbers)
-        crew, problem = self._about(table.table)
+            return _named(table, health, numbers | {"work": worked_on})
         kinds = held.state.kinds
         for row in (*shown["instants"], *shown["pending"]):
             row["kind"] = kinds.get((row["instant"], _family(row)), row["action"])
@@ -89,6 +95,8 @@ class TableRows:
                 "now": table.table.now().strftime("%Y-%m-%d %H:%M:%S"),
                 "compactions": compaction_rows(table.table, held.state),
                 "trend": self.trends.of(table.path),
+                "next_plan": (crew or {}).get("next_plan")
+                or next_plan_row(held.state.timeline, table.table.now(), _TRIGGER),
                 "crew": crew,
                 "crew_problem": problem,
             },
@@ -101,11 +109,14 @@ class TableRows:
         seen = look_at_lock(table.storage, given, table.config.properties, clock_ms())
         return {**asdict(seen), "state": seen.state.value}
 
-    def _about(self, table: Table) -> tuple[Row | None, str | None]:
+    def _slo_of(self, path: str) -> float | None:
+        return self._slo_s if self._slo_s is not None or self._crew is None else self._crew.slo_s(path)
+
+    def _about(self, table: Table, whole: bool) -> tuple[Row | None, str | None]:
         if self._crew is None:
             return None, None
         try:
-            return self._crew.about(table), None
+            return self._crew.about(table, whole=whole), None
         except PhantombaseError as error:
             return None, str(error)
 
@@ -152,6 +163,15 @@ def debt(state: TableState) -> Row:
     }
 
 
+def _done_ages(state: TableState, now: datetime) -> Iterator[float]:
+    """Seconds since each completed compaction; on version 6 since its request, if its end is not known."""
+    timeline = state.timeline
+    for one in timeline.completed:
+        done = one.completion_time or timeline.legacy_completions.get(one.requested_time) or one.requested_time
+        if one.family == "commit" and (at := moment(done)) is not None:
+            yield (now - at).total_seconds()
+
+
 def _writes(state: TableState, table: Table, pending: list[Row]) -> Row:
     timeline = state.timeline
     deltas = [i.requested_time for i in timeline.completed if i.action == "deltacommit"]
@@ -159,10 +179,13 @@ def _writes(state: TableState, table: Table, pending: list[Row]) -> Row:
     compactions = [row for row in pending if row["action"] == "compaction"]
     asked, done = since_request(timeline), since_completed(timeline)
     now = table.now().replace(tzinfo=None)
+    last = moment(timeline.latest_completed or "")
     ages = [(now - at).total_seconds() for time_ in deltas if (at := moment(time_)) is not None]
     return {
         "last_write": timeline.latest_completed or None,
+        "seconds_since_write": None if last is None else (now - last).total_seconds(),
         "writes_last_hour": sum(age < _HOUR_S for age in ages),
+        "compactions_last_hour": sum(age < _HOUR_S for age in _done_ages(state, now)),
         "last_compaction": compacted,
         "delta_commits_since_compaction": sum(compacted is None or time > compacted for time in deltas),
         "delta_commits_since_request": 0 if asked is None else asked.commits,

@@ -59,10 +59,11 @@ def load_history(storage: Storage, config: TableConfig) -> tuple[Instant, ...]:
     UnknownStateError: a file in the folder is missing or unreadable. An instant that is not found may be in that file,
     so "not found" must not be treated as "not archived".
     """
-    return _whole(config, lambda: highest_states(_instants(storage, config)))
+    return whole(config, lambda: highest_states(_instants(storage, config)))
 
 
-def _whole(config: TableConfig, load: Callable[[], T]) -> T:
+def whole(config: TableConfig, load: Callable[[], T]) -> T:
+    """Runs a read of the archive. UnknownStateError: see `load_history`."""
     try:
         try:
             return load()
@@ -87,7 +88,7 @@ def archived_commits(
     """
     where = config.history_folder
     records = archived_records(storage, config, wanted)
-    return _whole(config, lambda: {i: decode_commit(data, where) for i, data in records.items()})
+    return whole(config, lambda: {i: decode_commit(data, where) for i, data in records.items()})
 
 
 def archived_records(storage: Storage, config: TableConfig, wanted: Collection[Instant]) -> dict[Instant, bytes]:
@@ -95,7 +96,7 @@ def archived_records(storage: Storage, config: TableConfig, wanted: Collection[I
     if not wanted or not config.layout.has_completion_times:
         return {}
     by_name = {(i.requested_time, i.action): i for i in wanted}
-    return _whole(config, lambda: dict(_records(storage, config, by_name)))
+    return whole(config, lambda: dict(_records(storage, config, by_name)))
 
 
 def _records(
@@ -123,9 +124,14 @@ def _instants(storage: Storage, config: TableConfig) -> Iterator[Instant]:
         for name in _current_files(storage, folder, names):
             yield from _parquet_instants(storage, f"{folder}/{name}")
     else:
-        for name in names:
-            if _ARCHIVE.fullmatch(name):
-                yield from _archive_instants(storage, folder, name)
+        for path in archived_logs(storage, config):
+            yield from _archive_instants(storage, path)
+
+
+def archived_logs(storage: Storage, config: TableConfig) -> list[str]:
+    """Paths of the archive logs of version 6. MissingFileError: there is no such folder."""
+    names = [entry.name for entry in storage.list(config.history_folder)]
+    return [f"{config.history_folder}/{name}" for name in names if _ARCHIVE.fullmatch(name)]
 
 
 def _current_files(storage: Storage, folder: str, names: list[str]) -> list[str]:
@@ -172,11 +178,11 @@ def _parquet_instants(storage: Storage, path: str) -> Iterator[Instant]:
         )
 
 
-def _archive_instants(storage: Storage, folder: str, name: str) -> Iterator[Instant]:
+def _archive_instants(storage: Storage, path: str) -> Iterator[Instant]:
     try:
-        yield from archive_log_instants(storage, f"{folder}/{name}")
+        yield from archive_log_instants(storage, path)
     except MalformedError:
-        if _file_being_merged(storage, folder) != name:
+        if not is_being_merged(storage, path):
             raise
 
 
@@ -194,11 +200,13 @@ def archive_log_instants(storage: Storage, path: str) -> Iterator[Instant]:
             yield Instant(requested_time=row["commitTime"], action=row["actionType"], state=State.COMPLETED)
 
 
-def _file_being_merged(storage: Storage, folder: str) -> str | None:
+def is_being_merged(storage: Storage, log: str) -> bool:
+    """Whether Hudi is writing this archive log, which may be incomplete: the logs that it merges are still there."""
+    folder, _, name = log.rpartition("/")
     path = f"{folder}/{_MERGE_PLAN}"
     try:
         data = storage.read(path)
     except MissingFileError:
-        return None
+        return False
     _, plan = read_record(data, path, _MERGE_PLAN_SCHEMA)
-    return str(plan["mergedArchiveFileName"] or "").rpartition("/")[2]
+    return str(plan["mergedArchiveFileName"] or "").rpartition("/")[2] == name

@@ -6,10 +6,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta, tzinfo
 
-from ..clock.evidence import ZoneVerdict, judge
+from ..clock.evidence import Stamp, ZoneVerdict, judge
 from ..clock.guard import check_clock, check_future, check_newest, check_zone
 from ..clock.now import clock_ms
 from ..clock.options import ClockOptions
+from ..errors import UsageError
 from ..format.instant import format_time, next_time, parse_time
 from ..format.table_config import TableConfig
 from ..storage.contract import Storage
@@ -44,6 +45,13 @@ class TableClock:
     def milliseconds(self, time: str) -> int:
         """The moment that an instant time names, in milliseconds since the epoch. UsageError: not an instant time."""
         return round(parse_time(time).replace(tzinfo=self._zone).timestamp() * 1000)
+
+    def _named(self, stamp: Stamp) -> int:
+        """The moment that a file's name says; 0 where that is no time."""
+        try:
+            return self.milliseconds(stamp.time)
+        except UsageError:
+            return 0
 
     def latest(self) -> str:
         """The last instant time that is not in the future, even if this clock is behind by the allowed difference."""
@@ -91,6 +99,6 @@ class TableClock:
         known = timeline if timeline.instants else with_archive(self.storage, self.config, timeline)
         used, unnamed = [*known.used_times(), *self.reserved(timeline)], known.written.unnamed
         if unnamed is not None:
-            check_future(self.storage.base_path, unnamed, clock_ms(), self.options)
+            check_future(self.storage.base_path, unnamed, self._named(unnamed), clock_ms(), self.options)
             used.append(self.moment(unnamed.written_ms))
         return used

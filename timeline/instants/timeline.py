@@ -67,6 +67,16 @@ class Timeline:
         """
         return {t: i for t, i in self._writes.items() if i.completed}
 
+    @property
+    def has_rows(self) -> bool:
+        """Whether a write was ever completed, and not undone since: an active or an archived one."""
+        return bool(self.completed) or self.has_archived_writes
+
+    @property
+    def has_archived_writes(self) -> bool:
+        """Whether writes left the active timeline, as far as the archive is loaded."""
+        return any(i.is_write for i in self.archived)
+
     @cached_property
     def pending_writes(self) -> dict[str, Instant]:
         """Requested and inflight writes, pending compactions and clusterings included, by requested time."""

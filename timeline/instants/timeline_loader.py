@@ -23,6 +23,8 @@ class TimelineLoader:
     def load(self, *, archived: bool = False) -> Timeline:
         """The active timeline; with `archived` the archived instants too.
 
+        Always with these where no active write is completed: all of them may be rolled back, and earlier ones archived.
+
         UnknownStateError: an archived timeline exists and cannot be read.
         """
         entries = list_of_table(self.storage, self.config.timeline_folder)
@@ -40,7 +42,7 @@ class TimelineLoader:
             written=written(files),
             commits_are_writes=not self.config.has_logs,
         )
-        return self.with_archive(timeline) if archived else timeline
+        return self.with_archive(timeline) if archived or not timeline.completed else timeline
 
     def with_archive(self, timeline: Timeline) -> Timeline:
         """The timeline with its archived instants loaded."""

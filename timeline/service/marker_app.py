@@ -6,7 +6,6 @@ Hudi's server takes every path that it is given; here a marker folder is one of 
 from __future__ import annotations
 
 import asyncio
-import os
 import re
 from collections.abc import Mapping
 
@@ -14,7 +13,6 @@ from ..errors import UsageError
 from ..storage.contract import Storage
 from ..storage.folders import HOODIE
 from ..storage.open_storage import open_storage
-from ..traces.markers import marker_folder
 from .answers import encoded
 from .asgi import Receive, Refused, Scope, Send, need, parameters, send_answer, send_error
 from .marker_folder import MarkerFolder, checked_name, exists, marker_names
@@ -56,7 +54,11 @@ class MarkerApp:
 
     async def _answer(self, route: str, given: Mapping[str, str]) -> Json:
         table, instant = self._place(need(given, "markerdirpath"))
-        storage = await asyncio.to_thread(_storage, table)
+        storage = (
+            table.table.storage
+            if table.newest
+            else await asyncio.to_thread(open_storage, table.path, table.storage_options)
+        )
         if route == "create":
             name = checked_name(need(given, "markername"))
             return await self._folder(table, storage, instant).create(name)
@@ -72,19 +74,10 @@ class MarkerApp:
         match = _FOLDER.fullmatch(spelled(path))
         if match is None:
             raise UsageError("not a marker folder", expected=f"<base path>/{HOODIE}/.temp/<instant>", found=repr(path))
-        table = self._tables.at(match["base"])
-        if "://" not in table.path:
-            folder = marker_folder(match["instant"])
-            if os.path.realpath(f"{table.path}/{folder}") != f"{os.path.realpath(table.path)}/{folder}":
-                raise UsageError("a marker folder must not be behind a link", found=repr(path))
-        return table, match["instant"]
+        return self._tables.at(match["base"]), match["instant"]
 
     def _folder(self, table: ServedTable, storage: Storage, instant: str) -> MarkerFolder:
         key = (table.path, instant)
         if key not in self._folders and len(self._folders) >= _FOLDERS_MAX:
             self._folders = {k: folder for k, folder in self._folders.items() if not folder.idle}
         return self._folders.setdefault(key, MarkerFolder(storage, instant))
-
-
-def _storage(table: ServedTable) -> Storage:
-    return table.table.storage if table.newest else open_storage(table.path, table.storage_options)

@@ -7,6 +7,7 @@ what a killed process leaves, every Hudi can read. Hudi's server rewrites twenty
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 
 from ..errors import MalformedError, UsageError
@@ -30,13 +31,25 @@ def checked_name(name: str) -> str:
     return name
 
 
+def check_contained(storage: Storage, instant: str) -> None:
+    """UsageError: the markers of an instant would lie elsewhere, behind a link."""
+    base = storage.base_path
+    if "://" in base:
+        return
+    folder = marker_folder(instant)
+    if os.path.realpath(f"{base}/{folder}") != f"{os.path.realpath(base)}/{folder}":
+        raise UsageError("a marker folder must not be behind a link", found=repr(folder))
+
+
 def marker_names(storage: Storage, instant: str) -> list[str]:
     """The names of all markers of an instant; empty if there are none."""
+    check_contained(storage, instant)
     return [marker.text for marker in list_markers(storage, instant)]
 
 
 def exists(storage: Storage, instant: str) -> bool:
     """Whether there is a marker folder."""
+    check_contained(storage, instant)
     return storage.find(f"{marker_folder(instant)}/{TYPE_FILE}") is not None or bool(marker_names(storage, instant))
 
 
@@ -124,6 +137,7 @@ class MarkerFolder:
 
     def _put(self, names: list[str]) -> set[str]:
         """Those of the names that were not there; they are durable then."""
+        check_contained(self._storage, self._instant)
         if self._known is None or self._storage.find(f"{marker_folder(self._instant)}/{TYPE_FILE}") is None:
             self._known, self._number = set(marker_names(self._storage, self._instant)), None
         new = [name for name in names if name not in self._known]

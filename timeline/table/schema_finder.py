@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -38,14 +39,14 @@ class TableSchema:
 def find_schema(files: InstantFiles, timeline: Timeline) -> str:
     """The table's Avro schema without meta columns: the schema of the newest completed write that records one.
 
-    Newest by requested time. Table services come last, since they repeat the schema that they found. After them comes
-    the schema of CREATE TABLE. MalformedError: the table has none. UnsupportedError: columns may have other names in
-    older files, which only Hudi's own schema beside it shows (`hoodie.schema.on.read.enable`).
+    Newest by requested time. Table services come last, since they repeat the schema that they found. Where no active
+    write is completed, archived ones count: all active ones may be rolled back. After them comes the schema of CREATE
+    TABLE. MalformedError: the table has none. UnsupportedError: columns may have other names in older files, which only
+    Hudi's own schema beside it shows (`hoodie.schema.on.read.enable`).
     """
     fallback = ""
-    for requested in sorted(timeline.completed_writes, reverse=True):
-        metadata = files.commit_metadata(timeline.completed_writes[requested])
-        if metadata.extra_metadata.get(_EVOLVED_SCHEMA):
+    for requested, recorded, operation in _recorded(files, timeline):
+        if recorded.get(_EVOLVED_SCHEMA):
             raise UnsupportedError(
                 "schema evolution on read is not supported",
                 path=files.storage.base_path,
@@ -54,11 +55,22 @@ def find_schema(files: InstantFiles, timeline: Timeline) -> str:
                 found=_EVOLVED_SCHEMA,
                 todo="Use Hudi for this table.",
             )
-        text = metadata.extra_metadata.get("schema", "")
-        if text and metadata.operation_type not in SERVICE_OPERATIONS:
+        text = recorded.get("schema", "")
+        if text and operation not in SERVICE_OPERATIONS:
             return text
         fallback = fallback or text
     text = fallback or files.config.create_schema or ""
     if not text:
         raise MalformedError("no commit of the table records its schema", path=files.storage.base_path)
     return text
+
+
+def _recorded(files: InstantFiles, timeline: Timeline) -> Iterator[tuple[str, Mapping[str, str], str | None]]:
+    """What writes record beside their files, the newest first: time, entries, operation."""
+    for requested in sorted(timeline.completed_writes, reverse=True):
+        metadata = files.commit_metadata(timeline.completed_writes[requested])
+        yield requested, metadata.extra_metadata, metadata.operation_type
+    if not timeline.completed_writes:
+        from ..instants.archived_extras import archived_extras  # late: few reads need it
+
+        yield from archived_extras(files.storage, files.config, timeline.archived)

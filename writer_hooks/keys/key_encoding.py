@@ -33,7 +33,7 @@ def one_field_prefixed(table: Table) -> bool | None:
 
 
 def _some_rows(table: Table) -> pa.Table | None:
-    if not table.load_timeline().completed_writes:
+    if not table.load_timeline().has_rows:
         return None
     column = table.config.record_key_fields[0].partition(".")[0]
     for batch in plan_read(table, ReadOptions(columns=(RECORD_KEY, column))).batches():

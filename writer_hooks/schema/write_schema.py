@@ -20,7 +20,7 @@ from .table_schema import evolve, merged_fields, new_schema
 def schema_after(table: Table, timeline: Timeline, incoming: pa.Schema, write: Write) -> TableSchema:
     """The table's schema after this write. UsageError: the input does not fit it."""
     config = table.config
-    is_new = not timeline.completed_writes and not config.create_schema
+    is_new = not timeline.has_rows and not config.create_schema
     own = None if is_new else table.schema_text(timeline)
     return table.schema(checked_schema(config, own, incoming, write))
 

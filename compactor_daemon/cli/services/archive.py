@@ -78,7 +78,9 @@ def archive_command(
 
 def _render(data: Mapping[str, Any]) -> Iterable[RenderableType]:
     if data["finished"]:
-        yield Text(f"finished an earlier run: removed {plural(len(data['finished']), 'archived instant')}")
+        count = plural(len(data["finished"]), "archived instant")
+        did = "an earlier run would be finished" if data["dry_run"] else "finished an earlier run"
+        yield Text(f"{did}: {count} removed")
     if not data["archived"]:
         yield Text(f"nothing to archive: {data['why']}")
     else:

@@ -130,8 +130,10 @@ def _tried(row: Mapping[str, Any]) -> bool:
 
 def _render(data: Mapping[str, Any]) -> Iterable[RenderableType]:
     for instant in data["taken_back"]:
-        yield Text(f"taken back: {instant}, of an earlier run, since its files had changed")
-    rows = [*({**one, "what": "finished an earlier run"} for one in data["finished"])]
+        taken = "would be taken back" if data["dry_run"] else "taken back"
+        yield Text(f"{taken}: {instant}, of an earlier run, since its files had changed")
+    earlier = "of an earlier run" if data["dry_run"] else "finished an earlier run"
+    rows = [*({**one, "what": earlier} for one in data["finished"])]
     if data["done"] is not None:
         rows.append({**data["done"], "what": ""})
     if rows:
@@ -142,8 +144,8 @@ def _render(data: Mapping[str, Any]) -> Iterable[RenderableType]:
                 Column(title="files", cell=lambda r: f"{r['files']:,}", right=True),
                 Column(title="of", cell=lambda r: human_bytes(r["bytes"]), right=True),
                 Column(title="become", cell=lambda r: f"{r['made']:,}", right=True),
-                Column(title="of", cell=lambda r: human_bytes(r["bytes_made"]) if r["instant"] else "", right=True),
-                Column(title="rows", cell=lambda r: f"{r['rows']:,}" if r["instant"] else "", right=True),
+                Column(title="of", cell=lambda r: human_bytes(r["bytes_made"]) if r["bytes_made"] else "", right=True),
+                Column(title="rows", cell=lambda r: f"{r['rows']:,}" if r["bytes_made"] else "", right=True),
                 *([_COPIED] if any(map(_tried, rows)) else []),
                 Column(title="", cell=lambda r: r["what"]),
             ),

@@ -44,4 +44,10 @@ MUTANTS: tuple[Mutant, ...] = (
     ("compactor_daemon/archiving/archive", "    forget_archived(table)\n", "", "archiving/archive"),
     ("compactor_daemon/services/options", "max(own.compaction_commits, self.counted_commits)", "own.compaction_commits", "archiving/users"),
     ("compactor_daemon/archiving/archive", "[i for i in choice.archived if i.family == \"replacecommit\"]", "[]", "archiving/archive"),
+    ("compactor_daemon/archiving/archive", "            _check_zone(seen, some)\n", "", "clock/clock"),
+    ("compactor_daemon/archiving/archive", "        _check_zone(seen, choice.archived)\n", "", "clock/clock"),
+    ("timeline/metadata_table/services/archive", "        table.times.check_zone(data)", "        pass", "services/archive"),
+    ("timeline/instants/timeline_loader", "if archived or not timeline.completed else", "if archived else", "archiving/all_rolled_back"),
+    ("timeline/table/schema_finder", "    if not timeline.completed_writes:\n", "    if False:\n", "archiving/all_rolled_back"),
+    ("writer_hooks/schema/write_schema", "not timeline.has_rows and", "not timeline.completed_writes and", "archiving/all_rolled_back"),
 )  # fmt: skip

@@ -2,6 +2,6 @@
 
 The way in is `serve.serve_metadata`.
 
-May import: archiving, avro, cleaning, format, ground, instants, locks, log, metadata_table, metadata_table/records,
-pins, storage, table, view.
+May import: archiving, avro, cleaning, clock, format, ground, instants, locks, log, metadata_table,
+metadata_table/records, pins, storage, table, view.
 """

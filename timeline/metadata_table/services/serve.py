@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 
+from ...clock.now import clock_ms
 from ...format.commit_metadata import CommitMetadata
 from ...format.compaction_plan import CompactionPlan
 from ...format.instant import format_time
@@ -113,7 +114,7 @@ def _nothing(table: Table, options: MetadataOptions) -> MetadataServed | None:
 def _forget(table: Table, section: Section, *, dry_run: bool) -> tuple[str, ...]:
     if not dry_run:
         return forget_unknown(table, section)
-    found = unknown(table, open_metadata_table(table).load_timeline(), lambda: int(table.now().timestamp() * 1000))
+    found = unknown(table, open_metadata_table(table).load_timeline(), clock_ms)
     return tuple(i.requested_time for i in found)
 
 

@@ -10,9 +10,11 @@ import pytest
 from phantombase import writer
 from phantombase.compactor_daemon.archiving.archive import archive_table
 from phantombase.timeline.archiving.options import ArchiveOptions
+from phantombase.timeline.errors import ClockError
 from phantombase.timeline.format.instant import Instant, State
 from phantombase.timeline.format.layout import LAYOUT_2
 from phantombase.timeline.instants.archived_timeline import load_history
+from phantombase.timeline.instants.table_clock import TableClock
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.metadata_table.location import open_metadata_table
@@ -84,6 +86,24 @@ def test_a_dry_run_archives_nothing(path: Path) -> None:
     planned = serve(open_table(path), MetadataOptions(max_delta_commits=100), dry_run=True).archived
     assert files_of(path) == before
     assert serve(open_table(path), MetadataOptions(max_delta_commits=100)).archived == planned
+
+
+def test_from_another_zone_no_wrong_times_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On version 6 the archive has the times of files for completion times, in the zone of the process."""
+    path = made("v6", tmp_path)
+    with monkeypatch.context() as none:
+        none.setattr(archive, "OPTIONS", ArchiveOptions(min_instants=100, max_instants=101))
+        written(path, 8)
+    before = files_of(path)
+
+    def elsewhere(*_: object) -> None:
+        raise ClockError("another time zone")
+
+    monkeypatch.setattr(TableClock, "check_zone", elsewhere)
+    for dry_run in (True, False):
+        with pytest.raises(ClockError):
+            serve(open_table(path), MetadataOptions(max_delta_commits=100), dry_run=dry_run)
+    assert files_of(path) == before
 
 
 def test_nothing_that_the_table_still_has(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from phantombase import writer
+from phantombase.timeline.clock.options import ClockOptions
 from phantombase.timeline.errors import ConflictError, PhantombaseError, UnknownStateError
 from phantombase.timeline.format.instant import Instant, State
 from phantombase.timeline.locks.heartbeat import heartbeat_path
@@ -103,6 +104,8 @@ def test_a_living_process_keeps_it(path: Path) -> None:
     storage = open_metadata_table(open_table(path)).storage
     storage.overwrite(heartbeat_path(instant), b"")
     waits(path, instant)
+    elsewhere = open_table(path).with_clock(ClockOptions(timezone="Asia/Karachi"))
+    assert serve(elsewhere, dry_run=True).forgotten == ()
 
 
 def put(path: Path, instant: Instant) -> None:
