@@ -6,12 +6,12 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from phantombase.timeline.archiving.choice import Border
-from phantombase.timeline.format.bucket_resize import HASHING_METADATA
 from phantombase.timeline.format.file_name import parse_data_file
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.storage.folders import join
 from phantombase.timeline.table.left_to_hudi import is_consistently_hashed
 from phantombase.timeline.table.table import Table
+from phantombase.timeline.view.bucket_resize import HASHING_METADATA
 
 _METADATA, _COMMIT = ".hashing_meta", ".commit"
 

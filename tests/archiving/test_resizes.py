@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from phantombase.compactor_daemon.archiving.resizes import resize_borders
-from phantombase.timeline.format.bucket_resize import HASHING_METADATA
+from phantombase.timeline.view.bucket_resize import HASHING_METADATA
 from tests.support.archived_tables import long_table, one_row, overwrite, upsert
 from tests.support.compaction_steps import open_table
 

@@ -11,8 +11,8 @@ import pytest
 
 from phantombase import Writer, writer
 from phantombase.timeline.errors import PhantombaseError, UnsupportedError, UsageError
-from phantombase.timeline.format.bucket_resize import HASHING_METADATA
 from phantombase.timeline.storage.folders import RECORDS
+from phantombase.timeline.view.bucket_resize import HASHING_METADATA
 from tests.support.golden_tables import unzip_golden
 from tests.writing.test_writer import rows, trips
 

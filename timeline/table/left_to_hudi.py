@@ -8,8 +8,8 @@ no file groups back that a resize has replaced.
 from __future__ import annotations
 
 from ..errors import UnsupportedError
-from ..format.bucket_resize import HASHING_METADATA
 from ..storage.contract import listed_if_there
+from ..view.bucket_resize import HASHING_METADATA
 from .table import Table
 
 

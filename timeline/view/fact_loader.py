@@ -6,12 +6,12 @@ from collections import defaultdict
 from dataclasses import dataclass
 
 from ..errors import MalformedError, MissingFileError
-from ..format.bucket_resize import HASHING_METADATA, forming_groups
 from ..format.commit_metadata import CLUSTER
 from ..format.instant import Instant, State
 from ..instants.instant_files import InstantFiles
 from ..instants.timeline import Timeline
 from ..storage.contract import listed_if_there
+from .bucket_resize import HASHING_METADATA, forming_groups
 from .view import GroupKey, ViewFacts
 
 _RECORDING = ("commit", "replacecommit")

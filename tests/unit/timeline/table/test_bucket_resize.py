@@ -19,7 +19,7 @@ from phantombase.timeline.avro.container import (
     write_record,
 )
 from phantombase.timeline.errors import MalformedError
-from phantombase.timeline.format.bucket_resize import forming_groups
+from phantombase.timeline.view.bucket_resize import forming_groups
 from tests.unit.timeline.format.test_compaction_plan import CLUSTERINGS
 
 _SLICE = record_of("HoodieSliceInfo", required("fileId", STRING))
