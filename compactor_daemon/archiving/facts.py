@@ -17,6 +17,7 @@ from phantombase.timeline.table.table import Table
 from phantombase.timeline.windows.retained import retained_by
 
 from ..attempt.unfinished import unfinished_compactions
+from .resizes import resize_borders
 
 
 def gather_facts(table: Table, timeline: Timeline, files: StateFiles, *, dry_run: bool) -> Facts:
@@ -39,6 +40,7 @@ def gather_facts(table: Table, timeline: Timeline, files: StateFiles, *, dry_run
         held=held,
         doubled=files.doubled(),
         written=files.written(timeline.instants, table.times.moment),
+        borders=resize_borders(table, timeline),
     )
 
 

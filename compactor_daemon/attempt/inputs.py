@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from phantombase.timeline.errors import BarrierError, MissingFileError, StalePlanError
+from phantombase.timeline.errors import BarrierError, MissingFileError, StalePlanError, UnsupportedError
 from phantombase.timeline.format.compaction_plan import CompactionOperation, CompactionPlan
 from phantombase.timeline.format.file_name import LogFileName
 from phantombase.timeline.format.layout import Slicing
 from phantombase.timeline.merge.slice_rules import SliceRules
 from phantombase.timeline.planning.log_compaction import planned_pieces
 from phantombase.timeline.planning.log_runs import LogPiece, folds_exactly, runs_of
+from phantombase.timeline.table.left_to_hudi import merges_no_logs
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.view.view import FileGroup, FileSlice, TableView, input_names, slice_before
 
@@ -38,10 +39,29 @@ def planned_inputs(table: Table, view: TableView, plan: CompactionPlan, instant:
     them.
     """
     groups = view.by_key()
+    _refuse_forming(view, plan, instant)
+    if plan.merges_logs and merges_no_logs(table):
+        raise UnsupportedError(
+            "log compaction of consistent-hashing buckets is not supported",
+            path=table.storage.base_path,
+            instant=instant,
+            todo=f"Let Hudi execute it, or take it back: compactor-daemon unschedule TABLE {instant}.",
+        )
     found = ((o, groups.get((o.partition_path, o.file_id))) for o in plan.operations)
     if plan.merges_logs:
         return [_planned_logs(table, view, group, o, instant, rules) for o, group in found]
     return [Input(slice=_closed(view, group, instant, o)) for o, group in found]
+
+
+def _refuse_forming(view: TableView, plan: CompactionPlan, instant: str) -> None:
+    """BarrierError: the base file of a planned group will come from a resize that is pending. Hudi makes such plans."""
+    for partition, file_id in sorted(plan.groups & view.facts.forming):
+        raise BarrierError(
+            "a file group of the plan is one that a pending resize of buckets will make",
+            path=f"{partition}/{file_id}",
+            instant=instant,
+            todo="Let Hudi execute its clustering. Then run again.",
+        )
 
 
 def has_barrier(table: Table, plan: CompactionPlan) -> bool:

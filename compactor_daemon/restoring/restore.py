@@ -35,6 +35,7 @@ from phantombase.timeline.storage.folders import join
 from phantombase.timeline.storage.server_clock import storage_ms
 from phantombase.timeline.table.half_upgraded import refuse_half_upgraded
 from phantombase.timeline.table.instant_puts import put_requested
+from phantombase.timeline.table.left_to_hudi import refuse_left_to_hudi
 from phantombase.timeline.table.pending_restores import PendingRestore, pending_restore
 from phantombase.timeline.table.pending_rollbacks import PendingRollback, pending_rollbacks
 from phantombase.timeline.table.table import Table
@@ -69,8 +70,10 @@ def restore_table(table: Table, lock: TableLock, target: str | None, *, dry_run:
 
     `target` None: only a pending restore is finished. UsageError: no such write, no whole state of it, a later
     savepoint, none pending, or see `upgraded_logs`. ConflictError: a process is at work, or a reader holds a later
-    state; another restore is pending. LockError, StorageError: the next run goes on.
+    state; another restore is pending. UnsupportedError: a resize of buckets could be undone. LockError, StorageError:
+    the next run goes on.
     """
+    refuse_left_to_hudi(table, "restoring")
     if dry_run:
         seen = table.reload()
         timeline = seen.load_timeline()

@@ -26,6 +26,7 @@ from phantombase.timeline.recovery.rollback import completed_rollback_of, roll_b
 from phantombase.timeline.recovery.undo import unpublish
 from phantombase.timeline.recovery.unreadable_rollback import remove_unreadable_rollbacks
 from phantombase.timeline.table.half_upgraded import refuse_half_upgraded
+from phantombase.timeline.table.left_to_hudi import refuse_left_to_hudi
 from phantombase.timeline.table.pending_restores import refuse_pending_restore
 from phantombase.timeline.table.pending_rollbacks import PendingRollback, pending_rollbacks
 from phantombase.timeline.table.table import Table
@@ -54,8 +55,10 @@ def roll_back_newest(table: Table, lock: TableLock, instant: str, *, dry_run: bo
 
     `dry_run`: everything is checked, nothing is changed, and `rollback` is empty.
     UsageError: another write, plan or savepoint came later, or it is no write of a writer. ConflictError: a process is
-    at work. LockError, StorageError: run again, or let the next writer finish it.
+    at work. UnsupportedError: rows may lie in buckets of a resize. LockError, StorageError: run again, or let the next
+    writer finish it.
     """
+    refuse_left_to_hudi(table, "taking back writes of")
     if not dry_run:
         remove_unreadable_rollbacks(table, lock)
     with lock.hold(f"take {instant} back") as section:

@@ -50,6 +50,7 @@ from phantombase.timeline.stitching.order import SortOrder, check_sortable
 from phantombase.timeline.storage.server_clock import storage_ms
 from phantombase.timeline.table.half_upgraded import refuse_half_upgraded
 from phantombase.timeline.table.instant_puts import put_requested
+from phantombase.timeline.table.left_to_hudi import refuse_left_to_hudi
 from phantombase.timeline.table.pending_restores import refuse_pending_restore
 from phantombase.timeline.table.pending_rollbacks import refuse_half_rolled_back
 from phantombase.timeline.table.table import Table, consistent
@@ -191,6 +192,7 @@ def take_back_pending(table: Table, lock: TableLock) -> tuple[str, ...]:
 def _choose(table: Table, options: StitchOptions, copying: Copying) -> tuple[Timeline, StitchChoice]:
     """The choice, and the timeline that it was made by. `table`: reloaded."""
     refuse_half_upgraded(table)
+    refuse_left_to_hudi(table, "stitching")
     _refuse_indexes(table)
     view = consistent(lambda: table.load_view())
     timeline = view.timeline

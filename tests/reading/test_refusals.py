@@ -109,11 +109,6 @@ def hfile_rows(path: Path) -> None:
     log.write_bytes(log.read_bytes() + block(4, {0: written_instant(path), 2: "{}"}, b"hfile"))
 
 
-def consistent_hashing(path: Path) -> None:
-    """The folder such an index keeps."""
-    (path / HOODIE / ".bucket_index" / "consistent_hashing_metadata").mkdir(parents=True)
-
-
 def evolves_on_read(path: Path) -> None:
     """Columns with ids in the newest commit, without those of older files: these may have other names."""
     table = Table.open(str(path))
@@ -149,7 +144,6 @@ REFUSED = [
         "KEEP_VALUES",
     ),
     ("v9_pending", set_property("hoodie.table.cdc.enabled", "true"), UnsupportedError, "cdc"),
-    ("v9_pending", consistent_hashing, UnsupportedError, "consistent-hashing"),
     ("v6_pending", evolves_on_read, UnsupportedError, "schema evolution on read"),
     ("v9_pending", evolves_on_read, UnsupportedError, "schema evolution on read"),
     ("v8_pending", kryo_deletes, UnsupportedError, "content version"),

@@ -343,9 +343,7 @@ OTHERS: dict[str, Stock] = {
             "upsert",
         ),
     ),
-    "consistent_buckets": Stock(
-        options={**BUCKET, "hoodie.index.bucket.engine": "CONSISTENT_HASHING"}, steps=("upsert",)
-    ),
+    "consistent_buckets": Stock(options={**BUCKET, "hoodie.index.bucket.engine": "CONSISTENT_HASHING"}),
     "cdc": Stock(options={"hoodie.table.cdc.enabled": "true"}),
     "schema_on_read": Stock(options={"hoodie.schema.on.read.enable": "true"}),
     "virtual_keys": Stock(options={"hoodie.populate.meta.fields": "false", "hoodie.index.type": "SIMPLE"}),

@@ -77,4 +77,5 @@ def drawn_facts(rng: Random, timeline: Timeline, entries: list[Entry]) -> ViewFa
         replaced={k: "60" for k in keys if rng.random() < 0.08},
         compacted=compacted,
         shared={t: frozenset(f"{PARTITION}/{e.name}" for e in entries if rng.random() < 0.5) for t in shared},
+        forming=frozenset(k for k in keys if rng.random() < 0.03),
     )

@@ -12,6 +12,7 @@ import pytest
 from phantombase import Writer, writer
 from phantombase.timeline.errors import PhantombaseError, UnsupportedError, UsageError
 from phantombase.timeline.storage.folders import RECORDS
+from phantombase.timeline.view.bucket_resize import HASHING_METADATA
 from tests.support.golden_tables import unzip_golden
 from tests.writing.test_writer import rows, trips
 
@@ -127,3 +128,15 @@ def test_a_bucketed_table_is_recognised(tmp_path: Path) -> None:
         trips(ROW, 9).upsert(path)
     with pytest.raises(UsageError, match="not a table with this bucket index"):
         trips(ROW, 9, 1).upsert(path)
+
+
+@pytest.mark.parametrize("version", [6, 9])
+def test_consistent_hashing_buckets(version: int, tmp_path: Path) -> None:
+    """Only Hudi knows which bucket a key belongs to."""
+    path = tmp_path / "trips"
+    trips(ROW, version).upsert(str(path))
+    (path / HASHING_METADATA / "1").mkdir(parents=True)
+    before = contents(path)
+    with pytest.raises(UnsupportedError, match="writing a table with the consistent-hashing bucket index"):
+        trips(ROW, version).upsert(str(path))
+    assert contents(path) == before

@@ -24,7 +24,8 @@ class Visibility:
     `latest`: blocks of later instants are hidden. `hidden`: blocks of these instants never count. `completed` /
     `pending`: instants of the active timeline. `start`: first instant of the active timeline; earlier instants that are
     in neither set were archived and count as completed. `by_file`: the view has already dropped files of instants that
-    are not completed (v8+), so blocks are judged by `latest` and `hidden` alone.
+    are not completed (v8+), so blocks are judged by `latest` and `hidden`, and hidden while their instant is pending:
+    Hudi names log files of new consistent-hashing buckets after the resize, and not after the delta commit.
     """
 
     latest: str
@@ -84,7 +85,7 @@ def select_blocks(blocks: Iterable[LogBlock], visibility: Visibility) -> Selecti
 def _hidden(block: LogBlock, visibility: Visibility) -> Skipped | None:
     if block.instant > visibility.latest or block.instant in visibility.hidden:
         return Skipped.NOT_YET
-    if not visibility.by_file and not visibility.is_committed(block.instant):
+    if block.instant in visibility.pending if visibility.by_file else not visibility.is_committed(block.instant):
         return Skipped.UNCOMMITTED
     return None
 

@@ -19,6 +19,7 @@ from ..instants.timeline import Timeline
 from ..locks.table_lock import TableLock
 from ..locks.writer_gate import put_wanted, remove_wanted
 from ..metadata_table.update import check_keepable
+from ..table.left_to_hudi import merges_no_logs
 from ..table.pending_restores import refuse_pending_restore
 from ..table.pending_rollbacks import refuse_half_rolled_back
 from ..table.table import Table
@@ -163,15 +164,19 @@ def _make_visible(table: Table, one: Requested) -> None:
 class Busy:
     """File groups in pending log compactions and clusterings, with the reason: not planned before these complete.
 
-    `unreadable`: pending log compactions with unreadable plans: it is unknown which file groups they name.
+    `unreadable`: pending log compactions with unreadable plans: it is unknown which file groups they name. `hashed`:
+    see `left_to_hudi.merges_no_logs`.
     """
 
     groups: Mapping[GroupKey, str]
     unreadable: tuple[str, ...] = ()
+    hashed: bool = False
 
     @property
     def no_minor(self) -> str | None:
         """Why no log compaction may be planned. Compactions may: no process merges logs that a base file contains."""
+        if self.hashed:
+            return "log files of consistent-hashing buckets are not merged with each other"
         return f"the pending log compaction {self.unreadable[0]} cannot be read" if self.unreadable else None
 
 
@@ -188,7 +193,7 @@ def busy_file_groups(table: Table, timeline: Timeline) -> Busy:
             continue
         why = f"in the pending log compaction {instant.requested_time}"
         groups |= dict.fromkeys(plan.groups, why)
-    return Busy(groups=groups, unreadable=tuple(unreadable))
+    return Busy(groups=groups, unreadable=tuple(unreadable), hashed=merges_no_logs(table))
 
 
 def clustered_file_groups(table: Table, timeline: Timeline) -> Iterable[GroupKey]:

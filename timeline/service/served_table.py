@@ -13,6 +13,7 @@ from pathlib import PurePosixPath
 from ..clock.options import ClockOptions
 from ..errors import PhantombaseError
 from ..storage.access.storage_options import Given
+from ..table.left_to_hudi import refuse_left_to_hudi
 from ..table.table import Table
 from .states.loading import load_state
 from .states.synchronisation import Known, may_stay_behind, refusal
@@ -129,7 +130,9 @@ class ServedTable:
 
     def opened(self) -> Table:
         """The table, as it is on storage now; to be called in a thread. PhantombaseError: it cannot be opened."""
-        return Table.open(self.path, self.storage_options).with_clock(self._clock)
+        table = Table.open(self.path, self.storage_options).with_clock(self._clock)
+        refuse_left_to_hudi(table, "serving views of")
+        return table
 
     def _read(self, before: TableState | None) -> tuple[Table, TableState]:
         table = self._table.reload() if self._table else self.opened()

@@ -24,7 +24,7 @@ from ..instants.timeline import Timeline
 from ..instants.timeline_loader import TimelineLoader
 from ..look.look import Kept, Look, latest, list_ahead
 from ..storage.access.storage_options import Given
-from ..storage.contract import Storage, listed_if_there
+from ..storage.contract import Storage
 from ..storage.folders import HEARTBEATS, HOODIE
 from ..storage.open_storage import open_storage
 from ..view.fact_loader import FactLoader
@@ -37,7 +37,6 @@ from .schema_finder import find_schema, names_in_inputs
 
 T = TypeVar("T")
 
-_CONSISTENT_HASHING = f"{HOODIE}/.bucket_index/consistent_hashing_metadata"
 _READ_AGAIN_MAX = 5
 
 
@@ -77,12 +76,6 @@ class Table:
         look = Look(storage, {HOODIE}, kept)
         list_ahead(look, [HOODIE], reads=[PROPERTIES])
         config = _supported(look, reading=reading)
-        if listed_if_there(look, _CONSISTENT_HASHING) is not None:
-            raise UnsupportedError(
-                "the consistent-hashing bucket index is not supported",
-                path=f"{storage.base_path}/{_CONSISTENT_HASHING}",
-                todo="Use Hudi for this table.",
-            )
         return Table(storage, config, reading=reading, kept=kept)
 
     def reload(self) -> Table:

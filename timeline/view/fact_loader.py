@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass
 
-from ..errors import MalformedError
+from ..errors import MalformedError, MissingFileError
 from ..format.commit_metadata import CLUSTER
-from ..format.instant import State
+from ..format.instant import Instant, State
 from ..instants.instant_files import InstantFiles
 from ..instants.timeline import Timeline
+from ..storage.contract import listed_if_there
+from .bucket_resize import HASHING_METADATA, forming_groups
 from .view import GroupKey, ViewFacts
 
 _RECORDING = ("commit", "replacecommit")
@@ -43,6 +45,7 @@ class FactLoader:
             replaced=self.replaced_groups(timeline),
             compacted=compacted,
             shared={time: self.named_files(timeline, time) for time in timeline.shared_times},
+            forming=self.forming(timeline),
         )
 
     def read_ahead(self, timeline: Timeline) -> None:
@@ -64,6 +67,29 @@ class FactLoader:
                 gone = self.files.commit_metadata(instant).replaced_groups
                 replaced.update(dict.fromkeys(gone, instant.requested_time))
         return replaced
+
+    def forming(self, timeline: Timeline) -> frozenset[GroupKey]:
+        """The file groups that pending resizes of consistent-hashing buckets will make.
+
+        MalformedError: a plan cannot be read. MissingFileError: it is gone, as in a past state whose resize is
+        archived.
+        """
+        pending = [i for i in timeline.instants if i.family == "replacecommit" and not i.completed]
+        if not pending or listed_if_there(self.files.storage, HASHING_METADATA) is None:
+            return frozenset()
+        return frozenset().union(*map(self._formed_by, pending))
+
+    def _formed_by(self, instant: Instant) -> frozenset[GroupKey]:
+        """Looks under both names: a past state has a completed clustering under the name of its family."""
+        for action in dict.fromkeys((instant.action, "clustering")):
+            path = self.files.path(Instant(requested_time=instant.requested_time, action=action, state=State.REQUESTED))
+            if self.files.storage.find(path) is not None:
+                return forming_groups(self.files.storage.read(path), path)
+        raise MissingFileError(
+            "which buckets a replacecommit was to make is not known any more",
+            path=self.files.path(instant),
+            todo="Read a later state of this table with consistent-hashing buckets.",
+        )
 
     def left_out(self, timeline: Timeline) -> dict[str, dict[GroupKey, str]]:
         """The planned file groups that each completed compaction left out, with the instants that had replaced them.

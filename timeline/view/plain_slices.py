@@ -79,7 +79,7 @@ class PlainRules:
     def _plain(self, key: GroupKey, bases: list[tuple[str, Entry]], logs: list[_Log]) -> PlainSlice | None:
         """The newest slice of one group; None: it is not plain."""
         facts = self.facts
-        if key in facts.pending_plans or key in facts.replaced or key in self.aside:
+        if key in facts.pending_plans or key in facts.replaced or key in facts.forming or key in self.aside:
             return None
         compacted = facts.compacted.get(key)
         visible: dict[str, Entry] = {}

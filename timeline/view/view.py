@@ -110,13 +110,15 @@ class ViewFacts:
     `replaced`: file group -> instant of the completed replace commit that replaced it.
     `compacted`: file group -> instant -> base file name, of every completed compaction and clustering. `shared`: for
     times that several writes share, the paths of the files that their completed commits name; no other files of these
-    times count.
+    times count. `forming`: file groups that a pending resize of buckets will make. Until it completes they are not
+    there: what they hold was written to the old file groups, too.
     """
 
     pending_plans: Mapping[GroupKey, str]
     replaced: Mapping[GroupKey, str]
     compacted: Mapping[GroupKey, Mapping[str, str]]
     shared: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    forming: Set[GroupKey] = frozenset()
 
     def compacted_in(self, partition: str) -> Set[str]:
         """The file ids of one partition that completed compactions and clusterings name."""
@@ -174,6 +176,7 @@ def file_groups(
     return tuple(
         _file_group((partition, file_id), bases[file_id], logs[file_id], timeline, facts)
         for file_id in sorted(bases.keys() | logs.keys() | named)
+        if (partition, file_id) not in facts.forming
     )
 
 

@@ -22,6 +22,7 @@ from phantombase.timeline.metadata_table.update import check_keepable
 from phantombase.timeline.recovery.dead_writers import roll_back_dead_writers
 from phantombase.timeline.recovery.rollback import roll_back
 from phantombase.timeline.storage.server_clock import storage_ms
+from phantombase.timeline.table.left_to_hudi import refuse_left_to_hudi
 from phantombase.timeline.table.table import Table, TableSchema
 
 from ..commit.after_commit import AfterCommit, after_commit, due_at_once
@@ -109,7 +110,8 @@ def write_batch(table: Table, engine: Engine, what: Write, batch: StreamBatch) -
 
 
 def _checked(table: Table, options: WriteOptions) -> tuple[Table, TableLock]:
-    """The table and its lock. UnsupportedError: see `check_keepable`."""
+    """The table and its lock. UnsupportedError: see `check_keepable` and `refuse_left_to_hudi`."""
+    refuse_left_to_hudi(table, "writing")
     table, lock = table.with_clock(options.clock), table_lock(table.storage, options.lock)
     if options.drop_metadata_table:
         table = drop_metadata_table(table, lock)

@@ -419,6 +419,16 @@ def test_what_lies_beside_data_files() -> None:
     assert pictures(group) == ["10: b10"]
 
 
+def test_groups_that_a_pending_resize_will_make_are_not_there() -> None:
+    """t20 plans a resize of bucket f into g; t30 writes its rows to both."""
+    entries = listing_of("b10", "l30.1", ".g_30.log.1_0-0-0")
+    timeline = timeline_of(LAYOUT_2, "10.deltacommit", "20.clustering.requested", "30.deltacommit")
+    seen = file_groups("p", entries, timeline, NO_FACTS)
+    assert [g.file_id for g in seen] == ["f", "g"]
+    facts = replace(NO_FACTS, forming=frozenset({("p", "g"), ("q", "f")}))
+    assert file_groups("p", entries, timeline, facts) == seen[:1]
+
+
 def test_a_malformed_name_is_an_error() -> None:
     """What looks like data and does not parse is not skipped."""
     for name in ("f.parquet", ".f_10.log.x"):

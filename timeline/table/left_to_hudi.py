@@ -1,0 +1,37 @@
+"""What of tables with consistent-hashing buckets is left to Hudi: refused by name, before anything is changed.
+
+Such tables are read, compacted, cleaned and archived as others are. Which bucket a key belongs to is in hashing
+metadata that only Hudi reads and changes. So phantombase adds no row, moves no rows to other file groups, and brings
+no file groups back that a resize has replaced.
+"""
+
+from __future__ import annotations
+
+from ..errors import UnsupportedError
+from ..storage.contract import listed_if_there
+from ..view.bucket_resize import HASHING_METADATA
+from .table import Table
+
+
+def is_consistently_hashed(table: Table) -> bool:
+    """Whether the table has hashing metadata."""
+    return listed_if_there(table.storage, HASHING_METADATA) is not None
+
+
+def merges_no_logs(table: Table) -> bool:
+    """Whether log files must not be merged with each other.
+
+    From version 8 on Hudi names log files of buckets that a resize makes after the resize: then names of log files do
+    not show which writes were merged.
+    """
+    return table.layout.has_completion_times and is_consistently_hashed(table)
+
+
+def refuse_left_to_hudi(table: Table, what: str) -> None:
+    """UnsupportedError for such a table; `what`: what is refused, such as "writing"."""
+    if is_consistently_hashed(table):
+        raise UnsupportedError(
+            f"{what} a table with the consistent-hashing bucket index is not supported",
+            path=f"{table.storage.base_path}/{HASHING_METADATA}",
+            todo="Use Hudi for that.",
+        )
