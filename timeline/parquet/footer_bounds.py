@@ -14,20 +14,22 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from ..arrow.stored_names import SAME_NAMES, Names
 from ..filter.possible import UNKNOWN, Bounds, BoundsOf
 
 _EXACT = Context(prec=100)
 
 
-def group_bounds(file: pq.ParquetFile, group: int, schema: pa.Schema) -> BoundsOf:
-    """The bounds of the columns of one row group; `schema`: the table's."""
+def group_bounds(file: pq.ParquetFile, group: int, schema: pa.Schema, names: Names = SAME_NAMES) -> BoundsOf:
+    """The bounds of the columns of one row group; `schema`: the table's; `names`: of the columns in the file."""
     metadata = file.metadata
     places = {metadata.schema.column(i).path: i for i in range(metadata.num_columns)}
     stored = file.schema_arrow
 
     def bounds(column: str) -> Bounds:
-        at, kind = places.get(column), schema.field(column).type
-        if at is None or stored.get_field_index(column) < 0 or stored.field(column).type != kind:
+        there, kind = names.get(column, column), schema.field(column).type
+        at = None if there is None else places.get(there)
+        if at is None or stored.get_field_index(there) < 0 or stored.field(there).type != kind:
             return UNKNOWN
         return _chunk_bounds(metadata.row_group(group).column(at), kind)
 

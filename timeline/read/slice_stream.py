@@ -179,28 +179,27 @@ class SliceStream:
         if base is None or where is None:
             return base is not None
         with self._storage.open_input(base.path, whole=False) as source, readable("base file", base.path):
-            return bool(where.row_groups(open_parquet(source)))
+            return bool(where.row_groups(open_parquet(source), self._rules.names.at(base.name.instant)))
 
     def _base_tables(self, schema: pa.Schema, needed: Needed) -> Iterator[pa.Table]:
         """The base file's rows under a schema; reads only its columns. Empty without a base file."""
         base = self._slice.base
         if base is not None:
             self.base_rows = 0
-            groups = self._groups(needed)
+            names, batch_rows = self._rules.names.at(base.name.instant), self._rules.batch_rows
+            groups = self._groups(needed, names)
             whole = self._share is None and travels_whole(base.size, len(schema.names), len(self._rules.schema.names))
             opened = self._opened or partial(self._storage.open_input, base.path, whole=whole)
             self._opened = None  # it is opened once
-            names, batch_rows = self._rules.names.at(base.name.instant), self._rules.batch_rows
             for table, rows in base_tables(self._storage, base.path, schema, batch_rows, groups, opened, names):
                 self.base_rows = rows
                 yield table
 
-    def _groups(self, needed: Needed) -> RowGroups:
+    def _groups(self, needed: Needed, names: Names) -> RowGroups:
         chosen: RowGroups = _all_groups
-        base = self._slice.base
-        renamed = base is not None and bool(self._rules.names.at(base.name.instant))  # its bounds have other names
-        if self._where is not None and needed is not Needed.ALL and not renamed:
-            chosen = self._where.row_groups if needed is Needed.MATCHING else self._where.merged_row_groups
+        if self._where is not None and needed is not Needed.ALL:
+            of_filter = self._where.row_groups if needed is Needed.MATCHING else self._where.merged_row_groups
+            chosen = partial(of_filter, names=names)
         share = self._share
         if share is None:
             return chosen

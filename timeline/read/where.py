@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from ..arrow.stored_names import Names
 from ..avro.schema import RECORD_KEY
 from ..filter.evaluate import matching
 from ..filter.possible import may_match
@@ -45,19 +46,19 @@ class Where:
         """The matching rows."""
         return matching(self.filter, rows)
 
-    def row_groups(self, file: pq.ParquetFile) -> list[int]:
-        """The row groups of a base file that can hold a matching row."""
-        return self._groups(file, self.filter)
+    def row_groups(self, file: pq.ParquetFile, names: Names) -> list[int]:
+        """The row groups of a base file that can hold a matching row. `names`: of the columns in the file."""
+        return self._groups(file, self.filter, names)
 
-    def merged_row_groups(self, file: pq.ParquetFile) -> list[int] | None:
+    def merged_row_groups(self, file: pq.ParquetFile, names: Names) -> list[int] | None:
         """The row groups that a merge with log entries needs, None for all."""
         if self.keys is None or RECORD_KEY not in self.schema.names:
             return None
-        return self._groups(file, In(RECORD_KEY, tuple(pa.scalar(key) for key in self.keys)))
+        return self._groups(file, In(RECORD_KEY, tuple(pa.scalar(key) for key in self.keys)), names)
 
-    def _groups(self, file: pq.ParquetFile, wanted: Filter) -> list[int]:
+    def _groups(self, file: pq.ParquetFile, wanted: Filter, names: Names) -> list[int]:
         groups = range(file.metadata.num_row_groups)
-        return [group for group in groups if may_match(wanted, group_bounds(file, group, self.schema))]
+        return [group for group in groups if may_match(wanted, group_bounds(file, group, self.schema, names))]
 
     def keyed(self, batch: Keyed) -> Keyed:
         """The rows of the wanted keys."""
