@@ -75,15 +75,15 @@ def archive_table(table: Table, options: ArchiveOptions, lock: TableLock, *, dry
     """Archives what may go by `options`. `dry_run`: changes nothing, and takes no lock.
 
     Errors: LockError, ConflictError (another process archives without the lock), StorageError, MalformedError,
-    UnknownStateError (the archive cannot be read), ClockError (see `_check_zone`). Whatever happens, the next run
-    continues.
+    UnknownStateError (the archive cannot be read), ClockError (see `TableClock.check_zone_of`). Whatever happens, the
+    next run continues.
     """
     if dry_run:
         seen = _look(table)
         both = _archive(table, lambda: None).seen_already(seen.timeline.instants)
         left = tuple(i for i in seen.timeline.instants if i not in both)
         choice = _choice(replace(seen, timeline=replace(seen.timeline, instants=left)), options, dry_run=True)
-        _check_zone(seen, choice.archived)
+        seen.table.times.check_zone_of(choice.archived, seen.timeline)
         result = _result(choice, [_described(seen.files, choice.archived)], (), ())
         return replace(result, finished=tuple(i.requested_time for i in both))
     tidy(table, lock)
@@ -100,7 +100,7 @@ def archive_table(table: Table, options: ArchiveOptions, lock: TableLock, *, dry
             some = _some(choice.archived)
             if not some:
                 break
-            _check_zone(seen, some)
+            seen.table.times.check_zone_of(some, seen.timeline)
             written.append(_archive(seen.table, section.check).write(some, seen.timeline, seen.files))
             remove_instants(seen.table.storage, of_instants(seen.files, some), section.check)
             archived.append(_described(seen.files, some))
@@ -144,15 +144,6 @@ def _choice(seen: _Seen, options: ArchiveOptions, *, dry_run: bool) -> Choice:
     choice = choose(seen.timeline, facts, options)
     there = replaced_files_there(seen.table, [i for i in choice.archived if i.family == "replacecommit"])
     return choose(seen.timeline, replace(facts, replaced_there=there), options) if there else choice
-
-
-def _check_zone(seen: _Seen, going: Sequence[Instant]) -> None:
-    """ClockError: the archive would keep wrong completion times, by which Hudi 1.x slices log files.
-
-    Those of instants whose names have none are the times of their files, in this process's zone.
-    """
-    if any(i.completion_time is None for i in going):
-        seen.table.times.check_zone(seen.timeline)
 
 
 def _some(instants: Sequence[Instant]) -> Sequence[Instant]:

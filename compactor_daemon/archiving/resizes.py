@@ -9,16 +9,15 @@ from phantombase.timeline.archiving.choice import Border
 from phantombase.timeline.format.file_name import parse_data_file
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.storage.folders import join
-from phantombase.timeline.table.left_to_hudi import is_consistently_hashed
 from phantombase.timeline.table.table import Table
-from phantombase.timeline.view.bucket_resize import HASHING_METADATA
+from phantombase.timeline.view.bucket_resize import HASHING_METADATA, is_consistently_hashed
 
 _METADATA, _COMMIT = ".hashing_meta", ".commit"
 
 
 def resize_borders(table: Table, timeline: Timeline) -> tuple[Border, ...]:
     """The borders of `archiving.choice` that hold for such a table; none for others."""
-    if not is_consistently_hashed(table):
+    if not is_consistently_hashed(table.storage):
         return ()
     return (*_unmarked(table, timeline), *_left(table, timeline))
 

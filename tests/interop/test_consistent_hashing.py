@@ -58,6 +58,14 @@ def made(judge: Judge, path: Path, version: int) -> SharedTable:
     return table
 
 
+def being_resized(judge: Judge, path: Path, version: int) -> SharedTable:
+    """The same with a pending resize, and rows that were written into both buckets."""
+    table = made(judge, path, version)
+    judge.plan_clustering(table.path, OPTIONS)
+    table.upsert(rows_of(range(0, 70, 4), "twice", 3))
+    return table
+
+
 @versions(9, 6, deep=(8,))
 def test_in_turns(judge: Judge, version: int, tmp_path: Path) -> None:
     """Upserts under our plan, a resize, upserts while it is pending, and all services of ours behind it."""
@@ -99,9 +107,7 @@ def test_in_turns(judge: Judge, version: int, tmp_path: Path) -> None:
 @versions(9, 6, deep=(8,))
 def test_a_resize_that_hudi_rolled_back(judge: Judge, version: int, tmp_path: Path) -> None:
     """Its log files stay; we do not archive past it, for then they would count."""
-    table = made(judge, tmp_path / "table", version)
-    judge.plan_clustering(table.path, OPTIONS)
-    table.upsert(rows_of(range(0, 70, 4), "twice", 3))
+    table = being_resized(judge, tmp_path / "table", version)
     before = table.agree()
     (resize,) = (i for i in table.open().load_timeline().instants if i.family == "replacecommit")
     judge.rollback(table.path, resize.requested_time, OPTIONS)
@@ -119,9 +125,7 @@ def test_a_resize_that_hudi_rolled_back(judge: Judge, version: int, tmp_path: Pa
 @versions(9, 6, deep=(8,))
 def test_what_is_refused(judge: Judge, version: int, tmp_path: Path) -> None:
     """What we refuse is refused before anything is changed."""
-    table = made(judge, tmp_path / "table", version)
-    judge.plan_clustering(table.path, OPTIONS)
-    table.upsert(rows_of(range(0, 70, 4), "twice", 3))
+    table = being_resized(judge, tmp_path / "table", version)
     rows = rows_of([1], "ours", 9)
     before = files_of(table.path)
     steps: tuple[Callable[[], object], ...] = (

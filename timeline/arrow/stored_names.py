@@ -8,6 +8,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from operator import itemgetter
 from types import MappingProxyType
 from typing import TypeAlias
 
@@ -39,7 +40,10 @@ class StoredNames:
         """The names in a file, or a log block, that an instant wrote. UnsupportedError: they are not known."""
         if instant in self.commits:
             return self.commits[instant]
-        if self.unknown_before and int(instant) < self.unknown_before:
+        if not self.changes:
+            return SAME_NAMES
+        time = int(instant)
+        if time < self.unknown_before:
             raise UnsupportedError(
                 "the columns of a file from before the table's first change of columns are not known",
                 instant=instant,
@@ -47,9 +51,7 @@ class StoredNames:
                 found=f"an archive without it; the change is {self.unknown_before}",
                 todo="Compact its file group with Hudi: then it has a newer base file.",
             )
-        if not self.changes:
-            return SAME_NAMES
-        at = bisect_right([since for since, _ in self.changes], int(instant)) - 1
+        at = bisect_right(self.changes, time, key=itemgetter(0)) - 1
         return self.changes[max(at, 0)][1]
 
 

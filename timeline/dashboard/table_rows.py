@@ -165,10 +165,8 @@ def debt(state: TableState) -> Row:
 
 def _done_ages(state: TableState, now: datetime) -> Iterator[float]:
     """Seconds since each completed compaction; on version 6 since its request, if its end is not known."""
-    timeline = state.timeline
-    for one in timeline.completed:
-        done = one.completion_time or timeline.legacy_completions.get(one.requested_time) or one.requested_time
-        if one.family == "commit" and (at := moment(done)) is not None:
+    for one in state.timeline.completed:
+        if one.family == "commit" and (at := moment(state.timeline.completed_at(one))) is not None:
             yield (now - at).total_seconds()
 
 

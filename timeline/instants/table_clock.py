@@ -11,7 +11,7 @@ from ..clock.guard import check_clock, check_future, check_newest, check_zone
 from ..clock.now import clock_ms
 from ..clock.options import ClockOptions
 from ..errors import UsageError
-from ..format.instant import format_time, next_time, parse_time
+from ..format.instant import Instant, format_time, next_time, parse_time
 from ..format.table_config import TableConfig
 from ..storage.contract import Storage
 from .reserved_times import reserved_times
@@ -64,6 +64,13 @@ class TableClock:
     def check_zone(self, timeline: Timeline) -> ZoneVerdict:
         """ClockError if this process must not choose an instant, because the writers are in another zone."""
         return check_zone(self.storage.base_path, self.config.layout, timeline.written, self.local, self.options)
+
+    def check_zone_of(self, going: Iterable[Instant], timeline: Timeline) -> None:
+        """The same before these instants are archived: those whose names have no completion time have that of their
+        file, in this process's zone. The archive would keep wrong ones, by which Hudi 1.x slices log files.
+        """
+        if any(i.completion_time is None for i in going):
+            self.check_zone(timeline)
 
     def next_time(self, timeline: Timeline, also_above: Iterable[str] = ()) -> str:
         """A time greater than the clock and every used time: of the timeline, reserved ones, and `also_above`.

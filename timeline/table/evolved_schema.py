@@ -70,7 +70,7 @@ def parse_history(text: str, where: str) -> tuple[EvolvedColumns, ...]:
 def unsupported_change(times: Iterable[EvolvedColumns], fixed: Collection[str]) -> str | None:
     """A change that cannot be followed from file to file; None: there is none.
 
-    Types may be widened from int to long. Columns may be renamed, dropped and added anew, but not parts of them, and
+    An int may become a long or a string. Columns may be renamed, dropped and added anew, but not parts of them, and
     not the `fixed` ones, which the table's settings name.
     """
     every = list(times)

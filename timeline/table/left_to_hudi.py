@@ -8,14 +8,8 @@ no file groups back that a resize has replaced.
 from __future__ import annotations
 
 from ..errors import UnsupportedError
-from ..storage.contract import listed_if_there
-from ..view.bucket_resize import HASHING_METADATA
+from ..view.bucket_resize import HASHING_METADATA, is_consistently_hashed
 from .table import Table
-
-
-def is_consistently_hashed(table: Table) -> bool:
-    """Whether the table has hashing metadata."""
-    return listed_if_there(table.storage, HASHING_METADATA) is not None
 
 
 def merges_no_logs(table: Table) -> bool:
@@ -24,12 +18,12 @@ def merges_no_logs(table: Table) -> bool:
     From version 8 on Hudi names log files of buckets that a resize makes after the resize: then names of log files do
     not show which writes were merged.
     """
-    return table.layout.has_completion_times and is_consistently_hashed(table)
+    return table.layout.has_completion_times and is_consistently_hashed(table.storage)
 
 
 def refuse_left_to_hudi(table: Table, what: str) -> None:
     """UnsupportedError for such a table; `what`: what is refused, such as "writing"."""
-    if is_consistently_hashed(table):
+    if is_consistently_hashed(table.storage):
         raise UnsupportedError(
             f"{what} a table with the consistent-hashing bucket index is not supported",
             path=f"{table.storage.base_path}/{HASHING_METADATA}",

@@ -231,8 +231,7 @@ class Table:
 
     def newest_schema(self, timeline: Timeline, *, before: str | None = None) -> TableSchema:
         """The schema for reading and compacting, see `find_schema`. `before`: the instant of a compaction."""
-        found = find_schema(self.files, timeline, before=before)
-        return replace(self.schema(found.text), evolved=found.evolved, names=found.names)
+        return find_schema(self.files, timeline, before=before)
 
     def schema_to_write(self, timeline: Timeline) -> TableSchema:
         """The newest schema. UnsupportedError: columns evolve on read; a write would have to record their ids."""

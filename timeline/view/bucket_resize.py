@@ -1,4 +1,4 @@
-"""The file groups that a resize of consistent-hashing buckets will make (pure).
+"""Tables with consistent-hashing buckets, and the file groups that a resize of these will make.
 
 Hudi resizes such buckets by a clustering: `<t>.clustering.requested`, on version 6 `<t>.replacecommit.requested`. The
 extra metadata of each input group of its plan has the partition, and the new buckets as JSON:
@@ -16,6 +16,7 @@ from typing import Any
 
 from ..avro.container import STRING, array_of, map_of, optional, read_record, record_of, root_record
 from ..errors import MalformedError
+from ..storage.contract import Storage, listed_if_there
 from ..storage.folders import HOODIE
 
 HASHING_METADATA = f"{HOODIE}/.bucket_index/consistent_hashing_metadata"
@@ -24,8 +25,13 @@ HASHING_METADATA = f"{HOODIE}/.bucket_index/consistent_hashing_metadata"
 _PARTITION, _NODES = "clustering.group.partition", "clustering.group.child.node"
 
 
+def is_consistently_hashed(storage: Storage) -> bool:
+    """Whether the table has hashing metadata."""
+    return listed_if_there(storage, HASHING_METADATA) is not None
+
+
 def forming_groups(data: bytes, where: str) -> frozenset[tuple[str, str]]:
-    """(partition, file id) of the buckets that a pending clustering will make; none if it is not a resize.
+    """(partition, file id) of the buckets that a pending clustering will make; none if it is not a resize (pure).
 
     `data`: the requested file. MalformedError: it cannot be read.
     """

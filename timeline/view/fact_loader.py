@@ -10,8 +10,7 @@ from ..format.commit_metadata import CLUSTER
 from ..format.instant import Instant, State
 from ..instants.instant_files import InstantFiles
 from ..instants.timeline import Timeline
-from ..storage.contract import listed_if_there
-from .bucket_resize import HASHING_METADATA, forming_groups
+from .bucket_resize import forming_groups, is_consistently_hashed
 from .view import GroupKey, ViewFacts
 
 _RECORDING = ("commit", "replacecommit")
@@ -75,7 +74,7 @@ class FactLoader:
         archived.
         """
         pending = [i for i in timeline.instants if i.family == "replacecommit" and not i.completed]
-        if not pending or listed_if_there(self.files.storage, HASHING_METADATA) is None:
+        if not pending or not is_consistently_hashed(self.files.storage):
             return frozenset()
         return frozenset().union(*map(self._formed_by, pending))
 

@@ -72,8 +72,7 @@ def archive_metadata(table: Table, section: Section, *, dry_run: bool) -> Metada
     view = load_metadata_view(metadata, table.config.built_metadata_partitions)
     choice = _choice(files, view.timeline, borders(data, view), table.times.moment)
     going = tuple(i.requested_time for i in choice.archived)
-    if any(i.completion_time is None for i in choice.archived):
-        table.times.check_zone(data)  # their completion times are those of their files, in this process's zone
+    table.times.check_zone_of(choice.archived, data)
     if not dry_run and choice.archived:
         archive.write(choice.archived, timeline, files)
         _remove(metadata, files, choice.archived, section)
