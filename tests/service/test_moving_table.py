@@ -196,7 +196,7 @@ def test_long_lists_of_instants_fit_and_too_long_ones_are_refused(table: Path) -
 
 
 def test_answers_without_gzip_and_pretty(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("phantombase.timeline.service.answers.GZIP_FROM_BYTES", 1)  # whatever the length of the paths
+    monkeypatch.setattr("phantombase.timeline.service.wire.answers.GZIP_FROM_BYTES", 1)  # at any length of paths
     client, now = ServiceClient.of(table), {**known(table), "partition": "north"}
     zipped = client.ask(LATEST, **now)
     assert zipped.headers["content-encoding"] == "gzip"

@@ -20,12 +20,12 @@ import pytest
 import uvicorn
 
 from phantombase.timeline.errors import UsageError
-from phantombase.timeline.service import bounded_http
 from phantombase.timeline.service.app import ServiceApp
-from phantombase.timeline.service.bounded_http import BoundedHttp
 from phantombase.timeline.service.routes import PREFIX
 from phantombase.timeline.service.run import listening
 from phantombase.timeline.service.served_tables import ServedTables
+from phantombase.timeline.service.wire import bounded_http
+from phantombase.timeline.service.wire.bounded_http import BoundedHttp
 from tests.support.golden_tables import unzip_golden
 from tests.support.service_process import serving
 

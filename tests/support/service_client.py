@@ -8,7 +8,7 @@ import json
 from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode
 
 from phantombase.timeline.dashboard.login_app import LoginApp
 from phantombase.timeline.dashboard.people_app import PeopleApp
@@ -93,6 +93,7 @@ class ServiceClient:
             "type": "http",
             "method": method,
             "path": path,
+            "raw_path": quote(path).encode(),
             "query_string": query,
             "headers": [(k.encode(), v.encode()) for k, v in given.items()],
             "client": (client, 1),

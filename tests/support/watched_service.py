@@ -15,8 +15,8 @@ from typing import Any
 import uvicorn
 
 from phantombase.timeline.service.app import ServiceApp
-from phantombase.timeline.service.asgi import Receive, Scope, Send
 from phantombase.timeline.service.served_tables import ServedTables
+from phantombase.timeline.service.wire.asgi import Receive, Scope, Send
 
 SLOW_S = 3.0
 

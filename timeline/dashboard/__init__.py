@@ -4,5 +4,5 @@
 finds the word and its reason, `crew` is what the processes of the compactor know.
 
 May import: audit, clock, dashboard/actions, format, ground, instants, locks, merge, planning, report,
-service, service/states, table, terminal.
+service, service/states, service/wire, table, terminal.
 """

@@ -19,8 +19,10 @@ from prometheus_client import CONTENT_TYPE_LATEST as METRICS_TYPE
 from prometheus_client import CollectorRegistry
 
 from ..errors import PhantombaseError
-from ..service.answers import encoded
-from ..service.asgi import (
+from ..service.served_table import ServedTable
+from ..service.served_tables import ServedTables
+from ..service.wire.answers import encoded
+from ..service.wire.asgi import (
     Receive,
     Refused,
     Scope,
@@ -33,8 +35,6 @@ from ..service.asgi import (
     send_text,
     status_of,
 )
-from ..service.served_table import ServedTable
-from ..service.served_tables import ServedTables
 from ..terminal.plain import Row
 from .actions.action_app import ActionApp
 from .actions.orders import CommandSettings

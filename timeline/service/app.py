@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 
 from .access import Access
-from .asgi import App, Receive, Refused, Scope, Send, headers_of, send_error, send_text
 from .hudi_app import HudiApp
 from .marker_app import MARKER_PREFIX, MarkerApp
 from .routes import PREFIX
 from .served_tables import ServedTables
+from .wire.answers import Answer
+from .wire.asgi import App, Receive, Refused, Scope, Send, headers_of, send_error, send_text
 
 _METHODS = ("GET", "HEAD")
 _HEALTH = ("/healthz", "/readyz")
@@ -42,6 +44,13 @@ class ServiceApp:
             await self._app_for(scope)(scope, receive, send)
         except Refused as refused:
             await send_error(scope, send, refused)
+
+    def repeated(self, target: bytes, given: Mapping[bytes, bytes], client: str | None) -> Answer | None:
+        """The answer to a GET of Hudi's that was answered before, if it still holds and this client may have it."""
+        answer = self._hudi.repeats.find(target)
+        if answer is None or self._access.refusal(given) or not self._access.is_hudi_client(client):
+            return None
+        return answer
 
     def _app_for(self, scope: Scope) -> App:
         """What answers a request. Refused: nothing does."""

@@ -8,8 +8,7 @@ from collections.abc import Hashable, Mapping
 
 from ..errors import UsageError
 from ..storage.folders import HOODIE
-from .answers import Answer, AnswerCache, encoded
-from .asgi import Receive, Refused, Scope, Send, need, parameters, send_answer, send_error
+from .repeats import Repeats
 from .routes import EMPTY, PREFIX, ROUTES, Fresh, Question, Route
 from .served_table import Held, ServedTable
 from .served_tables import ServedTables, spelled
@@ -17,6 +16,8 @@ from .states.loading import load_partitions
 from .states.synchronisation import NO_INSTANT, Known
 from .states.table_state import TableState
 from .view_json import Printer
+from .wire.answers import Answer, AnswerCache, encoded
+from .wire.asgi import Receive, Refused, Scope, Send, need, parameters, send_answer, send_error
 
 _NOT_IN_KEYS = frozenset({"basepath", "lastinstantts", "timelinehash", "refreshoff", "pretty"})
 _NAME_BYTES_MAX, _PATH_BYTES_MAX = 255, 2048
@@ -28,19 +29,20 @@ class HudiApp:
     def __init__(self, tables: ServedTables, cache_bytes: int) -> None:
         self._tables = tables
         self._cache = AnswerCache(cache_bytes)
+        self.repeats = Repeats(self._cache, cache_bytes)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            answer = await self._answer((scope["method"], scope["path"], scope["query_string"]))
+            answer = await self._answer(scope)
         except Exception as error:
             await send_error(scope, send, error)
         else:
             await send_answer(scope, send, answer)
 
-    async def _answer(self, request: tuple[str, str, bytes]) -> Answer:
-        method, path, query = request
+    async def _answer(self, scope: Scope) -> Answer:
+        method, query = scope["method"], scope["query_string"]
         given = parameters(query)
-        name = path.removeprefix(PREFIX).removesuffix("/")
+        name = scope["path"].removeprefix(PREFIX).removesuffix("/")
         route = ROUTES.get(name)
         if route is None or method not in ((route.method, "HEAD") if route.method == "GET" else (route.method,)):
             raise Refused(404, "Not found")
@@ -55,6 +57,8 @@ class HudiApp:
             question = Question(held.state, given, _printer(held.state, given))
             answer = await asyncio.to_thread(lambda: encoded(route.answer(question)))
             self._cache.keep(key, answer)
+        if method == "GET" and "pretty" not in given:
+            self.repeats.keep(b"%s?%s" % (scope["raw_path"], query), table, held, key)
         return _printed(answer, given)
 
 

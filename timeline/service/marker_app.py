@@ -13,12 +13,12 @@ from ..errors import UsageError
 from ..storage.contract import Storage
 from ..storage.folders import HOODIE
 from ..storage.open_storage import open_storage
-from .answers import encoded
-from .asgi import Receive, Refused, Scope, Send, need, parameters, send_answer, send_error
 from .marker_folder import MarkerFolder, checked_name, exists, marker_names
 from .served_table import ServedTable
 from .served_tables import ServedTables, spelled
 from .view_json import Json
+from .wire.answers import encoded
+from .wire.asgi import Receive, Refused, Scope, Send, need, parameters, send_answer, send_error
 
 MARKER_PREFIX = "/v1/hoodie/marker/"
 

@@ -21,11 +21,11 @@ from ..option import check_least, least_of, option
 from ..storage.access.storage_options import Given
 from .access import Access
 from .app import ServiceApp
-from .asgi import App
-from .bounded_http import BoundedHttp
 from .garbage import collect_from_time_to_time
 from .served_table import CLOCK, ServedTable
 from .served_tables import ServedTables
+from .wire.asgi import App
+from .wire.quick_http import QuickHttp
 
 DEFAULT_PORT = 26754
 """The port that Hudi's clients ask without settings (`hoodie.filesystem.view.remote.port`)."""
@@ -127,7 +127,7 @@ def read_token(path: Path) -> str:
 def _config(app: ServiceApp) -> uvicorn.Config:
     return uvicorn.Config(
         app,
-        http=BoundedHttp,
+        http=QuickHttp,
         ws="none",
         lifespan="off",
         log_config=None,

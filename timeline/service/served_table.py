@@ -18,15 +18,12 @@ from ..table.table import Table
 from .states.loading import load_state
 from .states.synchronisation import Known, may_stay_behind, refusal
 from .states.table_state import TableState
+from .wire.asgi import BehindError
 
 _STATES_KEPT = 4
 _SWEEP_S = 0.5
 CLOCK = ClockOptions()
 _serials = count(1)
-
-
-class BehindError(Exception):
-    """The client's timeline is not the table's; the text is for the client."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +48,7 @@ class ServedTable:
         self._flight: asyncio.Task[Held] | None = None
         self._whole = False
         self.used_s = 0.0
+        self.gone = False  # no longer served
         self.loads, self.whole_loads, self.load_s = 0, 0, 0.0
         self._swept_s = -_SWEEP_S
         self.on_load: Callable[[ServedTable], None] = lambda table: None

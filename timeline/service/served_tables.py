@@ -11,12 +11,9 @@ from ..event_log import get_logger
 from ..storage.access.storage_options import Given
 from .discovery import TablePattern, is_pattern
 from .served_table import CLOCK, ServedTable
+from .wire.asgi import UnknownTableError
 
 _log = get_logger()
-
-
-class UnknownTableError(Exception):
-    """No such table is served."""
 
 
 def spelled(base_path: str) -> str:
@@ -101,6 +98,7 @@ class ServedTables:
 
     def _remove(self, path: str) -> None:
         gone = self._by_path[path]
+        gone.gone = True
         del self.by_name[gone.name]
         self._by_path = {form: table for form, table in self._by_path.items() if table is not gone}
 

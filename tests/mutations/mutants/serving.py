@@ -13,6 +13,7 @@ _SYNC, _ROUTES, _STATE = (
 _ACCESS = "timeline/service/access"
 _TOUCHED = "timeline/service/states/touched"
 _MARKERS = "timeline/service/marker_folder"
+_QUICK, _REPEATS, _APP = "timeline.service.wire.quick_http", "timeline/service/repeats", "timeline/service/app"
 
 MUTANTS: tuple[Mutant, ...] = (
     (_SYNC, "i.completed or i.action == \"compaction\")", "i.completed)", "service/synchronisation"),
@@ -31,6 +32,15 @@ MUTANTS: tuple[Mutant, ...] = (
     ("timeline/service/hudi_app", "part in (\"\", \".\", \"..\", HOODIE) or", "part in (\"\", \".\") or", "service/moving_table"),
     (_MARKERS, "    if \"://\" in base:\n", "    if True:\n", "service/markers"),
     ("timeline/service/served_table", "            self._held.pop()  #", "            pass  #", "service/moving_table"),
+    (_QUICK, "        if not is_first or self.flow", "        if self.flow", "service/repeats"),
+    (_QUICK, " or not _UNDERSTOOD.issuperset(given)", "", "service/repeats"),
+    (_QUICK, " or not self._is_plain_get()", "", "service/repeats"),
+    (_REPEATS, "table.gone or ", "", "service/repeats"),
+    (_REPEATS, " or table.newest is not known.held", "", "service/repeats"),
+    (_REPEATS, "            self._by_target.clear()\n", "            pass\n", "service/repeats"),
+    (_APP, " or self._access.refusal(given)", "", "service/repeats"),
+    (_APP, " or not self._access.is_hudi_client(client)", "", "service/repeats"),
+    ("timeline/service/hudi_app", "if method == \"GET\" and \"pretty\" not in given:", "if \"pretty\" not in given:", "service/repeats"),
     (_ACCESS, "        if origin is not None and", "        if False and", "service/odd_requests"),
     (_ACCESS, "        if not self._is_known_host(host):", "        if False:", "service/odd_requests"),
     (_ACCESS, "_is_in(name, _LOOPBACK) if self.is_local else _is_address(name)", "_is_address(name)", "service/access"),
@@ -62,7 +72,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ("timeline/dashboard/health", "age > slo_s", "age >= 0", "service/table_states"),
     ("timeline/dashboard/health", "    ages = [(row[\"age_s\"], row) for row in pending if row[\"action\"] == \"compaction\" and", "    ages = [(row[\"age_s\"], row) for row in pending if", "service/table_states"),
     ("timeline/dashboard/health", "        if row[\"state\"] == \"parked\":", "        if False:", "service/pages"),
-    ("timeline/service/bounded_http", "        self._body_bytes += len(body)\n", "", "service/process"),
+    ("timeline/service/wire/bounded_http", "        self._body_bytes += len(body)\n", "", "service/process"),
     (_MARKERS, "\"\".join(f\"{name}\\n\" for name in names)", "\",\".join(names)", "service/markers"),
     (_MARKERS, "return done.result() and first", "return done.result()", "service/markers"),
     (_MARKERS, "        storage.delete(kind)\n", "        pass\n", "service/markers"),

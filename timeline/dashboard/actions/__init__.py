@@ -2,5 +2,5 @@
 
 `orders` says which there are, `runner` runs them, `action_app` takes them over HTTP.
 
-May import: clock, ground, service, storage/access, terminal.
+May import: clock, ground, service, service/wire, storage/access, terminal.
 """

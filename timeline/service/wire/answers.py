@@ -11,8 +11,6 @@ from threading import Lock
 
 import orjson
 
-from .view_json import Json
-
 GZIP_FROM_BYTES = 1500
 """From this size on Hudi's server compresses an answer."""
 
@@ -35,7 +33,7 @@ class Answer:
         return gzip.decompress(self.body) if self.compressed else self.body
 
 
-def encoded(value: Json) -> Answer:
+def encoded(value: object) -> Answer:
     """A JSON value as an answer."""
     try:
         body = orjson.dumps(value)

@@ -7,11 +7,9 @@ from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequen
 from typing import Any, TypeAlias
 from urllib.parse import parse_qsl
 
-from ..errors import NotATableError, PhantombaseError, TableChangedError, UnsupportedError, UsageError
-from ..event_log import get_logger
+from ...errors import NotATableError, PhantombaseError, TableChangedError, UnsupportedError, UsageError
+from ...event_log import get_logger
 from .answers import Answer
-from .served_table import BehindError
-from .served_tables import UnknownTableError
 
 Scope: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -36,6 +34,14 @@ class Refused(Exception):
     def __init__(self, status: int, reason: str) -> None:
         super().__init__(reason)
         self.status = status
+
+
+class BehindError(Exception):
+    """The client's timeline is not the table's; the text is for the client."""
+
+
+class UnknownTableError(Exception):
+    """No such table is served."""
 
 
 def headers_of(scope: Scope) -> dict[bytes, bytes]:
@@ -118,11 +124,11 @@ async def send_text(send: Send, status: int, text: str, headers: Sequence[tuple[
 
 async def send_answer(scope: Scope, send: Send, answer: Answer, kind: bytes = PLAIN) -> None:
     """Answers with JSON."""
-    body, headers = _coded(headers_of(scope), answer)
+    body, headers = coded(headers_of(scope), answer)
     await _send(send, 200, body, kind, headers)
 
 
-def _coded(given: Mapping[bytes, bytes], answer: Answer) -> tuple[bytes, list[tuple[bytes, bytes]]]:
+def coded(given: Mapping[bytes, bytes], answer: Answer) -> tuple[bytes, list[tuple[bytes, bytes]]]:
     """The body as the client takes it, and the header that says how it is coded."""
     if not answer.compressed:
         return answer.body, []
@@ -132,12 +138,10 @@ def _coded(given: Mapping[bytes, bytes], answer: Answer) -> tuple[bytes, list[tu
 
 
 async def _send(send: Send, status: int, body: bytes, kind: bytes, headers: Sequence[tuple[bytes, bytes]]) -> None:
-    length = (b"content-length", str(len(body)).encode())
-    await send(
-        {
-            "type": "http.response.start",
-            "status": status,
-            "headers": [(b"content-type", kind), length, *_ALWAYS, *headers],
-        }
-    )
+    await send({"type": "http.response.start", "status": status, "headers": headers_for(body, kind, headers)})
     await send({"type": "http.response.body", "body": body})
+
+
+def headers_for(body: bytes, kind: bytes, headers: Sequence[tuple[bytes, bytes]] = ()) -> Sequence[tuple[bytes, bytes]]:
+    """Those of an answer with this body; `headers`: further ones."""
+    return [(b"content-type", kind), (b"content-length", str(len(body)).encode()), *_ALWAYS, *headers]
