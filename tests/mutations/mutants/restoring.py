@@ -11,8 +11,19 @@ _STITCHING = "compactor_daemon/stitching/rollback"
 _REFUSALS = "compactor_daemon/restoring/refusals"
 _UNDO = "timeline/recovery/undo"
 _TESTS = "restoring/restore"
+_HASHED = "restoring/consistent_hashing"
 
 MUTANTS: tuple[Mutant, ...] = (
+    (_RESTORE, "    refuse_left_to_hudi(table, \"restoring\")\n", "", _HASHED),
+    (_ROLLBACK, "    refuse_left_to_hudi(table, \"taking back writes of\")\n", "", _HASHED),
+    ("compactor_daemon/stitching/stitch", "    refuse_left_to_hudi(table, \"stitching\")\n", "", _HASHED),
+    ("timeline/table/left_to_hudi", "return table.layout.has_completion_times and ", "return ", _HASHED),
+    ("timeline/planning/schedule", "        if self.hashed:\n", "        if False:\n", _HASHED),
+    ("compactor_daemon/attempt/inputs", "if plan.merges_logs and merges_no_logs(table):", "if False:", _HASHED),
+    ("compactor_daemon/archiving/resizes", "path != stem and stem not in noted and", "path != stem and", "archiving/resizes"),
+    ("compactor_daemon/archiving/resizes", "stem not in noted and timeline.find(time, \"replacecommit\") is not None:", "False:", "archiving/resizes"),
+    ("compactor_daemon/archiving/resizes", "name is not None and not timeline.is_committed(name.instant):", "False:", "archiving/resizes"),
+    ("compactor_daemon/archiving/resizes", "if t < time), default=\"\")", "if t > time), default=\"\")", "archiving/resizes"),
     (_STITCHING, "            refuse_cleaned(table, timeline, found)\n", "", "stitching/rollback"),
     (_STITCHING, "            refuse_built_upon(table, timeline, found)\n", "", "stitching/rollback"),
     (_STITCHING, "            files = _refuse_lost(table, found)\n", "", "stitching/rollback"),

@@ -13,7 +13,7 @@ _SYNC, _ROUTES, _STATE = (
 _ACCESS = "timeline/service/access"
 _TOUCHED = "timeline/service/states/touched"
 _MARKERS = "timeline/service/marker_folder"
-_QUICK, _REPEATS, _APP = "timeline.service.wire.quick_http", "timeline/service/repeats", "timeline/service/app"
+_QUICK, _REPEATS, _APP = "timeline/service/wire/quick_http", "timeline/service/repeats", "timeline/service/app"
 
 MUTANTS: tuple[Mutant, ...] = (
     (_SYNC, "i.completed or i.action == \"compaction\")", "i.completed)", "service/synchronisation"),
