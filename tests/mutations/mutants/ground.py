@@ -178,6 +178,8 @@ MUTANTS: tuple[Mutant, ...] = (
     ("timeline/view/view_loader", "        if needs_archive(timeline, entries):\n", "        if False:\n", "table/table"),
     ("timeline/view/view_loader", "            timeline = timeline.with_pending_merge(self.files.requested_merge(pending))\n", "            pass\n", "attempt/attempt"),
     ("timeline/view/fact_loader", "                if prevails not in (other, time):\n", "                plans[key] = instant.requested_time\n                if False:\n", "table/table"),
+    ("timeline/view/fact_loader", "m.named_files | m.change_files", "m.named_files", "table/table"),
+    ("timeline/format/commit_metadata", "s.cdc_stats or ()", "()", "format/commit_metadata"),
     ("timeline/view/fact_loader", 'if instant.family == "replacecommit":', "if False:", "table/view reading/reads attempt/attempt"),
     ("timeline/view/fact_loader", "compacted[part, stat.file_id][instant.requested_time] = ", "_ = ", "attempt/attempt"),
     ("timeline/table/schema_finder", "in sorted(timeline.completed_writes, reverse=True):", "in sorted(timeline.completed_writes):", "table/table"),
