@@ -1,10 +1,10 @@
 """The queries of `bench.spark_read`, run by one Spark: a script for the interpreter of either side, with PySpark alone.
 
-    python bench/spark_queries.py SIDE TABLE RUNS '{"spark.master": ...}'
+    python bench/spark_queries.py SIDE TABLE RUNS QUERY,QUERY '{"spark.master": ...}'
 
-SIDE is a key of `READERS`. Each run loads the table anew, so that both sides list and plan anew, and collects the
-query. The last line out is JSON: of each query the seconds and the CPU seconds of the whole process tree by run, and
-its rows as text; and a checksum over every value of every row.
+SIDE is a key of `READERS`, a QUERY one of `QUERIES`. Each run loads the table anew, so that both sides list and plan
+anew, and collects the query. The last line out is JSON: of each query the seconds and the CPU seconds of the whole
+process tree by run, and its rows as text; and a checksum over every value of every row.
 """
 
 from __future__ import annotations
@@ -109,13 +109,12 @@ def checksum(spark: SparkSession, side: str, path: str) -> list[str]:
 
 def main() -> None:
     """See the module."""
-    side, path, runs, conf = sys.argv[1:]
+    side, path, runs, names, conf = sys.argv[1:]
     builder = SparkSession.builder.appName("bench")
     for key, value in json.loads(conf).items():
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
-    names = list(QUERIES)
-    found = {name: measured(spark, side, path, name, int(runs)) for name in names}
+    found = {name: measured(spark, side, path, name, int(runs)) for name in names.split(",")}
     print(json.dumps({"queries": found, "checksum": checksum(spark, side, path)}), flush=True)
     spark.stop()
 

@@ -361,8 +361,8 @@ def main() -> None:
     parser.add_argument("--large", action="store_true", help="the large tables too (over 2 GB each)")
     parser.add_argument("--quick", action="store_true", help="only those that --quick needs")
     arguments = parser.parse_args()
-    specs = [small("avro"), small("parquet"), readable(quick=True)]
-    specs += [] if arguments.quick else [readable(quick=False)]
+    specs = [small("avro"), small("parquet"), readable(quick=True), partitioned(quick=True)]
+    specs += [] if arguments.quick else [readable(quick=False), partitioned(quick=False)]
     specs += [large("avro"), large("parquet")] if arguments.large else []
     for spec in specs:
         made = make(spec)

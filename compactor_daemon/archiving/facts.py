@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
-from phantombase.timeline.archiving.choice import Facts
+from phantombase.timeline.archiving.choice import Border, Facts
 from phantombase.timeline.errors import MissingFileError
 from phantombase.timeline.format.file_name import parse_data_file
 from phantombase.timeline.format.instant import Instant
@@ -13,6 +13,7 @@ from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.metadata_table.location import open_metadata_table
 from phantombase.timeline.pins.pin import all_pins, live_pins
 from phantombase.timeline.storage.folders import join
+from phantombase.timeline.table.column_history import newest_history
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.windows.retained import retained_by
 
@@ -40,8 +41,14 @@ def gather_facts(table: Table, timeline: Timeline, files: StateFiles, *, dry_run
         held=held,
         doubled=files.doubled(),
         written=files.written(timeline.instants, table.times.moment),
-        borders=resize_borders(table, timeline),
+        borders=(*resize_borders(table, timeline), *_history_border(table, timeline)),
     )
+
+
+def _history_border(table: Table, timeline: Timeline) -> Iterator[Border]:
+    """The write with the history of columns that evolve on read: Hudi finds renamed ones only while it is active."""
+    if (time := newest_history(table.storage, timeline)) is not None:
+        yield Border(time=time, why=f"write {time} has the newest history of the columns")
 
 
 def _metadata_compacted(table: Table) -> str | None:

@@ -13,7 +13,7 @@ from phantombase import writer
 from phantombase.compactor_daemon.cli.main import app
 from phantombase.timeline.audit.audit import audit, audited_instants
 from phantombase.timeline.avro.schema import META_COLUMNS
-from phantombase.timeline.errors import UnsupportedError
+from phantombase.timeline.errors import StalePlanError, UnsupportedError
 from phantombase.timeline.filter.parse import parse_filter
 from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.planning.schedule import schedule_compaction
@@ -22,9 +22,10 @@ from phantombase.timeline.table.evolved_schema import LATEST_SCHEMA
 from phantombase.timeline.table.table import Table
 from tests.reading.test_refusals import digest
 from tests.stitching.test_stitch import small_files, stitch
-from tests.support.compaction_steps import open_table
+from tests.support.compaction_steps import open_table, run_one
 from tests.support.evolved_tables import alter, columns_of, renamed
 from tests.support.golden_tables import unzip_golden
+from tests.support.log_compactions import at, operations, request
 from tests.support.selection import deep
 
 USUAL = ("v6_parquet_log", "v6_types", "v9_pending")
@@ -136,6 +137,34 @@ def test_twice_renamed(tmp_path: Path) -> None:
     compacted(path, table)
     alter(table, renamed(first, city="place"))
     assert rows(table) == {key: changed(row, city="place") for key, row in before.items()}
+
+
+@pytest.mark.parametrize("version", [6, 9])
+@pytest.mark.parametrize("anew", [True, False])
+def test_log_files_with_other_names_are_not_merged_with_each_other(anew: bool, version: int, tmp_path: Path) -> None:
+    """Copied blocks get the time of the log compaction, and readers take their columns for those of that time: values
+    of renamed columns were gone, and those of dropped ones were back."""
+    path, given = tmp_path / "t", {"id": ["a", "b"], "city": ["x", "y"]}
+    for ts in range(1, 6):
+        made = writer(pa.table({**given, "ts": [ts, ts]})).table("t", version=version).key("id").ordering("ts")
+        (made.delete if ts == 3 else made.upsert)(str(path))
+    table = open_table(path)
+    planned = table.instant_path(table.files.requested_merge(request(table, at(1))))
+    plan = (path / planned).read_bytes()
+    (path / planned).unlink()
+    own = columns_of(table)
+    others = [one for one in own if one["name"] != "city"]
+    alter(
+        table, [*others, {"id": 40, "name": "city", "avro": ["null", "string"]}] if anew else renamed(own, city="town")
+    )
+    before = rows(table)
+    assert {row["city" if anew else "town"] for row in before.values()} == ({None} if anew else {"x", "y"})
+    assert operations(table.reload()) == []
+    instant = table.next_time(table.load_timeline())
+    (path / planned).with_name(f"{instant}.logcompaction.requested").write_bytes(plan)  # as Hudi may plan it
+    with pytest.raises(StalePlanError, match=f"unschedule TABLE {instant}"):
+        run_one(table.reload(), instant)
+    assert rows(table) == before
 
 
 @pytest.mark.parametrize("name", ["v6_archived", "v9_archived"])

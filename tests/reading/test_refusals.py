@@ -143,7 +143,6 @@ REFUSED = [
         UnsupportedError,
         "KEEP_VALUES",
     ),
-    ("v9_pending", set_property("hoodie.table.cdc.enabled", "true"), UnsupportedError, "cdc"),
     ("v6_pending", evolves_on_read, UnsupportedError, "schema evolution on read"),
     ("v9_pending", evolves_on_read, UnsupportedError, "schema evolution on read"),
     ("v8_pending", kryo_deletes, UnsupportedError, "content version"),

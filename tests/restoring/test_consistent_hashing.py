@@ -1,17 +1,23 @@
-"""Tables with consistent-hashing buckets: what would bring replaced file groups back, or move rows, is left to Hudi."""
+"""Tables with consistent-hashing buckets: what would bring replaced file groups back, or move rows, is left to Hudi.
+
+The same is refused of tables with change data capture.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
+from phantombase import writer
 from phantombase.compactor_daemon.restoring.restore import restore_table
 from phantombase.compactor_daemon.restoring.rollback import roll_back_newest
 from phantombase.timeline.errors import UnsupportedError
 from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.planning.schedule import schedule_compaction
+from phantombase.timeline.storage.folders import HOODIE
 from phantombase.timeline.table.left_to_hudi import merges_no_logs
 from phantombase.timeline.view.bucket_resize import HASHING_METADATA
 from tests.reading.test_refusals import digest
@@ -23,27 +29,43 @@ from tests.support.log_compactions import MERGE_LOGS, request
 LOCK = ProcessLock("buckets")
 
 
+def hash_buckets(path: Path) -> None:
+    """Hudi's hashing metadata of one partition."""
+    (path / HASHING_METADATA / "1").mkdir(parents=True)
+
+
+def capture_changes(path: Path) -> None:
+    """The setting of the table."""
+    with (path / HOODIE / "hoodie.properties").open("a") as file:
+        file.write("hoodie.table.cdc.enabled=true\n")
+
+
 def writes(path: Path) -> list[str]:
     return list(open_table(path).load_timeline().completed_writes)
 
 
 @pytest.mark.parametrize("version", [6, 9])
 @pytest.mark.parametrize(
+    ("kind", "make"),
+    [("the consistent-hashing bucket index", hash_buckets), ("change data capture", capture_changes)],
+)
+@pytest.mark.parametrize(
     ("what", "step"),
     [
         ("restoring", lambda path: restore_table(open_table(path), LOCK, min(writes(path)))),
         ("taking back writes of", lambda path: roll_back_newest(open_table(path), LOCK, max(writes(path)))),
         ("stitching", stitch),
+        ("writing", lambda path: writer(pa.table({"id": ["a"]})).upsert(str(path))),
     ],
 )
 def test_refused_before_anything_is_changed(
-    what: str, step: Callable[[Path], object], version: int, tmp_path: Path
+    what: str, step: Callable[[Path], object], kind: str, make: Callable[[Path], None], version: int, tmp_path: Path
 ) -> None:
     path = tmp_path / "t"
     small_files(path, version)
-    (path / HASHING_METADATA / "1").mkdir(parents=True)
+    make(path)
     there = digest(path)
-    with pytest.raises(UnsupportedError, match=f"{what} a table with the consistent-hashing bucket index"):
+    with pytest.raises(UnsupportedError, match=f"{what} a table with {kind}"):
         step(path)
     assert digest(path) == there
 
@@ -55,7 +77,7 @@ def test_log_files_are_not_merged_with_each_other(version: int, tmp_path: Path) 
     long_table(path, version, 8, compact_at=None)
     plain = schedule_compaction(open_table(path), LOCK, MERGE_LOGS, dry_run=True)
     assert any(one.plan.merges_logs for one in plain.requested)
-    (path / HASHING_METADATA / "1").mkdir(parents=True)
+    hash_buckets(path)
     assert merges_no_logs(open_table(path))
     hashed = schedule_compaction(open_table(path), LOCK, MERGE_LOGS, dry_run=True)
     assert not any(one.plan.merges_logs for one in hashed.requested)
@@ -68,5 +90,5 @@ def test_on_version_6_they_are(tmp_path: Path) -> None:
     """There they carry the base instant, in every table."""
     path = tmp_path / "t"
     long_table(path, 6)
-    (path / HASHING_METADATA / "1").mkdir(parents=True)
+    hash_buckets(path)
     assert not merges_no_logs(open_table(path))

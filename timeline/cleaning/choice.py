@@ -191,8 +191,8 @@ def _gone(slice_: FileSlice, why: str) -> Gone:
         partition=slice_.partition,
         file_id=slice_.file_id,
         base_instant=slice_.base_instant,
-        files=input_names(slice_),
-        bytes=slice_.base_bytes + slice_.log_bytes,
+        files=(*input_names(slice_), *(str(file.name) for file in slice_.changes)),
+        bytes=slice_.base_bytes + slice_.log_bytes + sum(file.size for file in slice_.changes),
         why=why,
     )
 

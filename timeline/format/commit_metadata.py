@@ -112,6 +112,13 @@ class CommitMetadata:
         return frozenset(s.path for stats in self.partition_to_write_stats.values() for s in stats if s.path)
 
     @property
+    def change_files(self) -> frozenset[str]:
+        """Paths of the files of Hudi's change data capture."""
+        return frozenset(
+            path for stats in self.partition_to_write_stats.values() for s in stats for path in s.cdc_stats or ()
+        )
+
+    @property
     def written_groups(self) -> frozenset[tuple[str, str]]:
         """(partition, file id) of each file group in the write statistics."""
         written = self.partition_to_write_stats.items()

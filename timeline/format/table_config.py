@@ -211,6 +211,11 @@ class TableConfig:
         return self._one_of("hoodie.populate.meta.fields", "true", "false") == "true"
 
     @property
+    def captures_changes(self) -> bool:
+        """Whether Hudi's change data capture is on: its writers add `.cdc` files where they write base files anew."""
+        return self._one_of("hoodie.table.cdc.enabled", "false", "true") == "true"
+
+    @property
     def metadata_partitions(self) -> tuple[str, ...]:
         """Partitions of the metadata table, built or being built; empty if the metadata table is off."""
         return tuple(sorted({name for key in _METADATA_PARTITIONS for name in self._list(key)}))

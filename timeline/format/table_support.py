@@ -59,7 +59,6 @@ _SETTINGS = (
     ("bootstrapped tables", "hoodie.bootstrap.base.path", "", "", "Rewrite the table with Hudi first."),
     ("this table format", "hoodie.table.format", "native", "native", _USE_HUDI),
 )
-_CHANGE_CAPTURE = "hoodie.table.cdc.enabled"
 _LAYOUT_VERSION = "hoodie.timeline.layout.version"
 _POPULATE_META_FIELDS = "hoodie.populate.meta.fields"
 _VIRTUAL_KEY_GENERATORS = ("SIMPLE", "COMPLEX", "NON_PARTITION")
@@ -94,7 +93,4 @@ def check_changeable(properties: Mapping[str, str], version: int) -> None:
     if found != MERGE_ON_READ:
         todo = "It has no log files, so there is nothing to compact; `read` reads it."
         raise _refusal("compactions and services of tables of this type", TABLE_TYPE, MERGE_ON_READ, found, todo)
-    found = (properties.get(_CHANGE_CAPTURE) or "false").lower()
-    if found != "false":  # its files of changes have to be planned, cleaned and rolled back with the others
-        raise _refusal("changing tables with change data capture", _CHANGE_CAPTURE, "false", found, _USE_HUDI)
     check_mergeable(properties, version)

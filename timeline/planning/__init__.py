@@ -2,6 +2,6 @@
 
 The way in is `schedule.schedule_compaction`; `planner` decides, as a pure function of what `survey` reads.
 
-May import: clock, format, ground, instants, locks, log, merge, metadata_table, parquet, planning/operations, read,
-storage, table, view.
+May import: arrow, clock, format, ground, instants, locks, log, merge, metadata_table, parquet, planning/operations,
+read, storage, table, view.
 """

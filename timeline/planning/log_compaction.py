@@ -34,7 +34,8 @@ def planned_pieces(
 ) -> tuple[tuple[LogPiece, ...], bool]:
     """The pieces that an operation names, and whether they are the bottom of the slice's logs (pure).
 
-    StalePlanError: the pieces are not (or no longer) neighbours in one run, or the plan names only some files of one.
+    StalePlanError: the pieces are not (or no longer) neighbours in one run, the plan names only some files of one, or
+    columns were renamed since (Hudi may have planned it, and can execute it).
     Planned files without a block that counts are ignored: Hudi plans such files too.
     """
     names = set(operation.delta_file_paths)
@@ -50,7 +51,8 @@ def planned_pieces(
         "the planned log files cannot be merged with each other",
         path=f"{operation.partition_path}/{operation.file_id}",
         instant=instant,
-        expected="neighbours, all files of each instant, no pending or rolled back write between them",
+        expected="neighbours, all files of each instant, columns with the names of now, no pending or rolled back "
+        "write between them",
         found=", ".join(sorted(names)),
         todo=f"Nothing of this plan was written, and no row is missing. Take the plan back: "
         f"compactor-daemon unschedule TABLE {instant}.",

@@ -17,6 +17,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from ..arrow.stored_names import StoredNames
 from ..format.instant import Instant
 from ..format.table_config import MergeMode
 from ..log.block import BlockKind, LogBlock
@@ -27,18 +28,21 @@ from ..storage.contract import Storage
 from ..view.log_blocks import slice_blocks
 from ..view.view import FileSlice, LogFile
 
+_SAME = StoredNames()
+
 
 def runs_of(storage: Storage, slice_: FileSlice, rules: SliceRules, pending: Iterable[Instant]) -> tuple[LogRun, ...]:
     """See `log_runs`; reads the headers of the slice's log blocks. `pending`: delta commits of writers."""
     times = [i.requested_time for i in pending]
-    return log_runs(slice_, slice_blocks(storage, slice_), rules.visibility, times)
+    return log_runs(slice_, slice_blocks(storage, slice_), rules.visibility, times, rules.names)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogPiece:
     """What one instant left in a slice. `files`: files with its blocks; `replaced`: the instants that it replaces, if
     it is a log compaction. `deletes`: it has a delete block; `partial`: a block of partial updates. `place`: the newest
-    writer instant in it. `whole`: its files contain nothing else, and no part of it was rolled back.
+    writer instant in it. `whole`: its files contain nothing else, no part of it was rolled back, and its columns have
+    the names of now: readers look for the columns of a copied block under the names of the log compaction's time.
     """
 
     instant: str
@@ -67,12 +71,17 @@ class LogRun:
 
 
 def log_runs(
-    slice_: FileSlice, blocks: Sequence[LogBlock], visibility: Visibility, pending: Iterable[str] = ()
+    slice_: FileSlice,
+    blocks: Sequence[LogBlock],
+    visibility: Visibility,
+    pending: Iterable[str] = (),
+    names: StoredNames = _SAME,
 ) -> tuple[LogRun, ...]:
     """The pieces of a slice in merge order, divided where they must not be merged with each other.
 
     `blocks`: of all its log files, in log order (`log_blocks.slice_blocks`). `pending`: instants of pending delta
-    commits. Pieces that are not whole are left out, and the run ends at their place.
+    commits. `names`: of the columns in older files. Pieces that are not whole are left out, and the run ends at their
+    place. UnsupportedError: the names in a block are not known.
     """
     selection = select_blocks(blocks, visibility)
     files = {log.path: log for log in slice_.logs}
@@ -92,7 +101,7 @@ def log_runs(
     def piece(instant: str) -> LogPiece:
         below = [i for i in _originals(instant, stands_for) if i in paths]
         return LogPiece(
-            whole=broken.isdisjoint({instant, *below}),
+            whole=broken.isdisjoint({instant, *below}) and not names.at(instant),
             instant=instant,
             files=tuple(files[p] for p in paths[instant]),
             replaced=tuple(files[p] for i in below for p in paths[i]),

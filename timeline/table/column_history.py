@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from ..arrow.stored_names import Names, StoredNames
@@ -9,7 +10,7 @@ from ..avro.schema import META_COLUMNS
 from ..errors import UnsupportedError
 from ..instants.instant_files import InstantFiles
 from ..instants.timeline import Timeline
-from ..storage.contract import listed_if_there
+from ..storage.contract import Storage, listed_if_there
 from .evolved_schema import (
     LATEST_SCHEMA,
     EvolvedColumns,
@@ -41,10 +42,8 @@ def load_columns(files: InstantFiles, timeline: Timeline, newest: str) -> Column
     UnsupportedError: they changed in a way that cannot be followed, or Hudi's history of them is not there.
     """
     base, config = files.storage.base_path, files.config
-    whole = (e for e in listed_if_there(files.storage, _HISTORY) or () if e.name.endswith(_SCHEMA_COMMIT))
-    names = {e.name.partition("_")[0].removesuffix(_SCHEMA_COMMIT): e.name for e in whole}
-    # That of a pending write may yet go with it.
-    instant = max((time for time in names if time in timeline.completed_writes), default=None)
+    names = _histories(files.storage)
+    instant = newest_history(files.storage, timeline) or _archived_history(files, names)
     times = [parse_columns(newest, base)]
     if instant is not None:
         path = f"{_HISTORY}/{names[instant]}"
@@ -62,6 +61,26 @@ def load_columns(files: InstantFiles, timeline: Timeline, newest: str) -> Column
             todo="Use Hudi for this table.",
         )
     return ColumnHistory(times=(*earlier, *times), unknown_before=times[0].since if unknown else 0)
+
+
+def newest_history(storage: Storage, timeline: Timeline) -> str | None:
+    """The newest completed write with a history of the columns. Hudi reads none whose write is not active."""
+    # That of a pending write may yet go with it.
+    return max((time for time in _histories(storage) if time in timeline.completed_writes), default=None)
+
+
+def _histories(storage: Storage) -> dict[str, str]:
+    """The names of the files by their writes."""
+    whole = (e for e in listed_if_there(storage, _HISTORY) or () if e.name.endswith(_SCHEMA_COMMIT))
+    return {e.name.partition("_")[0].removesuffix(_SCHEMA_COMMIT): e.name for e in whole}
+
+
+def _archived_history(files: InstantFiles, names: Collection[str]) -> str | None:
+    """The newest one of an archived write: Hudi archives a write although nothing but compactions came after it."""
+    from ..instants.archived_timeline import load_history  # late: few reads need it
+
+    archived = {i.requested_time for i in load_history(files.storage, files.config) if i.is_write} if names else set()
+    return max((time for time in names if time in archived), default=None)
 
 
 def _before(files: InstantFiles, timeline: Timeline, first: EvolvedColumns) -> tuple[tuple[EvolvedColumns, ...], bool]:

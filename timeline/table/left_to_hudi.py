@@ -1,13 +1,17 @@
-"""What of tables with consistent-hashing buckets is left to Hudi: refused by name, before anything is changed.
+"""What of some tables is left to Hudi: refused by name, before anything is changed.
 
-Such tables are read, compacted, cleaned and archived as others are. Which bucket a key belongs to is in hashing
-metadata that only Hudi reads and changes. So phantombase adds no row, moves no rows to other file groups, and brings
-no file groups back that a resize has replaced.
+Consistent-hashing buckets: such tables are read, compacted, cleaned and archived as others are. Which bucket a key
+belongs to is in hashing metadata that only Hudi reads and changes. So phantombase adds no row, moves no rows to other
+file groups, and brings no file groups back that a resize has replaced.
+
+Change data capture: the same. Hudi's CDC query finds what a write changed in `.cdc` files beside base files, which
+phantombase does not make, and in files that the statistics of the commit name.
 """
 
 from __future__ import annotations
 
 from ..errors import UnsupportedError
+from ..format.table_config import PROPERTIES
 from ..view.bucket_resize import HASHING_METADATA, is_consistently_hashed
 from .table import Table
 
@@ -22,10 +26,12 @@ def merges_no_logs(table: Table) -> bool:
 
 
 def refuse_left_to_hudi(table: Table, what: str) -> None:
-    """UnsupportedError for such a table; `what`: what is refused, such as "writing"."""
+    """UnsupportedError for tables of both kinds; `what`: what is refused, such as "writing"."""
     if is_consistently_hashed(table.storage):
-        raise UnsupportedError(
-            f"{what} a table with the consistent-hashing bucket index is not supported",
-            path=f"{table.storage.base_path}/{HASHING_METADATA}",
-            todo="Use Hudi for that.",
-        )
+        raise _refusal(what, "the consistent-hashing bucket index", f"{table.storage.base_path}/{HASHING_METADATA}")
+    if table.config.captures_changes:
+        raise _refusal(what, "change data capture", f"{table.storage.base_path}/{PROPERTIES}")
+
+
+def _refusal(what: str, kind: str, path: str) -> UnsupportedError:
+    return UnsupportedError(f"{what} a table with {kind} is not supported", path=path, todo="Use Hudi for that.")

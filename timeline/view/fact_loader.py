@@ -56,7 +56,8 @@ class FactLoader:
     def named_files(self, timeline: Timeline, time: str, but: str | None = None) -> frozenset[str]:
         """Paths of the files that the completed writes of one time name; `but`: without those of this action."""
         writes = (i for i in timeline.completed if i.requested_time == time and i.family != but)
-        return frozenset().union(*(self.files.commit_metadata(i).named_files for i in writes))
+        found = [self.files.commit_metadata(i) for i in writes]
+        return frozenset().union(*(m.named_files | m.change_files for m in found))
 
     def replaced_groups(self, timeline: Timeline) -> dict[GroupKey, str]:
         """File groups that completed replace commits have replaced, each with the replacing instant."""

@@ -55,13 +55,18 @@ LogFile: TypeAlias = DataFile[LogFileName]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileSlice:
-    """A base file, which may be absent, and the log files on top of it in merge order."""
+    """A base file, which may be absent, and the log files on top of it in merge order.
+
+    `changes`: files of Hudi's change data capture that belong to the base file. They hold no rows of the table, and go
+    when the slice goes.
+    """
 
     partition: str
     file_id: str
     base_instant: str
     base: BaseFile | None
     logs: tuple[LogFile, ...]
+    changes: tuple[LogFile, ...] = ()
 
     @property
     def key(self) -> GroupKey:
@@ -164,20 +169,32 @@ def file_groups(
     """
     bases: defaultdict[str, list[BaseFile]] = defaultdict(list)
     logs: defaultdict[str, list[LogFile]] = defaultdict(list)
+    changes: defaultdict[str, list[LogFile]] = defaultdict(list)
     for entry in entries:
         if entry.is_folder:
             continue
         name = parse_data_file(entry.name)
         if isinstance(name, BaseFileName):
             bases[name.file_id].append(DataFile(partition=partition, name=name, size=entry.size))
-        elif isinstance(name, LogFileName) and not name.is_cdc:
-            logs[name.file_id].append(DataFile(partition=partition, name=name, size=entry.size))
+        elif isinstance(name, LogFileName):
+            kept = changes if name.is_cdc else logs
+            kept[name.file_id].append(DataFile(partition=partition, name=name, size=entry.size))
     named = facts.compacted_in(partition) - set(known)
     return tuple(
-        _file_group((partition, file_id), bases[file_id], logs[file_id], timeline, facts)
+        _with_changes(_file_group((partition, file_id), bases[file_id], logs[file_id], timeline, facts), changes)
         for file_id in sorted(bases.keys() | logs.keys() | named)
         if (partition, file_id) not in facts.forming
     )
+
+
+def _with_changes(group: FileGroup, changes: Mapping[str, Iterable[LogFile]]) -> FileGroup:
+    """The group with its files of change data capture: those of a write that made a base file have its instant."""
+    if group.file_id not in changes:
+        return group
+    of = defaultdict[str, list[LogFile]](list)
+    for file in sorted(changes[group.file_id], key=lambda file: file.name.sort_key):
+        of[file.name.instant].append(file)
+    return replace(group, slices=tuple(replace(s, changes=tuple(of[s.base_instant])) for s in group.slices))
 
 
 def check_partitions(facts: ViewFacts, listed: Collection[str]) -> None:

@@ -17,6 +17,7 @@ MUTANTS: tuple[Mutant, ...] = (
     (_RESTORE, "    refuse_left_to_hudi(table, \"restoring\")\n", "", _HASHED),
     (_ROLLBACK, "    refuse_left_to_hudi(table, \"taking back writes of\")\n", "", _HASHED),
     ("compactor_daemon/stitching/stitch", "    refuse_left_to_hudi(table, \"stitching\")\n", "", _HASHED),
+    ("timeline/table/left_to_hudi", "if table.config.captures_changes:", "if False:", _HASHED),
     ("timeline/table/left_to_hudi", "return table.layout.has_completion_times and ", "return ", _HASHED),
     ("timeline/planning/schedule", "        if self.hashed:\n", "        if False:\n", _HASHED),
     ("compactor_daemon/attempt/inputs", "if plan.merges_logs and merges_no_logs(table):", "if False:", _HASHED),

@@ -18,6 +18,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ("timeline/view/view", "facts.compacted_in(partition) - set(known)", "{file_id for _, file_id in facts.compacted} - set(known)", "table/view"),
     ("timeline/view/view", "facts.compacted_in(partition) - set(known)", "facts.compacted_in(partition)", "table/plain_slices"),
     ("timeline/view/view", "        if (partition, file_id) not in facts.forming\n", "", "table/view"),
+    ("timeline/view/view", "of[s.base_instant]", "of[group.slices[-1].base_instant]", "table/view"),
     # Plain groups, without the view's objects.
     ("timeline/view/plain_slices", "if self.facts.shared:", "if False:", "table/plain_slices"),
     ("timeline/view/plain_slices", "if log is not None and not log[5]:", "if log is not None:", "table/plain_slices"),
@@ -54,7 +55,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "restoring/left_out",
     ),
     ("timeline/view/view", "is_replaced and timeline.is_committed(instant) if", "False if", "restoring/left_out"),
-    ("timeline/view/view", "isinstance(name, LogFileName) and not name.is_cdc:", "isinstance(name, LogFileName):", "table/view"),
+    ("timeline/view/view", "changes if name.is_cdc else logs", "logs", "table/view"),
     ("timeline/view/view", "ordered = sorted(logs, key=lambda log: log.name.sort_key)", "ordered = logs", "table/view"),
     ("timeline/view/view", "if instant in stacks or timeline.is_committed(instant):", "if instant in stacks:", "table/view"),
     ("timeline/view/view", "if instant in stacks or timeline.is_committed(instant):", "if True:", "table/view"),

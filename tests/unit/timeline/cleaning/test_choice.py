@@ -67,6 +67,23 @@ def test_partitions_are_taken_one_after_the_other(view: TableView) -> None:
     assert {*choice.gone, *choice.left} == set(whole.gone)
 
 
+def test_files_of_captured_changes_go_with_their_slice(tmp_path: Path) -> None:
+    """Those of the newest slice stay."""
+    path = unzip("v6_0.15.0_clean_commits.before", tmp_path)
+    before = chosen(open_table(path).load_view())
+    for base in path.rglob("*.parquet"):
+        file_id, token, instant = base.stem.split("_")
+        (base.parent / f".{file_id}_{instant}.log.1_{token}.cdc").write_bytes(b"changes")
+    after = chosen(open_table(path).load_view())
+    pairs = list(zip(before.gone, after.gone, strict=True))
+    assert any(name.endswith(".parquet") for one, _ in pairs for name in one.files)
+    for one, with_changes in pairs:
+        added = [name for name in with_changes.files if name not in one.files]
+        assert len(added) == sum(name.endswith(".parquet") for name in one.files)
+        assert all(f"{one.file_id}_{one.base_instant}.log." in name and name.endswith(".cdc") for name in added)
+        assert with_changes.bytes == one.bytes + len(added) * len(b"changes")
+
+
 def test_commits(view: TableView) -> None:
     """The n-th from the end; nothing goes before there are more than n."""
     times = sorted(view.timeline.completed_writes)

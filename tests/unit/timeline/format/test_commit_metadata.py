@@ -182,6 +182,16 @@ def test_a_new_commit_has_hudis_shape() -> None:
     assert list(text) == ["partitionToWriteStats", "compacted", "extraMetadata", "operationType"]
 
 
+@pytest.mark.parametrize("encoding", [JSON, AVRO])
+def test_files_of_captured_changes_are_named_by_path(encoding: MetadataEncoding) -> None:
+    """Hudi's keys of cdcStats are paths below the table (seen: 1.2.0)."""
+    change = "p/.f-0_1.log.1_0-0-0.cdc"
+    stats = (WriteStat(file_id="f-0", path="p/f-0_0-0-0_1.parquet", cdc_stats={change: 7}), WriteStat(file_id="f-1"))
+    metadata = decode(encode(CommitMetadata(partition_to_write_stats={"p": stats}), encoding), "x")
+    assert metadata.change_files == {change}
+    assert metadata.named_files == {"p/f-0_0-0-0_1.parquet"}
+
+
 def test_the_encodings_of_the_layouts() -> None:
     """Version 6 writes JSON, later ones an Avro container file."""
     assert encode(CommitMetadata(), LAYOUT_1.encoding).startswith(b"{")

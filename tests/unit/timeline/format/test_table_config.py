@@ -353,7 +353,6 @@ REFUSALS: list[tuple[int, dict[str, str | None], str]] = [
     (9, {"table__base__file__format": "ORC"}, "base file format.*ORC"),
     (9, {"table__multiple__base__file__formats__enable": "true"}, "several base file formats"),
     (6, {"datasource__write__drop__partition__columns": "True"}, "dropped partition columns"),
-    (6, {"table__cdc__enabled": "true"}, "change data capture"),
     (9, {"table__partial__update__mode": "KEEP_VALUES"}, "partial updates.*KEEP_VALUES"),
     (8, {"table__partial__update__mode": "IGNORE_DEFAULTS"}, "partial updates.*IGNORE_DEFAULTS"),
     (9, {"table__partial__update__mode": "FILL_UNAVAILABLE"}, "partial updates.*FILL_UNAVAILABLE"),
@@ -415,7 +414,7 @@ def test_virtual_keys_of_plain_generators_are_supported(kind: str) -> None:
     ("key", "value"),
     [
         ("bootstrap__index__enable", "true"),
-        ("table__cdc__enabled", "False"),
+        ("table__cdc__enabled", "True"),
         ("partition__metafile__use__base__format", "true"),
         ("table__metadata__partitions", "files"),
         ("table__keygenerator__type", "TIMESTAMP"),

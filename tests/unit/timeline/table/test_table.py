@@ -23,7 +23,7 @@ from phantombase.timeline.errors import (
     UnknownStateError,
     UnsupportedError,
 )
-from phantombase.timeline.format.commit_metadata import CommitMetadata, encode
+from phantombase.timeline.format.commit_metadata import CommitMetadata, WriteStat, encode
 from phantombase.timeline.format.table_config import PROPERTIES
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table, consistent
@@ -46,6 +46,19 @@ def commit(
     path = f"{table.config.timeline_folder}/{name}"
     assert table.storage.put_if_absent(path, encode(metadata, table.layout.encoding))
     return path
+
+
+@VERSIONS
+def test_files_of_captured_changes_are_named_by_their_write(version: int, tmp_path: Path) -> None:
+    """So the rollback of another write of the same millisecond keeps them."""
+    table = open_table(unzip_golden(f"v{version}_plain", tmp_path))
+    change = "p/.f-0_1.log.1_0-0-0.cdc"
+    stat = WriteStat(file_id="f-0", path="p/f-0_0-0-0_1.parquet", cdc_stats={change: 7})
+    path = commit(table, 1, "UPSERT")
+    metadata = CommitMetadata(operation_type="UPSERT", partition_to_write_stats={"p": (stat,)})
+    (tmp_path / table.storage.base_path / path).write_bytes(encode(metadata, table.layout.encoding))
+    assert table.facts.named_files(table.load_timeline(), f"{LATE}1") == {stat.path, change}
+    assert table.facts.named_files(table.load_timeline(), f"{LATE}1", but="deltacommit") == frozenset()
 
 
 def a_schema(name: str) -> str:

@@ -419,6 +419,14 @@ def test_what_lies_beside_data_files() -> None:
     assert pictures(group) == ["10: b10"]
 
 
+def test_change_data_files_go_with_the_slice_of_their_write() -> None:
+    """t10 and t30 write base files, t30 with its changes beside it. Changes of t20 belong to no slice."""
+    names = [".f_30.log.1_0-0-0.cdc", ".f_20.log.1_0-0-0.cdc", ".g_10.log.1_0-0-0.cdc"]
+    group = group_v6("10.deltacommit 20.deltacommit 30.deltacommit", " ".join(["b10", "b30", "l30.2", *names]))
+    assert pictures(group) == ["10: b10", "30: b30 l30.2"]
+    assert [[str(file.name) for file in s.changes] for s in group.slices] == [[], names[:1]]
+
+
 def test_groups_that_a_pending_resize_will_make_are_not_there() -> None:
     """t20 plans a resize of bucket f into g; t30 writes its rows to both."""
     entries = listing_of("b10", "l30.1", ".g_30.log.1_0-0-0")
