@@ -93,7 +93,7 @@ class ServiceClient:
             "type": "http",
             "method": method,
             "path": path,
-            "raw_path": quote(path).encode(),
+            "raw_path": quote(path, safe="/%").encode(),
             "query_string": query,
             "headers": [(k.encode(), v.encode()) for k, v in given.items()],
             "client": (client, 1),
