@@ -4,7 +4,8 @@ Pools share slots by weight: the pool with the least slot time for its weight co
 while does not save up slot time: it begins where the others are.
 
 A quota holds over `QUOTA_MS`, and bytes over an hour, each up to now; shorter while the daemon is younger. Work counts
-from its beginning, with the bytes of its plan, so that work in progress cannot exceed a quota unseen.
+from its beginning, with the bytes of its plan, so that work in progress cannot exceed a quota unseen. What work longer
+than `QUOTA_MS` has taken beyond the quota stays a debt, and the lane waits until its part of the slots has paid it.
 """
 
 from __future__ import annotations
@@ -57,6 +58,8 @@ class Use:
     _spent: dict[str, float] = field(default_factory=dict)
     _active: dict[str, int] = field(default_factory=dict)
     _typical: dict[str, float] = field(default_factory=dict)
+    _credit: dict[str, tuple[int, float]] = field(default_factory=dict)
+    """By lane with a quota: a time, and the slot time then that its quota gave and its work has not taken."""
     _lane: dict[str, Lane] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -64,11 +67,13 @@ class Use:
 
     def begin(self, lane: Lane, key: tuple[str, str], size: int, now: int) -> None:
         """Work on a (table, instant) of this size begins."""
+        self._credited(lane, now)
         one = self._open[key] = _Work(lane.match, now, size)
         self._work.setdefault(lane.match, deque()).append(one)
 
     def end(self, lane: Lane, key: tuple[str, str], size: int | None, now: int) -> None:
         """It has ended. `size`: the bytes that it has read, None if that is not known."""
+        self._credited(lane, now)
         one = self._open.pop(key)
         one.ended = now
         one.bytes = one.bytes if size is None else size
@@ -100,7 +105,7 @@ class Use:
         """Why no work may begin in a lane now; empty: it may."""
         if lane.hours is not None and not lane.hours.hold(epoch_ms):
             return f"its hours are {lane.hours}"
-        if lane.quota is not None and self._occupied(lane, now) > lane.quota:
+        if lane.quota is not None and (self._occupied(lane, now) > lane.quota or self._credited(lane, now) < 0):
             return f"it has had its {lane.quota:g} of the slots"
         if lane.bytes_per_hour is not None and (read := self._bytes(lane, now)) and read >= self._budget(lane):
             return f"it has read {read} of {self._budget(lane)} bytes an hour"
@@ -136,6 +141,17 @@ class Use:
         spans = ((max(w.began, since), now if w.ended is None else w.ended) for w in self._recent(lane, now))
         spent = sum(max(0, end - begin) for begin, end in spans)
         return spent / (self.slots * max(1, now - since))
+
+    def _credited(self, lane: Lane, now: int) -> float:
+        """The slot time that a lane with a quota may still take; below 0, what it has taken too much."""
+        if lane.quota is None:
+            return 0.0
+        before, credit = self._credit.get(lane.match, (self.began, 0.0))
+        running = sum(one.lane == lane.match for one in self._open.values())
+        part = lane.quota * self.slots
+        credit = min(part * QUOTA_MS, credit + (now - before) * (part - running))
+        self._credit[lane.match] = (now, credit)
+        return credit
 
     def _bytes(self, lane: Lane, now: int) -> int:
         return sum(w.bytes for w in self._recent(lane, now) if w.ended is None or w.began > now - _HOUR_MS)

@@ -16,6 +16,8 @@ from ..payloads.merge_settings import DeleteMarker, MergeMode
 from .gaps import Unset
 
 IS_DELETED = "_hoodie_is_deleted"
+_FEW_TIMES, _FEW_BYTES = 4, 64 << 20
+"""Values that are copied as a whole beside a batch: so many for each row that is replaced, and so many bytes."""
 HUDI_0X = frozenset({MergeMode.OVERWRITE_WITH_LATEST_0X, MergeMode.EVENT_TIME_0X, MergeMode.EVENT_TIME_AVRO_0X})
 
 
@@ -104,13 +106,23 @@ class Changes:
         """The batch after the changes, in the same order."""
         if not len(self.replaced) and not len(self.deleted):
             return rows
+        new, row = self._new_rows()
         source = np.arange(rows.num_rows, dtype=np.int64)
-        source[self.replaced] = np.arange(rows.num_rows, rows.num_rows + len(self.replaced))
+        source[self.replaced] = rows.num_rows + row
         alive = np.ones(rows.num_rows, np.bool_)
         alive[self.deleted] = False
-        # Only the new rows of this batch: a `take` from several tables copies all of them first.
-        new = self.values.take(pa.array(self.row))
         return pa.concat_tables([rows, new]).take(pa.array(source[alive]))
+
+    def _new_rows(self) -> tuple[pa.Table, Indices]:
+        """A table with the new rows of this batch, and the number of each row in it.
+
+        A `take` from several tables copies all of them first. So these are all values only if that is cheaper than to
+        take the rows of this batch out of them before.
+        """
+        values = self.values
+        if values.num_rows <= _FEW_TIMES * len(self.row) and values.nbytes <= _FEW_BYTES:
+            return values, self.row
+        return values.take(pa.array(self.row)), np.arange(len(self.row), dtype=np.int64)
 
 
 NO_HASHES: Hashes = np.zeros(0, np.uint64)

@@ -66,6 +66,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ("compactor_daemon/lake/use", "return read == 0 or read + size", "return read + size", "lake/use"),
     ("compactor_daemon/lake/use", " // max(1, self.members)", "", "lake/use"),
     ("compactor_daemon/lake/use", "self._occupied(lane, now) > lane.quota", "False", "lake/use"),
+    ("compactor_daemon/lake/use", "self._credited(lane, now) < 0", "False", "lake/use"),
     ("compactor_daemon/lake/shares", "for one in members) < daemons", "for one in members) <= daemons", "lake/lanes"),
     ("compactor_daemon/lake/hours", "return now >= self.start or now < self.end", "return now >= self.start", "lake/lanes"),
     ("compactor_daemon/lake/lanes", " and not _any(name, self.exclude)", "", "lake/lanes fleet/listing"),
