@@ -17,7 +17,7 @@ MUTANTS: tuple[Mutant, ...] = (
     (_CHOICE, "first = min(borders, key=lambda b: b.time, default=None)", "first = max(borders, key=lambda b: b.time, default=None)", "cleaning/clean"),
     (_CHOICE, "    if any(file.path in facts.savepoints for file in slice_.files):\n", "    if False:\n", "cleaning/clean cleaning/golden"),
     (_CHOICE, "    if slice_.key in facts.clustering:\n", "    if False:\n", "cleaning/choice"),
-    (_CHOICE, ", *(str(file.name) for file in slice_.changes))", ")", "cleaning/choice"),
+    (_CHOICE, ", *(str(file.name) for file in slice_.changes))", ",)", "cleaning/choice"),
     (_CHOICE, " + sum(file.size for file in slice_.changes)", "", "cleaning/choice"),
     (_CHOICE, "retained is None or replaced < retained", "False", "cleaning/golden"),
     (_CHOICE, "commits[-n].requested_time if len(commits) > n", "commits[-1].requested_time if len(commits) > n", "cleaning/choice"),
