@@ -21,6 +21,7 @@ from phantombase.timeline.view.view import FileGroup, FileSlice, TableView
 from tests.simulation.explore import Twist
 from tests.simulation.played import Stage, simulated
 from tests.simulation.test_removed_rules import Search, seeds, turns
+from tests.support.selection import deep
 
 
 @pytest.fixture
@@ -100,6 +101,8 @@ _SAME = beside("same", count=8, locked=False, writers=0, compactors=2)
 _ZONES = beside("zones", count=15, version=9, writers=0)
 _CLEANED = beside("replace", "versions", "archive", "sleep", count=200, compactors=2, daemons=0)
 _BLIND = beside("blind", count=20, version=6, writers=0, deaths=2, compactors=2)
+_LONG = (_FALLEN, _CLEANED)
+"""Two thirds of the time of all these searches."""
 
 REMOVED: list[tuple[str, Search, dict[str, Any], str]] = [
     ("F1: merged again where a write was left out", _BLIND, {"attempt.attempt._is_whole": true}, "lost"),
@@ -138,7 +141,7 @@ def test_without_it(
     print(repr(caught.value)[:200], *getattr(caught.value, "__notes__", ()))
 
 
-@pytest.mark.parametrize("search", {r[1]: None for r in REMOVED})
+@pytest.mark.parametrize("search", [deep(s) if s in _LONG else s for s in {r[1]: None for r in REMOVED}])
 def test_with_them(search: Search, stage: Stage) -> None:
     """With all mends in their places none of these runs fails."""
     search(stage)

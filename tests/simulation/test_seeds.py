@@ -28,7 +28,7 @@ SEEDS = int(os.environ.get("PHANTOMBASE_SEEDS", "1500"))
 SEED = os.environ.get("PHANTOMBASE_SEED")
 _CHUNKS = 10
 _OWN = str(ROOT / "phantombase")
-_USUAL = _CHUNKS if "PHANTOMBASE_SEEDS" in os.environ else 3
+_USUAL = _CHUNKS if "PHANTOMBASE_SEEDS" in os.environ else 2
 """So many chunks are played in a usual run."""
 
 
