@@ -8,21 +8,13 @@ from __future__ import annotations
 import time
 from collections.abc import Hashable
 from dataclasses import dataclass
-from typing import Protocol
 
 from .served_table import Held, ServedTable
-from .wire.answers import Answer
+from .wire.answers import Answer, AnswerCache
 
 _TARGET_BYTES_MAX = 1024
 _BYTES_EACH = 16 << 10
 """Of the memory for answers, for one target that is remembered: it takes less than a tenth of this itself."""
-
-
-class Kept(Protocol):
-    """Where answers are found by their key."""
-
-    def find(self, key: Hashable) -> Answer | None:
-        """The answer, if it is kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +27,7 @@ class _Repeat:
 class Repeats:
     """What was asked by GET, and under which key its answer is kept. `cache_bytes`: what `answers` may take."""
 
-    def __init__(self, answers: Kept, cache_bytes: int) -> None:
+    def __init__(self, answers: AnswerCache, cache_bytes: int) -> None:
         self._answers = answers
         self._most = cache_bytes // _BYTES_EACH
         self._by_target: dict[bytes, _Repeat] = {}

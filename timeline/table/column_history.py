@@ -43,7 +43,7 @@ def load_columns(files: InstantFiles, timeline: Timeline, newest: str) -> Column
     """
     base, config = files.storage.base_path, files.config
     names = _histories(files.storage)
-    instant = newest_history(files.storage, timeline) or _archived_history(files, names)
+    instant = _newest(names, timeline) or _archived_history(files, names)
     times = [parse_columns(newest, base)]
     if instant is not None:
         path = f"{_HISTORY}/{names[instant]}"
@@ -65,8 +65,12 @@ def load_columns(files: InstantFiles, timeline: Timeline, newest: str) -> Column
 
 def newest_history(storage: Storage, timeline: Timeline) -> str | None:
     """The newest completed write with a history of the columns. Hudi reads none whose write is not active."""
+    return _newest(_histories(storage), timeline)
+
+
+def _newest(names: Collection[str], timeline: Timeline) -> str | None:
     # That of a pending write may yet go with it.
-    return max((time for time in _histories(storage) if time in timeline.completed_writes), default=None)
+    return max((time for time in names if time in timeline.completed_writes), default=None)
 
 
 def _histories(storage: Storage) -> dict[str, str]:

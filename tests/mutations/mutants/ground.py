@@ -190,7 +190,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ("timeline/table/schema_finder", "if before is not None and requested >= before:", "if before is not None and requested > before:", "table/table"),
     ("timeline/table/column_history", "    times = [parse_columns(newest, base)]\n", "    times = []\n", "table/table"),
     ("timeline/table/column_history", "        times += parse_history(files.storage.read(path).decode(), path)\n", "        pass\n", "table/table"),
-    ("timeline/table/column_history", "max((time for time in _histories(storage) if time in timeline.completed_writes), default=None)", "max(_histories(storage), default=None)", "table/table"),
+    ("timeline/table/column_history", "max((time for time in names if time in timeline.completed_writes), default=None)", "max(names, default=None)", "table/table"),
     ("timeline/table/column_history", " or _archived_history(files, names)\n", "\n", "archiving/column_history"),
     ("timeline/table/column_history", "time for time in names if time in archived", "time for time in ()", "archiving/column_history"),
     ("compactor_daemon/archiving/facts", "(*resize_borders(table, timeline), *_history_border(table, timeline))", "resize_borders(table, timeline)", "archiving/column_history"),

@@ -142,6 +142,6 @@ async def _send(send: Send, status: int, body: bytes, kind: bytes, headers: Sequ
     await send({"type": "http.response.body", "body": body})
 
 
-def headers_for(body: bytes, kind: bytes, headers: Sequence[tuple[bytes, bytes]] = ()) -> Sequence[tuple[bytes, bytes]]:
+def headers_for(body: bytes, kind: bytes, headers: Sequence[tuple[bytes, bytes]]) -> Sequence[tuple[bytes, bytes]]:
     """Those of an answer with this body; `headers`: further ones."""
     return [(b"content-type", kind), (b"content-length", str(len(body)).encode()), *_ALWAYS, *headers]
