@@ -15,7 +15,9 @@ import shutil
 import sys
 import time
 import traceback
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -115,11 +117,30 @@ def sql(spark: SparkSession, request: dict[str, Any]) -> list[dict[str, Any]]:
     """Run one statement or procedure under the session settings of `options`, which hold for it only."""
     for key, value in request["options"].items():
         spark.conf.set(key, value)
+    return [row.asDict(recursive=True) for row in spark.sql(request["text"]).collect()]
+
+
+@contextmanager
+def same_settings(spark: SparkSession) -> Iterator[None]:
+    """The session's settings are as before afterwards.
+
+    Hudi changes some and leaves them so: behind a query for changes, 0.15 reads a float widened to double by its
+    bits, not by its decimal text, from base files of every table.
+    """
+    before = _settings(spark)
     try:
-        return [row.asDict(recursive=True) for row in spark.sql(request["text"]).collect()]
+        yield
     finally:
-        for key in request["options"]:
+        after = _settings(spark)
+        for key in after.keys() - before.keys():
             spark.conf.unset(key)
+        for key, value in before.items():
+            if after.get(key) != value:
+                spark.conf.set(key, value)
+
+
+def _settings(spark: SparkSession) -> dict[str, str]:
+    return {entry.key: entry.value for entry in spark.sql("set").collect()}
 
 
 OPERATIONS = {
@@ -168,7 +189,9 @@ def main() -> None:
             answer(started, result=None)
             break
         try:
-            answer(started, result=OPERATIONS[request["op"]](spark, request))
+            with same_settings(spark):
+                result = OPERATIONS[request["op"]](spark, request)
+            answer(started, result=result)
         except Exception as error:
             answer(started, **failure(error))
     spark.stop()

@@ -84,3 +84,14 @@ def test_an_error_is_hudis_own_and_the_server_lives_on(judges: Judges, tmp_path:
         judge.read(tmp_path)
     assert judge.sql("select 1 as one") == [{"one": 1}]
     assert judge.seconds > 0
+
+
+def test_settings_of_the_session_do_not_outlive_a_request(judges: Judges) -> None:
+    """Else a test's reads depend on the tests before it: Hudi's own queries for changes set some."""
+    judge = judges("1.2.0")
+    text = "set spark.sql.parquet.enableVectorizedReader"
+    before = judge.sql(text)
+    judge.sql(f"{text} = false")
+    assert judge.sql(text) == before
+    judge.sql("select 1", options={"hoodie.of.a.test": "1"})
+    assert judge.sql("set hoodie.of.a.test")[0]["value"] == "<undefined>"
