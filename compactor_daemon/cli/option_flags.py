@@ -22,6 +22,7 @@ from typing import Annotated, Any, get_args, get_origin, get_type_hints
 import typer
 
 from phantombase.timeline.errors import UsageError
+from phantombase.timeline.option import as_typed
 from phantombase.timeline.parquet.output_options import OutputOptions, parse_bytes
 from phantombase.timeline.planning.options import ScheduleOptions
 
@@ -29,7 +30,6 @@ from ..hudi_conf import SCHEDULE_CONF, parse_hudi_conf, parse_schedule_conf
 from ..options import print_bytes
 from .option_groups import group_of
 from .parameters import merge_options
-from .refused_options import as_typed
 
 _CONF = Annotated[
     list[str] | None,
