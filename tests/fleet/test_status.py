@@ -154,10 +154,10 @@ def test_nobody_works_on_it(table: Table) -> None:
 
 def test_a_log_compaction_says_so(tmp_path: Path) -> None:
     """It leaves base files as they are, so its instant alone does not say what will become of the table."""
-    path = str(tmp_path / "t")
+    path = tmp_path / "t"
     for ts in (1, 2, 3):
         rows = pa.table({"id": ["a", "b"], "ts": [ts, ts]})
-        writer(rows).table("t").key("id").ordering("ts").buckets(1).upsert(path)
+        writer(rows).table("t").key("id").ordering("ts").buckets(1).upsert(str(path))
     instant = request(open_table(path))
     row = row_of(open_table(path))
     assert (row["instant"], row["action"]) == (instant, "logcompaction")
