@@ -42,7 +42,8 @@ VALUES = {
     "double": "cast(substr(id, 2) as double) / 4 + {number}",
 }
 """What a row gets in a column, by the column's type."""
-WIDER = {"int": ("bigint", "string"), "bigint": ("string",)}
+WIDER = {"int": ("bigint", "string")}
+"""Changes of type that are followed: a second change of the same column is refused by name."""
 UNREADABLE = "cannot be cast to class org.apache.spark.sql.catalyst.expressions.Mutable"
 """Hudi's error for a base file of its own, where a dropped column of another type stood before the ones it reads."""
 FEW = ArchiveOptions(min_instants=3, max_instants=4, commits_retained=1, compaction_commits=1)
