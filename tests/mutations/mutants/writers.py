@@ -73,6 +73,8 @@ MUTANTS: tuple[Mutant, ...] = (
     ("writer_hooks/write/write", "            room.check((partition for partition, _ in mine.appended), lambda group: group.key in mine.appended)\n", "", "writing/back_pressure"),
     ("writer_hooks/commit/after_commit", "        strategy=TriggerStrategy.TIME_ELAPSED,\n", "        strategy=TriggerStrategy.ALWAYS,\n", "writing/back_pressure"),
     ("writer_hooks/commit/after_commit", "    at_once = ScheduleOptions(\n", "    at_once = replace(\n        own,\n", "writing/back_pressure"),
+    ("writer_hooks/commit/transaction", "if (found := self._archived_conflict(now, mine, schema_text)) is not None:", "if (found := None) is not None:", "writing/archived_meanwhile"),
+    ("writer_hooks/commit/transaction", ', "what it wrote is not known"', ', ""', "writing/archived_meanwhile"),
     ("writer_hooks/commit/transaction", "    except UnknownCommitError:\n        raise\n", "", "object_store/unknown_commit"),
     ("timeline/table/instant_puts", "            if storage.is_file_system:\n", "            if True:\n", "object_store/unknown_commit"),
     # Overwrites.
