@@ -8,12 +8,15 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from phantombase.compactor_daemon.archiving.archive import archive_table
 from phantombase.timeline.archiving import choice
 from phantombase.timeline.archiving.options import ArchiveOptions
-from phantombase.timeline.errors import ConflictError
+from phantombase.timeline.errors import ConflictError, UnsupportedError
+from phantombase.timeline.metadata_table.record_index import GLOBAL_KEYS_MARK
+from phantombase.timeline.recovery.dead_writers import roll_back_dead_writers
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.writer_hooks.engine.engine import LocalEngine
 from phantombase.writer_hooks.options import Operation, Write, WriteOptions
@@ -32,7 +35,9 @@ _APPENDS = WriteOptions(slots=1, small_file_bytes=0)
 class Slow:
     """A write of one row that waits before it places its files, until `end`."""
 
-    def __init__(self, path: Path, pool: ThreadPoolExecutor, key: str, number: int) -> None:
+    def __init__(
+        self, path: Path, pool: ThreadPoolExecutor, key: str, number: int, operation: Operation = Operation.UPSERT
+    ) -> None:
         self._there, self._go = threading.Event(), threading.Event()
 
         def wait(call: Call) -> Any:
@@ -42,7 +47,7 @@ class Slow:
             return call.do()
 
         table = open_table(path, HookedStorage(LocalStorage(str(path)), wait))
-        engine, how = LocalEngine(one_row(key, number), slots=1), Write(operation=Operation.UPSERT, options=_APPENDS)
+        engine, how = LocalEngine(one_row(key, number), slots=1), Write(operation=operation, options=_APPENDS)
         self._done: Future[object] = pool.submit(lambda: write(table, engine, how))
         assert self._there.wait(60)
 
@@ -114,3 +119,29 @@ def test_what_was_archived_is_no_conflict_where_it_wrote_elsewhere(
     assert len(archive_table(open_table(path), FEW, LOCK).archived) == 3
     last.end()
     assert read_rows(path) == ROWS | {"old": (7, 7.0)}
+
+
+def test_a_slow_insert_that_is_archived_at_once_is_looked_at(
+    pool: ThreadPoolExecutor, as_hudi: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Keys are unique over all partitions. It ends between the look-up and the begin of a write of the same key."""
+    path = tmp_path / "trips"
+    written_table(path, 9, one_row("old", 0), _APPENDS)
+    (path / GLOBAL_KEYS_MARK).touch()
+    slow = Slow(path, pool, "x", 5, Operation.INSERT)
+    for number in range(10, 15):
+        upsert(path, one_row("old", number))
+    monkeypatch.setattr(choice, "_late", lambda *_: None)
+    once = iter([True])
+
+    def it_ends(*args: Any, **more: Any) -> Any:
+        if next(once, False):
+            slow.end()
+            assert len(archive_table(open_table(path), FEW, LOCK).archived) == 4
+        return roll_back_dead_writers(*args, **more)
+
+    monkeypatch.setattr("phantombase.writer_hooks.write.write.roll_back_dead_writers", it_ends)
+    elsewhere = one_row("x", 20).set_column(1, "day", pa.array(["b"]))
+    with pytest.raises(UnsupportedError, match="move keys to another partition"):
+        upsert(path, elsewhere)
+    assert read_rows(path) == {"old": (14, 14.0), "x": (5, 5.0)}
