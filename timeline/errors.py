@@ -72,6 +72,11 @@ class PhantombaseError(Exception):
         kind, parts = type(self), ("expected", "found", "todo", "instant")
         return kind(self.what, path=f"{base}/{self.path}", **{name: getattr(self, name) for name in parts})
 
+    def reworded(self, what: str) -> Self:
+        """The same error with another `what`."""
+        kind, parts = type(self), ("path", "instant", "expected", "found", "todo")
+        return kind(what, **{name: getattr(self, name) for name in parts})
+
     def __reduce__(self) -> tuple[object, ...]:
         """Keeps the keyword-only details through pickling: errors travel from Spark tasks to the driver."""
         return _rebuild, (

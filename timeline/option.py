@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import field, fields
+from dataclasses import field, fields, replace
 from typing import Any
 
 from .errors import UsageError
@@ -79,3 +79,28 @@ def check_below(options: Any, name: str, other: str) -> None:
             f"{name.replace('_', '-')} must be below {other.replace('_', '-')}",
             found=f"{value:g} and {bound:g}",
         )
+
+
+def as_typed(error: UsageError, default: Any, typed: Mapping[str, Any], words: Mapping[str, str]) -> UsageError:
+    """The error that an option dataclass gave, naming the option of the command line.
+
+    `default`: the dataclass with its defaults; `typed`: what was typed, by field; `words`: all its options, by field.
+    What the dataclass says of several options together stays as it is.
+    """
+    for name in typed:
+        own = name.replace("_", "-")
+        if error.what.startswith(f"{own} "):
+            return error.reworded(words[name] + error.what.removeprefix(own))
+    for name, value in typed.items():
+        if _refuses(default, name, value, error):
+            return error.reworded(f"{words[name]}: {error.what}")
+    return error
+
+
+def _refuses(default: Any, name: str, value: Any, error: UsageError) -> bool:
+    """Whether the value of this field alone gives the same error."""
+    try:
+        replace(default, **{name: value})
+    except UsageError as alone:
+        return str(alone) == str(error)
+    return False

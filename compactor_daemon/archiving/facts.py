@@ -41,6 +41,7 @@ def gather_facts(table: Table, timeline: Timeline, files: StateFiles, *, dry_run
         held=held,
         doubled=files.doubled(),
         written=files.written(timeline.instants, table.times.moment),
+        begun={} if table.layout.has_completion_times else files.begun(timeline.instants, table.times.moment),
         borders=(*resize_borders(table, timeline), *_history_border(table, timeline)),
     )
 

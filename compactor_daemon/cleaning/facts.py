@@ -61,9 +61,7 @@ def gather_facts(table: Table, view: TableView, options: CleanOptions, *, dry_ru
 
 
 def _written(table: Table, timeline: Timeline) -> dict[str, str]:
-    """When the completed files were written, of instants without a completion time."""
-    if all(i.completion_time is not None for i in timeline.completed):
-        return {}
+    """When the completed files were written. A completion time in a name may be much older: it is decided before."""
     return load_state_files(table.storage, table.config).written(timeline.completed, table.times.moment)
 
 

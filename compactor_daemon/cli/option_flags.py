@@ -22,6 +22,7 @@ from typing import Annotated, Any, get_args, get_origin, get_type_hints
 import typer
 
 from phantombase.timeline.errors import UsageError
+from phantombase.timeline.option import as_typed
 from phantombase.timeline.parquet.output_options import OutputOptions, parse_bytes
 from phantombase.timeline.planning.options import ScheduleOptions
 
@@ -105,8 +106,9 @@ class _Group:
 
     def typed(self, given: dict[str, Any]) -> dict[str, Any]:
         """Removes the typed options from the command's arguments; returns them by field."""
-        found = {field: given.pop(flag) for flag, field in self.fields.items()}
-        return {f.name: _value(self.kind, f, value) for f, value in found.items() if value not in (None, [])}
+        found = {flag: given.pop(flag) for flag in self.fields}
+        typed = {flag: value for flag, value in found.items() if value not in (None, [])}
+        return {(f := self.fields[flag]).name: _value(self.kind, f, v, _typed_name(flag)) for flag, v in typed.items()}
 
     def built(self, typed: Mapping[str, Any], pairs: list[str]) -> Any:
         """The dataclass, built from all sources. `pairs`: options under Hudi's names."""
@@ -115,7 +117,12 @@ class _Group:
             sources.append(parse_hudi_conf(pairs))
         if self.kind is ScheduleOptions:
             sources.append(parse_schedule_conf(pairs, typed.get("strategies") or ()))
-        return replace(self.default, **merge_options(*sources))
+        words = {f.name: _typed_name(flag) for flag, f in self.fields.items()}
+        merged = merge_options(words, *sources)
+        try:
+            return replace(self.default, **merged)
+        except UsageError as error:
+            raise as_typed(error, self.default, typed, words) from error
 
 
 _SEVERAL_SOURCES: dict[type, dict[str, Any]] = {
@@ -150,7 +157,7 @@ def from_settings(default: Any, given: Mapping[str, Any]) -> tuple[Any, dict[str
     """
     named = {_flag(f).replace("_", "-"): f for f in fields(default)}
     known = {name: value for name, value in given.items() if name.replace("_", "-") in named}
-    made = {(f := named[name.replace("_", "-")]).name: _value(type(default), f, v) for name, v in known.items()}
+    made = {(f := named[name.replace("_", "-")]).name: _value(type(default), f, v, name) for name, v in known.items()}
     return replace(default, **made), {name: value for name, value in given.items() if name not in known}
 
 
@@ -162,6 +169,10 @@ def flags_of(kind: type) -> tuple[str, ...]:
 def _flag(field: Field[Any]) -> str:
     """The option's name, without its unit, which the help and the value show."""
     return str(field.metadata["flag"] or field.name.removesuffix("_s"))
+
+
+def _typed_name(flag: str) -> str:
+    return f"--{flag.replace('_', '-')}"
 
 
 def _type(kind: type, field: Field[Any]) -> tuple[Any, bool]:
@@ -207,31 +218,28 @@ def _shown(field: Field[Any], default: Any) -> str | bool:
     return str(default).lower() if isinstance(default, bool) else str(getattr(default, "value", default))
 
 
-def _value(kind: type, field: Field[Any], given: Any) -> Any:
-    """The field's value from what was typed or is in a file. UsageError: not a value of the field."""
+def _value(kind: type, field: Field[Any], given: Any, name: str) -> Any:
+    """The field's value from what was given under this `name`. UsageError: not a value of the field."""
     of, several = _type(kind, field)
     if several:
-        return tuple(_one(field, of, v) for v in (given if isinstance(given, list) else [given]))
-    return _one(field, of, given)
+        return tuple(_one(field, of, v, name) for v in (given if isinstance(given, list) else [given]))
+    return _one(field, of, given, name)
 
 
-def _one(field: Field[Any], kind: Any, given: Any) -> Any:
+def _one(field: Field[Any], kind: Any, given: Any, name: str) -> Any:
     if get_origin(kind) is tuple:
-        name, _, value = str(given).partition("=")
-        return name, value
+        first, _, second = str(given).partition("=")
+        return first, second
     if isinstance(given, kind) and not (kind is int and isinstance(given, bool)):
         return given
     if field.metadata["size"] and isinstance(given, str):
-        try:
-            return parse_bytes(given)
-        except UsageError as error:
-            raise UsageError(f"not a size for {_flag(field)}", expected=error.expected, found=error.found) from error
+        return parse_bytes(given, name)
     if issubclass(kind, Enum):
         try:
             return kind(given)
         except ValueError as error:
             values = ", ".join(m.value for m in kind)
-            raise UsageError(f"not a value of {_flag(field)}", expected=values, found=repr(given)) from error
+            raise UsageError(f"not a value of {name}", expected=values, found=repr(given)) from error
     if kind is float and isinstance(given, int) and not isinstance(given, bool):
         return float(given)
-    raise UsageError(f"not a value of {_flag(field)}", expected=kind.__name__, found=repr(given))
+    raise UsageError(f"not a value of {name}", expected=kind.__name__, found=repr(given))

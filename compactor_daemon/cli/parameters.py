@@ -103,11 +103,19 @@ def typed_options(ctx: typer.Context, names: Iterable[str]) -> tuple[str, ...]:
     return tuple(f"--{name.replace('_', '-')}" for name in typed)
 
 
-def merge_options(*sources: Mapping[str, Any]) -> dict[str, Any]:
-    """Options from several sources in one. UsageError: two sources give an option different values."""
+def merge_options(names: Mapping[str, str], *sources: Mapping[str, Any]) -> dict[str, Any]:
+    """Options from several sources in one. `names`: how errors name them.
+
+    UsageError: two sources give an option different values.
+    """
     found: dict[str, Any] = {}
     for one in sources:
         if differing := [name for name in one if name in found and found[name] != one[name]]:
-            raise UsageError("an option is given twice with different values", found=", ".join(differing))
+            values = ", ".join(f"{names[n]}: {_plain(found[n])} and {_plain(one[n])}" for n in differing)
+            raise UsageError("an option is given twice with different values", found=values)
         found |= one
     return found
+
+
+def _plain(value: Any) -> str:
+    return str(getattr(value, "value", value))

@@ -36,7 +36,7 @@ def status(data: Row) -> Iterator[RenderableType]:
         late = f", {data['overdue']:,} overdue" if data["overdue"] else ""
         title = f"{plural(len(pending), 'pending compaction')}{late}"
         yield RowsTable(title=title, columns=_PENDING_COLUMNS, rows=pending)
-        reasons = list(_reasons(pending))
+        reasons = [*_of_logs(pending), *_reasons(pending)]
         yield from ("", *reasons) if reasons else ()
     else:
         yield Text("No compaction is pending.")
@@ -104,6 +104,12 @@ def _cleanable(row: Row) -> str:
     if not row["files"]:
         return f"nothing: {row['why']}"
     return f"{plural(row['files'], 'file')}, {human_bytes(row['bytes'])}, with the default of `clean`"
+
+
+def _of_logs(pending: list[Row]) -> Iterator[RenderableType]:
+    """Which of them are log compactions, that merge log files into one and leave the base files."""
+    if logs := [row["instant"] for row in pending if row["action"] == "logcompaction"]:
+        yield _labelled("log compaction:", "green", ", ".join(logs))
 
 
 def _reasons(pending: list[Row]) -> Iterator[RenderableType]:

@@ -75,7 +75,7 @@ class StartingSpark:
                 failure = SparkError(
                     "Spark did not start",
                     path=self._options.spark_master,
-                    found=f"{type(error).__name__}: {error}; the end of the JVM's output: {_last_words(log)}",
+                    found=f"{type(error).__name__}: {error}; the end of the JVM's output: {last_words(log)}",
                     todo="Spark needs Java 17 or newer (JAVA_HOME or PATH), and a master that can be reached. "
                     "--executor local needs neither.",
                 )
@@ -141,7 +141,9 @@ def chosen_settings(options: ExecuteOptions) -> dict[str, str]:
     return settings | dict(options.spark_conf)
 
 
-def _last_words(log: IO[bytes]) -> str:
+def last_words(log: IO[bytes]) -> str:
+    """The end of what a JVM has written, in one line."""
     log.seek(0)
-    lines = [line.strip() for line in log.read().decode(errors="replace").splitlines() if line.strip()]
+    lines = [line.strip() for line in log.read().decode(errors="replace").splitlines()]
+    lines = [line for line in lines if line and not line.startswith(("at ", "... "))]  # without frames of stacks
     return " | ".join(lines[-_LAST_LINES:]) or "none"

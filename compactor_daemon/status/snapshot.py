@@ -63,13 +63,15 @@ class InstantLook:
 class TableLook:
     """What a look found in a table.
 
-    `pending`: by instant, earliest first. `writes`: pending delta commits with their heartbeats. `recent`: the newest
-    completed compactions, of phantombase or of Hudi, newest first. `half_way`: cleans, restores, rollbacks, clusterings
-    and overwrites that have begun and not completed. `services`: the last run of each service by a daemon.
+    `pending`: by instant, earliest first; `actions`: their actions, compaction or logcompaction. `writes`: pending
+    delta commits with their heartbeats. `recent`: the newest completed compactions, of phantombase or of Hudi, newest
+    first. `half_way`: cleans, restores, rollbacks, clusterings and overwrites that have begun and not completed.
+    `services`: the last run of each service by a daemon.
     """
 
     path: str
     pending: Mapping[str, InstantLook | PhantombaseError]
+    actions: Mapping[str, str]
     claims: Claimed
     writes: tuple[tuple[Instant, Heartbeat | None], ...]
     recent: tuple[tuple[Instant, CommitMetadata | PhantombaseError], ...]
@@ -94,6 +96,7 @@ def look_at_table(table: Table, claims: Claimed = None, *, recent: int = 0) -> T
     return TableLook(
         path=table.storage.base_path,
         pending={time: one for time, one in found.items() if time in still},
+        actions={i.requested_time: i.action for i in timeline.pending_merges},
         claims=claims,
         writes=tuple((i, beat) for i, beat in writes if i.requested_time in writing),
         recent=tuple(_recent(table, after, recent)),

@@ -81,7 +81,10 @@ def status_report(
 ) -> Row:
     """The whole report. `findings`: of `coexistence`. `slo_s`: a compaction pending for longer is overdue."""
     attempt, retry = attempt or AttemptOptions(), retry or RetryOptions()
-    pending = [_pending_row(i, one, seen.claims, clock, slo_s, attempt, retry) for i, one in seen.pending.items()]
+    pending = [
+        {"action": seen.actions[i], **_pending_row(i, one, seen.claims, clock, slo_s, attempt, retry)}
+        for i, one in seen.pending.items()
+    ]
     unknown = isinstance(seen.claims, PhantombaseError)
     return {
         "table": seen.path,

@@ -14,10 +14,12 @@ import pyarrow as pa
 import pytest
 from typer.testing import CliRunner
 
+from phantombase.compactor_daemon.attempt.publish import publish
 from phantombase.compactor_daemon.cleaning import facts
 from phantombase.compactor_daemon.cleaning.clean import clean_table
 from phantombase.compactor_daemon.cli.main import app
 from phantombase.timeline.cleaning.options import CleanOptions, Policy
+from phantombase.timeline.clock.now import clock_ms
 from phantombase.timeline.clock.options import ClockOptions
 from phantombase.timeline.errors import ConflictError, LockError, MalformedError
 from phantombase.timeline.format.clean import CleanPlan, encode_clean_metadata, encode_clean_plan
@@ -25,6 +27,8 @@ from phantombase.timeline.format.instant import Instant, State
 from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.pins.hold import HeldPin
 from phantombase.timeline.pins.pin import PinOptions
+from phantombase.timeline.planning.options import PLAN_NOW
+from phantombase.timeline.planning.schedule import schedule_compaction
 from phantombase.timeline.savepoints.savepoint import Kept, create_savepoint
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table
@@ -34,7 +38,7 @@ from phantombase.writer_hooks.options import WriteOptions
 from tests.cleaning.test_clean import ONE, VERSIONS, old_table
 from tests.cleaning.test_golden import LOCK, clean, data_files, unzip
 from tests.support.archived_tables import archive, one_row, upsert
-from tests.support.compaction_steps import open_table
+from tests.support.compaction_steps import decided, open_table, run_all
 from tests.support.failing_storage import Call, HookedStorage, ProcessDied, die_at_nth
 from tests.support.lost_lock import LockLostAt, LockLostBehind
 from tests.support.selection import deep
@@ -206,6 +210,32 @@ def test_hours_are_hours_when_the_clocks_change(tmp_path: Path, monkeypatch: pyt
     table = open_table(path).with_clock(ClockOptions(timezone="Europe/Berlin"))
     found = facts.gather_facts(table, table.load_view(), CleanOptions(policy=Policy.HOURS, retain=2), dry_run=True)
     assert (found.floor, found.hours_ago) == ("20260329011000000", "20260329001000000")
+
+
+@VERSIONS
+def test_a_query_from_before_a_late_publication_keeps_its_files(
+    version: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process decided a compaction and died; two hours later another one publishes it, at the completion time that
+    was decided then. A query of ten minutes ago reads what was merged.
+    """
+    path = tmp_path / "trips"
+    written_table(path, version, one_row("k0", 0), WriteOptions(slots=1, small_file_bytes=0))
+    upsert(path, one_row("k0", 1))
+    plan = schedule_compaction(open_table(path), LOCK, PLAN_NOW).instant
+    assert plan is not None
+    go = decided(open_table(path), plan)
+    upsert(path, one_row("k0", 2))
+    publish(open_table(path), go, LOCK)
+    run_all(open_table(path))
+    now_ms = clock_ms() + 7_200_000
+    [done] = open_table(path).files.completed_commits(plan)
+    os.utime(path / open_table(path).instant_path(done), (now_ms / 1000 - 60,) * 2)
+    monkeypatch.setattr(facts, "clock_ms", lambda: now_ms)
+    found = clean_table(open_table(path), CleanOptions(retain=1, floor_s=3600), LOCK, dry_run=True)
+    assert (found.files, found.why) == (0, "a query of 3,600 s ago may need it")
+    monkeypatch.setattr(facts, "clock_ms", lambda: now_ms + 3_600_000)
+    assert clean_table(open_table(path), CleanOptions(retain=1, floor_s=3600), LOCK, dry_run=True).files == 2
 
 
 def emptied_partition(path: Path, version: int) -> Table:

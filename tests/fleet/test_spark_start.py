@@ -7,13 +7,14 @@ import subprocess
 import sys
 import time
 import uuid
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from phantombase.compactor_daemon.execution.runners import spark_words
-from phantombase.compactor_daemon.execution.spark_session import StartingSpark, chosen_settings
+from phantombase.compactor_daemon.execution.spark_session import StartingSpark, chosen_settings, last_words
 from phantombase.compactor_daemon.options import ExecuteOptions, Executor
 from phantombase.timeline.errors import UsageError
 from tests.reading.test_refusals import lose_planned_log
@@ -41,6 +42,14 @@ def test_spark_that_cannot_start_is_told_to_who_waits(tmp_path: Path) -> None:
     ran = _run(tmp_path, "-c", script)
     assert "Spark did not start" in ran.stdout
     assert str(tmp_path) in ran.stdout, "the end of the JVM's output"
+
+
+def test_the_words_of_a_jvm_are_its_causes() -> None:
+    """A master that does not exist: Spark names it first, and then its stack, which says nothing to a user."""
+    frames = "".join(f"\tat org.apache.spark.deploy.SparkSubmit.main(SparkSubmit.scala:{n})\n" for n in range(30))
+    output = f"Exception in thread main SparkException: Could not parse Master URL: 'wrong'\n{frames}\t... 9 more\n"
+    assert last_words(BytesIO(output.encode())) == output.splitlines()[0]
+    assert last_words(BytesIO(frames.encode())) == "none"
 
 
 @pytest.mark.spark

@@ -12,10 +12,12 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
+from phantombase import writer
 from phantombase.compactor_daemon.attempt.compact_instant import compact_instant
 from phantombase.compactor_daemon.claims.claims import Claim, table_id
 from phantombase.compactor_daemon.claims.zookeeper_claims import ZooKeeperClaims
@@ -43,6 +45,7 @@ from phantombase.timeline.table.table import Table
 from phantombase.timeline.terminal.plain import Row
 from tests.support.compaction_steps import OPTIONS, OUTPUT, open_table, run_one
 from tests.support.golden_tables import unzip_golden
+from tests.support.log_compactions import request
 from tests.support.zookeeper_server import ZooKeeper, wait_until
 
 ME = Process.current()
@@ -146,6 +149,20 @@ def test_nobody_works_on_it(table: Table) -> None:
     assert (row["state"], row["why"], row["work"], row["failures"], row["foreign"]) == ("waiting", *[None] * 4)
     assert (row["file_groups"], row["input_bytes"], row["attempts"]) == (len(plan.operations), sum(sizes), 0)
     assert row["problem"] is None
+    assert row["action"] == "compaction"
+
+
+def test_a_log_compaction_says_so(tmp_path: Path) -> None:
+    """It leaves base files as they are, so its instant alone does not say what will become of the table."""
+    path = tmp_path / "t"
+    for ts in (1, 2, 3):
+        rows = pa.table({"id": ["a", "b"], "ts": [ts, ts]})
+        writer(rows).table("t").key("id").ordering("ts").buckets(1).upsert(str(path))
+    instant = request(open_table(path))
+    row = row_of(open_table(path))
+    assert (row["instant"], row["action"]) == (instant, "logcompaction")
+    lines = [str(item) for item in status_render.status(report(open_table(path)))]
+    assert f"log compaction: {instant}" in lines
 
 
 def test_a_heartbeat_of_ours_says_who_works(table: Table, stack: ExitStack) -> None:

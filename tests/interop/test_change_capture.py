@@ -85,9 +85,6 @@ def test_what_is_refused(judge: Judge, version: int, tmp_path: Path) -> None:
     path, rows = str(table.path), rows_of([1, 2], "ours", 9)
     before = sorted(file for file in table.path.rglob("*") if file.is_file())
     steps: tuple[Callable[[], object], ...] = (
-        lambda: table.writer(rows).upsert(path),
-        lambda: table.writer(rows).delete(path),
-        lambda: table.writer(rows).insert_overwrite(path),
         lambda: table.writer(rows).merge_into(path, update=["name", "ts"]),
         lambda: stitch_table(table.open(), StitchOptions(), LOCK, output=OutputOptions(), threads=1),
         lambda: restore_table(table.open(), LOCK, "20200101000000000"),

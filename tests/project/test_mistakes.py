@@ -116,7 +116,7 @@ def test_no_java(table: Path) -> None:
         (("compact", "--exectuor", "local"), "--executor"),
         (("compcat",), "compact"),
         (("compact", "--executor", "flink"), "auto"),
-        (("schedule", "--target-io", "5x", "--dry-run"), "not a size for target"),
+        (("schedule", "--target-io", "5x", "--dry-run"), "not a size for --target-io"),
         (("compact", "--lock", "foo"), "zookeeper:"),
         (("schedule",), "--sole-writer"),
         (("stitch", "--sort-order", "hilbert", "--dry-run"), "sort-by"),

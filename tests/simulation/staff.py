@@ -27,8 +27,9 @@ if TYPE_CHECKING:
     from tests.simulation.cast import Cast
 
 STITCH = "we stitch"
-"""The service that others may work beside, and that may die: its plan shows what it does."""
-SERVICES = frozenset({"clean", "versions", "archive", "restore", "replace", "we clean", "we archive", STITCH})
+MORTAL = frozenset({STITCH, "we clean", "we archive"})
+"""The services that others may work beside, and that may die: what they leave shows what they did."""
+SERVICES = MORTAL | {"clean", "versions", "archive", "restore", "replace"}
 """What a plot may have of these. `versions`: a cleaner that keeps the newest slices only. `we`: phantombase's own."""
 
 _STITCH = StitchOptions(target_size=10_000, min_files=2, wait_s=1.0)
@@ -58,7 +59,7 @@ class Staff:
         }
         for _ in range(rounds):
             self._cast.rest()
-            if service == STITCH:
+            if service in MORTAL:
                 self._count(service, once[service])
                 continue
             if self._busy:  # nobody restores a table that is being cleaned

@@ -19,7 +19,7 @@ from tests.simulation.memory_storage import MemoryStorage
 from tests.simulation.object_memory import MovingMemory, ObjectMemory
 from tests.simulation.played import Stage
 from tests.simulation.rules import Rules, decides
-from tests.simulation.staff import SERVICES, STITCH, Staff
+from tests.simulation.staff import MORTAL, SERVICES, STITCH, Staff
 from tests.simulation.world import Actor, Call, Fault, Host, World, WorldLock
 
 ATTEMPT = AttemptOptions(foreign_grace_s=0.3, foreign_look_s=0.0, barrier_s=0.6, barrier_poll_s=0.03)
@@ -239,7 +239,7 @@ class Story:
         if not living:
             return
         host = self.pick.choice(living)
-        if host.name in SERVICES - {STITCH} or host.name == "operator":
+        if host.name in SERVICES - MORTAL or host.name == "operator":
             return
         if self._jumps and self.pick.random() < 0.5:
             self._jumps -= 1

@@ -19,7 +19,7 @@ from phantombase.timeline.read.table_read import read_table
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table
 from phantombase.writer_hooks.engine.row_blobs import Piece, pack
-from phantombase.writer_hooks.engine.spark import SparkPieces, default_slots
+from phantombase.writer_hooks.engine.spark import SparkEngine, SparkPieces, default_slots
 from phantombase.writer_hooks.engine.spool import ROWS, Spool, remove_old
 from tests.writing.test_writer import read, rows, trips
 from tests.writing.test_writer_refusals import contents
@@ -176,6 +176,33 @@ def test_jobs_are_described_in_sparks_pages(spark: Any, tmp_path: Path) -> None:
     shown = [jobs.apply(n).description() for n in range(jobs.size())]
     assert f"phantombase upsert {path}" in [one.get() for one in shown if one.isDefined()]
     assert all(path in one.get() for one in shown if one.isDefined() and str(tmp_path) in one.get())
+
+
+@pytest.mark.spark
+def test_rows_reach_python_in_batches_by_their_number(spark: Any, tmp_path: Path) -> None:
+    """During a write, unless the session has its own number, or a column may hold large objects; not afterwards."""
+
+    def sizes(source: int, batches: Iterator[pa.RecordBatch]) -> Iterator[Piece]:
+        for number, batch in enumerate(batches):
+            text = str(batch.num_rows).encode()
+            yield Piece(partition="", target="0", source=source, number=number, rows=batch.num_rows, payload=text)
+
+    frame = spark.range(10_000).coalesce(1)
+    engine, objects = SparkEngine(frame, slots=2), SparkEngine(frame.selectExpr("id", "x'00' AS object"), slots=2)
+
+    def found(engine: SparkEngine = engine) -> list[int]:
+        return sorted(int(size) for size in engine.prepare(sizes, LocalStorage(str(tmp_path))).collect())
+
+    with engine.described("a write"):
+        assert found() == [1808, 4096, 4096]
+        spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", 6000)
+        try:
+            assert found() == [4000, 6000]
+        finally:
+            spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
+    assert found() == [10_000]
+    with objects.described("a write"):
+        assert found(objects) == [10_000]
 
 
 @pytest.mark.spark

@@ -3,7 +3,8 @@
 Commits go oldest first, without holes. Each rule gives a border, a time from which on all commits stay:
 
     count        the newest commits stay
-    pending      the last completed commit before the earliest pending instant of any action
+    pending      the last completed commit before the earliest pending instant of any action, and what completed since a
+                 pending one began: a write asks for it before it completes
     savepoint    the first savepoint
     trigger      delta commits that a trigger of compactions counts
     replaced     the first replace commit that no clean has passed, or whose replaced files are still there: without it
@@ -58,8 +59,8 @@ class Facts:
     `metadata_compacted`: the time of its last compaction. `unfinished`: compactions with records of phantombase that
     are still needed. `left_out`: compactions that left out a replaced file group, and the replacing instant. `held`:
     the earliest moment that a pin holds. `doubled`: instants with two completed files.
-    `written`: of completed instants without a completion time the time at which their files were written. `borders`:
-    further ones, which hold for cleans and rollbacks too.
+    `written`: when the completed files of instants were written, `begun`: when the first files of pending ones were,
+    both by requested time. `borders`: further ones, which hold for cleans and rollbacks too.
     """
 
     cleaned_to: str | None = None
@@ -71,6 +72,7 @@ class Facts:
     held: str | None = None
     doubled: frozenset[str] = frozenset()
     written: Mapping[str, str] = field(default_factory=dict)
+    begun: Mapping[str, str] = field(default_factory=dict)
     borders: tuple[Border, ...] = ()
 
 
@@ -125,6 +127,7 @@ def _others(timeline: Timeline, gone: Iterable[Instant]) -> tuple[Instant, ...]:
 
 def _borders(timeline: Timeline, facts: Facts, options: ArchiveOptions) -> Iterable[Border]:
     yield from _pending(timeline)
+    yield from _beside_pending(timeline, facts)
     yield from _at(
         _first(i.requested_time for i in timeline.instants if i.action == "savepoint"), "a savepoint needs {}"
     )
@@ -159,6 +162,20 @@ def _pending(timeline: Timeline) -> Iterable[Border]:
     elif first.action == "indexing":
         why += ": Hudi's indexer executes it, or drops the index"
     return (Border(time=time, why=why),)
+
+
+def _beside_pending(timeline: Timeline, facts: Facts) -> Iterable[Border]:
+    """What completed since a pending instant began. On version 6 the files say when, by the clock of the storage."""
+    pending = [i.requested_time for i in timeline.instants if not i.completed]
+    first = _first(facts.begun.get(time, time) for time in pending)
+    if first is not None:
+        beside = _first(i.requested_time for i in timeline.completed if _completed(timeline, facts, i) >= first)
+        yield from _at(beside, "a write is pending that began before {} completed")
+
+
+def _completed(timeline: Timeline, facts: Facts, instant: Instant) -> str:
+    written = facts.written.get(instant.requested_time)
+    return instant.completion_time or written or timeline.completed_at(instant)
 
 
 def _trigger(timeline: Timeline, commits: int) -> Iterable[Border]:
@@ -214,14 +231,11 @@ def _told(timeline: Timeline, facts: Facts, instant: Instant) -> bool:
 def _late(timeline: Timeline, facts: Facts, going: Sequence[Instant]) -> Border | None:
     """The first of these commits that completed after every time that would stay."""
 
-    def completed(instant: Instant) -> str:
-        time = instant.requested_time
-        return instant.completion_time or facts.written.get(time) or timeline.completed_at(instant)
-
     leaving = set(going)
     stay = [i for i in timeline.instants if i not in leaving]
-    newest = max((max(i.requested_time, completed(i) if i.completed else "") for i in stay), default="")
-    early = list(takewhile(lambda i: completed(i) <= newest, going))
+    times = [i.requested_time for i in stay] + [_completed(timeline, facts, i) for i in stay if i.completed]
+    newest = max(times, default="")
+    early = list(takewhile(lambda i: _completed(timeline, facts, i) <= newest, going))
     if len(early) == len(going):
         return None
     time = going[len(early)].requested_time

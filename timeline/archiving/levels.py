@@ -108,7 +108,7 @@ def _forget_old(storage: Storage, folder: str, counting: Manifest, merged: int, 
     """
     numbers = [n for n in manifest_numbers(storage, folder) if n <= counting.number]
     kept = numbers[-(_MANIFESTS_KEPT + merged) :]
-    named = {f.name for number in kept for f in read_manifest(storage, folder, number)}
+    named = {name for number in kept for name in _names(storage, folder, number)}
     names = [e.name for e in storage.list(folder) if not e.is_folder]
     files = [n for n in names if HistoryName.parse(n) is not None and n not in named]
     older = [number for number in numbers if number not in kept]
@@ -123,7 +123,7 @@ def _forget_old(storage: Storage, folder: str, counting: Manifest, merged: int, 
 
 
 def _names(storage: Storage, folder: str, number: int) -> tuple[str, ...]:
-    """The files that an old manifest names; none if it is torn."""
+    """The files that a manifest names; none if it is torn: then it never counted, and a writer passed it over."""
     with suppress(MalformedError, MissingFileError):
         return tuple(f.name for f in read_manifest(storage, folder, number))
     return ()

@@ -35,8 +35,8 @@ from .options import CleanOptions, Policy
 class Facts:
     """What the choice needs besides the view.
 
-    `hours_ago`, `floor`: instant times, now minus the retained hours and minus the floor. `written`: when instants
-    completed, by requested time, where their names do not say it. `holds`: moments that pins hold. `savepoints`: paths
+    `hours_ago`, `floor`: instant times, now minus the retained hours and minus the floor. `written`: when the
+    completed files of instants were written, by requested time. `holds`: moments that pins hold. `savepoints`: paths
     that savepoints keep. `unfinished`: compactions with records of phantombase that are still needed. `clustering`:
     file groups of pending clusterings.
     """
@@ -173,8 +173,8 @@ def _pending(timeline: Timeline) -> Border | None:
 
 
 def _completed(timeline: Timeline, facts: Facts, write: Instant) -> str:
-    time = write.requested_time
-    return write.completion_time or max(facts.written.get(time, ""), timeline.completed_at(write))
+    """When a query could see it first: a decided compaction may be published long after its completion time."""
+    return max(facts.written.get(write.requested_time, ""), timeline.completed_at(write))
 
 
 def _why_kept(slice_: FileSlice, facts: Facts) -> str | None:

@@ -99,6 +99,7 @@ def read(
     """
     configure_logging(json)
     held = PinOptions.asked(pin, pin_for)
+    memory = ReadOptions().memory_limit if memory_limit is None else parse_bytes(memory_limit, "--memory-limit")
     names = None if columns is None else tuple(name.strip() for name in columns.split(","))
     options = ReadOptions(
         query=query,
@@ -112,7 +113,7 @@ def read(
         limit=limit,
         partition=partition,
         data_skipping=data_skipping,
-        memory_limit=ReadOptions().memory_limit if memory_limit is None else parse_bytes(memory_limit),
+        memory_limit=memory,
         spill_dir=spill_dir,
     )
     storage_options = parse_pairs(storage_option)

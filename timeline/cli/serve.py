@@ -92,7 +92,7 @@ def serve(
         host=host,
         name=tuple(name or ()),
         hudi_clients=tuple(hudi_clients or ()),
-        max_memory=parse_bytes(max_memory),
+        max_memory=parse_bytes(max_memory, "--max-memory"),
         markers=markers,
     )
     given, settings = (

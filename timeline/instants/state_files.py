@@ -32,17 +32,22 @@ class StateFiles:
         return self.of.get((instant.requested_time, instant.family), ())
 
     def written(self, instants: Iterable[Instant], moment: Callable[[int], str]) -> dict[str, str]:
-        """When the completed files of instants without a completion time were written, by requested time.
+        """When the completed files of instants were written, by requested time.
 
         `moment`: converts a modification time to an instant time.
         """
         return {
             i.requested_time: moment(f.modified_ms)
             for i in instants
-            if i.completed and i.completion_time is None
+            if i.completed
             for f in self.files(i)
             if f.instant.completed
         }
+
+    def begun(self, instants: Iterable[Instant], moment: Callable[[int], str]) -> dict[str, str]:
+        """When the first files of pending instants were written, as `written`."""
+        first = ((i, next(iter(self.files(i)), None)) for i in instants if not i.completed)
+        return {i.requested_time: moment(f.modified_ms) for i, f in first if f is not None}
 
     def doubled(self) -> frozenset[str]:
         """Times of instants with more than one completed file."""

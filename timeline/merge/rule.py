@@ -18,6 +18,9 @@ from .gaps import Unset
 IS_DELETED = "_hoodie_is_deleted"
 _FEW_TIMES, _FEW_BYTES = 4, 64 << 20
 """Values that are copied as a whole beside a batch: so many for each row that is replaced, and so many bytes."""
+_RARE = 2_000
+"""A batch with so many rows for each change is copied in runs between the changes: in less than half the time that a
+`take` of every row needs, as it does not look at each row."""
 HUDI_0X = frozenset({MergeMode.OVERWRITE_WITH_LATEST_0X, MergeMode.EVENT_TIME_0X, MergeMode.EVENT_TIME_AVRO_0X})
 
 
@@ -107,11 +110,25 @@ class Changes:
         if not len(self.replaced) and not len(self.deleted):
             return rows
         new, row = self._new_rows()
+        if (len(self.replaced) + len(self.deleted)) * _RARE <= rows.num_rows:
+            return self._in_runs(rows, new, row)
         source = np.arange(rows.num_rows, dtype=np.int64)
         source[self.replaced] = rows.num_rows + row
         alive = np.ones(rows.num_rows, np.bool_)
         alive[self.deleted] = False
         return pa.concat_tables([rows, new]).take(pa.array(source[alive]))
+
+    def _in_runs(self, rows: pa.Table, new: pa.Table, row: Indices) -> pa.Table:
+        """The same, put together of slices: the loop is over the changes."""
+        at = np.append(self.replaced, self.deleted)
+        parts, start = [], 0
+        for change in np.argsort(at).tolist():
+            place = int(at[change])
+            parts.append(rows.slice(start, place - start))
+            if change < len(self.replaced):
+                parts.append(new.slice(int(row[change]), 1))
+            start = place + 1
+        return pa.concat_tables([*parts, rows.slice(start)]).combine_chunks()
 
     def _new_rows(self) -> tuple[pa.Table, Indices]:
         """A table with the new rows of this batch, and the number of each row in it.

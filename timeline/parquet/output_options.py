@@ -56,9 +56,13 @@ class OutputOptions:
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 
-def parse_bytes(text: str) -> int:
-    """A size as users write it: `512m`, `2g`, `1.5G`, `800mb`, plain bytes; UsageError for anything else."""
+def parse_bytes(text: str, of: str | None = None) -> int:
+    """A size as users write it: `512m`, `2g`, `1.5G`, `800mb`, plain bytes; UsageError for anything else.
+
+    `of`: the option, as the error names it.
+    """
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?", text.strip().lower())
     if match is None:
-        raise UsageError("not a size", expected="like 512m or 2g", found=text)
+        what = "not a size" if of is None else f"not a size for {of}"
+        raise UsageError(what, expected="like 512m or 2g", found=text)
     return int(float(match[1]) * _UNITS[match[2]])

@@ -2,5 +2,5 @@
 
 The ways in are `hold.hold` for readers, and `pin.live_pins` with `retain.earliest_to_retain` for cleaners.
 
-May import: ground, instants, locks, storage, view.
+May import: format, ground, instants, locks, look, storage, view.
 """

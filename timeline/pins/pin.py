@@ -13,9 +13,11 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ..errors import MalformedError, MissingFileError, UsageError
+from ..errors import ConflictError, MalformedError, MissingFileError, UsageError
+from ..look.look import latest
 from ..record_fields import Fields
 from ..storage.contract import Entry, Storage, listed_if_there
 from ..storage.folders import RECORD_NAME, RECORDS
@@ -24,6 +26,7 @@ from ..storage.server_clock import storage_ms
 PINS = f"{RECORDS}/pins"
 PIN_FOR = "2h"
 """How long a pin holds if it is not renewed, by default."""
+_LISTINGS = 5
 _VERSION = 1
 _TIME = re.compile(r"\d{0,17}")
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
@@ -89,14 +92,30 @@ def encode(holds: str, holder: str, for_s: int) -> bytes:
 
 
 def all_pins(storage: Storage) -> list[Pin]:
-    """Every pin, expired ones too, by name. MalformedError: one that cannot be read, which may hold anything."""
-    found = []
+    """Every pin, expired ones too, by name. MalformedError: one that cannot be read, which may hold anything.
+
+    No look answers: it may be older than a pin. A pin that is listed and gone when it is read may be one that was
+    renewed in between, as an object that was not listed: then all are listed again.
+    """
+    storage = latest(storage)
+    for _ in range(_LISTINGS):
+        found = [_read(storage, folder, entry) for folder, entry in _objects(storage)]
+        pins = [pin for pin in found if pin is not None]
+        if len(pins) == len(found):
+            return sorted(pins, key=lambda pin: (pin.name, pin.path))
+    raise ConflictError(
+        "pins come and go while they are read",
+        path=f"{storage.base_path}/{PINS}",
+        found=f"{_LISTINGS} times one was gone that had just been listed",
+        todo="Run again.",
+    )
+
+
+def _objects(storage: Storage) -> Iterator[tuple[str, Entry]]:
+    """The objects of all pins, each with its pin's name."""
     for folder in listed_if_there(storage, PINS) or ():
-        for entry in (listed_if_there(storage, f"{PINS}/{folder.name}") or ()) if folder.is_folder else ():
-            pin = _read(storage, folder.name, entry)
-            if pin is not None:
-                found.append(pin)
-    return sorted(found, key=lambda pin: (pin.name, pin.path))
+        if folder.is_folder:
+            yield from ((folder.name, entry) for entry in listed_if_there(storage, f"{PINS}/{folder.name}") or ())
 
 
 def live_pins(storage: Storage) -> list[Pin]:

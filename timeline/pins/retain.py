@@ -5,8 +5,9 @@ A cleaner that retains commits from R on keeps the newest slice below R of every
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
+from ..format.instant import Instant, State
 from ..instants.timeline import Timeline
 from ..view.view import TableView
 
@@ -15,16 +16,22 @@ def moment_to_hold(timeline: Timeline, moment: str) -> str:
     """The moment that a pin holds for a reader of the state at `moment`, on the axis of `Timeline.counts_from`.
 
     What pends may complete while the reader reads, and count from before that moment: a compaction does, from its
-    requested time on, and on version 6 every write. The state at the moment is then another one, and a cleaner may
-    remove what the reader still reads. So the moment held is before all of them.
+    requested time on, an inflight stitching from the completion time that a dead process decided, and on version 6
+    every write. The state at the moment is then another one, and a cleaner may remove what the reader still reads. So
+    the moment held is before all of them.
     """
-    by_request = not timeline.layout.has_completion_times
-    pending = (i for i in timeline.pending_writes.values() if by_request or i.action == "compaction")
+    pending: Collection[Instant] = timeline.pending_writes.values()
+    if timeline.layout.has_completion_times:
+        pending = [i for i in pending if i.action == "compaction" or _is_decided_clustering(i)]
     first = min((i.requested_time for i in pending), default=None)
     if first is None or moment < first:
         return moment
     counted = (timeline.counts_from(w) for w in timeline.completed_writes.values())
     return max((m for m in counted if m < first), default="")
+
+
+def _is_decided_clustering(pending: Instant) -> bool:
+    return pending.action == "clustering" and pending.state is State.INFLIGHT
 
 
 def earliest_to_retain(timeline: Timeline, holds: Iterable[str]) -> str | None:

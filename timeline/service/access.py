@@ -67,7 +67,8 @@ class Access:
         try:
             return (*_LOOPBACK, *map(ip_network, self.hudi_clients))
         except ValueError as error:
-            raise UsageError("not a network", expected="such as 10.0.0.0/8", found=str(error)) from error
+            what = "not a network for --hudi-clients"
+            raise UsageError(what, expected="such as 10.0.0.0/8", found=str(error)) from error
 
     @cached_property
     def _names(self) -> frozenset[str]:

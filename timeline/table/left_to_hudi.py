@@ -4,8 +4,8 @@ Consistent-hashing buckets: such tables are read, compacted, cleaned and archive
 belongs to is in hashing metadata that only Hudi reads and changes. So phantombase adds no row, moves no rows to other
 file groups, and brings no file groups back that a resize has replaced.
 
-Change data capture: the same. Hudi's CDC query finds what a write changed in `.cdc` files beside base files, which
-phantombase does not make, and in files that the statistics of the commit name.
+Change data capture: such tables are written, too. Hudi's CDC query finds what a write changed in the files that the
+statistics of its commit name. So phantombase moves no rows to other file groups, and takes no completed write back.
 """
 
 from __future__ import annotations
@@ -27,8 +27,18 @@ def merges_no_logs(table: Table) -> bool:
 
 def refuse_left_to_hudi(table: Table, what: str) -> None:
     """UnsupportedError for tables of both kinds; `what`: what is refused, such as "writing"."""
+    refuse_consistent_hashing(table, what)
+    refuse_change_capture(table, what)
+
+
+def refuse_consistent_hashing(table: Table, what: str) -> None:
+    """UnsupportedError for tables with consistent-hashing buckets."""
     if is_consistently_hashed(table.storage):
         raise _refusal(what, "the consistent-hashing bucket index", f"{table.storage.base_path}/{HASHING_METADATA}")
+
+
+def refuse_change_capture(table: Table, what: str) -> None:
+    """UnsupportedError for tables with change data capture."""
     if table.config.captures_changes:
         raise _refusal(what, "change data capture", f"{table.storage.base_path}/{PROPERTIES}")
 

@@ -81,8 +81,11 @@ def _log_versions(table: Table, partition: str) -> dict[tuple[str, str], int]:
     return highest
 
 
-def write_stat(placed: Placed, instant: str, *, by_name: bool) -> WriteStat:
-    """The statistics of a file in the commit, as Hudi 0.15 (`by_name`: version 6) and 1.2 write them."""
+def write_stat(placed: Placed, instant: str, *, names_slice: bool) -> WriteStat:
+    """The statistics of a file in the commit, as Hudi 0.15 and 1.2 write them.
+
+    `names_slice`: those of a log file name the files below it, on version 6 and with change data capture.
+    """
     file = placed.staged
     new = file.base_instant is None
     common = WriteStat(
@@ -102,9 +105,9 @@ def write_stat(placed: Placed, instant: str, *, by_name: bool) -> WriteStat:
     name = placed.path.rpartition("/")[2]
     return replace(
         common,
-        prev_commit=common.prev_commit if by_name else instant,
+        prev_commit=common.prev_commit if names_slice else instant,
         log_version=placed.log_version,
         log_offset=0,
-        base_file=file.base_file or "" if by_name else "",
-        log_files=(*file.log_files, name) if by_name else (name,),
+        base_file=file.base_file or "" if names_slice else "",
+        log_files=(*file.log_files, name) if names_slice else (name,),
     )

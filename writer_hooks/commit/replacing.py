@@ -14,6 +14,7 @@ from phantombase.timeline.table.table import Table
 from phantombase.timeline.view.view import GroupKey, is_replaced
 
 from ..engine.engine import RowCounts
+from ..files.task_context import without_base
 from ..options import Operation, Write
 from .transaction import Transaction
 
@@ -21,7 +22,7 @@ from .transaction import Transaction
 def replaced_groups(begun: Transaction, write: Write, counts: RowCounts) -> dict[str, tuple[str, ...]]:
     """File ids by partition; a partition that has none yet is named as well, as in Hudi. `counts`: of the rows.
 
-    ConflictError: see `refuse_planned`.
+    ConflictError: see `refuse_planned`. UnsupportedError: see `without_base`.
     """
     if not write.operation.replaces:
         return {}
@@ -31,6 +32,9 @@ def replaced_groups(begun: Transaction, write: Write, counts: RowCounts) -> dict
     living = [[g for g in groups if g.slices and not is_replaced(g, facts)] for groups in found]
     keys = [group.key for groups in living for group in groups]
     refuse_planned(begun.table, begun.instant, write, keys)
+    if begun.table.config.captures_changes:
+        for group in (group for groups in living for group in groups if group.slices[-1].base is None):
+            raise without_base(group.key, begun.instant)
     return {p: tuple(g.file_id for g in groups) for p, groups in zip(partitions, living, strict=True)}
 
 
@@ -38,9 +42,10 @@ def refuse_planned(table: Table, instant: str, write: Write, replaced: Iterable[
     """ConflictError: a delete_partition replaces a file group of a pending compaction, which Hudi refuses too.
 
     Once the cleaner has removed the group, Hudi could never execute the plan. An overwrite goes on, as in Hudi: readers
-    and compactors of phantombase leave out the replaced file group.
+    and compactors of phantombase leave out the replaced file group. With change data capture it does not: Hudi's CDC
+    query looks for the replaced rows in a base file of the plan, and fails.
     """
-    if write.operation is Operation.DELETE_PARTITION:
+    if write.operation is Operation.DELETE_PARTITION or table.config.captures_changes:
         for key in sorted(table.facts.pending_plans(table.load_timeline()).keys() & set(replaced)):
             raise ConflictError(
                 "a pending compaction holds a file group of a partition that is to be deleted",

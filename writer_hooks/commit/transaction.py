@@ -108,9 +108,38 @@ class Transaction:
                 found = conflict_with_plans(mine, metadata.written_groups, logs_too=by_name)
             if found is not None:
                 return f"{instant.file_name}: {found}"
+        if (found := self._archived_conflict(now, mine, schema_text)) is not None:
+            return found
         planned = {k for k, c in self.table.facts.pending_plans(now).items() if c not in known}
         found = conflict_with_plans(mine, planned, logs_too=by_name)
         return found or conflict_with_clusterings(mine, clustered_file_groups(self.table, now))
+
+    def _archived_conflict(self, now: Timeline, mine: Footprint, schema_text: str) -> str | None:
+        """The conflict with a write that completed meanwhile and was archived: Hudi's archiver goes up to the last
+        write before the earliest pending one, also past writes that completed since that one began.
+        """
+        active = {(i.requested_time, i.family) for i in now.instants}
+        if all((i.requested_time, i.family) in active for i in self.timeline.instants if i.is_write):
+            return None
+        before = {(i.requested_time, i.family) for i in self.timeline.completed}
+        pending = {(i.requested_time, i.family) for i in self.timeline.inflight_writers}
+        late = [
+            i
+            for i in self.table.with_archive(now).archived
+            if (key := (i.requested_time, i.family)) not in before | active
+            and i.is_write
+            and (key in pending or (i.completion_time or "") > self.instant)
+        ]
+        known = self.table.archived_commits(late)
+        for write in late:
+            metadata, found = known.get(write), "what it wrote is not known"
+            if metadata is not None:
+                if metadata.compacted or metadata.operation_type == LOG_COMPACT:
+                    continue  # requested before this write, which has seen its plan
+                found = conflict_with_commit(mine, metadata) or conflict_with_schema(schema_text, metadata) or ""
+            if found:
+                return f"{write.action} {write.requested_time}, which was archived meanwhile: {found}"
+        return None
 
     def complete(
         self,

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from phantombase.timeline.arrow.columns import flat
 from phantombase.timeline.avro.schema import META_COLUMNS, RECORD_KEY
-from phantombase.timeline.errors import ConflictError
+from phantombase.timeline.errors import ConflictError, UnsupportedError
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.log.delete_block import Deletes
 from phantombase.timeline.log.encode import LogFormat
@@ -20,7 +20,7 @@ from phantombase.timeline.merge.slice_rules import SliceRules
 from phantombase.timeline.metadata_table.column_stats.measure import Measure
 from phantombase.timeline.parquet.output_options import OutputOptions
 from phantombase.timeline.table.table import Table, TableSchema
-from phantombase.timeline.view.view import FileGroup, GroupKey, ViewFacts, is_replaced
+from phantombase.timeline.view.view import FileGroup, FileSlice, GroupKey, ViewFacts, is_replaced, latest_slice
 
 from ..merge_into import DELETE, MergeInto
 
@@ -85,6 +85,21 @@ class WriteWork:
         found = self.table.views.partition_groups(partition, self.timeline, self.facts)
         return [g for g in found if g.slices and not is_replaced(g, self.facts)]
 
+    def appended(self, group: FileGroup) -> FileSlice:
+        """The slice to which a log file of the group is added.
+
+        With change data capture it has all files that a reader merges, where a plan is pending those below the plan,
+        too: Hudi's CDC query finds the rows before the write in the files that its statistics name. UnsupportedError:
+        there is no base file among them, without which that query fails.
+        """
+        last = group.slices[-1]
+        if not self.table.config.captures_changes:
+            return last
+        merged = latest_slice(group)
+        if merged is None or merged.base is None:
+            raise without_base(group.key, self.instant)
+        return replace(merged, base_instant=last.base_instant)
+
     def refuse_clustered(self, group: FileGroup) -> None:
         """ConflictError while a clustering of the group is pending: Hudi rejects updates to it as well."""
         if group.key in self.clustering:
@@ -116,3 +131,15 @@ class WriteWork:
             return keyed
         named = np.asarray(pc.fill_null(rows.column(DELETE), False).to_numpy(), np.bool_)
         return replace(keyed, deleted=named if keyed.deleted is None else named | keyed.deleted)
+
+
+def without_base(key: GroupKey, instant: str) -> UnsupportedError:
+    """A file group of log files only, in a table with change data capture."""
+    return UnsupportedError(
+        "Hudi's CDC query cannot read what changes a file group without a base file",
+        path="/".join(key),
+        instant=instant,
+        expected="a base file",
+        found="log files only",
+        todo="Nothing of this write is visible. Compact the table, then write again.",
+    )

@@ -179,4 +179,4 @@ class KeyStep:
             return written_anew(stager, self.work, group.slices[-1], pieces)
         if self.work.into is not None:
             return merged_log(stager, group, self.work, pieces, in_base=True)
-        return log_of(stager, group.slices[-1], self.work, pieces)
+        return log_of(stager, self.work.appended(group), self.work, pieces)

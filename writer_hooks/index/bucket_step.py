@@ -93,7 +93,7 @@ class BucketStep:
             work.refuse_clustered(group)
             if work.into is not None:
                 return merged_log(stager, group, work, pieces, in_base=False)
-            return log_of(stager, group.slices[-1], work, pieces)
+            return log_of(stager, work.appended(group), work, pieces)
         if not work.inserts:
             return None
         file_id = bucket_file_id(work.instant, partition, bucket)

@@ -5,7 +5,8 @@ partition is. A write of phantombase would put the key into a second partition: 
 not build the index any more.
 
 The look-up runs before the write begins, so that a refused write leaves nothing behind. It runs again after the write
-has begun, if another write completed in between. A write that completes later is a conflict (`Footprint.everywhere`).
+has begun, if another write completed in between, or one that was pending has ended: Hudi archives a slow write as soon
+as it has completed. A write that completes later is a conflict (`Footprint.everywhere`).
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from phantombase.timeline.errors import UnsupportedError
+from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.metadata_table.record_index import keys_are_global
 from phantombase.timeline.read.table_rules import slice_rules
 from phantombase.timeline.table.table import Table, TableSchema, consistent
@@ -26,6 +28,18 @@ from .lookup_step import bins_of
 from .misplaced_keys_step import KeysToAllBins, Misplaced, MisplacedStep
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """What a look-up has read: `done` were completed then, `pending` not. By requested time."""
+
+    done: frozenset[str]
+    pending: frozenset[str]
+
+    def is_all_of(self, timeline: Timeline) -> bool:
+        """Whether no write has ended since."""
+        return self.done >= timeline.completed_writes.keys() and self.pending <= timeline.pending_writes.keys()
+
+
 @dataclass(frozen=True, kw_only=True)
 class GlobalKeys:
     """The look-up of one write. `rows`: from `prepare_rows`, computed already."""
@@ -35,27 +49,27 @@ class GlobalKeys:
     schema: TableSchema
     write: Write
 
-    def check(self, table: Table, seen: frozenset[str] | None = None) -> frozenset[str] | None:
-        """The completed writes that the look-up has read; None: this table's keys need no look-up.
+    def check(self, table: Table, seen: Seen | None = None) -> Seen | None:
+        """The writes that the look-up has read; None: this table's keys need no look-up.
 
-        `seen`: the result of an earlier check; without newly completed writes it is returned at once.
+        `seen`: the result of an earlier check; if no write has ended since, it is returned at once.
         UnsupportedError: keys are in other partitions than their rows, or the batch has one key in two partitions.
         """
         if self.write.moved_keys is not None or not looks_everywhere(self.write, table):
             return None
-        if seen is not None and seen >= table.load_timeline().completed_writes.keys():
+        if seen is not None and seen.is_all_of(table.load_timeline()):
             return seen
         return consistent(lambda: self._looked_up(table.reload()))
 
-    def _looked_up(self, table: Table) -> frozenset[str]:
+    def _looked_up(self, table: Table) -> Seen:
         view = table.load_view()
-        done = frozenset(view.timeline.completed_writes)
-        if not done and self.write.deletes:
-            return done
+        seen = Seen(done=frozenset(view.timeline.completed_writes), pending=frozenset(view.timeline.pending_writes))
+        if not seen.done and self.write.deletes:
+            return seen
         found = [Misplaced(**json.loads(data)) for data in self._misplaced(table, view)]
         if found:
             raise _refusal(table, found)
-        return done
+        return seen
 
     def _misplaced(self, table: Table, view: TableView) -> list[bytes]:
         output = self.write.options.output

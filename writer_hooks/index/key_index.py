@@ -81,7 +81,7 @@ class KeyIndex:
             {partition: count for (partition, target), count in counts.items() if target == NEW and count},
             groups,
             self.work.clustering,
-            small_file_bytes=self.options.small_file_bytes,
+            small_file_bytes=0 if self.work.table.config.captures_changes else self.options.small_file_bytes,
             file_bytes=self.options.file_bytes,
             row_bytes=row_bytes(self.work),
         )

@@ -13,12 +13,12 @@ from phantombase.timeline.archiving.options import ArchiveOptions
 from phantombase.timeline.cleaning.options import CleanOptions, Policy
 from phantombase.timeline.errors import PhantombaseError, UnsupportedError, UsageError
 from phantombase.timeline.event_log import get_logger
-from phantombase.timeline.locks.table_lock import STORAGE
 from phantombase.timeline.log.encode import LogFormat
 from phantombase.timeline.metadata_table.services.options import MetadataOptions
 
 from ..new_table.conf import TABLE_NAMES, is_table_conf, parse_table_conf
 from ..options import BackPressure, CompactionOptions, FullAction, Mode, MovedKeys, Operation, WriteOptions
+from .lock_conf import LOCK, lock_of
 from .pasted import agrees, has_no_meaning, refused, unknown
 
 _log = get_logger()
@@ -84,9 +84,6 @@ _CLEAN: _Known = {
 _PARTS: Mapping[str, _Known] = {"archive": _ARCHIVE, "clean": _CLEAN, "pressure": _PRESSURE}
 _NAMES_OF_PARTS = tuple(name for known in _PARTS.values() for name in known)
 
-_LOCK = "hoodie.write.lock."
-_ZOOKEEPER = "org.apache.hudi.client.transaction.lock.ZookeeperBasedLockProvider"
-_STORAGE = "org.apache.hudi.client.transaction.lock.StorageBasedLockProvider"
 _INDEX = "hoodie.index.type"
 _OF_RECORDS = ("hoodie.record.index.update.partition.path", MovedKeys.STAY)
 _GLOBAL = {
@@ -116,15 +113,15 @@ def parse_write_conf(conf: Mapping[str, str], options: WriteOptions) -> tuple[di
     parts: dict[str, dict[str, Any]] = {part: {} for part in _PARTS}
     lock, table, modes = dict[str, str](), dict[str, str](), dict[str, str]()
     output, schedule, ignored = list[str](), list[str](), list[str]()
-    has_lock = options.lock is not None or any(name.startswith(_LOCK) for name in conf)
+    has_lock = options.lock is not None or any(name.startswith(LOCK) for name in conf)
 
     def take(name: str, value: str) -> None:
         if name == _INDEX:
             found.update(moved_keys=_moved_keys(value, conf))
         elif name in _MOVES and name in _decisive(conf):
             return
-        elif name.startswith(_LOCK):
-            lock[name.removeprefix(_LOCK)] = value
+        elif name.startswith(LOCK):
+            lock[name.removeprefix(LOCK)] = value
         elif name in SCHEDULE_CONF:
             parse_schedule_conf([f"{name}={value}"])
             schedule.append(f"{name}={value}")
@@ -151,7 +148,7 @@ def parse_write_conf(conf: Mapping[str, str], options: WriteOptions) -> tuple[di
         for name, value in conf.items():
             attempt(name, partial(take, name, value))
         if lock:
-            attempt("hoodie.write.lock.*", lambda: found.update(lock=_lock(lock)))
+            attempt("hoodie.write.lock.*", lambda: found.update(lock=lock_of(lock)))
         if output:
             found["output"] = replace(options.output, **parse_hudi_conf(output))
         attempt("the compaction after a write", lambda: _put_compaction(found, options, modes, schedule))
@@ -264,18 +261,3 @@ def _moved_keys(kind: str, conf: Mapping[str, str]) -> MovedKeys | None:
             found=kind,
         )
     return None
-
-
-def _lock(conf: Mapping[str, str]) -> str:
-    provider = conf.get("provider")
-    if provider == _STORAGE:
-        return STORAGE
-    if provider != _ZOOKEEPER:
-        raise UnsupportedError(
-            "this lock provider is not supported", expected=f"{_ZOOKEEPER} or {_STORAGE}", found=str(provider)
-        )
-    try:
-        url, base, key = (conf[f"zookeeper.{part}"] for part in ("url", "base_path", "lock_key"))
-    except KeyError as error:
-        raise UsageError("an incomplete ZooKeeper lock", expected=f"{_LOCK}{error.args[0]}") from error
-    return f"zookeeper:{url}{base.rstrip('/')}/{key}"

@@ -22,7 +22,7 @@ from phantombase.timeline.metadata_table.update import check_keepable
 from phantombase.timeline.recovery.dead_writers import roll_back_dead_writers
 from phantombase.timeline.recovery.rollback import roll_back
 from phantombase.timeline.storage.server_clock import storage_ms
-from phantombase.timeline.table.left_to_hudi import refuse_left_to_hudi
+from phantombase.timeline.table.left_to_hudi import refuse_consistent_hashing
 from phantombase.timeline.table.table import Table, TableSchema
 
 from ..commit.after_commit import AfterCommit, after_commit, due_at_once
@@ -41,6 +41,7 @@ from ..index.global_keys import GlobalKeys, looks_everywhere
 from ..index.once_step import check_once
 from ..options import NO_LIMIT, BackPressure, CompactionOptions, Mode, Operation, Write, WriteOptions
 from ..schema.write_schema import schema_after
+from .captured import refuse_inexact
 from .rows import footprint, needs_only_rows, prepare_rows, stage_rows
 
 _log = get_logger()
@@ -83,8 +84,8 @@ class _Job:
         return self.write.options
 
     def schema_of(self, table: Table, timeline: Timeline) -> TableSchema:
-        """See `schema_after`."""
-        return schema_after(table, timeline, self.engine.schema, self.write)
+        """See `_schema`."""
+        return _schema(table, timeline, self.engine, self.write)
 
 
 def write(table: Table, engine: Engine, what: Write) -> Written:
@@ -94,13 +95,13 @@ def write(table: Table, engine: Engine, what: Write) -> Written:
     meanwhile, and `retries` are used up. PressureError: a file group is full (see `back_pressure`). After each of these
     errors the table reads as before.
     """
-    table, lock = _checked(table, what.options)
+    table, lock = _checked(table, engine, what)
     return _retried(table, _Job(lock=lock, engine=engine, write=what))
 
 
 def write_batch(table: Table, engine: Engine, what: Write, batch: StreamBatch) -> Written | None:
     """Writes a batch of a stream exactly once: None if an earlier try has written it. Errors as `write`."""
-    table, lock = _checked(table, what.options)
+    table, lock = _checked(table, engine, what)
     job = _Job(lock=lock, engine=engine, write=what, batch=batch)
     job.schema_of(table, table.load_timeline())  # refuses a wrong schema before an earlier try is rolled back
     if _is_written(table, lock, batch, action_of(what.operation)):
@@ -109,9 +110,19 @@ def write_batch(table: Table, engine: Engine, what: Write, batch: StreamBatch) -
     return _retried(table, job)
 
 
-def _checked(table: Table, options: WriteOptions) -> tuple[Table, TableLock]:
-    """The table and its lock. UnsupportedError: see `check_keepable` and `refuse_left_to_hudi`."""
-    refuse_left_to_hudi(table, "writing")
+def _schema(table: Table, timeline: Timeline, engine: Engine, what: Write) -> TableSchema:
+    """See `schema_after`. UnsupportedError: see `refuse_inexact`."""
+    schema = schema_after(table, timeline, engine.schema, what)
+    refuse_inexact(table, schema, what)
+    return schema
+
+
+def _checked(table: Table, engine: Engine, what: Write) -> tuple[Table, TableLock]:
+    """The table and its lock. UnsupportedError: see `check_keepable`, `refuse_consistent_hashing`, `refuse_inexact`."""
+    refuse_consistent_hashing(table, "writing")
+    if table.config.captures_changes:
+        _schema(table, table.load_timeline(), engine, what)
+    options = what.options
     table, lock = table.with_clock(options.clock), table_lock(table.storage, options.lock)
     if options.drop_metadata_table:
         table = drop_metadata_table(table, lock)
@@ -263,10 +274,11 @@ def _is_written(table: Table, lock: TableLock, batch: StreamBatch, action: str) 
 def _metadata(
     begun: Transaction, schema: TableSchema, placed: list[Placed], operation: Operation, extra: Mapping[str, str]
 ) -> CommitMetadata:
-    by_name = begun.table.layout.slicing is Slicing.BY_BASE_INSTANT
+    table = begun.table
+    names_slice = table.layout.slicing is Slicing.BY_BASE_INSTANT or table.config.captures_changes
     stats: defaultdict[str, list[WriteStat]] = defaultdict(list)
     for one in placed:
-        stats[one.staged.partition].append(write_stat(one, begun.instant, by_name=by_name))
+        stats[one.staged.partition].append(write_stat(one, begun.instant, names_slice=names_slice))
     return CommitMetadata(
         partition_to_write_stats={partition: tuple(s) for partition, s in stats.items()},
         extra_metadata={**extra, "schema": schema.commit_text},

@@ -8,9 +8,13 @@ from tests.mutations.mutants.mutant import Mutant
 _CHOICE = "timeline/archiving/choice"
 
 MUTANTS: tuple[Mutant, ...] = (
+    ("timeline/storage/local", "if len(entries) == len(names) or names == before:", "if True:", "archiving/archive"),
     (_CHOICE, "    if count <= options.begins_above(count):", "    if count < options.begins_above(count):", "archiving/choice"),
     (_CHOICE, "    time = before[-1] if before else first.requested_time", "    time = first.requested_time", "archiving/choice"),
     (_CHOICE, "    yield from _pending(timeline)\n", "", "archiving/choice"),
+    (_CHOICE, "    yield from _beside_pending(timeline, facts)\n", "", "archiving/choice writing/archived_meanwhile"),
+    (_CHOICE, "if _completed(timeline, facts, i) >= first)", "if i.requested_time >= first)", "archiving/choice writing/archived_meanwhile"),
+    (_CHOICE, "_first(facts.begun.get(time, time) for time in pending)", "_first(pending)", "archiving/choice"),
     (_CHOICE, "    yield from _trigger(timeline, options.compaction_commits)\n", "", "archiving/choice"),
     (_CHOICE, "    yield from _replaced(timeline, facts)\n", "", "archiving/choice archiving/archive"),
     ("timeline/archiving/history", "instant.completion_time in (None, completion):", "instant.completion_time == completion:", "archiving/archive"),

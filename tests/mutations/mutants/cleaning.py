@@ -14,6 +14,7 @@ MUTANTS: tuple[Mutant, ...] = (
     (_CHOICE, "    yield _pending(timeline)\n", "", "cleaning/clean"),
     (_CHOICE, "    if facts.holds:\n", "    if False:\n", "cleaning/clean"),
     (_CHOICE, "_completed(timeline, facts, i) > facts.floor]", "False]", "cleaning/clean"),
+    (_CHOICE, "max(facts.written.get(write.requested_time, \"\"), timeline.completed_at(write))", "timeline.completed_at(write)", "cleaning/borders"),
     (_CHOICE, "first = min(borders, key=lambda b: b.time, default=None)", "first = max(borders, key=lambda b: b.time, default=None)", "cleaning/clean"),
     (_CHOICE, "    if any(file.path in facts.savepoints for file in slice_.files):\n", "    if False:\n", "cleaning/clean cleaning/golden"),
     (_CHOICE, "    if slice_.key in facts.clustering:\n", "    if False:\n", "cleaning/choice"),

@@ -123,3 +123,31 @@ def test_one_mistake_is_one_error(name: str, value: str, expected: str) -> None:
 def test_a_lock_that_is_an_option_counts() -> None:
     made = writer().option(lock="file:/tmp/x").conf({"hoodie.write.concurrency.mode": "optimistic_concurrency_control"})
     assert made.options.lock == "file:/tmp/x"
+
+
+@pytest.mark.parametrize(
+    ("url", "port", "hosts"),
+    [
+        ("zk1:2181,zk2:2182", None, "zk1:2181,zk2:2182"),
+        ("zk1,zk2:2182/chroot", None, "zk1:2181,zk2:2182/chroot"),
+        ("zk1", "2181", "zk1:2181"),
+        ("zk1:2182", "2181", "zk1:2182"),  # Hudi reads the address alone
+        ("[::1],zk2", None, "[::1]:2181,zk2:2181"),
+    ],
+)
+def test_zookeeper_without_a_port_is_that_of_hudi(url: str, port: str | None, hosts: str) -> None:
+    """Hudi hands the address to ZooKeeper's client, which takes 2181; it does not read the option of the port."""
+    given = {"hoodie.write.lock.zookeeper.url": url} | ({"hoodie.write.lock.zookeeper.port": port} if port else {})
+    assert writer().conf({**JOB, **given}).options.lock == f"zookeeper:{hosts}/locks/orders"
+
+
+def test_a_port_that_hudi_does_not_read_is_refused() -> None:
+    given = {"hoodie.write.lock.zookeeper.url": "zk1", "hoodie.write.lock.zookeeper.port": "2182"}
+    with pytest.raises(UsageError, match="zk1:2182"):
+        writer().conf({**JOB, **given})
+
+
+def test_a_lock_within_a_process_is_refused_with_what_to_do() -> None:
+    given = {"hoodie.write.lock.provider": "org.apache.hudi.client.transaction.lock.InProcessLockProvider"}
+    with pytest.raises(UnsupportedError, match="leave the lock out if no other process writes"):
+        writer().conf({**JOB, **given})

@@ -178,9 +178,9 @@ def parse_pairs(pairs: Iterable[str] | None) -> StorageOptions:
     for pair in pairs or ():
         name, equals, value = pair.partition("=")
         if not equals:
-            raise UsageError("not an option of a storage", expected="NAME=VALUE", found=f"{name.split(':')[0]}")
+            raise UsageError("--storage-option is not NAME=VALUE", found=f"{name.split(':')[0]}")
         if found.setdefault(name, value) != value:
-            raise UsageError("an option is given twice with different values", found=name)
+            raise UsageError("--storage-option gives a name twice with different values", found=name)
     return StorageOptions.of(found)
 
 
@@ -232,7 +232,7 @@ def _named(given: tuple[tuple[str, str], ...], url: ObjectUrl) -> dict[str, str]
     pairs = [*hadoop.items(), *((_setting(url.cloud, name), value) for name, value in given)]
     for name, value in pairs:
         if name is not None and found.setdefault(name, value) != value:
-            raise UsageError("an option is given twice with different values", found=name)
+            raise UsageError("--storage-option gives a name twice with different values", found=name)
     return found
 
 

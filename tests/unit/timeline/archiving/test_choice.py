@@ -80,6 +80,17 @@ def test_the_last_commit_before_a_pending_instant_stays(pending: str) -> None:
     assert gone("09.deltacommit.requested", *WRITES) == []
 
 
+def test_what_completed_since_a_pending_write_began_stays() -> None:
+    """The write asks for it before it completes, on the active timeline."""
+    beside = ("11_158.deltacommit", "12_155.deltacommit")
+    assert gone("10.deltacommit", *beside, *WRITES[3:], layout=LAYOUT_2) == times(10, 15)
+    assert gone("10.deltacommit", *beside, *WRITES[3:], "146.compaction.inflight", layout=LAYOUT_2) == times(10, 10)
+    assert gone(*WRITES, "155.deltacommit.inflight") == times(10, 14)
+    written = {"11": "158", "12": "155"}
+    assert gone(*WRITES, "155.deltacommit.inflight", written=written, begun={"155": "157"}) == times(10, 10)
+    assert gone(*WRITES, "155.deltacommit.inflight", written=written, begun={"155": "159"}) == times(10, 14)
+
+
 def test_a_savepoint_stays_with_all_behind_it() -> None:
     choice = chosen(*WRITES, "13.savepoint")
     assert [i.requested_time for i in choice.archived] == times(10, 12)

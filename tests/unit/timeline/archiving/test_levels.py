@@ -44,6 +44,16 @@ def test_what_no_manifest_left_names_goes(path: Path) -> None:
     assert not [f for f in (path / ".hoodie").rglob("*.parquet") if f.parent != path / FOLDER]
 
 
+def test_a_torn_manifest_that_a_writer_passed_over_is_no_error(path: Path) -> None:
+    """Or archiving fails once behind its work, and says that the history cannot be read."""
+    storage = LocalStorage(str(path))
+    (path / FOLDER / "manifest_7").write_text('{"fil')
+    named(storage, "20250106000000000_20250106000000000_0.parquet")
+    assert newest_manifest(storage, FOLDER).number == 8
+    _forget_old(storage, FOLDER, newest_manifest(storage, FOLDER), 1, held)
+    assert sorted(f.name[:8] for f in (path / FOLDER).glob("*.parquet")) == [f"2025010{n}" for n in (5, 6)]
+
+
 def test_a_leftover_that_another_archiver_named_meanwhile_stays(path: Path) -> None:
     """It archived the same instants while this process slept right before it removed the file."""
     slept = False

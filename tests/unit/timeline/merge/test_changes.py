@@ -1,7 +1,9 @@
-"""`Changes.apply`: new rows are copied as a whole beside the batch, or taken before; both give the same rows."""
+"""`Changes.apply`: new rows are copied as a whole beside the batch, or taken before, and the batch is taken row by row
+or copied in runs; all give the same rows."""
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -48,17 +50,18 @@ def changed_batches(draw: Any) -> tuple[pa.Table, Changes]:
 
 
 @given(drawn=changed_batches())
-def test_both_ways_give_the_rows_of_a_row_by_row_model(drawn: tuple[pa.Table, Changes]) -> None:
-    """However many values there are for each new row."""
+def test_all_ways_give_the_rows_of_a_row_by_row_model(drawn: tuple[pa.Table, Changes]) -> None:
+    """However many values there are for each new row, and however many rows for each change."""
     batch, changes = drawn
     new = changes.values.to_pylist()
     model: list[Any] = batch.to_pylist()
     for at, row in zip(changes.replaced.tolist(), changes.row.tolist(), strict=True):
         model[at] = new[row]
     model = [row for at, row in enumerate(model) if at not in set(changes.deleted.tolist())]
-    for few in (0, 1 << 30):
+    for few, rare in product((0, 1 << 30), repeat=2):
         with pytest.MonkeyPatch.context() as patched:
             patched.setattr(rule, "_FEW_TIMES", few)
+            patched.setattr(rule, "_RARE", rare)
             assert changes.apply(batch).to_pylist() == model
 
 

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from phantombase.timeline.errors import MalformedError, UsageError
+from phantombase.timeline.errors import ConflictError, MalformedError, UsageError
+from phantombase.timeline.look.look import Kept, Look
 from phantombase.timeline.pins.hold import HeldPin, hold
 from phantombase.timeline.pins.pin import PINS, Pin, PinOptions, all_pins, live_pins, release
 from phantombase.timeline.storage.local import LocalStorage
+from tests.support.failing_storage import Call, HookedStorage
 
 COPY = PinOptions.of("copy", "2h")
 
@@ -54,6 +57,42 @@ def test_a_pin_moves_and_leaves_one_object(storage: LocalStorage) -> None:
     (second,) = all_pins(storage)
     assert (first.holds, second.holds) == ("1", "2")
     assert first.path != second.path
+
+
+def test_a_pin_that_is_renewed_while_all_are_read_is_found(storage: LocalStorage) -> None:
+    """Or a clean of a dead process goes on, a restore takes its state back, as if there were no pin."""
+    held = HeldPin(storage, COPY, "1")
+    left = [held]
+
+    def renew(call: Call) -> Any:
+        if call.name == "read" and left:
+            left.pop().renew("2")
+        return call.do()
+
+    (pin,) = all_pins(HookedStorage(storage, renew))
+    assert pin.holds == "2"
+
+
+def test_pins_that_come_and_go_all_the_time_are_an_error(storage: LocalStorage) -> None:
+    """Which of them hold is not known."""
+    held, seen = HeldPin(storage, COPY, "1"), list[str]()
+
+    def renew(call: Call) -> Any:
+        if call.name == "read":
+            seen.append(call.path)
+            held.renew(f"{len(seen)}0")
+        return call.do()
+
+    with pytest.raises(ConflictError, match="come and go"):
+        all_pins(HookedStorage(storage, renew))
+
+
+def test_a_look_that_is_older_than_a_pin_does_not_hide_it(storage: LocalStorage) -> None:
+    """It is the first record of the table; who made the look knew of no such folder."""
+    look = Look(storage, {".hoodie"}, Kept())
+    assert look.list(".hoodie") == []
+    with hold(storage, COPY, "1"):
+        assert [pin.holds for pin in live_pins(look)] == ["1"]
 
 
 def test_what_was_released_is_not_renewed(storage: LocalStorage) -> None:

@@ -35,11 +35,16 @@ def test_version_6_and_pending_writes() -> None:
 
 
 def test_what_pends_may_count_from_before_the_moment_that_a_reader_needs() -> None:
-    """On version 6 any write, later only a compaction: t20 completes while a reader reads the state at t30."""
+    """On version 6 any write, later only a compaction: t20 completes while a reader reads the state at t30.
+
+    Of a stitching a process on another machine decided the completion time, and died: a later one completes it at that
+    time.
+    """
     for action, layout, held in [
         ("deltacommit", LAYOUT_1, "10"),
         ("compaction", LAYOUT_1, "10"),
         ("compaction", LAYOUT_2, "12"),
+        ("clustering", LAYOUT_2, "12"),
         ("deltacommit", LAYOUT_2, "35"),
     ]:
         ends = {"10": "10", "30": "30"} if layout is LAYOUT_1 else {"10": "10_12", "30": "30_35"}
@@ -48,9 +53,12 @@ def test_what_pends_may_count_from_before_the_moment_that_a_reader_needs() -> No
         pending = timeline_of(layout, *written, f"20.{action}.inflight")
         assert moment_to_hold(pending, newest) == held
         assert [moment_to_hold(pending, one) for one in (held, "05")] == [held, "05"]
-        done = "commit" if action == "compaction" else action
-        completed = timeline_of(layout, *written, f"20{'' if layout is LAYOUT_1 else '_40'}.{done}")
+        done = {"compaction": "commit", "clustering": "replacecommit"}.get(action, action)
+        at = "" if layout is LAYOUT_1 else "_25" if action == "clustering" else "_40"
+        completed = timeline_of(layout, *written, f"20{at}.{done}")
         assert earliest_to_retain(completed, [held]) == "20"
+    requested = timeline_of(LAYOUT_2, "10_12.deltacommit", "20.clustering.requested", "30_35.deltacommit")
+    assert moment_to_hold(requested, "35") == "35"
     assert moment_to_hold(timeline_of(LAYOUT_1, "20.deltacommit.inflight", "30.deltacommit"), "30") == ""
 
 
