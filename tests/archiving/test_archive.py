@@ -8,7 +8,8 @@ import os
 import re
 import shutil
 import struct
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import count
@@ -362,6 +363,33 @@ def test_a_torn_manifest_above_the_version_is_passed_over(tmp_path: Path) -> Non
     archive(path)
     assert completed(path) == before
     assert (path / ".hoodie/timeline/history/_version_").read_text() == "3"
+
+
+def test_a_reader_that_lists_while_instants_go_sees_no_hole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It sees the oldest instant, then that one goes and others behind it, of which it sees none."""
+    path = tmp_path / "trips"
+    long_table(path, 9, 2, compact_at=None)
+    for number in range(2, 8):
+        upsert(path, one_row(f"n{number}", number))
+    rows, first = read_rows(path), active(path)[0]
+    folder = path / open_table(path).config.timeline_folder
+    scan, once = os.scandir, iter([True])
+
+    @contextmanager
+    def slowly(where: str) -> Iterator[Iterator[os.DirEntry[str]]]:
+        def entries() -> Iterator[os.DirEntry[str]]:
+            with scan(where) as found:
+                oldest_first = sorted(found, key=lambda e: (not e.name.startswith(first), e.name))
+            for number, entry in enumerate(oldest_first):
+                if number == 3 and Path(where) == folder and next(once, False):
+                    assert len(archive(path).archived) > 3
+                yield entry
+
+        yield entries()
+
+    monkeypatch.setattr("phantombase.timeline.storage.local.os.scandir", slowly)
+    assert read_rows(path) == rows
+    assert next(once, None) is None
 
 
 def test_a_dry_run_changes_nothing(tmp_path: Path) -> None:

@@ -51,6 +51,7 @@ CASES = {
     "no_ordering": replace(_PLAIN, ordering_fields=()),
     "several": replace(_PLAIN, key_fields=("id", "n"), partition_fields=("n", "at"), hive_style=True),
     "one_complex": replace(_PLAIN, key_generator="COMPLEX"),
+    "keyless": replace(_PLAIN, key_fields=(), ordering_fields=()),
     "unpartitioned": replace(_PLAIN, partition_fields=()),
     "times": replace(_PLAIN, partition_fields=("ms",), key_generator="TIMESTAMP", times=_TIMES),
 }
@@ -70,7 +71,7 @@ def writer_options(spec: NewTable) -> dict[str, object]:
     said = {
         "hoodie.table.name": spec.name,
         "hoodie.datasource.write.table.type": "MERGE_ON_READ",
-        "hoodie.datasource.write.operation": "upsert",
+        "hoodie.datasource.write.operation": "upsert" if spec.key_fields else "insert",
         "hoodie.datasource.write.recordkey.field": ",".join(spec.key_fields),
         "hoodie.datasource.write.partitionpath.field": ",".join(spec.partition_fields),
         "hoodie.datasource.write.precombine.field": ",".join(spec.ordering_fields),
@@ -125,7 +126,8 @@ def test_hudi_writes_into_our_tables(case: str, version: int, judge: Judge, tmp_
     generator = KeyGenerator.of(
         table.config, one_field_prefixed=one_field_prefixed(Table.open(str(ours))), writer=dict(spec.times)
     )
-    assert generator.keys(rows).to_pylist() == rows.column("_hoodie_record_key").to_pylist()
+    if spec.key_fields:
+        assert generator.keys(rows).to_pylist() == rows.column("_hoodie_record_key").to_pylist()
     assert generator.partition_paths(rows).to_pylist() == rows.column("_hoodie_partition_path").to_pylist()
     text = Table.open(str(ours)).newest_schema(table.load_timeline()).commit_text
     assert new_schema(spec.name, _ROWS.schema) == text

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+from phantombase import writer
 from phantombase.timeline.errors import PhantombaseError, UnsupportedError, UsageError
 from phantombase.timeline.metadata_table.record_index import GLOBAL_KEYS_MARK
 from phantombase.timeline.read.table_read import read_table
@@ -141,6 +142,20 @@ def test_few_rows_of_a_bucket_index_become_files_in_this_process(
     monkeypatch.setattr("phantombase.writer_hooks.index.global_keys.keys_are_global", lambda table: True)
     trips(batch, 9, 2).upsert(str(tmp_path / "few"))
     assert {"MisplacedStep", "BucketStep"} <= set(regrouped)
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("operation", ["insert", "bulk_insert"])
+def test_rows_of_tasks_get_keys_of_their_own(spark: Any, operation: str, tmp_path: Path) -> None:
+    """In a keyless table; equal rows too, in new files and behind those of small ones."""
+    path, batch = str(tmp_path / "events"), rows(*((n % 50, 1, 1.0) for n in range(500)))
+    frame = spark.createDataFrame(batch).repartition(5)
+    for _ in range(2):
+        described = writer(frame).table("events").key().partition("day").option(slots=4)
+        getattr(described, operation)(path)
+    table = read_table(Table.open(path))
+    assert table.num_rows == 1000 == len(pc.unique(table.column("_hoodie_record_key")))
+    assert sorted(table.column("id").to_pylist()) == sorted(2 * batch.column("id").to_pylist())
 
 
 @pytest.mark.spark

@@ -159,6 +159,11 @@ class TableConfig:
         return self._list("hoodie.table.recordkey.fields")
 
     @property
+    def is_keyless(self) -> bool:
+        """Whether writers make up a key for each new row, since the table has no key columns."""
+        return not self.record_key_fields
+
+    @property
     def partition_fields(self) -> tuple[str, ...]:
         """Partition columns, in declared order, without the `:TYPE` that custom key generators append."""
         return tuple(field.partition(":")[0] for field in self._list("hoodie.table.partition.fields"))

@@ -19,6 +19,9 @@ from .file_lock import hold_file
 from .folders import TEMPORARY
 from .probe import probe
 
+_LISTINGS = 20
+"""So often a folder is listed again while files go from it."""
+
 
 @contextmanager
 def _translated(path: str) -> Iterator[None]:
@@ -69,15 +72,29 @@ class LocalStorage:
                 os.unlink(path)
 
     def list(self, folder: str) -> list[Entry]:
-        with _translated(self._full(folder)):
-            entries = []
-            with os.scandir(self._full(folder)) as scan:
-                for item in scan:
-                    try:
-                        entries.append(_entry(item.name, item.stat()))
-                    except FileNotFoundError:
-                        continue  # removed between the listing and the stat: as if listed a moment later
-            return sorted(entries, key=lambda e: e.name)
+        before: Collection[str] = ()
+        for _ in range(_LISTINGS):
+            entries, names = self._listed(folder)
+            if len(entries) == len(names) or names == before:  # the same again: a link to nothing
+                break
+            before = names
+        return sorted(entries, key=lambda e: e.name)
+
+    def _listed(self, folder: str) -> tuple[Sequence[Entry], Collection[str]]:
+        """The entries of a folder, and the names that it had; fewer entries: some went in between.
+
+        Archiving removes instants oldest first. If an old one is seen before it goes and a later one is gone when it is
+        looked at, the timeline has a hole, and rows are missed.
+        """
+        full = self._full(folder)
+        entries = []
+        with _translated(full):
+            with os.scandir(full) as scan:
+                items = list(scan)
+            for item in items:
+                with suppress(FileNotFoundError):
+                    entries.append(_entry(item.name, item.stat()))
+        return entries, {item.name for item in items}
 
     def list_below(self, folder: str, before: str = "") -> Sequence[tuple[str, Entry]]:
         return list(files_below(self, folder, before))

@@ -183,7 +183,8 @@ class Stager:
     ) -> pa.Table:
         """Brings rows, which have a record key column, into the table's schema, with Hudi's five meta columns first.
 
-        `schema`: another one, which has some of these columns.
+        In a keyless table a row's key is its sequence number, as with Hudi: no other row of the table has it, since the
+        driver places the file of one try of a task only. `schema`: another one, which has some of these columns.
         """
         count = rows.num_rows
         numbers = pa.array(np.arange(self._numbered, self._numbered + count)).cast(pa.string())
@@ -195,6 +196,8 @@ class Stager:
             PARTITION_PATH: pa.repeat(pa.scalar(partition), count),
             FILE_NAME: pa.repeat(pa.scalar(file_name), count),
         }
+        if self._work.table.config.is_keyless:
+            meta[RECORD_KEY] = meta[COMMIT_SEQNO]
         schema = schema or self._work.schema.arrow
         columns = [meta[f.name] if f.name in meta else rows.column(f.name) for f in schema]
         return pa.Table.from_arrays(columns, schema=schema)

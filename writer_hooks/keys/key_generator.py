@@ -7,6 +7,9 @@
 A partition path joins the partition fields' values with `/`; a null or empty value is
 `__HIVE_DEFAULT_PARTITION__`. The rows have the table's own types already (`table_schema.to_file_schema`).
 
+A table without key fields (keyless) gets its keys when a file is made, see `Stager`; until then a hash of the row's
+values stands for the key. It depends on nothing else, so a repeated task sends a row to the same place.
+
 Timestamps are written as numbers, as in Hudi's upserts and inserts. Hudi's bulk inserts through Spark rows write them
 as `2024-01-02 03:04:05.123`, in 0.15 and in 1.2, and so does every write with
 `hoodie.datasource.write.keygenerator.consistent.logical.timestamp.enabled`, which no table stores.
@@ -21,6 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from phantombase.timeline.arrow.columns import flat
+from phantombase.timeline.arrow.row_hash import row_hashes
 from phantombase.timeline.errors import UnsupportedError, UsageError
 from phantombase.timeline.format.record_key import has_text, labelled_keys, value_text
 from phantombase.timeline.format.table_config import TableConfig
@@ -61,18 +65,16 @@ class KeyGenerator:
 
         `one_field_prefixed`: whether the key of a one-field COMPLEX table is `f:v`, see `key_encoding`; not needed for
         other tables. `writer`: options under Hudi's names that the table may not store, see `PartitionTimes.of`.
-        UnsupportedError: another generator, keys that Hudi generates, or unknown options of a generator. UsageError: an
-        option is missing, or contradicts the table.
+        UnsupportedError: another generator, or unknown options of a generator. UsageError: an option is missing, or
+        contradicts the table.
         """
         keys = config.record_key_fields
-        if not keys:
-            raise _refusal("keys that Hudi generates", "hoodie.table.recordkey.fields=...", "none")
         if config.properties.get(_SLASHED_DATES, "false").lower() != "false":
             raise _refusal("this partition path", f"{_SLASHED_DATES}=false", "true")
         kind = generator_kind(config)
         if kind not in _SUPPORTED:
             raise _refusal("this key generator", ", ".join(_SUPPORTED), kind)
-        if kind in ("SIMPLE", "TIMESTAMP") and (len(keys), len(config.partition_fields)) != (1, 1):
+        if kind in ("SIMPLE", "TIMESTAMP") and (len(keys) > 1 or len(config.partition_fields) != 1):
             found = f"key {','.join(keys)}, partition {','.join(config.partition_fields) or 'none'}"
             raise _refusal(f"{kind} keys of such fields", "one key field and one partition field", found)
         labelled = len(keys) > 1
@@ -93,11 +95,13 @@ class KeyGenerator:
         )
 
     def keys(self, rows: pa.Table) -> pa.StringArray:
-        """The record key of each row.
+        """The record key of each row; in a keyless table a hash of its values in its place.
 
         UsageError: a key column is missing or has a type without an exact text form; or rows have a null or empty key
         (with several key fields: all of them null or empty). The error gives the columns and the number of rows.
         """
+        if not self.key_fields:
+            return pa.array(row_hashes(rows.columns, rows.num_rows)).cast(pa.string())
         parts = [_text(field_values(rows, name), name, "record key") for name in self.key_fields]
         empty = [pc.equal(pc.fill_null(part, ""), "") for part in parts]
         without = empty[0]
@@ -154,7 +158,7 @@ def inferred_kind(key_fields: tuple[str, ...], partition_fields: tuple[str, ...]
         return "NON_PARTITION"
     if any(":" in field for field in partition_fields):
         return "CUSTOM"
-    return "SIMPLE" if len(key_fields) == len(partition_fields) == 1 else "COMPLEX"
+    return "SIMPLE" if len(key_fields) <= 1 == len(partition_fields) else "COMPLEX"
 
 
 def has_one_field_complex_key(config: TableConfig) -> bool:

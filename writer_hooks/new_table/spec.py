@@ -33,6 +33,7 @@ _STRATEGIES = {
 class NewTable:
     """The description of a table.
 
+    `key_fields`: () for a keyless table, whose writers make up the keys.
     `partition_fields`: `name`, or `name:SIMPLE` and `name:TIMESTAMP` with the CUSTOM key generator.
     `key_generator`: SIMPLE, COMPLEX, NON_PARTITION, TIMESTAMP or CUSTOM; None: as Hudi infers it.
     `merge_mode`: EVENT_TIME (the default with ordering fields) or COMMIT_TIME (the default without).
@@ -82,8 +83,6 @@ class NewTable:
         for what, fields in (("record key", self.key_fields), ("partition", self.partition_fields)):
             if len(set(fields)) < len(fields) or any(not f or "," in f or f != f.strip() for f in fields):
                 raise UsageError(f"impossible {what} fields", found=repr(fields))
-        if not self.key_fields:
-            raise UsageError("a table needs record key fields", todo="Name the columns that make a row unique.")
         if self.mode not in _MODES:
             found = self.mode.value
             raise UsageError("not the merge mode of a new table", expected="EVENT_TIME or COMMIT_TIME", found=found)
@@ -104,13 +103,14 @@ class NewTable:
 
     def _common(self) -> dict[str, str]:
         schema = {"hoodie.table.create.schema": self.schema_text} if self.schema_text else {}
+        keys = {"hoodie.table.recordkey.fields": ",".join(self.key_fields)} if self.key_fields else {}
         return {
             **schema,
+            **keys,
             "hoodie.table.name": self.name,
             "hoodie.table.type": "MERGE_ON_READ",
             "hoodie.table.version": str(self.version),
             "hoodie.table.checksum": str(checksum(self.database, self.name)),
-            "hoodie.table.recordkey.fields": ",".join(self.key_fields),
             "hoodie.table.partition.fields": ",".join(self.partition_fields),
             "hoodie.table.base.file.format": "PARQUET",
             "hoodie.table.cdc.enabled": "false",

@@ -12,7 +12,7 @@ from phantombase.timeline.table.table import Table, TableSchema
 
 from ..keys.key_generator import KeyGenerator
 from ..merge_into import MergeInto
-from ..options import Write
+from ..options import Operation, Write
 from .column_types import data_fields
 from .table_schema import evolve, merged_fields, new_schema
 
@@ -38,6 +38,8 @@ def checked_schema(config: TableConfig, own: str | None, incoming: pa.Schema, wr
             found="false",
             todo="Write this table with Hudi.",
         )
+    if config.is_keyless:
+        _check_keyless(write)
     if write.into is not None:
         if write.moved_keys is not None:
             raise UnsupportedError(
@@ -67,6 +69,27 @@ def checked_schema(config: TableConfig, own: str | None, incoming: pa.Schema, wr
     keys.keys(empty)
     keys.partition_paths(empty)
     return text
+
+
+def _check_keyless(write: Write) -> None:
+    """UnsupportedError: the write needs keys of the rows, but the table has no key columns."""
+    if write.into is not None or write.operation in (Operation.UPSERT, Operation.DELETE):
+        what = "merge_into" if write.into is not None else write.operation.value.lower()
+        todo = "Add rows with insert or bulk_insert; change rows with Hudi's SQL (UPDATE, DELETE)."
+    elif write.operation is Operation.DELETE_PARTITION and write.partitions is None:
+        what, todo = "delete_partition by the partitions of rows", "Name the partitions."
+    elif write.options.buckets is not None:
+        what, todo = "a bucket index", "Leave out the number of buckets."
+    elif write.combines:
+        what, todo = "combine: each row has a key of its own, and", "Leave it out; drop double rows before the write."
+    else:
+        return
+    raise UnsupportedError(
+        f"{what} needs key columns, which a keyless table does not have",
+        expected="insert, bulk_insert, insert_overwrite, insert_overwrite_table or delete_partition",
+        found="a table without hoodie.table.recordkey.fields",
+        todo=todo,
+    )
 
 
 def _merged_schema(config: TableConfig, own: str | None, incoming: pa.Schema, into: MergeInto) -> str:

@@ -77,7 +77,10 @@ class Writer:
         return self._with(name=name, version=version, database=database, metadata_table=metadata_table)
 
     def key(self, *fields: str) -> Writer:
-        """The columns that make a row unique (`hoodie.datasource.write.recordkey.field`)."""
+        """The columns that make a row unique (`hoodie.datasource.write.recordkey.field`).
+
+        Without columns the table is keyless: each row that is inserted gets a key of its own, and no row is updated.
+        """
         return self._with(key_fields=fields)
 
     def partition(self, *fields: str, hive_style: bool | None = None, url_encode: bool | None = None) -> Writer:
@@ -341,7 +344,7 @@ class Writer:
             raise UsageError(
                 "there is no table at this path, and the description of a new one is incomplete",
                 expected=", ".join(missing),
-                todo='Add .table("name").key("column"), or check the path.',
+                todo='Add .table("name").key("column"), or .key() for a keyless table, or check the path.',
             )
         return NewTable(**{"version": NEW_TABLE_VERSION, **self.given})
 

@@ -8,6 +8,7 @@ from tests.mutations.mutants.mutant import Mutant
 _CHOICE = "timeline/archiving/choice"
 
 MUTANTS: tuple[Mutant, ...] = (
+    ("timeline/storage/local", "if len(entries) == len(names) or names == before:", "if True:", "archiving/archive"),
     (_CHOICE, "    if count <= options.begins_above(count):", "    if count < options.begins_above(count):", "archiving/choice"),
     (_CHOICE, "    time = before[-1] if before else first.requested_time", "    time = first.requested_time", "archiving/choice"),
     (_CHOICE, "    yield from _pending(timeline)\n", "", "archiving/choice"),

@@ -195,7 +195,12 @@ MUTANTS: tuple[Mutant, ...] = (
         "pass",
         "storage/local",
     ),
-    ("timeline/storage/local", "continue  # removed between", "raise  # removed between", "storage/local"),
+    (
+        "timeline/storage/local",
+        "with suppress(FileNotFoundError):\n                    entries",
+        "with suppress(KeyError):\n                    entries",
+        "storage/local",
+    ),
     # Few bytes that stand for much.
     ("timeline/errors", 'if "\\n" in text or "\\r" in text else text', "if False else text", "log/hostile_bytes"),
     ("timeline/avro/schema", "self._depth > _DEPTH_MAX or", "", "log/hostile_bytes"),

@@ -23,6 +23,11 @@ MUTANTS: tuple[Mutant, ...] = (
     ("writer_hooks/commit/stream_batches", "if intent.batch > batch.number:", "if False:", "commit/conflict"),
     ("writer_hooks/commit/stream_batches", "if intent.instant in timeline.pending_writes:\n        return None", "if intent.instant in timeline.pending_writes:\n        return intent.instant", "commit/conflict"),
     ("writer_hooks/commit/stream_batches", "return intent.instant if any(", "return None if any(", "commit/conflict"),
+    # Keyless tables.
+    ("writer_hooks/files/stager", "            meta[RECORD_KEY] = meta[COMMIT_SEQNO]\n", "            pass\n", "writing/keyless"),
+    ("writer_hooks/files/stager", "        self._numbered += count\n", "", "writing/keyless"),
+    ("writer_hooks/files/stager", 'f"{instant}_{self._slot}", numbers', "instant, numbers", "writing/keyless"),
+    ("writer_hooks/schema/write_schema", "        _check_keyless(write)\n", "        pass\n", "writing/keyless"),
     # MERGE INTO of some columns.
     ("writer_hooks/files/merged_log", "if in_base and not may_delete(", "if in_base or not may_delete(", "writing/merge_into"),
     ("writer_hooks/files/merged_log", "        alive[at[at >= 0]] = True\n", "        alive[:] = True\n", "writing/merge_into"),

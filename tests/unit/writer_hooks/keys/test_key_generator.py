@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from phantombase.timeline.errors import MalformedError, UnsupportedError, UsageError
 from phantombase.timeline.format.table_config import TableConfig
 from phantombase.writer_hooks.keys.key_encoding import is_prefixed
-from phantombase.writer_hooks.keys.key_generator import DEFAULT_PARTITION, KeyGenerator, escaped
+from phantombase.writer_hooks.keys.key_generator import DEFAULT_PARTITION, KeyGenerator, escaped, generator_kind
 
 _TYPES = {
     "id": pa.string(),
@@ -166,10 +166,22 @@ def test_generators(settings: TableConfig, keys: list[str]) -> None:
     assert generator.partition_paths(rows).to_pylist() == (["a", "b"] if settings.partition_fields else ["", ""])
 
 
+@pytest.mark.parametrize(("partition", "kind"), [("", "NON_PARTITION"), ("p", "SIMPLE"), ("p,q", "COMPLEX")])
+def test_a_hash_of_the_row_stands_for_the_key_of_a_keyless_table(partition: str, kind: str) -> None:
+    """It depends on the row alone: on neither its place nor the rows beside it."""
+    settings = config("", partition, kind)
+    inferred = {k: v for k, v in settings.properties.items() if "keygenerator" not in k}
+    assert generator_kind(TableConfig(properties=inferred)) == kind
+    rows = pa.table({"p": ["a", "b", "a"], "q": ["x", "x", None]})
+    generator = KeyGenerator.of(settings)
+    keys = generator.keys(rows).to_pylist()
+    assert len(set(keys)) == 3
+    assert generator.keys(rows.slice(1).take([1, 0])).to_pylist() == [keys[2], keys[1]]
+
+
 @pytest.mark.parametrize(
     ("settings", "what"),
     [
-        (config("", "p", "SIMPLE"), "keys that Hudi generates"),
         (config("id", "p", "USER_PROVIDED"), "key generator"),
         (config("id,n", "p", "SIMPLE"), "SIMPLE keys of such fields"),
         (config("id", "p,q", "TIMESTAMP"), "TIMESTAMP keys of such fields"),

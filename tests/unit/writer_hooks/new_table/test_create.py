@@ -63,7 +63,6 @@ def test_one_field_complex_keys_of_an_empty_table(version: int, tmp_path: Path) 
     "changes",
     [
         {"name": " "},
-        {"key_fields": ()},
         {"key_fields": ("id", "id")},
         {"partition_fields": ("a,b",)},
         {"partition_fields": (" p",)},

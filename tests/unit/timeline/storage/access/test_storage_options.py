@@ -62,7 +62,7 @@ def test_a_pair_without_a_value_is_refused() -> None:
 def test_two_names_of_one_option_must_agree() -> None:
     assert at(BUCKET, {"region": "a", "AWS_REGION": "a"}) == {"region": "a"}
     for other in ("AWS_REGION", "fs.s3a.endpoint.region"):
-        with pytest.raises(UsageError, match=r"given twice.*region"):
+        with pytest.raises(UsageError, match=r"a name twice.*region"):
             at(BUCKET, {"region": "a", other: "b"})
 
 
