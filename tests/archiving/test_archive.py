@@ -34,6 +34,8 @@ from phantombase.timeline.instants.attempt_names import recorded_instants
 from phantombase.timeline.log.block import HeaderKey
 from phantombase.timeline.read.table_read import Query, ReadOptions, read_table
 from phantombase.timeline.savepoints.savepoint import delete_savepoint
+from phantombase.timeline.storage import local
+from phantombase.timeline.storage.contract import Entry
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.windows.retained import cleans
@@ -365,7 +367,10 @@ def test_a_torn_manifest_above_the_version_is_passed_over(tmp_path: Path) -> Non
     assert (path / ".hoodie/timeline/history/_version_").read_text() == "3"
 
 
-def test_a_reader_that_lists_while_instants_go_sees_no_hole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("phase", ["listed", "looked at"])
+def test_a_reader_that_lists_while_instants_go_sees_no_hole(
+    phase: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It sees the oldest instant, then that one goes and others behind it, of which it sees none."""
     path = tmp_path / "trips"
     long_table(path, 9, 2, compact_at=None)
@@ -373,7 +378,11 @@ def test_a_reader_that_lists_while_instants_go_sees_no_hole(tmp_path: Path, monk
         upsert(path, one_row(f"n{number}", number))
     rows, first = read_rows(path), active(path)[0]
     folder = path / open_table(path).config.timeline_folder
-    scan, once = os.scandir, iter([True])
+    scan, entry_of, once = os.scandir, local._entry, iter([True])
+
+    def goes() -> None:
+        if next(once, False):
+            assert len(archive(path).archived) > 3
 
     @contextmanager
     def slowly(where: str) -> Iterator[Iterator[os.DirEntry[str]]]:
@@ -381,13 +390,20 @@ def test_a_reader_that_lists_while_instants_go_sees_no_hole(tmp_path: Path, monk
             with scan(where) as found:
                 oldest_first = sorted(found, key=lambda e: (not e.name.startswith(first), e.name))
             for number, entry in enumerate(oldest_first):
-                if number == 3 and Path(where) == folder and next(once, False):
-                    assert len(archive(path).archived) > 3
+                if phase == "listed" and number == 3 and Path(where) == folder:
+                    goes()
                 yield entry
 
         yield entries()
 
+    def slowly_looked_at(name: str, stat: os.stat_result) -> Entry:
+        entry = entry_of(name, stat)
+        if phase == "looked at" and name.startswith(f"{first}_"):
+            goes()
+        return entry
+
     monkeypatch.setattr("phantombase.timeline.storage.local.os.scandir", slowly)
+    monkeypatch.setattr(local, "_entry", slowly_looked_at)
     assert read_rows(path) == rows
     assert next(once, None) is None
 
