@@ -1,0 +1,114 @@
+"""A reader beside table services: whichever of its calls they run at, it reads the rows of one moment, or an error.
+
+At every storage call of a read, one after the other, another process runs its services to their end.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import count, product
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import pytest
+
+from phantombase import PhantombaseError
+from phantombase.compactor_daemon.cleaning.clean import clean_table
+from phantombase.timeline.cleaning.options import CleanOptions
+from phantombase.timeline.read.table_read import Query, ReadOptions, read_table
+from phantombase.timeline.storage.contract import Storage
+from phantombase.timeline.storage.local import LocalStorage
+from tests.support.archived_tables import LOCK, archive, compact, long_table, one_row, overwrite, upsert
+from tests.support.compaction_steps import open_table
+from tests.support.failing_storage import Call, HookedStorage
+from tests.support.interleaving import serial_pools
+from tests.support.selection import deep
+
+Service: TypeAlias = Callable[[Path], object]
+
+READS = {
+    "snapshot": ReadOptions(),
+    "filter": ReadOptions(filter="fare >= 0"),
+    "read optimized": ReadOptions(query=Query.READ_OPTIMIZED),
+    "incremental": ReadOptions(query=Query.INCREMENTAL, begin="earliest"),
+}
+_NUMBERS = count(100)
+
+
+def _write(path: Path) -> None:
+    number = next(_NUMBERS)
+    upsert(path, one_row(f"n{number}", number))
+
+
+def _overwrite(path: Path) -> None:
+    number = next(_NUMBERS)
+    overwrite(path, one_row(f"o{number}", number))
+
+
+def _clean(path: Path) -> None:
+    clean_table(open_table(path), CleanOptions(retain=1, floor_s=0), LOCK)
+
+
+SERVICES: dict[str, Sequence[Service]] = {
+    "write": (_write,),
+    "compact": (compact,),
+    "clean, archive": (_clean, archive),
+    "compact, clean, archive": (compact, _clean, archive),
+    "writes, archive, clean": (_write, _write, _write, archive, _clean),
+    "writes, compact, clean, archive": (_write, _write, _write, compact, _clean, archive),
+    "overwrites, clean, archive": (_overwrite, _overwrite, _clean, archive),
+}
+USUAL = {
+    (9, "writes, compact, clean, archive", "snapshot"),
+    (9, "compact", "incremental"),
+    (6, "overwrites, clean, archive", "incremental"),
+}
+
+
+def rows_of(path: Path, options: ReadOptions, storage: Storage | None = None) -> list[str]:
+    """What a read finds, in the order of the text."""
+    rows = read_table(open_table(path, storage), options).select(["id", "day", "ts", "fare"])
+    return sorted(map(repr, rows.to_pylist()))
+
+
+@pytest.mark.parametrize(
+    ("version", "services", "read"),
+    [one if one in USUAL else deep(*one) for one in product((9, 8, 6), SERVICES, READS)],
+)
+def test_the_rows_of_one_moment(
+    version: int, services: str, read: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those before, between or behind the services; errors are of the tree."""
+    serial_pools(monkeypatch)
+    made, path, options = tmp_path / "made/trips", tmp_path / "read/trips", READS[read]
+    made.parent.mkdir()
+    long_table(made, version, 5, compact_at=2)
+    for number in range(2, 6):
+        upsert(made, one_row(f"m{number}", number))
+    for at in count():
+        shutil.rmtree(path.parent, ignore_errors=True)
+        shutil.copytree(made, path)
+        moments = [rows_of(path, options)]
+
+        def hook(call: Call, at: int, moments: list[list[str]]) -> Any:
+            if call.number == at:
+                for service in SERVICES[services]:
+                    service(path)
+                    try:
+                        moments.append(rows_of(path, options))
+                    except PhantombaseError:
+                        continue  # what a window of all time needs was cleaned
+            return call.do()
+
+        hooked = HookedStorage(LocalStorage(str(path)), partial(hook, at=at, moments=moments))
+        try:
+            found = rows_of(path, options, hooked)
+        except PhantombaseError:
+            assert len(moments) > 1
+            continue
+        assert found in moments, f"services at call {at} of the read"
+        if len(moments) == 1:
+            assert at > 10
+            break
