@@ -69,13 +69,15 @@ class PhantombaseError(Exception):
         """The same error, its path below a base: a path within a table does not say which table."""
         if self.path is None or self.path.startswith(base):
             return self
-        kind, parts = type(self), ("expected", "found", "todo", "instant")
-        return kind(self.what, path=f"{base}/{self.path}", **{name: getattr(self, name) for name in parts})
+        return self._again(self.what, f"{base}/{self.path}")
 
     def reworded(self, what: str) -> Self:
         """The same error with another `what`."""
-        kind, parts = type(self), ("path", "instant", "expected", "found", "todo")
-        return kind(what, **{name: getattr(self, name) for name in parts})
+        return self._again(what, self.path)
+
+    def _again(self, what: str, path: str | None) -> Self:
+        kind, parts = type(self), ("instant", "expected", "found", "todo")
+        return kind(what, path=path, **{name: getattr(self, name) for name in parts})
 
     def __reduce__(self) -> tuple[object, ...]:
         """Keeps the keyword-only details through pickling: errors travel from Spark tasks to the driver."""

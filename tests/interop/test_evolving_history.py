@@ -23,6 +23,7 @@ from phantombase.timeline.archiving.options import ArchiveOptions
 from phantombase.timeline.cleaning.options import CleanOptions
 from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.read.table_read import ReadOptions, read_table
+from tests.interop.random_steps import RandomSteps
 from tests.interop.rows import same
 from tests.interop.shared_table import SharedTable
 from tests.interop.test_random_history import SEEDS
@@ -56,8 +57,8 @@ class EvolvingTable(SharedTable):
         return self.judge.read(self.place, query=query, options={**ON_READ, **METADATA_TABLE})
 
 
-class EvolvingHistory:
-    """One table, its columns with their types, and what may happen next; `told` lists what has happened."""
+class EvolvingHistory(RandomSteps):
+    """One table, its columns with their types, and what may happen next."""
 
     def __init__(self, judge: Judge, version: int, seed: int, path: Path) -> None:
         self.random = random.Random(seed * 37 + version)
@@ -71,7 +72,7 @@ class EvolvingHistory:
         self.columns = {"city": "string", "n": "int"}
         self.past: list[str] = []
         self.clock = 0
-        self.told = [f"version {version}, {logs} logs"]
+        self.said = [f"version {version}, {logs} logs"]
         self.sql(
             "create table {t} (id string, zone string, city string, n int, ts bigint) using hudi tblproperties "
             "(type='mor', primaryKey='id', preCombineField='ts') partitioned by (zone) location '{path}'"
@@ -80,7 +81,7 @@ class EvolvingHistory:
 
     def sql(self, statement: str) -> None:
         text = statement.format(t=self.name, path=self.table.path)
-        self.told.append(text[:160])
+        self.said.append(text[:160])
         self.table.judge.sql(text, self.session)
 
     def value(self, column: str) -> str:
@@ -148,7 +149,7 @@ class EvolvingHistory:
         return True
 
     def widen(self) -> bool:
-        name = self.random.choice([*sorted(self.columns)])
+        name = self.random.choice(sorted(self.columns))
         if self.columns[name] not in WIDER:
             return False
         kind = self.random.choice(WIDER[self.columns[name]])
@@ -158,15 +159,6 @@ class EvolvingHistory:
 
     def hudi_schedules(self) -> bool:
         return self.table.judge.schedule_compaction(self.table.path, self.session) is not None
-
-    def we_schedule(self) -> bool:
-        return self.table.we_may_schedule() is not None
-
-    def hudi_compacts(self) -> bool:
-        pending = self.table.pending()
-        if pending:
-            self.table.hudi_compacts(self.random.choice(pending))
-        return bool(pending)
 
     def we_compact(self) -> bool:
         pending = self.table.pending()
@@ -186,9 +178,9 @@ class EvolvingHistory:
     def we_archive(self) -> bool:
         return bool(archive_table(self.table.open(), FEW, ProcessLock(str(self.table.path))).archived)
 
-    def step(self) -> None:
-        """Takes one step that can be taken, then looks."""
-        steps: dict[Callable[[], bool], int] = {
+    def steps(self) -> dict[Callable[[], bool], int]:
+        """What may happen next, and how often."""
+        return {
             self.update: 8,
             self.insert: 1,
             self.delete: 2,
@@ -205,15 +197,8 @@ class EvolvingHistory:
             self.we_clean: 2,
             self.we_archive: 2,
         }
-        while True:
-            (step,) = self.random.choices(list(steps), list(steps.values()))
-            self.told.append(step.__name__)
-            if step():
-                break
-            self.told.pop()
-        self.look()
 
-    def look(self) -> None:
+    def look(self, _step: str) -> None:
         """Both read the same, and a filter by the values of a column finds its rows."""
         rows = self.table.agree()
         self.table.agree_on_base_files()
@@ -233,12 +218,12 @@ def test_both_read_the_same_after_every_step(judge: Judge, version: int, seed: i
     try:
         for _ in range(STEPS):
             history.step()
-        history.told.append("compaction by both")
+        history.said.append("compaction by both")
         history.table.we_may_schedule()
         history.table.compact_beside_hudi()
         history.table.audited()
     except Exception as error:
         if isinstance(error, JudgeError) and UNREADABLE in str(error):
-            pytest.skip(f"Hudi cannot read what it has written: {'; '.join(history.told)}")
-        error.add_note(f"seed {seed}: " + "; ".join(history.told))
+            pytest.skip(f"Hudi cannot read what it has written: {'; '.join(history.said)}")
+        error.add_note(f"seed {seed}: " + "; ".join(history.said))
         raise

@@ -28,6 +28,7 @@ from phantombase.timeline.parquet.output_options import OutputOptions
 from phantombase.timeline.recovery.dead_writers import roll_back_dead_writers
 from tests.interop.indexed_table import CONDITIONS, IndexedTable
 from tests.interop.model import Write, check_write
+from tests.interop.random_steps import RandomSteps
 from tests.interop.rows import DECIMAL, PARTITIONS, SCHEMA, Rows, key, same
 from tests.interop.shared_table import BUCKET, COMMIT_TIME, EVENT_TIME, PARQUET_LOGS, SharedTable, hudi_rs_reads
 from tests.judge.client import Judge
@@ -53,8 +54,8 @@ KEYS_OF: dict[str, dict[str, object]] = {
 KEYS = 120
 
 
-class History:
-    """One table and what may happen to it next; `said` tells what has happened.
+class History(RandomSteps):
+    """One table and what may happen to it next.
 
     `merges`: log compactions may, too. `indexes`: options of Hudi's writers that make it keep the metadata table; so
     many `conditions` are asked for a look. `clock`: see `SharedTable`.
@@ -269,15 +270,6 @@ class History:
     def hudi_schedules(self) -> bool:
         return self.table.judge.schedule_compaction(self.table.path) is not None
 
-    def we_schedule(self) -> bool:
-        return self.table.we_may_schedule() is not None
-
-    def hudi_compacts(self) -> bool:
-        pending = self.table.pending()
-        if pending:
-            self.table.hudi_compacts(self.random.choice(pending))
-        return bool(pending)
-
     def we_compact(self) -> bool:
         pending = self.table.pending()
         output = replace(OutputOptions(), batch_rows=self.random.choice((7, 65_536)))
@@ -361,17 +353,6 @@ class History:
         if self.indexed:
             steps |= {self.our_writer_dies: 3, self.hudis_writer_dies: 3}
         return steps
-
-    def step(self) -> None:
-        """Takes one step that can be taken, then looks."""
-        steps = self.steps()
-        while True:
-            (step,) = self.random.choices(list(steps), list(steps.values()))
-            self.said.append(step.__name__)
-            if step():
-                break
-            self.said.pop()
-        self.look(step.__name__)
 
     def look(self, _step: str) -> None:
         """Asks both for all rows."""

@@ -15,9 +15,7 @@ import shutil
 import sys
 import time
 import traceback
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -120,27 +118,23 @@ def sql(spark: SparkSession, request: dict[str, Any]) -> list[dict[str, Any]]:
     return [row.asDict(recursive=True) for row in spark.sql(request["text"]).collect()]
 
 
-@contextmanager
-def same_settings(spark: SparkSession) -> Iterator[None]:
-    """The session's settings are as before afterwards.
+def settings(spark: SparkSession) -> dict[str, str]:
+    """Those of the session that are set."""
+    return {entry.key: entry.value for entry in spark.sql("set").collect()}
+
+
+def reset(spark: SparkSession, first: dict[str, str]) -> None:
+    """The session's settings are the `first` ones again.
 
     Hudi changes some and leaves them so: behind a query for changes, 0.15 reads a float widened to double by its
     bits, not by its decimal text, from base files of every table.
     """
-    before = _settings(spark)
-    try:
-        yield
-    finally:
-        after = _settings(spark)
-        for key in after.keys() - before.keys():
-            spark.conf.unset(key)
-        for key, value in before.items():
-            if after.get(key) != value:
-                spark.conf.set(key, value)
-
-
-def _settings(spark: SparkSession) -> dict[str, str]:
-    return {entry.key: entry.value for entry in spark.sql("set").collect()}
+    now = settings(spark)
+    for key in now.keys() - first.keys():
+        spark.conf.unset(key)
+    for key, value in first.items():
+        if now.get(key) != value:
+            spark.conf.set(key, value)
 
 
 OPERATIONS = {
@@ -182,6 +176,7 @@ def main() -> None:
     spark = builder.getOrCreate()
     answer(started, jars=spark.sparkContext.getConf().get("spark.jars", ""))
 
+    first = settings(spark)
     for line in sys.stdin:
         started = time.perf_counter()
         request = json.loads(line)
@@ -189,8 +184,10 @@ def main() -> None:
             answer(started, result=None)
             break
         try:
-            with same_settings(spark):
+            try:
                 result = OPERATIONS[request["op"]](spark, request)
+            finally:
+                reset(spark, first)
             answer(started, result=result)
         except Exception as error:
             answer(started, **failure(error))

@@ -30,11 +30,12 @@ def replaced_groups(begun: Transaction, write: Write, counts: RowCounts) -> dict
     views, facts = begun.table.views, begun.facts
     found = prefetched(partitions, lambda partition: views.partition_groups(partition, begun.timeline, facts))
     living = [[g for g in groups if g.slices and not is_replaced(g, facts)] for groups in found]
-    keys = [group.key for groups in living for group in groups]
-    refuse_planned(begun.table, begun.instant, write, keys)
+    replaced = [group for groups in living for group in groups]
+    refuse_planned(begun.table, begun.instant, write, [group.key for group in replaced])
     if begun.table.config.captures_changes:
-        for group in (group for groups in living for group in groups if group.slices[-1].base is None):
-            raise without_base(group.key, begun.instant)
+        for group in replaced:
+            if group.slices[-1].base is None:
+                raise without_base(group.key, begun.instant)
     return {p: tuple(g.file_id for g in groups) for p, groups in zip(partitions, living, strict=True)}
 
 

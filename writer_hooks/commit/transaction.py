@@ -12,7 +12,7 @@ If the process is killed before the last step, t is dead: the next writer, of ph
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -89,7 +89,7 @@ class Transaction:
     def _conflict(self, now: Timeline, mine: Footprint, schema_text: str) -> str | None:
         by_name = not self.table.layout.has_completion_times
         known = {i.requested_time for i in self.timeline.pending_compactions}
-        before = {(i.requested_time, i.family) for i in self.timeline.completed}
+        before = _names(self.timeline.completed)
         for instant in now.completed:
             requested, is_ours = instant.requested_time, instant.requested_time == self.instant
             # One with a later instant may have completed before the load: a base file rewritten here would be older.
@@ -118,21 +118,20 @@ class Transaction:
         """The conflict with a write that completed meanwhile and was archived: Hudi's archiver goes up to the last
         write before the earliest pending one, also past writes that completed since that one began.
         """
-        active = {(i.requested_time, i.family) for i in now.instants}
-        if all((i.requested_time, i.family) in active for i in self.timeline.instants if i.is_write):
+        active = _names(now.instants)
+        if active >= _names(i for i in self.timeline.instants if i.is_write):
             return None
-        before = {(i.requested_time, i.family) for i in self.timeline.completed}
-        pending = {(i.requested_time, i.family) for i in self.timeline.inflight_writers}
+        known, pending = active | _names(self.timeline.completed), _names(self.timeline.inflight_writers)
         late = [
             i
             for i in self.table.with_archive(now).archived
-            if (key := (i.requested_time, i.family)) not in before | active
-            and i.is_write
-            and (key in pending or (i.completion_time or "") > self.instant)
+            if i.is_write
+            and (name := (i.requested_time, i.family)) not in known
+            and (name in pending or (i.completion_time or "") > self.instant)
         ]
-        known = self.table.archived_commits(late)
+        commits = self.table.archived_commits(late)
         for write in late:
-            metadata, found = known.get(write), "what it wrote is not known"
+            metadata, found = commits.get(write), "what it wrote is not known"
             if metadata is not None:
                 if metadata.compacted or metadata.operation_type == LOG_COMPACT:
                     continue  # requested before this write, which has seen its plan
@@ -218,6 +217,11 @@ class Transaction:
                 expected=f"one every {EXPIRY_S:g} s at least",
                 todo="Another process may consider it dead and be rolling it back. Write again.",
             )
+
+
+def _names(instants: Iterable[Instant]) -> set[tuple[str, str]]:
+    """What an instant keeps in all its states, and in the archive."""
+    return {(i.requested_time, i.family) for i in instants}
 
 
 def _rolled_back(table: Table, time: str) -> ConflictError:
