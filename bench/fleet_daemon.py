@@ -68,9 +68,9 @@ class NoOp(ServedTable):
     opened: Table
 
     def execute(self, instant: str, held: HeldClaim, limit: Limit, aside: Aside = stay) -> Compacted | None:
-        """See `ServedTable`: what somebody has completed is not done again."""
+        """See `ServedTable`: what another daemon has completed is not done again."""
         table = self.opened
-        if self.is_done(instant):
+        if self.done_among((instant,)):
             return None
         done = Instant(
             requested_time=instant, action="commit", state=State.COMPLETED, completion_time=format_time(table.now())

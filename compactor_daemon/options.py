@@ -61,7 +61,7 @@ class ExecuteOptions:
     threads: int = option(
         os.cpu_count() or 1, "slices at a time in this process; fewer where memory has no room for them", least=1
     )
-    driver_memory: str = option("1g", "memory of the Spark driver JVM")
+    driver_memory: str = option("1g", "memory of the Spark driver JVM", metavar="SIZE")
     executor_memory: str | None = option(
         None, "memory of a Spark executor JVM on a cluster; default: Spark's", metavar="SIZE"
     )

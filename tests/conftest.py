@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import re
 from collections import defaultdict
 from collections.abc import Iterator
@@ -29,6 +30,10 @@ pytest_plugins = [
     "tests.support.minio_server",
     "tests.support.hive_metastore",
 ]
+
+# JVMs of Spark that tests start live for seconds: a compiler that makes code fast costs more than it saves.
+_BRIEF = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+os.environ["SPARK_SUBMIT_OPTS"] = os.environ["SPARK_LAUNCHER_OPTS"] = _BRIEF
 
 # No deadline: on a shared machine it fails tests at random. A failure prints how to run it again.
 settings.register_profile("phantombase", deadline=None, print_blob=True)
@@ -83,7 +88,8 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
     """With several workers (`-n 2`): a file is one worker's; the containers have one engine, so they are one's too.
 
-    The tests with real Hudi go by its version: each worker then keeps one JVM running from file to file.
+    The tests with real Hudi go by its version: each worker then keeps one JVM running from file to file. So do those
+    of the Spark source.
     """
     config.option.loadscopereorder = False
     return _ByFile(config, log)
@@ -92,16 +98,22 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeSch
 class _ByFile(LoadScopeScheduling):  # type: ignore[misc]
     def _split_scope(self, nodeid: str) -> str:
         path, _, test = nodeid.partition("::")
-        if _folder(nodeid) in ("interop", "judge"):
-            return "Hudi 0.15" if re.search(r"\bv6\b", test) else "Hudi 1.2"
+        if _folder(nodeid) in ("interop", "judge") or "real_hudi" in path or "/stock/" in path:
+            if re.search(r"[-[]v?6\b", test):
+                return "Hudi 0.15"
+            return "Hudi 1.2" if path.rpartition("/")[2] < _HALF else "Hudi 1.2, second half"
         if "hdfs" in path:
             return "hdfs"  # one cluster
+        if _folder(nodeid) == "spark_source":
+            return "spark_source"  # one JVM
         return "containers" if _folder(nodeid) == "containers" else path
 
 
+_HALF = "test_n"
+"""What the tests with Hudi 1.2 are parted at: one worker has them too long."""
 _FILES = 40
 """Files of tests whose time a run shows."""
-_LONG = ("interop", "judge", "containers", "chaos", "simulation", "")
+_LONG = ("interop", "judge", "spark_source", "containers", "project", "chaos", "fleet", "simulation", "writing", "")
 """Folders in the order of their work; the rest is quick."""
 
 

@@ -75,9 +75,13 @@ class PhantombaseError(Exception):
         """The same error with another `what`."""
         return self._again(what, self.path)
 
-    def _again(self, what: str, path: str | None) -> Self:
+    def advising(self, todo: str) -> Self:
+        """The same error with another `todo`."""
+        return self._again(self.what, self.path, todo=todo)
+
+    def _again(self, what: str, path: str | None, **others: str) -> Self:
         kind, parts = type(self), ("instant", "expected", "found", "todo")
-        return kind(what, path=path, **{name: getattr(self, name) for name in parts})
+        return kind(what, path=path, **{name: getattr(self, name) for name in parts} | others)
 
     def __reduce__(self) -> tuple[object, ...]:
         """Keeps the keyword-only details through pickling: errors travel from Spark tasks to the driver."""
@@ -167,7 +171,7 @@ class StalePlanError(ConflictError):
 
 
 class TableChangedError(ConflictError):
-    """The table was upgraded, or its settings changed, while it was read: open it again."""
+    """The table was upgraded, its settings changed, or it was cleaned, while it was read: open it again."""
 
 
 class LedgerError(PhantombaseError):

@@ -16,7 +16,7 @@ from phantombase.timeline.errors import UsageError
 from phantombase.timeline.locks.heartbeat import BEAT_S, EXPIRY_S
 from phantombase.timeline.log.encode import LogFormat
 from phantombase.timeline.metadata_table.services.options import MetadataOptions
-from phantombase.timeline.option import check_above_zero, check_below, check_finite, check_least, option
+from phantombase.timeline.option import check_above_zero, check_below, check_finite, check_least, least_of, option
 from phantombase.timeline.parquet.output_options import OutputOptions
 from phantombase.timeline.planning.options import ScheduleOptions
 
@@ -39,15 +39,25 @@ class Mode(Enum):
 class CompactionOptions:
     """What a write does for compaction after its commit. In brackets: Hudi's names.
 
-    `mode`: SCHEDULE (`hoodie.compact.schedule.inline`) or INLINE (`hoodie.compact.inline`). `schedule`: when and what
-    to request; `schedule.target_io_bytes` limits the size of one plan. `limit_s`: how long inline compaction may take,
-    None: without limit; the next write continues. `notify`: called when a compaction was requested, to wake a thread of
-    this process that executes it. `fleet`: the ZooKeeper of the daemons to wake.
+    `schedule`: when and what to request; `schedule.target_io_bytes` limits the size of one plan. `notify`: called when
+    a compaction was requested, to wake a thread of this process that executes it. `fleet`: the ZooKeeper of the daemons
+    to wake.
     """
 
-    mode: Mode = Mode.WRITE_ONLY
+    mode: Mode = option(
+        Mode.WRITE_ONLY,
+        "after a write: nothing, request a compaction that is due (hoodie.compact.schedule.inline), or request and "
+        "execute (hoodie.compact.inline)",
+        flag="compaction",
+    )
     schedule: ScheduleOptions = field(default_factory=ScheduleOptions)
-    limit_s: float | None = None
+    limit_s: float | None = option(
+        None,
+        "how long inline compaction may take, without limit by default; the next write continues",
+        flag="compaction_limit",
+        metavar="SECONDS",
+        least=0,
+    )
     notify: Callable[[], None] | None = None
     fleet: ZooKeeperOptions | None = None
 
@@ -82,9 +92,13 @@ class BackPressure:
     above the compaction trigger.
     """
 
-    stop_trigger: int | None = option(None, "the most log files of one file group that a write may leave")
-    action: FullAction = option(FullAction.WAIT, "what a write does that would exceed it: wait, fail, or go on")
-    wait_s: float = option(600.0, "the most seconds that one write waits before it fails")
+    stop_trigger: int | None = option(None, "the most log files of one file group that a write may leave", least=1)
+    action: FullAction = option(
+        FullAction.WAIT, "what a write does that would exceed it: wait, fail, or go on", flag="stop_action"
+    )
+    wait_s: float = option(
+        600.0, "the most seconds that one write waits before it fails", flag="stop_wait", metavar="SECONDS"
+    )
 
     def __post_init__(self) -> None:
         check_least(self, {"stop_trigger": 1})
@@ -130,22 +144,6 @@ class Operation(Enum):
 class WriteOptions:
     """How a write works; sizes in bytes, times in seconds. In brackets: Hudi's names.
 
-    `buckets`: use the bucket index with this many buckets per partition (`hoodie.bucket.index.num.buckets`); None: use
-    the key index, which reads the key columns of base files.
-    `bucket_fields`: the key fields that are hashed, () for all (`hoodie.bucket.index.hash.field`).
-    `moved_keys`: keys are unique over all partitions, as under a global index; None: over each partition. See
-    `Writer.global_keys`.
-    `combine`: keep one row per key of the batch; None: only for upsert and delete (`hoodie.combine.before.upsert`,
-    `.insert`).
-    `log_format`: of log blocks (`hoodie.logfile.data.block.format`).
-    `file_bytes`: the size at which a new base file ends (`hoodie.parquet.max.file.size`). `small_file_bytes`: smaller
-    base files take inserts (`hoodie.parquet.small.file.limit`); 0: none does.
-    `slots`: tasks of a shuffle (`hoodie.upsert.shuffle.parallelism`); None: by the size of the input, see
-    `engine.spark.default_slots`.
-    `batch_bytes`: input that a task gathers before it splits it.
-    `retries`: how often a write that conflicts with another one is tried again.
-    `lazy_rollback`: only writers without a heartbeat for `heartbeat_expiry_s` count as dead
-    (`hoodie.cleaner.policy.failed.writes=LAZY`); None: only if a lock is given, since other processes write then.
     `lock`: `file:PATH` or `zookeeper:HOST:PORT/BASE/KEY`, the same for all writers and schedulers of the table
     (`hoodie.write.lock.*`), or `storage`. None is `storage` too, for a sole writer: a file in the table, which real
     Hudi does not know, and on object stores the lock of Hudi's StorageBasedLockProvider.
@@ -163,19 +161,51 @@ class WriteOptions:
     """
 
     output: OutputOptions = field(default_factory=OutputOptions)
-    buckets: int | None = None
-    bucket_fields: tuple[str, ...] = ()
-    moved_keys: MovedKeys | None = None
-    combine: bool | None = None
-    log_format: LogFormat = LogFormat.PARQUET
-    file_bytes: int = 120 << 20
-    small_file_bytes: int = 100 << 20
-    slots: int | None = None
-    batch_bytes: int = 32 << 20
-    retries: int = 0
-    heartbeat_s: float = BEAT_S
-    heartbeat_expiry_s: float = EXPIRY_S
-    lazy_rollback: bool | None = None
+    buckets: int | None = option(
+        None,
+        "the bucket index with this many buckets per partition (hoodie.bucket.index.num.buckets), the same for all "
+        "writers; without it the key index, which reads the key columns of base files",
+        least=1,
+    )
+    bucket_fields: tuple[str, ...] = option(
+        (), "the key fields that are hashed, all by default (hoodie.bucket.index.hash.field)", metavar="COLUMN"
+    )
+    moved_keys: MovedKeys | None = option(
+        None,
+        "keys are unique over all partitions, as under a global index: a row whose key another partition has moves "
+        "the key, or stays there (`Writer.global_keys`); by default they are unique in each partition",
+    )
+    combine: bool | None = option(
+        None,
+        "keep one row per key of the batch; by default only for upsert and delete (hoodie.combine.before.upsert, "
+        ".insert)",
+    )
+    log_format: LogFormat = option(LogFormat.PARQUET, "of log blocks (hoodie.logfile.data.block.format)")
+    file_bytes: int = option(
+        120 << 20, "the size at which a new base file ends (hoodie.parquet.max.file.size)", size=True, least=1
+    )
+    small_file_bytes: int = option(
+        100 << 20,
+        "smaller base files take inserts (hoodie.parquet.small.file.limit); 0: none does",
+        size=True,
+        least=0,
+    )
+    slots: int | None = option(
+        None,
+        "tasks of a shuffle (hoodie.upsert.shuffle.parallelism); by default by the size of the input",
+        least=1,
+    )
+    batch_bytes: int = option(32 << 20, "input that a task gathers before it splits it", size=True, least=1)
+    retries: int = option(
+        0, "how often a write that conflicts with another one is tried again", flag="conflict_retries", least=0
+    )
+    heartbeat_s: float = option(BEAT_S, "how often the heartbeat of the write is refreshed")
+    heartbeat_expiry_s: float = option(EXPIRY_S, "a writer without a heartbeat for so long counts as dead")
+    lazy_rollback: bool | None = option(
+        None,
+        "only writers whose heartbeat has expired count as dead (hoodie.cleaner.policy.failed.writes=LAZY); by default "
+        "if a lock is given, since other processes write then",
+    )
     lock: str | None = None
     drop_metadata_table: bool = False
     metadata: MetadataOptions | None = None
@@ -187,7 +217,7 @@ class WriteOptions:
     clock: ClockOptions = field(default_factory=ClockOptions)
 
     def __post_init__(self) -> None:
-        check_least(self, _LEAST)
+        check_least(self, least_of(WriteOptions))
         check_above_zero(self, "heartbeat_s", "heartbeat_expiry_s")
         check_below(self, "heartbeat_s", "heartbeat_expiry_s")
         if self.moved_keys is not None and self.combine is False:
@@ -247,6 +277,3 @@ class Write:
     def rolls_back_lazily(self) -> bool:
         """Whether only writers without a heartbeat count as dead."""
         return self.options.lazy_rollback if self.options.lazy_rollback is not None else self.options.lock is not None
-
-
-_LEAST = {"buckets": 1, "file_bytes": 1, "small_file_bytes": 0, "slots": 1, "batch_bytes": 1, "retries": 0}

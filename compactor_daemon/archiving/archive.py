@@ -27,7 +27,7 @@ from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.recovery.unreadable_rollback import remove_unreadable_rollbacks
 from phantombase.timeline.table.half_upgraded import refuse_half_upgraded
 from phantombase.timeline.table.pending_restores import refuse_pending_restore
-from phantombase.timeline.table.table import Table
+from phantombase.timeline.table.table import Table, consistent
 
 from ..attempt.retire import forget_archived
 from ..attempt.unfinished import tidy
@@ -79,13 +79,7 @@ def archive_table(table: Table, options: ArchiveOptions, lock: TableLock, *, dry
     next run continues.
     """
     if dry_run:
-        seen = _look(table)
-        both = _archive(table, lambda: None).seen_already(seen.timeline.instants)
-        left = tuple(i for i in seen.timeline.instants if i not in both)
-        choice = _choice(replace(seen, timeline=replace(seen.timeline, instants=left)), options, dry_run=True)
-        seen.table.times.check_zone_of(choice.archived, seen.timeline)
-        result = _result(choice, [_described(seen.files, choice.archived)], (), ())
-        return replace(result, finished=tuple(i.requested_time for i in both))
+        return consistent(lambda: _would_archive(table.reload(), options))
     tidy(table, lock)
     remove_unreadable_rollbacks(table, lock)
     archived: list[tuple[Archived, ...]] = []
@@ -107,6 +101,17 @@ def archive_table(table: Table, options: ArchiveOptions, lock: TableLock, *, dry
     merged = _merge(table, lock)
     forget_archived(table)
     return replace(_result(choice, archived, written, merged), finished=tuple(finished))
+
+
+def _would_archive(table: Table, options: ArchiveOptions) -> ArchiveResult:
+    """Without the lock: what another process archives meanwhile may be gone when it is read."""
+    seen = _look(table)
+    both = _archive(table, lambda: None).seen_already(seen.timeline.instants)
+    left = tuple(i for i in seen.timeline.instants if i not in both)
+    choice = _choice(replace(seen, timeline=replace(seen.timeline, instants=left)), options, dry_run=True)
+    seen.table.times.check_zone_of(choice.archived, seen.timeline)
+    result = _result(choice, [_described(seen.files, choice.archived)], (), ())
+    return replace(result, finished=tuple(i.requested_time for i in both))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,14 +8,15 @@ from phantombase.timeline.archiving.choice import Border, Facts
 from phantombase.timeline.errors import MissingFileError
 from phantombase.timeline.format.file_name import parse_data_file
 from phantombase.timeline.format.instant import Instant
+from phantombase.timeline.instants.clean_border import retained_by
 from phantombase.timeline.instants.state_files import StateFiles
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.metadata_table.location import open_metadata_table
+from phantombase.timeline.metadata_table.services.due import blocked_by
 from phantombase.timeline.pins.pin import all_pins, live_pins
 from phantombase.timeline.storage.folders import join
 from phantombase.timeline.table.column_history import newest_history
 from phantombase.timeline.table.table import Table
-from phantombase.timeline.windows.retained import retained_by
 
 from ..attempt.unfinished import unfinished_compactions
 from .resizes import resize_borders
@@ -31,11 +32,12 @@ def gather_facts(table: Table, timeline: Timeline, files: StateFiles, *, dry_run
     held = None
     if not table.layout.has_completion_times:
         held = min((pin.holds for pin in (all_pins if dry_run else live_pins)(table.storage)), default=None)
-    has_metadata = bool(table.config.metadata_partitions)
+    metadata = open_metadata_table(table).load_timeline() if table.config.metadata_partitions else None
     return Facts(
-        cleaned_to=retained_by(table, cleans[-1]) if cleans else None,
-        metadata=has_metadata,
-        metadata_compacted=_metadata_compacted(table) if has_metadata else None,
+        cleaned_to=retained_by(table.files, cleans[-1]) if cleans else None,
+        metadata=metadata is not None,
+        metadata_compacted=None if metadata is None else _last_compaction(metadata),
+        metadata_blocked=None if metadata is None else blocked_by(metadata),
         unfinished=frozenset(unfinished_compactions(table, timeline)),
         left_out={time: max(groups.values()) for time, groups in table.facts.left_out(timeline).items()},
         held=held,
@@ -52,8 +54,7 @@ def _history_border(table: Table, timeline: Timeline) -> Iterator[Border]:
         yield Border(time=time, why=f"write {time} has the newest history of the columns")
 
 
-def _metadata_compacted(table: Table) -> str | None:
-    timeline = open_metadata_table(table).load_timeline()
+def _last_compaction(timeline: Timeline) -> str | None:
     return max((i.requested_time for i in timeline.completed if i.action == "commit"), default=None)
 
 

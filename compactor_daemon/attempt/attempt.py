@@ -29,8 +29,8 @@ from phantombase.timeline.look.look import list_ahead
 from phantombase.timeline.merge.slice_rules import SliceRules
 from phantombase.timeline.metadata_table.column_stats.measure import Measure
 from phantombase.timeline.parquet.output_options import OutputOptions
-from phantombase.timeline.planning.schedule import pending_replacing_writes
 from phantombase.timeline.read.table_rules import slice_rules
+from phantombase.timeline.table.pending_clusterings import pending_replacing_writes
 from phantombase.timeline.table.table import Table, TableSchema
 from phantombase.timeline.view.view import TableView
 

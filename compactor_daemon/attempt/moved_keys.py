@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from phantombase.timeline.arrow.key_lookup import KeyLookup
-from phantombase.timeline.avro.schema import RECORD_KEY
+from phantombase.timeline.avro.arrow_schema import project
 from phantombase.timeline.errors import BarrierError, ConflictError
 from phantombase.timeline.merge.slice_rules import SliceRules
 from phantombase.timeline.read.slice_stream import SliceStream, base_tables
@@ -64,10 +64,9 @@ def movable_keys(view: TableView, instant: str, deletes: Callable[[str], bool]) 
 def refuse_moved(table: Table, view: TableView, instant: str, keys: MovableKeys) -> None:
     """ConflictError: a deleted key of a source is in a target. BarrierError: a pending write may put one there.
 
-    Reads key columns only, with the keys of one base file in memory at a time. Too slow to call under the lock. A table
-    without meta columns has no index that looks keys up by file, so no key was moved.
+    Reads key columns only, with the keys of one base file in memory at a time. Too slow to call under the lock.
     """
-    if not table.config.populate_meta_fields or not (keys.pending or keys.targets):
+    if not (keys.pending or keys.targets):
         return
     rules = slice_rules(table, view.timeline, table.newest_schema(view.timeline))
     for source in keys.sources:
@@ -105,13 +104,13 @@ def _deleted_keys(table: Table, source: FileSlice, rules: SliceRules) -> pa.Stri
     chunks = list(_keys_of(table, source.base, rules))
     held = pc.unique(pa.chunked_array(chunks, pa.string()))
     lookup, lives = KeyLookup(held), np.zeros(len(held), np.bool_)
-    for batch in SliceStream(table.storage, source, rules, (RECORD_KEY,)).batches():
-        at = lookup.find(batch.column(0))
+    for batch in SliceStream(table.storage, source, rules, rules.keys.fields).batches():
+        at = lookup.find(rules.keys.keys(pa.Table.from_batches([batch]), source.file_id))
         lives[at[at >= 0]] = True
     return held.filter(pa.array(~lives))
 
 
 def _keys_of(table: Table, base: BaseFile, rules: SliceRules) -> Iterator[pa.StringArray]:
-    schema = pa.schema([rules.schema.field(RECORD_KEY)])
+    schema = project(rules.schema, rules.keys.fields)
     for rows, _ in base_tables(table.storage, base.path, schema, rules.batch_rows):
-        yield from rows.column(RECORD_KEY).chunks
+        yield rules.keys.keys(rows, base.path)

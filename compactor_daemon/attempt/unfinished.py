@@ -13,7 +13,6 @@ from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.table.table import Table
 
 from ..records.fate import decisions
-from .retire import finish_completed, littered_instants
 
 _log = get_logger()
 
@@ -23,6 +22,8 @@ def tidy(table: Table, lock: TableLock) -> None:
 
     A commit that came after its plan was taken back is removed here: until then what it merged must stay.
     """
+    from .retire import finish_completed  # late: `status` does not need it to start
+
     try:
         finish_completed(table, lock)
     except LockError:
@@ -35,7 +36,11 @@ def unfinished_compactions(table: Table, timeline: Timeline) -> Iterator[str]:
     """Their instants. A record that cannot be read is needed."""
     completed = {i.requested_time for i in timeline.completed}
     recorded = [i for i in recorded_instants(table.storage) if i in completed]
-    littered = littered_instants(table) if recorded else ()
+    if not recorded:
+        return
+    from .retire import littered_instants  # late, as above
+
+    littered = littered_instants(table)
     for instant in recorded:
         if instant in littered or not _is_audited(table, instant):
             yield instant

@@ -7,62 +7,30 @@ removed.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection
+from dataclasses import replace
 
-from phantombase.timeline.clock.now import clock_ms
-from phantombase.timeline.errors import ConflictError, MalformedError, MissingFileError
+from phantombase.timeline.errors import MalformedError, MissingFileError
 from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.format.clean import CleanPlan, decode_clean_plan, encode_clean_metadata, encode_clean_plan
 from phantombase.timeline.format.instant import Instant, State
 from phantombase.timeline.instants.timeline import Timeline
-from phantombase.timeline.locks.heartbeat import EXPIRY_S
 from phantombase.timeline.locks.section import Section
 from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.metadata_table.update import Change, apply_update, prepare
-from phantombase.timeline.pins.pin import Pin, all_pins, live_pins
-from phantombase.timeline.pins.retain import earliest_to_retain, held_files
+from phantombase.timeline.pins.pin import live_pins
 from phantombase.timeline.storage.contract import listed_if_there
 from phantombase.timeline.storage.folders import join
 from phantombase.timeline.storage.server_clock import storage_ms
 from phantombase.timeline.table.half_upgraded import reload_same_version
 from phantombase.timeline.table.pending_restores import refuse_pending_restore
-from phantombase.timeline.table.table import Table, consistent
-from phantombase.timeline.windows.retained import unreadable_plan
+from phantombase.timeline.table.table import Table
 
-from .facts import load_whole, savepointed
+from .pending import Finished, is_needed, may_go, refuse_needed
 
 _log = get_logger()
 
 _PARTITION_FILES = (".hoodie_partition_metadata", "..hoodie_partition_metadata.crc")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finished:
-    """A clean that was pending and was finished: `files` that its plan names."""
-
-    instant: str
-    files: int
-
-
-def to_finish(table: Table) -> dict[str, CleanPlan]:
-    """The plans of pending cleans that `finish_pending` would finish, by instant. Its errors; nothing is changed."""
-    found, timeline = {}, table.load_timeline()
-    refuse_pending_restore(table, timeline)
-    for instant in timeline.pending("clean"):
-        path = table.instant_path(instant.at(State.REQUESTED))
-        try:
-            plan = decode_clean_plan(table.storage.read(path), path)
-        except (MalformedError, MissingFileError) as error:
-            _may_go(table, instant, error, clock_ms)
-            continue
-        if instant.state is State.REQUESTED and _is_needed(table, plan, all_pins(table.storage)):
-            continue
-        _refuse_needed(table, instant.requested_time, plan)
-        found[instant.requested_time] = plan
-    if found and table.layout.has_completion_times:
-        table.times.check_zone(timeline)
-    return found
 
 
 def finish_pending(table: Table, lock: TableLock) -> tuple[Finished, ...]:
@@ -86,42 +54,19 @@ def finish_pending(table: Table, lock: TableLock) -> tuple[Finished, ...]:
 def _plan(table: Table, clean: Instant, lock: TableLock) -> CleanPlan | None:
     """The plan of a pending clean. None: it could not be read, no process began on it, and it was removed.
 
-    Hudi writes a plan in place on local disks: killed there, it leaves an empty or torn file. Errors: see `_may_go`.
+    Hudi writes a plan in place on local disks: killed there, it leaves an empty or torn file. Errors: see `may_go`.
     """
     path = table.instant_path(clean.at(State.REQUESTED))
     try:
         return decode_clean_plan(table.storage.read(path), path)
     except (MalformedError, MissingFileError) as error:
         with lock.hold("remove an unreadable plan of a clean") as section:
-            if not _may_go(table, clean, error, lambda: storage_ms(table.storage)):
+            if not may_go(table, clean, error, lambda: storage_ms(table.storage)):
                 return None
             section.check()
             table.storage.delete(path)
     _log.warning("unreadable_clean_removed", table=table.storage.base_path, instant=clean.requested_time)
     return None
-
-
-def _may_go(table: Table, clean: Instant, error: MalformedError | MissingFileError, now_ms: Callable[[], int]) -> bool:
-    """Whether the plan of a clean, which cannot be read, may be removed; False: the clean has ended meanwhile.
-
-    ConflictError: it may still be written. MalformedError: the clean has begun, so files that it names may be gone.
-    """
-    path = table.instant_path(clean.at(State.REQUESTED))
-    now = table.reload().load_timeline().find(clean.requested_time, "clean")
-    if now is None or now.completed:
-        return False
-    if now.state > State.REQUESTED:
-        raise unreadable_plan(path, now, error) from error
-    entry = table.storage.find(path)
-    if entry is not None and now_ms() - entry.modified_ms < EXPIRY_S * 1000:
-        raise ConflictError(
-            "a process may still be writing the plan of a clean, which cannot be read",
-            path=path,
-            instant=clean.requested_time,
-            expected=f"a file that has not changed for {EXPIRY_S:g} s",
-            todo="Wait, then run again.",
-        ) from error
-    return entry is not None
 
 
 def begin(
@@ -134,7 +79,7 @@ def begin(
     process may have slept before it put the plan. `known`: paths of pins with which the plan was made in this section.
     """
     pins = [pin for pin in live_pins(table.storage) if pin.path not in (known or ())]
-    if (pins or known is None) and _is_needed(table, plan, pins):
+    if (pins or known is None) and is_needed(table, plan, pins):
         section.check()
         table.storage.delete(table.instant_path(clean))
         _log.warning("clean_taken_back", table=table.storage.base_path, instant=clean.requested_time)
@@ -145,36 +90,13 @@ def begin(
     return True
 
 
-def _is_needed(table: Table, plan: CleanPlan, pins: Sequence[Pin]) -> bool:
-    """Whether the newest state, a savepoint, or one of the pins needs a file of the plan."""
-    view = load_whole(table.reload())
-    needed = held_files(view, earliest_to_retain(view.timeline, [pin.holds for pin in pins]))
-    needed |= frozenset(savepointed(table, view))
-    return any(join(partition, name) in needed for partition, names in plan.files.items() for name in names)
-
-
 def execute(table: Table, instant: str, plan: CleanPlan, lock: TableLock) -> None:
     """Removes the files of an inflight plan and completes it; every step may have been done before."""
     started, storage = time.monotonic(), table.storage
-    _refuse_needed(table, instant, plan)
+    refuse_needed(table, instant, plan)
     for partition, names in plan.files.items():
         storage.delete_all([join(partition, name) for name in names])
     _complete(table, instant, plan, int((time.monotonic() - started) * 1000), lock)
-
-
-def _refuse_needed(table: Table, instant: str, plan: CleanPlan) -> None:
-    """ConflictError: the plan names files of the newest state, as after a restore to an older one."""
-    view = consistent(lambda: table.reload().load_view())
-    needed = held_files(view, None)
-    if wrong := [p for part, names in plan.files.items() for name in names if (p := join(part, name)) in needed]:
-        raise ConflictError(
-            "a pending clean names files that readers need",
-            path=wrong[0],
-            instant=instant,
-            found=f"{len(wrong)} of {plan.count} files",
-            todo="The table was probably restored behind this clean. Nothing was removed. Stop all writers, remove the "
-            "files of the clean from the timeline by hand, then clean again.",
-        )
 
 
 def _complete(table: Table, instant: str, plan: CleanPlan, took_ms: int, lock: TableLock) -> None:

@@ -2,6 +2,6 @@
 
 `main` names the commands and their modules; `option_flags` makes flags of options.
 
-May import: attempt, claims, daemon, execution, ground, lake, removal, restoring, run, services, serving,
+May import: attempt, claims, daemon, execution, ground, lake, removal, repair, restoring, run, services, serving,
 state, status, stitching, zookeeper; all of timeline.
 """

@@ -32,7 +32,9 @@ def config() -> None:
 @app.command()
 def show(
     ctx: typer.Context,
-    command: Annotated[str, typer.Argument(metavar="[COMMAND]", help="a command, such as `run`")] = "run",
+    command: Annotated[
+        str, typer.Argument(metavar="[COMMAND]", help="a command, such as `run`, or `write` for writers")
+    ] = "run",
     json: Json = False,
 ) -> None:
     """Show every setting of a command, `run` by default, with its value and where that comes from.
@@ -42,7 +44,7 @@ def show(
 
     The file is TOML. On top stand settings that several commands share. A table, such as [compact], has the options of
     that command by their names without dashes in front; those of [schedule] count for `run` too, and [run] may have
-    `tables`. A name that is no setting is an error.
+    `tables`. [write] has those of writers, `writer(...).config()`. A name that is no setting is an error.
 
     Examples: `compactor-daemon config show compact`, `compactor-daemon config show run --config fleet.toml`
     """

@@ -38,10 +38,10 @@ class LakeFlags:
     """Which tables are found, and served."""
 
     root: str | None = option(
-        None, "serve all tables below this folder, also those that come later; instead of TABLE", metavar="FOLDER"
+        None, "all tables below this folder, also those that come later; instead of TABLE", metavar="FOLDER"
     )
     catalog: str | None = option(
-        None, "serve all Hudi tables of a Hive Metastore; instead of TABLE", metavar="hive:HOST:PORT"
+        None, "all Hudi tables of a Hive Metastore; instead of TABLE", metavar="hive:HOST:PORT"
     )
     include: tuple[str, ...] = option(
         (), "only tables of this name, such as `sales_*` or `db/sales_*`; may be repeated", metavar="PATTERN"

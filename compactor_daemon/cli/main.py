@@ -11,6 +11,8 @@ from pathlib import Path
 
 from phantombase.timeline.terminal.boundary import run
 from phantombase.timeline.terminal.command_line import lazy_app, lazy_command
+from phantombase.timeline.terminal.no_pandas import without_pandas
+from phantombase.timeline.terminal.settings import WRITES
 
 _of = partial(lazy_command, "phantombase.compactor_daemon.cli")
 
@@ -19,7 +21,7 @@ COMMANDS = {
     "schedule": _of("schedule", "schedule", "Compactions", "Request a compaction of every file group that has log files, or of as many as the limits allow."),
     "run": _of("run", "run_daemon", "Compactions", "Serve tables: execute their compactions as they are requested, until stopped."),
     "unschedule": _of("schedule", "unschedule_command", "Compactions", "Take back a requested compaction; its file groups are then free for the next plan."),
-    "release": _of("status", "release", "Compactions", "Remove the recorded failures of a pending compaction, so that a parked one is tried again."),
+    "release": _of("undo", "release", "Compactions", "Remove the recorded failures of a pending compaction, so that a parked one is tried again."),
     "status": _of("status", "status", "Look", "Show a table's pending compactions: which process works on each, its progress, and why the others wait."),
     "claims": _of("status", "claims", "Look", "Show which process works on which compaction, since when, and its progress."),
     "config": _of("config", "app", "Look", "Show the settings of a command, and where each value comes from."),
@@ -31,11 +33,16 @@ COMMANDS = {
     "savepoint": _of("savepoint", "app", "Keep and take back", "Keep the state of a table at a write: cleaners leave its files, and archivers stop before it, until it is deleted. Hudi and phantombase respect each other's savepoints."),
     "rollback": _of("undo", "rollback_command", "Keep and take back", "Take the newest completed write back. For more than one write, and for compactions: `restore`."),
     "restore": _of("undo", "restore_command", "Keep and take back", "Restore the state at a write: everything written after it is undone, the newest write first."),
+    "repair": _of("undo", "repair_command", "Keep and take back", "Write the completed file of a compaction anew, which cannot be read: all reads and writes fail until then."),
 }  # fmt: skip
+
+_WRITERS = lazy_command("phantombase.writer_hooks.write", "settings", "write", "", "")
+"""The settings of `writer(...).config()`, for `config show`. It stands above this package, and is named only."""
 
 app = lazy_app(
     COMMANDS,
     Path(__file__).with_name("help.json"),
+    {WRITES: _WRITERS},
     name="compactor-daemon",
     help="Compacts Apache Hudi MERGE_ON_READ tables without a Hudi JVM.\n\n"
     "A compaction is first *requested* (schedule): a plan on the table's timeline names the file groups and their "
@@ -45,6 +52,7 @@ app = lazy_app(
 
 def main() -> None:
     """Console script."""
+    without_pandas()
     run(app)
 
 

@@ -51,7 +51,7 @@ class Prefix:
         self.word = word
 
 
-def offers(command: Callable[..., None]) -> Callable[..., None]:
+def offers(command: Callable[..., Any]) -> Callable[..., Any]:
     """Gives a command an option for each field of the option dataclasses among its parameters, which have defaults.
 
     ScheduleOptions and OutputOptions add `--conf`. UsageError: an option is given twice with different values.
@@ -70,12 +70,12 @@ def offers(command: Callable[..., None]) -> Callable[..., None]:
             params[one.name] = one.replace(kind=inspect.Parameter.KEYWORD_ONLY)
 
     @functools.wraps(command)
-    def run(**given: Any) -> None:
+    def run(**given: Any) -> Any:
         typed = {name: group.typed(given) for name, group in groups.items()}
         pairs = given.pop("conf", None) or []
         for name, group in groups.items():
             given[name] = group.built(typed[name], _conf_of(group.kind, kinds, pairs))
-        command(**given)
+        return command(**given)
 
     run.__signature__ = inspect.Signature(list(params.values()))  # type: ignore[attr-defined]
     run.__annotations__ = {name: p.annotation for name, p in params.items()}

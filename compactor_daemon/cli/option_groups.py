@@ -26,6 +26,9 @@ _TITLES: Mapping[str, str] = {
     "ArchiveOptions": "Archiving",
     "MetadataOptions": "Metadata table",
     "StitchOptions": "Stitching",
+    "WriteOptions": "Writes",
+    "CompactionOptions": "Compaction after a write",
+    "BackPressure": "Back-pressure",
 }
 """By the dataclass that defines the option; its name, so that none is imported for a title alone."""
 

@@ -10,6 +10,7 @@ import typer
 from phantombase.timeline.clock.options import ClockOptions
 from phantombase.timeline.errors import UsageError
 from phantombase.timeline.locks.table_lock import STORAGE, ProcessLock, TableLock, parse_lock, table_lock
+from phantombase.timeline.locks.zookeeper_check import check_usable
 from phantombase.timeline.locks.zookeeper_lock import ZooKeeperLock
 from phantombase.timeline.parquet.output_options import OutputOptions
 from phantombase.timeline.storage.access.storage_options import parse_pairs
@@ -37,7 +38,8 @@ Lock = Annotated[
         metavar="LOCK",
         help="table lock that every writer and scheduler of the table shares: file:PATH, "
         "zookeeper:HOST:PORT[,HOST:PORT]/BASE/PATH/KEY, as Hudi's ZookeeperBasedLockProvider, or storage: in the "
-        "table's own storage, on S3, GCS and Azure as Hudi's StorageBasedLockProvider; not on HDFS",
+        "table's own storage, on S3, GCS and Azure as Hudi's StorageBasedLockProvider; not on HDFS. {name} in it is "
+        "the table's name",
     ),
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="check everything, show what would be done, change nothing")]
@@ -90,10 +92,10 @@ def lock_of(storage: Storage, lock: str | None, sole_writer: bool, dry_run: bool
 
 
 def check_reachable(lock: str | None) -> None:
-    """LockError: the servers of the named lock cannot be reached. Asked before work whose end needs the lock."""
+    """LockError: the named lock cannot be used. Asked before work whose end needs the lock."""
     named = parse_lock(lock) if lock not in (None, STORAGE) else None
     if isinstance(named, ZooKeeperLock):
-        named.check()
+        check_usable(named)
 
 
 def typed_options(ctx: typer.Context, names: Iterable[str]) -> tuple[str, ...]:

@@ -52,7 +52,8 @@ def status(data: Row) -> Iterator[RenderableType]:
     if data["services"]:
         yield ""
         for row in data["services"]:
-            yield _labelled("service:", "green", f"{row['service']}, {human_duration(row['ago_s'])} ago: {row['what']}")
+            label, style = ("service failed:", "bold red") if row["failed"] else ("service:", "green")
+            yield _labelled(label, style, f"{row['service']}, {human_duration(row['ago_s'])} ago: {row['what']}")
     if recent:
         yield ""
         yield RowsTable(title="completed lately", columns=_RECENT_COLUMNS, rows=recent)

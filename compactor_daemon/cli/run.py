@@ -51,7 +51,6 @@ from .parameters import (
     CLOCK,
     EXECUTE,
     OUTPUT,
-    Json,
     Lock,
     StorageOption,
     check_reachable,
@@ -136,7 +135,9 @@ def run_daemon(
     serve_allow_actions: Annotated[
         bool, typer.Option("--serve-allow-actions", help="buttons on the pages of --serve; needs a token and a lock")
     ] = False,
-    json: Json = False,
+    json: Annotated[
+        bool, typer.Option("--json", help="log lines as JSON on stderr; at the end one JSON document on stdout")
+    ] = False,
 ) -> None:
     """Serve tables: execute their compactions as they are requested, until stopped.
 

@@ -1,10 +1,10 @@
-"""The commands that show compactions (`status`, `claims`), and the command that releases a parked one (`release`)."""
+"""The commands that show compactions: `status`, `claims`."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Annotated
 
 import typer
@@ -21,12 +21,10 @@ from phantombase.timeline.terminal.boundary import EXIT_FAILED
 from phantombase.timeline.terminal.console import clear_screen, configure_logging, emit
 from phantombase.timeline.terminal.plain import Row
 
-from ..attempt.compact_instant import pending_instants
 from ..claims.claims import Claim, find_table_id
 from ..claims.zookeeper_claims import ZooKeeperClaims
 from ..options import AttemptOptions
-from ..removal.unreadable_record import TakenBack, take_back_unreadable
-from ..state.failures import RetryOptions, release_failures
+from ..state.failures import RetryOptions
 from ..status.coexistence import Beside, coexistence, look_beside
 from ..status.outlook import outlook
 from ..status.snapshot import Claimed, TableLook, look_at_table
@@ -39,20 +37,12 @@ from .option_flags import Only, offers
 from .parameters import (
     ATTEMPT,
     CLOCK,
-    DryRun,
-    Lock,
-    SoleWriter,
     StorageOption,
-    TablePath,
-    check_writers_known,
-    lock_of,
 )
 from .zookeeper import ZOOKEEPER, Fleet, ZooKeeperFlags
 
 _RECENT = 5
 _TABLE = "base path of the table: the folder that holds .hoodie"
-_WHO_WRITES = "release --unreadable needs to know which other processes write to the table"
-_WHY_WRITERS = "An unknown write or compactor may change the same files. --dry-run needs neither."
 _LOOKER = "status"
 RETRY = RetryOptions()
 TRIGGER = TriggerOptions()
@@ -197,48 +187,6 @@ def claims(
             found = [(table, _claims_in(session, table)) for table in opened]
         rows = [row for table, held in found for row in claim_rows(table.storage.base_path, held, _clock(table))]
     emit({"claims": rows}, json, status_render.claims)
-
-
-@offers
-def release(
-    table: TablePath,
-    instant: Annotated[str, typer.Argument(metavar="INSTANT", help="a pending compaction, as `status` prints it")],
-    unreadable: Annotated[
-        bool,
-        typer.Option("--unreadable", help="also take back an unreadable decision; no process may be at work on it"),
-    ] = False,
-    dry_run: DryRun = False,
-    lock: Lock = None,
-    sole_writer: SoleWriter = False,
-    clock: ClockOptions = CLOCK,
-    storage_option: StorageOption = None,
-    json: Json = False,
-) -> None:
-    """Remove the recorded failures of a pending compaction, so that a parked one is tried again.
-
-    With `--unreadable`, also take back a decision whose record is damaged: the files that it may have published are
-    removed, and the compaction can be decided again. No process may be at work on the compaction, not even a sleeping
-    one: stop the daemons first.
-
-    Example: `compactor-daemon release /data/orders 20261121091052663`
-    """
-    configure_logging(json)
-    opened = Table.open(table, parse_pairs(storage_option)).with_clock(clock)
-    taken = TakenBack(attempt=None)
-    if unreadable:
-        if not dry_run:
-            check_writers_known(
-                lock, sole_writer, _WHO_WRITES, "An unknown write or compactor may change the same files."
-            )
-        held = lock_of(opened.storage, lock, sole_writer, dry_run)
-        taken = take_back_unreadable(opened, instant, held, dry_run=dry_run)
-    elif lock is not None or sole_writer:
-        raise UsageError("only --unreadable needs a lock", todo="Leave out --lock and --sole-writer.")
-    else:
-        pending_instants(opened, instant)
-    removed = release_failures(opened.storage, instant, dry_run=dry_run)
-    found = {"table": table, "instant": instant, "dry_run": dry_run, "failures": removed, **asdict(taken)}
-    emit(found, json, status_render.released)
 
 
 def _beside(table: Table) -> Beside:

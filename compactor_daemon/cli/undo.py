@@ -1,4 +1,5 @@
-"""The `restore` and `rollback` commands: completed writes are taken back."""
+"""The commands that put right: completed writes are taken back (`restore`, `rollback`), failures of a compaction are
+forgotten (`release`), a completed file that cannot be read is written anew (`repair`)."""
 
 from __future__ import annotations
 
@@ -11,18 +12,39 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from phantombase.timeline.clock.options import ClockOptions
+from phantombase.timeline.errors import UsageError
+from phantombase.timeline.storage.access.storage_options import parse_pairs
+from phantombase.timeline.table.table import Table
 from phantombase.timeline.terminal.console import configure_logging, emit
 from phantombase.timeline.terminal.plain import plural
 from phantombase.timeline.terminal.text_table import Column, RowsTable
 
+from ..attempt.compact_instant import pending_instants
+from ..removal.unreadable_record import TakenBack, take_back_unreadable
+from ..repair.torn_compaction import write_anew
 from ..restoring.restore import restore_table
 from ..restoring.rollback import roll_back_newest
+from ..state.failures import release_failures
 from ..stitching.rollback import is_stitching, roll_back_stitching
+from . import render_status as status_render
 from .option_flags import offers
-from .parameters import CLOCK, DryRun, Json, Lock, SoleWriter, StorageOption, TablePath, open_to_change
+from .parameters import (
+    CLOCK,
+    DryRun,
+    Json,
+    Lock,
+    SoleWriter,
+    StorageOption,
+    TablePath,
+    check_writers_known,
+    lock_of,
+    open_to_change,
+)
 
 _WHAT = "needs to know which other processes write to the table"
 _TODO = "What another process writes meanwhile without the same lock may be lost. Stop all writers and compactors."
+_WHO_WRITES = f"release --unreadable {_WHAT}"
+_WHY_WRITERS = "An unknown write or compactor may change the same files. --dry-run needs neither."
 _SHOWN = 40
 """The most instants shown; JSON has all."""
 
@@ -94,6 +116,41 @@ def rollback_command(
     emit({"table": table, "dry_run": dry_run, **asdict(done)}, json, _render_rolled_back)
 
 
+@offers
+def repair_command(
+    table: TablePath,
+    instant: Annotated[str, typer.Argument(metavar="INSTANT", help="a completed compaction, as the error names it")],
+    dry_run: DryRun = False,
+    lock: Lock = None,
+    sole_writer: SoleWriter = False,
+    clock: ClockOptions = CLOCK,
+    storage_option: StorageOption = None,
+    json: Json = False,
+) -> None:
+    """Write the completed file of a compaction anew, which cannot be read: all reads and writes fail until then.
+
+    Hudi leaves it empty or torn when it is killed while it writes it on a local disk. All base files are written by
+    then. So each planned file group is merged again, in this process, and its base file must have just these rows. What
+    the file says follows from that, and nothing else is changed.
+
+    Example: `compactor-daemon repair /data/orders 20260101120000000 --sole-writer`
+    """
+    configure_logging(json)
+    opened, held = open_to_change(
+        table, storage_option, lock, sole_writer, f"a repair {_WHAT}", _TODO, clock=clock, dry_run=dry_run
+    )
+    done = write_anew(opened, instant, held, dry_run=dry_run)
+    emit({"table": table, "dry_run": dry_run, **asdict(done)}, json, _render_repaired)
+
+
+def _render_repaired(data: Mapping[str, Any]) -> Iterable[RenderableType]:
+    verb = "would be" if data["dry_run"] else "is"
+    yield Text(
+        f"{data['path']} {verb} written anew: {plural(data['file_groups'], 'file group')}, "
+        f"{plural(data['rows'], 'row')}, the same as their inputs give"
+    )
+
+
 def _render_restored(data: Mapping[str, Any]) -> Iterable[RenderableType]:
     rows = data["undone"]
     if data["dead"]:
@@ -138,3 +195,43 @@ def _render_rolled_back(data: Mapping[str, Any]) -> Iterable[RenderableType]:
     yield Text(f"{data['instant']} is taken back by rollback {data['rollback']}")
     if data["metadata_dropped"]:
         yield Text("the metadata table is gone: the next Hudi writer builds it anew")
+
+
+@offers
+def release(
+    table: TablePath,
+    instant: Annotated[str, typer.Argument(metavar="INSTANT", help="a pending compaction, as `status` prints it")],
+    unreadable: Annotated[
+        bool,
+        typer.Option("--unreadable", help="also take back an unreadable decision; no process may be at work on it"),
+    ] = False,
+    dry_run: DryRun = False,
+    lock: Lock = None,
+    sole_writer: SoleWriter = False,
+    clock: ClockOptions = CLOCK,
+    storage_option: StorageOption = None,
+    json: Json = False,
+) -> None:
+    """Remove the recorded failures of a pending compaction, so that a parked one is tried again.
+
+    With `--unreadable`, also take back a decision whose record is damaged: the files that it may have published are
+    removed, and the compaction can be decided again. No process may be at work on the compaction, not even a sleeping
+    one: stop the daemons first.
+
+    Example: `compactor-daemon release /data/orders 20261121091052663`
+    """
+    configure_logging(json)
+    opened = Table.open(table, parse_pairs(storage_option)).with_clock(clock)
+    taken = TakenBack(attempt=None)
+    if unreadable:
+        if not dry_run:
+            check_writers_known(lock, sole_writer, _WHO_WRITES, _WHY_WRITERS)
+        held = lock_of(opened.storage, lock, sole_writer, dry_run)
+        taken = take_back_unreadable(opened, instant, held, dry_run=dry_run)
+    elif lock is not None or sole_writer:
+        raise UsageError("only --unreadable needs a lock", todo="Leave out --lock and --sole-writer.")
+    else:
+        pending_instants(opened, instant)
+    removed = release_failures(opened.storage, instant, dry_run=dry_run)
+    found = {"table": table, "instant": instant, "dry_run": dry_run, "failures": removed, **asdict(taken)}
+    emit(found, json, status_render.released)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 
 from phantombase.timeline.errors import PhantombaseError, UsageError
-from phantombase.timeline.locks.table_lock import TableLock, table_lock
+from phantombase.timeline.locks.table_lock import table_lock
 from phantombase.timeline.metadata_table.update import check_keepable
 from phantombase.timeline.storage.open_storage import open_storage
 from phantombase.timeline.table.table import Table
@@ -53,8 +53,8 @@ def open_daemon(
 
     Errors of the tree: ZooKeeper cannot be used, or none of the named tables; a table that cannot is tried again.
 
-    `zookeeper` None: a single daemon. `lock`: the table lock as for `table_lock`; `{name}` in it is replaced by each
-    table's name. `sole_writer`: no other process writes to the tables. `runner`: a runner that is open already.
+    `zookeeper` None: a single daemon. `lock`: as for `table_lock`. `sole_writer`: no other process writes to the
+    tables. `runner`: a runner that is open already.
     """
     given = all_storage_options(paths, settings.storage_options, execute, runner)
     settings = replace(settings, storage_options=given)
@@ -82,7 +82,8 @@ def open_daemon(
             check_keepable(table, moves_rows=False)
             wake = partial(notify, partial(Daemon.claims_changed, table=path))
             claims = _claims(session, table, settings.who, wake)
-            served = ServedTable(path, claims, _lock(table, lock, sole_writer), running, _of_lane(settings, lane))
+            held = table_lock(table.storage, lock, sole_writer=sole_writer)
+            served = ServedTable(path, claims, held, running, _of_lane(settings, lane))
             served.open()
             if isinstance(claims, ZooKeeperClaims):
                 claims.wake_on_request(partial(notify, lambda daemon: daemon.wake(path)))
@@ -147,11 +148,6 @@ def _claims(session: ZooKeeperSession | None, table: Table, who: str, wake: Call
     if session is None:
         return TableClaims(table, who)
     return ZooKeeperClaims(session, table_id(table.storage), who, wake)
-
-
-def _lock(table: Table, given: str | None, sole_writer: bool) -> TableLock:
-    named = None if given is None else given.replace("{name}", table.config.name)
-    return table_lock(table.storage, named, sole_writer=sole_writer)
 
 
 def _is_gone(runner: Runner) -> bool:

@@ -74,8 +74,8 @@ class Work:
 
     def _claimed_and_executed(self) -> Ended:
         served, instant = self.served, self.instant
-        if served.is_done(instant):  # done since the last look: this needs no claim. Instants near it may be done too
-            return Ended(gone=frozenset(i for i in self.near if i != instant and served.is_done(i)))
+        if served.done_among((instant,)):  # since the last look: this needs no claim. Those near it may be done too
+            return Ended(gone=served.done_among(i for i in self.near if i != instant))
         try:
             held = served.claims.take(instant)
         except PhantombaseError as error:  # no failure of the instant

@@ -271,7 +271,7 @@ class Daemon:
             case Serve(table):
                 self._change(table, serving=True)
                 every_s = 0.0 if self._rules.once else self._rules.services_s
-                serve = partial(self._served[table].serve, every_s)
+                serve = partial(self._serve, table, every_s)
                 services.submit(self._upkeep, table, serve, self._services_ran, self._services_failed)
 
     def _take(self, table: str, instant: str, workers: ThreadPoolExecutor) -> None:
@@ -319,6 +319,13 @@ class Daemon:
                 self._news.put(partial(failed or self._upkeep_failed, table, error))
             else:
                 self._news.put(partial(then, table, found))
+
+    def _serve(self, table: str, every_s: float) -> tuple[ServiceDone, ...]:
+        """Tables wait for a thread here: one whose turn comes when the daemon was stopped is not served any more."""
+        return () if self._is_stopping() else self._served[table].serve(every_s, self._is_stopping)
+
+    def _is_stopping(self) -> bool:
+        return self._stop is not None
 
     def _timed_look(self, table: str, look: Callable[[], object]) -> None:
         """Threads may overwrite each other's mean, which only guides."""

@@ -6,7 +6,7 @@ So a table that cannot be opened is in trouble like any other one, and is tried 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from phantombase.timeline.errors import UnknownStateError
 from phantombase.timeline.planning.schedule import Scheduled
@@ -76,13 +76,13 @@ class OpenedLate:
         """See `Served`."""
         self.open().sweep()
 
-    def serve(self, every_s: float) -> tuple[ServiceDone, ...]:
+    def serve(self, every_s: float, stopping: Callable[[], bool]) -> tuple[ServiceDone, ...]:
         """See `Served`."""
-        return self.open().serve(every_s)
+        return self.open().serve(every_s, stopping)
 
-    def is_done(self, instant: str) -> bool:
+    def done_among(self, instants: Iterable[str]) -> frozenset[str]:
         """See `Served`."""
-        return self.open().is_done(instant)
+        return self.open().done_among(instants)
 
     def execute(self, instant: str, held: HeldClaim, limit: Limit, aside: Aside) -> Compacted | None:
         """See `Served`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -53,12 +54,15 @@ class Served(Protocol):
         """Finishes completed instants that other compactors left behind."""
         ...
 
-    def serve(self, every_s: float) -> tuple[ServiceDone, ...]:
-        """Runs the services, except those that a process ran less than about `every_s` ago."""
+    def serve(self, every_s: float, stopping: Callable[[], bool]) -> tuple[ServiceDone, ...]:
+        """Runs the services, except those that a process ran less than about `every_s` ago.
+
+        None begins once `stopping`.
+        """
         ...
 
-    def is_done(self, instant: str) -> bool:
-        """Whether a daemon has completed the instant since it was found pending; False may be out of date."""
+    def done_among(self, instants: Iterable[str]) -> frozenset[str]:
+        """Which of the instants daemons have completed since they were found pending; the others may be done, too."""
         ...
 
     def execute(self, instant: str, held: HeldClaim, limit: Limit, aside: Aside) -> Compacted | None:

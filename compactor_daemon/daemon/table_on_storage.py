@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from phantombase.timeline.audit.group_ledger import audit_path
@@ -158,7 +159,7 @@ class ServedTable:
                 held.release()
         forget_archived(table)
 
-    def serve(self, every_s: float) -> tuple[ServiceDone, ...]:
+    def serve(self, every_s: float, stopping: Callable[[], bool]) -> tuple[ServiceDone, ...]:
         """See `Served`. The daemons of a fleet learn from the record of the last runs that one of them ran a service.
 
         Two that run one at once do no harm: each service decides under the table lock.
@@ -167,15 +168,18 @@ class ServedTable:
         due = due_services(options.services, last_runs(table.storage), every_s, clock_ms())
         if not due:
             return ()
-        done = serve_table(table, options, self._lock, due)
-        note_runs(table.storage, self._settings.who, done)
+        done = serve_table(table, options, self._lock, due, stopping)
+        try:
+            note_runs(table.storage, self._settings.who, done)
+        except PhantombaseError as error:  # what they did, and why they failed, must be known all the same
+            _log.warning("runs_not_noted", table=self.path, error=str(error))
         return done
 
-    def is_done(self, instant: str) -> bool:
+    def done_among(self, instants: Iterable[str]) -> frozenset[str]:
         """See `Served`: its ledger is in the audit log, and it is not pending again, as after a rollback by Hudi."""
-        if self._storage().find(audit_path(instant)) is None:
-            return False
-        return instant not in pending_instants(self._open())
+        storage = self._storage()
+        audited = frozenset(i for i in instants if storage.find(audit_path(i)) is not None)
+        return audited.difference(pending_instants(self._open())) if audited else audited
 
     def execute(self, instant: str, held: HeldClaim, limit: Limit, aside: Aside = stay) -> Compacted | None:
         """Brings a claimed instant to its end; None: another process has done so. Errors: as `compact_instant`."""

@@ -87,7 +87,7 @@ def rule(instant: Instant, merged: Collection[str], oldest: str, seen: Evidence)
         return Ruling(standing=Standing.FALLEN, why=f"write {gone[0]}, which it merged, was rolled back")
     if seen.back:
         return Ruling(standing=Standing.FALLEN, why=f"file group {seen.back[0]} is not replaced any more")
-    others = [i.action for i in timeline.instants if i.requested_time == time and i.family != instant.family]
+    others = [i.action for i in timeline.at(time) if i.family != instant.family]
     if others and not seen.allows_equal_times:
         why = f"a {others[0]} has the same time, and the metadata table cannot tell them apart (--drop-metadata-table)"
         return Ruling(standing=Standing.FALLEN, why=why)

@@ -16,7 +16,8 @@ from functools import partial
 import pyarrow as pa
 from structlog.contextvars import bound_contextvars
 
-from phantombase.timeline.avro.schema import RECORD_KEY, project
+from phantombase.timeline.avro.arrow_schema import project
+from phantombase.timeline.avro.schema import RECORD_KEY
 from phantombase.timeline.errors import AttemptDeadError
 from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.format.file_name import BaseFileName, LogFileName

@@ -9,13 +9,15 @@ from phantombase.timeline.format.layout import Slicing
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.locks.heartbeat import is_live, read_heartbeat
 from phantombase.timeline.pins.pin import live_pins
-from phantombase.timeline.recovery.dead_writers import is_pending_service
+from phantombase.timeline.recovery.dead_writers import may_be_service
 from phantombase.timeline.savepoints.savepoint import savepoints
 from phantombase.timeline.storage.folders import join
 from phantombase.timeline.storage.server_clock import storage_ms
 from phantombase.timeline.table.pending_rollbacks import UnreadableRollback, pending_rollbacks
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.view.view import GroupKey
+
+from .torn import refuse_unknown_left_out, without_torn
 
 
 def refuse_left_out(table: Table, timeline: Timeline, undone: Collection[str], instant: str) -> None:
@@ -25,14 +27,16 @@ def refuse_left_out(table: Table, timeline: Timeline, undone: Collection[str], i
     the rows below its logs, and on all versions keys that the plan deleted, and that lie elsewhere since, are found
     twice. `instant`: of the state, or the write, that the command named.
     """
-    for compaction, groups in table.facts.left_out(timeline).items():
+    left = without_torn(table, timeline, undone)
+    refuse_unknown_left_out(table, timeline, left, undone, instant)
+    for compaction, groups in table.facts.left_out(left).items():
         if compaction in undone:
             continue
         for group, replaced in groups.items():
             if replaced in undone:
                 raise _left_out(group, instant, compaction, replaced)
     # On version 6 an archiver of Hudi may have taken the compaction: its logs are there, and the base file is not.
-    replaced_at = table.facts.replaced_groups(timeline)
+    replaced_at = table.facts.replaced_groups(left)
     by_name = table.layout.slicing is Slicing.BY_BASE_INSTANT
     back = {group: time for group, time in replaced_at.items() if by_name and time in undone}
     for one in table.load_view().groups if back else ():
@@ -99,7 +103,7 @@ def refuse_work(table: Table, timeline: Timeline, dead: Collection[str] = frozen
 def refuse_writers(table: Table, timeline: Timeline) -> None:
     """ConflictError: a write is pending that does not count as dead. A clustering is none, also on version 6."""
     for instant in timeline.inflight_writers:
-        if is_pending_service(table, instant):
+        if may_be_service(table, instant):
             continue
         raise ConflictError(
             f"a {instant.action} is pending",

@@ -42,6 +42,7 @@ from phantombase.timeline.table.table import Table
 from phantombase.timeline.windows.retained import check_as_of
 
 from .refusals import refuse_held, refuse_left_out, refuse_work, refuse_writers
+from .torn import without_torn
 from .upgraded_logs import refuse_upgraded_logs
 
 _log = get_logger()
@@ -169,11 +170,28 @@ def _plan(table: Table, timeline: Timeline, target: str | None, dead: frozenset[
     living = replace(timeline, instants=tuple(left))
     _refuse_cleaned(table, living, target)
     seen = table.still(reload=False)  # both look at all partitions
-    seen.load_view()  # raises where a file of a completed compaction is lost
     undone = to_undo(living, target)
-    _refuse_lost(seen, timeline, undone, target)
+    known = without_torn(seen, timeline, {time for time, _ in undone})
+    _check_whole(seen, known, target)
+    _refuse_lost(seen, known, undone, target)
     refuse_left_out(seen, timeline, {time for time, _ in undone}, target)
     return RestorePlan(target=target, undone=undone)
+
+
+def _check_whole(table: Table, timeline: Timeline, target: str) -> None:
+    """MissingFileError: a file of a completed compaction is lost.
+
+    Plans that are undone are not asked for: one that cannot be read is a reason to restore the table.
+    """
+    known = tuple(i for i in timeline.instants if i.completed or i.requested_time <= target)
+    _load_groups(table, replace(timeline, instants=known))
+
+
+def _load_groups(table: Table, timeline: Timeline) -> None:
+    """MissingFileError: a base file that a completed compaction made by this timeline is gone."""
+    facts = table.load_facts(timeline)
+    for partition in table.partitions():
+        table.views.partition_groups(partition, timeline, facts)
 
 
 def _refuse_lost(table: Table, timeline: Timeline, undone: Sequence[tuple[str, str]], target: str) -> None:
@@ -184,10 +202,8 @@ def _refuse_lost(table: Table, timeline: Timeline, undone: Sequence[tuple[str, s
     """
     later = set(undone)
     left = replace(timeline, instants=tuple(i for i in timeline.instants if (i.requested_time, i.action) not in later))
-    facts = table.load_facts(left)
     try:
-        for partition in table.partitions():
-            table.views.partition_groups(partition, left, facts)
+        _load_groups(table, left)
     except MissingFileError as error:
         raise UsageError(
             "the state at this instant cannot be restored whole: a base file that was made later is gone",

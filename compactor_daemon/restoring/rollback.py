@@ -2,7 +2,8 @@
 
     lock   what must not be is refused; the completion time of t stays in use: consumers may have read up to it, and
            no later write may complete below it, by a clock that is behind
-           the completed file of t is deleted: from here on it is a write of a dead writer
+           the completed file of t is deleted: from here on it is a write of a dead writer. A heartbeat shows the others
+           of this machine whether this process is gone
     then   it is rolled back like one, see `recovery.rollback`
 
 If the process dies in between, the next writer, of phantombase or Hudi, rolls it back.
@@ -18,6 +19,7 @@ from phantombase.timeline.format.instant import MERGES, Instant, State
 from phantombase.timeline.instants.reserved_times import bury
 from phantombase.timeline.instants.state_files import load_state_files
 from phantombase.timeline.instants.timeline import Timeline
+from phantombase.timeline.locks.heartbeat import first_beat, heartbeat_path
 from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.metadata_table.drop import drop_within
 from phantombase.timeline.metadata_table.location import open_metadata_table
@@ -88,12 +90,15 @@ def roll_back_newest(table: Table, lock: TableLock, instant: str, *, dry_run: bo
         if write.completion_time is not None:  # from here on nothing else shows that this time was used
             section.check()
             bury(table.storage, write.completion_time)
-        unpublish(table, write, section.check)
-    table = table.reload()
-    pending = table.load_timeline().find(instant, write.family)
-    if pending is None:  # another process has rolled it back since
-        return RolledBack(instant=instant, rollback=completed_rollback_of(table, instant) or "")
-    return RolledBack(instant=instant, rollback=roll_back(table, pending, lock), metadata_dropped=drops)
+        with first_beat(table.storage, instant):
+            unpublish(table, write, section.check)
+    with first_beat(table.storage, instant):
+        table = table.reload()
+        pending = table.load_timeline().find(instant, write.family)
+        if pending is None:  # another process has rolled it back since
+            table.storage.delete(heartbeat_path(instant))
+            return RolledBack(instant=instant, rollback=completed_rollback_of(table, instant) or "")
+        return RolledBack(instant=instant, rollback=roll_back(table, pending, lock), metadata_dropped=drops)
 
 
 def _readable(table: Table) -> list[PendingRollback]:

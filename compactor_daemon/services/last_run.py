@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 from phantombase.timeline.clock.now import clock_ms
-from phantombase.timeline.errors import MalformedError, MissingFileError
+from phantombase.timeline.errors import MalformedError, MissingFileError, StorageError
 from phantombase.timeline.record_fields import Fields
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.folders import RECORDS
@@ -29,11 +29,12 @@ PATH = f"{RECORDS}/services"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LastRun:
-    """`at_ms`: its end, since the epoch. `who`: the process. `what`: what it did, a line."""
+    """`at_ms`: its end, since the epoch. `who`: the process. `what`: what it did, a line; the error, if it `failed`."""
 
     at_ms: int
     who: str
     what: str
+    failed: bool = False
 
 
 def last_runs(storage: Storage) -> dict[Service, LastRun]:
@@ -43,7 +44,7 @@ def last_runs(storage: Storage) -> dict[Service, LastRun]:
     """
     try:
         fields = Fields.parse(storage.read(PATH), PATH, "unreadable record of services")
-    except (MissingFileError, MalformedError):
+    except (MissingFileError, MalformedError, StorageError):
         return {}
     found = {service: _entry(fields, service) for service in Service if service.value in fields.values}
     return {service: run for service, run in found.items() if run is not None}
@@ -52,7 +53,8 @@ def last_runs(storage: Storage) -> dict[Service, LastRun]:
 def _entry(fields: Fields, service: Service) -> LastRun | None:
     try:
         entry = fields.inner(fields.values[service.value])
-        return LastRun(at_ms=entry.whole("at_ms"), who=entry.text("who"), what=entry.text("what"))
+        failed = entry.values.get("failed") is True  # earlier releases did not record it
+        return LastRun(at_ms=entry.whole("at_ms"), who=entry.text("who"), what=entry.text("what"), failed=failed)
     except MalformedError:
         return None
 
@@ -60,7 +62,9 @@ def _entry(fields: Fields, service: Service) -> LastRun | None:
 def note_runs(storage: Storage, who: str, done: Sequence[ServiceDone]) -> None:
     """Records runs that end now; those of other services stay. StorageError."""
     now = clock_ms()
-    runs = last_runs(storage) | {one.service: LastRun(at_ms=now, who=who, what=one.what) for one in done}
+    runs = last_runs(storage) | {
+        one.service: LastRun(at_ms=now, who=who, what=one.what, failed=one.failed) for one in done
+    }
     storage.overwrite(PATH, json.dumps({s.value: asdict(run) for s, run in runs.items()}, sort_keys=True).encode())
 
 

@@ -23,24 +23,32 @@ _log = get_logger()
 
 
 def serve_table(
-    table: Table, options: ServiceOptions, lock: TableLock, only: Sequence[Service] = tuple(Service)
+    table: Table,
+    options: ServiceOptions,
+    lock: TableLock,
+    only: Sequence[Service] = tuple(Service),
+    stopping: Callable[[], bool] = lambda: False,
 ) -> tuple[ServiceDone, ...]:
-    """Runs the services that `options` name, of these the ones in `only`.
+    """Runs the services that `options` name, of these the ones in `only`; none begins once `stopping`.
 
     What is due is their own decision; what a dead process left is finished.
 
     An error of one is in its result, and the next one runs: each leaves a table that it can go on with.
     """
-    return tuple(_run(service, table.reload(), options, lock) for service in options.services if service in only)
+    chosen = [service for service in options.services if service in only]
+    return tuple(_run(service, table, options, lock) for service in chosen if not stopping())
 
 
 def _run(service: Service, table: Table, options: ServiceOptions, lock: TableLock) -> ServiceDone:
     started = time.monotonic()
     try:
-        done = _SERVICES[service](table, options, lock)
-    except PhantombaseError as error:
-        _log.warning("service_failed", table=table.storage.base_path, service=service.value, error=str(error))
-        done = ServiceDone(service=service, what=str(error), failed=True)
+        done = _SERVICES[service](table.reload(), options, lock)
+    except Exception as error:  # a bug of one service, too, keeps none of the others, and fails no write
+        if not isinstance(error, PhantombaseError):
+            _log.exception("internal_error", service=service.value)
+        what = str(error) if isinstance(error, PhantombaseError) else f"internal error: {type(error).__name__}: {error}"
+        _log.warning("service_failed", table=table.storage.base_path, service=service.value, error=what)
+        done = ServiceDone(service=service, what=what, failed=True)
     done = replace(done, seconds=round(time.monotonic() - started, 3))
     if done.instants:
         _log.info("service_done", table=table.storage.base_path, service=service.value, what=done.what)
@@ -52,7 +60,7 @@ def _metadata(table: Table, options: ServiceOptions, lock: TableLock) -> Service
     served = serve_metadata(table, options.metadata, lock)
     did = []
     if forgotten := len(served.forgotten):
-        did.append(f"{plural(forgotten, 'delta commit')} of the metadata table forgotten")
+        did.append(f"{plural(forgotten, 'instant')} of the metadata table forgotten")
     if served.compactions:
         did.append(f"{plural(len(served.compactions), 'compaction')} of the metadata table")
     files, size = sum(one.files for one in served.cleans), sum(one.bytes for one in served.cleans)

@@ -23,7 +23,8 @@ from phantombase.timeline.errors import PhantombaseError, UnsupportedError
 from phantombase.timeline.format.commit_metadata import CommitMetadata
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.locks.heartbeat import read_heartbeat
-from phantombase.timeline.metadata_table.read import commits_to_compact
+from phantombase.timeline.metadata_table.compactions import commits_to_compact
+from phantombase.timeline.metadata_table.record_index import has_one_record_index
 from phantombase.timeline.metadata_table.records.partitions import upkeep
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.terminal.plain import human_duration
@@ -69,7 +70,7 @@ class Beside:
     for those of phantombase, None if the commit cannot be read. `metadata_waiting`: delta commits of the metadata table
     since its last compaction. `silent`: pending delta commits without any heartbeat. `traces`: of Hudi executors at
     pending compactions. `zone`: the time zone of the writers compared with that of this process; `zone_shown`: the
-    evidence.
+    evidence. `one_record_index`: see `has_one_record_index`.
     """
 
     version: int
@@ -82,6 +83,7 @@ class Beside:
     traces: Mapping[str, ForeignTrace] = field(default_factory=dict)
     zone: ZoneVerdict = ZoneVerdict(zone=Zone.UNKNOWN)
     zone_shown: str = ""
+    one_record_index: bool = False
 
 
 def look_beside(table: Table, timeline: Timeline) -> Beside:
@@ -111,6 +113,7 @@ def look_beside(table: Table, timeline: Timeline) -> Beside:
         traces=traces,
         zone=zone,
         zone_shown=described(zone, table.times.local) if zone.offset else "",
+        one_record_index=has_one_record_index(table),
     )
 
 
@@ -162,7 +165,13 @@ def _other_zone(seen: Beside) -> Iterator[Finding]:
 
 def _metadata_table(seen: Beside) -> Iterator[Finding]:
     try:
-        dropped = upkeep(seen.metadata_partitions, seen.metadata_building, moves_rows=True, where="").dropped
+        dropped = upkeep(
+            seen.metadata_partitions,
+            seen.metadata_building,
+            moves_rows=True,
+            where="",
+            knows_keys=seen.one_record_index,
+        ).dropped
     except UnsupportedError as error:
         yield Finding(
             name="metadata-table",

@@ -17,8 +17,8 @@ from phantombase.timeline.table.table import Table, consistent
 from phantombase.timeline.terminal.plain import Row
 from phantombase.timeline.view.view import TableView, is_replaced, latest_slice
 
-from ..cleaning.clean import would_clean
 from ..cleaning.facts import load_whole
+from ..cleaning.would_clean import would_clean
 
 
 def outlook(table: Table, trigger: TriggerOptions, clean: CleanOptions) -> Row:

@@ -112,7 +112,13 @@ def _half_way_row(instant: Instant, clock: Clock) -> Row:
 
 
 def _service_row(service: Service, run: LastRun, clock: Clock) -> Row:
-    return {"service": service.value, "ago_s": clock.since(run.at_ms), "by": run.who, "what": run.what}
+    return {
+        "service": service.value,
+        "ago_s": clock.since(run.at_ms),
+        "by": run.who,
+        "what": run.what,
+        "failed": run.failed,
+    }
 
 
 def claim_rows(table: str, claims: Mapping[str, Claim], clock: Clock) -> list[Row]:

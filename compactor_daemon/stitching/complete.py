@@ -29,15 +29,16 @@ from phantombase.timeline.locks.heartbeat import heartbeat_path
 from phantombase.timeline.locks.section import Section
 from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.merge.slice_rules import SliceRules
-from phantombase.timeline.metadata_table.read import compacted_after
+from phantombase.timeline.metadata_table.compactions import compacted_after
 from phantombase.timeline.metadata_table.update import Change, apply_update, forget
-from phantombase.timeline.planning.schedule import busy_file_groups, pending_replacing_writes
+from phantombase.timeline.planning.schedule import busy_file_groups
 from phantombase.timeline.recovery.dead_writers import is_pending_service
 from phantombase.timeline.storage.contract import list_of_table
 from phantombase.timeline.storage.folders import join, staged_folder
 from phantombase.timeline.storage.staged_file import place_staged
 from phantombase.timeline.table.half_upgraded import reload_same_version
 from phantombase.timeline.table.instant_puts import put_completed
+from phantombase.timeline.table.pending_clusterings import pending_replacing_writes
 from phantombase.timeline.table.pending_restores import refuse_pending_restore
 from phantombase.timeline.table.pending_rollbacks import refuse_half_rolled_back
 from phantombase.timeline.table.table import Table, consistent
@@ -48,6 +49,7 @@ from phantombase.timeline.view.view import FileSlice
 from ..execution.slice_task import read_back
 from .late import refuse_changed_inputs, withdraw_late
 from .made import Made
+from .passed import refuse_passed
 from .pending import Pending, decided_completion, inflight_content, is_at_work, is_of_hudi, pending_stitchings
 from .planned import slices_of
 
@@ -58,7 +60,8 @@ def complete(table: Table, pending: Pending, made: Sequence[Made], rules: SliceR
     """Makes the staged files visible; returns them, with the sizes that they have now. [] if another process did.
 
     `rules`: how the files were read. BarrierError: a pending write may still change the inputs; try again
-    later. ConflictError: the inputs changed, the plan is gone, or Hudi executes it. UnknownCommitError: see there.
+    later. ConflictError: the inputs changed, the plan is gone or passed (see `passed`), or Hudi executes it.
+    UnknownCommitError: see there.
     """
     with lock.hold("complete a stitching") as section:
         table = reload_same_version(table, "a stitching")
@@ -73,6 +76,7 @@ def complete(table: Table, pending: Pending, made: Sequence[Made], rules: SliceR
             raise _taken_back(table, pending)
         begun, completion = decided_completion(table, pending)
         _refuse_waiting(table, timeline, pending)
+        refuse_passed(table, timeline, pending)
         if inputs_now(table, pending, timeline) != tuple(one.inputs for one in made):
             raise ConflictError(
                 "the files of a stitching are not as they were any more",
@@ -88,7 +92,7 @@ def complete(table: Table, pending: Pending, made: Sequence[Made], rules: SliceR
             table.storage.put_if_absent(path, inflight_content(table, completion))
         placed = [_place(table, pending.time, one, rules, section) for one in made]
         # A write may have added a column since the files were made: their rows do not have it, the table does.
-        metadata = _commit(placed, table.schema_to_write(timeline).commit_text)
+        metadata = _commit(placed, table.schema_to_stitch(timeline).commit_text)
         change = Change.of(pending.time, metadata, {one.final: one.ranges for one in placed if one.ranges is not None})
         section.check()
         apply_update(table, change, None, section)

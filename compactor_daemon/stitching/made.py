@@ -22,8 +22,8 @@ from phantombase.timeline.metadata_table.column_stats.measure import Measure
 from phantombase.timeline.parquet.base_file import write_base_file
 from phantombase.timeline.parquet.copied_file import CopiedFile, check_copied
 from phantombase.timeline.parquet.output_options import OutputOptions
-from phantombase.timeline.stitching.options import Copy
-from phantombase.timeline.stitching.order import SortOrder, sorted_rows
+from phantombase.timeline.stitching.options import Copy, SortOrder
+from phantombase.timeline.stitching.order import sorted_rows
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.folders import join, staged_folder
 from phantombase.timeline.storage.staged_file import staged_output

@@ -12,9 +12,11 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from phantombase.timeline.arrow.key_lookup import hash_keys
-from phantombase.timeline.avro.schema import RECORD_KEY, project
+from phantombase.timeline.avro.arrow_schema import project
+from phantombase.timeline.avro.schema import RECORD_KEY
 from phantombase.timeline.errors import MalformedError
-from phantombase.timeline.merge.identity import Identity, identity_columns, identity_sum
+from phantombase.timeline.merge.identity import identity_columns, identity_sum
+from phantombase.timeline.merge.identity_sums import Identity
 from phantombase.timeline.merge.ledger import Ledger
 from phantombase.timeline.merge.slice_rules import SliceRules
 from phantombase.timeline.prefetch import prefetched

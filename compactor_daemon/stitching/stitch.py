@@ -41,16 +41,17 @@ from phantombase.timeline.metadata_table.column_stats.measure import Measure
 from phantombase.timeline.metadata_table.update import upkeep_of
 from phantombase.timeline.parquet.copy_rules import Obstacle
 from phantombase.timeline.parquet.output_options import OutputOptions
-from phantombase.timeline.planning.schedule import busy_file_groups, pending_replacing_writes
+from phantombase.timeline.planning.schedule import busy_file_groups
 from phantombase.timeline.recovery.dead_writers import forget_heartbeats
 from phantombase.timeline.recovery.left_behind import remove_left_behind
 from phantombase.timeline.stitching.choice import StitchChoice, choose_windows
-from phantombase.timeline.stitching.options import Copy, StitchOptions
-from phantombase.timeline.stitching.order import SortOrder, check_sortable
+from phantombase.timeline.stitching.options import Copy, SortOrder, StitchOptions
+from phantombase.timeline.stitching.order import check_sortable
 from phantombase.timeline.storage.server_clock import storage_ms
 from phantombase.timeline.table.half_upgraded import refuse_half_upgraded
 from phantombase.timeline.table.instant_puts import put_requested
 from phantombase.timeline.table.left_to_hudi import refuse_left_to_hudi
+from phantombase.timeline.table.pending_clusterings import pending_replacing_writes
 from phantombase.timeline.table.pending_restores import refuse_pending_restore
 from phantombase.timeline.table.pending_rollbacks import refuse_half_rolled_back
 from phantombase.timeline.table.table import Table, consistent
@@ -60,6 +61,7 @@ from .complete import complete, inputs_now, take_back
 from .copied import Copying
 from .late import withdraw_late
 from .made import Made, Recipe, make
+from .passed import is_passed, refuse_passed
 from .pending import Pending, action_of_plans, is_at_work, is_of_hudi, pending_stitchings
 from .planned import output_name, planned
 from .unreadable import take_back_unreadable
@@ -197,7 +199,7 @@ def _choose(table: Table, options: StitchOptions, copying: Copying) -> tuple[Tim
     view = consistent(lambda: table.load_view())
     timeline = view.timeline
     if options.sort_by:
-        check_sortable(table.schema_to_write(timeline).arrow, options.sort_by, table.storage.base_path)
+        check_sortable(table.schema_to_stitch(timeline).arrow, options.sort_by, table.storage.base_path)
     refuse_pending_restore(table, timeline)
     refuse_half_rolled_back(table, timeline)
     if replacing := pending_replacing_writes(table, timeline):
@@ -210,7 +212,7 @@ def _choose(table: Table, options: StitchOptions, copying: Copying) -> tuple[Tim
     busy = busy_file_groups(table, timeline).groups
     choice = choose_windows(view, busy, options, table.storage.base_path)
     if choice.windows:
-        schema = table.schema_to_write(timeline)  # refused before anything is requested
+        schema = table.schema_to_stitch(timeline)  # refused before anything is requested
         if options.copy is Copy.FORCE:
             copying.obstacles(choice.windows, schema.arrow)
     return timeline, choice
@@ -331,6 +333,7 @@ class _Work:
         """The files, and how they were read."""
         now = self.table.reload()
         timeline = now.load_timeline()
+        refuse_passed(now, timeline, pending)
         inputs = inputs_now(now, pending, timeline)
         if not all(inputs):
             raise ConflictError(
@@ -339,7 +342,7 @@ class _Work:
                 instant=pending.time,
                 todo="Run again.",
             )
-        schema = now.schema_to_write(timeline)
+        schema = now.schema_to_stitch(timeline)
         recipe = Recipe(
             instant=pending.time,
             rules=merge_rules(now, timeline, schema, self.output),
@@ -389,7 +392,7 @@ def _would(
         return None
     obstacles: list[Obstacle | None] = []
     if options.copy is not Copy.REENCODE and not options.sort_by:
-        obstacles = copying.obstacles(choice.windows, table.schema_to_write(timeline).arrow)
+        obstacles = copying.obstacles(choice.windows, table.schema_to_stitch(timeline).arrow)
     return Stitched(
         instant="",
         files=sum(len(window.slices) for window in choice.windows),
@@ -409,7 +412,8 @@ def _would_finish(table: Table, timeline: Timeline) -> tuple[tuple[Stitched, ...
         if is_at_work(table, pending, clock_ms) or is_of_hudi(table, pending):
             continue
         inputs = inputs_now(table, pending, timeline)
-        if is_buried(table.storage, pending.time) or not all(inputs):
+        passed = is_passed(table, timeline, pending)
+        if is_buried(table.storage, pending.time) or passed or not all(inputs):
             gone.append(pending.time)
             continue
         sizes = [slice_.base_bytes for group in inputs for slice_ in group]

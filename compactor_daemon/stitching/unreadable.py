@@ -88,7 +88,8 @@ def _refuse_begun(table: Table, instant: Instant) -> None:
             path=path,
             instant=time,
             found=begun,
-            todo="Restore the file from a copy, or the table with Hudi to an instant before it.",
+            todo="Restore the file from a copy, or the table to an instant before it: `compactor-daemon restore TABLE "
+            "--to INSTANT`.",
         )
 
 

@@ -18,14 +18,13 @@ from typing import Any
 from phantombase.timeline.errors import UnknownStateError, UsageError, ZooKeeperError
 from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.locks.zookeeper_access import ZooKeeperAccess, with_access
-from phantombase.timeline.locks.zookeeper_lock import kazoo_log
+from phantombase.timeline.locks.zookeeper_connection import NO_SESSION, connection, is_refusal
 from phantombase.timeline.option import check_above_zero
 from phantombase.timeline.reachable import why_unreachable
 
 _log = get_logger()
 
 _PORT = 2181
-_RECONNECT = {"max_tries": -1, "delay": 0.1, "max_delay": 2.0}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +80,7 @@ class ZooKeeperSession:
     """The connection. Thread-safe. `on_change` is called (in kazoo's thread) when it comes, goes or is lost."""
 
     def __init__(self, options: ZooKeeperOptions, on_change: Callable[[], None] = lambda: None) -> None:
-        from kazoo.client import KazooClient, KazooState  # late: it costs time, and few commands need it
+        from kazoo.client import KazooState  # late: it costs time, and few commands need it
 
         self.options = options
         self._states = KazooState
@@ -90,12 +89,12 @@ class ZooKeeperSession:
         self._number = 1
         self._state = KazooState.LOST
         # The chroot is a prefix of the paths used here: kazoo's own chroot must exist before it connects.
-        self.client: Any = KazooClient(
-            hosts=options.servers,
-            timeout=options.session_timeout_s,
-            connection_retry=dict(_RECONNECT),
-            logger=kazoo_log(),
-            **options.access.client_options(),
+        self.client = connection(
+            options.servers,
+            options.access,
+            options.session_timeout_s,
+            most_delay_s=2.0,
+            on_end=lambda: self._heard(KazooState.LOST),
         )
         self.client.add_listener(self._heard)
 
@@ -122,34 +121,41 @@ class ZooKeeperSession:
 
         UnknownStateError: no answer; the call may have taken effect, or may still do so. ZooKeeperError: refused.
         """
-        from kazoo.exceptions import (
-            AuthFailedError,
-            BadVersionError,
-            InvalidACLError,
-            KazooException,
-            NoAuthError,
-            NodeExistsError,
-            NoNodeError,
-        )
+        from kazoo.exceptions import BadVersionError, KazooException, NodeExistsError, NoNodeError
+
+        from phantombase.timeline.locks.zookeeper_handler import answer
 
         try:
-            return ask(*args, **options).get(timeout=self.options.call_timeout_s)
+            return answer(self.client, ask(*args, **options), self.options.call_timeout_s)
         except (NoNodeError, NodeExistsError, BadVersionError):
             raise
-        except (NoAuthError, AuthFailedError, InvalidACLError) as error:
-            raise ZooKeeperError(
-                "ZooKeeper refuses access",
-                path=self.options.servers,
-                found=type(error).__name__,
-                todo="All daemons of a fleet need the same digest.",
-            ) from error
         except (KazooException, self.client.handler.timeout_exception) as error:
+            if is_refusal(error) and error is not self.client.handler.ended:
+                raise self._refused(error, "All daemons of a fleet need the same digest, or user of SASL.") from error
             raise UnknownStateError(
                 "ZooKeeper did not answer",
                 path=self.options.servers,
                 expected=f"an answer within {self.options.call_timeout_s:g} s",
                 found=type(error).__name__,
             ) from error
+
+    def check_user(self) -> None:
+        """ZooKeeperError: the server does not take the user of this session, which it finds out behind its begin."""
+        from kazoo.exceptions import KazooException
+
+        from phantombase.timeline.locks.zookeeper_handler import answer, is_over
+
+        try:
+            answer(self.client, self.client.exists_async("/"), self.options.call_timeout_s)
+        except (KazooException, self.client.handler.timeout_exception) as error:
+            if not is_refusal(error) and not is_over(self.client):
+                return  # as for later calls: it may be there again soon
+            raise self._refused(error, "Check the user of SASL and its password.") from error
+
+    def _refused(self, error: Exception, todo: str) -> ZooKeeperError:
+        return ZooKeeperError(
+            "ZooKeeper refuses access", path=self.options.servers, found=type(error).__name__, todo=todo
+        )
 
     def _heard(self, state: str) -> None:
         with self._lock:
@@ -175,10 +181,10 @@ def zookeeper_session(
                 "no connection to ZooKeeper",
                 path=options.servers,
                 expected=f"an answer within {options.connect_timeout_s:g} s",
-                found=why_unreachable(options.servers.split(","), _PORT)
-                or "a server that takes connections, but no session",
+                found=why_unreachable(options.servers.split(","), _PORT) or NO_SESSION,
                 todo="Check that the servers run, that TLS is used on both sides or on none, and the user of SASL.",
             ) from error
+        session.check_user()
         yield session
     finally:
         try:

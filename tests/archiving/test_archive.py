@@ -8,10 +8,10 @@ import os
 import re
 import shutil
 import struct
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,7 @@ from phantombase.timeline.format.instant import Instant, State, later
 from phantombase.timeline.instants.attempt_names import recorded_instants
 from phantombase.timeline.log.block import HeaderKey
 from phantombase.timeline.read.table_read import Query, ReadOptions, read_table
-from phantombase.timeline.savepoints.savepoint import delete_savepoint
+from phantombase.timeline.savepoints.savepoint import create_savepoint, delete_savepoint, savepoints
 from phantombase.timeline.storage import local
 from phantombase.timeline.storage.contract import Entry
 from phantombase.timeline.storage.local import LocalStorage
@@ -57,7 +57,7 @@ from tests.support.builders import blocks_of
 from tests.support.compaction_steps import open_table
 from tests.support.failing_storage import Call, Failure, HookedStorage, ProcessDied, die_at_nth, died_copies, fail_at
 from tests.support.lost_lock import LockLostAt, LockLostBehind
-from tests.support.selection import ALL
+from tests.support.selection import ALL, deep
 from tests.support.written_tables import read_rows, written_table
 
 VERSIONS = pytest.mark.parametrize("version", [6, 9])
@@ -332,7 +332,11 @@ def test_a_half_made_savepoint_says_what_ends_it(tmp_path: Path) -> None:
     (path / open_table(path).config.timeline_folder / f"{second}.savepoint.inflight").touch()
     stopped = archive(path)
     assert second not in {one.instant for one in stopped.archived}
-    assert "`delete` removes it" in " ".join([stopped.why, *(one.why for one in stopped.kept)])
+    why = " ".join([stopped.why, *(one.why for one in stopped.kept)])
+    assert f"`compactor-daemon savepoint create TABLE --instant {second}` completes it" in why
+    assert f"`savepoint delete TABLE {second}` removes it" in why
+    create_savepoint(open_table(path), LOCK, second, user="", comment="")
+    assert [one.instant for one in savepoints(open_table(path))] == [second]
     delete_savepoint(open_table(path), LOCK, second)
     assert second in {one.instant for one in archive(path).archived}
 
@@ -378,23 +382,17 @@ def test_a_reader_that_lists_while_instants_go_sees_no_hole(
         upsert(path, one_row(f"n{number}", number))
     rows, first = read_rows(path), active(path)[0]
     folder = path / open_table(path).config.timeline_folder
-    scan, entry_of, once = os.scandir, local._entry, iter([True])
+    names_in, entry_of, once = os.listdir, local._entry, iter([True])
 
     def goes() -> None:
         if next(once, False):
             assert len(archive(path).archived) > 3
 
-    @contextmanager
-    def slowly(where: str) -> Iterator[Iterator[os.DirEntry[str]]]:
-        def entries() -> Iterator[os.DirEntry[str]]:
-            with scan(where) as found:
-                oldest_first = sorted(found, key=lambda e: (not e.name.startswith(first), e.name))
-            for number, entry in enumerate(oldest_first):
-                if phase == "listed" and number == 3 and Path(where) == folder:
-                    goes()
-                yield entry
-
-        yield entries()
+    def in_pieces(where: str) -> list[str]:
+        begin = sorted(names_in(where))[:3]
+        if phase == "listed" and Path(where) == folder:
+            goes()
+        return [*begin, *(name for name in names_in(where) if name not in begin)]
 
     def slowly_looked_at(name: str, stat: os.stat_result) -> Entry:
         entry = entry_of(name, stat)
@@ -402,7 +400,8 @@ def test_a_reader_that_lists_while_instants_go_sees_no_hole(
             goes()
         return entry
 
-    monkeypatch.setattr("phantombase.timeline.storage.local.os.scandir", slowly)
+    monkeypatch.setattr(local, "_NAMES_AT_ONCE", 3)
+    monkeypatch.setattr("phantombase.timeline.storage.local.os.listdir", in_pieces)
     monkeypatch.setattr(local, "_entry", slowly_looked_at)
     assert read_rows(path) == rows
     assert next(once, None) is None
@@ -415,6 +414,27 @@ def test_a_dry_run_changes_nothing(tmp_path: Path) -> None:
     shown = archive_table(open_table(path), SMALL, LOCK, dry_run=True)
     assert {p: p.stat().st_mtime_ns for p in path.rglob("*")} == before
     assert shown.archived == archive(path).archived
+
+
+@pytest.mark.parametrize("version", [deep(6), 9])
+def test_a_dry_run_beside_another_archiver(version: int, tmp_path: Path) -> None:
+    """What it reads may be gone at each of its calls: it looks again."""
+    origin = tmp_path / "origin"
+    long_table(origin, version, 6)
+    for at in count(0, 4):
+        path, hit = shutil.copytree(origin, tmp_path / f"t{at}"), list[Call]()
+
+        def hook(call: Call, at: int, path: Path, hit: list[Call]) -> Any:
+            if call.number == at:
+                hit.append(call)
+                archive(path)
+            return call.do()
+
+        hooked = HookedStorage(LocalStorage(str(path)), partial(hook, at=at, path=path, hit=hit))
+        archive_table(open_table(path, hooked), SMALL, LOCK, dry_run=True)
+        if not hit:
+            assert at > 10
+            break
 
 
 def test_a_torn_history_file_that_no_manifest_names_is_replaced(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from tests.support.compare_rows import assert_same_rows
 from tests.support.failing_storage import Failure, Hook, HookedStorage, ProcessDied, die_at, fail_at, pause_at
 from tests.support.golden_tables import unzip_golden
 from tests.support.seed import SEED
-from tests.support.selection import ALL
+from tests.support.selection import ALL, deep
 
 CHAOS = int(os.environ.get("PHANTOMBASE_CHAOS", "8"))
 """How many random cases; from 100 on every call is disturbed, also those that only read."""
@@ -101,6 +101,7 @@ def ground(request: pytest.FixtureRequest, tmp_path: Path) -> Ground:
     return Ground(request.param, tmp_path)
 
 
+@pytest.mark.parametrize("ground", ["v6_pending", deep("v9_pending")], indirect=True)
 def test_a_death_at_every_storage_call_is_finished_by_the_next_run(ground: Ground) -> None:
     """Only deaths before a call that changes something differ on disk. A reader in between sees the same rows."""
     for number, name in enumerate(ground.calls):
@@ -114,6 +115,7 @@ def test_a_death_at_every_storage_call_is_finished_by_the_next_run(ground: Groun
             check_whole(path, ground.expected)
 
 
+@pytest.mark.parametrize("ground", [deep("v6_pending"), "v9_pending"], indirect=True)
 def test_an_error_at_every_storage_call_is_finished_by_the_next_run(ground: Ground) -> None:
     """The run goes on rightly or stops with an error of the tree; the next one finishes."""
     for number, failure in ground.failures():
@@ -137,6 +139,7 @@ def test_errors_in_the_finishing_run_too(ground: Ground) -> None:
             check_whole(path, ground.expected)
 
 
+@pytest.mark.parametrize("ground", ["v6_pending", deep("v9_pending")], indirect=True)
 def test_a_run_paused_at_every_storage_call_while_another_compacts(ground: Ground) -> None:
     """Without claim or lock in common: one decision, and the paused run changes nothing that is visible."""
     for number in ground.chosen():

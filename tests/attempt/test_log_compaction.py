@@ -326,7 +326,7 @@ def test_a_writer_and_a_log_compaction_do_not_disturb_each_other(busy: Slice) ->
             inserts=frozenset({slice_.partition}),
             looked_up=True,
         )
-        begun.check_conflicts(footprint, schema.commit_text)
+        begun.check_conflicts(footprint, schema.recorded)
         begun.complete(footprint, CommitMetadata(extra_metadata={"schema": schema.commit_text}))
 
 

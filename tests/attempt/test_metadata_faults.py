@@ -36,6 +36,7 @@ from tests.support.failing_storage import Call, Failure, HookedStorage, ProcessD
 from tests.support.golden_tables import unzip_golden
 from tests.support.interleaving import serial_pools
 from tests.support.seed import SEED
+from tests.support.selection import deep
 from tests.support.written_tables import impatient, seed_note
 from tests.writing.test_writer_faults import CHAOS, chosen
 
@@ -139,7 +140,7 @@ def serial(monkeypatch: pytest.MonkeyPatch) -> None:
     serial_pools(monkeypatch)
 
 
-@pytest.mark.parametrize("version", [6, 8, 9])
+@pytest.mark.parametrize("version", [6, deep(8), 9])
 def test_a_write_that_dies_at_a_storage_call(version: int, tmp_path: Path) -> None:
     ground = Ground.made(tmp_path, version, lambda g: g.disturbed)
     before = by_key(ground.rows)
@@ -167,7 +168,7 @@ def test_a_write_one_of_whose_storage_calls_fails(version: int, tmp_path: Path) 
             ground.check_next(path, expected)
 
 
-@pytest.mark.parametrize("version", [6, 8, 9])
+@pytest.mark.parametrize("version", [6, deep(8), 9])
 def test_a_compaction_that_dies_at_a_storage_call(version: int, tmp_path: Path) -> None:
     ground = Ground.made(tmp_path, version, lambda g: compact)
     for number in chosen(ground.changing(), CHAOS):

@@ -19,7 +19,7 @@ from tests.chaos.chaos_round import Played, play
 from tests.interop.rows import same
 from tests.judge.fixtures import Judges
 from tests.support.seed import drawn
-from tests.support.selection import ALL
+from tests.support.selection import ALL, deep
 
 SECONDS = float(os.environ.get("PHANTOMBASE_CHAOS_SECONDS", "60" if ALL else "30"))
 SOAK_S = float(os.environ.get("PHANTOMBASE_SOAK_SECONDS", "600"))
@@ -71,7 +71,7 @@ def test_a_long_time(tmp_path: Path) -> None:
 
 
 @pytest.mark.interop
-@pytest.mark.parametrize("version", [9, 6])
+@pytest.mark.parametrize("version", [9, deep(6)])
 def test_hudi_reads_the_same(version: int, played: Played, judges: Judges) -> None:
     """What a fleet in trouble left behind, read by real Hudi."""
     for path in played.tables:

@@ -22,6 +22,7 @@ from tests.chaos.crew_child import Subject
 from tests.chaos.fleet import Fleet, fleet, forks
 from tests.chaos.switches import Point
 from tests.support.compaction_steps import open_table
+from tests.support.selection import deep
 from tests.support.written_tables import read_rows, written_table
 from tests.support.zookeeper_server import ZooKeeper
 from tests.writing.test_writer import rows
@@ -41,10 +42,14 @@ def wait_until(condition: Callable[[], bool], daemons: Fleet) -> None:
         time.sleep(0.05)
 
 
+_FILE, _ZOOKEEPER = "file:{folder}/lock", "zookeeper:{{hosts}}/locks/{{name}}"
+
+
 @pytest.mark.parametrize(
-    "lock", ["file:{folder}/lock", "zookeeper:{{hosts}}/locks/{{name}}"], ids=["file", "zookeeper"]
+    ("version", "lock"),
+    [(6, _FILE), (9, _ZOOKEEPER), deep(9, _FILE), deep(6, _ZOOKEEPER)],
+    ids=["6-file", "9-zookeeper", "9-file", "6-zookeeper"],
 )
-@pytest.mark.parametrize("version", [6, 9])
 def test_a_decision_of_the_dead_is_refused(version: int, lock: str, zookeeper: ZooKeeper, tmp_path: Path) -> None:
     """Another daemon completes the instant, in ZooKeeper's lock while the first still stands in it; once."""
     path, options = tmp_path / "trips", WriteOptions(buckets=1, slots=1)

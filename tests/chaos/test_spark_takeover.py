@@ -89,6 +89,7 @@ def _session_of(leader: int) -> list[int]:
     return found
 
 
+@pytest.mark.deep
 @pytest.mark.spark
 def test_another_daemon_goes_on(zookeeper: ZooKeeper, tmp_path: Path) -> None:
     """What the dead one had finished is adopted; no row is lost, and no process is left of it."""

@@ -24,6 +24,7 @@ from phantombase.timeline.clock.options import ClockOptions
 from phantombase.timeline.errors import ConflictError, LockError, MalformedError
 from phantombase.timeline.format.clean import CleanPlan, encode_clean_metadata, encode_clean_plan
 from phantombase.timeline.format.instant import Instant, State
+from phantombase.timeline.instants.clean_border import retained_by
 from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.pins.hold import HeldPin
 from phantombase.timeline.pins.pin import PinOptions
@@ -32,7 +33,7 @@ from phantombase.timeline.planning.schedule import schedule_compaction
 from phantombase.timeline.savepoints.savepoint import Kept, create_savepoint
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table
-from phantombase.timeline.windows.retained import earliest_whole, retained_by
+from phantombase.timeline.windows.retained import earliest_whole
 from phantombase.timeline.windows.state import load_state
 from phantombase.writer_hooks.options import WriteOptions
 from tests.cleaning.test_clean import ONE, VERSIONS, old_table
@@ -64,7 +65,7 @@ def test_a_pin_holds_what_archived_writes_have_replaced(tmp_path: Path) -> None:
     archived_table(path, 9)
     timeline = open_table(path).load_timeline()
     moment = timeline.moment_of(timeline.completed[1])
-    needed = {f.path for _, s in load_state(open_table(path), moment, None).slices() for f in s.files}
+    needed = {f.path for _, s in load_state(open_table(path), moment, None, timeline).slices() for f in s.files}
     pinned(path, moment)
     assert archive(path).archived
     clean(path)
@@ -178,7 +179,7 @@ def test_a_clean_remembers_what_an_earlier_one_removed(version: int, tmp_path: P
     table = open_table(path)
     timeline = table.load_timeline()
     by_time = {i.requested_time: i for i in timeline.instants}
-    assert retained_by(table, by_time[second.instant or ""]) == first.instant
+    assert retained_by(table.files, by_time[second.instant or ""]) == first.instant
 
 
 @pytest.mark.parametrize("cleaned", [False, True])
@@ -199,7 +200,7 @@ def test_file_versions_name_the_border_of_replaced_groups(cleaned: bool, tmp_pat
     table = open_table(path)
     [made] = [i for i in table.load_timeline().instants if i.requested_time == done.instant]
     assert [one.why for one in done.gone] == ["replaced"]
-    assert first < retained_by(table, made) <= second
+    assert first < retained_by(table.files, made) <= second
 
 
 def test_hours_are_hours_when_the_clocks_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

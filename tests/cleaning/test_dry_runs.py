@@ -8,11 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from phantombase.compactor_daemon.cleaning.clean import CleanResult, clean_table
+from phantombase.compactor_daemon.cleaning.clean import clean_table
+from phantombase.compactor_daemon.cleaning.would_clean import CleanResult
+from phantombase.compactor_daemon.status.outlook import outlook
 from phantombase.timeline.cleaning.options import CleanOptions, Policy
 from phantombase.timeline.errors import ConflictError, MalformedError, PhantombaseError, UsageError
 from phantombase.timeline.format.clean import CleanPlan, encode_clean_plan
 from phantombase.timeline.format.instant import Instant, State
+from phantombase.timeline.planning.triggers import TriggerOptions
 from phantombase.timeline.read.table_read import ReadOptions, read_table
 from phantombase.timeline.savepoints.savepoint import create_savepoint, delete_savepoint, savepoints
 from phantombase.timeline.storage.local import LocalStorage
@@ -39,9 +42,10 @@ def dry(path: Path) -> CleanResult:
 
 
 def refused_alike(path: Path, tmp_path: Path) -> PhantombaseError:
-    """The error of a dry run, which is that of a run."""
+    """The error of a dry run, which is that of a run, and what `status` shows."""
     with pytest.raises(PhantombaseError) as shown:
         dry(path)
+    assert outlook(open_table(path), TriggerOptions(), ONE)["cleanable"] == {"problem": str(shown.value)}
     copy = shutil.copytree(path, tmp_path / "copy" / path.name)
     with pytest.raises(PhantombaseError) as real:
         clean_table(open_table(copy), ONE, LOCK)

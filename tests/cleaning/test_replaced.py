@@ -11,8 +11,8 @@ import pytest
 from phantombase.timeline.cleaning.options import Policy
 from phantombase.timeline.format.clean import CleanPlan, decode_clean_plan, encode_clean_metadata
 from phantombase.timeline.format.instant import Instant, State, later
+from phantombase.timeline.instants.clean_border import retained_by
 from phantombase.timeline.savepoints.savepoint import create_savepoint, delete_savepoint
-from phantombase.timeline.windows.retained import retained_by
 from phantombase.writer_hooks.options import WriteOptions
 from tests.cleaning.test_golden import LOCK, clean
 from tests.stitching.test_stitch import stitch
@@ -33,7 +33,7 @@ def border(path: Path, instant: str | None) -> str:
     """What the clean recorded."""
     table = open_table(path)
     [made] = [i for i in table.load_timeline().instants if i.requested_time == instant]
-    return retained_by(table, made)
+    return retained_by(table.files, made)
 
 
 def table_of(path: Path, version: int) -> None:

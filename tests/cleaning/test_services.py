@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
+from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -17,22 +20,28 @@ from phantombase.compactor_daemon.daemon.dispatch import Order
 from phantombase.compactor_daemon.daemon.table_on_storage import ServedTable, Settings
 from phantombase.compactor_daemon.execution.runners import LocalRunner
 from phantombase.compactor_daemon.options import AttemptOptions
-from phantombase.compactor_daemon.services.last_run import LastRun, due, last_runs
+from phantombase.compactor_daemon.services.done import ServiceDone
+from phantombase.compactor_daemon.services.last_run import LastRun, due, last_runs, note_runs
 from phantombase.compactor_daemon.services.options import Service, ServiceOptions, parse_services
 from phantombase.compactor_daemon.services.serve import serve_table
 from phantombase.compactor_daemon.state.failures import RetryOptions
 from phantombase.timeline.archiving.options import ArchiveOptions
 from phantombase.timeline.cleaning.options import CleanOptions, Policy
 from phantombase.timeline.errors import StorageError, UsageError
+from phantombase.timeline.format.table_config import PROPERTIES
 from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.metadata_table.services.options import MetadataOptions
 from phantombase.timeline.parquet.output_options import OutputOptions
+from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table
-from phantombase.writer_hooks.options import WriteOptions
+from phantombase.writer_hooks.engine.engine import LocalEngine
+from phantombase.writer_hooks.options import Operation, Write, WriteOptions
+from phantombase.writer_hooks.write.write import write
 from tests.cleaning.test_clean import VERSIONS, old_table
 from tests.cleaning.test_golden import LOCK, data_files
 from tests.support.archived_tables import one_row
 from tests.support.compaction_steps import open_table
+from tests.support.failing_storage import Call, HookedStorage
 from tests.support.written_tables import read_rows
 
 ALL_OF = ServiceOptions(
@@ -135,15 +144,31 @@ def test_records_of_last_runs_that_cannot_be_read_are_none(tmp_path: Path) -> No
     storage = open_table(path).storage
     assert last_runs(storage) == {}
     good = {"at_ms": 7, "who": "a", "what": "nothing"}
+    bad = {**good, "failed": True}
     one = {Service.STITCH: LastRun(**good)}  # type: ignore[arg-type]
+    two = {**one, Service.CLEAN: LastRun(**bad)}  # type: ignore[arg-type]
     for record, found in (
         (b"{", {}),
         ({"at_ms": 1, "did": ["clean: 3 files"], "who": "a"}, {}),
         ({"clean": {"at_ms": "x"}, "archive": 3, "stitch": good, "later": {}}, one),
+        ({"clean": bad, "stitch": good}, two),
     ):
         data = record if isinstance(record, bytes) else json.dumps(record).encode()
         storage.overwrite(".hoodie/.phantombase/services", data)
         assert last_runs(storage) == found
+
+
+def test_status_says_which_service_failed(tmp_path: Path) -> None:
+    path = tmp_path / "trips"
+    old_table(path, 9)
+    storage = open_table(path).storage
+    done = [ServiceDone(service=Service.CLEAN, what="no", failed=True), ServiceDone(service=Service.STITCH, what="yes")]
+    note_runs(storage, "a", done)
+    shown = CliRunner().invoke(app, ["status", str(path), "--brief"]).stdout
+    assert re.search(r"service failed: *clean, \S+ s ago: no", shown)
+    assert re.search(r"service: *stitch, \S+ s ago: yes", shown)
+    data = json.loads(CliRunner().invoke(app, ["status", str(path), "--brief", "--json"]).stdout)
+    assert {one["service"]: one["failed"] for one in data["services"]} == {"clean": True, "stitch": False}
 
 
 def test_daemons_with_different_services_do_not_keep_each_other_from_their_turn(tmp_path: Path) -> None:
@@ -153,7 +178,10 @@ def test_daemons_with_different_services_do_not_keep_each_other_from_their_turn(
     small = ArchiveOptions(min_instants=2, max_instants=3, commits_retained=1, compaction_commits=1)
     cleans = ServiceOptions(clean=CleanOptions(retain=1, floor_s=0))
     both = ServiceOptions(clean=CleanOptions(retain=1, floor_s=0), archive=small)
-    ran = [[one.service for one in served(path, options).serve(3600)] for options in (cleans, cleans, both, both)]
+    ran = [
+        [one.service for one in served(path, options).serve(3600, lambda: False)]
+        for options in (cleans, cleans, both, both)
+    ]
     assert ran == [[Service.CLEAN], [], [Service.ARCHIVE], []]
     assert list(last_runs(open_table(path).storage)) == [Service.CLEAN, Service.ARCHIVE]
 
@@ -172,17 +200,66 @@ def served(path: Path, services: ServiceOptions) -> ServedTable:
     return ServedTable(str(path), TableClaims(table, "a daemon"), LOCK, LocalRunner(1), settings)
 
 
-def test_an_error_of_one_service_keeps_none_of_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("error", "what"), [(StorageError("no answer"), "no answer"), (KeyError("bug"), "internal error: KeyError: 'bug'")]
+)
+def test_an_error_of_one_service_keeps_none_of_the_others(
+    error: Exception, what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "trips"
     old_table(path, 9)
 
     def failing(table: Table, options: CleanOptions, lock: TableLock) -> None:
-        raise StorageError("no answer")
+        raise error
 
     monkeypatch.setattr("phantombase.compactor_daemon.services.serve.clean_table", failing)
     done = {one.service: one for one in serve_table(open_table(path), ALL_OF, LOCK)}
-    assert (done[Service.CLEAN].failed, done[Service.CLEAN].what) == (True, "no answer")
+    assert (done[Service.CLEAN].failed, done[Service.CLEAN].what) == (True, what)
     assert done[Service.ARCHIVE].instants > 0
+
+
+def test_what_services_did_is_known_where_it_cannot_be_noted(tmp_path: Path) -> None:
+    """As with a full disk, or without permission: metrics and log must say what ran, and what failed."""
+    path = tmp_path / "trips"
+    old_table(path, 9)
+    (path / ".hoodie/.phantombase/services").mkdir(parents=True)
+    (done,) = served(path, ServiceOptions(clean=CleanOptions(retain=1, floor_s=0))).serve(3600, lambda: False)
+    assert (done.service, done.failed, done.files > 0) == (Service.CLEAN, False, True)
+
+
+def test_no_service_begins_once_its_daemon_stops(tmp_path: Path) -> None:
+    path = tmp_path / "trips"
+    old_table(path, 9)
+    answers = iter([False, True, True])
+    (done,) = serve_table(open_table(path), ALL_OF, LOCK, stopping=lambda: next(answers))
+    assert done.service is Service.METADATA
+
+
+def test_a_write_that_is_complete_raises_no_error_of_its_services(tmp_path: Path) -> None:
+    """Its caller would write the rows twice. Here the settings of the table cannot be read once."""
+    origin, reads = tmp_path / "origin", 0
+    old_table(origin, 9)
+    how = Write(operation=Operation.INSERT, options=WriteOptions(slots=1, clean=ALL_OF.clean, archive=ALL_OF.archive))
+    for number in count(1):
+        path, reads = shutil.copytree(origin, tmp_path / f"t{number}"), 0
+
+        def hook(call: Call, number: int) -> Any:
+            nonlocal reads
+            reads += (call.name, call.path) == ("read", PROPERTIES)
+            if reads == number and call.path == PROPERTIES:
+                raise StorageError("no answer")
+            return call.do()
+
+        failed = False
+        try:
+            table = Table.on(HookedStorage(LocalStorage(str(path)), partial(hook, number=number)))
+            write(table, LocalEngine(one_row("new", 300), slots=1), how)
+        except StorageError:
+            failed = True
+        assert failed == ("new" not in read_rows(path)), number
+        if reads < number:
+            break
+    assert number > 5
 
 
 @VERSIONS

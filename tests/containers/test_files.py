@@ -19,6 +19,8 @@ from typer.testing import CliRunner
 
 from phantombase.compactor_daemon.cli.main import app
 from phantombase.compactor_daemon.daemon.metrics import Metrics
+from phantombase.compactor_daemon.services.done import ServiceDone
+from phantombase.compactor_daemon.services.options import Service
 from phantombase.timeline.cli.main import app as timeline_app
 from phantombase.timeline.dashboard.metrics import exposition
 from phantombase.timeline.service.served_table import ServedTable
@@ -39,6 +41,7 @@ def metrics() -> set[str]:
     daemon.looked(TABLE, pending=0, parked=0, oldest_s=None)
     daemon.finished(TABLE, None)
     daemon.trouble(TABLE, None)
+    daemon.served(TABLE, ServiceDone(service=Service.CLEAN, what=""))
     daemon.zookeeper(True)
     table = ServedTable(TABLE)
     row = {"path": TABLE, "health": "ok"}

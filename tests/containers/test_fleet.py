@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pytest
 
 from phantombase.compactor_daemon.attempt.compact_instant import pending_instants
 from phantombase.compactor_daemon.records.fate import read_fate
@@ -113,6 +114,7 @@ def test_what_a_killed_daemon_had_claimed_is_taken_over(compose: Compose) -> Non
     assert finished_again < logged([victim], "staging")[0]["slices"]
 
 
+@pytest.mark.deep
 def test_the_fleet_goes_on_without_zookeepers_leader(compose: Compose) -> None:
     """The leader is stopped while plans are executed: the rest elects another, and no work is lost or done twice."""
     tables = Tables(("v6_two_pending", "v9_two_pending"), compose.tables)
@@ -131,6 +133,7 @@ def test_the_fleet_goes_on_without_zookeepers_leader(compose: Compose) -> None:
     assert tables.check() == [1] * 4
 
 
+@pytest.mark.deep
 def test_without_zookeeper_nothing_new_is_claimed(compose: Compose) -> None:
     """All servers gone: daemons live but are not ready, and finish what they have claimed; back: the rest is done."""
     tables = Tables(("v6_two_pending", "v9_two_pending"), compose.tables)

@@ -38,6 +38,9 @@ FIRING: dict[str, tuple[dict[str, str], str, dict[str, str], str]] = {
         {f"phantombase_table_up{{{T}}}": "0x60"}, "16m", {"table": "/t"}, "/t: no daemon can serve the table"),
     "PhantombaseFailing": (
         {f"phantombase_failed_total{{{T}}}": "0+1x60"}, "31m", {"table": "/t"}, "/t: compactions fail repeatedly"),
+    "PhantombaseServiceFails": (
+        {f'phantombase_service_failed_total{{{T},service="clean"}}': "0+1x60"}, "31m",
+        {"table": "/t", "service": "clean"}, "/t: the service clean fails repeatedly"),
     "PhantombaseNobodyWorks": (
         {f"phantombase_pending{{{T}}}": "1x60", f"phantombase_parked{{{T}}}": "0x60",
          f"phantombase_running{{{T}}}": "0x60", f"phantombase_completed_total{{{T}}}": "5x60"},
@@ -70,6 +73,7 @@ QUIET = {
     f"phantombase_running{{{T}}}": "1x60",
     f"phantombase_table_up{{{T}}}": "1x60",
     f"phantombase_failed_total{{{T}}}": "0x29 1x30",
+    f'phantombase_service_failed_total{{{T},service="clean"}}': "0x29 1x30",
     f"phantombase_completed_total{{{T}}}": "0+1x60",
     f"phantombase_oldest_pending_seconds{{{T}}}": "100x60",
     f"phantombase_health{{{T}}}": "1x60",

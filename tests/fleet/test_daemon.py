@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 import pytest
@@ -99,6 +99,7 @@ class FakeTable:
         self.closed = False
         self.serves: list[tuple[float, tuple[str, ...]]] = []
         self.serve_error: Exception | None = None
+        self.at_service: Callable[[], object] = lambda: None
         self.failures: list[tuple[str, str]] = []
         self.done: set[str] = set()
         self.tried: list[str] = []
@@ -126,16 +127,17 @@ class FakeTable:
     def close(self) -> None:
         self.closed = True
 
-    def serve(self, every_s: float) -> tuple[ServiceDone, ...]:
+    def serve(self, every_s: float, stopping: Callable[[], bool]) -> tuple[ServiceDone, ...]:
         self.serves.append((every_s, tuple(self.pending)))
+        self.at_service()
         if self.serve_error is not None:
             raise self.serve_error
         return (ServiceDone(service=Service.CLEAN, what="3 files removed", instants=1, files=3),)
 
-    def is_done(self, instant: str) -> bool:
-        if instant in self.done and instant in self.pending:
-            self.pending.remove(instant)  # as the next listing shows
-        return instant in self.done
+    def done_among(self, instants: Iterable[str]) -> frozenset[str]:
+        done = self.done.intersection(instants)
+        self.pending = [i for i in self.pending if i not in done]  # as the next listing shows
+        return frozenset(done)
 
     def execute(self, instant: str, held: object, limit: Limit, aside: Aside) -> Compacted | None:
         self.tried.append(instant)
@@ -622,14 +624,12 @@ def test_services_that_cannot_begin_are_a_problem_of_the_table() -> None:
 def test_services_wait_for_claims_and_end_before_the_daemon() -> None:
     """Without ZooKeeper the fleet may have parted: nothing begins."""
     table, began, go_on = FakeTable("a"), threading.Event(), threading.Event()
-    ran = table.serve
 
-    def slow(every_s: float) -> tuple[ServiceDone, ...]:
+    def slow() -> None:
         began.set()
         assert go_on.wait(WAIT_S)
-        return ran(every_s)
 
-    table.serve = slow  # type: ignore[method-assign]
+    table.at_service = slow
     table.claims.available = False
     runs = Running(daemon_of(table, once=False, services=True, services_s=300.0))
     until(lambda: table.looks > 1)
@@ -642,6 +642,21 @@ def test_services_wait_for_claims_and_end_before_the_daemon() -> None:
     assert runs.thread.is_alive()
     go_on.set()
     assert len(runs.end(Stop.HAND_OVER).services) == 1
+
+
+def test_services_that_have_not_begun_do_not_begin_once_the_daemon_stops() -> None:
+    """Of many tables most wait for a thread."""
+    tables, go_on = [FakeTable(f"t{n}") for n in range(9)], threading.Event()
+    for table in tables:
+        table.at_service = lambda: go_on.wait(WAIT_S)
+    runs = Running(daemon_of(*tables, once=False, services=True, services_s=300.0))
+    until(lambda: sum(len(table.serves) for table in tables) == 2)
+    runs.daemon.stop(Stop.FINISH)
+    runs.thread.join(0.3)
+    assert runs.thread.is_alive()
+    go_on.set()
+    assert len(runs.end(Stop.FINISH).services) == 2
+    assert sum(len(table.serves) for table in tables) == 2
 
 
 def test_a_table_in_trouble_is_looked_at_less_and_less_often_and_leaves_the_others_ready() -> None:

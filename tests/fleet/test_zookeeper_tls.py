@@ -1,4 +1,4 @@
-"""ZooKeeper over TLS with certificates on both sides, and over SASL: who has not what it asks for stays out."""
+"""ZooKeeper over TLS with certificates on both sides, over SASL, and with a digest: others stay out."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import pyarrow as pa
 import pytest
 
 from phantombase import writer
+from phantombase.compactor_daemon.claims.doorbell import ring
 from phantombase.compactor_daemon.daemon.assemble import open_daemon
 from phantombase.compactor_daemon.daemon.dispatch import Order, Rules, Stop
 from phantombase.compactor_daemon.daemon.table_on_storage import Settings
@@ -22,13 +23,15 @@ from phantombase.compactor_daemon.options import AttemptOptions, ExecuteOptions,
 from phantombase.compactor_daemon.state.failures import RetryOptions
 from phantombase.compactor_daemon.zookeeper.server_process import start_server
 from phantombase.compactor_daemon.zookeeper.session import ZooKeeperOptions, zookeeper_session
-from phantombase.timeline.errors import LockError, PhantombaseError, ZooKeeperError
+from phantombase.timeline.errors import LockError, ZooKeeperError
 from phantombase.timeline.locks.zookeeper_access import ZooKeeperAccess
-from phantombase.timeline.locks.zookeeper_lock import parse_zookeeper_lock
+from phantombase.timeline.locks.zookeeper_check import check_usable
+from phantombase.timeline.locks.zookeeper_lock import ZooKeeperLock, parse_zookeeper_lock
 from phantombase.timeline.parquet.output_options import OutputOptions
 from phantombase.timeline.planning.triggers import TriggerStrategy
 from phantombase.timeline.table.table import Table
-from tests.support.zookeeper_server import START_MAX_S, TICK_MS, free_ports, wait_until
+from tests.support.logs import capture_logs
+from tests.support.zookeeper_server import START_MAX_S, TICK_MS, ZooKeeper, free_ports, wait_until
 
 pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificates")
 
@@ -122,6 +125,26 @@ def test_a_lock_without_a_certificate_stays_out(secured: Secured) -> None:
         pass
 
 
+@pytest.mark.parametrize(
+    ("ca", "own", "enters"),
+    [("ca", "client", True), ("other", "client", False), ("ca", None, False), (None, None, False)],
+    ids=["both certificates", "another authority", "no certificate of ours", "no TLS"],
+)
+def test_a_lock_over_tls_is_tried_before_any_work(
+    secured: Secured, ca: str | None, own: str | None, enters: bool
+) -> None:
+    """Else a compaction would be merged first, and then wait for a minute."""
+    names = {
+        "ca": f"{ca}.pem" if ca else None,
+        "cert": f"{own}.pem" if own else None,
+        "key": f"{own}.key" if own else None,
+    }
+    access = "&".join(f"{name}={secured.folder}/{file}" for name, file in names.items() if file)
+    lock = parse_zookeeper_lock(f"{secured.hosts}/locks/tried?{access}")
+    with nullcontext() if enters else pytest.raises(LockError, match=r"no session.*TLS"):
+        check_usable(lock)
+
+
 @pytest.fixture(scope="module")
 def by_password(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
     """A server that takes only sessions of SASL, by DIGEST-MD5."""
@@ -151,14 +174,47 @@ def test_lock_claims_and_doorbell_enter_by_a_password(by_password: Secured, tmp_
     check_fleet(tmp_path / "t", by_password.hosts, f"?sasl=DIGEST-MD5&sasl-file={by_password.folder}/user")
 
 
+@pytest.mark.filterwarnings("error")  # a thread that ends with a trace
 @pytest.mark.parametrize("access", ["", "?sasl=DIGEST-MD5&sasl-file={}/wrong"])
 def test_without_the_password_none_enters(by_password: Secured, access: str) -> None:
     pytest.importorskip("puresasl")
     options = ZooKeeperOptions.of(
         f"{by_password.hosts}{access.format(by_password.folder)}", connect_timeout_s=2.0, session_timeout_s=2.0
     )
-    with pytest.raises(PhantombaseError), zookeeper_session(options) as session:
-        session.call(session.client.get_children_async, "/")
+    with pytest.raises(ZooKeeperError, match="user of SASL"), zookeeper_session(options):
+        pytest.fail("entered")
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("access", ["?sasl=DIGEST-MD5&sasl-file={}/wrong", ""], ids=["a wrong password", "none"])
+def test_a_lock_by_a_password_is_tried_before_any_work(by_password: Secured, access: str) -> None:
+    pytest.importorskip("puresasl")
+    lock = parse_zookeeper_lock(f"{by_password.hosts}/locks/tried{access.format(by_password.folder)}")
+    with pytest.raises(LockError, match="SASL"):
+        check_usable(lock)
+
+
+def test_lock_claims_and_doorbell_enter_by_a_digest(zookeeper: ZooKeeper, tmp_path: Path) -> None:
+    """What they make is for its user; by another digest, or none, nothing is locked, rung or claimed."""
+    for name in ("me", "other"):
+        (tmp_path / name).write_text(f"{name}:secret\n")
+        (tmp_path / name).chmod(0o600)
+    hosts = f"{zookeeper.hosts}/{tmp_path.name}"
+    check_fleet(tmp_path / "t", hosts, f"?digest-file={tmp_path}/me")
+    for access in (f"?digest-file={tmp_path}/other", ""):
+        lock = parse_zookeeper_lock(f"{hosts}/locks/t{access}")
+        for enter in (check_usable, _hold):
+            with pytest.raises(LockError, match=r"NoAuthError.*same digest"):
+                enter(lock)
+        with capture_logs() as logs:
+            ring(Table.open(str(tmp_path / "t")), "20260101000000000", ZooKeeperOptions.of(f"{hosts}/fleet{access}"))
+        (log,) = [log for log in logs if log["event"] != "zookeeper"]
+        assert (log["event"], "refuses access" in log["error"]) == ("fleet_not_woken", True)
+
+
+def _hold(lock: ZooKeeperLock) -> None:
+    with lock.hold("try"):
+        pytest.fail("entered")
 
 
 def check_fleet(path: Path, hosts: str, access: str) -> None:

@@ -11,8 +11,9 @@ import os
 import pytest
 
 from tests.fuzz.runner import run
+from tests.support.selection import ALL
 
-CASES = int(os.environ.get("PHANTOMBASE_FUZZ", "900"))
+CASES = int(os.environ.get("PHANTOMBASE_FUZZ", "900" if ALL else "400"))
 SEED = int(os.environ.get("PHANTOMBASE_FUZZ_SEED", "1"))
 
 

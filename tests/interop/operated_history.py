@@ -31,7 +31,7 @@ from phantombase.timeline.errors import ClockError, PhantombaseError, Unsupporte
 from phantombase.timeline.format.instant import parse_time
 from phantombase.timeline.locks.heartbeat import heartbeat_path
 from phantombase.timeline.locks.table_lock import ProcessLock
-from phantombase.timeline.metadata_table.read import compacted_after
+from phantombase.timeline.metadata_table.compactions import compacted_after
 from phantombase.timeline.metadata_table.services import archive
 from phantombase.timeline.metadata_table.services.options import MetadataOptions
 from phantombase.timeline.metadata_table.services.serve import serve_metadata

@@ -37,9 +37,9 @@ CASES: Mapping[str, tuple[str | None, dict[str, object], tuple[int, ...]]] = {
     ("version", "case"),
     [
         (9, "partitions-avro-event"),
-        *((6, "partitions-parquet-commit"), (6, "bucket-parquet-event")),
+        (6, "bucket-parquet-event"),
         *(deep(9, case) for case in ("partitions-parquet-commit", "bucket-parquet-event", "bucket-avro-commit")),
-        *(deep(6, case) for case in ("partitions-avro-event", "bucket-avro-commit")),
+        *(deep(6, case) for case in ("partitions-parquet-commit", "partitions-avro-event", "bucket-avro-commit")),
         *(deep(8, case) for case in ("partitions-avro-event", "bucket-parquet-event")),
     ],
     indirect=["version"],

@@ -11,10 +11,12 @@ from phantombase.timeline.read.table_read import ReadOptions, read_table
 from tests.interop.rows import Rows, same
 from tests.interop.shared_table import EVENT_TIME, SharedTable
 from tests.judge.client import Judge
+from tests.support.selection import versions
 
 pytestmark = pytest.mark.interop
 
 
+@versions(9, deep=(8, 6))
 def test_as_of_every_instant(version: int, judge: Judge, tmp_path: Path) -> None:
     """Upserts, a delete, a pending plan with writes on the phantom slices, a compaction of ours, more writes.
 
@@ -42,6 +44,7 @@ def check_all(table: SharedTable) -> None:
     assert read_table(opened, ReadOptions(as_of="20000101000000000")).num_rows == 0
 
 
+@versions(6, deep=(9, 8))
 def test_as_of_a_cleaned_point_is_refused(version: int, judge: Judge, tmp_path: Path) -> None:
     """Hudi refuses it too: files of that time are gone."""
     table = SharedTable(judge=judge, path=tmp_path / "t", version=version, options=EVENT_TIME)

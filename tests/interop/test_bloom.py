@@ -21,7 +21,7 @@ BLOOM_INDEX = EVENT_TIME | {"hoodie.index.type": "BLOOM", "hoodie.parquet.small.
 
 @pytest.mark.parametrize(
     ("version", "bloom"),
-    [(9, Bloom.ON), (9, Bloom.OFF), (6, Bloom.ON), deep(6, Bloom.OFF)],
+    [(9, Bloom.ON), deep(9, Bloom.OFF), deep(6, Bloom.ON), deep(6, Bloom.OFF)],
     indirect=["version"],
     ids=lambda value: f"v{value}" if isinstance(value, int) else value.value,
 )

@@ -26,7 +26,7 @@ FLINK: dict[str, object] = {**KEYS, "hoodie.datasource.write.payload.class": f"{
 OPERATIONS: dict[str, object] = {**KEYS, "hoodie.table.cdc.supplemental.logging.mode": "OP_KEY_ONLY"}
 CASES = {
     "9 keys": (9, KEYS),
-    "6 keys": (6, KEYS),
+    "6 keys": deep(6, KEYS),
     "8 keys": deep(8, KEYS),
     "9 buckets": deep(9, BUCKETS),
     "6 buckets": deep(6, BUCKETS),

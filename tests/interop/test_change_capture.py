@@ -49,7 +49,7 @@ def made(judge: Judge, path: Path, version: int, options: dict[str, object]) -> 
     return table
 
 
-@versions(9, 6, deep=(8,))
+@versions(9, deep=(8, 6))
 def test_the_changes_stay_through_our_services(judge: Judge, version: int, tmp_path: Path) -> None:
     """Compaction and log compaction; a clean removes the files of changes with the base files that they belong to."""
     table = made(judge, tmp_path / "table", version, SIMPLE)

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from phantombase.compactor_daemon.cleaning.clean import CleanResult, clean_table
+from phantombase.compactor_daemon.cleaning.clean import clean_table
+from phantombase.compactor_daemon.cleaning.would_clean import CleanResult
 from phantombase.timeline.cleaning.options import CleanOptions
 from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.metadata_table.validate import validate

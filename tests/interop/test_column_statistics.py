@@ -16,11 +16,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from phantombase import writer
-from phantombase.timeline.avro.schema import arrow_schema
+from phantombase.timeline.avro.arrow_schema import arrow_schema
 from phantombase.timeline.metadata_table.column_stats.column_range import ColumnRange, merged_ranges
 from phantombase.timeline.metadata_table.column_stats.file_ranges import ranges_of_log, ranges_of_parquet
+from phantombase.timeline.metadata_table.column_stats.index_definitions import INDEX_DEFINITIONS
 from phantombase.timeline.metadata_table.column_stats.indexed_columns import (
-    INDEX_DEFINITIONS,
     IndexedColumn,
     columns_to_index,
     index_version,
@@ -104,7 +104,7 @@ def typed_rows(ids: Sequence[int], ts: int) -> pa.Table:
 
 @pytest.mark.parametrize(
     ("version", "partition_field"),
-    [(9, "p"), (8, None), (6, None), deep(9, None), deep(8, "p"), deep(6, "p")],
+    [(9, "p"), deep(8, None), deep(6, None), deep(9, None), deep(8, "p"), deep(6, "p")],
     indirect=["version"],
     ids=lambda value: f"v{value}" if isinstance(value, int) else "partitions" if value else "no partitions",
 )

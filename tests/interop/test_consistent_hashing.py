@@ -66,7 +66,7 @@ def being_resized(judge: Judge, path: Path, version: int) -> SharedTable:
     return table
 
 
-@versions(9, 6, deep=(8,))
+@versions(9, deep=(8, 6))
 def test_in_turns(judge: Judge, version: int, tmp_path: Path) -> None:
     """Upserts under our plan, a resize, upserts while it is pending, and all services of ours behind it."""
     table = made(judge, tmp_path / "table", version)
@@ -104,7 +104,7 @@ def test_in_turns(judge: Judge, version: int, tmp_path: Path) -> None:
     table.agree()
 
 
-@versions(9, 6, deep=(8,))
+@versions(6, deep=(9, 8))
 def test_a_resize_that_hudi_rolled_back(judge: Judge, version: int, tmp_path: Path) -> None:
     """Its log files stay; we do not archive past it, for then they would count."""
     table = being_resized(judge, tmp_path / "table", version)
@@ -122,7 +122,7 @@ def test_a_resize_that_hudi_rolled_back(judge: Judge, version: int, tmp_path: Pa
     table.agree()
 
 
-@versions(9, 6, deep=(8,))
+@versions(9, deep=(8, 6))
 def test_what_is_refused(judge: Judge, version: int, tmp_path: Path) -> None:
     """What we refuse is refused before anything is changed."""
     table = being_resized(judge, tmp_path / "table", version)

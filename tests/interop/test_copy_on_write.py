@@ -21,7 +21,7 @@ pytestmark = pytest.mark.interop
 OPTIONS = {"hoodie.datasource.write.table.type": "COPY_ON_WRITE", **METADATA_TABLE}
 
 
-@versions(9, 6, deep=(8,))
+@versions(9, deep=(8, 6))
 def test_we_read_what_hudi_reads(judge: Judge, version: int, tmp_path: Path) -> None:
     """Upserts, deletes, an insert overwrite, a clustering and a clean."""
     table = SharedTable(judge=judge, path=tmp_path / "table", version=version, options=OPTIONS)
@@ -54,6 +54,7 @@ def test_we_read_what_hudi_reads(judge: Judge, version: int, tmp_path: Path) -> 
             refused(path)
 
 
+@pytest.mark.deep
 @versions(9, deep=(6, 8))
 def test_windows(judge: Judge, version: int, tmp_path: Path) -> None:
     """Of incremental reads: as Hudi's; of change feeds: the states that Hudi reads follow from them."""

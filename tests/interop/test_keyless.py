@@ -11,7 +11,7 @@ from phantombase import writer
 from tests.interop.rows import Rows, same
 from tests.interop.shared_table import SharedTable
 from tests.judge.client import QUIET, Judge
-from tests.support.selection import versions
+from tests.support.selection import deep
 
 pytestmark = pytest.mark.interop
 
@@ -38,8 +38,15 @@ def sorted_ids(table: pa.Table) -> list[str]:
     return sorted(table.column("id").to_pylist())
 
 
-@versions(9, 6, deep=[8])
-@pytest.mark.parametrize("maker", ["hudi", "phantombase"])
+@pytest.mark.parametrize(
+    ("version", "maker"),
+    [
+        *((9, "hudi"), (6, "phantombase")),
+        *(deep(9, "phantombase"), deep(6, "hudi"), deep(8, "hudi"), deep(8, "phantombase")),
+    ],
+    indirect=["version"],
+    ids=lambda value: f"v{value}" if isinstance(value, int) else value,
+)
 def test_keyless(judge: Judge, version: int, maker: str, tmp_path: Path) -> None:
     """Rows of Hudi and ours in the same small files, equal rows among them; then updated, deleted and compacted."""
     table, rows = SharedTable(judge=judge, path=tmp_path / "table", version=version), Rows(seed=version)

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from phantombase.timeline.metadata_table.compactions import compacted_after
 from phantombase.timeline.metadata_table.location import METADATA_FOLDER
-from phantombase.timeline.metadata_table.read import compacted_after
 from phantombase.timeline.storage.local import LocalStorage
 from tests.interop.indexed_table import IndexedTable
 from tests.interop.rows import Rows
@@ -40,6 +40,7 @@ def dies_before_it_tells(call: Call) -> Any:
     return call.do()
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("version", [9], indirect=True, ids="v{}".format)
 def test_its_files_stay_visible_when_it_is_archived(judge: Judge, version: int, tmp_path: Path) -> None:
     """Hudi compacts the metadata table between the two, and archives the compaction before it does so again."""

@@ -43,7 +43,7 @@ def base_file_rows(table: SharedTable, instant: str | None = None) -> list[int]:
     return sorted(pq.read_metadata(path).num_rows for path in paths)
 
 
-@pytest.mark.parametrize("version", [9, 6], indirect=True, ids="v{}".format)
+@versions(9, deep=(6,))
 def test_log_only_file_groups(table: SharedTable) -> None:
     """An index that knows logs inserts into them: compaction makes the first base files, also of no rows."""
     table = replace(table, options=EVENT_TIME | {"hoodie.index.type": "INMEMORY"})
@@ -84,7 +84,7 @@ def test_empty_base_file(bucket_table: SharedTable) -> None:
     check_rows(table.agree(), again)
 
 
-@pytest.mark.parametrize("version", [9, 6], indirect=True, ids="v{}".format)  # Hudi 1.2.0 cannot roll back on version 8
+@versions(9, deep=(6,))  # Hudi 1.2.0 cannot roll back on version 8
 def test_rolled_back_commit(table: SharedTable) -> None:
     """A commit that was rolled back leaves no trace, before and after compaction."""
     rows = Rows(seed=3)
@@ -121,6 +121,7 @@ def test_replaced_while_planned(table: SharedTable) -> None:
     table.compact_beside_hudi()
 
 
+@pytest.mark.deep
 @versions(9, deep=[6])
 def test_clustered_while_planned(table: SharedTable) -> None:
     """Hudi clusters what is not planned; the plan is executed after it, and then one on clustered files."""

@@ -8,9 +8,10 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from phantombase.timeline.metadata_table.compactions import commits_to_compact
 from phantombase.timeline.metadata_table.listing import MetadataListing
 from phantombase.timeline.metadata_table.location import open_metadata_table
-from phantombase.timeline.metadata_table.read import commits_to_compact, read_entries, read_files
+from phantombase.timeline.metadata_table.read import read_entries, read_files
 from phantombase.timeline.metadata_table.valid_instants import MADE_UP
 from phantombase.timeline.metadata_table.validate import validate
 from phantombase.timeline.read.table_read import read_table

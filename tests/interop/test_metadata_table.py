@@ -36,7 +36,7 @@ from tests.support.written_tables import impatient
 pytestmark = pytest.mark.interop
 
 SEEDS = range(int(os.environ.get("PHANTOMBASE_METADATA_HISTORIES", "1")))
-STEPS = int(os.environ.get("PHANTOMBASE_METADATA_STEPS", "5"))
+STEPS = int(os.environ.get("PHANTOMBASE_METADATA_STEPS", "5" if ALL else "3"))
 
 
 @versions(9, deep=[8, 6])
@@ -76,6 +76,7 @@ def opened(table: IndexedTable, where: str) -> int:
     return found.files
 
 
+@pytest.mark.deep
 @versions(9, deep=[8, 6])
 def test_queries_skip_files_of_ours_as_those_of_hudi(judge: Judge, version: int, tmp_path: Path) -> None:
     """One file slice of three holds a number: before and after our upsert, our compaction, our insert."""
@@ -104,6 +105,7 @@ def test_queries_skip_files_of_ours_as_those_of_hudi(judge: Judge, version: int,
     table.agree()
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("version", [9], indirect=True, ids="v{}".format)
 def test_a_column_that_becomes_wider(judge: Judge, version: int, tmp_path: Path) -> None:
     """Hudi cannot merge bounds of an int with those of a long; without ours it builds them anew, and goes on."""
@@ -227,23 +229,21 @@ def we_compact_where_we_had_told(table: IndexedTable, before: pa.Table) -> None:
     same(table.agree(), before)
 
 
+USUAL = (hudi_goes_on_where_we_had_told, we_go_on_where_hudi_had_told, hudi_compacts_where_we_had_told)
+"""One of each: Hudi and phantombase go on where the other one died, a write and a compaction of phantombase."""
 DEATHS = (
+    *USUAL,
     hudi_goes_on_where_we_died_telling,
-    hudi_goes_on_where_we_had_told,
     we_go_on_where_we_had_told,
-    we_go_on_where_hudi_had_told,
-    hudi_compacts_where_we_had_told,
     we_compact_where_we_had_told,
 )
-DEATHS_V6 = (hudi_goes_on_where_we_had_told, we_go_on_where_hudi_had_told, hudi_compacts_where_we_had_told)
-"""What a usual run has of version 6: where Hudi 0.15 does not what 1.2 does."""
 
 
-@pytest.mark.parametrize("version", [9, 6], indirect=True, ids="v{}".format)
+@versions(9, deep=(6,))
 def test_a_death_between_the_two_timelines(table: IndexedTable) -> None:
     """Whoever goes on: nothing is lost, and nothing is invisible with the metadata table."""
     before = table.agree()
-    for case in DEATHS if ALL or table.version > 6 else DEATHS_V6:
+    for case in DEATHS if ALL else USUAL:
         copied = table.copy()
         try:
             case(copied, before)

@@ -37,8 +37,8 @@ MOMENTS = [(moment, dead) for moment in Moment for dead in (False, True)] if THO
 CASES = [(version, *moment) for version in (9, 6) for moment in MOMENTS]
 
 
-def at_each_moment(*usual: int) -> pytest.MarkDecorator:
-    """With the table version that is usual for a moment; with the other one too where all tests run."""
+def at_each_moment(*usual: int | None) -> pytest.MarkDecorator:
+    """With the table version, if any, that is usual for a moment; with all where all tests run."""
     chosen = [(version, *moment) for version, moment in zip(usual, USUAL, strict=True)]
     return pytest.mark.parametrize(
         ("version", "moment", "dead"),
@@ -127,7 +127,7 @@ def archive_past(table: SharedTable, instant: str) -> None:
     assert table.open().load_timeline().start > instant
 
 
-@at_each_moment(9, 6)
+@at_each_moment(9, None)
 def test_what_was_restored_away_stays_away(planned: Planned, moment: Moment, dead: bool) -> None:
     """A restore to a savepoint before the plan, which takes the plan off the timeline."""
     table = planned.table
@@ -147,7 +147,7 @@ def test_what_was_rolled_back_stays_away(planned: Planned, moment: Moment, dead:
     goes_on(planned, planned.snapshots[1], archived=dead)
 
 
-@at_each_moment(9, 6)
+@at_each_moment(9, None)
 def test_what_was_overwritten_stays_away(planned: Planned, moment: Moment, dead: bool) -> None:
     """Every file group of the plan is replaced, and cleaned where only the latest version of a file is kept."""
     table, fresh = planned.table, Rows(seed=3)(range(100, 120), 3)

@@ -17,12 +17,12 @@ from phantombase.timeline.table.table import Table
 from phantombase.writer_hooks.engine.engine import LocalEngine
 from phantombase.writer_hooks.options import Operation, Write, WriteOptions
 from phantombase.writer_hooks.write.write import write
-from tests.interop.indexed_table import ALL_INDEXES, IndexedTable
+from tests.interop.indexed_table import ALL_INDEXES, CONDITIONS, IndexedTable
 from tests.interop.rows import Rows, same
 from tests.interop.shared_table import BUCKET, EVENT_TIME, SharedTable, check_rows
 from tests.judge.client import Judge
 from tests.support.failing_storage import died_copies
-from tests.support.selection import deep, versions
+from tests.support.selection import ALL, deep, versions
 
 pytestmark = pytest.mark.interop
 
@@ -36,7 +36,12 @@ def test_overwrites(judge: Judge, version: int, tmp_path: Path, index: dict[str,
     """After each one, Hudi reads of our table the rows of its own; in between it upserts, compacts and cleans ours."""
     options = {**EVENT_TIME, **ALL_INDEXES, **index}
     table = IndexedTable(
-        judge=judge, version=version, path=tmp_path / "table", options=options, random=random.Random(version)
+        judge=judge,
+        version=version,
+        path=tmp_path / "table",
+        options=options,
+        random=random.Random(version),
+        conditions=CONDITIONS if ALL else 0,
     )
     rows = Rows(seed=version)
     table.create(rows(range(60), 2))

@@ -109,7 +109,7 @@ def blocks(
     yield delete_block(pa.array(gone), paths, ordering, instant=time, schema_text=schema.file_text, hudi_0x=hudi_0x)
 
 
-USUAL = ((9, "partial"), (8, "partial"), (6, "partial"))
+USUAL = ((9, "partial"), (6, "partial"))
 REFUSED = {(6, "mysql"), (8, "mysql"), (8, "postgres")}
 ALL = [(version, name) for version in (9, 8, 6) for name in PAYLOADS if (version, name) not in REFUSED]
 CASES = [one if one in USUAL else deep(*one) for one in ALL]

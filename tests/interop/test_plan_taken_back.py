@@ -70,9 +70,10 @@ def test_hudi_s_logs_on_a_plan_keep_it(judge: Judge, version: int, tmp_path: Pat
     same(table.agree(), before)
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(
     ("version", "merge"),
-    [(9, COMMIT_TIME), (6, EVENT_TIME), deep(9, EVENT_TIME), deep(6, COMMIT_TIME)],
+    [(9, COMMIT_TIME), deep(6, EVENT_TIME), deep(9, EVENT_TIME), deep(6, COMMIT_TIME)],
     indirect=["version"],
     ids=["v9-commit time", "v6-event time", "v9-event time", "v6-commit time"],
 )
@@ -117,7 +118,7 @@ class _BesideHudi:
         return LocalRunner(1)(storage, tasks, watched)
 
 
-@both_timelines
+@versions(9, deep=(6,))
 def test_hudi_executes_what_we_are_at(judge: Judge, version: int, tmp_path: Path) -> None:
     """Hudi 0.15 and 1.2's single writer ask nobody. Ours sees it, stops for good, and its result stands."""
     table, rows = SharedTable(judge=judge, path=tmp_path / "table", version=version), Rows(seed=version)

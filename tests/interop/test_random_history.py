@@ -34,11 +34,12 @@ from tests.interop.shared_table import BUCKET, COMMIT_TIME, EVENT_TIME, PARQUET_
 from tests.judge.client import Judge
 from tests.support.dead_writer import kill_newest, leave_dead_write
 from tests.support.followed_table import FollowedTable
+from tests.support.selection import ALL
 
 pytestmark = pytest.mark.interop
 
 SEEDS = range(int(os.environ.get("PHANTOMBASE_HISTORIES", "1")))
-STEPS = 8
+STEPS = 8 if ALL else 5
 _KEYGEN = "hoodie.datasource.write.keygenerator.class"
 KEYS_OF: dict[str, dict[str, object]] = {
     "simple": {},
@@ -86,7 +87,7 @@ class History(RandomSteps):
         # Hudi's clustering notes key ranges in the order of bytes and its BLOOM index compares UTF-16: it doubles keys.
         bloom = self.random.random() < 0.5 and not merges
         # No table stores which partitions are meant by CUSTOM keys in version 6.
-        self.we_write = self.keys != "virtual" and (self.keys != "custom" or version > 6 or self.bucket)
+        self.we_write = self.keys != "custom" or version > 6 or self.bucket
         made_by_us = self.we_write and (self.keys != "custom" or version > 6) and self.random.random() < 0.5
         self.said = [
             f"version {version}, bucket {self.bucket}, commit time {self.commit_time}, late {self.late}, "
@@ -374,6 +375,7 @@ def test_both_read_the_same_after_every_step(judge: Judge, version: int, seed: i
     tell(History(judge, version, seed, tmp_path / "table"), seed)
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("seed", SEEDS, ids=lambda seed: f"seed{seed}")
 @pytest.mark.parametrize("version", [9], indirect=True, ids="v{}".format)
 def test_so_it_is_with_log_compactions(judge: Judge, version: int, seed: int, tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from tests.interop.shared_table import SharedTable
 from tests.judge.client import Judge
 from tests.support.compaction_steps import open_table
 from tests.support.failing_storage import HookedStorage, ProcessDied, die_at
-from tests.support.selection import ALL, deep
+from tests.support.selection import ALL, deep, versions
 
 pytestmark = pytest.mark.interop
 
@@ -53,6 +53,7 @@ def goes_on(table: SharedTable, before: pa.Table) -> None:
     assert table.agree().num_rows == 30
 
 
+@versions(9, deep=(8, 6))
 @pytest.mark.parametrize("by_hudi", [deep(True), False])
 def test_hudi_goes_on_behind_a_restore(by_hudi: bool, table: SharedTable) -> None:
     """Past compactions of Hudi or ours, a plan, and writes of both."""
@@ -69,6 +70,7 @@ def test_hudi_goes_on_behind_a_restore(by_hudi: bool, table: SharedTable) -> Non
     goes_on(table, before)
 
 
+@versions(9, deep=(8, 6))
 def test_hudi_goes_on_behind_a_rollback(table: SharedTable) -> None:
     table.hudi_schedules()
     table.hudi_compacts()
@@ -78,6 +80,7 @@ def test_hudi_goes_on_behind_a_rollback(table: SharedTable) -> None:
     goes_on(table, before)
 
 
+@versions(6, deep=(9, 8))
 def test_we_finish_what_hudi_began(table: SharedTable, tmp_path: Path) -> None:
     """Its restore and its rollback, half-way: their plans beside the table of before."""
     before = table.agree()
@@ -109,6 +112,7 @@ def test_we_finish_what_hudi_began(table: SharedTable, tmp_path: Path) -> None:
         other.agree()
 
 
+@versions(9, deep=(8, 6))
 def test_hudi_finishes_what_died(table: SharedTable, tmp_path: Path) -> None:
     """At every fifth call of ours; by default at half of these."""
     before = table.agree()

@@ -55,7 +55,7 @@ def go_on(table: SharedTable, before: pa.Table) -> None:
     same(table.agree(), written)
 
 
-@versions(9, 6, deep=[8])
+@versions(9, deep=(8, 6))
 def test_we_roll_back_a_dead_writer_of_hudi(table: SharedTable) -> None:
     """Its log files and its new base files; whole, and killed half-way and taken up by us and by Hudi."""
     before = table.agree()
@@ -85,7 +85,7 @@ def test_we_roll_back_a_dead_writer_of_hudi(table: SharedTable) -> None:
     check_rows(left.agree(), rows)
 
 
-@versions(8, 6, deep=[9])
+@versions(8, deep=(9, 6))
 def test_hudi_rolls_back_a_dead_writer_of_ours(table: SharedTable) -> None:
     """Its next single writer finds our markers, and nothing of ours is left but revoked log files (version 6)."""
     before = table.agree()

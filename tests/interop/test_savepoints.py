@@ -14,6 +14,7 @@ from phantombase.timeline.table.table import Table
 from tests.interop.rows import Rows, same, without_files
 from tests.interop.shared_table import SharedTable
 from tests.judge.client import Judge
+from tests.support.selection import versions
 
 pytestmark = pytest.mark.interop
 
@@ -39,6 +40,7 @@ def table(judge: Judge, version: int, tmp_path: Path) -> SharedTable:
     return table
 
 
+@versions(9, deep=(8, 6))
 @pytest.mark.parametrize("compacted", [True, False])
 def test_the_record_is_that_of_hudi(compacted: bool, table: SharedTable, judge: Judge) -> None:
     """Beside a pending compaction Hudi names only the logs behind the plan, without what they are merged with."""
@@ -63,6 +65,7 @@ def test_the_record_is_that_of_hudi(compacted: bool, table: SharedTable, judge: 
     assert savepoints(table.open()) == ()
 
 
+@versions(9, deep=(8, 6))
 def test_hudi_cleans_around_it(table: SharedTable, judge: Judge) -> None:
     kept = keep(table.open())
     options = ReadOptions(as_of=kept.instant)

@@ -60,6 +60,7 @@ def table(judge: Judge, version: int, tmp_path: Path) -> SharedTable:
 
 
 @pytest.mark.parametrize("metadata", [True, deep(False)])
+@versions(9, deep=(8, 6))
 def test_hudi_goes_on_behind_a_stitching(metadata: bool, table: SharedTable) -> None:
     table = replace(table, options={**APPENDS, "hoodie.metadata.enable": str(metadata).lower()})
     before = appended(table)
@@ -88,6 +89,7 @@ def test_hudi_goes_on_behind_a_stitching(metadata: bool, table: SharedTable) -> 
 
 
 @pytest.mark.parametrize("metadata", [True, deep(False)])
+@versions(9, deep=(8, 6))
 def test_hudi_goes_on_behind_copied_row_groups(metadata: bool, table: SharedTable) -> None:
     """Row groups that Hudi wrote, then these again beside newer ones: every reader, an upsert, a compaction."""
     table = replace(table, options={**APPENDS, "hoodie.metadata.enable": str(metadata).lower()})
@@ -185,6 +187,7 @@ def test_hudi_goes_on_behind_a_stitching_that_was_taken_back(metadata: bool, tab
         assert validate(table.open()).differences == ()
 
 
+@versions(9, deep=(8, 6))
 @pytest.mark.parametrize("at", ["requested", deep("inflight"), "placed", deep("done")])
 def test_hudi_executes_a_plan_of_a_dead_process(at: str, table: SharedTable) -> None:
     """It rolls back what ours had begun, and makes its own files; no row is doubled by files that ours had placed."""
@@ -230,6 +233,7 @@ def test_hudi_executes_a_plan_of_a_dead_process(at: str, table: SharedTable) -> 
     assert table.agree().num_rows == 40
 
 
+@versions(6, deep=(9, 8))
 def test_we_leave_a_plan_of_hudi_alone(table: SharedTable) -> None:
     """And stitch what it has not planned; then Hudi executes its own."""
     before = appended(table)

@@ -60,7 +60,7 @@ def table(judge: Judge, version: int, origins: Callable[[Judge, int], Path], tmp
     return SharedTable(judge=judge, path=tmp_path / "table", version=version)
 
 
-@pytest.mark.parametrize("version", [9, 6], indirect=True, ids="v{}".format)
+@versions(9, deep=(6,))
 def test_hudi_finishes_what_we_left(table: SharedTable) -> None:
     """It asks nobody and runs the plan; what is ours lies beside its files until our next run, which removes it."""
     before, (instant,) = table.agree(), table.pending()
@@ -87,7 +87,7 @@ def test_hudi_in_a_multi_writer_mode_finishes_what_we_left_once_our_heartbeat_is
     finish_beside_hudi(left, before)
 
 
-@pytest.mark.parametrize("version", [9, 6], indirect=True, ids="v{}".format)
+@versions(6, deep=(9,))
 def test_we_finish_what_hudi_left(table: SharedTable) -> None:
     """Inflight, markers and a base file stop us until they are old; then ours counts and its base file goes."""
     before, (instant,) = table.agree(), table.pending()

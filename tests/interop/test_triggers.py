@@ -24,6 +24,7 @@ pytestmark = pytest.mark.interop
 S = TriggerStrategy
 ROWS = Rows(seed=11)
 LONG_S = 3600
+_INLINE = (S.NUM_COMMITS, S.NUM_COMMITS_AFTER_LAST_REQUEST, S.NUM_OR_TIME)
 
 
 def hudi_options(options: ScheduleOptions) -> Mapping[str, object]:
@@ -88,7 +89,7 @@ def around(count: int, strategy: TriggerStrategy) -> tuple[ScheduleOptions, Sche
     return chosen(strategy, count), chosen(strategy, count + 1)
 
 
-@versions(9, 6)
+@versions(9, deep=(6,))
 def test_no_compaction_yet(table: SharedTable) -> None:
     """All delta commits count, time runs from the first."""
     time.sleep(2)
@@ -103,7 +104,7 @@ def test_no_compaction_yet(table: SharedTable) -> None:
     assert agree_on(table, *cases) == expected
 
 
-@versions(9, 6)
+@versions(9, deep=(6,))
 def test_after_a_completed_compaction(table: SharedTable) -> None:
     """Only what came after it counts."""
     table.hudi_schedules()
@@ -118,7 +119,7 @@ def test_after_a_completed_compaction(table: SharedTable) -> None:
     assert agree_on(table, *cases) == [True, False, True, False, True, False]
 
 
-@versions(9, 6)
+@versions(6, deep=(9,))
 def test_while_a_compaction_pends(table: SharedTable) -> None:
     """One strategy counts from the request, the others all; file groups outside the plan could be planned."""
     small = replace(PLAN_NOW, target_io_bytes=1)
@@ -132,8 +133,8 @@ def test_while_a_compaction_pends(table: SharedTable) -> None:
 @pytest.mark.parametrize(
     ("version", "strategy"),
     [
-        *((9, S.NUM_COMMITS), (6, S.NUM_COMMITS_AFTER_LAST_REQUEST), (9, S.NUM_OR_TIME)),
-        *(deep(6, S.NUM_COMMITS), deep(9, S.NUM_COMMITS_AFTER_LAST_REQUEST), deep(6, S.NUM_OR_TIME)),
+        (9, S.NUM_COMMITS_AFTER_LAST_REQUEST),
+        *(deep(9, S.NUM_COMMITS), deep(9, S.NUM_OR_TIME), *(deep(6, strategy) for strategy in _INLINE)),
     ],
     indirect=["version"],
     ids=lambda value: f"v{value}" if isinstance(value, int) else value.name,

@@ -11,7 +11,7 @@ import pytest
 from tests.interop.rows import PARTITIONS, Rows, same
 from tests.interop.shared_table import EVENT_TIME, SharedTable, check_rows
 from tests.judge.client import Judge
-from tests.support.selection import deep
+from tests.support.selection import deep, versions
 
 pytestmark = pytest.mark.interop
 
@@ -29,7 +29,7 @@ def of_partition(rows: pa.Table, name: str) -> pa.Table:
     return rows.filter(pc.equal(rows["p"], name))
 
 
-@pytest.mark.parametrize("version", [9, 6], indirect=True, ids="v{}".format)
+@versions(9, deep=(6,))
 def test_hudi_executes_our_plan(table: SharedTable) -> None:
     """Nothing is planned twice, the snapshot stays, and the base files hold what was planned."""
     rows = Rows(seed=2)
@@ -49,7 +49,7 @@ def test_hudi_executes_our_plan(table: SharedTable) -> None:
 
 @pytest.mark.parametrize(
     ("version", "hudi_plans_first", "hudi_executes_its_own"),
-    [(9, True, False), (6, False, True), deep(9, False, True), deep(6, True, False)],
+    [(9, True, False), deep(6, False, True), deep(9, False, True), deep(6, True, False)],
     indirect=["version"],
     ids=["v9-hudis-first-crossed", "v6-ours-first-own", "v9-ours-first-own", "v6-hudis-first-crossed"],
 )

@@ -38,7 +38,7 @@ def multi_writer(zookeeper: ZooKeeper, key: str) -> dict[str, object]:
     }
 
 
-@pytest.mark.parametrize("version", [9, 6], indirect=True, ids="v{}".format)
+@versions(9, deep=(6,))
 def test_a_live_hudi_writer_waits_for_our_section(
     judge: Judge, version: int, zookeeper: ZooKeeper, tmp_path: Path
 ) -> None:

@@ -226,7 +226,12 @@ def test_rows_are_counted(path: Path) -> None:
     assert "by itself larger than max_source_rows=1" in none.why
 
 
-@pytest.mark.parametrize("death", [True, False], ids=["dies", "fails"])
+@pytest.mark.parametrize(
+    ("path", "death"),
+    [(6, True), (9, False), deep(6, False), deep(9, True)],
+    indirect=["path"],
+    ids=["v6-dies", "v9-fails", "v6-fails", "v9-dies"],
+)
 def test_a_request_that_ends_at_any_call_is_taken_up(path: Path, death: bool, tmp_path: Path) -> None:
     """Of two plans none, one or both are there, each whole; the next ones hold the rest, and nothing twice."""
     copy = tmp_path / "copy"

@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, Field, fields
 from enum import Enum
+from itertools import chain
 from typing import Any, get_args, get_type_hints
 
 import typer
@@ -27,6 +28,7 @@ from phantombase.timeline.planning.universal import PickOptions
 from phantombase.timeline.planning.urgency import UrgencyOptions
 from phantombase.timeline.terminal.command_line import pages_of
 from phantombase.timeline.terminal.help_page import written
+from phantombase.timeline.terminal.settings import WRITES
 from phantombase.writer_hooks.options import BackPressure, CompactionOptions, WriteOptions
 from tests.project.every_command import APPS
 from tests.support.places import ROOT
@@ -55,7 +57,7 @@ _WRITES: Mapping[str, tuple[type, ...]] = {
     "Compaction after a write": (CompactionOptions,),
     "Back-pressure": (BackPressure,),
 }
-"""Options of writers: Python only."""
+"""Options of writers."""
 
 _EVERYWHERE = {"--log-level", "--verbose", "--config"}
 """Options of every command."""
@@ -79,7 +81,8 @@ This page is generated from the code by `python -m tests.project.option_referenc
 has one home: a field of a frozen dataclass, which checks its value. The command line, variables, the file of
 `--config`, Hudi's names (`--conf NAME=VALUE`, `.conf({...})`) and the Python interface all fill the same fields.
 
-- **Field** is the name in Python. **Option** is the name on the command line; a dash: Python only.
+- **Field** is the name in Python. **Option** is the name on the command line, and without dashes that in the file;
+  those of writers stand in its table `[write]`. A dash: Python only.
 - A value comes from the first of: the command line; the variable `PHANTOMBASE_NAME`, the option in capitals with
   underscores; the [file of `--config`](../guides/daemon.md#settings-in-a-file) or `PHANTOMBASE_CONFIG`; the default.
   `compactor-daemon config show COMMAND` prints each with where it comes from.
@@ -101,10 +104,11 @@ def reference() -> str:
     """The whole page."""
     commands = {f"{app} {name}": command for app, name, command in _commands()}
     params = {p.opts[0]: p for command in reversed(commands.values()) for p in command.params}
+    of_writers = {p.opts[0]: p for p in _settings_of_writers()}
     lines = [_HEAD]
     for title, options in {**_PARTS, **_WRITES}.items():
-        offered = params if title in _PARTS else {}
-        taken_by = [name for name, command in commands.items() if title in _titles(command)] if offered else []
+        offered = params if title in _PARTS else of_writers
+        taken_by = [name for name, command in commands.items() if title in _titles(command)] if title in _PARTS else []
         lines += [f"## {title}", "", *_part(options, taken_by, offered), ""]
     lines += ["## Options by command", ""]
     for name, command in commands.items():
@@ -122,7 +126,8 @@ def _part(options: tuple[type, ...], taken_by: list[str], offered: Mapping[str, 
         hints = get_type_hints(one)
         for field in fields(one):
             param = offered.get(_flag(field))
-            flag = f"`{_flag(field)}`" if param is not None else "–"
+            name = _flag(field) if one in chain(*_PARTS.values()) else _flag(field).lstrip("-")
+            flag = f"`{name}`" if param is not None else "–"
             meaning = _help(one, field) or (param and param.help) or _MEANINGS[field.name]
             parts = (_cell(meaning), _values(hints[field.name]), _hudi(one, field))
             yield f"| `{field.name}` | {flag} | {_default(field)} | {'; '.join(p for p in parts if p)} |"
@@ -181,6 +186,11 @@ def _hudi(options: type, field: Field[Any]) -> str:
 
 def _cell(text: str) -> str:
     return " ".join(text.split()).replace("|", "\\|")
+
+
+def _settings_of_writers() -> list[Any]:
+    commands: Any = typer.main.get_command(APPS["compactor-daemon"])
+    return list(commands.commands[WRITES].params)
 
 
 def _commands() -> Iterator[tuple[str, str, Any]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.terminal.boundary import run
 from tests.project.every_command import APPS, every_command, offers
+from tests.support.compaction_steps import run_all
 from tests.support.golden_tables import unzip_golden
 from tests.support.traces import traces
 
@@ -57,9 +59,9 @@ def arguments(app: str, words: tuple[str, ...], command: Any, table: Path) -> li
     """What a command must be given, by its placeholders; KeyError: one that this does not know yet."""
     timeline = Table.open(str(table)).load_timeline()
     completed = sorted(i.requested_time for i in timeline.completed)
-    pending = [i.requested_time for i in timeline.pending_compactions]
+    compactions = [i.requested_time for i in timeline.instants if i.family == "commit"]
     name = " ".join(words)
-    instant = {"rollback": completed[-1], "savepoint delete": completed[0]}.get(name, pending[-1])
+    instant = {"rollback": completed[-1], "savepoint delete": completed[0]}.get(name, compactions[-1])
     given = list({"restore": ["--to", completed[0]], "pins": ["--release", "copy"]}.get(name, []))
     for param in command.params:
         meta = re.sub(r"[\[\].]", "", param.metavar or "")
@@ -80,6 +82,15 @@ def table(tmp_path: Path) -> Path:
     return path
 
 
+def _tear_a_compaction(table: Path) -> None:
+    """The pending one is completed, and its completed file is emptied."""
+    run_all(opened := Table.open(str(table)))
+    (done,) = (i for i in opened.load_timeline().completed if i.action == "commit")
+    file = table / opened.instant_path(done)
+    file.write_bytes(b"")
+    os.utime(file, (file.stat().st_mtime - 200, file.stat().st_mtime - 200))
+
+
 def _traces(table: Path) -> dict[Path, int]:
     """Where a pin is, a file comes and goes that asks the storage for its time."""
     asked = table / ".hoodie/.phantombase/tmp"
@@ -91,6 +102,8 @@ def test_a_dry_run_changes_nothing(
     app: str, words: tuple[str, ...], command: Any, table: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """No command without `--dry-run` changes the table; one with it needs no lock for it."""
+    if words == ("repair",):
+        _tear_a_compaction(table)
     before = _traces(table)
     flags = ["--dry-run"] if offers(command, "--dry-run") else []
     ended = Ended(capsys, app, *words, *arguments(app, words, command, table), *flags, "--json")

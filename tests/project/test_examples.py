@@ -11,13 +11,17 @@ import pytest
 from phantombase.timeline.read.table_read import read_table
 from phantombase.timeline.table.table import Table
 from tests.support.places import ROOT
+from tests.support.selection import deep
 
 EXAMPLES = ROOT / "deploy/examples"
+NAMES = sorted(p.stem for p in EXAMPLES.glob("*.py") if p.stem != "rides")
+USUAL = ("async_in_job", "streaming")
+"""A job of batches and a query; each of the others has a part of the first."""
 COMPACTS = {"inline", "async_in_job", "streaming"}
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("name", sorted(p.stem for p in EXAMPLES.glob("*.py") if p.stem != "rides"))
+@pytest.mark.parametrize("name", [name if name in USUAL else deep(name) for name in NAMES])
 def test_example(name: str, tmp_path: Path) -> None:
     arguments = [str(tmp_path / "rides"), *([str(tmp_path / "checkpoint")] if name == "streaming" else [])]
     ran = subprocess.run(

@@ -195,6 +195,18 @@ def test_parts_of_columns_are_not_renamed(version: int, tmp_path: Path) -> None:
         rows(table)
 
 
+@pytest.mark.parametrize("version", [6, 9])
+def test_a_column_with_parts_is_dropped(version: int, tmp_path: Path) -> None:
+    """By the first change, too. A column that gets its name is another one."""
+    table = open_table(unzip_golden(f"v{version}_types", tmp_path))
+    before = rows(table)
+    kept = [one for one in columns_of(table) if one["name"] != "loc"]
+    alter(table, kept)
+    assert rows(table) == {key: changed(row, loc=None) for key, row in before.items()}
+    alter(table, [*kept, {"id": 40, "name": "loc", "avro": ["null", "string"]}])
+    assert rows(table) == {key: row | {"loc": None} for key, row in before.items()}
+
+
 def test_a_table_without_rows_of_another_type(tmp_path: Path) -> None:
     """A widened column: ids as ints in older files."""
     table = open_table(unzip_golden("v9_pending", tmp_path))
@@ -207,17 +219,35 @@ def test_a_table_without_rows_of_another_type(tmp_path: Path) -> None:
     assert rows(table) == before
 
 
+@pytest.mark.parametrize("kind", ["long", "string"])
 @pytest.mark.parametrize("version", [6, 9])
-def test_writes_and_stitching_are_refused_before_anything_is_requested(version: int, tmp_path: Path) -> None:
-    """They would have to record the columns' numbers."""
+def test_ordering_columns_keep_their_type(version: int, kind: str, tmp_path: Path) -> None:
+    """As text the update of ts 10 would lose against the row of ts 9."""
+    path = tmp_path / "t"
+    for city, ts in (("base", 9), ("log", 10)):
+        given = pa.table({"id": ["a"], "city": [city], "ts": pa.array([ts], pa.int32())})
+        writer(given).table("t", version=version).key("id").ordering("ts").upsert(str(path))
+    table = open_table(path)
+    assert rows(table)["a"]["city"] == "log"
+    alter(table, [{**one, "avro": ["null", kind]} if one["name"] == "ts" else one for one in columns_of(table)])
+    with pytest.raises(UnsupportedError, match=f"ordering column ts changed its type: int, {kind}"):
+        rows(table)
+
+
+@pytest.mark.parametrize("version", [6, 9])
+def test_what_would_change_columns_is_refused_before_anything_is_requested(version: int, tmp_path: Path) -> None:
+    """It would have to give numbers to new columns; and files that are stitched may have other names for them."""
     path = tmp_path / "t"
     small_files(path, version)
     table = open_table(path)
-    own = read_table(table, ReadOptions())
+    own = read_table(table, ReadOptions()).drop_columns(list(META_COLUMNS))
     alter(table, columns_of(table))
     there = digest(path)
-    with pytest.raises(UnsupportedError, match="writing tables with schema evolution on read"):
-        writer(own.drop_columns(list(META_COLUMNS))).upsert(str(path))
-    with pytest.raises(UnsupportedError, match="writing tables with schema evolution on read"):
+    more = own.append_column("more", pa.array(range(own.num_rows)))
+    with pytest.raises(UnsupportedError, match="rows that change the columns of a table with schema evolution on read"):
+        writer(more).upsert(str(path))
+    with pytest.raises(UnsupportedError, match="rows that change the columns of a table with schema evolution on read"):
+        writer(more).insert_overwrite(str(path))
+    with pytest.raises(UnsupportedError, match="stitching tables with schema evolution on read"):
         stitch(path)
     assert digest(path) == there

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from phantombase.timeline.avro.schema import arrow_schema
+from phantombase.timeline.avro.arrow_schema import arrow_schema
 from phantombase.timeline.format.bucket import KeySplit, bucket_of, bucket_of_file_id
 from phantombase.timeline.format.table_config import PROPERTIES, MergeMode, TableConfig
 from phantombase.timeline.read.table_read import read_table

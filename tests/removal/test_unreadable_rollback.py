@@ -280,3 +280,30 @@ def stays(path: Path, work: Callable[[Path], object], file: Path, todo: str) -> 
             work(path)
         assert todo in str(error.value)
     assert file.exists()
+
+
+# --- completed ones ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("record", [b"", b"Obj\x01torn"], ids=["empty", "torn"])
+@pytest.mark.parametrize("with_plan", [True, False])
+@GOLDEN
+def test_the_record_of_a_completed_one_keeps_no_write_away(
+    name: str, with_plan: bool, record: bytes, tmp_path: Path
+) -> None:
+    """Beside the heartbeat of a Hudi that was killed, whose write is gone: each write asked which rollback undid it."""
+    path = unzip_golden(name, tmp_path)
+    dead = leave_dead_write(path)
+    table = open_table(path)
+    (rollback,) = undo(table, 0, lazy=False)
+    (done,) = (i for i in table.load_timeline().instants if i.requested_time == rollback)
+    (path / table.instant_path(done)).write_bytes(record)
+    if not with_plan:
+        (path / table.instant_path(done.at(State.REQUESTED))).unlink()
+    beats = [path / heartbeat_path(time) for time in (dead.instant.requested_time, "20200101000000000")]
+    for beat in beats:
+        beat.parent.mkdir(exist_ok=True)
+        beat.write_bytes(b"")
+    make_old(set(beats), 3600.0)
+    assert undo(table, 0) == []
+    assert [beat.exists() for beat in beats] == [not with_plan, True]

@@ -58,6 +58,23 @@ def test_the_state_before_is_read_whole_and_not_restored(version: int, tmp_path:
     assert rows(open_table(path)) == {("n", 3)}
 
 
+def _torn(path: Path, replacing: str) -> None:
+    table = open_table(path)
+    (path / table.instant_path(table.load_timeline().completed_writes[replacing])).write_bytes(b"")
+
+
+@pytest.mark.parametrize("version", [6, 8, 9])
+def test_one_whose_file_cannot_be_read_may_have_replaced_what_was_left_out(version: int, tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    before, replacing = left_out(path, version)
+    _torn(path, replacing)
+    with pytest.raises(UsageError, match="may have left out a file group"):
+        restore_table(open_table(path), LOCK, before)
+    second = sorted(open_table(path).load_timeline().completed_writes)[1]
+    restore_table(open_table(path), LOCK, second)
+    assert rows(open_table(path)) == {("k0", 1), ("k1", 0)}
+
+
 @pytest.mark.parametrize("version", [6, 9])
 def test_states_before_and_behind_are_restored(version: int, tmp_path: Path) -> None:
     """The compaction goes, or the replacing write stays."""
@@ -87,7 +104,7 @@ def test_the_compaction_is_archived_with_the_replacing_write_only(version: int, 
 def test_an_archiver_of_hudi_has_taken_the_compaction(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On version 6 the log files behind the plan still show it."""
     path = tmp_path / "t"
-    before, _ = left_out(path, 6)
+    before, replacing = left_out(path, 6)
     upsert(path, one_row("n", 4), _WRITES)
     with monkeypatch.context() as patched:
         patched.setattr(FactLoader, "left_out", lambda *_: {})  # Hudi has no such rule (seen: 0.15.0)
@@ -99,3 +116,6 @@ def test_an_archiver_of_hudi_has_taken_the_compaction(tmp_path: Path, monkeypatc
     with pytest.raises(UsageError, match="left out a file group"):
         restore_table(open_table(path), LOCK, before)
     assert rows(open_table(path)) == {("n", 4)}
+    _torn(path, replacing)
+    with pytest.raises(UsageError, match="may have left out a file group"):
+        restore_table(open_table(path), LOCK, before)

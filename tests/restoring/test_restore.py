@@ -113,7 +113,7 @@ def check_usable(path: Path, rows: Rows) -> None:
     assert read_rows(path) == rows | {"new": (102, 102.0)}
 
 
-@VERSIONS
+@pytest.mark.parametrize("version", [6, deep(8), 9])
 @pytest.mark.parametrize("small", [0, 100 << 20], ids=["new files", "rewritten files"])
 def test_every_state_comes_back(version: int, small: int, tmp_path: Path) -> None:
     """As a read as of that instant shows it, and the table goes on."""
@@ -235,7 +235,9 @@ def test_a_restore_goes_past_what_was_built_upon_such_a_write(
 
 
 @pytest.mark.parametrize("dies", [False, True])
-def test_the_time_at_which_it_completed_is_not_used_again(dies: bool, tmp_path: Path) -> None:
+def test_the_time_at_which_it_completed_is_not_used_again(
+    dies: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A consumer may have read up to it. The clock of that writer is ahead of those of the next ones."""
     path = tmp_path / "trips"
     written_table(path, 9, one_row("k0", 0), WRITES)
@@ -252,6 +254,7 @@ def test_the_time_at_which_it_completed_is_not_used_again(dies: bool, tmp_path: 
 
     with suppress(ProcessDied):
         roll_back_newest(open_table(path, HookedStorage(LocalStorage(str(path)), hook)), LOCK, newest)
+    monkeypatch.setattr(Process, "is_gone", lambda _process: True)
     upsert(path, one_row("k1", 2))
     timeline = open_table(path).load_timeline()
     assert all(i.requested_time > ahead for i in timeline.instants if i.requested_time >= newest)
@@ -566,7 +569,8 @@ def test_a_plan_goes_last(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("version", [6, deep(8), 9])
-def test_a_rollback_that_died_anywhere_is_finished_by_the_next_write(version: int, tmp_path: Path) -> None:
+def test_a_rollback_that_died_anywhere_hides_no_row_of_others(version: int, tmp_path: Path) -> None:
+    """Its process is not known to be gone: the next write leaves it alone."""
     path = tmp_path / "trips"
     written_table(path, version, one_row("k0", 0), WRITES)
     upsert(path, one_row("k1", 1))
@@ -583,6 +587,25 @@ def test_a_rollback_that_died_anywhere_is_finished_by_the_next_write(version: in
         assert read_rows(copy) == seen | {"new": (1, 1.0)}
         shutil.rmtree(copy)
     assert number > 20
+
+
+@pytest.mark.parametrize("version", [6, 9])
+def test_a_rollback_whose_process_is_gone_is_finished_at_once(
+    version: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the next write beside others, too: it need not wait until nothing of it is young."""
+    path = tmp_path / "trips"
+    written_table(path, version, one_row("k0", 0), WRITES)
+    upsert(path, one_row("k0", 7))
+    newest = max(open_table(path).load_timeline().completed_writes)
+    for _, copy in died_copies(path, lambda storage: roll_back_newest(open_table(path, storage), LOCK, newest), 1):
+        with monkeypatch.context() as patched:
+            patched.setattr(Process, "is_gone", lambda _process: True)
+            upsert(copy, one_row("new", 1), replace(WRITES, lazy_rollback=True))
+        timeline = open_table(copy).load_timeline()
+        assert all(i.completed for i in timeline.instants)
+        assert not list((copy / ".hoodie/.heartbeat").glob("*"))
+        shutil.rmtree(copy)
 
 
 @pytest.mark.parametrize("version", [6, deep(8), 9])

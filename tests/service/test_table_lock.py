@@ -16,7 +16,8 @@ import pytest
 from phantombase.timeline.clock.now import clock_ms
 from phantombase.timeline.dashboard.actions.orders import CommandSettings
 from phantombase.timeline.dashboard.people_app import PeopleApp
-from phantombase.timeline.locks.holder import LockSeen, LockState, look_at_lock
+from phantombase.timeline.locks.holder import look_at_lock
+from phantombase.timeline.locks.seen import LockSeen, LockState
 from phantombase.timeline.locks.table_lock import HUDI_LOCK, parse_lock, table_lock
 from phantombase.timeline.service.app import ServiceApp
 from phantombase.timeline.service.served_tables import ServedTables

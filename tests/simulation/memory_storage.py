@@ -60,6 +60,11 @@ class MemoryStorage:
         return OwnLock.FILE
 
     @property
+    def names_at_once(self) -> int | None:
+        """See `Storage`."""
+        return None
+
+    @property
     def location(self) -> str:
         """See `Storage`."""
         return self.base_path

@@ -28,7 +28,7 @@ from phantombase.timeline.instants.attempt_names import attempt_folder
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.log.block import scan_blocks
 from phantombase.timeline.log.visibility import Visibility, select_blocks
-from phantombase.timeline.merge.identity import Identity
+from phantombase.timeline.merge.identity_sums import Identity
 from phantombase.timeline.merge.ledger import Ledger
 from phantombase.timeline.merge.slice_rules import SliceRules
 from phantombase.timeline.read.slice_log import LogCounts, count_blocks

@@ -28,8 +28,8 @@ def stage(monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
     [
         deep(6, True, "compactor1 compactor2 unscheduler writer"),
         (9, True, "compactor1 compactor2 unscheduler writer"),
-        (6, True, "unscheduler writer compactor1"),
-        (9, False, "writer compactor1 compactor2"),
+        deep(6, True, "unscheduler writer compactor1"),
+        deep(9, False, "writer compactor1 compactor2"),
     ],
 )
 def test_every_turn(version: int, locked: bool, people: str, stage: Stage) -> None:
@@ -57,7 +57,7 @@ def explore_locked(version: int, people: str, groups: int, before: str, stage: S
 @pytest.mark.parametrize(
     ("version", "people", "groups", "before"),
     [
-        (9, "stitcher1 stitcher2 writer", 3, ""),
+        deep(9, "stitcher1 stitcher2 writer", 3, ""),
         deep(6, "stitcher1 stitcher2 writer", 3, ""),
         (6, "cleaner stitcher writer", 3, "service"),
         deep(9, "cleaner stitcher writer", 3, "service"),

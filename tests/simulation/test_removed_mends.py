@@ -95,7 +95,7 @@ _FALLEN = turns(
     "compactor operator", before="write savepoint write schedule", twists=frozenset({Twist.SWITCH, Twist.KILL})
 )
 _MINOR = beside(count=10, version=9, minor=0.9)
-_REPLACED = beside("replace", "clean", "archive", count=15)
+_REPLACED = beside("replace", "clean", "archive", count=30)
 _ELSEWHERE = beside("elsewhere", count=10, partitions=2, groups=2)
 _SAME = beside("same", count=8, locked=False, writers=0, compactors=2)
 _ZONES = beside("zones", count=15, version=9, writers=0)
@@ -128,7 +128,11 @@ REMOVED: list[tuple[str, Search, dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("search", "broken", "shows"), [r[1:] for r in REMOVED], ids=[r[0] for r in REMOVED])
+@pytest.mark.parametrize(
+    ("search", "broken", "shows"),
+    [deep(*r[1:]) if r[1] is _CLEANED else r[1:] for r in REMOVED],
+    ids=[r[0] for r in REMOVED],
+)
 def test_without_it(
     search: Search, broken: dict[str, Any], shows: str, stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:

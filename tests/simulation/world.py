@@ -363,6 +363,11 @@ class SteppedStorage:
         return self._world.disk.own_lock
 
     @property
+    def names_at_once(self) -> int | None:
+        """See `Storage`."""
+        return self._world.disk.names_at_once
+
+    @property
     def location(self) -> str:
         """See `Storage`."""
         return self._world.disk.location

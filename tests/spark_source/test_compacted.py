@@ -20,7 +20,7 @@ from tests.writing.test_writer import rows, trips
 pytestmark = pytest.mark.spark
 
 
-@pytest.mark.parametrize("version", [9, deep(6)])
+@pytest.mark.parametrize("version", [deep(9), deep(6)])
 def test_written_compacted_and_read_by_spark(spark: Any, version: int, tmp_path: Path) -> None:
     path = str(tmp_path / "trips")
     ones = [(n, 1, n / 7) for n in range(300)]

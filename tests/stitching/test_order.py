@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from phantombase.compactor_daemon.stitching.stitch import stitch_table
 from phantombase.timeline.errors import UsageError
 from phantombase.timeline.parquet.output_options import OutputOptions
-from phantombase.timeline.stitching.options import StitchOptions
-from phantombase.timeline.stitching.order import SortOrder, _hilbert, _interleaved, sorted_rows
+from phantombase.timeline.stitching.options import SortOrder, StitchOptions
+from phantombase.timeline.stitching.order import _hilbert, _interleaved, sorted_rows
 from tests.stitching.test_stitch import living, request, small_files, stitch
 from tests.support.archived_tables import LOCK, upsert
 from tests.support.compaction_steps import open_table

@@ -168,7 +168,7 @@ def test_a_bucket_index_is_refused(tmp_path: Path) -> None:
     assert sorted(p.name for p in path.rglob("*")) == before
 
 
-@pytest.mark.parametrize(("version", "options"), [(6, TWO), (8, TWO), (9, TWO), (9, COPIED), deep(6, COPIED)])
+@pytest.mark.parametrize(("version", "options"), [(6, TWO), deep(8, TWO), (9, TWO), (9, COPIED), deep(6, COPIED)])
 def test_a_dead_process_at_every_call(version: int, options: StitchOptions, tmp_path: Path) -> None:
     origin = tmp_path / "origin"
     rows = small_files(origin, version, 3)

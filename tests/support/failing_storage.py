@@ -177,6 +177,11 @@ class HookedStorage:
         return self.inner.own_lock
 
     @property
+    def names_at_once(self) -> int | None:
+        """See `Storage`."""
+        return self.inner.names_at_once
+
+    @property
     def location(self) -> str:
         """See `Storage`."""
         return self.inner.location
@@ -261,3 +266,12 @@ class HookedStorage:
     def hold(self, path: str, timeout_s: float, busy: LockError) -> AbstractContextManager[Callable[[], bool]]:
         """See `Storage`; no call of its own."""
         return self.inner.hold(path, timeout_s, busy)
+
+
+class OnObjects(HookedStorage):
+    """A storage that is used as an object store is: reads ask ahead for what they need, commits before folders."""
+
+    @property
+    def is_file_system(self) -> bool:
+        """See `Storage`."""
+        return False

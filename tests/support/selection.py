@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-_MORE = {"PHANTOMBASE_HISTORIES", "PHANTOMBASE_METADATA_HISTORIES"}
+_MORE = {"PHANTOMBASE_HISTORIES", "PHANTOMBASE_METADATA_HISTORIES", "PHANTOMBASE_INDEX_HISTORIES"}
 """Who asks for more random histories wants them of all table versions."""
 ALL = os.environ.get("PHANTOMBASE_ALL") == "1" or bool(_MORE & os.environ.keys())
 

@@ -14,7 +14,7 @@ import pytest
 from phantombase import writer
 from phantombase.timeline.errors import ConflictError, UnsupportedError
 from phantombase.timeline.locks.table_lock import ProcessLock
-from phantombase.timeline.metadata_table.column_stats.indexed_columns import INDEX_DEFINITIONS
+from phantombase.timeline.metadata_table.column_stats.index_definitions import INDEX_DEFINITIONS
 from phantombase.timeline.metadata_table.drop import drop_metadata_table
 from phantombase.timeline.metadata_table.record_index import GLOBAL_KEYS_MARK
 from phantombase.timeline.read.table_read import read_table

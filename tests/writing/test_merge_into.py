@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from phantombase import Writer, writer
 from phantombase.compactor_daemon.cli.main import app
-from phantombase.timeline.avro.schema import arrow_schema
+from phantombase.timeline.avro.arrow_schema import arrow_schema
 from phantombase.timeline.errors import ConflictError, NotATableError, PhantombaseError, UnsupportedError
 from phantombase.timeline.format.table_config import MergeMode
 from phantombase.timeline.log.block import HeaderKey, LogBlock, scan_blocks

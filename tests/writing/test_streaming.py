@@ -22,8 +22,9 @@ from phantombase.timeline.read.table_read import read_table
 from phantombase.timeline.table.table import Table
 from phantombase.writer_hooks.commit.stream_batches import CHECKPOINT
 from tests.support.seed import SEED
+from tests.support.selection import ALL
 
-BATCHES = int(os.environ.get("PHANTOMBASE_STREAM_BATCHES", "6"))
+BATCHES = int(os.environ.get("PHANTOMBASE_STREAM_BATCHES", "6" if ALL else "4"))
 VERSIONS = (6, 9) if "PHANTOMBASE_STREAM_BATCHES" in os.environ else (9,)
 KEYS = 50
 ROUND_MAX_S = 600

@@ -108,18 +108,18 @@ class Ground:
 
 MERGE = MergeInto.of(None, ["ts", "fare"], None, inserts=True, delete=None)
 GROUNDS: dict[str, Any] = {
-    "6 buckets": (6, 1),
-    "9 buckets": (9, 1),
     "6 keys": (6, None),
-    "9 keys": (9, None),
+    "9 buckets": (9, 1),
     "9 merge": (9, None, MERGE),
+    "6 buckets": deep((6, 1)),
+    "9 keys": deep((9, None)),
     "9 merge buckets": deep((9, 1, MERGE)),
 }
 
 
 @pytest.fixture(params=list(GROUNDS.values()), ids=list(GROUNDS))
 def ground(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ground:
-    """A table of each layout and index."""
+    """A table of each layout and index, and one that is merged into; in a usual run not each layout with each."""
     serial_pools(monkeypatch)
     return Ground.made(tmp_path, *request.param)
 

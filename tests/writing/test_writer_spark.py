@@ -10,19 +10,27 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 
 from phantombase import writer
-from phantombase.timeline.errors import PhantombaseError, UnsupportedError, UsageError
+from phantombase.timeline.errors import PhantombaseError, SparkError, UnsupportedError, UsageError
 from phantombase.timeline.metadata_table.record_index import GLOBAL_KEYS_MARK
 from phantombase.timeline.read.table_read import read_table
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table
+from phantombase.writer_hooks.engine import few_rows
+from phantombase.writer_hooks.engine import spark as spark_engine
 from phantombase.writer_hooks.engine.row_blobs import Piece, pack
 from phantombase.writer_hooks.engine.spark import SparkEngine, SparkPieces, default_slots
 from phantombase.writer_hooks.engine.spool import ROWS, Spool, remove_old
+from tests.support.golden_tables import unzip_golden
+from tests.support.record_indexes import check_index
+from tests.writing.test_record_index import rows as keyed_rows
 from tests.writing.test_writer import read, rows, trips
 from tests.writing.test_writer_refusals import contents
+
+ROWS_BYTES = "phantombase.writer_hooks.engine.few_rows._ROWS_BYTES"
 
 
 @pytest.fixture(scope="module")
@@ -39,13 +47,18 @@ def spark() -> Iterator[Any]:
 
 @pytest.mark.spark
 @pytest.mark.parametrize(
-    ("buckets", "here_bytes"), [(None, 1 << 30), (2, 1 << 30), (2, 0)], ids=["key index", "buckets", "buckets in tasks"]
+    ("buckets", "fetched", "here"),
+    [(None, True, True), (2, True, True), (2, False, True), (2, False, False)],
+    ids=["key index", "buckets", "buckets, prepared in tasks", "buckets in tasks"],
 )
 def test_spark_writes_what_is_written_in_process(
-    spark: Any, buckets: int | None, here_bytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spark: Any, buckets: int | None, fetched: bool, here: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every operation, on both, step by step; pieces small enough to travel and large ones in files."""
-    monkeypatch.setattr("phantombase.writer_hooks.engine.spark._HERE_BYTES", here_bytes)
+    if not fetched:
+        monkeypatch.setattr(ROWS_BYTES, 0)
+    if not here:
+        monkeypatch.setattr("phantombase.writer_hooks.engine.spark._HERE_BYTES", 0)
     many = [(n, 1, n / 7) for n in range(5000)]
     steps = [
         ("upsert", rows(*many)),
@@ -78,7 +91,7 @@ def test_spark_writes_what_is_written_in_process(
             trips(source, 9, buckets).conf(conf).write(str(tmp_path / folder))
         assert read(tmp_path / "here") == read(tmp_path / "spark"), operation
     assert len(read(tmp_path / "spark")) == 30
-    assert list((tmp_path / "spark" / ROWS).iterdir()) == []
+    assert list((tmp_path / "spark" / ROWS).glob("*")) == []
 
 
 @pytest.mark.spark
@@ -115,6 +128,24 @@ def test_keys_of_other_partitions_are_found_by_tasks(spark: Any, tmp_path: Path)
 
 
 @pytest.mark.spark
+def test_tasks_stage_the_keys_of_hudis_record_index(spark: Any, tmp_path: Path) -> None:
+    """New keys in all file groups, keys that are deleted, and some that come again elsewhere."""
+    path = unzip_golden("more/v9_record_index", tmp_path)
+    for some, ts, operation in (
+        (range(3000), 10, "upsert"),
+        (range(0, 3000, 3), 11, "delete"),
+        (range(5000, 5300), 12, "bulk_insert"),
+        (range(0, 3000, 5), 13, "upsert"),
+    ):
+        batch = spark.createDataFrame(keyed_rows(some, ts))
+        getattr(writer(batch).option(small_file_bytes=0), operation)(str(path))
+        check_index(path)
+    batch = keyed_rows(range(0, 100, 2), 14).set_column(1, "p", pa.array(["new"] * 50))
+    writer(spark.createDataFrame(batch)).global_keys().upsert(str(path))
+    assert sum(place == "new" for place, _ in check_index(path).values()) == 50
+
+
+@pytest.mark.spark
 def test_few_rows_of_a_bucket_index_become_files_in_this_process(
     spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -127,6 +158,7 @@ def test_few_rows_of_a_bucket_index_become_files_in_this_process(
         return regroup(pieces, step)
 
     monkeypatch.setattr(SparkPieces, "regroup", noted)
+    monkeypatch.setattr(ROWS_BYTES, 0)
     batch = spark.createDataFrame(rows(*((n, 1, 1.0) for n in range(3000))))
     trips(batch, 9, 2).upsert(str(tmp_path / "few"))
     assert regrouped == []
@@ -142,6 +174,55 @@ def test_few_rows_of_a_bucket_index_become_files_in_this_process(
     monkeypatch.setattr("phantombase.writer_hooks.index.global_keys.keys_are_global", lambda table: True)
     trips(batch, 9, 2).upsert(str(tmp_path / "few"))
     assert {"MisplacedStep", "BucketStep"} <= set(regrouped)
+
+
+@pytest.mark.spark
+def test_rows_that_spark_knows_to_be_few_are_fetched(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of files and of local data, not those whose number Spark does not estimate; and by Spark's own limit."""
+    file = str(tmp_path / "rows.parquet")
+    pq.write_table(rows(*((n, 1, 1.0) for n in range(300))), file)
+    few = spark.read.parquet(file).where("ts > 0").selectExpr("*", "current_timestamp() AS at")
+    assert (few_rows.fetched(few) or pa.table({})).num_rows == 300
+    for many in (
+        few.selectExpr("explode(sequence(1, 1000))"),
+        few.repartition(3),
+        few.mapInArrow(lambda batches: batches, few.schema),
+    ):
+        assert few_rows.fetched(many) is None
+    for name, less in (("_ROWS_BYTES", 10), ("_HELD_BYTES", 10), ("_OF_THE_HEAP", 1 << 40), ("_LIMIT_DEFAULT", "0")):
+        with monkeypatch.context() as patch:
+            patch.setattr(few_rows, name, less)
+            assert few_rows.fetched(few) is None, name
+
+    def too_large(frame: Any) -> pa.Table:
+        raise RuntimeError("results is bigger than spark.driver.maxResultSize 1024.0 MiB")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(few_rows, "to_arrow", too_large)
+        assert few_rows.fetched(few) is None
+    with pytest.raises(SparkError, match="a Spark job of the write failed"):
+        few_rows.fetched(few.selectExpr("raise_error('broken')"))
+
+
+@pytest.mark.spark
+def test_a_small_write_needs_no_python_worker(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where its steps need nothing but the rows."""
+    started: list[str] = []
+    mapped = spark_engine._mapped
+
+    def noted(frame: Any, function: Any) -> Any:
+        started.append(type(function).__name__)
+        return mapped(frame, function)
+
+    monkeypatch.setattr(spark_engine, "_mapped", noted)
+    path, batch = str(tmp_path / "trips"), spark.createDataFrame(rows(*((n, 1, 1.0) for n in range(3000))))
+    trips(batch, 9, 2).bulk_insert(path)
+    trips(batch, 9, 2).upsert(path)
+    assert started == []
+    trips(batch, 9, None).upsert(str(tmp_path / "keys"))
+    assert started
 
 
 @pytest.mark.spark

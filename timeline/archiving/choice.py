@@ -56,9 +56,10 @@ class Facts:
 
     `cleaned_to`: the earliest commit that the last clean retained; None: there is no clean. `replaced_there`: replace
     commits with replaced files that still lie there, and the path of one. `metadata`: the table has a metadata table;
-    `metadata_compacted`: the time of its last compaction. `unfinished`: compactions with records of phantombase that
-    are still needed. `left_out`: compactions that left out a replaced file group, and the replacing instant. `held`:
-    the earliest moment that a pin holds. `doubled`: instants with two completed files.
+    `metadata_compacted`: the time of its last compaction; `metadata_blocked`: what keeps the next one waiting.
+    `unfinished`: compactions with records of phantombase that are still needed. `left_out`: compactions that left out a
+    replaced file group, and the replacing instant. `held`: the earliest moment that a pin holds. `doubled`: instants
+    with two completed files.
     `written`: when the completed files of instants were written, `begun`: when the first files of pending ones were,
     both by requested time. `borders`: further ones, which hold for cleans and rollbacks too.
     """
@@ -67,6 +68,7 @@ class Facts:
     replaced_there: Mapping[str, str] = field(default_factory=dict)
     metadata: bool = False
     metadata_compacted: str | None = None
+    metadata_blocked: str | None = None
     unfinished: frozenset[str] = frozenset()
     left_out: Mapping[str, str] = field(default_factory=dict)
     held: str | None = None
@@ -158,7 +160,8 @@ def _pending(timeline: Timeline) -> Iterable[Border]:
     time = before[-1] if before else first.requested_time
     why = f"{first.action} {first.requested_time} is pending"
     if first.action == "savepoint":  # no list shows it, and nothing but these ends it
-        why += ": `compactor-daemon savepoint create` completes it, `delete` removes it"
+        end = f"`compactor-daemon savepoint create TABLE --instant {first.requested_time}`"
+        why += f": {end} completes it, `savepoint delete TABLE {first.requested_time}` removes it"
     elif first.action == "indexing":
         why += ": Hudi's indexer executes it, or drops the index"
     return (Border(time=time, why=why),)
@@ -214,9 +217,10 @@ def _metadata(timeline: Timeline, facts: Facts) -> Iterable[Border]:
     if not facts.metadata:
         return ()
     compacted = facts.metadata_compacted
+    waits = f"; its next one waits, {facts.metadata_blocked}" if facts.metadata_blocked else ""
     if compacted is None:
-        return (Border(time="", why="the metadata table was never compacted"),)
-    why = f"the last compaction of the metadata table, {compacted}, does not hold it"
+        return (Border(time="", why=f"the metadata table was never compacted{waits}"),)
+    why = f"the last compaction of the metadata table, {compacted}, does not hold it{waits}"
     if not timeline.layout.has_completion_times:
         return (Border(time=compacted, why=why),)
     return _at(_first(i.requested_time for i in timeline.completed if timeline.completed_at(i) >= compacted), why)

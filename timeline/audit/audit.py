@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TypeAlias
 
-from ..avro.schema import project
+from ..avro.arrow_schema import project
 from ..errors import LedgerError, PhantombaseError, UsageError
 from ..format.file_name import BaseFileName, LogFileName, parse_data_file
 from ..instants.attempt_names import STAGED_DATA, staged_files
@@ -39,6 +39,8 @@ from .undone import is_undone
 _BATCH_ROWS = 65_536
 _MEMORY_BYTES = 1 << 30
 """Memory for the merge that is run again; log data beyond it is spilled."""
+
+_LOOKS_MAX = 5
 
 
 class Verdict(Enum):
@@ -94,7 +96,25 @@ def audited_instants(table: Table, only: str | None = None) -> tuple[str, ...]:
 
 
 def audit(table: Table, instant: str) -> InstantAudit:
-    """Audits one instant."""
+    """Audits one instant, see `settled`."""
+    return settled(lambda: _audit(table, instant))
+
+
+def settled(look: Callable[[], InstantAudit]) -> InstantAudit:
+    """What two audits in a row find wrong. While one looks, services may remove files that it has seen: the next one
+    does not see these any more.
+    """
+    found = consistent(look)
+    for _ in range(_LOOKS_MAX - 1):
+        if found.good:
+            break
+        before, found = found, consistent(look)
+        if found == before:
+            break
+    return found
+
+
+def _audit(table: Table, instant: str) -> InstantAudit:
     ledgers = kept_ledgers(table, instant)
     problems = list(ledgers.problems)
     now = _now(table, ledgers, problems)

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from ..avro.schema import project
+from ..avro.arrow_schema import project
 from ..log.block import BlockKind, LogBlock
 from ..log.decode import count_entries, decode_rows
-from ..merge.identity import Identity, identity_columns, identity_sum
+from ..merge.identity import identity_columns, identity_sum
+from ..merge.identity_sums import Identity
 from ..merge.ledger import Ledger
 from ..merge.slice_rules import SliceRules
 from ..storage.contract import Storage

@@ -15,12 +15,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from ..errors import LedgerError
+from ..errors import LedgerError, MissingFileError
 from ..format.commit_metadata import CommitMetadata
 from ..format.file_name import parse_data_file
 from ..table.table import Table, consistent
 from ..view.view import FileGroup, GroupKey, TableView, latest_base
-from .audit import InstantAudit, Verdict, audited_group, hash_of_base, read_base, read_written, same
+from .audit import InstantAudit, Verdict, audited_group, hash_of_base, read_base, read_written, same, settled
 from .group_ledger import STITCHED, GroupLedger, decode_ledgers
 
 
@@ -30,8 +30,19 @@ def stitched_instants(table: Table) -> tuple[str, ...]:
 
 
 def audit_stitching(table: Table, instant: str) -> InstantAudit:
-    """Audits one of them. Errors of the tree: the commit or the view cannot be read."""
+    """Audits one of them, see `settled`. Errors of the tree: the commit or the view cannot be read."""
+    return settled(lambda: _audit(table, instant))
+
+
+def _audit(table: Table, instant: str) -> InstantAudit:
     commits = _replacing(table)
+    if instant not in commits:
+        raise MissingFileError(
+            "the stitching was archived or undone while the table was audited",
+            path=table.storage.base_path,
+            instant=instant,
+            todo="Run it again: only stitchings on the active timeline are audited.",
+        )
     recorded = decode_ledgers(commits[instant].extra_metadata[STITCHED], f"the commit of {instant}")
     replaced_by = {
         key: other for other, metadata in commits.items() if other != instant for key in metadata.replaced_groups

@@ -22,7 +22,8 @@ import pyarrow as pa
 
 from ..errors import MalformedError
 from ..varint import encode_long
-from .schema import arrow_type, smallest_bytes, without_null
+from .arrow_schema import arrow_type
+from .schema import smallest_bytes, without_null
 
 _SYNC = bytes(16)
 

@@ -31,7 +31,7 @@ import pyarrow.compute as pc
 from ..arrow.columns import list_parts
 from ..arrow.exact_rows import exact_rows
 from ..errors import UnsupportedError, UsageError
-from .schema import arrow_type
+from .arrow_schema import arrow_type
 
 _Flags: TypeAlias = npt.NDArray[np.bool_]
 _Integers: TypeAlias = npt.NDArray[np.int64]

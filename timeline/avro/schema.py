@@ -1,17 +1,4 @@
-"""Avro schemas as Hudi writes them, and the matching Arrow schemas (pure).
-
-    Avro                                  Arrow
-    string, enum                          string
-    bytes                                 binary
-    boolean int long float double         bool int32 int64 float32 float64
-    int + date                            date32
-    long + timestamp-millis / -micros     timestamp[ms|us, UTC]
-    long + local-timestamp-millis / -micros   timestamp[ms|us]
-    int + time-millis, long + time-micros time32[ms], time64[us]
-    fixed or bytes + decimal(p, s)        decimal128(p, s)
-    fixed                                 fixed-size binary
-    array, map, record                    list<element>, map<string, value>, struct
-    ["null", T] or [T, "null"]            T, nullable
+"""Avro schemas as Hudi writes them (pure). `avro.arrow_schema` has the Arrow schemas that match.
 
 Refused by name: a union of two or more non-null branches, a record that contains itself, and schemas in which a few
 bytes stand for much data (see `_Expander`).
@@ -24,8 +11,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any
-
-import pyarrow as pa
 
 from ..errors import MalformedError, UnsupportedError
 
@@ -43,27 +28,9 @@ COMMIT_TIME, COMMIT_SEQNO, RECORD_KEY, PARTITION_PATH, FILE_NAME = META_COLUMNS
 OPERATION = "_hoodie_operation"
 """Hudi's sixth meta column, in changelog tables only: `D` and `-U` mark rows that delete. Commits do not mention it."""
 
-_PRIMITIVE = {
-    "string": pa.string(),
-    "bytes": pa.binary(),
-    "boolean": pa.bool_(),
-    "int": pa.int32(),
-    "long": pa.int64(),
-    "float": pa.float32(),
-    "double": pa.float64(),
-}
-_LOGICAL = {
-    ("int", "date"): pa.date32(),
-    ("int", "time-millis"): pa.time32("ms"),
-    ("long", "time-micros"): pa.time64("us"),
-    ("long", "timestamp-millis"): pa.timestamp("ms", tz="UTC"),
-    ("long", "timestamp-micros"): pa.timestamp("us", tz="UTC"),
-    ("long", "local-timestamp-millis"): pa.timestamp("ms"),
-    ("long", "local-timestamp-micros"): pa.timestamp("us"),
-}
+_PRIMITIVE = frozenset(("string", "bytes", "boolean", "int", "long", "float", "double"))
 
 
-@lru_cache(maxsize=64)
 def changelog(path: str | None = None, instant: str | None = None) -> UnsupportedError:
     """The error for a table whose rows carry an operation."""
     return UnsupportedError(
@@ -74,24 +41,35 @@ def changelog(path: str | None = None, instant: str | None = None) -> Unsupporte
     )
 
 
+@lru_cache(maxsize=64)
 def parse_avro(text: str) -> dict[str, Any]:
     """A record schema in which every reference to a named type is replaced by the definition (with new names).
 
     The result is shared: do not change it.
     """
-    with _reading(text):
+    with reading(text):
         expanded = _Expander().expand(json.loads(text), "", ())
     if not isinstance(expanded, dict) or expanded.get("type") != "record":
         raise MalformedError("not an Avro record schema", found=text[:60])
     return expanded
 
 
+_OF_PYTHON: tuple[type[Exception], ...] = (
+    ValueError,
+    TypeError,
+    KeyError,
+    AttributeError,
+    OverflowError,
+    RecursionError,
+)
+
+
 @contextmanager
-def _reading(text: str) -> Iterator[None]:
-    """Turns the errors that Python and Arrow raise for an invalid schema into MalformedError."""
+def reading(text: str, *more: type[Exception]) -> Iterator[None]:
+    """Turns what Python raises for an invalid schema into MalformedError, and errors of the classes `more`."""
     try:
         yield
-    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError, pa.ArrowException) as error:
+    except (*_OF_PYTHON, *more) as error:
         raise MalformedError(
             "not an Avro schema", found=f"{type(error).__name__}: {str(error)[:200]}: {text[:60]!r}"
         ) from error
@@ -142,12 +120,12 @@ class _Expander:
         if kind in ("record", "error", "fixed", "enum"):
             return self._definition(node, namespace, above)
         if kind == "array":
-            items = self.expand(_part(node, "items"), namespace, above)
+            items = self.expand(part_of(node, "items"), namespace, above)
             if smallest_bytes(items) == 0:
                 raise UnsupportedError("Avro arrays of values without bytes are not supported", found=str(items)[:80])
             return {"type": "array", "items": items}
         if kind == "map":
-            return {"type": "map", "values": self.expand(_part(node, "values"), namespace, above)}
+            return {"type": "map", "values": self.expand(part_of(node, "values"), namespace, above)}
         inner = self.expand(kind, namespace, above)
         logical = {k: v for k, v in node.items() if k in ("logicalType", "precision", "scale")}
         if not logical or isinstance(inner, list):
@@ -166,7 +144,7 @@ class _Expander:
         return self._definition(node, home, above)
 
     def _definition(self, node: dict[str, Any], namespace: str, above: tuple[str, ...]) -> dict[str, Any]:
-        name = str(_part(node, "name"))
+        name = str(part_of(node, "name"))
         full = name if "." in name else ".".join(p for p in (node.get("namespace", namespace), name) if p)
         if full in above:
             raise UnsupportedError("recursive Avro record types are not supported", found=full)
@@ -175,22 +153,23 @@ class _Expander:
         fresh: dict[str, Any] = {"type": node["type"], "name": f"t{self._count}"}
         if node["type"] == "fixed":
             kept: dict[str, Any] = {k: node[k] for k in ("logicalType", "precision", "scale") if k in node}
-            size = _part(node, "size")
+            size = part_of(node, "size")
             if not isinstance(size, int) or not 0 <= size <= FIXED_BYTES_MAX:
                 raise UnsupportedError(
                     "size of an Avro fixed type", expected=f"0 to {FIXED_BYTES_MAX} bytes", found=repr(size)[:80]
                 )
             return {**fresh, "size": size, **kept}
         if node["type"] == "enum":
-            return {**fresh, "symbols": _part(node, "symbols")}
+            return {**fresh, "symbols": part_of(node, "symbols")}
         fields = [
-            {"name": _part(f, "name"), "type": self.expand(_part(f, "type"), home, (*above, full))}
-            for f in _part(node, "fields")
+            {"name": part_of(f, "name"), "type": self.expand(part_of(f, "type"), home, (*above, full))}
+            for f in part_of(node, "fields")
         ]
         return {**fresh, "type": "record", "fields": fields}
 
 
-def _part(node: Any, key: str) -> Any:
+def part_of(node: Any, key: str) -> Any:
+    """What a node has under a key; MalformedError if it has none."""
     if not isinstance(node, dict) or key not in node:
         raise MalformedError(f"Avro schema node without {key!r}", found=repr(node)[:80])
     return node[key]
@@ -218,45 +197,9 @@ def without_null(node: Any) -> tuple[Any, bool]:
     return branches[0], len(branches) < len(node)
 
 
-def arrow_schema(text: str) -> pa.Schema:
-    """The Arrow schema that matches an Avro record schema."""
-    record = parse_avro(text)
-    with _reading(text):
-        return pa.schema([_field(f["name"], f["type"]) for f in record["fields"]])
-
-
-def _field(name: str, node: Any) -> pa.Field:
-    inner, nullable = without_null(node)
-    return pa.field(name, arrow_type(inner), nullable=nullable)
-
-
-def arrow_type(node: Any) -> pa.DataType:
-    """The Arrow type of one Avro type (not a union)."""
-    if isinstance(node, str):
-        if node not in _PRIMITIVE:
-            raise UnsupportedError("Avro type not supported as a column", found=node)
-        return _PRIMITIVE[node]
-    kind, logical = node["type"], node.get("logicalType")
-    if logical == "decimal":
-        precision, scale = int(_part(node, "precision")), int(node.get("scale", 0))
-        return (pa.decimal128 if precision <= 38 else pa.decimal256)(precision, scale)
-    if kind == "record":
-        return pa.struct([_field(f["name"], f["type"]) for f in node["fields"]])
-    if kind == "array":
-        return pa.list_(_field("element", node["items"]))
-    if kind == "map":
-        value = _field("value", node["values"])
-        return pa.map_(pa.string(), value)
-    if kind == "fixed":
-        return pa.binary(int(node["size"]))
-    if kind == "enum":
-        return pa.string()
-    return _LOGICAL.get((kind, logical)) or arrow_type(kind)
-
-
 def with_meta_columns(text: str) -> str:
     """A schema without meta columns, with Hudi's five put in front."""
-    with _reading(text):
+    with reading(text):
         schema = json.loads(text)
         meta = [{"name": name, "type": ["null", "string"], "doc": "", "default": None} for name in META_COLUMNS]
         return json.dumps({**schema, "fields": [*meta, *schema["fields"]]}, separators=(",", ":"))
@@ -264,7 +207,7 @@ def with_meta_columns(text: str) -> str:
 
 def without_meta_columns(text: str) -> str:
     """The schema as commits record it: without the meta columns."""
-    with _reading(text):
+    with reading(text):
         schema = json.loads(text)
         fields = [f for f in schema["fields"] if f["name"] not in META_COLUMNS]
         return json.dumps({**schema, "fields": fields}, separators=(",", ":"))
@@ -275,7 +218,7 @@ def project_text(text: str, columns: Sequence[str]) -> str:
 
     UnsupportedError: one of them uses a named type that is defined in a field that is left out.
     """
-    with _reading(text):
+    with reading(text):
         schema, wanted = json.loads(text), set(columns)
         fields = [f for f in schema["fields"] if f["name"] in wanted]
         found = json.dumps({**schema, "fields": fields}, separators=(",", ":"), ensure_ascii=False)
@@ -286,9 +229,3 @@ def project_text(text: str, columns: Sequence[str]) -> str:
             "columns that share a named type with another column cannot be written without it", found=str(error)
         ) from error
     return found
-
-
-def project(schema: pa.Schema, columns: Sequence[str]) -> pa.Schema:
-    """The named fields, in the schema's own order."""
-    wanted = set(columns)
-    return pa.schema([f for f in schema if f.name in wanted])

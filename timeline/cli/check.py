@@ -10,7 +10,7 @@ from ..audit.audit import audit as audit_instant
 from ..audit.audit import audited_instants
 from ..audit.stitchings import audit_stitching, stitched_instants
 from ..clock.options import ClockOptions
-from ..metadata_table.read import commits_to_compact
+from ..metadata_table.compactions import commits_to_compact
 from ..metadata_table.validate import Validation
 from ..metadata_table.validate import validate as validate_table
 from ..recovery.modification_times import Retimed, all_files, find_mistimed
@@ -27,7 +27,7 @@ from .report import audit_report, repair_report, validation_report
 def audit(
     path: TablePath,
     instant: Annotated[
-        str | None, typer.Argument(metavar="INSTANT", help="Only this compaction; default: all by phantombase.")
+        str | None, typer.Argument(metavar="[INSTANT]", help="Only this compaction; default: all by phantombase.")
     ] = None,
     storage_option: StorageOption = None,
     json: Json = False,

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from ..terminal.boundary import run
 from ..terminal.command_line import lazy_app, lazy_command
+from ..terminal.no_pandas import without_pandas
 
 _of = partial(lazy_command, "phantombase.timeline.cli")
 
@@ -44,6 +45,7 @@ Until it is completed, the slice that it will make is a [b]phantom[/b]: it may h
 
 def main() -> None:
     """The console script."""
+    without_pandas()
     run(app)
 
 

@@ -30,7 +30,7 @@ def read(
             help="Write FILE: Arrow IPC if it ends in .arrow, else Parquet; - is stdout.",
         ),
     ] = None,
-    query: Annotated[Query, typer.Option(help="What to read, see above.")] = Query.SNAPSHOT,
+    query: Annotated[Query, typer.Option(help="What to read, see above")] = Query.SNAPSHOT,
     as_of: Annotated[
         str | None,
         typer.Option(metavar="I", help="Read as of an instant, 'yyyy-MM-dd HH:mm:ss.SSS' or 'yyyy-MM-dd'."),

@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from datetime import date, datetime, time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
@@ -17,12 +16,17 @@ from ..terminal.boundary import one_line
 from ..terminal.plain import Row, plural
 from ..terminal.text_table import Column, RowsTable
 
+if TYPE_CHECKING:  # what `show` does not need to start
+    import pyarrow as pa
+
 _CELL_MAX = 40
 _SPACE = 2
 
 
 def plain_rows(rows: pa.Table) -> list[Row]:
     """The rows as JSON values."""
+    import pyarrow as pa  # late: `show` does not need it to start
+
     # Arrow prints every moment; Python has none after the year 9999.
     texts = [c.cast(pa.string()) if pa.types.is_temporal(c.type) else c for c in rows.columns]
     found = pa.Table.from_arrays(texts, names=rows.schema.names).to_pylist()

@@ -10,7 +10,7 @@ different ways. Hence `KeySplit`: each table version uses the rule of the Hudi r
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from enum import Enum
 from functools import lru_cache
 
@@ -116,8 +116,9 @@ def _list_hashes(
     return result, counts > 0
 
 
-_WINDOW_ROWS = 65_536
-"""The number of texts that are hashed at a time: so many that their sums fit into the processor's cache."""
+_WINDOW_ROWS, _WINDOW_BYTES = 65_536, 2 << 20
+"""So many texts are hashed at a time, in bytes of UTF-8: their sums fit into the processor's cache."""
+_INT_MAX = 2**31 - 1
 
 
 def java_hashes(texts: pa.StringArray) -> npt.NDArray[np.uint32]:
@@ -126,8 +127,21 @@ def java_hashes(texts: pa.StringArray) -> npt.NDArray[np.uint32]:
     One running sum over many texts: with P[i] the sum of unit[k] / 31**k below i, the hash of the units from a to b is
     31**(b-1) * (P[b] - P[a]); 31 is odd, so it divides in 32 bits.
     """
-    windows = [_window_hashes(texts.slice(at, _WINDOW_ROWS)) for at in range(0, len(texts), _WINDOW_ROWS)]
+    windows = [_window_hashes(window) for window in _windows(texts)]
     return np.concatenate(windows) if windows else np.zeros(0, np.uint32)
+
+
+def _windows(texts: pa.StringArray) -> Iterator[pa.StringArray]:
+    """The texts, so many at a time, and fewer if they are long."""
+    if not len(texts):
+        return
+    offsets, start = np.frombuffer(texts.buffers()[1], np.int32)[texts.offset :][: len(texts) + 1], 0
+    while start < len(texts):
+        end = np.int32(min(int(offsets[start]) + _WINDOW_BYTES, _INT_MAX))  # of their type, or all would be converted
+        until = int(np.searchsorted(offsets, end, side="right")) - 1
+        stop = min(len(texts), start + _WINDOW_ROWS, max(start + 1, until))
+        yield texts.slice(start, stop - start)
+        start = stop
 
 
 def _window_hashes(texts: pa.StringArray) -> npt.NDArray[np.uint32]:

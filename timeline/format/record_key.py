@@ -22,9 +22,18 @@ from ..errors import MalformedError, UnsupportedError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeySource:
-    """`fields`: the record key fields of a table without meta columns, or only the meta column's name."""
+    """`fields`: the record key fields of a table without meta columns, or only the meta column's name.
+
+    `other_in_deletes`: log blocks that delete may name a key in another way than its row does.
+    """
 
     fields: tuple[str, ...]
+    other_in_deletes: bool = False
+
+    @property
+    def are_stored(self) -> bool:
+        """Whether base files hold the keys, so that what their footers say is about these."""
+        return self.fields == (RECORD_KEY,)
 
     @staticmethod
     def of(populate_meta_fields: bool, record_key_fields: tuple[str, ...]) -> KeySource:

@@ -53,7 +53,10 @@ class InstantFiles:
             except MalformedError:
                 time.sleep(pause_s)
                 storage = latest(storage)
-        return decode_commit(storage.read(path), path)
+        try:
+            return decode_commit(storage.read(path), path)
+        except MalformedError as error:
+            raise error.advising(_torn_todo(instant)) from error
 
     def read_ahead(self, instants: Iterable[Instant]) -> None:
         """Reads the files of instants that will be asked for at the same time, see `list_ahead`."""
@@ -93,3 +96,17 @@ def _unreadable_todo(instant: str, *, may_go: bool) -> str:
     if not may_go:
         return f"If you have a copy, {restore}"
     return f"Take it back: compactor-daemon unschedule TABLE {instant}. If that is refused, {restore}"
+
+
+def _torn_todo(completed: Instant) -> str:
+    """A process of Hudi that is killed while it writes the file in place has reported no write."""
+    time = completed.requested_time
+    way = {
+        "deltacommit": "it has reported no write: while this is the newest one, "
+        f"`compactor-daemon rollback TABLE {time}` takes it back",
+        "commit": f"`compactor-daemon repair TABLE {time}` writes the file of a compaction anew",
+        "replacecommit": "it has reported no write: `compactor-daemon restore TABLE --to INSTANT`, to the write before "
+        "it, takes it back with all that came after it",
+    }.get(completed.action)
+    back = f"If it was killed meanwhile, {way}. " if way else ""
+    return f"If its writer is still running, read again. {back}Otherwise restore the file from a copy."

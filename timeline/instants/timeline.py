@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -84,11 +84,30 @@ class Timeline:
 
     def pending_writes_at(self, time: str) -> tuple[Instant, ...]:
         """Pending writes of one time, table services included."""
-        return tuple(i for i in self.instants if i.requested_time == time and i.is_write and not i.completed)
+        return tuple(i for i in self.at(time) if i.is_write and not i.completed)
+
+    def at(self, time: str) -> tuple[Instant, ...]:
+        """The active instants of one requested time."""
+        return self._by_time.get(time, ())
+
+    @cached_property
+    def _by_time(self) -> dict[str, tuple[Instant, ...]]:
+        found: defaultdict[str, list[Instant]] = defaultdict(list)
+        for instant in self.instants:
+            found[instant.requested_time].append(instant)
+        return {time: tuple(instants) for time, instants in found.items()}
 
     def pending(self, action: str) -> tuple[Instant, ...]:
         """Pending instants of one action, earliest first."""
-        return tuple(i for i in self.instants if i.action == action and not i.completed)
+        return self._pending.get(action, ())
+
+    @cached_property
+    def _pending(self) -> dict[str, tuple[Instant, ...]]:
+        found: defaultdict[str, list[Instant]] = defaultdict(list)
+        for instant in self.instants:
+            if not instant.completed:
+                found[instant.action].append(instant)
+        return {action: tuple(instants) for action, instants in found.items()}
 
     @cached_property
     def pending_compactions(self) -> tuple[Instant, ...]:
@@ -171,6 +190,38 @@ class Timeline:
         cleans = ({i.requested_time for i in t.instants if i.action == "clean"} for t in (self, before))
         return self.start != before.start or not next(cleans) <= next(cleans)
 
+    def superseding_since(self, before: Timeline, seen: Collection[str] | None, *, below: str) -> list[str]:
+        """Requested times of the writes completed since the earlier timeline `before` that may take the place of files:
+        all but delta commits without a base file. `seen`: the instants of base files that were listed; None: each may
+        have one. This timeline has its archive where instants have left it since.
+        """
+        known = {(i.requested_time, i.family) for i in before.completed}
+        mine = (i for i in (*self.archived, *self.instants) if i.is_write and i.completed)
+        return sorted(
+            {
+                i.requested_time
+                for i in mine
+                if (i.family != "deltacommit" or seen is None or i.requested_time in seen)
+                and (i.requested_time, i.family) not in known
+                and before.start <= i.requested_time < below
+            }
+        )
+
+    def with_its_archived(self, archived: Iterable[Instant]) -> Timeline:
+        """This timeline with those archived instants that had completed when it was listed.
+
+        Others may have been archived since: they would count, and what completed after them would not. Where no active
+        write is completed, as behind rollbacks of all of them, all archived ones count.
+        """
+        newest = max((i.requested_time for i in self.instants), default="")
+        pending = {(i.requested_time, i.family) for i in self.instants if not i.completed}
+        found = tuple(archived)
+        if self.completed:
+            found = tuple(
+                i for i in found if i.requested_time <= newest and (i.requested_time, i.family) not in pending
+            )
+        return replace(self, archived=found)
+
     def used_times(self) -> Iterator[str]:
         """Every requested and completion time; a new time must exceed all of them."""
         for instant in (*self.instants, *self.archived):
@@ -208,7 +259,7 @@ class Timeline:
 
     def find(self, time: str, family: str) -> Instant | None:
         """The active instant of a time and family, or None."""
-        return next((i for i in self.instants if i.requested_time == time and i.family == family), None)
+        return next((i for i in self.at(time) if i.family == family), None)
 
     @property
     def latest_completed(self) -> str:

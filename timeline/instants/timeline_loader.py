@@ -42,10 +42,14 @@ class TimelineLoader:
             written=written(files),
             commits_are_writes=not self.config.has_logs,
         )
-        return self.with_archive(timeline) if archived or not timeline.completed else timeline
+        return self.with_its_archive(timeline) if archived or not timeline.completed else timeline
 
     def with_archive(self, timeline: Timeline) -> Timeline:
-        """The timeline with its archived instants loaded."""
+        """The timeline with its archived instants loaded, also those that were archived since it was listed."""
         from .archived_timeline import with_archive  # late: few commands need the archive
 
         return with_archive(self.storage, self.config, timeline)
+
+    def with_its_archive(self, timeline: Timeline) -> Timeline:
+        """The timeline with the archived instants of its own moment, see `Timeline.with_its_archived`."""
+        return timeline.with_its_archived(self.with_archive(timeline).archived)

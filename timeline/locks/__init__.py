@@ -2,5 +2,5 @@
 
 The way in is `table_lock.table_lock`.
 
-May import: clock, ground, storage.
+May import: clock, format, ground, storage.
 """

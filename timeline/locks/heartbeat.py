@@ -157,6 +157,14 @@ def is_live(beat: Heartbeat | None, now_ms: int, expiry_s: float = EXPIRY_S) -> 
     return beat is not None and not beat.owner_gone and abs(now_ms - beat.beat_ms) <= expiry_s * 1000
 
 
+def may_be_written(storage: Storage, path: str, instant: str, now_ms: int) -> bool:
+    """Whether a process may still be writing a file of an instant: the file is young, or the instant's heartbeat is
+    live. `now_ms`: by the storage's clock."""
+    entry = storage.find(path)
+    is_young = entry is not None and now_ms - entry.modified_ms < EXPIRY_S * 1000
+    return is_young or is_live(read_heartbeat(storage, instant), now_ms)
+
+
 class Pulse:
     """How regularly a heartbeat was refreshed. After a lapse its process may have been declared dead: no completing."""
 
@@ -171,6 +179,21 @@ class Pulse:
     def lapsed(self, expiry_s: float = EXPIRY_S) -> bool:
         """Whether there is now, or ever was, a time of `expiry_s` without a beat."""
         return max(self._longest_s, self._last.seconds()) >= expiry_s
+
+
+@contextmanager
+def first_beat(storage: Storage, instant: str) -> Iterator[None]:
+    """Puts a heartbeat that `heartbeat` goes on with, for steps before that. Removes it on an error.
+
+    If the process dies in between, others of its machine see at once that it is gone.
+    """
+    _put(storage, instant, asdict(Process.current()))
+    try:
+        yield
+    except PhantombaseError:
+        with _logged(instant):
+            storage.delete(heartbeat_path(instant))
+        raise
 
 
 @contextmanager
@@ -195,7 +218,7 @@ def heartbeat(
         content = note()
         fields = process if content is None else {**process, "note": content}
         with _logged(instant):
-            storage.overwrite(heartbeat_path(instant), _OURS + json.dumps(fields, sort_keys=True).encode())
+            _put(storage, instant, fields)
             pulse.felt()
 
     def keep() -> None:
@@ -215,6 +238,10 @@ def heartbeat(
         if not keep_file:
             with _logged(instant):
                 storage.delete(heartbeat_path(instant))
+
+
+def _put(storage: Storage, instant: str, fields: Mapping[str, Any]) -> None:
+    storage.overwrite(heartbeat_path(instant), _OURS + json.dumps(fields, sort_keys=True).encode())
 
 
 @contextmanager

@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import threading
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
-from ..errors import LockError, UsageError
+from ..clock.now import clock_ms
+from ..errors import LockError, PhantombaseError, UsageError
+from ..format.table_config import load_table_config
 from ..storage.contract import OwnLock, Storage
 from ..storage.file_lock import hold_file
 from ..storage.folders import HOODIE, RECORDS
 from .section import Section
+from .seen import LockSeen, LockState, in_kernel, in_object
 from .zookeeper_lock import parse_zookeeper_lock
 
 
@@ -34,6 +37,9 @@ class TableLock(Protocol):
 
 STORAGE = "storage"
 """Names the lock of the table's own storage."""
+
+NAME = "{name}"
+"""Stands for the name of the table in the text of a lock."""
 
 _ZOOKEEPER = "zookeeper:HOST:PORT[,HOST:PORT]/BASE/PATH/KEY"
 
@@ -72,8 +78,16 @@ class FileLock:
     @contextmanager
     def hold(self, purpose: str) -> Iterator[Section]:
         """See `TableLock.hold`."""
-        with hold_file(self.path, self.timeout_s, _busy(self.path, self.timeout_s, purpose)) as is_held:
+        busy = _busy(self.path, self.timeout_s, purpose)
+        with (
+            _naming_its_holder(busy, self.seen),
+            hold_file(self.path, self.timeout_s, busy) as is_held,
+        ):
             yield Section(purpose=purpose, lock=self.path, is_held=is_held)
+
+    def seen(self) -> LockSeen:
+        """Who holds it, as this machine shows it."""
+        return in_kernel(self.path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +102,45 @@ class StorageLock:
     def hold(self, purpose: str) -> Iterator[Section]:
         """See `TableLock.hold`."""
         shown = f"{self.storage.base_path}/{self.path}"
-        with self.storage.hold(self.path, self.timeout_s, _busy(shown, self.timeout_s, purpose)) as is_held:
+        busy = _busy(shown, self.timeout_s, purpose)
+        with (
+            _naming_its_holder(busy, lambda: self.seen(clock_ms())),
+            self.storage.hold(self.path, self.timeout_s, busy) as is_held,
+        ):
             yield Section(purpose=purpose, lock=shown, is_held=is_held)
+
+    def seen(self, now_ms: int) -> LockSeen | None:
+        """Who holds it; None: this storage's lock does not show that."""
+        match self.storage.own_lock:
+            case OwnLock.FILE:
+                return in_kernel(f"{self.storage.base_path}/{self.path}")
+            case OwnLock.SHARED:
+                return in_object(self.storage, self.path, now_ms)
+            case OwnLock.PRIVATE:
+                return None
+
+
+@contextmanager
+def _naming_its_holder(busy: LockError, look: Callable[[], LockSeen | None]) -> Iterator[None]:
+    """Puts the holder into the error of a lock that did not become free, where it can be seen."""
+    try:
+        yield
+    except LockError as error:
+        if error is not busy:
+            raise
+        try:
+            seen = look()
+        except PhantombaseError:
+            raise busy from error.__cause__
+        if seen is None or seen.state is LockState.UNKNOWN:
+            raise
+        words = ", ".join(filter(None, (seen.holder, seen.why)))
+        if not words:
+            raise
+        found = f"held by {words}" if seen.state is LockState.HELD else f"{busy.found}; now: {words}"
+        raise LockError(
+            busy.what, path=busy.path, expected=busy.expected, found=found, todo=busy.todo
+        ) from error.__cause__
 
 
 def _busy(name: str, timeout_s: float, purpose: str) -> LockError:
@@ -105,7 +156,8 @@ def _busy(name: str, timeout_s: float, purpose: str) -> LockError:
 def table_lock(storage: Storage, given: str | None, *, sole_writer: bool = False) -> TableLock:
     """The lock that all processes of a table share: the given one (see `parse_lock`), else one on its storage.
 
-    `storage` names the latter too. On an object store it is the one Hudi's own writers share
+    `storage` names the latter too. `{name}` in a given lock stands for the name of the table (`hoodie.table.name`), so
+    that one text serves many tables. On an object store the lock of the storage is the one Hudi's own writers share
     (StorageBasedLockProvider). HDFS has none that Hudi's writers share: there a ZooKeeper lock must be given, unless
     this process is the `sole_writer`. UsageError: it is not given, or a lock file is named for a table there.
     """
@@ -119,7 +171,7 @@ def table_lock(storage: Storage, given: str | None, *, sole_writer: bool = False
                 todo="Name the lock that all writers of the table share; a command with --sole-writer needs none.",
             )
         return StorageLock(storage, HUDI_LOCK if storage.own_lock is OwnLock.SHARED else f"{RECORDS}/table.lock")
-    lock = parse_lock(given)
+    lock = parse_lock(_named(storage, given) if NAME in given else given)
     if isinstance(lock, FileLock) and storage.own_lock is not OwnLock.FILE:
         shared = f"{STORAGE} (an object of the table, as Hudi's StorageBasedLockProvider), or "
         raise UsageError(
@@ -129,6 +181,20 @@ def table_lock(storage: Storage, given: str | None, *, sole_writer: bool = False
             found=given,
         )
     return lock
+
+
+def _named(storage: Storage, given: str) -> str:
+    """The text of a lock with the name of the table. UsageError: the name would lead to another place."""
+    name = load_table_config(storage).name
+    if name in ("", ".", "..") or "/" in name:
+        raise UsageError(
+            "the name of this table cannot be a part of a lock",
+            path=storage.base_path,
+            expected=f"hoodie.table.name as one part of a path, for {given}",
+            found=repr(name),
+            todo="Name the lock of this table itself.",
+        )
+    return given.replace(NAME, name)
 
 
 def parse_lock(text: str) -> TableLock:

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import LockError
-from .zookeeper_lock import RECONNECT, ZooKeeperLock, in_order, kazoo_log
+from .zookeeper_connection import connection
+from .zookeeper_lock import ZooKeeperLock, in_order
 
 _ENOUGH_S = 2.0
 _SESSION_S = 5.0
@@ -24,20 +25,15 @@ class Contender:
 
 def contenders(lock: ZooKeeperLock) -> list[Contender]:
     """In order of arrival: the first one holds the lock. LockError: ZooKeeper does not say in time."""
-    from kazoo.client import KazooClient  # late, as in `zookeeper_lock`
-    from kazoo.exceptions import KazooException, NoNodeError
+    from kazoo.exceptions import KazooException, NoNodeError  # late, as in `zookeeper_lock`
 
-    client: Any = KazooClient(
-        hosts=lock.hosts.partition("/")[0],
-        timeout=_SESSION_S,
-        connection_retry=dict(RECONNECT),
-        logger=kazoo_log(),
-        **lock.access.client_options(),
-    )
+    from .zookeeper_handler import answer
+
+    client = connection(lock.servers, lock.access, _SESSION_S)
     deadline = time.monotonic() + _ENOUGH_S
 
     def call(ask: Callable[..., Any], *args: Any) -> Any:
-        return ask(*args).get(timeout=max(0.0, deadline - time.monotonic()))
+        return answer(client, ask(*args), max(0.0, deadline - time.monotonic()))
 
     found = []
     try:
@@ -53,7 +49,7 @@ def contenders(lock: ZooKeeperLock) -> list[Contender]:
     except (KazooException, client.handler.timeout_exception) as error:
         raise LockError(
             "the holder of the table lock is not known",
-            path=f"zookeeper:{lock.hosts.partition('/')[0]}{lock.folder}",
+            path=lock.shown,
             found=lock.unreachable() or f"{type(error).__name__} {error}".rstrip(),
         ) from error
     finally:

@@ -12,7 +12,6 @@ and closing the session removes every node that it made, even one whose creation
 
 from __future__ import annotations
 
-import logging
 import os
 import re
 import socket
@@ -29,6 +28,7 @@ from ..event_log import get_logger
 from ..reachable import why_unreachable
 from .section import Section
 from .zookeeper_access import ZooKeeperAccess, with_access
+from .zookeeper_connection import CHECK_SESSION, NO_SESSION, SAME_ACCESS, connection, is_refusal
 
 _log = get_logger()
 
@@ -39,7 +39,6 @@ _LAST_WORD_S = 2.0
 """Time allowed, after the timeout, for finding out who holds the lock."""
 _ANSWER_S = 5.0
 """Time allowed for finding out whether the lock is still held."""
-RECONNECT = {"max_tries": -1, "delay": 0.1, "max_delay": 1.0}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,19 +73,19 @@ class ZooKeeperLock:
         chroot = self.hosts.partition("/")[2].strip("/")
         return "/" + "/".join(part for part in (chroot, self.base_path.strip("/"), self.key) if part)
 
-    def check(self) -> None:
-        """LockError: no server takes a connection. `hold` waits for one; this finds a wrong name before any work."""
-        if problem := self.unreachable():
-            raise LockError(
-                "no server of the ZooKeeper lock can be reached",
-                path=f"zookeeper:{self.hosts.partition('/')[0]}{self.folder}",
-                found=problem,
-                todo="Check the host names and ports of the lock, and that ZooKeeper runs. Nothing was changed.",
-            )
+    @property
+    def servers(self) -> str:
+        """The servers without the chroot."""
+        return self.hosts.partition("/")[0]
+
+    @property
+    def shown(self) -> str:
+        """The lock, for messages."""
+        return f"zookeeper:{self.servers}{self.folder}"
 
     def unreachable(self) -> str | None:
         """Why no server takes a connection; None: one does."""
-        return why_unreachable(self.hosts.partition("/")[0].split(","), _PORT)
+        return why_unreachable(self.servers.split(","), _PORT)
 
     @contextmanager
     def hold(self, purpose: str) -> Iterator[Section]:
@@ -101,7 +100,7 @@ class ZooKeeperLock:
             contender.leave()
             raise
         try:
-            yield Section(purpose=purpose, lock=contender.shown, is_held=contender.is_held)
+            yield Section(purpose=purpose, lock=self.shown, is_held=contender.is_held)
         finally:
             contender.warn_if_lost()
             contender.leave()
@@ -119,18 +118,11 @@ def parse_zookeeper_lock(text: str) -> ZooKeeperLock:
     return ZooKeeperLock(hosts=hosts, base_path=f"/{base}", key=key, access=access)
 
 
-def kazoo_log() -> logging.Logger:
-    """A logger without kazoo's warning for each try to connect: the error at the end says it once."""
-    log = logging.getLogger("kazoo.client.phantombase")
-    log.setLevel(logging.ERROR)
-    return log
-
-
 class _Contender:
     """One wait for the lock, and one section under it. Each call may take as long as the remaining time."""
 
     def __init__(self, lock: ZooKeeperLock, purpose: str) -> None:
-        from kazoo.client import KazooClient, KazooState  # late: it costs time, and few processes need it
+        from kazoo.client import KazooState  # late, as in `connection`
 
         self._lock, self._purpose = lock, purpose
         self._deadline = time.monotonic() + lock.timeout_s
@@ -138,20 +130,10 @@ class _Contender:
         self._wake = threading.Event()
         self._created = self._lost = False
         self._mine = ""
+        self._todo = "Try again, or find the process that holds it."
         self._states = KazooState
-        self._client: Any = KazooClient(
-            hosts=lock.hosts.partition("/")[0],
-            timeout=lock.session_timeout_s,
-            connection_retry=dict(RECONNECT),
-            logger=kazoo_log(),
-            **lock.access.client_options(),
-        )
+        self._client = connection(lock.servers, lock.access, lock.session_timeout_s)
         self._client.add_listener(self._heard)
-
-    @property
-    def shown(self) -> str:
-        """The lock, for messages."""
-        return f"zookeeper:{self._lock.hosts.partition('/')[0]}{self._lock.folder}"
 
     def enter(self) -> None:
         """Waits until the node of this process is the lowest; LockError."""
@@ -176,6 +158,7 @@ class _Contender:
         except (SessionExpiredError, ConnectionClosedError) as error:
             raise self._error("the session was lost while waiting") from error
         except KazooException as error:
+            self._todo = SAME_ACCESS if is_refusal(error) else self._todo
             raise self._error(f"ZooKeeper reports {type(error).__name__} {error}".rstrip()) from error
 
     def _is_first(self) -> bool:
@@ -214,7 +197,9 @@ class _Contender:
         self._deadline = time.monotonic() + _LAST_WORD_S
         try:
             if not self._client.connected:
-                return f"no connection: {self._lock.unreachable() or self._lock.hosts}"
+                problem = self._lock.unreachable()
+                self._todo = self._todo if problem else CHECK_SESSION
+                return f"no connection: {problem or NO_SESSION}"
             first = self._nodes()[0]
             data, _ = self._call(self._client.get_async, f"{self._lock.folder}/{first}")
         except Exception as error:
@@ -222,7 +207,9 @@ class _Contender:
         return f"held by {data.decode(errors='replace') or 'a process that gave no name'} ({first})"
 
     def _call(self, ask: Callable[..., Any], *args: Any, **options: Any) -> Any:
-        return ask(*args, **options).get(timeout=self._left_s())
+        from .zookeeper_handler import answer  # late, as in `connection`
+
+        return answer(self._client, ask(*args, **options), self._left_s())
 
     def _left_s(self) -> float:
         return max(0.0, self._deadline - time.monotonic())
@@ -263,10 +250,10 @@ class _Contender:
     def _error(self, found: str) -> LockError:
         return LockError(
             f"could not take the table lock to {self._purpose}",
-            path=self.shown,
+            path=self._lock.shown,
             expected=f"free within {self._lock.timeout_s:g} s",
             found=found,
-            todo="Try again, or find the process that holds it.",
+            todo=self._todo,
         )
 
 

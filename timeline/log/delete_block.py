@@ -19,8 +19,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..arrow.conform import convert
+from ..avro.arrow_schema import arrow_type
 from ..avro.decode import decode_records
-from ..avro.schema import arrow_type
 from ..errors import MalformedError, UnsupportedError
 from ..varint import decode_long, encode_long
 from .block import LogBlock

@@ -16,8 +16,9 @@ import pyarrow.compute as pc
 
 from ..arrow.exact_rows import exact_rows
 from ..arrow.ordering import Ordering
+from ..avro.arrow_schema import arrow_schema, arrow_type
 from ..avro.encode import encode_table
-from ..avro.schema import arrow_schema, arrow_type, parse_avro
+from ..avro.schema import parse_avro
 from ..errors import UnsupportedError, UsageError
 from ..parquet.write import open_parquet_writer
 from ..varint import encode_long

@@ -16,13 +16,14 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, suppress
 from functools import partial
 from hashlib import md5
-from typing import IO
-
-import pyarrow as pa
+from typing import IO, TYPE_CHECKING
 
 from ..errors import LockError, MissingFileError
-from ..storage.contract import Entry, OwnLock, Storage
+from ..storage.contract import Entry, OwnLock, Storage, list_at_once
 from ..storage.folders import BEHIND_INSTANTS, RECORDS
+
+if TYPE_CHECKING:  # what `show` does not need to start
+    import pyarrow as pa
 
 _THREADS = 8
 _MD5_DIGITS = 32
@@ -65,9 +66,11 @@ class Look:
         self.origin = latest(origin)
         self._whole, self._kept = frozenset(whole), kept
         self._lists: dict[str, builtins.list[Entry] | None] = {}
+        self._named: dict[str, tuple[builtins.list[Entry], dict[str, Entry]]] = {}
         self._changed: defaultdict[str, set[str]] = defaultdict(set)
         self._read: dict[str, bytes] = {}
         self._records: Sequence[tuple[str, Entry]] | None = None
+        self._records_in: dict[str, dict[str, Entry]] = {}
 
     def __reduce__(self) -> tuple[Callable[[Storage], Storage], tuple[Storage]]:
         """What another process gets is the storage itself."""
@@ -84,6 +87,10 @@ class Look:
     @property
     def own_lock(self) -> OwnLock:
         return self.origin.own_lock
+
+    @property
+    def names_at_once(self) -> int | None:
+        return self.origin.names_at_once
 
     @property
     def location(self) -> str:
@@ -103,12 +110,16 @@ class Look:
             del self._lists[folder]
         if folder not in self._lists:
             if self._is_record(folder):
-                self._lists[folder] = _children(self._all_records(), folder)
+                self._all_records()
+                named = self._records_in.get(folder)
+                self._lists[folder] = None if named is None else [named[name] for name in sorted(named)]
             elif self._is_known_absent(folder):
                 self._lists[folder] = None
             else:
                 try:
-                    self._lists[folder] = self.origin.list(folder)
+                    self._lists[folder] = (
+                        list_at_once(self.origin, folder) if folder in self._whole else self.origin.list(folder)
+                    )
                 except MissingFileError:
                     self._lists[folder] = None
         return self._lists[folder]
@@ -121,11 +132,23 @@ class Look:
     def find(self, path: str) -> Entry | None:
         folder, _, name = path.rpartition("/")
         if self._is_record(path):
-            return next((e for e in _children(self._all_records(), folder) or () if e.name == name), None)
+            self._all_records()
+            return self._records_in.get(folder, {}).get(name)
         if path and (folder in self._whole or folder in self._lists) and name not in self._changed[folder]:
-            listed = self._lists[folder] if folder in self._lists else self._listed(folder)
-            return next((e for e in listed or () if e.name == name), None)
+            if folder not in self._lists:
+                self._listed(folder)
+            return self._entry(folder, name)
         return None if self._is_known_absent(path) else self.origin.find(path)
+
+    def _entry(self, folder: str, name: str) -> Entry | None:
+        """The entry that a folder's listing shows; its names are looked up, since a timeline may have thousands."""
+        listed = self._lists[folder]
+        if listed is None:
+            return None
+        known = self._named.get(folder)
+        if known is None or known[0] is not listed:
+            known = self._named[folder] = (listed, {e.name: e for e in listed})
+        return known[1].get(name)
 
     def read(self, path: str) -> bytes:
         if path not in self._read:
@@ -165,6 +188,7 @@ class Look:
     def _all_records(self) -> Sequence[tuple[str, Entry]]:
         if self._records is None:
             self._records = self.origin.list_below(RECORDS, BEHIND_INSTANTS)
+            self._records_in = _by_folder(self._records)
         return self._records
 
     def _is_known_absent(self, path: str) -> bool:
@@ -173,7 +197,7 @@ class Look:
         while above:
             above, _, name = above.rpartition("/")
             if above in self._lists:
-                return name not in self._changed[above] and all(e.name != name for e in self._lists[above] or ())
+                return name not in self._changed[above] and self._entry(above, name) is None
         return False
 
     # --- writing: what it changes is asked for again
@@ -191,7 +215,8 @@ class Look:
                 self._changed.pop(folder, None)
             elif not folder or path.startswith(f"{folder}/"):
                 name = path[len(folder) :].removeprefix("/").partition("/")[0]
-                if not (adds and any(e.name == name and e.is_folder for e in self._lists[folder] or ())):
+                entry = self._entry(folder, name) if adds else None
+                if entry is None or not entry.is_folder:
                     self._changed[folder].add(name)
 
     def open_output(self, path: str) -> IO[bytes]:
@@ -290,12 +315,14 @@ def _is_of_instant(path: str) -> bool:
     return path.startswith(f"{RECORDS}/") and path[len(RECORDS) + 1 :][:1].isdigit()
 
 
-def _children(files: Sequence[tuple[str, Entry]], folder: str) -> list[Entry] | None:
-    """The entries of a folder by the files below `RECORDS`; None: there is no such folder."""
-    above = f"{folder.removeprefix(RECORDS).removeprefix('/')}/".removeprefix("/")
-    found: dict[str, Entry] = {}
+def _by_folder(files: Sequence[tuple[str, Entry]]) -> dict[str, dict[str, Entry]]:
+    """The entries of each folder by their names, of files below `RECORDS`."""
+    found: defaultdict[str, dict[str, Entry]] = defaultdict(dict)
     for path, entry in files:
-        if path.startswith(above):
-            name, is_folder, _ = path[len(above) :].partition("/")
-            found[name] = Entry(name=name, is_folder=True) if is_folder else entry
-    return [found[name] for name in sorted(found)] or None
+        *above, name = path.split("/")
+        folder = RECORDS
+        for part in above:
+            found[folder].setdefault(part, Entry(name=part, is_folder=True))
+            folder = f"{folder}/{part}"
+        found[folder][name] = entry
+    return dict(found)

@@ -11,55 +11,14 @@ the row carries: so a row that was put in the place of another key is detected.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, fields
-from typing import Any
 
 import pyarrow as pa
 
 from ..arrow.arrays import Hashes
 from ..arrow.row_hash import hash_sum, row_hashes
 from ..avro.schema import COMMIT_SEQNO, COMMIT_TIME, RECORD_KEY
-from ..errors import LedgerError
+from .identity_sums import MASK, Identity
 from .rule import Changes
-
-_MASK = (1 << 64) - 1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Identity:
-    """Sums of row hashes, mod 2^64."""
-
-    base: int
-    removed: int
-    added: int
-    out: int
-
-    def check(self, where: str) -> None:
-        """LedgerError if the rows that came out are not the expected ones."""
-        expected = (self.base - self.removed + self.added) & _MASK
-        if self.out != expected:
-            raise LedgerError(
-                "the ledger does not balance: hash of the rows out = base - removed + added",
-                path=where,
-                expected=f"{expected:016x}",
-                found=f"{self.out:016x}",
-                todo="Nothing was published. Keep the files and report this.",
-            )
-
-    def to_json(self) -> dict[str, str]:
-        """Sixteen hex digits for each sum: many readers of JSON numbers lose bits beyond 2^53."""
-        return {name: f"{value:016x}" for name, value in asdict(self).items()}
-
-    @staticmethod
-    def from_json(sums: Any) -> Identity:
-        """Inverse of `to_json`; KeyError, TypeError or ValueError on other input."""
-        return Identity(**{f.name: int(sums[f.name], 16) for f in fields(Identity)})
-
-    @staticmethod
-    def total(parts: Iterable[Identity]) -> Identity:
-        """The sums of several file groups."""
-        all_ = list(parts)
-        return Identity(**{f.name: sum(getattr(i, f.name) for i in all_) & _MASK for f in fields(Identity)})
 
 
 class IdentityTally:
@@ -81,7 +40,7 @@ class IdentityTally:
 
     def finish(self, out: int) -> Identity:
         """The sums; `out`: the sum over the file, read back."""
-        return Identity(base=self._base & _MASK, removed=self._removed & _MASK, added=self._added & _MASK, out=out)
+        return Identity(base=self._base & MASK, removed=self._removed & MASK, added=self._added & MASK, out=out)
 
 
 def identity_columns(schema: pa.Schema) -> list[str]:
@@ -100,4 +59,4 @@ def identity_hashes(rows: pa.Table, keys: pa.Array | None = None) -> Hashes:
 
 def identity_sum(tables: Iterable[pa.Table]) -> int:
     """The sum over all rows of some tables."""
-    return sum(hash_sum(identity_hashes(t)) for t in tables) & _MASK
+    return sum(hash_sum(identity_hashes(t)) for t in tables) & MASK

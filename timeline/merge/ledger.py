@@ -18,7 +18,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from ..errors import LedgerError
-from .identity import Identity
+from .identity_sums import Identity
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

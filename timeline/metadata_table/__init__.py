@@ -2,6 +2,6 @@
 
 The ways in are `read`, `validate` and `update`.
 
-May import: avro, format, ground, instants, locks, log, look, metadata_table/column_stats, metadata_table/records,
-payloads, storage, table, traces, view.
+May import: arrow, avro, format, ground, instants, locks, log, look, metadata_table/column_stats,
+metadata_table/records, payloads, storage, table, traces, view.
 """

@@ -15,11 +15,11 @@ from __future__ import annotations
 
 import uuid
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
 from ..avro.schema import with_meta_columns, without_meta_columns
-from ..errors import ConflictError, MalformedError
+from ..errors import ConflictError, MalformedError, MissingFileError
 from ..format.commit_metadata import CommitMetadata, WriteStat
 from ..format.commit_metadata import encode as encode_commit
 from ..format.file_name import LogFileName
@@ -30,14 +30,17 @@ from ..instants.timeline import Timeline
 from ..locks.heartbeat import BEAT_S, heartbeat, heartbeat_path
 from ..locks.section import REGARDLESS, Section
 from ..log.encode import hfile_block
+from ..storage.staged_file import place_staged
 from ..table.half_upgraded import refuse_half_upgraded
 from ..table.table import Table
 from ..traces.find import traces_of
 from ..traces.markers import delete_markers
 from ..traces.revoke import revoke, revokes
-from .location import BUILD_ANEW, open_metadata_table
+from .index_logs import IndexLog
+from .location import BUILD_ANEW, METADATA_FOLDER, anew_if_unreadable, open_metadata_table
 from .records.hfile_write import encode_hfile, grouped
 from .records.keys import file_group_index
+from .records.partitions import RECORD_INDEX
 from .slices import OpenSlice, open_slices
 
 _ACTION = "deltacommit"
@@ -60,7 +63,8 @@ def newest_schema(metadata: Table) -> str:
     """
     timeline = metadata.load_timeline()
     for requested in sorted(timeline.completed_writes, reverse=True):
-        text = metadata.commit_metadata(timeline.completed_writes[requested]).extra_metadata.get("schema", "")
+        with anew_if_unreadable(metadata):
+            text = metadata.commit_metadata(timeline.completed_writes[requested]).extra_metadata.get("schema", "")
         if text:
             return with_meta_columns(without_meta_columns(text))
     raise MalformedError(
@@ -70,25 +74,39 @@ def newest_schema(metadata: Table) -> str:
     )
 
 
-def commit_records(table: Table, instant: str, records: EncodedRecords, schema_text: str, section: Section) -> None:
+def commit_records(
+    table: Table,
+    instant: str,
+    records: EncodedRecords,
+    schema_text: str,
+    section: Section,
+    index_logs: Sequence[IndexLog] = (),
+) -> None:
     """Makes a delta commit with these records (the caller holds the table lock); may be repeated.
 
-    `table`: the data table. MalformedError: a partition without file groups. ConflictError: another process makes
-    the same commit, without the lock. LockError: the lock was lost.
+    `table`: the data table. `index_logs`: staged log files of the record index. MalformedError: a partition without
+    file groups. ConflictError: another process makes the same commit, without the lock. LockError: the lock was lost.
     """
     metadata = open_metadata_table(table)
     timeline = metadata.load_timeline()
-    if not metadata.layout.has_completion_times and _is_recorded(metadata, timeline, instant, records, schema_text):
-        return
+    by_name = not metadata.layout.has_completion_times
+    if by_name and not index_logs and _is_recorded(metadata, timeline, instant, records, schema_text):
+        return  # the same by a dead process; keys are only recorded by the one process that writes them
     _forget(metadata, timeline, instant, section)
-    parts = _by_slice(metadata, metadata.load_timeline(), records)
+    timeline = metadata.load_timeline()
+    parts, staged = _by_slice(metadata, timeline, records), _index_slices(metadata, timeline, index_logs)
     with heartbeat(metadata.storage, instant, BEAT_S):  # without one Hudi 1.2 treats writes here as dead
         section.check()
-        _begin(metadata, instant, parts)
+        _begin(
+            metadata, instant, {s: len(of) for s, of in parts.items()} | {s: log.entries for s, log in staged.items()}
+        )
         stats: defaultdict[str, list[WriteStat]] = defaultdict(list)
         for slice_, encoded in parts.items():
             section.check()
             stats[slice_.partition].append(_append(metadata, slice_, instant, encoded, schema_text))
+        for slice_, log in staged.items():
+            section.check()
+            stats[slice_.partition].append(_place(table, metadata, slice_, instant, log))
         completion = table.completion_time(table.load_timeline(), also_above=metadata.load_timeline().used_times())
         done = Instant(requested_time=instant, action=_ACTION, state=State.COMPLETED, completion_time=completion)
         extra = {_SCHEMA: without_meta_columns(schema_text)}
@@ -117,6 +135,14 @@ def _by_slice(metadata: Table, timeline: Timeline, records: EncodedRecords) -> d
         for one in keyed:
             parts.setdefault(slices[file_group_index(one[0], len(slices))], []).append(one)
     return parts
+
+
+def _index_slices(metadata: Table, timeline: Timeline, logs: Sequence[IndexLog]) -> dict[OpenSlice, IndexLog]:
+    """The slices of the record index to which staged log files belong."""
+    if not logs:
+        return {}
+    slices = {slice_.file_id: slice_ for slice_ in open_slices(metadata, RECORD_INDEX, timeline)}
+    return {slices[log.file_id]: log for log in logs}
 
 
 def _is_recorded(metadata: Table, timeline: Timeline, instant: str, records: EncodedRecords, schema_text: str) -> bool:
@@ -188,13 +214,19 @@ def _forget(metadata: Table, timeline: Timeline, instant: str, section: Section)
 
 
 def _forget_rollbacks(metadata: Table, timeline: Timeline, instant: str, section: Section) -> None:
-    """Removes rollbacks of the instant that Hudi began here: Hudi would finish them, whatever is recorded by then."""
+    """Removes rollbacks of the instant that Hudi began here: Hudi would finish them, whatever is recorded by then.
+
+    Not one whose plan cannot be read, as a killed process leaves it: Hudi removes or ignores it.
+    """
     for rollback in timeline.pending("rollback"):
         path = metadata.instant_path(rollback.at(State.REQUESTED))
-        if decode_rollback_plan(metadata.storage.read(path), path).target == instant:
-            for state in (State.INFLIGHT, State.REQUESTED):
-                section.check()
-                metadata.storage.delete(metadata.instant_path(rollback.at(state)))
+        try:
+            target = decode_rollback_plan(metadata.storage.read(path), path).target
+        except (MalformedError, MissingFileError):
+            continue
+        for state in (State.INFLIGHT, State.REQUESTED) if target == instant else ():
+            section.check()
+            metadata.storage.delete(metadata.instant_path(rollback.at(state)))
 
 
 def _refuse_compacted(metadata: Table, timeline: Timeline, instant: Instant) -> None:
@@ -214,12 +246,15 @@ def _refuse_compacted(metadata: Table, timeline: Timeline, instant: Instant) -> 
             )
 
 
-def _begin(metadata: Table, instant: str, slices: Mapping[OpenSlice, Sequence[EncodedRecord]]) -> None:
-    """Puts requested and inflight. Hudi's rollback on version 6 reads the file groups from the inflight file."""
+def _begin(metadata: Table, instant: str, slices: Mapping[OpenSlice, int]) -> None:
+    """Puts requested and inflight. Hudi's rollback on version 6 reads the file groups from the inflight file.
+
+    `slices`: with the number of their entries.
+    """
     planned: defaultdict[str, list[WriteStat]] = defaultdict(list)
-    for slice_, records in slices.items():
+    for slice_, entries in slices.items():
         planned[slice_.partition].append(
-            WriteStat(file_id=slice_.file_id, prev_commit=slice_.base_instant, num_update_writes=len(records))
+            WriteStat(file_id=slice_.file_id, prev_commit=slice_.base_instant, num_update_writes=entries)
         )
     begun = Instant(requested_time=instant, action=_ACTION, state=State.REQUESTED)
     _put(metadata, begun, b"")
@@ -247,6 +282,30 @@ def _append(
 ) -> WriteStat:
     """Puts a new log file on a slice."""
     data = _log(records, instant, schema_text)
+
+    def put(path: str) -> bool:
+        return metadata.storage.put_if_absent(path, data)
+
+    return _named(metadata, slice_, instant, put, (len(records), len(data)))
+
+
+def _place(table: Table, metadata: Table, slice_: OpenSlice, instant: str, log: IndexLog) -> WriteStat:
+    """Gives a staged log file its name on a slice. StorageError: it is not there, or has another size."""
+
+    def put(path: str) -> bool:
+        if metadata.storage.find(path) is not None:
+            return False
+        place_staged(table.storage, log.path, f"{METADATA_FOLDER}/{path}", log.size)
+        return True
+
+    return _named(metadata, slice_, instant, put, (log.entries, log.size))
+
+
+def _named(
+    metadata: Table, slice_: OpenSlice, instant: str, put: Callable[[str], bool], counts: tuple[int, int]
+) -> WriteStat:
+    """Puts a log file under the first free name. `put`: False if the name is taken. `counts`: entries and bytes."""
+    entries, size = counts
     by_name = metadata.layout.slicing is Slicing.BY_BASE_INSTANT
     base_instant = slice_.base_instant if by_name else instant
     first = 1 + max((log.version for log in slice_.logs if log.instant == base_instant), default=0)
@@ -255,16 +314,16 @@ def _append(
     for version in range(first, first + _TRIES):
         name = LogFileName(file_id=slice_.file_id, instant=base_instant, version=version, token=token)
         path = f"{slice_.partition}/{name}"
-        if metadata.storage.put_if_absent(path, data):
+        if put(path):
             return WriteStat(
                 file_id=slice_.file_id,
                 path=path,
                 prev_commit=base_instant,
-                num_writes=len(records),
-                num_update_writes=len(records),
-                total_write_bytes=len(data),
+                num_writes=entries,
+                num_update_writes=entries,
+                total_write_bytes=size,
                 partition_path=slice_.partition,
-                file_size_in_bytes=len(data),
+                file_size_in_bytes=size,
                 log_version=version,
                 log_offset=0,
                 base_file=slice_.base_file if by_name else "",

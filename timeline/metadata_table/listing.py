@@ -15,7 +15,14 @@ from .read import read_files
 
 @dataclass(frozen=True, slots=True)
 class MetadataListing:
-    """Reads the metadata table again at each call; errors as in `read_entries`. Entries have no times."""
+    """Reads the metadata table again at each call; errors as in `read_entries`. Entries have no times.
+
+    What pended on the table's timeline when it was loaded does not count; what a clean removes later does.
+    """
+
+    @property
+    def lacks_later_files(self) -> bool:
+        return True
 
     def below(self, storage: Storage, config: TableConfig, folder: str) -> Iterator[Listed]:
         for partition, files in read_files(Table(storage, config)).partitions.items():

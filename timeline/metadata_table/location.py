@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
-import pyarrow as pa
-
-from ..errors import LockError
+from ..errors import LockError, MalformedError, NotATableError
 from ..format.table_config import load_table_config
 from ..look.look import latest
 from ..storage.contract import Entry, OwnLock, Storage
 from ..storage.folders import HOODIE
 from ..table.table import Table
 
+if TYPE_CHECKING:  # what `status` does not need to start
+    import pyarrow as pa
+
 METADATA_FOLDER = f"{HOODIE}/metadata"
 """Base path of the metadata table, relative to that of its data table."""
 
-BUILD_ANEW = "Turn the metadata table off with --drop-metadata-table: the next Hudi writer builds it anew."
+BUILD_ANEW = (
+    "Turn the metadata table off: `compactor-daemon compact TABLE --drop-metadata-table`. "
+    "The next Hudi writer builds it anew."
+)
 """What to do about an unusable metadata table."""
 
 
@@ -41,6 +45,10 @@ class Below:
     @property
     def own_lock(self) -> OwnLock:
         return self.storage.own_lock
+
+    @property
+    def names_at_once(self) -> int | None:
+        return self.storage.names_at_once
 
     @property
     def location(self) -> str:
@@ -108,7 +116,24 @@ def open_metadata_table(table: Table) -> Table:
     """The metadata table of a data table; `config.metadata_partitions` of the data table shows whether it has one.
 
     The checks of data tables do not apply: its base files are HFiles, and its records have their own merge rules.
-    NotATableError: there is none. MalformedError: its settings are unusable.
+    NotATableError: there is none. TableChangedError: it was taken out meanwhile. MalformedError: its settings are
+    unusable.
     """
     storage = Below(latest(table.storage), METADATA_FOLDER)
-    return Table(storage, load_table_config(storage), clock=table.clock)
+    try:
+        return Table(storage, load_table_config(storage), clock=table.clock)
+    except NotATableError:
+        table.check_unchanged()
+        raise
+
+
+@contextmanager
+def anew_if_unreadable(metadata: Table) -> Iterator[None]:
+    """MalformedError of a file of the metadata table's own timeline: it names the whole path, and the way out.
+
+    That of any table's plan is no way out here: restoring the data table would take writes back for nothing.
+    """
+    try:
+        yield
+    except MalformedError as error:
+        raise error.below(metadata.storage.base_path).advising(BUILD_ANEW) from error

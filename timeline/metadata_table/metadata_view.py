@@ -13,13 +13,15 @@ from dataclasses import replace
 from ..instants.timeline import Timeline
 from ..table.table import Table
 from ..view.view import FileGroup, TableView, ViewFacts
+from .location import anew_if_unreadable
 from .valid_instants import MADE_UP
 
 
 def load_metadata_view(metadata: Table, partitions: Collection[str]) -> TableView:
     """Timeline, facts, then the listing of these partitions. MissingFileError: no such folder; see `file_groups`."""
     timeline = metadata.load_timeline()
-    facts = without_rebuilt(metadata, timeline, metadata.load_facts(timeline))
+    with anew_if_unreadable(metadata):
+        facts = without_rebuilt(metadata, timeline, metadata.load_facts(timeline))
     groups = list[FileGroup]()
     for partition in sorted(partitions):
         found = metadata.views.partition_groups(partition, timeline, facts)

@@ -7,7 +7,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 
 from ..errors import UsageError
-from ..instants.since_compaction import commits_since_compaction
 from ..log.visibility import Visibility, select_blocks
 from ..storage.contract import Storage
 from ..table.table import Table
@@ -79,19 +78,6 @@ def read_entries(table: Table, partition: str, keys: Keys = None) -> Iterator[tu
         slice_ = latest_slice(group)
         if slice_ is not None and not is_replaced(group, view.facts):
             yield from slice_entries(metadata.storage, slice_, visibility, valid, keys)
-
-
-def commits_to_compact(table: Table) -> int:
-    """Delta commits of a data table's metadata table since its last compaction, as Hudi counts them."""
-    return commits_since_compaction(open_metadata_table(table).load_timeline())
-
-
-def compacted_after(table: Table, time: str) -> bool:
-    """Whether a data table's metadata table, if it has one, has a compaction with an instant after `time`."""
-    if not table.config.metadata_partitions:
-        return False
-    instants = open_metadata_table(table).load_timeline().instants
-    return any(i.family == "commit" and i.requested_time > time for i in instants)
 
 
 def slice_entries(

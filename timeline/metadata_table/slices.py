@@ -11,7 +11,7 @@ from ..format.layout import Slicing
 from ..instants.timeline import Timeline
 from ..storage.contract import Entry
 from ..table.table import Table
-from .location import BUILD_ANEW
+from .location import BUILD_ANEW, anew_if_unreadable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +36,8 @@ def open_slices(metadata: Table, partition: str, timeline: Timeline) -> list[Ope
         names = list(_names(metadata.storage.list(partition)))
     except MissingFileError:
         names = []
-    planned = metadata.facts.pending_plans(timeline)
+    with anew_if_unreadable(metadata):
+        planned = metadata.facts.pending_plans(timeline)
     found = []
     for file_id in sorted({n.file_id for n in names}):
         mine = [n for n in names if n.file_id == file_id]

@@ -22,14 +22,20 @@ from . import commit
 from .column_stats.index_records import index_records
 from .column_stats.measure import Measure, Measured
 from .commit import EncodedRecords, commit_records, newest_schema
+from .index_keys import NotedKeys
+from .index_logs import IndexLogs, index_file_groups, stage_index_logs
 from .location import open_metadata_table
 from .read import read_entries
+from .record_index import has_one_record_index
 from .records.encode import encoder
 from .records.files import Sizes, files_of, files_records, removed_records
 from .records.keys import MetadataRecord
-from .records.partitions import BLOOM_FILTERS, FILES, PARTITION_STATS, Upkeep, being_built, upkeep
+from .records.partitions import BLOOM_FILTERS, FILES, PARTITION_STATS, RECORD_INDEX, Upkeep, being_built, upkeep
 
 _log = get_logger()
+
+NOT_FOLLOWED = "phantombase does not keep them"
+"""Why indexes are removed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +44,8 @@ class Change:
 
     `schema_text`: of the files' newest rows, as commits record it; None: record nothing about their content.
     `measured`: ranges of the files that are known already. `removed`: of a clean, names of files that are gone, by
-    partition, and partitions that are gone; it adds no files.
+    partition, and partitions that are gone; it adds no files. `keys`: of a write, the keys that its files add and
+    delete, as its tasks have staged them; text instead: why they are not known.
     """
 
     instant: str
@@ -48,6 +55,12 @@ class Change:
     measured: Measured = field(default_factory=dict)
     removed: Mapping[str, Sequence[str]] = field(default_factory=dict)
     removed_partitions: Collection[str] = frozenset()
+    keys: NotedKeys | str = NOT_FOLLOWED
+
+    @property
+    def knows_keys(self) -> bool:
+        """Whether the record index can be kept."""
+        return not isinstance(self.keys, str)
 
     @staticmethod
     def of(instant: str, metadata: CommitMetadata, measured: Measured) -> Change:
@@ -65,7 +78,8 @@ class Change:
 class Update:
     """The update of the metadata table. `upkeep`, `measure`: the partitions and columns that it was prepared for.
 
-    `dropped`: partitions that are removed; also because a file lacks the content that they need.
+    `dropped`: partitions that are removed; also because a file lacks the content that they need. `index`: the log files
+    of the record index, if that is kept and keys change their place.
     """
 
     upkeep: Upkeep
@@ -73,6 +87,7 @@ class Update:
     dropped: tuple[str, ...]
     records: EncodedRecords
     schema_text: str
+    index: IndexLogs | None = None
 
 
 def check_keepable(table: Table, *, moves_rows: bool = True) -> None:
@@ -84,7 +99,7 @@ def prepare(table: Table, change: Change) -> Update | None:
     """The update for a change; None if the metadata table is off. Errors: see `check_keepable`, storage."""
     if not table.config.metadata_partitions:
         return None
-    wanted = upkeep_of(table, change.moves_rows)
+    wanted = _upkeep(table, change)
     schema_text = newest_schema(open_metadata_table(table))
     encode = encoder(schema_text)
     if change.removed or change.removed_partitions:
@@ -108,7 +123,12 @@ def prepare(table: Table, change: Change) -> Update | None:
             if BLOOM_FILTERS in table.config.building_metadata_partitions:
                 raise being_built(BLOOM_FILTERS, table.storage.base_path)
             dropped = (*dropped, BLOOM_FILTERS)
-    return Update(upkeep=wanted, measure=measure, dropped=dropped, records=records, schema_text=schema_text)
+    index = None
+    if RECORD_INDEX in wanted.kept and isinstance(change.keys, NotedKeys) and change.keys.files:
+        index = stage_index_logs(table, change.instant, change.keys, schema_text)
+    return Update(
+        upkeep=wanted, measure=measure, dropped=dropped, records=records, schema_text=schema_text, index=index
+    )
 
 
 def apply_update(table: Table, change: Change, prepared: Update | None, section: Section) -> None:
@@ -121,8 +141,8 @@ def apply_update(table: Table, change: Change, prepared: Update | None, section:
     if not table.config.metadata_partitions:
         return
     update = prepared
-    now = upkeep_of(table, change.moves_rows), _measure(table, change)
-    if update is None or (update.upkeep, update.measure) != now:
+    now = _upkeep(table, change), _measure(table, change)
+    if update is None or (update.upkeep, update.measure) != now or not _fits(table, update.index):
         update = prepare(table, change)
     assert update is not None
     if update.dropped:
@@ -133,10 +153,11 @@ def apply_update(table: Table, change: Change, prepared: Update | None, section:
             table=table.storage.base_path,
             instant=change.instant,
             indexes=update.dropped,
-            why="phantombase does not keep them",
+            why=change.keys if update.dropped == (RECORD_INDEX,) and not change.knows_keys else NOT_FOLLOWED,
             todo="A Hudi writer that has them enabled builds them again.",
         )
-    commit_records(table, change.instant, update.records, update.schema_text, section)
+    logs = () if update.index is None else update.index.logs
+    commit_records(table, change.instant, update.records, update.schema_text, section, logs)
 
 
 def forget(table: Table, instant: str, section: Section) -> None:
@@ -150,13 +171,25 @@ def forget(table: Table, instant: str, section: Section) -> None:
         commit.forget(table, instant, section)
 
 
-def upkeep_of(table: Table, moves_rows: bool) -> Upkeep:
+def upkeep_of(table: Table, moves_rows: bool, *, knows_keys: bool = False) -> Upkeep:
     """What a change means for each partition of the metadata table, see `upkeep`. UnsupportedError: see there."""
     config = table.config
-    where = table.storage.base_path
     return upkeep(
-        config.built_metadata_partitions, config.building_metadata_partitions, moves_rows=moves_rows, where=where
+        config.built_metadata_partitions,
+        config.building_metadata_partitions,
+        moves_rows=moves_rows,
+        where=table.storage.base_path,
+        knows_keys=knows_keys and has_one_record_index(table),
     )
+
+
+def _upkeep(table: Table, change: Change) -> Upkeep:
+    return upkeep_of(table, change.moves_rows, knows_keys=change.knows_keys)
+
+
+def _fits(table: Table, index: IndexLogs | None) -> bool:
+    """Whether the record index has the file groups for which its log files were made."""
+    return index is None or index.file_ids == index_file_groups(table)
 
 
 def _measure(table: Table, change: Change) -> Measure | None:

@@ -57,7 +57,8 @@ class Validation:
 def validate(table: Table) -> Validation:
     """Compares every partition. A pending clean, rollback or restore may have removed files that are still named.
 
-    Errors as in `read_entries`. TableChangedError: they differ, but the table changed at every try.
+    Errors as in `read_entries`. TableChangedError: they differ, but the table changed at every try, or its settings
+    did: the metadata table may have been taken out.
     """
     for _ in range(_LOOKS):
         before = table.load_timeline()
@@ -67,7 +68,10 @@ def validate(table: Table) -> Validation:
             if table.load_timeline() == before:
                 raise
             continue
-        if not found.differences or table.load_timeline() == before:
+        if not found.differences:
+            return found
+        table.check_unchanged()
+        if table.load_timeline() == before:
             return found
     raise TableChangedError(
         "the table changed at every try", path=table.storage.base_path, todo="Try again while less is written."

@@ -7,19 +7,20 @@ an instant greater than every time on storage, and make the plan visible by put-
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ..clock.now import clock_ms
 from ..errors import ConflictError, MalformedError
 from ..event_log import get_logger
-from ..format.compaction_plan import CompactionPlan, encode_plan, pending_clustering_file_groups
+from ..format.compaction_plan import CompactionPlan, encode_plan
 from ..format.instant import Instant, State, later
 from ..instants.timeline import Timeline
 from ..locks.table_lock import TableLock
 from ..locks.writer_gate import put_wanted, remove_wanted
 from ..metadata_table.update import check_keepable
 from ..table.left_to_hudi import merges_no_logs
+from ..table.pending_clusterings import clustered_file_groups
 from ..table.pending_restores import refuse_pending_restore
 from ..table.pending_rollbacks import refuse_half_rolled_back
 from ..table.table import Table
@@ -194,26 +195,3 @@ def busy_file_groups(table: Table, timeline: Timeline) -> Busy:
         why = f"in the pending log compaction {instant.requested_time}"
         groups |= dict.fromkeys(plan.groups, why)
     return Busy(groups=groups, unreadable=tuple(unreadable), hashed=merges_no_logs(table))
-
-
-def clustered_file_groups(table: Table, timeline: Timeline) -> Iterable[GroupKey]:
-    """File groups in pending clusterings: no process may write to them."""
-    for instant in timeline.instants:
-        if instant.family == "replacecommit" and not instant.completed:
-            yield from _clustered(table, instant)
-
-
-def pending_replacing_writes(table: Table, timeline: Timeline) -> tuple[Instant, ...]:
-    """Pending writes that will replace file groups, like insert overwrites. Only their commits will name the groups."""
-    return tuple(i for i in timeline.pending("replacecommit") if not any(_clustered(table, i)))
-
-
-def _clustered(table: Table, instant: Instant) -> Iterable[GroupKey]:
-    requested = _requested_path(table, instant)
-    if table.storage.find(requested) is None:
-        return ()
-    return pending_clustering_file_groups(table.storage.read(requested), requested)
-
-
-def _requested_path(table: Table, instant: Instant) -> str:
-    return f"{table.config.timeline_folder}/{instant.requested_time}.{instant.action}.requested"

@@ -74,7 +74,7 @@ class Survey:
     def _walked(self) -> Iterator[tuple[WalkedPartition, Timeline]]:
         for listed in self._walk:
             if any(self._timeline.needs_archive(t) for t in log_instants(listed.entries)):
-                self._timeline = self._table.with_archive(self._timeline)
+                self._timeline = self._table.timelines.with_its_archive(self._timeline)
             self._listed.add(listed.waiting.folder)
             yield listed, self._timeline
 

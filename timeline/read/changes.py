@@ -13,7 +13,8 @@ from itertools import pairwise
 
 import pyarrow as pa
 
-from ..avro.schema import META_COLUMNS, project
+from ..avro.arrow_schema import project
+from ..avro.schema import META_COLUMNS
 from ..errors import UsageError
 from ..format.bucket import looks_like_bucket
 from ..format.table_config import MergeMode
@@ -23,7 +24,7 @@ from ..table.table import Table, TableSchema
 from ..view.log_blocks import slice_blocks
 from ..view.view import FileSlice, GroupKey
 from ..windows.incremental import load_window
-from ..windows.retained import earliest_whole
+from ..windows.retained import check_still_whole, earliest_whole
 from ..windows.state import State, load_state
 from ..windows.window import EARLIEST, Window, completed_writes
 from ..windows.window_writes import WindowWrites, find_window_writes
@@ -138,7 +139,9 @@ def plan_changes(table: Table, options: ReadOptions) -> ChangeScan:
     check_columns(schema, options.columns)
     feed = _Feed(table=table, timeline=timeline, schema=schema, options=options)
     rows = schema.arrow if options.columns is None else project(schema.arrow, options.columns)
-    return ChangeScan(table, options, rows, window, tuple(feed.parts(window)))
+    parts = tuple(feed.parts(window))
+    check_still_whole(table, timeline, window.begin)
+    return ChangeScan(table, options, rows, window, parts)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,7 +172,7 @@ class _Feed:
         return [Window(begin=b, end=e) for b, e in pairwise([window.begin, *moments])]
 
     def _state(self, moment: str) -> State:
-        return load_state(self.table, moment, self.options.partition)
+        return load_state(self.table, moment, self.options.partition, self.timeline)
 
     def _between(self, before: State | None, after: State, step: Window, found: WindowWrites) -> Iterator[Part]:
         old = {} if before is None else {g.key: s for g, s in before.slices()}

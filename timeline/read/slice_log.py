@@ -9,9 +9,11 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from ..arrow.spill_file import spill_folder
-from ..avro.schema import parse_avro, project
+from ..avro.arrow_schema import project
+from ..avro.schema import parse_avro
 from ..errors import MalformedError, UnsupportedError
 from ..log.block import BlockKind, HeaderKey, LogBlock, scan_blocks
 from ..log.decode import check_block, count_entries, decode_rows, decoding
@@ -40,13 +42,28 @@ def may_delete(storage: Storage, marker: DeleteMarker | None, slice_: FileSlice)
 
 def log_may_delete(storage: Storage, marker: DeleteMarker | None, path: str) -> bool:
     """The same of the log file at a path."""
-    columns = [f'"{name}"' for name in (IS_DELETED, *([marker.field] if marker else []))]
     with storage.open_input(path) as source:
-        return any(
-            block.kind is BlockKind.DELETE
-            or any(column in block.headers.get(HeaderKey.SCHEMA, "") for column in columns)
-            for block in scan_blocks(source, path)
-        )
+        return any(block.kind is BlockKind.DELETE or _may_mark(block, marker) for block in scan_blocks(source, path))
+
+
+def _may_mark(block: LogBlock, marker: DeleteMarker | None) -> bool:
+    """Whether rows of a block may be marked deleted: its schema has a column for that."""
+    schema = block.headers.get(HeaderKey.SCHEMA, "")
+    return any(f'"{name}"' in schema for name in (IS_DELETED, *([marker.field] if marker else [])))
+
+
+def may_delete_by_value(storage: Storage, marker: DeleteMarker | None, slice_: FileSlice) -> bool:
+    """Whether the log files of a slice may have deletes with an ordering value, against which a later row may lose."""
+    for log in slice_.logs:
+        with storage.open_input(log.path) as source:
+            for block in scan_blocks(source, log.path):
+                if _may_mark(block, marker):
+                    return True
+                if block.kind is BlockKind.DELETE:
+                    parts = decode_deletes(block, source)
+                    if not all(pc.all(part.natural).as_py() for part in parts):
+                        return True
+    return False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,6 +160,7 @@ def _partial_columns(block: LogBlock, rules: SliceRules) -> frozenset[str] | Non
 def _parts(
     block: LogBlock, source: pa.NativeFile, rules: SliceRules, out: pa.Schema, shapes: Shapes | None
 ) -> Iterator[Keyed | Deletes]:
+    _check_deletes(block, rules)
     if block.kind is BlockKind.DELETE:
         yield from decode_deletes(block, source)
         return
@@ -201,7 +219,20 @@ def check_slice(storage: Storage, slice_: FileSlice, rules: SliceRules) -> None:
 def check_mergeable(block: LogBlock, source: pa.NativeFile, rules: SliceRules) -> None:
     """See `check_slice`. Looks at nothing but headers and the content's version: `known_blocks` rests on that."""
     rules.names.at(block.instant)
+    _check_deletes(block, rules)
     check_block(block, source, partial=_partial_columns(block, rules) is not None)
+
+
+def _check_deletes(block: LogBlock, rules: SliceRules) -> None:
+    if block.kind is BlockKind.DELETE and rules.keys.other_in_deletes:
+        raise UnsupportedError(
+            "deletes from a table with virtual keys of one field by the COMPLEX key generator are not supported",
+            path=block.path,
+            instant=block.instant,
+            expected="a key of several fields, another key generator, or hoodie.populate.meta.fields=true",
+            found=f"a log block that deletes {rules.keys.fields[0]}:value, or value",
+            todo="Compact the table with Hudi: it finds such rows by their position in the base file.",
+        )
 
 
 def _opened(

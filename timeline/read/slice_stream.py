@@ -22,7 +22,8 @@ from ..arrow.arrays import Hashes
 from ..arrow.conform import conform
 from ..arrow.spill_file import spill_folder
 from ..arrow.stored_names import SAME_NAMES, Names, stored
-from ..avro.schema import OPERATION, changelog, project
+from ..avro.arrow_schema import project
+from ..avro.schema import OPERATION, changelog
 from ..merge.identity import IdentityTally
 from ..merge.ledger import Ledger
 from ..merge.log_fold import Winners

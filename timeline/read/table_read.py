@@ -13,7 +13,8 @@ from enum import Enum
 
 import pyarrow as pa
 
-from ..avro.schema import COMMIT_TIME, project
+from ..avro.arrow_schema import project
+from ..avro.schema import COMMIT_TIME
 from ..errors import MalformedError, MissingFileError, UsageError
 from ..event_log import get_logger
 from ..filter.tree import Filter
@@ -26,7 +27,7 @@ from ..parquet.share import Share
 from ..table.table import Table, TableSchema, consistent
 from ..view.view import FileSlice, GroupKey, TableView, is_replaced, latest_base, latest_slice
 from ..windows.incremental import plan_increment
-from ..windows.retained import check_as_of
+from ..windows.retained import check_as_of, check_as_of_still
 from ..windows.window import Window
 from .data_skipping import skip
 from .origins import MARKS, Origin, Origins, find_origins
@@ -182,6 +183,7 @@ def plan_read(table: Table, options: ReadOptions) -> Scan:
     if options.as_of is not None:
         as_of = parse_as_of(options.as_of, table.times.moment)
         check_as_of(table, view.timeline, as_of)
+        check_as_of_still(table, view.timeline, as_of)
         options = replace(options, as_of=as_of)
     schema = _schema(seen, view.timeline, options)
     merging = table.config.has_logs and options.query is not Query.READ_OPTIMIZED

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pyarrow as pa
 
 from ..errors import MalformedError, UnsupportedError
 from ..format.record_key import KeySource
-from ..format.table_config import PROPERTIES, MergeMode
+from ..format.table_config import PROPERTIES, MergeMode, TableConfig
 from ..instants.timeline import Timeline
 from ..merge.gaps import Unset
 from ..merge.rule import IS_DELETED, MergeRule
@@ -45,7 +46,7 @@ def slice_rules(
     except UnsupportedError as error:
         raise error.below(table.storage.base_path) from error
     fields = _ordering_fields(config.ordering_fields, schema.arrow)
-    keys = KeySource.of(config.populate_meta_fields, config.record_key_fields)
+    keys = _key_source(config)
     if not keys.fields or not set(keys.fields) <= set(schema.arrow.names):
         raise MalformedError(
             "the table's record key is not among its columns",
@@ -87,12 +88,24 @@ def slice_rules(
     )
 
 
+def _key_source(config: TableConfig) -> KeySource:
+    """How rows tell their keys.
+
+    With virtual keys of one field, Hudi 1.x's COMPLEX generator puts `f:v` into log blocks that delete. Its readers
+    compare `v`: they find the row only by its position in the base file, where the block has positions of that file.
+    """
+    keys = KeySource.of(config.populate_meta_fields, config.record_key_fields)
+    has_two_forms = config.key_generator == "COMPLEX" and len(config.record_key_fields) == 1
+    virtual = not config.populate_meta_fields
+    return replace(keys, other_in_deletes=virtual and has_two_forms and config.layout.has_completion_times)
+
+
 def _base_files_only(
     table: Table, timeline: Timeline, schema: TableSchema, as_of: str | None, batch_rows: int
 ) -> SliceRules:
     return SliceRules(
         schema=schema.arrow,
-        keys=KeySource.of(table.config.populate_meta_fields, table.config.record_key_fields),
+        keys=_key_source(table.config),
         ordering_fields=(),
         merge=MergeRule(mode=MergeMode.COMMIT_TIME, ordering_types=()),
         visibility=visibility_of(timeline, as_of=as_of),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from functools import cache, partial
 
-from ..errors import ConflictError
+from ..errors import ConflictError, MalformedError
 from ..format.compaction_plan import pending_clustering_file_groups
 from ..format.instant import SERVICES, Instant, State
 from ..locks.heartbeat import heartbeat_path, is_live, read_heartbeat
@@ -58,7 +58,8 @@ def _doomed(table: Table, dead: Callable[[Instant], bool], *, completed_too: boo
     """Writes to roll back, and whether that was begun; each is looked at when the one before has been rolled back."""
     pending = pending_rollbacks(table)
     readable = [r for r in pending if isinstance(r, PendingRollback)]
-    left = [r for r in readable if not is_pending_service(table, r.plan.instant)]
+    is_service = is_pending_service if completed_too else may_be_service
+    left = [r for r in readable if not is_service(table, r.plan.instant)]
     if left and not completed_too:
         timeline = table.load_timeline()
         left = [r for r in left if not undoes_completed(timeline, r)]
@@ -70,7 +71,7 @@ def _doomed(table: Table, dead: Callable[[Instant], bool], *, completed_too: boo
     if any(not dead(r.at(State.INFLIGHT)) for r in pending if r.target is None):
         return
     for instant in reversed(table.load_timeline().inflight_writers):
-        if instant.requested_time not in known and not is_pending_service(table, instant) and dead(instant):
+        if instant.requested_time not in known and not is_service(table, instant) and dead(instant):
             yield instant, False
 
 
@@ -106,6 +107,14 @@ def is_pending_service(table: Table, instant: Instant) -> bool:
     if instant.family != "replacecommit" or table.storage.find(path) is None:
         return instant.action in SERVICES
     return instant.action in SERVICES or bool(pending_clustering_file_groups(table.storage.read(path), path))
+
+
+def may_be_service(table: Table, instant: Instant) -> bool:
+    """The same for a restore, which undoes services and writes alike: an instant whose plan cannot be read counts."""
+    try:
+        return is_pending_service(table, instant)
+    except MalformedError:
+        return True
 
 
 def forget_heartbeats(table: Table, *, now_ms: Callable[[], int], expiry_s: float) -> None:

@@ -20,13 +20,20 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 
-from ..errors import ConflictError, MalformedError, TableChangedError, UsageError
+from ..errors import ConflictError, MalformedError, MissingFileError, TableChangedError, UsageError
 from ..format.file_name import parse_data_file
 from ..format.instant import SERVICES, Instant, State
-from ..format.rollback_plan import RollbackPlan, encode_rollback_metadata, encode_rollback_plan, rolled_back_instants
-from ..locks.heartbeat import BEAT_S, heartbeat, heartbeat_path
+from ..format.rollback_plan import (
+    RollbackPlan,
+    decode_rollback_plan,
+    encode_rollback_metadata,
+    encode_rollback_plan,
+    rolled_back_instants,
+)
+from ..locks.heartbeat import BEAT_S, first_beat, heartbeat, heartbeat_path
 from ..locks.table_lock import TableLock
 from ..metadata_table.records.files import files_of_rollback
 from ..metadata_table.update import Change, apply_update, check_keepable, forget, prepare
@@ -83,12 +90,22 @@ def _pending_rollback_of(table: Table, target: str) -> PendingRollback | None:
 
 def completed_rollback_of(table: Table, target: str) -> str | None:
     """The completed rollback that undid an instant, if the active timeline contains it."""
-    for instant in table.load_timeline().instants:
-        if instant.action == "rollback" and instant.completed and instant.requested_time > target:
-            path = table.instant_path(instant)
-            if target in rolled_back_instants(table.storage.read(path), path):
-                return instant.requested_time
-    return None
+    done = (i for i in table.load_timeline().instants if i.action == "rollback" and i.completed)
+    later = (i for i in done if i.requested_time > target)
+    return next((i.requested_time for i in later if target in _undone_by(table, i)), None)
+
+
+def _undone_by(table: Table, rollback: Instant) -> tuple[str, ...]:
+    """The instants that a completed rollback undid. A killed Hudi may leave its record empty or torn: its plan says so
+    then. Empty where neither can be read."""
+    path = table.instant_path(rollback)
+    try:
+        return rolled_back_instants(table.storage.read(path), path)
+    except MalformedError:
+        planned = table.instant_path(rollback.at(State.REQUESTED))
+    with suppress(MalformedError, MissingFileError):
+        return (decode_rollback_plan(table.storage.read(planned), planned).target,)
+    return ()
 
 
 # --- the plan ------------------------------------------------------------------------------------------------------
@@ -109,14 +126,15 @@ def _request(table: Table, instant: Instant, lock: TableLock) -> PendingRollback
             return None
         rollback = PendingRollback(instant=table.next_time(timeline), plan=plan)
         path = table.instant_path(rollback.at(State.REQUESTED))
-        section.check()
-        if not table.storage.put_if_absent(path, encode_rollback_plan(plan, table.storage.base_path)):
-            raise ConflictError(
-                "another process requested a rollback at the same instant",
-                path=path,
-                instant=rollback.instant,
-                todo="All writers of a table must share one lock. Run again.",
-            )
+        with first_beat(table.storage, rollback.instant):
+            section.check()
+            if not table.storage.put_if_absent(path, encode_rollback_plan(plan, table.storage.base_path)):
+                raise ConflictError(
+                    "another process requested a rollback at the same instant",
+                    path=path,
+                    instant=rollback.instant,
+                    todo="All writers of a table must share one lock. Run again.",
+                )
         return rollback
 
 
@@ -134,9 +152,9 @@ def _with_traces(table: Table, rollback: PendingRollback, *, scan: bool) -> Pend
 def _finish(table: Table, rollback: PendingRollback, lock: TableLock, *, scan: bool) -> str:
     """Executes the plan and completes the rollback; every step may have been done before."""
     storage, start = table.storage, time.monotonic()
-    _check(table, rollback)
     # With the heartbeat, Hudi 1.2's multi-writers leave the rollback to phantombase.
     with heartbeat(storage, rollback.instant, BEAT_S):
+        _check(table, rollback)
         storage.put_if_absent(table.instant_path(rollback.at(State.INFLIGHT)), b"")
         storage.delete_folder(staged_folder(rollback.plan.target))
         plan = _with_traces(table, rollback, scan=scan).plan

@@ -7,7 +7,7 @@ archiving out. Nothing has been undone by it (see `table.pending_rollbacks`). Hu
 from __future__ import annotations
 
 from ..event_log import get_logger
-from ..locks.heartbeat import EXPIRY_S, is_live, read_heartbeat
+from ..locks.heartbeat import may_be_written
 from ..locks.table_lock import TableLock
 from ..storage.server_clock import storage_ms
 from ..table.half_upgraded import refuse_half_upgraded
@@ -27,7 +27,7 @@ def remove_unreadable_rollbacks(table: Table, lock: TableLock) -> tuple[str, ...
         refuse_half_upgraded(table)
         now_ms = storage_ms(table.storage)
         for one in _only_requested(table):
-            if not _may_be_written(table, one, now_ms):
+            if not may_be_written(table.storage, one.path, one.instant, now_ms):
                 section.check()
                 table.storage.delete(one.path)
                 gone.append(one.instant)
@@ -37,9 +37,3 @@ def remove_unreadable_rollbacks(table: Table, lock: TableLock) -> tuple[str, ...
 
 def _only_requested(table: Table) -> list[UnreadableRollback]:
     return [r for r in pending_rollbacks(table) if isinstance(r, UnreadableRollback) and r.inflight is None]
-
-
-def _may_be_written(table: Table, rollback: UnreadableRollback, now_ms: int) -> bool:
-    entry = table.storage.find(rollback.path)
-    is_young = entry is not None and now_ms - entry.modified_ms < EXPIRY_S * 1000
-    return is_young or is_live(read_heartbeat(table.storage, rollback.instant), now_ms)

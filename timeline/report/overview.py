@@ -37,7 +37,7 @@ def _metadata_commits(table: Table) -> int | PhantombaseError | None:
     """Delta commits of the metadata table since its last compaction, or the error: `show` prints the rest anyway."""
     if not table.config.metadata_partitions:
         return None
-    from ..metadata_table.read import commits_to_compact  # late: a start is shorter without
+    from ..metadata_table.compactions import commits_to_compact  # late: a start is shorter without
 
     try:
         return commits_to_compact(table)

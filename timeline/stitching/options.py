@@ -7,7 +7,14 @@ from enum import Enum
 
 from ..errors import UsageError
 from ..option import check_finite, check_least, least_of, option
-from .order import SortOrder
+
+
+class SortOrder(Enum):
+    """How several columns are combined."""
+
+    ORDER = "order"
+    ZORDER = "zorder"
+    HILBERT = "hilbert"
 
 
 class Copy(Enum):

@@ -11,7 +11,6 @@ distribution. Nulls come last.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from enum import Enum
 from typing import TypeAlias
 
 import numpy as np
@@ -20,17 +19,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..errors import UsageError
+from .options import SortOrder
 
 _BITS = 64
 Ranks: TypeAlias = npt.NDArray[np.uint64]
-
-
-class SortOrder(Enum):
-    """How several columns are combined."""
-
-    ORDER = "order"
-    ZORDER = "zorder"
-    HILBERT = "hilbert"
 
 
 def check_sortable(schema: pa.Schema, columns: Sequence[str], where: str) -> None:

@@ -10,15 +10,23 @@ replaces an existing file.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from enum import Enum
-from typing import IO, Protocol
+from typing import IO, TYPE_CHECKING, Protocol
 
-import pyarrow as pa
+from ..errors import LockError, MissingFileError, StorageError
 
-from ..errors import LockError, MissingFileError
+if TYPE_CHECKING:  # what `show` does not need to start
+    import pyarrow as pa
+
+NAMES_IN_ONE_REQUEST = 500
+"""So many names come in one answer of S3, GCS or HDFS (1,000, where it is not set lower) or Azure (5,000)."""
+
+_LISTINGS_MAX_S = 30.0
+"""So long a folder is listed again for two listings that agree."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +67,11 @@ class Storage(Protocol):
     @property
     def own_lock(self) -> OwnLock:
         """Which processes the locks of this storage exclude."""
+        ...
+
+    @property
+    def names_at_once(self) -> int | None:
+        """So many names `list` shows as they were at one moment; None: however many. See `list_at_once`."""
         ...
 
     @property
@@ -126,7 +139,8 @@ class Storage(Protocol):
         ...
 
     def overwrite(self, path: str, data: bytes) -> None:
-        """Replaces an object. Only for hoodie.properties and heartbeats: no other object is ever replaced."""
+        """Replaces an object. Only for hoodie.properties, heartbeats, records of what ran last, and completed files
+        that cannot be read: no other object is ever replaced."""
         ...
 
     def delete(self, path: str) -> None:
@@ -142,7 +156,7 @@ class Storage(Protocol):
         ...
 
     def set_modified(self, path: str, modified_ms: int) -> None:
-        """Changes the modification time of a file. Only for `timeline repair-times`.
+        """Changes the modification time of a file. Only for `timeline repair-times` and `compactor-daemon repair`.
 
         MissingFileError: there is no such file. StorageError: this store cannot set times.
         """
@@ -166,6 +180,40 @@ class Storage(Protocol):
         ...
 
 
+def list_at_once(storage: Storage, folder: str) -> list[Entry]:
+    """`Storage.list`, but the names were all there at one moment, and no other name was.
+
+    A long listing comes in parts. A name that goes or comes between two parts may be seen without one that was there
+    as long, or longer: on a timeline that archiving shortens, or on which two writes complete, rows would be missed.
+    A name never comes back, and the parts are in the order of names. So a folder that has had the same names twice had
+    just these in between. If those that came have later names than all others, they came after the last part of the
+    first listing, which was whole then.
+
+    MissingFileError: there is no such folder. StorageError: no two such listings.
+    """
+    found = storage.list(folder)
+    if storage.names_at_once is None or len(found) <= storage.names_at_once:
+        return found
+    until = time.monotonic() + _LISTINGS_MAX_S
+    while True:
+        again = storage.list(folder)
+        if [e.name for e in again[: len(found)]] == [e.name for e in found]:
+            return found
+        if time.monotonic() > until:
+            raise never_the_same(f"{storage.base_path}/{folder}")
+        found = again
+
+
+def never_the_same(path: str) -> StorageError:
+    """The error for a folder that changes too fast to be listed."""
+    return StorageError(
+        "a folder changed whenever it was listed",
+        path=path,
+        expected="the same names twice",
+        todo="Run it again; if it comes again, find out which process adds or removes files there all the time.",
+    )
+
+
 def listed_if_there(storage: Storage, folder: str) -> list[Entry] | None:
     """The entries of a folder; None if it does not exist."""
     try:
@@ -175,12 +223,12 @@ def listed_if_there(storage: Storage, folder: str) -> list[Entry] | None:
 
 
 def list_of_table(storage: Storage, folder: str) -> list[Entry]:
-    """The entries of a folder that every table has; on an object store it does not exist before its first object.
+    """The entries of a folder that every table has, as `list_at_once` gives them.
 
-    MissingFileError: a file system has no such folder.
+    On an object store it does not exist before its first object. MissingFileError: a file system has no such folder.
     """
     try:
-        return storage.list(folder)
+        return list_at_once(storage, folder)
     except MissingFileError:
         if storage.is_file_system:
             raise

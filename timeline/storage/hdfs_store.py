@@ -18,7 +18,7 @@ import pyarrow as pa
 from hdfs_native import Client
 
 from ..errors import LockError, MissingFileError, StorageError, UsageError
-from .contract import Entry, OwnLock, files_below
+from .contract import NAMES_IN_ONE_REQUEST, Entry, OwnLock, files_below
 from .folders import TEMPORARY
 from .hdfs.client import open_client, shown, translated
 from .hdfs.files import NewFile, open_file
@@ -62,6 +62,10 @@ class HdfsStorage:
     @property
     def own_lock(self) -> OwnLock:
         return OwnLock.PRIVATE
+
+    @property
+    def names_at_once(self) -> int | None:
+        return NAMES_IN_ONE_REQUEST
 
     @property
     def location(self) -> str:

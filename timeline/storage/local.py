@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+import builtins
 import errno
 import os
 import shutil
+import time
 import uuid
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
-from typing import IO
-
-import pyarrow as pa
+from typing import IO, TYPE_CHECKING
 
 from ..errors import LockError, MissingFileError, StorageError
-from .contract import Entry, OwnLock, Storage, files_below
+from .contract import Entry, OwnLock, Storage, files_below, never_the_same
 from .file_lock import hold_file
 from .folders import TEMPORARY
 from .probe import probe
 
-_LISTINGS = 20
-"""So often a folder is listed again while files go from it."""
+if TYPE_CHECKING:  # what `show` does not need to start
+    import pyarrow as pa
+
+_NAMES_AT_ONCE, _LISTINGS_MAX_S = 100, 30.0
+"""So many names come in one system call (32 KB), and so long a folder is listed again while it changes."""
 
 
 @contextmanager
@@ -50,6 +53,10 @@ class LocalStorage:
         return OwnLock.FILE
 
     @property
+    def names_at_once(self) -> int | None:
+        return None
+
+    @property
     def location(self) -> str:
         return os.path.realpath(self.base_path)
 
@@ -72,16 +79,17 @@ class LocalStorage:
                 os.unlink(path)
 
     def list(self, folder: str) -> list[Entry]:
-        before: Collection[str] = ()
-        for _ in range(_LISTINGS):
-            entries, names = self._listed(folder)
+        before, until = list[str](), time.monotonic() + _LISTINGS_MAX_S
+        while True:
+            entries, names = self._listed(folder, until)
             if len(entries) == len(names) or names == before:  # the same again: a link to nothing
-                break
+                return sorted(entries, key=lambda e: e.name)
+            if time.monotonic() > until:
+                raise never_the_same(self._full(folder))
             before = names
-        return sorted(entries, key=lambda e: e.name)
 
-    def _listed(self, folder: str) -> tuple[Sequence[Entry], Collection[str]]:
-        """The entries of a folder, and the names that it had; fewer entries: some went in between.
+    def _listed(self, folder: str, until: float) -> tuple[Sequence[Entry], builtins.list[str]]:
+        """The entries of a folder, and the names that it had at one moment; fewer entries: some went since.
 
         Archiving removes instants oldest first. If an old one is seen before it goes and a later one is gone when it is
         looked at, the timeline has a hole, and rows are missed.
@@ -89,12 +97,11 @@ class LocalStorage:
         full = self._full(folder)
         entries = []
         with _translated(full):
-            with os.scandir(full) as scan:
-                items = list(scan)
-            for item in items:
+            names = _names(full, until)
+            for name in names:
                 with suppress(FileNotFoundError):
-                    entries.append(_entry(item.name, item.stat()))
-        return entries, {item.name for item in items}
+                    entries.append(_entry(name, os.stat(os.path.join(full, name))))
+        return entries, names
 
     def list_below(self, folder: str, before: str = "") -> Sequence[tuple[str, Entry]]:
         return list(files_below(self, folder, before))
@@ -111,6 +118,8 @@ class LocalStorage:
             return file.read()
 
     def open_input(self, path: str, *, whole: bool = True) -> pa.NativeFile:
+        import pyarrow as pa  # late: `show` does not need it to start
+
         full = self._full(path)
         with _translated(full):
             if os.stat(full).st_size == 0:  # an empty file cannot be mapped
@@ -119,6 +128,8 @@ class LocalStorage:
 
     def open_unmapped(self, path: str) -> pa.NativeFile:
         """As `open_input`, for a few kilobytes: to map a file takes longer than to read these."""
+        import pyarrow as pa  # late: `show` does not need it to start
+
         full = self._full(path)
         with _translated(full):
             return pa.OSFile(full, "r")
@@ -187,6 +198,16 @@ class LocalStorage:
 
     def hold(self, path: str, timeout_s: float, busy: LockError) -> AbstractContextManager[Callable[[], bool]]:
         return hold_file(self._full(path), timeout_s, busy)
+
+
+def _names(full: str, until: float) -> list[str]:
+    """The names in a folder at one moment: those of a large one come in pieces, see `contract.list_at_once`."""
+    names, before = sorted(os.listdir(full)), None
+    while len(names) > _NAMES_AT_ONCE and names != before:
+        if time.monotonic() > until:
+            raise never_the_same(full)
+        names, before = sorted(os.listdir(full)), names
+    return names
 
 
 def open_little(storage: Storage, path: str, *, whole: bool = False) -> pa.NativeFile:

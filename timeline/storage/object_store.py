@@ -29,7 +29,7 @@ from ..errors import LockError, MissingFileError, StorageError
 from .access.object_url import ObjectUrl
 from .access.storage_options import StorageOptions, without_secrets
 from .azure_folders import is_directory, is_marker
-from .contract import Entry, OwnLock
+from .contract import NAMES_IN_ONE_REQUEST, Entry, OwnLock
 from .object_clients import Clients, open_clients
 from .object_files import Upload, open_object
 from .object_lease import hold_lease
@@ -72,6 +72,10 @@ class ObjectStorage:
     @property
     def own_lock(self) -> OwnLock:
         return OwnLock.SHARED
+
+    @property
+    def names_at_once(self) -> int | None:
+        return NAMES_IN_ONE_REQUEST
 
     @property
     def location(self) -> str:

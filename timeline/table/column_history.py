@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from ..arrow.stored_names import Names, StoredNames
 from ..avro.schema import META_COLUMNS
-from ..errors import UnsupportedError
+from ..errors import MalformedError, UnsupportedError
+from ..format.instant import Instant
 from ..instants.instant_files import InstantFiles
 from ..instants.timeline import Timeline
 from ..storage.contract import Storage, listed_if_there
@@ -43,20 +44,20 @@ def load_columns(files: InstantFiles, timeline: Timeline, newest: str) -> Column
     """
     base, config = files.storage.base_path, files.config
     names = _histories(files.storage)
-    instant = _newest(names, timeline) or _archived_history(files, names)
+    path = _newest_path(files, timeline, names)
     times = [parse_columns(newest, base)]
-    if instant is not None:
-        path = f"{_HISTORY}/{names[instant]}"
+    if path is not None:
         times += parse_history(files.storage.read(path).decode(), path)
     times.sort(key=lambda one: one.since)
     earlier, unknown = _before(files, timeline, times[0])
     fixed = {*META_COLUMNS, *config.record_key_fields, *config.partition_fields, *config.ordering_fields}
-    why = f"no file {_HISTORY}/*{_SCHEMA_COMMIT}" if instant is None else unsupported_change([*earlier, *times], fixed)
+    every, ordering = [*earlier, *times], config.ordering_fields if config.has_logs else ()
+    why = f"no file {_HISTORY}/*{_SCHEMA_COMMIT}" if path is None else unsupported_change(every, fixed, ordering)
     if why is not None:
         raise UnsupportedError(
             "this schema evolution on read is not supported",
             path=base,
-            expected="columns added, dropped, renamed, and int made long or string, with the history of all of them",
+            expected="columns added, dropped, renamed, int made long, and both made string, with their whole history",
             found=why,
             todo="Use Hudi for this table.",
         )
@@ -66,6 +67,29 @@ def load_columns(files: InstantFiles, timeline: Timeline, newest: str) -> Column
 def newest_history(storage: Storage, timeline: Timeline) -> str | None:
     """The newest completed write with a history of the columns. Hudi reads none whose write is not active."""
     return _newest(_histories(storage), timeline)
+
+
+def carry_history(files: InstantFiles, timeline: Timeline, done: Instant) -> None:
+    """The history of the columns once more, as that of a write that is about to complete, as Hudi's writers do.
+
+    Hudi reads no history whose write is archived; no reader takes one whose write never completes.
+    """
+    path = _newest_path(files, timeline, _histories(files.storage))
+    if path is None:
+        raise MalformedError(
+            "there is no history of the columns that evolve on read",
+            path=files.storage.base_path,
+            instant=done.requested_time,
+            expected=f"a file {_HISTORY}/*{_SCHEMA_COMMIT} of a completed write",
+            todo="Nothing of this write is visible. Write with Hudi (hoodie.schema.on.read.enable=true).",
+        )
+    name = f"{done.requested_time}_{done.completion_time}" if done.completion_time else done.requested_time
+    files.storage.put_if_absent(f"{_HISTORY}/{name}{_SCHEMA_COMMIT}", files.storage.read(path))
+
+
+def _newest_path(files: InstantFiles, timeline: Timeline, names: Mapping[str, str]) -> str | None:
+    instant = _newest(names, timeline) or _archived_history(files, names)
+    return None if instant is None else f"{_HISTORY}/{names[instant]}"
 
 
 def _newest(names: Collection[str], timeline: Timeline) -> str | None:

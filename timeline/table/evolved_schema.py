@@ -21,8 +21,8 @@ from ..errors import MalformedError
 LATEST_SCHEMA = "latest_schema"
 """The entry of a commit's extra metadata."""
 
-_ALIKE = frozenset({("int", "long"), ("int", "string")})
-"""Changes of type after which a file's old values read as Hudi reads them."""
+_ALIKE = frozenset({"int", "long", "string"})
+"""Types that a column may have one after another: a file's old values read as Hudi reads them."""
 
 _KNOWN_KINDS = frozenset({"boolean", "int", "long", "float", "double", "string", "record", "array", "map"})
 """Types with the same name in Avro."""
@@ -67,23 +67,33 @@ def parse_history(text: str, where: str) -> tuple[EvolvedColumns, ...]:
     return tuple(_columns(schema, where) for schema in schemas)
 
 
-def unsupported_change(times: Iterable[EvolvedColumns], fixed: Collection[str]) -> str | None:
+def unsupported_change(
+    times: Iterable[EvolvedColumns], fixed: Collection[str], ordering: Collection[str] = ()
+) -> str | None:
     """A change that cannot be followed from file to file; None: there is none.
 
-    An int may become a long or a string. Columns may be renamed, dropped and added anew, but not parts of them, and
-    not the `fixed` ones, which the table's settings name.
+    An int may become a long, and both may become a string. Columns may be renamed, dropped and added anew, but not
+    parts of them, and not the `fixed` ones, which the table's settings name. The `ordering` columns keep their type:
+    text orders 10 before 9, and a delete with an int as its ordering value wins over every row of longs.
     """
     every = list(times)
+    for name in sorted(ordering):
+        known = (one.parts.get((name,)) for one in every)
+        types = {found.kind for found in known if found is not None and found.kind is not None}
+        if len(types) > 1:
+            return f"ordering column {name} changed its type: {', '.join(sorted(types))}"
     for name in sorted(fixed):
         if len({None if (found := one.parts.get((name,))) is None else found.id for one in every}) > 1:
             return f"column {name}, which the table's settings name, is another one than at first"
-    unnumbered = set[Path]()
+    unnumbered, numbered = set[Path](), set[str]()
     kinds, ids, parts = (
         defaultdict[int, set[str]](set),
         defaultdict[Path, set[int]](set),
         defaultdict[int, set[Path]](set),
     )
     for one in every:
+        without = {path[0] for path, column in one.parts.items() if column.id is None}
+        numbered |= {f"#{one.parts[path].id}" for path in one.parts if len(path) == 1 and path[0] not in without}
         for path, column in one.parts.items():
             part = (f"#{one.parts[path[:1]].id}", *path[1:])
             if column.id is None:
@@ -91,13 +101,13 @@ def unsupported_change(times: Iterable[EvolvedColumns], fixed: Collection[str]) 
                 continue
             if column.kind is not None:
                 kinds[column.id].add(column.kind)
-            if len(kinds[column.id]) > 1 and tuple(sorted(kinds[column.id])) not in _ALIKE:
+            if len(kinds[column.id]) > 1 and not kinds[column.id] <= _ALIKE:
                 return f"{'.'.join(path)} changed its type: {', '.join(sorted(kinds[column.id]))}"
             ids[part].add(column.id)
             parts[column.id].add(part)
             if len(ids[part]) > 1 or len(parts[column.id]) > 1:
                 return f"{'.'.join(path)} was renamed or added anew: it is a part of a column"
-    if lost := sorted(unnumbered - ids.keys()):
+    if lost := sorted(part for part in unnumbered - ids.keys() if part[0] in numbered):
         return f"part {'.'.join(lost[0][1:])} of a column was renamed or dropped"
     return None
 

@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-
-import pyarrow as pa
+from typing import TYPE_CHECKING
 
 from ..arrow.stored_names import StoredNames
-from ..avro.schema import arrow_schema, with_meta_columns, without_meta_columns
+from ..avro.schema import with_meta_columns, without_meta_columns
 from ..errors import MalformedError
 from ..format.commit_metadata import SERVICE_OPERATIONS
 from ..instants.instant_files import InstantFiles
 from ..instants.timeline import Timeline
 from .column_history import load_columns, names_in_files
 from .evolved_schema import LATEST_SCHEMA, parse_columns
+
+if TYPE_CHECKING:  # what `show` does not need to start
+    import pyarrow as pa
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,8 @@ class TableSchema:
     @cached_property
     def arrow(self) -> pa.Schema:
         """The data files' schema."""
+        from ..avro.arrow_schema import arrow_schema  # late: `show` does not need it to start
+
         return arrow_schema(self.file_text)
 
     @property

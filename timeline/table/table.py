@@ -233,16 +233,16 @@ class Table:
         """The schema for reading and compacting, see `find_schema`. `before`: the instant of a compaction."""
         return find_schema(self.files, timeline, before=before)
 
-    def schema_to_write(self, timeline: Timeline) -> TableSchema:
-        """The newest schema. UnsupportedError: columns evolve on read; a write would have to record their ids."""
+    def schema_to_stitch(self, timeline: Timeline) -> TableSchema:
+        """The newest schema. UnsupportedError: columns evolve on read, and files may have other names for them."""
         schema = self.newest_schema(timeline)
         if schema.evolved is not None:
             raise UnsupportedError(
-                "writing tables with schema evolution on read is not supported",
+                "stitching tables with schema evolution on read is not supported",
                 path=self.storage.base_path,
                 expected=f"commits without {LATEST_SCHEMA}",
                 found=f"{LATEST_SCHEMA} in the newest write",
-                todo="Write this table with Hudi; phantombase reads and compacts it.",
+                todo="Let Hudi cluster this table; phantombase reads, writes and compacts it.",
             )
         return schema
 

@@ -40,8 +40,8 @@ def run(app: typer.Typer, args: Sequence[str] | None = None) -> NoReturn:
         wrong_usage = isinstance(error, UsageError)
         _fail(error, str(error), EXIT_USAGE if wrong_usage else EXIT_FAILED, as_json)
     except Exception as error:
-        if hasattr(error, "format_message") and hasattr(error, "exit_code"):  # of click, or of the click within typer
-            _misused(error, as_json)
+        if (found := misuse(error)) is not None:
+            _misused(error, found, as_json)
         hint = f"Set {TRACEBACK}=1 to see the traceback, and report it."
         _fail(error, f"internal error: {type(error).__name__}: {error}. {hint}", EXIT_BUG, as_json)
     if code == EXIT_INTERRUPTED:
@@ -49,12 +49,18 @@ def run(app: typer.Typer, args: Sequence[str] | None = None) -> NoReturn:
     sys.exit(code if isinstance(code, int) else 0)
 
 
-def _misused(error: Any, as_json: bool) -> NoReturn:
+def misuse(error: Any) -> str | None:
+    """What is wrong with a command line that could not be parsed, in one line; None: the error is another one."""
+    if hasattr(error, "format_message") and hasattr(error, "exit_code"):  # of click, or of the click within typer
+        return " ".join(error.format_message().split())
+    return None
+
+
+def _misused(error: Any, words: str, as_json: bool) -> NoReturn:
     """Ends a command line that could not be parsed; one without a command shows the help instead."""
     if type(error).__name__ == "NoArgsIsHelpError":
         error.show()
         sys.exit(error.exit_code)
-    words = " ".join(error.format_message().split())
     path = getattr(getattr(error, "ctx", None), "command_path", "")
     help_ = f" See: {path} --help" if path else ""
     _fail(error, f"{words if words.endswith(('.', '?')) else words + '.'}{help_}", error.exit_code, as_json)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Any
 
 import typer
@@ -41,11 +42,19 @@ def lazy_command(package: str, module: str, name: str, panel: str, text: str) ->
     return LazyCommand(module=f"{package}.{module}", name=name, panel=panel, text=text)
 
 
-def lazy_app(commands: Mapping[str, LazyCommand], pages: Path, **settings: Any) -> typer.Typer:
-    """A typer app of these commands, in this order. `pages`: file of their help; `settings`: as for `typer.Typer`."""
+def lazy_app(
+    commands: Mapping[str, LazyCommand],
+    pages: Path,
+    hidden: Mapping[str, LazyCommand] = MappingProxyType({}),
+    **settings: Any,
+) -> typer.Typer:
+    """A typer app of these commands, in this order. `pages`: file of their help; `settings`: as for `typer.Typer`.
+
+    `hidden`: what has settings as a command has, and cannot be called.
+    """
 
     class Group(_LazyGroup):
-        lazy, help_file = commands, pages
+        lazy, help_file, settings_only = commands, pages, hidden
 
     app = typer.Typer(cls=Group, no_args_is_help=True, pretty_exceptions_enable=False, **settings)
 
@@ -70,11 +79,12 @@ def _show_version(asked: bool) -> None:
 
 class _LazyGroup(TyperGroup):
     lazy: Mapping[str, LazyCommand] = {}
+    settings_only: Mapping[str, LazyCommand] = {}
     help_file: Path
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
-        self.commands = _Loaded(self.lazy)
+        self.commands = _Loaded(self.lazy, self.settings_only)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """The page names the commands by `text`; none of them is loaded."""
@@ -98,21 +108,25 @@ class _LazyGroup(TyperGroup):
                 raise typer.Exit
         return super().resolve_command(ctx, args)
 
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """The command that is called by this name."""
+        return None if cmd_name in self.settings_only else super().get_command(ctx, cmd_name)
+
     def list_commands(self, ctx: Any) -> list[str]:
         """The names, in their order."""
         return list(self.lazy)
 
 
 class _Loaded(MutableMapping[str, Any]):
-    """The commands by name; each is loaded when it is asked for."""
+    """The commands by name; each is loaded when it is asked for. Those that are `hidden` are in no list."""
 
-    def __init__(self, lazy: Mapping[str, LazyCommand]) -> None:
-        self._lazy = lazy
+    def __init__(self, lazy: Mapping[str, LazyCommand], hidden: Mapping[str, LazyCommand]) -> None:
+        self._lazy, self._hidden = lazy, hidden
         self._loaded: dict[str, Any] = {}
 
     def __getitem__(self, name: str) -> Any:
         if name not in self._loaded:
-            self._loaded[name] = self._load(self._lazy[name], name)
+            self._loaded[name] = self._load(self._lazy.get(name) or self._hidden[name], name)
         return self._loaded[name]
 
     def __iter__(self) -> Iterator[str]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import typer
 
-from .settings import FILE, plain, read_file, settings_in, settings_of, variable
+from .settings import FILE, WRITES, plain, read_file, settings_in, settings_of, variable
 
 
 def command_of(ctx: Any) -> str:
@@ -38,6 +38,8 @@ def _all(commands: Mapping[str, Any]) -> Iterator[tuple[str, list[Any]]]:
     for name, one in commands.items():
         yield name, one.params
         yield from ((f"{name} {inner}", two.params) for inner, two in getattr(one, "commands", {}).items())
+    if (writes := commands.get(WRITES)) is not None:
+        yield WRITES, writes.params
 
 
 def add_variables(command: str, params: list[Any]) -> None:

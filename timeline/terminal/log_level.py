@@ -34,7 +34,9 @@ _chosen: ContextVar[LogLevel | None] = ContextVar("log_level", default=None)
 _OPTIONS = {
     "log_level": (
         LogLevel | None,
-        typer.Option("--log-level", help="log lines from debug, info, warning or error on", metavar="LEVEL"),
+        typer.Option(
+            "--log-level", help="log lines of this level and worse: debug, info, warning, error", metavar="LEVEL"
+        ),
     ),
     "verbose": (bool, typer.Option("--verbose", "-v", help="the same as --log-level debug")),
     "config": (str | None, CONFIG),
@@ -48,7 +50,7 @@ def chosen_level() -> LogLevel | None:
     return _chosen.get()
 
 
-def with_log_options(command: Callable[..., None]) -> Callable[..., None]:
+def with_log_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """The command with `--log-level` and `-v`, which `configure_logging` obeys, and with `--config`."""
     own = list(inspect.signature(command, eval_str=True).parameters.values())
     added = [
@@ -57,11 +59,11 @@ def with_log_options(command: Callable[..., None]) -> Callable[..., None]:
     ]
 
     @functools.wraps(command)
-    def run(*, log_level: LogLevel | None = None, verbose: bool = False, **given: Any) -> None:
+    def run(*, log_level: LogLevel | None = None, verbose: bool = False, **given: Any) -> Any:
         given.pop("config", None)  # its callback has read it
         token = _chosen.set(LogLevel.DEBUG if verbose else log_level)
         try:
-            command(**given)
+            return command(**given)
         finally:
             _chosen.reset(token)
 

@@ -5,6 +5,8 @@
     max-file-slices = 10                         `run` requests plans with those of [schedule] too
     [run]
     tables = ["/data/orders"]
+    [write]                                      writers; plans that they request are those of [schedule], too
+    buckets = 8
     [[lane]]                                     rules for the tables of a lake, one table a pattern (`cli/lanes`)
     match = "sales_*"
 
@@ -37,7 +39,10 @@ _PLAIN = frozenset(
 _OF_COMMAND = {"run": frozenset({"schedule", "tables"})}
 """Settings of one command only: elsewhere they say what to do now."""
 
-_BESIDE = {"run": ("schedule",)}
+WRITES = "write"
+"""The table of writers (`writer(...).config()`), and the name by which their settings are shown; no command."""
+
+_BESIDE = {"run": ("schedule",), WRITES: ("schedule",)}
 """Tables of other commands that count for a command too."""
 
 LANES = "lane"
@@ -91,10 +96,11 @@ def settings_in(
 ) -> dict[str, Setting]:
     """What a file says to a command (pure). `names`: its settings; `commands`: all commands of the program.
 
-    `of_others`: the settings of all commands; asked only for a name on top that this command does not have.
+    `of_others`: the settings of all commands; asked only for a name that this command does not have, on top or in the
+    table of another one.
     UsageError: a name that is no setting, with the one that may be meant.
     """
-    known, tables = frozenset(names), frozenset(commands) | {_ELSEWHERE, LANES}
+    known, tables = frozenset(names), frozenset(commands) | {_ELSEWHERE, LANES, WRITES}
     found: dict[str, Setting] = {}
     top = {name: value for name, value in document.items() if not isinstance(value, dict) and name != LANES}
     if any(_dashed(name) not in known for name in top):
@@ -107,7 +113,8 @@ def settings_in(
         if len(given) < len(values):
             raise UsageError("a setting is given twice", path=where, found=", ".join(values))
         if table is not None:
-            _check(given, known, where, f"of {command}")
+            others = frozenset[str]() if table == command or given.keys() <= known else of_others()
+            _check(given, known | others, where, f"of {table}")
         found |= {name: Setting(value=value, where=where) for name, value in given.items() if name in known}
     return found
 

@@ -41,8 +41,7 @@ class Column:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowsTable:
     """A rich renderable. Where the terminal is too narrow, in this order, until that is enough: columns that may be
-    shortened are, columns without any value are left out, cells wrap between words. A word such as an instant wraps
-    last.
+    shortened are, columns without any value are left out, cells wrap between words, words wrap, instants wrap.
     """
 
     title: str
@@ -95,6 +94,12 @@ class _Shown:
         return min(self.widest, max([_WRAPPED_COLUMNS, *(length for length in words if length <= _WORD_COLUMNS)]))
 
     @property
+    def least_of_an_instant(self) -> int:
+        """The width without which an instant breaks: in pieces it cannot be copied. Other columns may be narrow."""
+        words = (word for cell in self.cells for word in cell.plain.split())
+        return self.least_wrapped if any(len(w) == _WORD_COLUMNS and w.isdigit() for w in words) else _WRAPPED_COLUMNS
+
+    @property
     def is_one_word(self) -> bool:
         """Whether each cell is one such word."""
         return not self.column.shorten and all(c.cell_len <= _WORD_COLUMNS and " " not in c.plain for c in self.cells)
@@ -111,10 +116,15 @@ def _fits(shown: Sequence[_Shown], widths: Sequence[int], width: int) -> bool:
 
 def _widths(shown: Sequence[_Shown], width: int) -> list[int]:
     """The width of each column: the widest ones give way first, those that may be shortened before those that wrap,
-    and words break last.
+    and words break last, instants behind all others.
     """
     widths = [one.widest for one in shown]
-    for floors in ([o.least for o in shown], [o.least_wrapped for o in shown], [_WRAPPED_COLUMNS for _ in shown]):
+    for floors in (
+        [one.least for one in shown],
+        [one.least_wrapped for one in shown],
+        [one.least_of_an_instant for one in shown],
+        [_WRAPPED_COLUMNS for _ in shown],
+    ):
         while not _fits(shown, widths, width):
             spare, _, number = max((w > floor, w, n) for n, (w, floor) in enumerate(zip(widths, floors, strict=True)))
             if not spare:

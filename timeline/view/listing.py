@@ -23,6 +23,14 @@ _THREADS = 8
 class Listing(Protocol):
     """Partitions and files of a table, found by its storage and its current settings."""
 
+    @property
+    def lacks_later_files(self) -> bool:
+        """Whether files are left out whose writes complete while it is made, as in pages; what cleans remove is, too.
+
+        The caller must look whether a clean came meanwhile.
+        """
+        ...
+
     def below(self, storage: Storage, config: TableConfig, folder: str) -> Iterable[Listed]:
         """The partitions at or under a folder; empty if there is no such folder."""
         ...
@@ -34,7 +42,11 @@ class Listing(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class StorageListing:
-    """Lists folders. A folder with a partition metadata file is a partition."""
+    """Lists folders. A folder with a partition metadata file is a partition. Pages are the storage's, see `Storage`."""
+
+    @property
+    def lacks_later_files(self) -> bool:
+        return False
 
     def below(self, storage: Storage, config: TableConfig, folder: str) -> Iterator[Listed]:
         if folder and ((entry := storage.find(folder)) is None or not entry.is_folder):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from ..errors import MissingFileError, TableChangedError, UsageError
+from ..errors import MalformedError, MissingFileError, TableChangedError, UsageError
 from ..format.compaction_plan import CompactionPlan
+from ..format.instant import Instant
 from ..format.table_config import TableConfig, load_table_config
+from ..instants.clean_border import retained_by
 from ..instants.instant_files import InstantFiles
 from ..instants.timeline import Timeline
 from ..instants.timeline_loader import TimelineLoader
@@ -61,10 +63,13 @@ class ViewLoader:
         if partition is None and exactly is None:
             check_partitions(facts, {part for part, _ in listings})
         if completed_by is None and any(needs_archive(timeline, entries) for _, entries in listings):
-            timeline = self.timelines.with_archive(timeline)
+            timeline = self.timelines.with_its_archive(timeline)
         groups = tuple(g for part, entries in listings for g in file_groups(part, entries, timeline, facts))
         self.check_unchanged()
-        self.check_not_cleaned(newest if completed_by else timeline, (entries for _, entries in listings))
+        self.check_not_undone(newest)
+        # A past state is checked by its moment, see `windows.retained`.
+        several = completed_by is None and exactly is None and bool(self.config.partition_fields)
+        self.check_not_cleaned(newest if completed_by else timeline, [e for _, e in listings], several=several)
         return TableView(timeline=timeline, facts=facts, groups=groups)
 
     def planned_partitions(self, plans: Iterable[CompactionPlan]) -> set[str]:
@@ -89,6 +94,22 @@ class ViewLoader:
                 todo="Open it again.",
             )
 
+    def check_not_undone(self, timeline: Timeline) -> None:
+        """TableChangedError if a rollback or restore may have removed files before the listing that should be there.
+
+        Both take the newest writes back first, and from each write its completed file first.
+        """
+        writes = timeline.completed_writes.values()
+        newest = [max(writes, key=by) for by in (lambda i: i.requested_time, timeline.completed_at) if writes]
+        for write in dict.fromkeys(newest):
+            if latest(self.storage).find(self.files.path(write)) is None:
+                raise TableChangedError(
+                    "a write was taken back, or archived, while the table was read",
+                    path=self.storage.base_path,
+                    instant=write.requested_time,
+                    todo="Run it again.",
+                )
+
     def partition_groups(self, partition: str, timeline: Timeline, facts: ViewFacts) -> tuple[FileGroup, ...]:
         """The file groups of one partition with a timeline and facts loaded before; () if there is no such folder."""
         try:
@@ -96,27 +117,59 @@ class ViewLoader:
         except MissingFileError:
             return ()
         if needs_archive(timeline, entries):
-            timeline = self.timelines.with_archive(timeline)
+            timeline = self.timelines.with_its_archive(timeline)
         self.check_not_cleaned(timeline, [entries])
         return file_groups(partition, entries, timeline, facts)
 
-    def check_not_cleaned(self, timeline: Timeline, listings: Iterable[Iterable[Entry]]) -> None:
+    def check_not_cleaned(
+        self, timeline: Timeline, listings: Collection[Sequence[Entry]], *, several: bool = False
+    ) -> None:
         """TableChangedError if files that are the newest by the timeline may have been removed before the listing.
 
-        A base file completed after the timeline was loaded is ignored, but the files that it replaces may be cleaned.
+        A base file completed after the timeline was loaded is ignored, but the files that it replaces may be cleaned,
+        if its write was requested before what the clean retained: of each file group a clean retains also the newest
+        slice below that.
+        `several`: the listing may have been of several partitions. Of one whose rows were all deleted nothing is left
+        to see, while other partitions are read without the writes before the deletion. Nor need a base file be seen
+        that came while its folder was listed in pages.
         """
+        at_once = self.storage.names_at_once
+        in_pages = at_once is not None and any(len(entries) > at_once for entries in listings)
+        unseen = in_pages or self.listing.lacks_later_files
         ignored = {t for entries in listings for t in base_instants(entries) if not timeline.is_committed(t)}
-        if not ignored:
+        if not ignored and not several and not unseen:
             return
-        now = replace(self.timelines, storage=latest(self.storage)).load()
-        completed = sorted(ignored & now.completed_writes.keys())
-        if completed and now.may_be_cleaned_since(timeline):
+        timelines = replace(self.timelines, storage=latest(self.storage))
+        now = timelines.load()
+        if not now.may_be_cleaned_since(timeline):
+            return
+        if now.start != timeline.start:
+            now = timelines.with_archive(now)
+        border = self._retained_since(timeline, now)
+        if completed := now.superseding_since(timeline, None if unseen else ignored, below=border):
             raise TableChangedError(
                 "the table was compacted and cleaned while it was read",
                 path=self.storage.base_path,
                 instant=completed[-1],
                 todo="Run it again.",
             )
+
+    def _retained_since(self, before: Timeline, now: Timeline) -> str:
+        """What the cleans retained that have begun after the timeline `before`, at least; see `retained_by`."""
+        begun = {i.requested_time for i in before.instants if i.action == "clean"}
+        files = replace(self.files, storage=latest(self.storage))
+        new = (i for i in now.instants if i.action == "clean" and i.requested_time not in begun)
+        gone = (i for i in now.archived if i.action == "clean" and i.requested_time >= before.start)
+        archived = (i.requested_time for i in gone if i.requested_time not in begun)
+        return max((*(_retained_at_least(files, clean) for clean in new), *archived), default="")
+
+
+def _retained_at_least(files: InstantFiles, clean: Instant) -> str:
+    """See `retained_by`; the clean's own time, which is later, where that cannot be known."""
+    try:
+        return retained_by(files, clean)
+    except (MalformedError, MissingFileError):
+        return clean.requested_time
 
 
 def needs_archive(timeline: Timeline, entries: Iterable[Entry]) -> bool:

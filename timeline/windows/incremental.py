@@ -18,7 +18,7 @@ from ..filter.tree import And, Compare, Filter, In, Op, Or
 from ..instants.timeline import Timeline
 from ..table.table import Table
 from ..view.view import FileSlice
-from .retained import cleans, earliest_whole
+from .retained import check_still_whole, earliest_whole
 from .state import State, load_state, moment_of_text, newest_state
 from .window import EARLIEST, Window, completed_writes, fix_window
 from .window_writes import WindowWrites, find_window_writes
@@ -78,11 +78,9 @@ def plan_increment(
         raise _cleaned(table, window, earliest)
     if scanned:
         _log.warning("window_is_cleaned", table=table.storage.base_path, end=window.end, earliest=earliest)
-    state = newest_state(table, partition) if scanned else load_state(table, window.end, partition)
-    if not scanned and cleans(state.view.timeline) != cleans(timeline):  # a clean began since: its files may be gone
-        earliest = earliest_whole(table, state.view.timeline)
-        if window.end < earliest:
-            raise _cleaned(table, window, earliest)
+    state = newest_state(table, partition) if scanned else load_state(table, window.end, partition, timeline)
+    if not scanned:
+        check_still_whole(table, timeline, window.end)
     found = find_window_writes(table, timeline, window)
     slices = tuple(s for g, s in state.slices() if scanned or found.groups is None or g.key in found.groups)
     everything = window.begin == EARLIEST and not scanned

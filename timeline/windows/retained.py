@@ -2,24 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from ..avro.container import NAMESPACE, STRING, Schema, optional, read_record, record_of, required, root_record
-from ..errors import MalformedError, MissingFileError, UsageError
-from ..format.instant import Instant, State
+from ..errors import TableChangedError, UsageError
+from ..format.instant import Instant
+from ..instants.clean_border import retained_by, retained_by_archived
 from ..instants.timeline import Timeline
 from ..prefetch import prefetched
 from ..table.table import Table
 from .window import completed_writes
-
-_CLEAN = root_record(
-    "HoodieCleanMetadata", optional("totalFilesDeleted", "int"), optional("earliestCommitToRetain", STRING)
-)
-
-_PLAN = root_record(
-    "HoodieCleanerPlan",
-    optional("earliestInstantToRetain", record_of(f"{NAMESPACE}.HoodieActionInstant", required("timestamp", STRING))),
-)
 
 
 def cleans(timeline: Timeline) -> list[Instant]:
@@ -34,63 +23,10 @@ def retained_since(table: Table, timeline: Timeline) -> str:
     is the clean's own time. A later clean may have retained more again, but what is gone stays gone. Archived cleans
     count as far as the archive is loaded. MalformedError: unreadable clean metadata.
     """
-    active = max(prefetched(cleans(timeline), lambda clean: retained_by(table, clean)), default="")
+    active = max(prefetched(cleans(timeline), lambda clean: retained_by(table.files, clean)), default="")
     archived = [i for i in timeline.archived if i.action == "clean" and i.requested_time > active]
     records = table.archived_records(archived)
-    return max((active, *(_archived_border(clean, records.get(clean)) for clean in archived)))
-
-
-def _archived_border(clean: Instant, record: bytes | None) -> str:
-    """What an archived clean retained; its own time, which is later, where its record is not known."""
-    try:
-        return clean.requested_time if record is None else _border(clean, read_record(record, "", _CLEAN)[1])
-    except MalformedError:
-        return clean.requested_time
-
-
-def retained_by(table: Table, clean: Instant) -> str:
-    """The earliest commit that one clean retained; its own time if it retained file versions. Errors as above."""
-    if clean.completed:
-        try:
-            metadata = _read(table, clean, _CLEAN)
-        except MalformedError as error:
-            raise MalformedError(
-                "the record of a completed clean cannot be read",
-                path=table.instant_path(clean),
-                instant=clean.requested_time,
-                found=error.found or error.what,
-                todo="Restore the file from a copy, or remove it: then `compactor-daemon clean TABLE` completes the "
-                "clean once more, by its plan.",
-            ) from error
-        return _border(clean, metadata)
-    requested = Instant(requested_time=clean.requested_time, action="clean", state=State.REQUESTED)
-    try:
-        plan = _read(table, requested, _PLAN)
-    except (MalformedError, MissingFileError) as error:
-        raise unreadable_plan(table.instant_path(requested), clean, error) from error
-    return str((plan["earliestInstantToRetain"] or {}).get("timestamp") or clean.requested_time)
-
-
-def _border(clean: Instant, metadata: dict[str, Any]) -> str:
-    if metadata["earliestCommitToRetain"] or metadata["totalFilesDeleted"] == 0:
-        return str(metadata["earliestCommitToRetain"] or "")
-    return clean.requested_time
-
-
-def unreadable_plan(path: str, clean: Instant, error: MalformedError | MissingFileError) -> MalformedError:
-    """The error for a pending clean whose plan, at `path`, cannot be read or is gone (pure)."""
-    begun = clean.state > State.REQUESTED
-    state = "has begun" if begun else "is pending"
-    return MalformedError(
-        f"the plan of a clean that {state} {'is gone' if isinstance(error, MissingFileError) else 'cannot be read'}",
-        path=path,
-        instant=clean.requested_time,
-        found=error.found or error.what,
-        todo="Restore the file from a copy. Without one, remove all files of this clean from the timeline: the newest "
-        "state is whole, older ones may not be and must not be read any more."
-        if begun
-        else "If no process is writing it any more, `compactor-daemon clean TABLE` removes it.",
-    )
+    return max((active, *(retained_by_archived(clean, records.get(clean)) for clean in archived)))
 
 
 def earliest_whole(table: Table, timeline: Timeline) -> str:
@@ -99,9 +35,30 @@ def earliest_whole(table: Table, timeline: Timeline) -> str:
     return earliest_state(timeline, retained) if retained else ""
 
 
-def _read(table: Table, clean: Instant, schema: Schema) -> dict[str, Any]:
-    path = table.instant_path(clean)
-    return read_record(table.storage.read(path), path, schema)[1]
+def check_still_whole(table: Table, before: Timeline, moment: str) -> None:
+    """TableChangedError if a clean that is not in the timeline `before` may have touched the state at a moment.
+
+    For states that were whole by `before`, once their files are listed: a file that goes later is missed when it is
+    opened. A view of a past state does not show this, since the writes behind its moment are pending in it.
+    """
+    now = table.load_timeline(archived=table.layout.has_completion_times)
+    if now.may_be_cleaned_since(before) and moment < earliest_whole(table, now):
+        raise _cleaned_meanwhile(table)
+
+
+def check_as_of_still(table: Table, before: Timeline, as_of: str) -> None:
+    """As `check_still_whole`, for a point in time that `check_as_of` has let pass by the timeline `before`."""
+    now = table.load_timeline(archived=table.layout.has_completion_times)
+    if now.may_be_cleaned_since(before):
+        retained = retained_since(table, now)
+        if as_of < retained and _differs(table.with_archive(now), as_of, retained):
+            raise _cleaned_meanwhile(table)
+
+
+def _cleaned_meanwhile(table: Table) -> TableChangedError:
+    return TableChangedError(
+        "the table was cleaned while a past state of it was listed", path=table.storage.base_path, todo="Run it again."
+    )
 
 
 def earliest_state(timeline: Timeline, retained: str) -> str:

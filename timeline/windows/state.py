@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..errors import UsageError
+from ..errors import TableChangedError, UsageError
 from ..format.instant import parse_as_of
+from ..instants.timeline import Timeline
 from ..table.table import Table
 from ..view.view import FileGroup, FileSlice, TableView, is_replaced, latest_slice
-from .window import EARLIEST
+from .window import EARLIEST, completed_writes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,12 +30,29 @@ class State:
         return tuple((g, s) for g, s in found if s is not None)
 
 
-def load_state(table: Table, moment: str, partition: str | None) -> State:
-    """The state at a moment, which must be whole, see `earliest_whole`."""
+def load_state(table: Table, moment: str, partition: str | None, known: Timeline) -> State:
+    """The state at a moment, which must be whole, see `earliest_whole`. `known`: the timeline, with its archive, by
+    which the reader knows what each write has written.
+
+    TableChangedError: a stitching counts in one of the two only. It may complete at a time that was decided long
+    before, also at or before the moment; then the rows of the file groups that it replaced are in one of its own.
+    """
     if not table.layout.has_completion_times:
         return State(view=table.load_view(partition), as_of=moment, hidden=frozenset())
     view = table.load_view(partition, completed_by=moment)
+    if changed := _replacing(known.completed_by(moment)) ^ _replacing(view.timeline):
+        raise TableChangedError(
+            "a clustering completed, or was taken back, while the table was read",
+            path=table.storage.base_path,
+            instant=min(changed),
+            todo="Run it again.",
+        )
     return State(view=view, as_of=None, hidden=frozenset(view.timeline.pending_writes))
+
+
+def _replacing(timeline: Timeline) -> set[str]:
+    """Requested times of the completed replace commits, of the archive too."""
+    return {i.requested_time for i in completed_writes(timeline) if i.family == "replacecommit"}
 
 
 def newest_state(table: Table, partition: str | None) -> State:

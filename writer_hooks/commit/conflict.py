@@ -15,11 +15,13 @@ Two writes conflict if they change one file group, as in Hudi's optimistic concu
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from phantombase.timeline.avro.schema import arrow_schema, without_meta_columns
-from phantombase.timeline.format.commit_metadata import CLUSTER, CommitMetadata
+from phantombase.timeline.avro.arrow_schema import arrow_schema
+from phantombase.timeline.avro.schema import without_meta_columns
+from phantombase.timeline.format.commit_metadata import CLUSTER, SERVICE_OPERATIONS, CommitMetadata
+from phantombase.timeline.table.evolved_schema import LATEST_SCHEMA
 from phantombase.timeline.view.view import GroupKey
 
 
@@ -70,15 +72,21 @@ def conflict_with_commit(mine: Footprint, theirs: CommitMetadata) -> str | None:
     return None
 
 
-def conflict_with_schema(mine: str, theirs: CommitMetadata) -> str | None:
+def conflict_with_schema(mine: Mapping[str, str], theirs: CommitMetadata) -> str | None:
     """The conflict with a write that completed meanwhile and left another schema; None if there is none.
 
-    Of two changes at once one would be lost. `mine`: the table's Avro schema as this write records it.
+    Of two changes at once one would be lost. `mine`: the table's Avro schema as this write records it, and Hudi's own
+    record of the columns where they evolve on read.
     """
-    text = theirs.extra_metadata.get("schema")
-    if not text or text == mine or arrow_schema(without_meta_columns(text)) == arrow_schema(mine):
+    text, own = theirs.extra_metadata.get("schema"), mine["schema"]
+    if not text:
         return None
-    return "the table's schema"
+    if text != own and arrow_schema(without_meta_columns(text)) != arrow_schema(own):
+        return "the table's schema"
+    theirs_evolved = theirs.extra_metadata.get(LATEST_SCHEMA)
+    if theirs.operation_type not in SERVICE_OPERATIONS and theirs_evolved != mine.get(LATEST_SCHEMA):
+        return "the record of the table's columns"
+    return None
 
 
 def conflict_with_plans(mine: Footprint, plans: Iterable[GroupKey], *, logs_too: bool) -> str | None:

@@ -12,9 +12,9 @@ If the process is killed before the last step, t is dead: the next writer, of ph
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from phantombase.timeline.errors import (
@@ -32,14 +32,18 @@ from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.locks.heartbeat import EXPIRY_S, Pulse, heartbeat
 from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.metadata_table.column_stats.measure import Measured
-from phantombase.timeline.metadata_table.update import Change, apply_update, check_keepable, prepare
-from phantombase.timeline.planning.schedule import clustered_file_groups
+from phantombase.timeline.metadata_table.index_keys import NotedKeys
+from phantombase.timeline.metadata_table.update import NOT_FOLLOWED, Change, apply_update, check_keepable, prepare
 from phantombase.timeline.recovery.rollback import completed_rollback_of, roll_back, undo_late
+from phantombase.timeline.table.column_history import carry_history
+from phantombase.timeline.table.evolved_schema import LATEST_SCHEMA
 from phantombase.timeline.table.instant_puts import put_completed
+from phantombase.timeline.table.pending_clusterings import clustered_file_groups
 from phantombase.timeline.table.pending_restores import refuse_pending_restore
 from phantombase.timeline.table.pending_rollbacks import UnreadableRollback, pending_rollbacks, refuse_half_rolled_back
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.view.view import GroupKey, ViewFacts
+from phantombase.timeline.windows.retained import retained_since
 
 from .conflict import (
     Footprint,
@@ -72,11 +76,14 @@ class Transaction:
     pulse: Pulse
     earlier_rollbacks: frozenset[str]
 
-    def check_conflicts(self, mine: Footprint, schema_text: str) -> None:
-        """ConflictError: another process has rolled back this write meanwhile, or changed what it changes."""
+    def check_conflicts(self, mine: Footprint, schema: Mapping[str, str]) -> None:
+        """ConflictError: another process has rolled back this write meanwhile, or changed what it changes.
+
+        `schema`: what the write records of the table's schema.
+        """
         self._check_still_ours()
         now = self.table.load_timeline()
-        found = self._conflict(now, mine, schema_text)
+        found = self._conflict(now, mine, schema)
         if found is not None:
             raise ConflictError(
                 "another write or a plan changed what this write changes",
@@ -86,7 +93,7 @@ class Transaction:
                 todo="Nothing of this write is visible. Write again (retries=).",
             )
 
-    def _conflict(self, now: Timeline, mine: Footprint, schema_text: str) -> str | None:
+    def _conflict(self, now: Timeline, mine: Footprint, schema: Mapping[str, str]) -> str | None:
         by_name = not self.table.layout.has_completion_times
         known = {i.requested_time for i in self.timeline.pending_compactions}
         before = _names(self.timeline.completed)
@@ -101,20 +108,23 @@ class Transaction:
             if metadata.operation_type == LOG_COMPACT:
                 continue  # it only repeats what other writes wrote, below any later log
             if not metadata.compacted:
-                found = conflict_with_commit(mine, metadata) or conflict_with_schema(schema_text, metadata)
+                found = conflict_with_commit(mine, metadata) or conflict_with_schema(schema, metadata)
             elif requested in known:
                 continue
             else:
                 found = conflict_with_plans(mine, metadata.written_groups, logs_too=by_name)
             if found is not None:
                 return f"{instant.file_name}: {found}"
-        if (found := self._archived_conflict(now, mine, schema_text)) is not None:
+        if (found := self._archived_conflict(now, mine, schema)) is not None:
             return found
+        # Hudi would archive it while what it replaces is still there, see `stitching.passed`.
+        if self.action == "replacecommit" and (retained := retained_since(self.table, now)) > self.instant:
+            return f"a clean that retained commits from {retained} on"
         planned = {k for k, c in self.table.facts.pending_plans(now).items() if c not in known}
         found = conflict_with_plans(mine, planned, logs_too=by_name)
         return found or conflict_with_clusterings(mine, clustered_file_groups(self.table, now))
 
-    def _archived_conflict(self, now: Timeline, mine: Footprint, schema_text: str) -> str | None:
+    def _archived_conflict(self, now: Timeline, mine: Footprint, schema: Mapping[str, str]) -> str | None:
         """The conflict with a write that completed meanwhile and was archived: Hudi's archiver goes up to the last
         write before the earliest pending one, also past writes that completed since that one began.
         """
@@ -135,7 +145,7 @@ class Transaction:
             if metadata is not None:
                 if metadata.compacted or metadata.operation_type == LOG_COMPACT:
                     continue  # requested before this write, which has seen its plan
-                found = conflict_with_commit(mine, metadata) or conflict_with_schema(schema_text, metadata) or ""
+                found = conflict_with_commit(mine, metadata) or conflict_with_schema(schema, metadata) or ""
             if found:
                 return f"{write.action} {write.requested_time}, which was archived meanwhile: {found}"
         return None
@@ -146,24 +156,29 @@ class Transaction:
         metadata: CommitMetadata,
         measured: Measured | None = None,
         check: Callable[[Table], None] = lambda _: None,
+        keys: NotedKeys | str = NOT_FOLLOWED,
     ) -> Instant:
         """Makes the write visible; its files are placed already. ConflictError: nothing of it is visible.
 
         `measured`: known column ranges of the files, for the metadata table; other files are read for it. `check`:
-        called under the lock; an error that it raises stops the write from completing.
+        called under the lock; an error that it raises stops the write from completing. `keys`: see `Change`.
         """
-        storage, change = self.table.storage, Change.of(self.instant, metadata, measured or {})
+        storage, change = self.table.storage, replace(Change.of(self.instant, metadata, measured or {}), keys=keys)
         update = prepare(self.table.reload(), change)  # reloaded: the metadata table may have been dropped meanwhile
         with self.lock.hold(f"complete a {self.action}") as section:
             table = self._unchanged()
-            self.check_conflicts(mine, metadata.extra_metadata["schema"])
+            self.check_conflicts(mine, metadata.extra_metadata)
             check(table)
+            if change.knows_keys and not mine.everywhere and self._others(table):
+                change = replace(change, keys="another write was completed meanwhile, which may have the same keys")
             completion = table.completion_time(table.load_timeline())
             done = Instant(
                 requested_time=self.instant, action=self.action, state=State.COMPLETED, completion_time=completion
             )
             section.check()
             apply_update(table, change, update, section)
+            if LATEST_SCHEMA in metadata.extra_metadata:
+                carry_history(table.files, table.load_timeline(), done)
             path = table.instant_path(done)
             data = encode_commit(metadata, table.layout.encoding)
             section.check()
@@ -171,6 +186,16 @@ class Transaction:
             if not made and storage.read(path) != data:
                 raise StorageError("the completed commit does not read back as written", path=path)
             return done
+
+    def _others(self, table: Table) -> bool:
+        """Whether another write has completed since this one began: the record index may hold keys of both."""
+        before, now = _names(self.timeline.instants), table.load_timeline()
+        if not before <= _names(now.instants):
+            return True  # archived meanwhile: what has ended is not known
+        done = _names(self.timeline.completed)
+        late = [i for i in now.completed if i.is_write and (i.requested_time, i.family) not in done]
+        found = (table.commit_metadata(i) for i in late if (i.requested_time, i.family) != (self.instant, self.action))
+        return any(not m.compacted and m.operation_type != LOG_COMPACT for m in found)
 
     def _unknown(self, path: str, error: PhantombaseError) -> UnknownCommitError:
         """The completed file could not be put, and is not there.

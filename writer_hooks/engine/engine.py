@@ -44,11 +44,8 @@ class Pieces(Protocol):
         """The pieces of both."""
         ...
 
-    def kept(self, *, here: bool = False) -> AbstractContextManager[Pieces]:
-        """The same pieces, computed once, for several uses.
-
-        `here`: no step needs more than the pieces themselves, so if they are small all of them run in this process.
-        """
+    def kept(self) -> AbstractContextManager[Pieces]:
+        """The same pieces, computed once, for several uses."""
         ...
 
     def row_counts(self) -> RowCounts:
@@ -73,8 +70,11 @@ class Engine(Protocol):
         """The input's columns."""
         ...
 
-    def prepare(self, prepare: Prepare, storage: Storage) -> Pieces:
-        """The input as pieces. They may be kept in files on the table's storage, until `kept` exits."""
+    def prepare(self, prepare: Prepare, storage: Storage, *, here: bool = False) -> Pieces:
+        """The input as pieces. They may be kept in files on the table's storage, until `kept` exits.
+
+        `here`: no step needs more than the pieces themselves, so if they are small all of them run in this process.
+        """
         ...
 
     def runner(self) -> Runner:
@@ -102,7 +102,7 @@ class LocalEngine:
         """See `Engine`."""
         return self._rows.schema
 
-    def prepare(self, prepare: Prepare, storage: Storage) -> Pieces:
+    def prepare(self, prepare: Prepare, storage: Storage, *, here: bool = False) -> Pieces:
         """See `Engine`."""
         return LocalPieces(list(prepare(0, iter(self._rows.to_batches()))), self.slots)
 
@@ -144,7 +144,7 @@ class LocalPieces:
         assert isinstance(other, LocalPieces)
         return LocalPieces(self._pieces + other._pieces, self._slots)
 
-    def kept(self, *, here: bool = False) -> AbstractContextManager[Pieces]:
+    def kept(self) -> AbstractContextManager[Pieces]:
         """See `Pieces`."""
         return nullcontext(self)
 

@@ -14,14 +14,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from phantombase.compactor_daemon.execution.hadoop_conf import hadoop_conf
-from phantombase.compactor_daemon.execution.runners import Runner, SparkRunner, spark_words
+from phantombase.compactor_daemon.execution.runners import Runner, SparkRunner
 from phantombase.compactor_daemon.execution.spark_session import RunningSpark
-from phantombase.timeline.errors import PhantombaseError, SparkError
+from phantombase.timeline.errors import PhantombaseError
 from phantombase.timeline.storage.contract import Storage
 
 from ..schema.spark_schema import from_spark
-from .engine import LocalPieces, Pieces, Prepare, RowCounts, Step, summed
+from .engine import LocalEngine, LocalPieces, Pieces, Prepare, RowCounts, Step, summed
+from .few_rows import fetched
 from .row_blobs import SPARK_PIECE, Piece, from_batches, to_batch
+from .spark_jobs import estimated_bytes, run, to_arrow
 from .spool import Spool
 
 _BATCH_BYTES = 64 << 20
@@ -55,7 +57,7 @@ def default_slots(frame: Any) -> int:
     A slot's rows are held in memory. If the input is files, Spark estimates compressed bytes.
     """
     cores = int(frame.sparkSession.sparkContext.defaultParallelism)
-    size = int(str(frame._jdf.queryExecution().optimizedPlan().stats().sizeInBytes()))
+    size = estimated_bytes(frame._jdf.queryExecution().optimizedPlan())
     wanted = size // _SLOT_BYTES if 0 <= size < _UNKNOWN_BYTES else 0
     return max(2 * cores, min(wanted, _SLOTS_MAX))
 
@@ -72,10 +74,13 @@ class SparkEngine:
         """See `Engine`."""
         return from_spark(self._frame.schema)
 
-    def prepare(self, prepare: Prepare, storage: Storage) -> Pieces:
+    def prepare(self, prepare: Prepare, storage: Storage, *, here: bool = False) -> Pieces:
         """See `Engine`."""
+        rows = fetched(self._frame) if here else None
+        if rows is not None:
+            return LocalEngine(rows, slots=_threads(self.slots)).prepare(prepare, storage)
         spool = Spool.new(storage)
-        return SparkPieces(_mapped(self._frame, _Prepare(prepare, spool)), self.slots, spool, first=True)
+        return SparkPieces(_mapped(self._frame, _Prepare(prepare, spool)), self.slots, spool, first=True, here=here)
 
     def runner(self) -> Runner:
         """See `Engine`: runs in the session of the DataFrame."""
@@ -103,13 +108,17 @@ class SparkEngine:
 
 
 class SparkPieces:
-    """Pieces as a DataFrame, large payloads as references into `spool`. The `first` pieces remove the spool at exit."""
+    """Pieces as a DataFrame, large payloads as references into `spool`. The `first` pieces remove the spool at exit.
 
-    def __init__(self, frame: Any, slots: int, spool: Spool, *, first: bool = False) -> None:
+    `here`: see `Engine.prepare`.
+    """
+
+    def __init__(self, frame: Any, slots: int, spool: Spool, *, first: bool = False, here: bool = False) -> None:
         self._frame = frame
         self._slots = slots
         self._spool = spool
         self._first = first
+        self._here = here
 
     def map(self, step: Step) -> Pieces:
         """See `Pieces`."""
@@ -127,14 +136,14 @@ class SparkPieces:
         return self._of(self._frame.unionByName(other._frame))
 
     @contextmanager
-    def kept(self, *, here: bool = False) -> Iterator[Pieces]:
+    def kept(self) -> Iterator[Pieces]:
         """See `Pieces`."""
         from pyspark import StorageLevel
 
         frame = self._frame.persist(StorageLevel.MEMORY_AND_DISK)
         try:
             kept = self._of(frame)
-            yield (kept._fetched() if here else None) or kept
+            yield (kept._fetched() if self._here else None) or kept
         finally:
             frame.unpersist()
             if self._first:
@@ -145,33 +154,37 @@ class SparkPieces:
 
         None: they are large, or very many. The rows of most stay in the spool, mapped.
         """
-        sizes = _run(partial(_to_arrow, self._frame.selectExpr("octet_length(payload) AS size"))).column("size")
+        sizes = run(partial(to_arrow, self._frame.selectExpr("octet_length(payload) AS size"))).column("size")
         if (pc.sum(sizes).as_py() or 0) > _FETCHED_BYTES:
             return None
-        pieces = list(from_batches(_run(partial(_to_arrow, self._frame)).to_batches()))
+        pieces = list(from_batches(run(partial(to_arrow, self._frame)).to_batches()))
         if any(piece.target == _ERROR for piece in pieces):
             return None  # `row_counts` raises it
         if sum(map(self._spool.bytes_of, pieces)) > _HERE_BYTES:
             return None
-        return LocalPieces(list(self._spool.get(iter(pieces))), min(self._slots, os.cpu_count() or 1))
+        return LocalPieces(list(self._spool.get(iter(pieces))), _threads(self._slots))
 
     def _of(self, frame: Any) -> SparkPieces:
         return SparkPieces(frame, self._slots, self._spool)
 
     def row_counts(self) -> RowCounts:
         """See `Pieces`."""
-        done = _run(partial(_to_arrow, self._frame.select("partition", "target", "rows")))
+        done = run(partial(to_arrow, self._frame.select("partition", "target", "rows")))
         if _ERROR in pc.unique(done.column("target")).to_pylist():
             self.collect()  # raises the error
         return summed(*(done.column(name).to_pylist() for name in ("partition", "target", "rows")))
 
     def collect(self) -> list[bytes]:
         """See `Pieces`."""
-        done = _run(partial(_to_arrow, self._frame.select("target", "payload")))
+        done = run(partial(to_arrow, self._frame.select("target", "payload")))
         for target, payload in zip(done.column("target"), done.column("payload"), strict=True):
             if target.as_py() == _ERROR:
                 raise pickle.loads(payload.as_py())
         return [value.as_py() for value in done.column("payload")]
+
+
+def _threads(slots: int) -> int:
+    return min(slots, os.cpu_count() or 1)
 
 
 def _mapped(frame: Any, function: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]) -> Any:
@@ -244,21 +257,3 @@ def _batched(pieces: Iterator[Piece]) -> Iterator[pa.RecordBatch]:
             held, size = [], 0
     if held:
         yield to_batch(held)
-
-
-def _run(action: Callable[[], pa.Table]) -> pa.Table:
-    try:
-        return action()
-    except Exception as error:
-        raise SparkError(
-            "a Spark job of the write failed",
-            found=spark_words(error),
-            todo="Nothing of the write is visible; the next writer rolls it back.",
-        ) from error
-
-
-def _to_arrow(frame: Any) -> pa.Table:
-    """All rows of a DataFrame; PySpark before 4.0 has no public way to Arrow."""
-    if hasattr(frame, "toArrow"):
-        return frame.toArrow()
-    return pa.Table.from_batches(frame._collect_as_arrow(), schema=from_spark(frame.schema))

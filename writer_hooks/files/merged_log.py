@@ -16,19 +16,22 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from phantombase.timeline.arrow.arrays import Flags
+from phantombase.timeline.arrow.columns import flat
 from phantombase.timeline.arrow.key_lookup import KeyLookup
+from phantombase.timeline.avro.arrow_schema import project
 from phantombase.timeline.avro.schema import RECORD_KEY
 from phantombase.timeline.errors import UnsupportedError
 from phantombase.timeline.format.table_config import MergeMode
 from phantombase.timeline.merge.spill import LogSpill
 from phantombase.timeline.read.slice_log import may_delete, read_logs
-from phantombase.timeline.read.slice_stream import SliceStream
 from phantombase.timeline.view.log_blocks import slice_blocks
 from phantombase.timeline.view.view import FileGroup, FileSlice, latest_slice
 
 from ..engine.row_blobs import Piece
+from .key_notes import KeyNotes, LogNotes
 from .stager import LogPart, StagedFile, Stager
-from .target_files import folded_parts
+from .stored_keys import slice_keys
+from .target_files import folded_parts, log_notes
 from .task_context import WriteWork
 
 
@@ -42,12 +45,15 @@ def merged_log(
     """
     slice_ = latest_slice(group)
     assert slice_ is not None, "a file group without a slice is no target"
-    found = _parts(slice_, work, pieces, in_base=in_base)
+    notes = KeyNotes()
+    found = _parts(slice_, work, pieces, log_notes(notes, group, work), in_base=in_base)
     first = next(found, None)
-    return stager.log(group.slices[-1], chain([first], found)) if first is not None else None
+    return stager.log(group.slices[-1], chain([first], found), notes) if first is not None else None
 
 
-def _parts(slice_: FileSlice, work: WriteWork, pieces: Iterable[Piece], *, in_base: bool) -> Iterator[LogPart]:
+def _parts(
+    slice_: FileSlice, work: WriteWork, pieces: Iterable[Piece], notes: LogNotes | None, *, in_base: bool
+) -> Iterator[LogPart]:
     """The inserts; then the updates of some columns with the deletes. Parts without an entry are left out."""
     partial = False
     for won in folded_parts(work, pieces):
@@ -56,9 +62,13 @@ def _parts(slice_: FileSlice, work: WriteWork, pieces: Iterable[Piece], *, in_ba
         if new.any() and work.inserts:
             _refuse_behind_deletes(slice_, work, won.keys.filter(pa.array(new)), partial=partial)
             rows = won.rows.take(pa.array(won.row[new]))
+            if notes is not None:
+                notes.rows(won.keys.filter(pa.array(new)))
             yield LogPart(rows=rows, deleted=won.keys.slice(0, 0), ordering=())
         changed = won.rows.take(pa.array(won.row[alive & updates]))
         deleted, ordering = won.keys.take(gone), tuple(values.take(gone) for values in won.ordering)
+        if notes is not None:
+            notes.deletes(deleted, by_value=bool(ordering))
         if changed.num_rows or len(deleted):
             partial = True
             yield LogPart(rows=changed, deleted=deleted, ordering=ordering, partial=True)
@@ -70,8 +80,8 @@ def _alive(slice_: FileSlice, work: WriteWork, keys: pa.Array, *, in_base: bool)
     if in_base and not may_delete(storage, work.merge.marker, slice_):
         return np.ones(len(keys), np.bool_)
     alive, lookup = np.zeros(len(keys), np.bool_), KeyLookup(keys)
-    for batch in SliceStream(storage, slice_, work.rules, (RECORD_KEY,)).batches():
-        at = lookup.find(batch.column(0))
+    for held in slice_keys(storage, slice_, work.rules):
+        at = lookup.find(flat(held.column(RECORD_KEY)))
         alive[at[at >= 0]] = True
     return alive
 
@@ -99,7 +109,7 @@ def _refuse_behind_deletes(slice_: FileSlice, work: WriteWork, keys: pa.Array, *
 def _deleted(slice_: FileSlice, work: WriteWork) -> pa.Array:
     """The keys that the slice's log files delete."""
     with ExitStack() as stack:
-        out = pa.schema([work.schema.arrow.field(RECORD_KEY)])
+        out = project(work.schema.arrow, work.rules.keys.fields)
         found, _ = read_logs(work.table.storage, slice_, work.rules, out, stack)
         parts = [found.winners(n)[0] for n in range(len(found))] if isinstance(found, LogSpill) else [found]
         gone = [won.keys.filter(pa.array(~won.is_update)) for won in parts]

@@ -27,11 +27,13 @@ from phantombase.timeline.format.write_token import WRITER
 from phantombase.timeline.log.encode import BLOCK_BYTES, data_block, delete_block, split_rows
 from phantombase.timeline.merge.rule import HUDI_0X
 from phantombase.timeline.metadata_table.column_stats.column_range import ColumnRange, ranges_from_json, ranges_to_json
+from phantombase.timeline.metadata_table.index_keys import FileKeys, stage_keys
 from phantombase.timeline.parquet.base_file import write_base_file
 from phantombase.timeline.storage.folders import staged_folder
 from phantombase.timeline.storage.staged_file import staged_output
 from phantombase.timeline.view.view import FileSlice, GroupKey
 
+from .key_notes import NOT_NOTED, KeyNotes
 from .task_context import WriteWork
 
 
@@ -71,7 +73,8 @@ class StagedFile:
 
     `base_instant`: of the slice to which the file belongs, None for a new file group; `base_file` and `log_files`:
     names of the files of that slice. `name`: the base file's final name; a log file gets its version when it is placed.
-    `ranges`: of the file's columns, if the metadata table has statistics.
+    `ranges`: of the file's columns, if the metadata table has statistics. `keys`: for the record index, those that the
+    file adds to its file group or deletes; `keys_unknown`: why they are not complete.
     """
 
     kind: FileKind
@@ -88,6 +91,8 @@ class StagedFile:
     updates: int
     deletes: int
     ranges: tuple[ColumnRange, ...] | None = None
+    keys: FileKeys | None = None
+    keys_unknown: str = ""
 
     @property
     def key(self) -> GroupKey:
@@ -107,6 +112,7 @@ class StagedFile:
             "kind": FileKind(fields["kind"]),
             "log_files": tuple(fields["log_files"]),
             "ranges": ranges_from_json(fields["ranges"]),
+            "keys": FileKeys.from_json(fields["keys"]),
         }
         return StagedFile(**{**fields, **made})
 
@@ -119,7 +125,7 @@ class Stager:
         self._slot = slot
         self._numbered = 0
 
-    def log(self, slice_: FileSlice, parts: Iterable[LogPart]) -> StagedFile:
+    def log(self, slice_: FileSlice, parts: Iterable[LogPart], notes: KeyNotes) -> StagedFile:
         """Stages a log file on a slice: the rows of all parts, then their keys to delete, in Hudi's order."""
         work, deletes = self._work, list[LogPart]()
         head = {"instant": work.instant, "schema_text": work.schema.file_text}
@@ -146,13 +152,14 @@ class Stager:
                 old = work.merge.mode in HUDI_0X
                 file.writelines(delete_block(part.deleted, paths, part.ordering, hudi_0x=old, **head))
         counts = Counts(writes=written, updates=written, deletes=sum(len(part.deleted) for part in deletes))
-        return self._done(FileKind.LOG, slice_.key, slice_, path, None, counts)
+        return self._done(FileKind.LOG, slice_.key, slice_, path, None, counts, notes)
 
     def base(
         self,
         key: GroupKey,
         tables: Iterator[pa.Table],
         counts: Callable[[int], Counts],
+        notes: KeyNotes,
         kept: FileSlice | None = None,
         *,
         until: float = math.inf,
@@ -173,18 +180,19 @@ class Stager:
                 name=name,
                 schema=work.schema.arrow,
                 schema_text=work.schema.file_text,
-                key_column=RECORD_KEY,
+                key_column=RECORD_KEY if work.table.config.populate_meta_fields else None,
                 output=work.output,
             )
-        return self._done(FileKind.BASE, key, kept, path, name, counts(rows))
+        return self._done(FileKind.BASE, key, kept, path, name, counts(rows), notes)
 
     def with_meta_columns(
         self, rows: pa.Table, partition: str, file_name: str, schema: pa.Schema | None = None
     ) -> pa.Table:
         """Brings rows, which have a record key column, into the table's schema, with Hudi's five meta columns first.
 
-        In a keyless table a row's key is its sequence number, as with Hudi: no other row of the table has it, since the
-        driver places the file of one try of a task only. `schema`: another one, which has some of these columns.
+        A table with virtual keys has none of them, nor the key column. In a keyless table a row's key is its sequence
+        number, as with Hudi: no other row of the table has it, since the driver places the file of one try of a task
+        only. `schema`: another one, which has some of these columns.
         """
         count = rows.num_rows
         numbers = pa.array(np.arange(self._numbered, self._numbered + count)).cast(pa.string())
@@ -205,14 +213,25 @@ class Stager:
     @contextmanager
     def _staged(self, suffix: str) -> Iterator[tuple[str, IO[bytes]]]:
         """A new file with a random name."""
-        path = f"{staged_folder(self._work.instant)}/{uuid.uuid4().hex}{suffix}"
+        path = self._path(suffix)
         with staged_output(self._work.table.storage, path) as file:
             yield path, file
 
+    def _path(self, suffix: str) -> str:
+        return f"{staged_folder(self._work.instant)}/{uuid.uuid4().hex}{suffix}"
+
     def _done(
-        self, kind: FileKind, key: GroupKey, slice_: FileSlice | None, path: str, name: str | None, counts: Counts
+        self,
+        kind: FileKind,
+        key: GroupKey,
+        slice_: FileSlice | None,
+        path: str,
+        name: str | None,
+        counts: Counts,
+        notes: KeyNotes,
     ) -> StagedFile:
         storage, measure = self._work.table.storage, self._work.measure
+        notes.check()
         entry = storage.find(path)
         partition, file_id = key
         log = LogFileName(file_id=file_id, instant=self._work.instant, version=1)
@@ -227,5 +246,13 @@ class Stager:
             name=name,
             size=entry.size if entry else 0,
             ranges=measure.file(storage, path, name or str(log)) if measure is not None else None,
+            keys=self._keys(key, notes),
+            keys_unknown=notes.unknown if self._work.notes_keys else NOT_NOTED,
             **asdict(counts),
         )
+
+    def _keys(self, key: GroupKey, notes: KeyNotes) -> FileKeys | None:
+        """The staged keys of the file, if the table has a record index and there are any."""
+        if not self._work.notes_keys or notes.unknown or not notes:
+            return None
+        return stage_keys(self._work.table.storage, key, self._path(".keys"), notes.added, notes.deleted)

@@ -10,6 +10,7 @@ from itertools import chain
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from phantombase.timeline.arrow.columns import flat
 from phantombase.timeline.arrow.spill_file import spill_folder
@@ -19,9 +20,10 @@ from phantombase.timeline.merge.log_fold import Winners
 from phantombase.timeline.merge.slice_merge import SliceMerge
 from phantombase.timeline.merge.spill import LogSpill
 from phantombase.timeline.read.slice_stream import base_tables
-from phantombase.timeline.view.view import FileSlice, GroupKey
+from phantombase.timeline.view.view import FileGroup, FileSlice, GroupKey, latest_slice
 
 from ..engine.row_blobs import Piece
+from .key_notes import KeyNotes, LogNotes
 from .stager import Counts, LogPart, StagedFile, Stager
 from .task_context import WriteWork
 
@@ -29,14 +31,16 @@ _SPILL_PARTITIONS = 32
 """Each partition is folded by itself, in a quarter of the limit: this is enough for eight times the limit."""
 
 
-def log_of(stager: Stager, slice_: FileSlice, work: WriteWork, pieces: Iterable[Piece]) -> StagedFile | None:
-    """A log file on a slice with the pieces' rows; None if they have no entries.
+def log_of(stager: Stager, group: FileGroup, work: WriteWork, pieces: Iterable[Piece]) -> StagedFile | None:
+    """A log file on a group's newest slice with the pieces' rows; None if they have no entries.
 
     It has one row per key even if duplicates are allowed: readers would merge them by the same rule.
     """
     # A delete by key, and any delete in a table without ordering, wins over all entries before it.
     typed = bool(work.merge.ordering_types) and not work.deletes
     leaving: list[pa.Array] = []
+    notes = KeyNotes()
+    noted = log_notes(notes, group, work)
 
     def rows() -> Iterator[Piece]:
         for piece in pieces:
@@ -50,6 +54,9 @@ def log_of(stager: Stager, slice_: FileSlice, work: WriteWork, pieces: Iterable[
         for won in folded_parts(work, rows()):
             gone = pa.array(np.flatnonzero(~won.is_update))
             ordering = tuple(values.take(gone) for values in won.ordering) if typed else ()
+            if noted is not None:
+                noted.rows(won.keys.filter(pa.array(won.is_update)))
+                noted.deletes(won.keys.take(gone), by_value=typed)
             if len(won.keys):
                 yield LogPart(rows=won.rows, deleted=won.keys.take(gone), ordering=ordering)
         if leaving:  # no row of the write has them here
@@ -57,7 +64,15 @@ def log_of(stager: Stager, slice_: FileSlice, work: WriteWork, pieces: Iterable[
 
     found = parts()
     first = next(found, None)
-    return stager.log(slice_, chain([first], found)) if first is not None else None
+    return stager.log(work.appended(group), chain([first], found), notes) if first is not None else None
+
+
+def log_notes(notes: KeyNotes, group: FileGroup, work: WriteWork) -> LogNotes | None:
+    """Takes the notes of a log file on a group; None if the table needs none."""
+    if not work.notes_keys:
+        return None
+    slice_, storage = latest_slice(group), work.table.storage
+    return LogNotes(notes, storage, work.merge, slice_, every=work.notes_updates)
 
 
 def new_base(stager: Stager, key: GroupKey, work: WriteWork, pieces: Iterable[Piece]) -> StagedFile | None:
@@ -71,8 +86,18 @@ def new_bases(
     """Base files of new file groups of about `size` bytes each, until no row is left."""
     tables = (rows for rows in living_rows(work, pieces) if rows.num_rows)
     for first in tables:
+        notes = KeyNotes()
         with_meta = (stager.with_meta_columns(rows, partition, "") for rows in chain([first], tables))
-        yield stager.base((partition, file_id()), with_meta, _all_new, until=size)
+        yield stager.base((partition, file_id()), _noted(work, with_meta, notes), _all_new, notes, until=size)
+
+
+def _noted(work: WriteWork, tables: Iterable[pa.Table], notes: KeyNotes) -> Iterator[pa.Table]:
+    """The same rows, all of whose keys are new in their file."""
+    for rows in tables:
+        if work.notes_keys:
+            # A copy: the column may be a view of a buffer with all columns, which would stay in memory.
+            notes.added.append(pa.concat_arrays([flat(rows.column(RECORD_KEY))]))
+        yield rows
 
 
 def _all_new(rows: int) -> Counts:
@@ -127,8 +152,8 @@ def done_piece(done: StagedFile) -> Piece:
 
 def written_anew(stager: Stager, work: WriteWork, slice_: FileSlice, pieces: Iterator[Piece]) -> StagedFile:
     """Rewrites a base file without logs, merged with rows of existing and new keys; one row per key, as in Hudi."""
-    base = _base_rows(work, slice_)
-    won = folded(work, pieces)
+    base, leaving = _base_rows(work, slice_), list[pa.Array]()
+    won = folded(work, _leaving_kept(work, pieces, leaving))
     won = replace(won, rows=stager.with_meta_columns(won.rows, slice_.partition, ""))
     if work.into is not None:  # a new key's row is whole; an update lacks what it does not set
         lacks = np.ones(won.rows.num_rows, np.bool_)
@@ -136,36 +161,54 @@ def written_anew(stager: Stager, work: WriteWork, slice_: FileSlice, pieces: Ite
         won = replace(won, lacking=Lacking(columns=columns, schema=won.rows.schema))
     elif won.lacking is not None:
         won = replace(won, lacking=replace(won.lacking, schema=won.rows.schema))
-    merge = SliceMerge(work.merge, won)
+    merge, notes = SliceMerge(work.merge, won), KeyNotes()
+    moved = pa.concat_arrays([pa.array([], pa.string()), *leaving])
+    if work.notes_keys and work.notes_updates:
+        notes.added.append(won.keys.filter(pa.array(won.is_update)))
 
     def merged() -> Iterator[pa.Table]:
         for table in base:
-            yield merge.changes(work.keyed(table)).apply(table)
-        yield merge.inserts()[1]
+            keyed = work.keyed(table, slice_.file_id)
+            changes = merge.changes(keyed)
+            if work.notes_keys and len(changes.deleted):
+                gone = keyed.keys.take(pa.array(changes.deleted))
+                # A key that moves is noted where it arrives: behind that, a note here would take it out.
+                notes.deleted.append(gone.filter(pc.invert(pc.is_in(gone, value_set=moved))))
+            yield changes.apply(table)
+        yield from _noted(work, [merge.inserts()[1]], notes)
 
     def counts(rows: int) -> Counts:
         ledger = merge.ledger(rows)
         ledger.check_itself(f"{slice_.partition}/{slice_.file_id}")
         return Counts(writes=rows, inserts=ledger.inserts, updates=ledger.replaced, deletes=ledger.deleted)
 
-    return stager.base(slice_.key, merged(), counts, slice_)
+    return stager.base(slice_.key, merged(), counts, notes, slice_)
+
+
+def _leaving_kept(work: WriteWork, pieces: Iterable[Piece], leaving: list[pa.Array]) -> Iterator[Piece]:
+    """The same pieces; those keys among them that leave the partition come into the list, too."""
+    for piece in pieces:
+        table = piece.table()
+        if work.are_leaving(table):
+            leaving.append(flat(table.column(RECORD_KEY)))
+        yield piece
 
 
 def with_rows_behind(stager: Stager, work: WriteWork, slice_: FileSlice, pieces: Iterator[Piece]) -> StagedFile:
     """Rewrites a base file without logs, with more rows at the end, without looking at their keys (`insert`)."""
-    added = 0
+    added, notes = 0, KeyNotes()
 
     def rows() -> Iterator[pa.Table]:
         nonlocal added
         yield from _base_rows(work, slice_)
         for part in living_rows(work, pieces):
             added += part.num_rows
-            yield stager.with_meta_columns(part, slice_.partition, "")
+            yield from _noted(work, [stager.with_meta_columns(part, slice_.partition, "")], notes)
 
-    return stager.base(slice_.key, rows(), lambda count: Counts(writes=count, inserts=added), slice_)
+    return stager.base(slice_.key, rows(), lambda count: Counts(writes=count, inserts=added), notes, slice_)
 
 
 def _base_rows(work: WriteWork, slice_: FileSlice) -> Iterator[pa.Table]:
     assert slice_.base is not None
-    path, schema = slice_.base.path, work.schema.arrow
-    return (rows for rows, _ in base_tables(work.table.storage, path, schema, work.output.batch_rows))
+    path, schema, names = slice_.base.path, work.schema.arrow, work.schema.names.at(slice_.base.name.instant)
+    return (rows for rows, _ in base_tables(work.table.storage, path, schema, work.output.batch_rows, names=names))

@@ -23,6 +23,7 @@ from phantombase.timeline.table.table import Table, TableSchema
 from phantombase.timeline.view.view import FileGroup, FileSlice, GroupKey, ViewFacts, is_replaced, latest_slice
 
 from ..merge_into import DELETE, MergeInto
+from .stored_keys import KEY_FIELD
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +34,8 @@ class WriteWork:
     keep one, by the merge rule. `deletes`: the rows are keys to delete. `file_bytes`: the size after which a new base
     file ends and the next one begins. `measure`: see `Measure`, None if the metadata table has no statistics.
     `replaced`: file groups that the write replaces, so that it puts no row into them. `into`: see `Write`.
+    `notes_keys`: the table has a record index, which needs the keys that each file adds and deletes. `notes_updates`:
+    also those that are updated. Under a bucket index they may be new; and a key that two partitions hold may leave one.
     """
 
     table: Table
@@ -50,6 +53,8 @@ class WriteWork:
     measure: Measure | None = None
     replaced: frozenset[GroupKey] = frozenset()
     into: MergeInto | None = None
+    notes_keys: bool = False
+    notes_updates: bool = False
 
     @property
     def merge(self) -> MergeRule:
@@ -67,9 +72,9 @@ class WriteWork:
 
         Of these an update of some columns may have some only.
         """
-        key, own = self.schema.arrow.field(RECORD_KEY), self.data_schema
+        own = self.data_schema
         own = own if self.into is None else self.into.row_schema(own, self.table.config)
-        return pa.schema([key] if self.deletes else [key, *own])
+        return pa.schema([KEY_FIELD] if self.deletes else [KEY_FIELD, *own])
 
     @property
     def inserts(self) -> bool:
@@ -122,9 +127,12 @@ class WriteWork:
         else:
             fold.add_rows(self.keyed(rows))
 
-    def keyed(self, rows: pa.Table) -> Keyed:
-        """Rows with what merging needs. Those with the table's delete marker delete, as in Hudi's writers."""
-        keys = flat(rows.column(RECORD_KEY))
+    def keyed(self, rows: pa.Table, stored_in: str | None = None) -> Keyed:
+        """Rows with what merging needs. Those with the table's delete marker delete, as in Hudi's writers.
+
+        `stored_in`: the file whose rows these are, None for rows of the write.
+        """
+        keys = flat(rows.column(RECORD_KEY)) if stored_in is None else self.rules.keys.keys(rows, stored_in)
         rule = replace(self.merge, marker=self.table.config.merge_settings.marker)
         keyed = Keyed.of(rows, keys, self.rules.ordering_fields, rows.column_names, rule)
         if DELETE not in rows.column_names:

@@ -28,6 +28,7 @@ from ..files.stager import StagedFile, Stager
 from ..files.target_files import done_piece, log_of, new_base, with_rows_behind, written_anew
 from ..files.task_context import WriteWork
 from .insert_plan import Spread
+from .living_hits import living
 from .lookup_step import FILE_ID, HITS
 
 NEW = ""
@@ -52,6 +53,7 @@ class MeetStep:
                     hits.append(table)
                 else:
                     (leaving if self.work.are_leaving(table) else parts).append(table)
+            hits = [living(self.work, partition, pa.concat_tables(hits))] if hits else []
             for number, rows in enumerate([combined(self.work, parts), *leaving]):
                 for target, part in _by_file(rows, hits):
                     part = part if target != NEW else self._living(partition, part)
@@ -179,4 +181,4 @@ class KeyStep:
             return written_anew(stager, self.work, group.slices[-1], pieces)
         if self.work.into is not None:
             return merged_log(stager, group, self.work, pieces, in_base=True)
-        return log_of(stager, self.work.appended(group), self.work, pieces)
+        return log_of(stager, group, self.work, pieces)

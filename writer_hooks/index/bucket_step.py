@@ -7,17 +7,16 @@ from dataclasses import dataclass
 from itertools import islice
 
 import numpy as np
-import pyarrow as pa
 
-from phantombase.timeline.avro.schema import RECORD_KEY
 from phantombase.timeline.errors import UsageError
 from phantombase.timeline.format.bucket import bucket_file_id, bucket_of_file_id
-from phantombase.timeline.parquet.read import open_parquet, parquet_batches, readable
+from phantombase.timeline.parquet.read import open_parquet, readable
 from phantombase.timeline.view.view import FileGroup, latest_base
 
 from ..engine.row_blobs import Piece, by_target
 from ..files.merged_log import merged_log
 from ..files.stager import StagedFile, Stager
+from ..files.stored_keys import base_keys
 from ..files.target_files import done_piece, log_of, new_base
 from ..files.task_context import WriteWork
 from .prepare_step import ToBucket
@@ -73,8 +72,8 @@ class BucketStep:
         bases = ((bucket, base) for bucket, group in groups.items() if (base := latest_base(group)) is not None)
         for bucket, base in islice(bases, _FILES_ASKED):
             with self.work.table.storage.open_input(base.path, whole=False) as source, readable("base file", base.path):
-                for batch in islice(parquet_batches(source, open_parquet(source), [RECORD_KEY], _KEYS_ASKED), 1):
-                    keys = batch.column(0).cast(pa.string())
+                asked = base_keys(source, open_parquet(source), base.path, self.work.rules, _KEYS_ASKED)
+                for keys in islice(asked, 1):
                     wrong = np.flatnonzero(self.route(keys, 0) != bucket)
                     if len(wrong):
                         raise UsageError(
@@ -93,7 +92,7 @@ class BucketStep:
             work.refuse_clustered(group)
             if work.into is not None:
                 return merged_log(stager, group, work, pieces, in_base=False)
-            return log_of(stager, work.appended(group), work, pieces)
+            return log_of(stager, group, work, pieces)
         if not work.inserts:
             return None
         file_id = bucket_file_id(work.instant, partition, bucket)

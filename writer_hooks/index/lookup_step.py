@@ -19,18 +19,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from phantombase.timeline.arrow.columns import flat
 from phantombase.timeline.arrow.key_lookup import KeyLookup
 from phantombase.timeline.avro.schema import RECORD_KEY
-from phantombase.timeline.errors import MalformedError, PhantombaseError
+from phantombase.timeline.errors import PhantombaseError
 from phantombase.timeline.merge.slice_rules import SliceRules
 from phantombase.timeline.parquet.bloom import BloomFilter
-from phantombase.timeline.parquet.read import open_parquet, parquet_batches, readable
+from phantombase.timeline.parquet.read import open_parquet, readable
 from phantombase.timeline.read.slice_log import may_delete
-from phantombase.timeline.read.slice_stream import SliceStream
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.view.view import BaseFile, FileGroup, FileSlice, latest_base, slice_before
 
 from ..engine.row_blobs import Piece, by_target, pack, split
+from ..files.stored_keys import base_keys, slice_keys
 from .prepare_step import ToSlot
 
 HITS = -1
@@ -130,10 +131,10 @@ class LookupStep:
         """Positions of the keys that the slices hold, and -1 for keys that are not in the batch."""
         if may_delete(self.storage, self.rules.merge.marker, slices[0]):
             for slice_ in slices:
-                for batch in SliceStream(self.storage, slice_, self.rules, (RECORD_KEY,)).batches():
-                    yield lookup.find(batch.column(0))
+                for held in slice_keys(self.storage, slice_, self.rules):
+                    yield lookup.find(flat(held.column(RECORD_KEY)))
         elif slices[0].base is not None:
-            yield from keys_in_base(self.storage, slices[0].base, keys, lookup, self.rules.batch_rows)
+            yield from keys_in_base(self.storage, slices[0].base, keys, lookup, self.rules)
 
 
 def keys_of(pieces: Iterable[Piece]) -> pa.StringArray:
@@ -148,7 +149,7 @@ def distinct(positions: Iterable[npt.NDArray[np.int64]]) -> npt.NDArray[np.int64
 
 
 def keys_in_base(
-    storage: Storage, file: BaseFile, keys: pa.StringArray, lookup: KeyLookup, batch_rows: int
+    storage: Storage, file: BaseFile, keys: pa.StringArray, lookup: KeyLookup, rules: SliceRules
 ) -> Iterator[npt.NDArray[np.int64]]:
     """Positions of the keys that a base file holds, and -1 for others; nothing if its footer excludes all keys.
 
@@ -156,12 +157,9 @@ def keys_in_base(
     """
     with storage.open_input(file.path, whole=False) as source, readable("base file", file.path):
         parquet = open_parquet(source)
-        if not _may_hold(parquet.metadata, keys):
+        if rules.keys.are_stored and not _may_hold(parquet.metadata, keys):
             return
-        if RECORD_KEY not in parquet.schema_arrow.names:
-            raise MalformedError("base file without record keys", path=file.path, expected=RECORD_KEY)
-        for batch in parquet_batches(source, parquet, [RECORD_KEY], batch_rows):
-            yield lookup.find(batch.column(0))
+        yield from map(lookup.find, base_keys(source, parquet, file.path, rules))
 
 
 def _may_hold(footer: pq.FileMetaData, keys: pa.StringArray) -> bool:

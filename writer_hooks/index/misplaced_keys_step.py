@@ -16,15 +16,16 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from phantombase.timeline.arrow.columns import flat
 from phantombase.timeline.arrow.key_lookup import KeyLookup
 from phantombase.timeline.avro.schema import RECORD_KEY
 from phantombase.timeline.merge.slice_rules import SliceRules
 from phantombase.timeline.read.slice_log import may_delete
-from phantombase.timeline.read.slice_stream import SliceStream
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.view.view import FileSlice
 
 from ..engine.row_blobs import Piece, by_target, pack
+from ..files.stored_keys import slice_keys
 from .lookup_step import Slices, distinct, keys_in_base
 
 _PARTITION = b"partition"
@@ -91,15 +92,15 @@ class MisplacedStep:
             return None  # all rows are for this partition, so no key is misplaced
         if slice_.base is None or (slice_.logs and self.keys_in_logs):
             return asked.misplaced(slice_.partition, self._merged(slice_, asked))
-        base = keys_in_base(self.storage, slice_.base, asked.keys, asked.lookup, self.rules.batch_rows)
+        base = keys_in_base(self.storage, slice_.base, asked.keys, asked.lookup, self.rules)
         found = asked.misplaced(slice_.partition, base)
         if found is None or not may_delete(self.storage, self.rules.merge.marker, slice_):
             return found
         return asked.misplaced(slice_.partition, self._merged(slice_, asked))
 
     def _merged(self, slice_: FileSlice, asked: _Asked) -> Iterator[npt.NDArray[np.int64]]:
-        for batch in SliceStream(self.storage, slice_, self.rules, (RECORD_KEY,)).batches():
-            yield asked.lookup.find(batch.column(0))
+        for held in slice_keys(self.storage, slice_, self.rules):
+            yield asked.lookup.find(flat(held.column(RECORD_KEY)))
 
 
 class _Asked:

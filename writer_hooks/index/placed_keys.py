@@ -32,12 +32,12 @@ from phantombase.timeline.merge.slice_merge import SliceMerge
 from phantombase.timeline.merge.slice_rules import SliceRules
 from phantombase.timeline.prefetch import prefetched
 from phantombase.timeline.read.slice_log import may_delete
-from phantombase.timeline.read.slice_stream import SliceStream
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.view.view import FileSlice, latest_slice
 
 from ..engine.engine import Pieces
 from ..engine.row_blobs import Piece, by_target, pack, split
+from ..files.stored_keys import slice_keys
 from ..files.task_context import WriteWork
 from ..options import MovedKeys
 from .assign_step import combined
@@ -96,16 +96,16 @@ class HeldStep:
     def _held(self, slice_: FileSlice, keys: pa.StringArray, lookup: KeyLookup) -> Iterator[pa.Table]:
         """The living keys that a slice holds; one bare table of them, or some with ordering values."""
         if slice_.base is not None and not self._logs_add(slice_):
-            at = distinct(keys_in_base(self.storage, slice_.base, keys, lookup, self.rules.batch_rows))
+            at = distinct(keys_in_base(self.storage, slice_.base, keys, lookup, self.rules))
             if not len(at):
                 return
             if not self.ordering and not may_delete(self.storage, self.rules.merge.marker, slice_):
                 yield pa.table({RECORD_KEY: keys.take(pa.array(at))})
                 return
-        for batch in SliceStream(self.storage, slice_, self.rules, (RECORD_KEY, *self.ordering)).batches():
-            here = lookup.find(batch.column(RECORD_KEY)) >= 0
+        for held in slice_keys(self.storage, slice_, self.rules, self.ordering):
+            here = lookup.find(flat(held.column(RECORD_KEY))) >= 0
             if here.any():
-                yield pa.Table.from_batches([batch.filter(pa.array(here))])
+                yield held.filter(pa.array(here))
 
     def _logs_add(self, slice_: FileSlice) -> bool:
         """Whether its logs may hold keys that its base file lacks: those of a bucket do."""

@@ -4,6 +4,8 @@ Hudi changed it twice: releases 0.14.1 to 1.0.2 write `v`, those before and afte
 write such a table of version 6 or 8, unless its check is switched off. So the table's rows decide. A table without rows
 gets the encoding of the Hudi release that is the reference for its version: 0.15.0 writes `v` in version 6, 1.2.0
 writes `f:v` in versions 8 and 9.
+
+With virtual keys no row has its key, so readers take `v`. Versions 8 and 9 are refused then: see `schema/virtual_keys`.
 """
 
 from __future__ import annotations
@@ -29,6 +31,8 @@ def one_field_prefixed(table: Table) -> bool | None:
     """
     if not has_one_field_complex_key(table.config):
         return None
+    if not table.config.populate_meta_fields:
+        return False
     return is_prefixed(table.config, consistent(lambda: _some_rows(table.reload())))
 
 

@@ -63,13 +63,13 @@ _KNOWN: Mapping[str, tuple[str, Callable[[str], Any]]] = {
     "hoodie.record.merge.mode": ("merge_mode", _mode),
     "hoodie.datasource.write.payload.class": ("merge_mode", _payload),
     "hoodie.table.timeline.timezone": ("utc_timezone", _zone),
+    "hoodie.populate.meta.fields": ("meta_columns", _flag),
 }
 _ONLY = {
     "hoodie.datasource.write.table.type": "MERGE_ON_READ",
     "hoodie.datasource.write.drop.partition.columns": "false",
     "hoodie.datasource.write.keygenerator.consistent.logical.timestamp.enabled": "false",
     "hoodie.datasource.write.slash.separated.date.partitioning": "false",
-    "hoodie.populate.meta.fields": "true",
     "hoodie.table.cdc.enabled": "false",
 }
 """Known names that are supported with one value only."""

@@ -40,6 +40,7 @@ class NewTable:
     `times`: options of the TIMESTAMP generator, under Hudi's names. `utc_timezone`: instants are in UTC; Hudi's default
     is the zone of each writer. `schema_text`: the Avro record, if the table must have it before its first
     commit, as with SQL's CREATE TABLE. `metadata_table`: with Hudi's metadata table, which lists its files.
+    `meta_columns`: False for virtual keys; None: as the table that is there, with them in a new one.
     """
 
     name: str
@@ -56,6 +57,7 @@ class NewTable:
     times: tuple[tuple[str, str], ...] = ()
     schema_text: str | None = None
     metadata_table: bool = False
+    meta_columns: bool | None = None
 
     @property
     def mode(self) -> MergeMode:
@@ -98,6 +100,8 @@ class NewTable:
             raise UsageError("a version 6 table does not store the partition types of CUSTOM", todo="Use version 9.")
         if self.version == 6 and dict(self.times).get(f"{PREFIX}timestamp.type") == "EPOCHMICROSECONDS":
             raise UsageError("Hudi 0.15, which reads version 6, does not know EPOCHMICROSECONDS")
+        if self.meta_columns is False and not self.key_fields:
+            raise UsageError("virtual keys need key columns", found="none", todo="Name them, or keep the meta columns.")
         if self.partition_fields and self.kind == "NON_PARTITION":
             raise UsageError("partition fields contradict the key generator NON_PARTITION")
 
@@ -115,7 +119,7 @@ class NewTable:
             "hoodie.table.base.file.format": "PARQUET",
             "hoodie.table.cdc.enabled": "false",
             "hoodie.table.timeline.timezone": "UTC" if self.utc_timezone else "LOCAL",
-            "hoodie.populate.meta.fields": "true",
+            "hoodie.populate.meta.fields": str(self.meta_columns is not False).lower(),
             "hoodie.partition.metafile.use.base.format": "false",
             "hoodie.datasource.write.drop.partition.columns": "false",
             "hoodie.datasource.write.hive_style_partitioning": str(self.hive_style).lower(),
@@ -190,6 +194,8 @@ def check_same_table(config: TableConfig, spec: NewTable) -> None:
         "hive style folders": (config.hive_style, spec.hive_style),
         "URL encoding": (config.url_encode, spec.url_encode),
     }
+    if spec.meta_columns is not None:
+        compared["meta columns"] = (config.populate_meta_fields, spec.meta_columns)
     if spec.merge_mode is not None:
         compared["merge mode"] = (AS_NEW.get(config.merge_mode, config.merge_mode).name, spec.mode.name)
     wrong = {what: pair for what, pair in compared.items() if pair[0] != pair[1]}

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from phantombase.timeline.avro.schema import META_COLUMNS, arrow_schema, project
+from phantombase.timeline.avro.arrow_schema import arrow_schema, project
+from phantombase.timeline.avro.schema import META_COLUMNS
 from phantombase.timeline.errors import UnsupportedError, UsageError
-from phantombase.timeline.format.table_config import TableConfig
+from phantombase.timeline.format.table_config import MergeMode, TableConfig
 from phantombase.timeline.instants.timeline import Timeline
+from phantombase.timeline.payloads.merge_settings import USE_HUDI
 from phantombase.timeline.table.table import Table, TableSchema
 
 from ..keys.key_generator import KeyGenerator
@@ -15,29 +17,51 @@ from ..merge_into import MergeInto
 from ..options import Operation, Write
 from .column_types import data_fields
 from .table_schema import evolve, merged_fields, new_schema
+from .virtual_keys import check_virtual_keys, refuse_virtual, virtual_refusal
 
 
 def schema_after(table: Table, timeline: Timeline, incoming: pa.Schema, write: Write) -> TableSchema:
-    """The table's schema after this write. UsageError: the input does not fit it."""
+    """The table's schema after this write. UsageError: the input does not fit it. UnsupportedError: see `_evolved`."""
     config = table.config
     is_new = not timeline.has_rows and not config.create_schema
-    own = None if is_new else table.schema_to_write(timeline).commit_text
-    return table.schema(checked_schema(config, own, incoming, write))
+    own = None if is_new else table.newest_schema(timeline)
+    text = checked_schema(config, None if own is None else own.commit_text, incoming, write)
+    return table.schema(text) if own is None or own.evolved is None else _evolved(table, own, text, write)
+
+
+def _evolved(table: Table, own: TableSchema, text: str, write: Write) -> TableSchema:
+    """The schema of a table whose columns evolve on read: a write leaves it as it is.
+
+    UnsupportedError: the rows would change it, or Hudi does not write such a table in this way.
+    """
+    if text != own.commit_text:
+        raise UnsupportedError(
+            "rows that change the columns of a table with schema evolution on read are not supported",
+            path=table.storage.base_path,
+            expected=", ".join(str(f) for f in arrow_schema(own.commit_text)),
+            found=", ".join(str(f) for f in arrow_schema(text) if f not in arrow_schema(own.commit_text)),
+            todo="Change the columns by Hudi's ALTER TABLE, then write; or leave out or cast these columns.",
+        )
+    if not table.config.populate_meta_fields:
+        raise virtual_refusal("schema evolution on read", "hoodie.schema.on.read.enable")
+    if write.into is not None or table.config.captures_changes:
+        raise UnsupportedError(
+            "this write of a table with schema evolution on read is not supported",
+            path=table.storage.base_path,
+            expected="whole rows, and no change data capture",
+            found="merge_into" if write.into is not None else "hoodie.table.cdc.enabled=true",
+            todo="Write whole rows with upsert." if write.into is not None else USE_HUDI,
+        )
+    return own
 
 
 def checked_schema(config: TableConfig, own: str | None, incoming: pa.Schema, write: Write) -> str:
     """The table's Avro schema after a write of `incoming`. `own`: the schema before, None for a table without rows.
 
-    UsageError: a column does not fit, is missing, or cannot be part of a key or path. UnsupportedError: a table without
-    Hudi's meta columns.
+    UsageError: a column does not fit, is missing, or cannot be part of a key or path. UnsupportedError: a write that
+    this table cannot have.
     """
-    if not config.populate_meta_fields:
-        raise UnsupportedError(
-            "tables without Hudi's meta columns (virtual keys) are not supported for writing",
-            expected="hoodie.populate.meta.fields=true",
-            found="false",
-            todo="Write this table with Hudi.",
-        )
+    refuse_virtual(config, write)
     if config.is_keyless:
         _check_keyless(write)
     if write.into is not None:
@@ -64,11 +88,30 @@ def checked_schema(config: TableConfig, own: str | None, incoming: pa.Schema, wr
     text = own if own is not None and write.deletes else None
     if text is None:
         text = new_schema(config.name, incoming) if own is None else evolve(own, incoming)
+    if own is not None and config.merge_mode is not MergeMode.COMMIT_TIME:
+        _check_ordering(config, arrow_schema(own), arrow_schema(text))
     empty = project(arrow_schema(text), [n for n in arrow_schema(text).names if n in incoming.names]).empty_table()
+    check_virtual_keys(config, arrow_schema(text))
     keys = KeyGenerator.of(config, one_field_prefixed=False, writer=dict(write.options.times))
     keys.keys(empty)
     keys.partition_paths(empty)
     return text
+
+
+def _check_ordering(config: TableConfig, before: pa.Schema, after: pa.Schema) -> None:
+    """UsageError: an ordering column would get another type.
+
+    Deletes in logs keep their ordering value in the type of then, and one of another type than the column wins over
+    every row before it: rows that had won would be gone.
+    """
+    for name in config.ordering_fields:
+        if name in before.names and before.field(name).type != after.field(name).type:
+            raise UsageError(
+                "the rows would change the type of an ordering column, and with it what late deletes have deleted",
+                expected=str(before.field(name)),
+                found=str(after.field(name)),
+                todo="Cast the column.",
+            )
 
 
 def _check_keyless(write: Write) -> None:

@@ -29,11 +29,13 @@ _AGREES: Mapping[str, tuple[str, str]] = {
     "hoodie.datasource.write.commitmeta.key.prefix": ("_", "options are not copied into commits"),
     "hoodie.datasource.write.streaming.ignore.failed.batch": ("false", _STREAM),
     "hoodie.datasource.write.storage.type": ("MERGE_ON_READ", "only such tables are written"),
-    "hoodie.schema.on.read.enable": ("false", "tables with schema evolution on read are not written"),
     "hoodie.index.bucket.engine": ("SIMPLE", "consistent hashing is not written"),
     "hoodie.write.num.retries.on.conflict.failures": ("0", "use .option(retries=...)"),
 }
 """With the one value that agrees, and why no other one does."""
+
+_ON_READ = "hoodie.schema.on.read.enable"
+"""Whether columns evolve on read is seen in the table: a write keeps their history where there is one."""
 
 _CONCURRENCY = "hoodie.write.concurrency.mode"
 _SINGLE, _OPTIMISTIC = "SINGLE_WRITER", "OPTIMISTIC_CONCURRENCY_CONTROL"
@@ -106,6 +108,8 @@ def agrees(name: str, value: str, *, has_lock: bool) -> bool:
             found=value,
             todo=todo,
         )
+    if name == _ON_READ and text.lower() in ("true", "false"):
+        return True
     if name not in _AGREES:
         return False
     expected, why = _AGREES[name]

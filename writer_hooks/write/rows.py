@@ -7,11 +7,14 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from phantombase.timeline.avro.schema import META_COLUMNS, project
+from phantombase.timeline.avro.arrow_schema import project
+from phantombase.timeline.avro.schema import META_COLUMNS
 from phantombase.timeline.errors import UnsupportedError
 from phantombase.timeline.format.bucket import KeySplit
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.metadata_table.column_stats.measure import Measure
+from phantombase.timeline.metadata_table.index_keys import NotedKeys
+from phantombase.timeline.metadata_table.record_index import has_one_record_index
 from phantombase.timeline.read.table_rules import slice_rules
 from phantombase.timeline.table.table import Table, TableSchema
 from phantombase.timeline.view.view import GroupKey
@@ -31,8 +34,13 @@ from ..keys.key_generator import KeyGenerator
 from ..options import MovedKeys, Operation, Write, WriteOptions
 
 
-def prepare_rows(table: Table, timeline: Timeline, schema: TableSchema, engine: Engine, write: Write) -> Pieces:
-    """The input in the table's types, with keys and partition paths, split by the rows' targets."""
+def prepare_rows(
+    table: Table, timeline: Timeline, schema: TableSchema, engine: Engine, write: Write, *, here: bool
+) -> Pieces:
+    """The input in the table's types, with keys and partition paths, split by the rows' targets.
+
+    `here`: see `Engine.prepare`.
+    """
     config = table.config
     own = pa.schema([field for field in schema.arrow if field.name not in META_COLUMNS])
     if write.deletes:
@@ -54,6 +62,7 @@ def prepare_rows(table: Table, timeline: Timeline, schema: TableSchema, engine: 
             together=write.moved_keys is not None,
         ),
         table.storage,
+        here=here,
     )
 
 
@@ -110,6 +119,8 @@ def stage_rows(
         measure=Measure.of(begun.table, schema),
         replaced=_keys(replacing),
         into=write.into,
+        notes_keys=not write.operation.replaces and has_one_record_index(begun.table),
+        notes_updates=options.buckets is not None or write.moved_keys is MovedKeys.MOVE,
     )
     if write.moved_keys is None:
         done = _staged(work, rows, counts, slots, write)
@@ -157,6 +168,15 @@ def footprint(
         overwrites_all=write.operation is Operation.INSERT_OVERWRITE_TABLE,
         replaced=_keys(replacing),
     )
+
+
+def noted_keys(files: Sequence[StagedFile], write: Write) -> NotedKeys | str:
+    """The staged keys of a write, for the record index; text instead: why they are not known."""
+    if write.operation.replaces:
+        return "the keys of replaced file groups are not known"
+    unknown = next((file.keys_unknown for file in files if file.keys_unknown), None)
+    noted = tuple(file.keys for file in files if file.keys is not None)
+    return unknown or NotedKeys(files=noted, memory_limit=write.options.output.memory_limit)
 
 
 def _keys(file_ids: Mapping[str, Sequence[str]]) -> frozenset[GroupKey]:

@@ -18,6 +18,8 @@ from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.locks.table_lock import TableLock, table_lock
 from phantombase.timeline.locks.writer_gate import wait_while_wanted
 from phantombase.timeline.metadata_table.drop import drop_metadata_table
+from phantombase.timeline.metadata_table.record_index import keys_are_global
+from phantombase.timeline.metadata_table.records.partitions import RECORD_INDEX
 from phantombase.timeline.metadata_table.update import check_keepable
 from phantombase.timeline.recovery.dead_writers import roll_back_dead_writers
 from phantombase.timeline.recovery.rollback import roll_back
@@ -40,9 +42,10 @@ from ..files.stager import StagedFile
 from ..index.global_keys import GlobalKeys, looks_everywhere
 from ..index.once_step import check_once
 from ..options import NO_LIMIT, BackPressure, CompactionOptions, Mode, Operation, Write, WriteOptions
+from ..schema.virtual_keys import virtual_refusal
 from ..schema.write_schema import schema_after
 from .captured import refuse_inexact
-from .rows import footprint, needs_only_rows, prepare_rows, stage_rows
+from .rows import footprint, needs_only_rows, noted_keys, prepare_rows, stage_rows
 
 _log = get_logger()
 
@@ -111,16 +114,26 @@ def write_batch(table: Table, engine: Engine, what: Write, batch: StreamBatch) -
 
 
 def _schema(table: Table, timeline: Timeline, engine: Engine, what: Write) -> TableSchema:
-    """See `schema_after`. UnsupportedError: see `refuse_inexact`."""
+    """See `schema_after`. UnsupportedError: see `refuse_inexact`, `_refuse_record_index`."""
     schema = schema_after(table, timeline, engine.schema, what)
     refuse_inexact(table, schema, what)
+    _refuse_record_index(table)
     return schema
+
+
+def _refuse_record_index(table: Table) -> None:
+    """UnsupportedError: a record index with virtual keys. Its entries are made of the meta columns: Hudi finds no key
+    by it, and loses deletes."""
+    config = table.config
+    if not config.populate_meta_fields and (RECORD_INDEX in config.metadata_partitions or keys_are_global(table)):
+        todo = "Drop the index with Hudi, and write with SIMPLE or BUCKET."
+        raise virtual_refusal("a record index", RECORD_INDEX, todo)
 
 
 def _checked(table: Table, engine: Engine, what: Write) -> tuple[Table, TableLock]:
     """The table and its lock. UnsupportedError: see `check_keepable`, `refuse_consistent_hashing`, `refuse_inexact`."""
     refuse_consistent_hashing(table, "writing")
-    if table.config.captures_changes:
+    if what.options.drop_metadata_table or table.config.captures_changes or not table.config.populate_meta_fields:
         _schema(table, table.load_timeline(), engine, what)
     options = what.options
     table, lock = table.with_clock(options.clock), table_lock(table.storage, options.lock)
@@ -179,7 +192,7 @@ def _attempt(table: Table, job: _Job, room: Room) -> Written:
     timeline = table.load_timeline()
     schema = job.schema_of(table, timeline)
     here = needs_only_rows(what) and not looks_everywhere(what, table)
-    with prepare_rows(table, timeline, schema, engine, what).kept(here=here) as rows:
+    with prepare_rows(table, timeline, schema, engine, what, here=here).kept() as rows:
         counts = rows.row_counts()  # errors in the rows are raised here, before the write is visible
         if what.into is not None:
             check_once(rows)
@@ -192,20 +205,21 @@ def _attempt(table: Table, job: _Job, room: Room) -> Written:
         with transaction(table, job.lock, what.options.heartbeat_s, opening) as begun:
             if batch is not None:
                 begin_batch(begun.table, job.lock, batch, begun.instant)
-            _check_same(table, schema, begun, job)
+            schema = _same_schema(table, schema, begun, job)
             seen = keys.check(begun.table, seen)
             replacing = replaced_groups(begun, what, counts)
             files = stage_rows(begun, schema, rows, counts, engine.slots, what, replacing)
             mine = footprint(files, what, replacing, global_keys=seen is not None or what.moved_keys is not None)
             room.check((partition for partition, _ in mine.appended), lambda group: group.key in mine.appended)
-            begun.check_conflicts(mine, schema.commit_text)
+            begun.check_conflicts(mine, schema.recorded)
             placed = place_all(begun.table, begun.instant, files)
             extra = batch.metadata if batch is not None else {}
             measured = {p.path: p.staged.ranges for p in placed if p.staged.ranges is not None}
             metadata = _metadata(begun, schema, placed, what.operation, extra)
             if what.operation.replaces:
                 metadata = replace(metadata, partition_to_replace_file_ids=replacing)
-            begun.complete(mine, metadata, measured, partial(_check_still, begun.instant, mine, job))
+            check = partial(_check_still, begun.instant, mine, job)
+            begun.complete(mine, metadata, measured, check, noted_keys(files, what))
     remove_traces(table)
     done = _written(begun, what.operation, files, len(mine.replaced), time.monotonic() - started)
     _log.info("written", instant=done.instant, operation=done.operation.value, files=done.files, rows=done.writes)
@@ -242,16 +256,20 @@ def _roll_back_dead(table: Table, timeline: Timeline, job: _Job) -> None:
     take_back_dead(table, timeline, job.lock)
 
 
-def _check_same(table: Table, schema: TableSchema, begun: Transaction, job: _Job) -> None:
-    """ConflictError: the table's settings or schema are not those for which the rows were prepared."""
+def _same_schema(table: Table, schema: TableSchema, begun: Transaction, job: _Job) -> TableSchema:
+    """The schema, with the names of its columns in the files that are there by now.
+
+    ConflictError: the table's settings or schema are not those for which the rows were prepared.
+    """
     now = job.schema_of(begun.table, begun.timeline)
-    if begun.table.config != table.config or now.commit_text != schema.commit_text:
+    if begun.table.config != table.config or now.recorded != schema.recorded:
         raise ConflictError(
             "the table's settings or schema changed while the rows were prepared",
             path=table.storage.base_path,
             instant=begun.instant,
             todo="Nothing of this write is visible. Write again (retries=).",
         )
+    return now
 
 
 def _is_written(table: Table, lock: TableLock, batch: StreamBatch, action: str) -> bool:
@@ -281,7 +299,7 @@ def _metadata(
         stats[one.staged.partition].append(write_stat(one, begun.instant, names_slice=names_slice))
     return CommitMetadata(
         partition_to_write_stats={partition: tuple(s) for partition, s in stats.items()},
-        extra_metadata={**extra, "schema": schema.commit_text},
+        extra_metadata={**extra, **schema.recorded},
         operation_type=operation.value,
     )
 

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from phantombase.compactor_daemon.zookeeper.session import ZooKeeperOptions
 from phantombase.timeline.archiving.options import ArchiveOptions
-from phantombase.timeline.avro.schema import arrow_schema
+from phantombase.timeline.avro.arrow_schema import arrow_schema
 from phantombase.timeline.cleaning.options import CleanOptions, Policy
 from phantombase.timeline.errors import NotATableError, UsageError
 from phantombase.timeline.format.table_config import MergeMode
@@ -186,6 +186,25 @@ class Writer:
         """Archive old instants after each commit (`hoodie.archive.automatic`): fields of `ArchiveOptions`
         (`hoodie.keep.min.commits`, `hoodie.keep.max.commits`)."""
         return self.option(archive=ArchiveOptions(**options))
+
+    def config(self, path: str | None = None) -> Writer:
+        """Takes the options of the write from a configuration file, the one of the commands and the daemon: what stands
+        on top, [write] and [schedule]; above it stand variables, `PHANTOMBASE_BUCKETS`. None: the file that
+        PHANTOMBASE_CONFIG names, if it names one.
+
+        It comes first: what is called behind it wins. UsageError: an option of the write is set already.
+        """
+        from .settings import write_settings  # late: few writers need what reads the options of commands
+
+        if self.options != WriteOptions():
+            raise UsageError(
+                "a configuration file would undo options of this write",
+                path=path,
+                todo="Call writer(...).config(...) first: what is called behind it wins.",
+            )
+        found = write_settings(path)
+        own = self.storage_options if self.storage_options.given else found.storage_options
+        return replace(self, options=found.options, storage_options=own)
 
     def conf(self, conf: Mapping[str, str]) -> Writer:
         """Sets all of the above under Hudi's names, and what `write` does (`hoodie.datasource.write.operation`,
@@ -356,7 +375,7 @@ def _no_rows(path: str, storage_options: StorageOptions) -> pa.Table:
 
 def _columns(table: Table) -> pa.Schema:
     """The table's columns, without Hudi's. MalformedError: it has none yet."""
-    return arrow_schema(table.schema_to_write(table.load_timeline()).commit_text)
+    return arrow_schema(table.newest_schema(table.load_timeline()).commit_text)
 
 
 def writer(rows: Any = None, *, storage_options: Mapping[str, str] | None = None) -> Writer:

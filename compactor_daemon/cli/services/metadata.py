@@ -60,7 +60,7 @@ def metadata_command(
 def _render(data: Mapping[str, Any]) -> Iterable[RenderableType]:
     for instant in data["forgotten"]:
         did = "would forget" if data["dry_run"] else "forgot"
-        yield Text(f"{did} delta commit {instant} of the metadata table, left half-way: the table does not know it")
+        yield Text(f"{did} instant {instant} of the metadata table, which a dead process left half-way")
     for one in data["cleans"]:
         did = "would remove" if data["dry_run"] else "removed"
         of = "" if one["finished"] else f", {human_bytes(one['bytes'])}"

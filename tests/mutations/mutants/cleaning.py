@@ -9,6 +9,8 @@ _CHOICE = "timeline/cleaning/choice"
 _CLEAN = "compactor_daemon/cleaning/clean"
 _EXECUTE = "compactor_daemon/cleaning/execute"
 _FACTS = "compactor_daemon/cleaning/facts"
+_PENDING = "compactor_daemon/cleaning/pending"
+_WOULD = "compactor_daemon/cleaning/would_clean"
 
 MUTANTS: tuple[Mutant, ...] = (
     (_CHOICE, "    yield _pending(timeline)\n", "", "cleaning/clean"),
@@ -24,16 +26,16 @@ MUTANTS: tuple[Mutant, ...] = (
     (_CHOICE, "commits[-n].requested_time if len(commits) > n", "commits[-1].requested_time if len(commits) > n", "cleaning/choice"),
     (_CHOICE, "    if facts.unfinished:\n", "    if False:\n", "cleaning/choice"),
     (_CHOICE, "now, left, partitions = list(replaced), ", "now, left, partitions = list[Gone](), ", "cleaning/choice"),
-    (_EXECUTE, "    _refuse_needed(table, instant, plan)\n", "", "cleaning/clean"),
+    (_EXECUTE, "    refuse_needed(table, instant, plan)\n", "", "cleaning/clean"),
     (_CLEAN, "    finished = finish_pending(table, lock)\n", "    finished = ()\n", "cleaning/clean"),
-    (_EXECUTE, "    if (pins or known is None) and _is_needed(table, plan, pins):\n", "    if False:\n", "cleaning/clean cleaning/borders"),
+    (_EXECUTE, "    if (pins or known is None) and is_needed(table, plan, pins):\n", "    if False:\n", "cleaning/clean cleaning/borders"),
     (_EXECUTE, "or begin(table, now, plan, section)):", "or True):", "cleaning/borders"),
     (_EXECUTE, "if pin.path not in (known or ())]", "if False]", "cleaning/clean"),
     (_CLEAN, "if retained else None,", "if found else None,", "cleaning/borders"),
-    (_CLEAN, "    finishing = to_finish(table)\n", "    finishing = {}\n", "cleaning/borders"),
-    (_CLEAN, "without(view, gone) if gone else view", "view", "cleaning/dry_runs"),
-    (_CLEAN, "    if choice.gone:\n        table.times.check_zone(view.timeline)\n", "", "clock/clock"),
-    (_EXECUTE, "instant.state is State.REQUESTED and _is_needed(", "False and _is_needed(", "cleaning/dry_runs"),
+    (_WOULD, "    finishing = to_finish(table)\n", "    finishing = {}\n", "cleaning/borders"),
+    (_WOULD, "without(view, gone) if gone else view", "view", "cleaning/dry_runs"),
+    (_WOULD, "    if choice.gone:\n        table.times.check_zone(view.timeline)\n", "", "clock/clock"),
+    (_PENDING, "instant.state is State.REQUESTED and is_needed(", "False and is_needed(", "cleaning/dry_runs"),
     (_CLEAN, "for time in there if time is not None)", "for time in there if False)", "cleaning/borders"),
     (_CLEAN, "stays = [before, *", "stays = [retained, *", "cleaning/borders"),
     (_CLEAN, ", *view.timeline.pending_writes]\n", "]\n", "cleaning/replaced"),
@@ -41,11 +43,11 @@ MUTANTS: tuple[Mutant, ...] = (
     (_CHOICE, "    borders += _replaced_but_kept(", "    _replaced_but_kept(", "cleaning/replaced"),
     (_CHOICE, "told=not by_versions and", "told=", "cleaning/replaced"),
     (_CHOICE, "(told and replaced >= saved and", "(told and", "cleaning/replaced"),
-    (_EXECUTE, "    needed |= frozenset(savepointed(table, view))\n", "", "cleaning/borders"),
+    (_PENDING, "    needed |= frozenset(savepointed(table, view))\n", "", "cleaning/borders"),
     (_EXECUTE, "if (pins or known is None) and", "if pins and", "cleaning/borders"),
     (_EXECUTE, " and not timeline.pending_writes and", " and", "cleaning/borders"),
-    (_EXECUTE, "    if now.state > State.REQUESTED:\n", "    if False:\n", "cleaning/borders"),
-    (_EXECUTE, "now_ms() - entry.modified_ms < EXPIRY_S * 1000", "now_ms() - entry.modified_ms < 0", "cleaning/borders"),
+    (_PENDING, "    if now.state > State.REQUESTED:\n", "    if False:\n", "cleaning/borders"),
+    (_PENDING, "now_ms() - entry.modified_ms < EXPIRY_S * 1000", "now_ms() - entry.modified_ms < 0", "cleaning/borders"),
     (_FACTS, "    if not table.layout.has_completion_times or view.timeline.archived:\n", "    if True:\n", "cleaning/borders"),
     (_CHOICE, "if since < timeline.start else first", "if False else first", "cleaning/borders"),
     (_CHOICE, "        retained=retained,\n", "        retained=None if by_versions else retained,\n", "cleaning/borders"),

@@ -41,7 +41,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ("compactor_daemon/daemon/loop", "how is Stop.HAND_OVER or instant in self._states[table].aside", "how is Stop.HAND_OVER", "fleet/daemon"),
     ("compactor_daemon/daemon/dispatch", "free - len(resumed)", "free", "daemon/dispatch"),
     ("compactor_daemon/daemon/table_state", "len(self.running) - len(self.aside)", "len(self.running)", "fleet/daemon daemon/dispatch"),
-    ("compactor_daemon/daemon/at_work", "        if served.is_done(instant):", "        if False:", "fleet/fleet fleet/daemon"),
+    ("compactor_daemon/daemon/at_work", "        if served.done_among((instant,)):", "        if False:", "fleet/fleet fleet/daemon"),
     ("compactor_daemon/daemon/at_work", "            if held.lost:\n", "            if False:\n", "fleet/daemon"),
     ("compactor_daemon/daemon/at_work", "        if weight is Weight.NOTHING:\n            return\n", "", "fleet/daemon"),
     ("compactor_daemon/daemon/at_work", "        finally:\n            held.release()\n", "        finally:\n            pass\n", "fleet/daemon"),

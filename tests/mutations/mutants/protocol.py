@@ -208,7 +208,12 @@ MUTANTS: tuple[Mutant, ...] = (
         "attempt/lost_lock",
     ),
     ("timeline/planning/schedule", "                section.check()\n", "", "attempt/lost_lock"),
-    ("timeline/recovery/rollback", "        section.check()\n        if not", "        if not", "attempt/lost_lock"),
+    (
+        "timeline/recovery/rollback",
+        "            section.check()\n            if not",
+        "            if not",
+        "attempt/lost_lock",
+    ),
     (
         "timeline/recovery/rollback",
         "        section.check()\n        table.storage.put_if_absent",
@@ -252,8 +257,8 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     (
         "compactor_daemon/decisions/standing",
-        "i.requested_time == time and i.family != instant.family]",
-        "False]",
+        "for i in timeline.at(time) if i.family != instant.family]",
+        "for i in ()]",
         "attempt/standing",
     ),
     (

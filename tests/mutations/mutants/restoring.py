@@ -12,6 +12,8 @@ _REFUSALS = "compactor_daemon/restoring/refusals"
 _UNDO = "timeline/recovery/undo"
 _TESTS = "restoring/restore"
 _HASHED = "restoring/consistent_hashing"
+_TORN = "compactor_daemon/repair/torn_compaction"
+_TORN_TESTS = "restoring/torn_compaction"
 
 MUTANTS: tuple[Mutant, ...] = (
     (_RESTORE, "    refuse_left_to_hudi(table, \"restoring\")\n", "", _HASHED),
@@ -61,9 +63,9 @@ MUTANTS: tuple[Mutant, ...] = (
     (_ROLLBACK, "        refuse_built_upon(table, timeline, write)\n", "", _TESTS),
     (_ROLLBACK, "            bury(table.storage, write.completion_time)\n", "", _TESTS),
     (_STITCHING, "            bury(table.storage, found.completion_time)\n", "", "stitching/rollback"),
-    (_REFUSALS, "        if is_pending_service(table, instant):\n            continue\n", "", "stitching/stitch"),
-    ("timeline/recovery/unreadable_rollback", "return is_young or is_live(", "return is_live(", "removal/unreadable_rollback"),
-    ("timeline/recovery/unreadable_rollback", "return is_young or is_live(read_heartbeat(table.storage, rollback.instant), now_ms)", "return is_young", "removal/unreadable_rollback"),
+    (_REFUSALS, "        if may_be_service(table, instant):\n            continue\n", "", "stitching/stitch"),
+    ("timeline/locks/heartbeat", "return is_young or is_live(", "return is_live(", "removal/unreadable_rollback"),
+    ("timeline/locks/heartbeat", "return is_young or is_live(read_heartbeat(storage, instant), now_ms)", "return is_young", "removal/unreadable_rollback"),
     ("timeline/recovery/unreadable_rollback", " and r.inflight is None", "", "removal/unreadable_rollback"),
     (_ROLLBACK, "or is_service(table, found[0]):", "or False:", _TESTS),
     ("writer_hooks/commit/transaction", "            refuse_pending_restore(table, timeline)\n", "", _TESTS),
@@ -73,10 +75,23 @@ MUTANTS: tuple[Mutant, ...] = (
     ("compactor_daemon/stitching/stitch", "    refuse_half_rolled_back(table, timeline)\n", "", _TESTS),
     ("compactor_daemon/stitching/complete", "        refuse_half_rolled_back(table, timeline)\n", "", "stitching/stitch"),
     (_RESTORE, "dead | {time for time in timeline.completed_writes if time > target}", "dead", _TESTS),
-    ("compactor_daemon/cleaning/clean", "    refuse_half_rolled_back(table, view.timeline)", "    pass", _TESTS),
+    ("compactor_daemon/cleaning/would_clean", "    refuse_half_rolled_back(table, view.timeline)", "    pass", _TESTS),
     ("timeline/savepoints/savepoint", "        refuse_half_rolled_back(table, timeline)\n", "", _TESTS),
     (_ROLLBACK, "        if begun is None or write.completed:\n", "        if begun is None:\n", _TESTS),
     (_RESTORE, "            completed_too=False,", "            completed_too=True,", _TESTS),
     ("compactor_daemon/archiving/archive", "    refuse_pending_restore(table, timeline)\n", "", _TESTS),
+    (_RESTORE, "i.completed or i.requested_time <= target)", "True)", "restoring/torn_commit"),
     ("timeline/savepoints/savepoint", "        refuse_pending_restore(table, timeline)\n", "", _TESTS),
+    (_ROLLBACK, "        with first_beat(table.storage, instant):\n            unpublish", "        if True:\n            unpublish", _TESTS),
+    ("timeline/recovery/rollback", "        with first_beat(table.storage, rollback.instant):\n", "        if True:\n", _TESTS),
+    ("compactor_daemon/cleaning/would_clean", "                retained_by(table.files, clean)", "                pass", "cleaning/dry_runs"),
+    ("compactor_daemon/restoring/torn", "planned - metadata.written_groups - replaced.keys()", "frozenset()", "restoring/left_out"),
+    ("compactor_daemon/restoring/torn", "if slice_.base is None and slice_.logs and", "if False and", "restoring/left_out"),
+    ("timeline/recovery/dead_writers", "is_pending_service if completed_too else may_be_service", "is_pending_service", "restoring/torn_replacement"),
+    (_TORN, "    if may_be_written(table.storage, torn.path,", "    if False and may_be_written(table.storage, torn.path,", _TORN_TESTS),
+    (_TORN, "    if len(outputs) != 1:", "    if not outputs:", _TORN_TESTS),
+    (_TORN, "    if lost := sorted(set(inputs) - sizes.keys()):", "    if lost := []:", _TORN_TESTS),
+    (_TORN, "stream.ledger(rows, hash_out)", "stream.ledger(rows)", _TORN_TESTS),
+    (_TORN, "            table.storage.set_modified(torn.path, torn.modified_ms)\n", "            pass\n", _TORN_TESTS),
+    (_TORN, "    if dry_run:\n", "    if False:\n", _TORN_TESTS),
 )  # fmt: skip

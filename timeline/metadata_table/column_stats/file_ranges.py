@@ -15,7 +15,8 @@ from dataclasses import replace
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ...avro.schema import parse_avro, project
+from ...avro.arrow_schema import project
+from ...avro.schema import parse_avro
 from ...log.block import BlockKind, HeaderKey, LogBlock, scan_blocks
 from ...log.decode import decode_rows, decoding
 from ...parquet.read import open_parquet, parquet_batches, readable

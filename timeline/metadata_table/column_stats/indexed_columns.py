@@ -15,25 +15,15 @@ value in the file.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from ...avro.schema import (
-    COMMIT_TIME,
-    META_COLUMNS,
-    OPERATION,
-    PARTITION_PATH,
-    RECORD_KEY,
-    arrow_type,
-    parse_avro,
-    without_null,
-)
+from ...avro.arrow_schema import arrow_type
+from ...avro.schema import COMMIT_TIME, META_COLUMNS, OPERATION, PARTITION_PATH, RECORD_KEY, parse_avro, without_null
 from ...errors import MalformedError
+from .index_definitions import INDEX_DEFINITIONS, definitions_in
 from .value_type import IndexVersion, ValueType
-
-INDEX_DEFINITIONS = ".hoodie/.index_defs/index.json"
 
 _FIRST_COLUMNS = 32
 _ALWAYS = (COMMIT_TIME, PARTITION_PATH, RECORD_KEY)
@@ -52,7 +42,7 @@ def columns_to_index(schema_text: str, index_defs: bytes | None, table_version: 
 
     `index_defs`: content of INDEX_DEFINITIONS, None if there is no such file. MalformedError: damaged definitions.
     """
-    definitions = _definitions(index_defs)
+    definitions = definitions_in(index_defs)
     version = _index_version(definitions, table_version)
     record = parse_avro(schema_text)
     written = _source_fields(definitions)
@@ -63,16 +53,7 @@ def columns_to_index(schema_text: str, index_defs: bytes | None, table_version: 
 
 def index_version(index_defs: bytes | None, table_version: int) -> IndexVersion:
     """How values are stored in `column_stats` and `partition_stats`. MalformedError: damaged definitions."""
-    return _index_version(_definitions(index_defs), table_version)
-
-
-def record_index_is_partitioned(index_defs: bytes | None) -> bool:
-    """Whether the record index separates keys by partition (possible since 1.1); without a definition it does not.
-
-    MalformedError: damaged definitions.
-    """
-    options = _definitions(index_defs).get("record_index", {}).get("indexOptions", {})
-    return isinstance(options, dict) and str(options.get("isPartitioned", "")).lower() == "true"
+    return _index_version(definitions_in(index_defs), table_version)
 
 
 def _index_version(definitions: dict[str, Any], table_version: int) -> IndexVersion:
@@ -83,18 +64,6 @@ def _index_version(definitions: dict[str, Any], table_version: int) -> IndexVers
                 raise MalformedError("unknown version of an index", path=INDEX_DEFINITIONS, found=f"{name}: {written}")
             return IndexVersion[written]
     return IndexVersion.V2 if table_version >= 9 else IndexVersion.V1
-
-
-def _definitions(content: bytes | None) -> dict[str, Any]:
-    if content is None:
-        return {}
-    try:
-        definitions = json.loads(content)["indexDefinitions"]
-        if not all(isinstance(d, dict) for d in definitions.values()):
-            raise TypeError("an index definition is not an object")
-        return dict(definitions)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise MalformedError("damaged index definitions", path=INDEX_DEFINITIONS, found=str(error)) from error
 
 
 def _source_fields(definitions: dict[str, Any]) -> list[str]:

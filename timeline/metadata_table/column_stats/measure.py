@@ -19,7 +19,8 @@ from ...table.table import Table, TableSchema
 from ..records.partitions import COLUMN_STATS, PARTITION_STATS
 from .column_range import ColumnRange
 from .file_ranges import ranges_of_log, ranges_of_parquet
-from .indexed_columns import INDEX_DEFINITIONS, IndexedColumn, columns_to_index, index_version
+from .index_definitions import INDEX_DEFINITIONS
+from .indexed_columns import IndexedColumn, columns_to_index, index_version
 from .value_type import IndexVersion
 
 Measured: TypeAlias = Mapping[str, Sequence[ColumnRange]]

@@ -1,7 +1,9 @@
 """Which partitions of the metadata table phantombase can keep correct (pure).
 
     files, column_stats, partition_stats, bloom_filters   kept: their content follows from the files of a write
-    record_index, secondary_index_*                       follow rows: only writes change them, compactions move no rows
+    record_index                                          follows rows: kept by a write that knows the keys it adds and
+                                                          deletes; compactions move no rows
+    secondary_index_*                                     follow rows
     expr_index_*                                          contain values of files that only Hudi can compute
     all others                                            unknown
 
@@ -36,16 +38,19 @@ class Upkeep:
     dropped: tuple[str, ...]
 
 
-def upkeep(built: Collection[str], building: Collection[str], *, moves_rows: bool, where: str) -> Upkeep:
+def upkeep(
+    built: Collection[str], building: Collection[str], *, moves_rows: bool, where: str, knows_keys: bool = False
+) -> Upkeep:
     """Decides about the partitions that are `built` or being built.
 
-    `moves_rows`: false for compactions and log compactions: every row stays in its file group.
+    `moves_rows`: false for compactions and log compactions: every row stays in its file group. `knows_keys`: the change
+    says which keys it adds and deletes, and the record index is one for the whole table.
     UnsupportedError: an unknown partition; one that cannot be kept while Hudi is building it, since its builder skips
     commits that the metadata table knows.
     """
     kept, left, dropped = [], [], []
     for name in sorted({*built, *building}):
-        if name in _KEPT:
+        if name in _KEPT or (name == RECORD_INDEX and moves_rows and knows_keys and name not in building):
             kept.append(name)
         elif name.startswith(_OF_ROWS) and not moves_rows:
             left.append(name)

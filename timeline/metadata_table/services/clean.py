@@ -28,8 +28,9 @@ from ...pins.retain import held_files
 from ...storage.folders import join
 from ...table.table import Table
 from ...view.view import TableView
-from ..location import open_metadata_table
+from ..location import BUILD_ANEW, anew_if_unreadable, open_metadata_table
 from ..metadata_view import load_metadata_view
+from .due import blocked_by
 
 CLEAN_SUFFIX = "002"
 """Ends the instant of a clean of the metadata table on version 6."""
@@ -50,9 +51,10 @@ class CleanDue:
 
 def clean_waits(metadata: Timeline) -> str | None:
     """Why no clean is looked for now; None: one may be due (pure). A pending clean does not wait."""
-    merges = metadata.pending_merges
-    if merges:
-        return f"{merges[0].action} {merges[0].requested_time} of the metadata table is pending"
+    if metadata.pending_compactions:
+        return f"compaction {metadata.pending_compactions[0].requested_time} of the metadata table is pending"
+    if metadata.pending("logcompaction"):
+        return blocked_by(metadata)
     compactions = [i.requested_time for i in metadata.completed if i.action == "commit"]
     if not compactions:
         return "the metadata table was never compacted"
@@ -96,7 +98,8 @@ def clean_due(table: Table) -> CleanDue | None:
 def pending_clean(metadata: Table, clean: Instant) -> CleanPlan:
     """The plan of a pending clean, of phantombase or Hudi. MalformedError: it cannot be read."""
     path = metadata.instant_path(clean.at(State.REQUESTED))
-    return decode_clean_plan(metadata.storage.read(path), path)
+    with anew_if_unreadable(metadata):
+        return decode_clean_plan(metadata.storage.read(path), path)
 
 
 def request_clean(metadata: Table, instant: str, plan: CleanPlan, section: Section) -> Instant:
@@ -143,6 +146,5 @@ def _refuse_needed(metadata: Table, view: TableView, instant: str, plan: CleanPl
             path=f"{metadata.storage.base_path}/{wrong[0]}",
             instant=instant,
             found=f"{len(wrong)} of {plan.count} files",
-            todo="Nothing was removed. Turn the metadata table off with --drop-metadata-table: the next Hudi writer "
-            "builds it anew.",
+            todo=f"Nothing was removed. {BUILD_ANEW}",
         )

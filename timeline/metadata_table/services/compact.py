@@ -29,7 +29,7 @@ from ...table.table import Table
 from ...view.log_blocks import visibility_of
 from ...view.view import DataFile, FileSlice
 from ..commit import newest_schema
-from ..location import open_metadata_table
+from ..location import BUILD_ANEW, anew_if_unreadable, open_metadata_table
 from ..read import slice_entries
 from ..records.encode import encoder
 from ..records.hfile_write import encode_hfile
@@ -53,7 +53,8 @@ def execute(table: Table, instant: str, section: Section) -> CommitMetadata:
     data = table.load_timeline()
     metadata = open_metadata_table(table)
     timeline = metadata.load_timeline()
-    plan = metadata.compaction_plan(instant)
+    with anew_if_unreadable(metadata):
+        plan = metadata.compaction_plan(instant)
     schema_text = newest_schema(metadata)
     valid, visibility = valid_instants(table, data, timeline), visibility_of(timeline)
     with heartbeat(metadata.storage, instant, BEAT_S):  # without one Hudi 1.2 treats a compaction here as dead
@@ -110,7 +111,7 @@ def _planned_slice(metadata: Table, operation: CompactionOperation) -> FileSlice
             raise MissingFileError(
                 "a file of a pending compaction of the metadata table is gone",
                 path=f"{metadata.storage.base_path}/{partition}/{name}",
-                todo="Turn the metadata table off with --drop-metadata-table: the next Hudi writer builds it anew.",
+                todo=BUILD_ANEW,
             )
         return sizes[name]
 

@@ -24,6 +24,10 @@ COMPACTION_SUFFIX = "001"
 """Ends the instant of a compaction of the metadata table on version 6."""
 
 _DIGITS = 17
+_ENDS_LOG_COMPACTION = (
+    "a writer of Hudi executes it behind its next commit; without one, `compactor-daemon compact TABLE "
+    "--drop-metadata-table` ends it with the metadata table"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,9 +55,8 @@ def due(
         return Due(instant=None, why=f"{count} of {max_delta_commits} delta commits since the last compaction")
     if building:
         return _not_yet(f"Hudi is building {', '.join(sorted(building))}")
-    dead = (*metadata.pending("deltacommit"), *metadata.pending("logcompaction"))
-    if dead:
-        return _not_yet(f"{dead[0].action} {dead[0].requested_time} of the metadata table is pending")
+    if (blocked := blocked_by(metadata)) is not None:
+        return _not_yet(blocked)
     pending = sorted(i.requested_time for i in data.instants if not i.completed)
     done = sorted(i.requested_time for i in metadata.instants if i.action == "deltacommit" and i.completed)
     why = f"{count} delta commits since the last compaction"
@@ -66,6 +69,16 @@ def due(
     if any(i.requested_time >= instant and i.family == "commit" for i in metadata.instants):
         return _not_yet(f"{told[0]} is pending on the table")
     return Due(instant=instant, why=why)
+
+
+def blocked_by(metadata: Timeline) -> str | None:
+    """What pends on the metadata table and keeps its compactions waiting, and what ends that; None: nothing (pure)."""
+    pending = (*metadata.pending("deltacommit"), *metadata.pending("logcompaction"))
+    if not pending:
+        return None
+    first = pending[0]
+    why = f"{first.action} {first.requested_time} of the metadata table is pending"
+    return f"{why}: {_ENDS_LOG_COMPACTION}" if first.action == "logcompaction" else why
 
 
 def _by_last_delta_commit(metadata: Timeline, pending: list[str], last: str, why: str) -> Due:

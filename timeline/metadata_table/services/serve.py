@@ -14,7 +14,7 @@ from ...instants.timeline import Timeline
 from ...locks.section import Section
 from ...locks.table_lock import TableLock
 from ...table.table import Table
-from ..location import open_metadata_table
+from ..location import anew_if_unreadable, open_metadata_table
 from ..metadata_view import load_metadata_view
 from .archive import MetadataArchived, archive_metadata, archive_waits
 from .clean import clean_due, clean_instant, clean_waits, execute_clean, pending_clean, request_clean
@@ -23,6 +23,7 @@ from .due import Due, due
 from .options import MetadataOptions
 from .planned import plan_all
 from .unknown import forget_unknown, unknown
+from .unreadable import forget_unreadable, unreadable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +58,7 @@ class MetadataClean:
 class MetadataServed:
     """What was done, or would be in a dry run. `why`: why a new compaction was due or not; `why_clean`: a new clean.
 
-    `archived`: instants, and what stopped archiving there. `forgotten`: see `unknown`.
+    `archived`: instants, and what stopped archiving there. `forgotten`: see `unknown`, `unreadable`.
     """
 
     forgotten: tuple[str, ...] = ()
@@ -83,7 +84,7 @@ def serve_metadata(table: Table, options: MetadataOptions, lock: TableLock, *, d
             return nothing
         forgotten = _forget(table, section, dry_run=dry_run)
         finished = _finish_compactions(table, section, dry_run=dry_run)
-        cleans, why_clean = _clean(table, section, dry_run=dry_run)
+        cleans, why_clean = _clean(table, section, forgotten, dry_run=dry_run)
         compaction, why = _compact(table, options, section, forgotten, dry_run=dry_run)
         return MetadataServed(
             forgotten=forgotten,
@@ -112,9 +113,11 @@ def _nothing(table: Table, options: MetadataOptions) -> MetadataServed | None:
 
 
 def _forget(table: Table, section: Section, *, dry_run: bool) -> tuple[str, ...]:
+    metadata = open_metadata_table(table)
     if not dry_run:
-        return forget_unknown(table, section)
-    found = unknown(table, open_metadata_table(table).load_timeline(), clock_ms)
+        return (*forget_unreadable(metadata, section), *forget_unknown(table, section))
+    timeline = metadata.load_timeline()
+    found = (*unreadable(metadata, timeline, clock_ms), *unknown(table, timeline, clock_ms))
     return tuple(i.requested_time for i in found)
 
 
@@ -123,17 +126,22 @@ def _finish_compactions(table: Table, section: Section, *, dry_run: bool) -> lis
     for pending in open_metadata_table(table).load_timeline().pending_compactions:
         instant = pending.requested_time
         if dry_run:
-            done.append(_planned(instant, open_metadata_table(table).compaction_plan(instant)))
+            with anew_if_unreadable(metadata := open_metadata_table(table)):
+                done.append(_planned(instant, metadata.compaction_plan(instant)))
         else:
             done.append(_done(instant, execute(table, instant, section), finished=True))
     return done
 
 
-def _clean(table: Table, section: Section, *, dry_run: bool) -> tuple[list[MetadataClean], str]:
+def _clean(
+    table: Table, section: Section, forgotten: Collection[str], *, dry_run: bool
+) -> tuple[list[MetadataClean], str]:
     """Finishes pending cleans, then makes a new one if that is due."""
     done = []
     metadata = open_metadata_table(table)
     for pending in metadata.load_timeline().pending("clean"):
+        if pending.requested_time in forgotten:  # a dry run
+            continue
         plan = pending_clean(metadata, pending)
         if not dry_run:
             execute_clean(table, pending, plan, section)

@@ -80,11 +80,12 @@ def _made(
 ) -> tuple[Timeline, dict[str, PartitionFiles]]:
     """The partitions of a listing, and the timeline, with its archived instants where the listing needs them."""
     if not timeline.archived and any(needs_archive(timeline, entries) for entries in listed.values()):
-        timeline = table.with_archive(timeline)
+        timeline = table.timelines.with_its_archive(timeline)
     facts = _facts(table, timeline, records)
     made = {p: partition_files(p, entries, timeline, facts.of(p)) for p, entries in listed.items()}
     table.check_unchanged()
-    table.views.check_not_cleaned(timeline, listed.values())
+    table.views.check_not_undone(timeline)
+    table.views.check_not_cleaned(timeline, listed.values(), several=bool(table.config.partition_fields))
     return timeline, made
 
 

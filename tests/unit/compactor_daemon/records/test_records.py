@@ -29,7 +29,7 @@ from phantombase.compactor_daemon.state.work_note import WorkNote
 from phantombase.timeline.errors import ConflictError, MalformedError
 from phantombase.timeline.instants.attempt_names import DEAD, FATE, GO, VOID, attempt_folder, attempts
 from phantombase.timeline.locks.heartbeat import Process, heartbeat_path, read_heartbeat
-from phantombase.timeline.merge.identity import Identity
+from phantombase.timeline.merge.identity_sums import Identity
 from phantombase.timeline.merge.ledger import Ledger
 from phantombase.timeline.metadata_table.column_stats.column_range import ColumnRange, ranges_from_json, ranges_to_json
 from phantombase.timeline.metadata_table.column_stats.value_type import Kind, ValueType

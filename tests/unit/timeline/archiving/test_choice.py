@@ -132,6 +132,9 @@ def test_the_metadata_table_must_hold_what_goes() -> None:
     assert gone(*WRITES, metadata=True, metadata_compacted="12001") == times(10, 12)
     assert gone(*WRITES, layout=LAYOUT_2, metadata=True, metadata_compacted="126") == times(10, 12)
     assert gone(*WRITES, layout=LAYOUT_2, metadata=True, metadata_compacted="125") == times(10, 11)
+    for compacted in (None, "12001"):
+        choice = chosen(*WRITES, metadata=True, metadata_compacted=compacted, metadata_blocked="x is pending: do y")
+        assert choice.why.endswith("; its next one waits, x is pending: do y")
 
 
 def test_a_compaction_that_is_not_cleaned_up_stays() -> None:

@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from phantombase.timeline.arrow.row_hash import row_hashes
-from phantombase.timeline.merge.identity import Identity, identity_columns, identity_hashes, identity_sum
+from phantombase.timeline.merge.identity import identity_columns, identity_hashes, identity_sum
+from phantombase.timeline.merge.identity_sums import Identity
 from phantombase.timeline.merge.rule import NO_CHANGES
 
 COLUMNS: dict[str, pa.Array] = {

@@ -15,8 +15,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from phantombase.timeline.avro.arrow_schema import arrow_schema
 from phantombase.timeline.avro.encode import encode_rows, encode_table
-from phantombase.timeline.avro.schema import arrow_schema, parse_avro
+from phantombase.timeline.avro.schema import parse_avro
 from phantombase.timeline.errors import UnsupportedError, UsageError
 from tests.support.builders import avro_schema
 

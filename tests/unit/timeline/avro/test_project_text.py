@@ -6,7 +6,8 @@ import json
 
 import pytest
 
-from phantombase.timeline.avro.schema import arrow_schema, project_text
+from phantombase.timeline.avro.arrow_schema import arrow_schema
+from phantombase.timeline.avro.schema import project_text
 from phantombase.timeline.errors import UnsupportedError
 
 PRICE = {"type": "fixed", "name": "price", "namespace": "x", "size": 4, "logicalType": "decimal", "precision": 8}

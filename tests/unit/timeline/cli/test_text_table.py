@@ -40,6 +40,14 @@ def test_an_instant_within_a_text_is_not_broken() -> None:
     assert "f…" in text
 
 
+@pytest.mark.parametrize("partition", ["north", "day=2026-11-26", "country=de/day=2026-11-26"])
+def test_an_instant_breaks_behind_all_other_words(partition: str) -> None:
+    """A table with a pending plan, as `timeline slices` shows it in a usual terminal."""
+    sizes = {"base": "phantom", "logs": "3", "log size": "13.1 KiB"}
+    text = shown(80, partition=partition, by="f" * 38, base_instant=_INSTANT, **sizes, fate=f"in plan {_INSTANT}")
+    assert text.count(_INSTANT) == 2
+
+
 def test_columns_without_a_value_go_first() -> None:
     """They are shown where there is room."""
     row = {"instant": _INSTANT, "state": "requested", "by": None, "since": None, "try": None, "slices": None}

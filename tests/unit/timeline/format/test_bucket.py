@@ -5,12 +5,15 @@ from __future__ import annotations
 import re
 import uuid
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from phantombase.timeline.errors import UsageError
+from phantombase.timeline.format import bucket as bucket_module
 from phantombase.timeline.format.bucket import (
     KeySplit,
     bucket_file_id,
@@ -86,6 +89,21 @@ def test_hashes_over_windows() -> None:
     """More keys than are hashed at a time."""
     texts = [f"k{i}" for i in range(70_000)]
     assert java_hashes(pa.array(texts)).tolist() == [java_hash(t) for t in texts]
+
+
+def test_long_texts_are_hashed_some_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their sums take memory: of 65,536 texts of 300 bytes, 300 MiB for good."""
+    monkeypatch.setattr(bucket_module, "_WINDOW_BYTES", 10)
+    texts = ["", "a" * 4, "b" * 6, "c" * 30, "é", "", "", "d" * 9, "\U0001f600"]
+    found, hashed = list[list[str]](), bucket_module._window_hashes
+
+    def noted(window: pa.StringArray) -> npt.NDArray[np.uint32]:
+        found.append(window.to_pylist())
+        return hashed(window)
+
+    monkeypatch.setattr(bucket_module, "_window_hashes", noted)
+    assert java_hashes(pa.array(["x", *texts]).slice(1)).tolist() == [java_hash(t) for t in texts]
+    assert found == [["", "a" * 4, "b" * 6], ["c" * 30], ["é", "", ""], ["d" * 9], ["\U0001f600"]]
 
 
 def test_real_hudi() -> None:

@@ -365,6 +365,7 @@ REFUSALS: list[tuple[int, dict[str, str | None], str]] = [
     (9, {"record__merge__property__mine": "x"}, "merge property.*found x"),
     (6, {"payload__delete__field": "op"}, "merge property.*found op"),
     (6, {"compaction__payload__class": f"{PAYLOADS}debezium.MySqlDebeziumAvroPayload"}, "payload class.*MySql"),
+    (8, {"compaction__payload__class": f"{PAYLOADS}debezium.PostgresDebeziumAvroPayload"}, "payload class.*version 9"),
     (8, {"compaction__payload__class": "com.example.Mine"}, "payload class.*com.example.Mine"),
     (
         9,

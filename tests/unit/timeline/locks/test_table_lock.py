@@ -8,13 +8,18 @@ import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from phantombase.timeline.errors import LockError, UsageError
-from phantombase.timeline.locks.table_lock import FileLock, ProcessLock, TableLock, parse_lock, table_lock
+from phantombase.timeline.format.table_config import PROPERTIES, TableConfig, checksum
+from phantombase.timeline.locks.table_lock import FileLock, ProcessLock, StorageLock, TableLock, parse_lock, table_lock
 from phantombase.timeline.storage.open_storage import open_storage
+from phantombase.timeline.table.table import Table
+from tests.support.golden_tables import unzip_golden
 
 PROVIDERS = pytest.mark.parametrize("provider", [ProcessLock, FileLock])
 
@@ -87,6 +92,9 @@ def test_a_file_keeps_another_process_out(tmp_path: Path) -> None:
         assert child.stdout is not None
         assert child.stdout.readline() == b"in\n"
         assert not is_free(lock)
+        with pytest.raises(LockError, match=f"held by process {child.pid}: ") as busy, lock.hold("try"):
+            pytest.fail("entered")
+        assert (busy.value.path, busy.value.what) == (lock.path, "could not take the table lock to try")
         child.kill()
         child.wait()
         assert is_free(lock)
@@ -108,6 +116,29 @@ def test_all_processes_of_a_table_have_the_same_lock(tmp_path: Path) -> None:
     assert table_lock(storage, "file:/elsewhere") == FileLock("/elsewhere")
     with table_lock(storage, None).hold("make the folder too"):
         assert not is_free(FileLock(f"{path}/.hoodie/.phantombase/table.lock", 0.05))
+        waits = replace(cast(StorageLock, table_lock(storage, None)), timeout_s=0.05)
+        with pytest.raises(LockError, match=f"held by process {os.getpid()}: "), waits.hold("try"):
+            pytest.fail("entered")
+
+
+def test_a_name_in_a_lock_is_that_of_the_table(tmp_path: Path) -> None:
+    """One text for a daemon, commands and writers of many tables: taken as it stands, it would be a lock of its own."""
+    table = unzip_golden("v9_plain", tmp_path)
+    name = Table.open(str(table)).config.name
+    assert table_lock(open_storage(str(table)), "file:/locks/{name}.lock") == FileLock(f"/locks/{name}.lock")
+    held = table_lock(open_storage(str(table)), "zookeeper:zk:2181/locks/{name}")
+    assert held == parse_lock(f"zookeeper:zk:2181/locks/{name}")
+
+
+@pytest.mark.parametrize("name", ["../../elsewhere", "a/b", ".."])
+def test_a_name_that_leads_elsewhere_is_no_part_of_a_lock(name: str, tmp_path: Path) -> None:
+    table = unzip_golden("v9_plain", tmp_path)
+    config = Table.open(str(table)).config
+    given = {"hoodie.table.name": name, "hoodie.table.checksum": str(checksum(config.database, name))}
+    renamed = TableConfig(properties={**config.properties, **given})
+    (table / PROPERTIES).write_bytes(renamed.dump())
+    with pytest.raises(UsageError, match="cannot be a part of a lock"):
+        table_lock(open_storage(str(table)), "file:/locks/{name}.lock")
 
 
 @pytest.mark.parametrize("text", ["", "file", "file:", "flie:/tmp/lock", ":/tmp/lock"])

@@ -22,8 +22,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from phantombase.timeline.arrow.conform import conform
+from phantombase.timeline.avro.arrow_schema import arrow_schema, arrow_type, project
 from phantombase.timeline.avro.decode import decode_records
-from phantombase.timeline.avro.schema import arrow_schema, arrow_type, parse_avro, project
+from phantombase.timeline.avro.schema import parse_avro
 from phantombase.timeline.errors import MalformedError, UnsupportedError
 from phantombase.timeline.log import delete_block as delete_module
 from phantombase.timeline.log.block import LogBlock

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from phantombase.timeline.arrow.ordering import Ordering
-from phantombase.timeline.avro.schema import arrow_schema
+from phantombase.timeline.avro.arrow_schema import arrow_schema
 from phantombase.timeline.errors import UnsupportedError, UsageError
 from phantombase.timeline.log import encode as log_write
 from phantombase.timeline.log.block import BlockKind

@@ -12,8 +12,9 @@ import fastavro
 import pyarrow as pa
 import pytest
 
+from phantombase.timeline.avro.arrow_schema import arrow_schema
 from phantombase.timeline.avro.container import optional, read_record, root_record
-from phantombase.timeline.avro.schema import META_COLUMNS, arrow_schema, parse_avro, smallest_bytes
+from phantombase.timeline.avro.schema import META_COLUMNS, parse_avro, smallest_bytes
 from phantombase.timeline.errors import (
     MalformedError,
     MissingFileError,

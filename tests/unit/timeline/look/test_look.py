@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import threading
+from collections.abc import Iterator
 from dataclasses import replace
 from hashlib import md5
 from pathlib import Path
@@ -245,3 +246,45 @@ def test_a_table_with_a_look_travels_without_what_it_kept(tmp_path: Path) -> Non
     kept = Kept()
     kept.keep("a", "tag", b"1")
     assert pickle.loads(pickle.dumps(kept)).find("a", "tag") is None
+
+
+class _Names(list[Entry]):
+    """Counts how often its entries are gone through."""
+
+    times = 0
+
+    def __iter__(self) -> Iterator[Entry]:
+        type(self).times += 1
+        return super().__iter__()
+
+
+def test_names_of_a_long_listing_are_looked_up(counted: Counted, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A timeline of 10,000 pending plans is asked for some names of each."""
+    listed = _Names(Entry(name=f"{number}", is_folder=False) for number in range(1000))
+    look = counted.look("a")
+    monkeypatch.setattr(look.origin, "list", lambda _folder: listed)
+    found = [look.find(f"a/{number}") for number in range(1500)]
+    assert [entry is not None for entry in found] == [number < 1000 for number in range(1500)]
+    assert _Names.times <= 2
+
+
+def test_records_of_many_instants_are_sorted_once() -> None:
+    storage = ObjectMemory(lambda: 0)
+    for number in range(50):
+        storage.put_if_absent(f"{RECORDS}/{number}/1/open", b"")
+    look = Look(storage, (), Kept())
+    assert look._all_records() is look._all_records()
+    assert [e.name for e in look.list(f"{RECORDS}/7")] == ["1"]
+    assert look.find(f"{RECORDS}/7") == Entry(name="7", is_folder=True)
+    assert look.find(f"{RECORDS}/7/1/none") is None
+    look.put_if_absent(f"{RECORDS}/7/1/fate", b"")
+    assert [e.name for e in look.list(f"{RECORDS}/7/1")] == ["fate", "open"]
+
+
+def test_what_was_replaced_is_seen_in_its_folder(counted: Counted) -> None:
+    look = counted.look("a")
+    assert look.find("a/one") is not None
+    look.overwrite("a/one", b"longer")
+    found = look.find("a/one")
+    assert found is not None
+    assert found.size == len(b"longer")

@@ -53,6 +53,10 @@ def test_what_is_kept_left_and_dropped() -> None:
     assert writes.kept == merges.kept == OURS
     assert (writes.left, writes.dropped) == ((), ("expr_index_day", "record_index", "secondary_index_city"))
     assert (merges.left, merges.dropped) == (("record_index", "secondary_index_city"), ("expr_index_day",))
+    known, merged = (upkeep(built, [], moves_rows=moves, where="", knows_keys=True) for moves in (True, False))
+    assert known.kept == (*OURS, "record_index")
+    assert known.dropped == ("expr_index_day", "secondary_index_city")
+    assert merged == merges
 
 
 def test_what_is_being_built_is_kept_too_or_refused() -> None:
@@ -60,7 +64,7 @@ def test_what_is_being_built_is_kept_too_or_refused() -> None:
     assert upkeep(["files"], ["column_stats"], moves_rows=True, where="").kept == ("column_stats", "files")
     assert upkeep(["files"], ["record_index"], moves_rows=False, where="").left == ("record_index",)
     with pytest.raises(UnsupportedError, match="record_index"):
-        upkeep(["files"], ["record_index"], moves_rows=True, where="")
+        upkeep(["files"], ["record_index"], moves_rows=True, where="", knows_keys=True)
     for moves in (True, False):
         with pytest.raises(UnsupportedError, match="vector_index"):
             upkeep(["files", "vector_index"], [], moves_rows=moves, where="")

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from phantombase.timeline.errors import NotATableError
+from phantombase.timeline.errors import NotATableError, TableChangedError
+from phantombase.timeline.locks.table_lock import ProcessLock
+from phantombase.timeline.metadata_table.drop import drop_metadata_table
 from phantombase.timeline.metadata_table.location import METADATA_FOLDER, Below, open_metadata_table
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.local import LocalStorage
@@ -60,4 +62,12 @@ def test_a_table_without_one(tmp_path: Path) -> None:
     """It is said where it was looked for."""
     table = Table.open(str(unzip_golden("v9_plain", tmp_path)))
     with pytest.raises(NotATableError, match=METADATA_FOLDER):
+        open_metadata_table(table)
+
+
+def test_one_that_is_taken_out_meanwhile(tmp_path: Path) -> None:
+    """The reader, which knows older settings, begins again."""
+    table = Table.open(str(unzip_golden("v9_with_metadata_table", tmp_path)))
+    drop_metadata_table(table, ProcessLock("drop"))
+    with pytest.raises(TableChangedError):
         open_metadata_table(table)

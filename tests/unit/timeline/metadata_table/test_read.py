@@ -14,8 +14,9 @@ import pytest
 from phantombase.timeline.errors import MalformedError, MissingFileError, PhantombaseError, UnsupportedError, UsageError
 from phantombase.timeline.format.commit_metadata import CommitMetadata, encode
 from phantombase.timeline.format.rollback_plan import RollbackPlan, encode_rollback_metadata, encode_rollback_plan
+from phantombase.timeline.metadata_table.compactions import commits_to_compact
 from phantombase.timeline.metadata_table.listing import MetadataListing
-from phantombase.timeline.metadata_table.read import commits_to_compact, read_entries, read_files
+from phantombase.timeline.metadata_table.read import read_entries, read_files
 from phantombase.timeline.metadata_table.records.combine import combine, fold, merge
 from phantombase.timeline.read.table_read import read_table
 from phantombase.timeline.table.table import Table

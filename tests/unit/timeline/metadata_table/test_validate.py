@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from phantombase.timeline.cli.main import app
 from phantombase.timeline.errors import NotATableError, PhantombaseError, TableChangedError
+from phantombase.timeline.format.table_config import save_table_config
 from phantombase.timeline.metadata_table import validate as validation
 from phantombase.timeline.metadata_table.validate import Difference, validate
 from phantombase.timeline.recovery.modification_times import all_files, repair_times
@@ -174,6 +175,21 @@ def test_the_table_may_change_meanwhile(table: Indexed, monkeypatch: pytest.Monk
     rests_after = 99
     with pytest.raises(TableChangedError, match="every try"):
         validate(table.open())
+
+
+def test_the_metadata_table_may_be_taken_out_meanwhile(table: Indexed, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is left of it while its folder goes is no finding."""
+    compare, opened = validation._compare, table.open()
+
+    def taken_out(*args: Any) -> Any:
+        save_table_config(opened.storage, opened.config.without_metadata_table())
+        newest = max((table.folder / ".hoodie").rglob("*.deltacommit"), key=lambda path: path.name)
+        newest.unlink()
+        return compare(*args)
+
+    monkeypatch.setattr(validation, "_compare", taken_out)
+    with pytest.raises(TableChangedError, match="settings changed"):
+        validate(opened)
 
 
 # --- the commands

@@ -40,6 +40,7 @@ from tests.support.dead_writer import DeadWrite, leave_dead_write, make_old
 from tests.support.failing_storage import Failure, HookedStorage, ProcessDied, die_at, fail_at
 from tests.support.golden_tables import golden_metadata, unzip_golden
 from tests.support.sections import kept
+from tests.support.selection import deep
 
 LOCK = ProcessLock("rollback tests")
 TABLES = ("v6_plain", "v8_plain", "v9_plain", "v6_pending", "v9_pending", "v6_bucket_nonpart")
@@ -162,7 +163,6 @@ def test_a_log_file_that_began_a_file_group_is_deleted(tmp_path: Path) -> None:
 # --- who is dead ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("path", ["v6_plain", "v9_plain"], indirect=True)
 @pytest.mark.parametrize("lazy", [True, False])
 def test_the_living_are_left_alone(path: Path, lazy: bool) -> None:
     """A fresh heartbeat; without one, in lazy mode, any young file; a process known to be gone has none of that."""
@@ -256,7 +256,7 @@ def test_a_write_that_completed_while_the_lock_was_waited_for_is_kept(path: Path
         roll_back(table, dead.instant, LOCK)
 
 
-@pytest.mark.parametrize("path", ["v6_plain", "v9_plain"], indirect=True)
+@pytest.mark.parametrize("path", [deep("v6_plain"), "v9_plain"], indirect=True)
 def test_a_write_that_completes_at_any_call_is_kept_or_undone_but_never_both(path: Path) -> None:
     """Completed before the rollback was requested: its files stay. Later: the rollback says what happened."""
     dead = leave_dead_write(path)
@@ -345,7 +345,7 @@ def each_call(path: Path, run: Callable[[Path, HookedStorage], None]) -> int:
     return len(storage.calls)
 
 
-@pytest.mark.parametrize("path", ["v6_plain", "v9_plain"], indirect=True)
+@pytest.mark.parametrize("path", [deep("v6_plain"), "v9_plain"], indirect=True)
 def test_a_death_at_every_storage_call_comes_to_the_same_end(path: Path) -> None:
     """Run again by roll_back or by the look after dead writers; a reader in between sees the same rows."""
     rows = read_table(open_table(path))
@@ -372,7 +372,7 @@ def test_a_death_at_every_storage_call_comes_to_the_same_end(path: Path) -> None
         shutil.rmtree(copy)
 
 
-@pytest.mark.parametrize("path", ["v6_plain", "v9_plain"], indirect=True)
+@pytest.mark.parametrize("path", ["v6_plain", deep("v9_plain")], indirect=True)
 def test_an_error_at_every_storage_call_comes_to_the_same_end(path: Path) -> None:
     """Before the call takes effect, after it, or half-way."""
     leave_dead_write(path)

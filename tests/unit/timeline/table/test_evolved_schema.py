@@ -56,8 +56,17 @@ def test_parts_of_columns_have_ids_of_their_own() -> None:
         ([(0, "a", record("x"))], [(0, "b", record("x"))]),
         ([(0, "a", record("x"))], [(2, "a", record("x", 3))]),
         ([(0, "a", record("x"))], [(0, "a", record("x", kind="long"))]),
+        ([(0, "a", "long")], [(0, "a", "string")]),
     ],
-    ids=["added, dropped, widened", "renamed", "added anew", "renamed record", "record added anew", "part widened"],
+    ids=[
+        "added, dropped, widened",
+        "renamed",
+        "added anew",
+        "renamed record",
+        "record added anew",
+        "part widened",
+        "text",
+    ],
 )
 def test_such_changes_are_followed(earlier: list[tuple[int, str, Any]], later: list[tuple[int, str, Any]]) -> None:
     """In any order of the times."""
@@ -86,6 +95,15 @@ def test_what_cannot_be_followed_is_named(
     """Columns that the settings name, other types, parts of columns."""
     for times in ((earlier, later), (later, earlier)):
         assert says in (unsupported_change([at(*one) for one in times], ["key"]) or "")
+
+
+@pytest.mark.parametrize("types", [("int", "long"), ("int", "string"), ("string", "long")])
+def test_ordering_columns_keep_their_type(types: tuple[str, str]) -> None:
+    """Deletes in logs have ordering values of the old type, and text orders numbers in another way."""
+    times = [at((0, "ts", kind)) for kind in types]
+    assert unsupported_change(times, ["ts"]) is None
+    assert "ordering column ts changed its type" in (unsupported_change(times, ["ts"], ["ts"]) or "")
+    assert unsupported_change(times[:1], ["ts"], ["ts", "other"]) is None
 
 
 @pytest.mark.parametrize(

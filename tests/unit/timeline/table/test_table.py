@@ -200,14 +200,14 @@ def test_a_compaction_has_the_columns_of_its_time(table: Table) -> None:
 
 
 @VERSIONS
-def test_columns_that_evolve_on_read_are_not_written(table: Table) -> None:
-    """A write would have to give ids to new columns."""
+def test_columns_that_evolve_on_read_are_not_stitched(table: Table) -> None:
+    """Files may have other names for them."""
     emptied(table)
     text = evolved(a=1)
     commit(table, 1, "UPSERT", schema=a_schema("written"), latest_schema=text)
     history(table, 1, text)
-    with pytest.raises(UnsupportedError, match="writing tables with schema evolution on read"):
-        table.schema_to_write(table.load_timeline())
+    with pytest.raises(UnsupportedError, match="stitching tables with schema evolution on read"):
+        table.schema_to_stitch(table.load_timeline())
 
 
 # --- completed files ------------------------------------------------------------------------------------------------

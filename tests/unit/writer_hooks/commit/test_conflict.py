@@ -92,9 +92,9 @@ def test_conflicts_of_schemas() -> None:
     def theirs(text: str) -> CommitMetadata:
         return CommitMetadata(extra_metadata={"schema": text})
 
-    assert conflict_with_schema(SCHEMA, theirs(SCHEMA.replace('"r"', '"another"'))) is None
-    assert conflict_with_schema(SCHEMA, CommitMetadata()) is None
-    assert conflict_with_schema(SCHEMA, theirs(SCHEMA.replace('"string"', '"long"'))) is not None
+    assert conflict_with_schema({"schema": SCHEMA}, theirs(SCHEMA.replace('"r"', '"another"'))) is None
+    assert conflict_with_schema({"schema": SCHEMA}, CommitMetadata()) is None
+    assert conflict_with_schema({"schema": SCHEMA}, theirs(SCHEMA.replace('"string"', '"long"'))) is not None
 
 
 def group(size: int, *, logs: int = 0, pending: str | None = None, base: bool = True, file_id: str = "f") -> FileGroup:

@@ -12,7 +12,8 @@ from phantombase.timeline.errors import UsageError
 from phantombase.timeline.format.instant import Instant, State
 from phantombase.timeline.format.layout import Layout
 from phantombase.timeline.instants.timeline import Timeline
-from phantombase.timeline.metadata_table.services.due import Due, due
+from phantombase.timeline.metadata_table.services.clean import clean_waits
+from phantombase.timeline.metadata_table.services.due import Due, blocked_by, due
 from phantombase.timeline.metadata_table.services.options import MetadataOptions
 
 NEW = "20260102000000000"
@@ -59,6 +60,17 @@ def test_waits_for_what_is_half_done_here(version: int) -> None:
     found = decide(data, timeline(version, range(1, 4)), building=("column_stats",))
     assert found.instant is None
     assert "column_stats" in found.why
+
+
+def test_a_pending_log_compaction_of_hudi_shows_what_ends_it() -> None:
+    """Phantombase makes and executes none there."""
+    merge = Instant(requested_time=at(2), action="logcompaction", state=State.REQUESTED)
+    metadata = timeline(9, range(3, 7), (), merge)
+    for why in (decide(timeline(9, range(3, 7)), metadata).why, clean_waits(metadata), blocked_by(metadata)):
+        assert why is not None
+        assert f"logcompaction {at(2)} of the metadata table is pending: a writer of Hudi executes it" in why
+        assert "--drop-metadata-table" in why
+    assert blocked_by(timeline(9, range(3, 7))) is None
 
 
 def test_version_6_waits_while_an_instant_of_the_table_up_to_the_last_delta_commit_is_pending() -> None:

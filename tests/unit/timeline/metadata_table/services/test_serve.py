@@ -11,9 +11,10 @@ import pytest
 from phantombase import writer
 from phantombase.timeline.errors import ConflictError, MissingFileError, PhantombaseError
 from phantombase.timeline.locks.table_lock import ProcessLock
+from phantombase.timeline.metadata_table.compactions import commits_to_compact
 from phantombase.timeline.metadata_table.drop import drop_metadata_table
 from phantombase.timeline.metadata_table.location import open_metadata_table
-from phantombase.timeline.metadata_table.read import commits_to_compact, read_entries
+from phantombase.timeline.metadata_table.read import read_entries
 from phantombase.timeline.metadata_table.services.options import MetadataOptions
 from phantombase.timeline.metadata_table.services.serve import MetadataServed, serve_metadata
 from phantombase.timeline.metadata_table.validate import validate

@@ -1,0 +1,76 @@
+"""What a clean would do. Nothing is changed, and what executes cleans is not imported: `status` shows this."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from phantombase.timeline.cleaning.choice import Choice, Gone, choose
+from phantombase.timeline.cleaning.options import CleanOptions
+from phantombase.timeline.instants.clean_border import retained_by
+from phantombase.timeline.storage.folders import join
+from phantombase.timeline.table.half_upgraded import refuse_half_upgraded
+from phantombase.timeline.table.pending_restores import refuse_pending_restore
+from phantombase.timeline.table.pending_rollbacks import refuse_half_rolled_back
+from phantombase.timeline.table.table import Table
+from phantombase.timeline.view.view import TableView
+from phantombase.timeline.windows.retained import cleans
+
+from .facts import gather_facts, without
+from .pending import Finished, to_finish
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CleanResult:
+    """`instant`: of the clean; None: nothing was to be removed, or a dry run. `files`, `bytes`: removed, or would be.
+
+    `finished`: pending cleans that were finished, or would be. `left`: files that the bounds left to the next clean.
+    `retained`, `why`, `kept`: see `Choice`.
+    """
+
+    instant: str | None
+    gone: tuple[Gone, ...]
+    files: int
+    bytes: int
+    left: int
+    retained: str | None
+    why: str
+    kept: dict[str, int] = field(default_factory=dict)
+    finished: tuple[Finished, ...] = ()
+
+
+def would_clean(table: Table, view: TableView, options: CleanOptions) -> CleanResult:
+    """What `clean_table` would do, or its error; nothing is changed. `view`: of `load_whole`."""
+    from phantombase.timeline.metadata_table.update import check_keepable  # late: it takes pyarrow
+
+    check_keepable(table, moves_rows=False)
+    finishing = to_finish(table)
+    gone = {join(part, name) for plan in finishing.values() for part, names in plan.files.items() for name in names}
+    choice = choice_of(table, without(view, gone) if gone else view, options, dry_run=True)
+    if choice.gone:
+        table.times.check_zone(view.timeline)
+        for clean in cleans(view.timeline):
+            if clean.completed:
+                retained_by(table.files, clean)  # a record that cannot be read ends a run, too
+    finished = tuple(Finished(instant=instant, files=plan.count) for instant, plan in finishing.items())
+    return result_of(None, choice, finished)
+
+
+def choice_of(table: Table, view: TableView, options: CleanOptions, *, dry_run: bool) -> Choice:
+    refuse_half_upgraded(table)
+    refuse_pending_restore(table, view.timeline)
+    refuse_half_rolled_back(table, view.timeline)  # behind its write lies what will be the newest state
+    return choose(view, gather_facts(table, view, options, dry_run=dry_run), options)
+
+
+def result_of(instant: str | None, choice: Choice, finished: tuple[Finished, ...]) -> CleanResult:
+    return CleanResult(
+        instant=instant,
+        gone=choice.gone,
+        files=sum(len(one.files) for one in choice.gone),
+        bytes=sum(one.bytes for one in choice.gone),
+        left=sum(len(one.files) for one in choice.left),
+        retained=choice.retained,
+        why=choice.why,
+        kept=dict(choice.kept),
+        finished=finished,
+    )

@@ -1,0 +1,233 @@
+"""Writes the completed file of a compaction anew, which Hudi left empty or torn: it writes it in place on local disks.
+
+Hudi creates the file once all base files of the compaction are written, those of failed tasks are gone, and the
+metadata table has the new ones. So the name of the file decides: the compaction is completed. Hudi 0.15.0 and 1.2.0
+read, write and compact on, whatever is in it (seen). What it would say follows from the plan and the base files:
+
+    prove   each planned file group has one base file of the instant, whole, with just the rows that merging the
+            planned files gives, by counts and hashes of all rows; outside of the lock
+    write   in the lock: the file is still torn, its plan and its time are the same. One step replaces it
+
+Nothing else changes, so what Hudi has built upon the compaction since holds. On version 6 the file keeps its time,
+which is a completion time for Hudi 1.x; if the process dies right before that is set, `timeline repair-times` does it.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+
+from phantombase.timeline.errors import ConflictError, LedgerError, MalformedError, MissingFileError, UsageError
+from phantombase.timeline.event_log import get_logger
+from phantombase.timeline.format.commit_metadata import CommitMetadata, WriteStat, decode, encode
+from phantombase.timeline.format.compaction_plan import CompactionOperation, CompactionPlan
+from phantombase.timeline.format.file_name import BaseFileName, LogFileName, parse_data_file
+from phantombase.timeline.format.layout import Slicing
+from phantombase.timeline.instants.state_files import StateFile, load_state_files
+from phantombase.timeline.locks.heartbeat import may_be_written
+from phantombase.timeline.locks.table_lock import TableLock
+from phantombase.timeline.merge.ledger import Ledger
+from phantombase.timeline.merge.slice_rules import SliceRules
+from phantombase.timeline.parquet.output_options import OutputOptions
+from phantombase.timeline.read.slice_stream import SliceStream
+from phantombase.timeline.storage.folders import join
+from phantombase.timeline.storage.server_clock import storage_ms
+from phantombase.timeline.table.half_upgraded import refuse_half_upgraded
+from phantombase.timeline.table.pending_restores import refuse_pending_restore
+from phantombase.timeline.table.pending_rollbacks import pending_rollbacks
+from phantombase.timeline.table.table import Table
+from phantombase.timeline.view.view import DataFile, FileSlice
+
+from ..attempt.attempt import merge_rules
+from ..execution.slice_task import read_back
+
+_log = get_logger()
+
+_OTHERWISE = (
+    "Restore the completed file from a copy, or the table to a state before it: `compactor-daemon restore TABLE --to "
+    "INSTANT`."
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WrittenAnew:
+    """`path`: of the completed file. `file_groups`: that it names, with `rows` in their base files."""
+
+    instant: str
+    path: str
+    file_groups: int
+    rows: int
+
+
+def write_anew(table: Table, instant: str, lock: TableLock, *, dry_run: bool = False) -> WrittenAnew:
+    """Writes the completed file of a compaction anew. `dry_run`: everything is proved, nothing is changed.
+
+    UsageError: there is no such compaction, or its completed file can be read. ConflictError: a process may still be
+    writing it, or a restore or a rollback is pending. MissingFileError, LedgerError: what it says cannot be proved.
+    """
+    table = table.reload()
+    torn, plan = _torn(table, instant)
+    schema = table.newest_schema(
+        table.load_timeline().with_pending_merge(table.files.requested_merge(instant)), before=instant
+    )
+    rules = merge_rules(table, table.load_timeline(), schema, OutputOptions())
+    stats: defaultdict[str, list[WriteStat]] = defaultdict(list)
+    for operation in plan.operations:
+        if (stat := _prove(table, operation, instant, rules)) is not None:
+            stats[operation.partition_path].append(stat)
+    content = CommitMetadata(
+        partition_to_write_stats={partition: tuple(of) for partition, of in stats.items()},
+        compacted=True,
+        extra_metadata=schema.recorded,
+        operation_type="COMPACT",
+    )
+    written = [stat for of in stats.values() for stat in of]
+    done = WrittenAnew(
+        instant=instant, path=torn.path, file_groups=len(written), rows=sum(stat.num_writes for stat in written)
+    )
+    if dry_run:
+        return done
+    with lock.hold("write a completed file anew") as section:
+        table = table.reload()
+        if _torn(table, instant) != (torn, plan):
+            raise ConflictError(
+                "the completed file of a compaction changed while it was looked at",
+                path=torn.path,
+                instant=instant,
+                todo="Run again.",
+            )
+        section.check()
+        table.storage.overwrite(torn.path, encode(content, table.layout.encoding))
+        if table.layout.slicing is Slicing.BY_BASE_INSTANT:
+            table.storage.set_modified(torn.path, torn.modified_ms)
+    _log.warning(
+        "completed_file_written_anew", table=table.storage.base_path, instant=instant, file_groups=len(written)
+    )
+    return done
+
+
+def _torn(table: Table, instant: str) -> tuple[StateFile, CompactionPlan]:
+    """The completed file, which cannot be read, and the plan. Errors: see `write_anew`."""
+    refuse_half_upgraded(table)
+    timeline = table.load_timeline()
+    refuse_pending_restore(table, timeline)
+    files = load_state_files(table.storage, table.config).of.get((instant, "commit"), ())
+    found = [one for one in files if one.instant.completed]
+    if len(found) != 1:
+        raise UsageError(
+            "no completed compaction",
+            path=table.storage.base_path,
+            instant=instant,
+            expected="one completed file of a compaction, which cannot be read",
+            found=f"{len(found)} completed files",
+            todo="`timeline show TABLE` lists the instants.",
+        )
+    (torn,) = found
+    try:
+        decode(table.storage.read(torn.path), torn.path)
+    except MalformedError:
+        pass
+    else:
+        raise UsageError("this completed file can be read: nothing is to be done", path=torn.path, instant=instant)
+    if may_be_written(table.storage, torn.path, instant, storage_ms(table.storage)):
+        raise ConflictError(
+            "a process may still be writing the completed file of this compaction",
+            path=torn.path,
+            instant=instant,
+            expected="two minutes without a change, and without a heartbeat",
+            todo="Wait, then run again.",
+        )
+    for rollback in pending_rollbacks(table):
+        if rollback.target in (instant, None):
+            raise ConflictError(
+                "a rollback of this compaction is pending, or may be",
+                path=table.storage.base_path,
+                instant=instant,
+                found=f"rollback {rollback.instant}",
+                todo=_OTHERWISE,
+            )
+    try:
+        return torn, table.compaction_plan(instant)
+    except MissingFileError as error:
+        raise _lost("the plan of this compaction is gone", error.path or torn.path, instant) from error
+
+
+def _prove(table: Table, operation: CompactionOperation, instant: str, rules: SliceRules) -> WriteStat | None:
+    """The statistics of one planned file group's base file; None: there were no rows, so Hudi wrote none."""
+    partition, slice_, outputs = _files(table, operation, instant)
+    stream = SliceStream(table.storage, slice_, rules)
+    for _ in stream.batches():
+        pass
+    if not outputs and not stream.log_counts.entries:
+        return None
+    if len(outputs) != 1:
+        raise _lost(
+            "not one base file of this compaction is there for a planned file group",
+            join(partition, operation.file_id),
+            instant,
+            found=", ".join(outputs) or "none",
+        )
+    path = join(partition, outputs[0])
+    rows, hash_out, size = read_back(table.storage, path, rules)
+    ledger = stream.ledger(rows, hash_out)
+    try:
+        ledger.check(
+            footer_rows_in=stream.base_rows,
+            header_entries=stream.log_counts.entries,
+            footer_rows_out=rows,
+            where=path,
+        )
+    except LedgerError as error:
+        raise error.advising(f"The base file is not what merging the planned files gives. {_OTHERWISE}") from error
+    return _stat(operation, path, size, ledger, slice_, stream.log_counts.blocks)
+
+
+def _files(table: Table, operation: CompactionOperation, instant: str) -> tuple[str, FileSlice, list[str]]:
+    """The partition, the planned file slice, and the base files of the instant. MissingFileError: an input is gone."""
+    partition, file_id, base = operation.partition_path, operation.file_id, operation.data_file_path
+    sizes = {e.name: e.size for e in table.storage.list(partition) if not e.is_folder}
+    inputs = [*operation.delta_file_paths, *([] if base is None else [base])]
+    if lost := sorted(set(inputs) - sizes.keys()):
+        raise _lost("a file that this compaction merged is gone", join(partition, lost[0]), instant)
+    slice_ = FileSlice(
+        partition=partition,
+        file_id=file_id,
+        base_instant=operation.base_instant_time or "",
+        base=None if base is None else DataFile(partition=partition, name=BaseFileName.parse(base), size=sizes[base]),
+        logs=tuple(
+            DataFile(partition=partition, name=log, size=sizes[str(log)])
+            for log in sorted(map(LogFileName.parse, operation.delta_file_paths), key=lambda log: log.sort_key)
+        ),
+    )
+    named = ((text, parse_data_file(text)) for text in sizes)
+    outputs = [
+        text for text, n in named if isinstance(n, BaseFileName) and (n.file_id, n.instant) == (file_id, instant)
+    ]
+    return partition, slice_, sorted(outputs)
+
+
+def _stat(
+    operation: CompactionOperation, path: str, size: int, ledger: Ledger, slice_: FileSlice, blocks: int
+) -> WriteStat:
+    return WriteStat(
+        file_id=operation.file_id,
+        path=path,
+        prev_commit=operation.base_instant_time or "null",
+        num_writes=ledger.rows_out,
+        num_deletes=ledger.deleted,
+        num_update_writes=ledger.replaced,
+        num_inserts=ledger.inserts,
+        total_write_bytes=size,
+        file_size_in_bytes=size,
+        partition_path=operation.partition_path,
+        total_log_records=ledger.log_entries,
+        total_log_files_compacted=len(slice_.logs),
+        total_log_size_compacted=slice_.log_bytes,
+        total_updated_records_compacted=ledger.log_keys,
+        total_log_blocks=blocks,
+        prev_base_file=operation.data_file_path,
+    )
+
+
+def _lost(what: str, path: str, instant: str, found: str | None = None) -> MissingFileError:
+    return MissingFileError(what, path=path, instant=instant, found=found, todo=_OTHERWISE)

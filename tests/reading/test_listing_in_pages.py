@@ -1,0 +1,140 @@
+"""Folders that are listed in pages: what goes or comes between two of them takes no row from a read."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from phantombase import writer
+from phantombase.compactor_daemon.cleaning.clean import clean_table
+from phantombase.timeline.cleaning.options import CleanOptions
+from phantombase.timeline.read.table_read import Query, ReadOptions, read_table
+from phantombase.timeline.storage.contract import Entry
+from phantombase.timeline.storage.local import LocalStorage
+from phantombase.timeline.table.table import consistent
+from phantombase.writer_hooks.options import WriteOptions
+from tests.support.archived_tables import LOCK, archive, compact, long_table, one_row, upsert
+from tests.support.compaction_steps import open_table
+
+
+@dataclass(frozen=True, slots=True)
+class InPages(LocalStorage):
+    """Its first listing of `folder` comes in two pages, one of `size` names; `between` happens between them."""
+
+    folder: str
+    size: int
+    between: list[Callable[[], object]]
+
+    @property
+    def names_at_once(self) -> int | None:
+        return 1
+
+    @classmethod
+    def of(cls, path: Path, folder: str, size: int, between: Callable[[], object]) -> InPages:
+        return cls(str(path), folder, size, [between])
+
+    def list(self, folder: str) -> list[Entry]:
+        if folder != self.folder or not self.between:
+            return LocalStorage.list(self, folder)
+        first = LocalStorage.list(self, folder)[: self.size]
+        self.between.pop()()
+        return first + [e for e in LocalStorage.list(self, folder) if e.name > first[-1].name]
+
+
+class Unseen(InPages):
+    """What comes while `folder` is listed comes into a page that was read, and what goes is on a later one."""
+
+    @property
+    def names_at_once(self) -> int | None:
+        return 0
+
+    def list(self, folder: str) -> list[Entry]:
+        found = LocalStorage.list(self, folder)
+        if folder != self.folder or not self.between:
+            return found
+        self.between.pop()()
+        left = {e.name for e in LocalStorage.list(self, folder)}
+        return [e for e in found if e.name in left]
+
+
+def _rows(path: Path, storage: LocalStorage | None = None, options: ReadOptions | None = None) -> list[str]:
+    rows = consistent(lambda: read_table(open_table(path, storage), options or ReadOptions()))
+    return sorted(map(repr, rows.select(["id", "day", "ts", "fare"]).to_pylist()))
+
+
+def _clean(path: Path) -> None:
+    clean_table(open_table(path), CleanOptions(retain=1, floor_s=0), LOCK)
+
+
+def _tidy(path: Path) -> None:
+    compact(path)
+    _clean(path)
+    archive(path)
+
+
+@pytest.mark.parametrize("version", [9, 6])
+def test_archiving_between_two_pages(version: int, tmp_path: Path) -> None:
+    """An old instant on the first page has gone, and later ones with it, before the second one begins."""
+    made, path = tmp_path / "made/trips", tmp_path / "read/trips"
+    made.parent.mkdir()
+    long_table(made, version, 3, compact_at=None)
+    for number in range(3, 7):
+        upsert(made, one_row(f"k{number}", number))
+    rows, folder = _rows(made), open_table(made).config.timeline_folder
+    names = len(LocalStorage(str(made)).list(folder))
+    for size in range(1, names):
+        shutil.rmtree(path.parent, ignore_errors=True)
+        shutil.copytree(made, path)
+        assert _rows(path, InPages.of(path, folder, size, lambda: _tidy(path))) == rows, f"a page of {size} names"
+
+
+@pytest.mark.parametrize("version", [9, 6])
+def test_two_writes_complete_between_two_pages(version: int, tmp_path: Path) -> None:
+    """The first completion comes into the page that was read, the second one into the other: a stream would go on."""
+    path = tmp_path / "trips"
+    long_table(path, version, 2, compact_at=None)
+    for number in range(2, 4):
+        upsert(path, one_row(f"k{number}", number))
+    table, everything = open_table(path), ReadOptions(query=Query.INCREMENTAL, begin="earliest")
+    rows, folder = _rows(path, options=everything), table.config.timeline_folder
+    third = table.files.path(table.load_timeline().completed[2])
+    held = tmp_path / "held"
+    shutil.move(path / third, held)
+    size = 1 + sum(e.name <= Path(third).name for e in LocalStorage(str(path)).list(folder))
+    storage = InPages.of(path, folder, size, lambda: shutil.move(held, path / third))
+    assert _rows(path, storage, everything) == rows
+
+
+def _compacted(path: Path) -> None:
+    compact(path)
+    upsert(path, one_row("k0", 8))
+    _clean(path)
+
+
+def _written_anew(path: Path) -> None:
+    """Inserts write the base file of a small file group anew, by delta commits."""
+    for number in (8, 9):
+        upsert(path, one_row(f"n{number}", number), WriteOptions(slots=1))
+    _clean(path)
+
+
+@pytest.mark.parametrize("version", [9, 6])
+@pytest.mark.parametrize(("services", "partition"), [(_compacted, ()), (_written_anew, ()), (_written_anew, ("day",))])
+def test_base_files_come_and_go_between_two_pages(
+    services: Callable[[Path], None], partition: tuple[str, ...], version: int, tmp_path: Path
+) -> None:
+    """The new one and the old one are seen on no page."""
+    path = tmp_path / "trips"
+    described = writer(one_row("k0", 0)).table("trips", version=version).key("id").ordering("ts").partition(*partition)
+    described.upsert(str(path))
+    if services is _compacted:
+        upsert(path, one_row("k0", 1))
+    before = _rows(path)
+    storage = Unseen.of(path, "a" if partition else "", 0, lambda: services(path))
+    found = _rows(path, storage)
+    assert not storage.between
+    assert found in (before, _rows(path))

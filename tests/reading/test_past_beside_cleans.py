@@ -1,0 +1,82 @@
+"""Past states beside a clean: at whichever call of a read it runs, the rows are all there, or the read is refused."""
+
+from __future__ import annotations
+
+import shutil
+from functools import partial
+from itertools import count, product
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from phantombase import PhantombaseError
+from phantombase.compactor_daemon.cleaning.clean import clean_table
+from phantombase.timeline.cleaning.options import CleanOptions
+from phantombase.timeline.read.changes import plan
+from phantombase.timeline.read.table_read import Query, ReadOptions
+from phantombase.timeline.storage.contract import Storage
+from phantombase.timeline.storage.local import LocalStorage
+from phantombase.timeline.table.table import consistent
+from tests.support.archived_tables import LOCK, compact, long_table, one_row, upsert
+from tests.support.compaction_steps import open_table
+from tests.support.failing_storage import Call, HookedStorage
+from tests.support.interleaving import serial_pools
+from tests.support.selection import deep
+
+READS = ("as of", "as of, read optimized", "window", "net changes")
+USUAL = {(9, "as of"), (9, "window"), (6, "net changes")}
+
+
+def _options(path: Path, read: str) -> ReadOptions:
+    """Reads of a state that the clean takes."""
+    timeline = open_table(path).load_timeline()
+    writes = [w for w in timeline.completed if w.action == "deltacommit"]
+    begin, end = (timeline.moment_of(w) for w in writes[1:3])
+    if read == "window":
+        return ReadOptions(query=Query.INCREMENTAL, begin=begin, end=end)
+    if read == "net changes":
+        return ReadOptions(query=Query.CHANGES, begin=begin, end=end, net=True)
+    query = Query.READ_OPTIMIZED if "optimized" in read else Query.SNAPSHOT
+    return ReadOptions(query=query, as_of=writes[3].requested_time)
+
+
+def _rows(path: Path, options: ReadOptions, storage: Storage | None = None) -> list[str]:
+    rows = consistent(lambda: plan(open_table(path, storage), options).to_table())
+    return sorted(map(repr, rows.to_pylist()))
+
+
+@pytest.mark.parametrize(
+    ("version", "read"), [one if one in USUAL else deep(*one) for one in product((9, 8, 6), READS)]
+)
+def test_all_rows_or_an_error(version: int, read: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    serial_pools(monkeypatch)
+    made, path = tmp_path / "made/trips", tmp_path / "read/trips"
+    made.parent.mkdir()
+    long_table(made, version, 4, compact_at=2)
+    for number in range(4, 6):
+        compact(made)
+        upsert(made, one_row("k0", number))
+    compact(made)
+    options, hit = _options(made, read), list[int]()
+    whole = _rows(made, options)
+    assert whole
+
+    def hook(call: Call, at: int) -> Any:
+        if call.number == at:
+            hit.append(at)
+            clean_table(open_table(path), CleanOptions(retain=1, floor_s=0), LOCK)
+        return call.do()
+
+    for at in count():
+        shutil.rmtree(path.parent, ignore_errors=True)
+        shutil.copytree(made, path)
+        try:
+            found = _rows(path, options, HookedStorage(LocalStorage(str(path)), partial(hook, at=at)))
+        except PhantombaseError:
+            assert hit[-1:] == [at]
+            continue
+        assert found == whole, f"a clean at call {at} of the read"
+        if hit[-1:] != [at]:
+            assert at > 10
+            break

@@ -1,0 +1,200 @@
+"""Log files of the record index, made of the keys that a write's tasks have staged.
+
+Each file group of the index gets one, staged outside the table lock; in the lock it gets its name. The keys are read
+in portions. A portion becomes, in each file group, an HFile block of the keys that are somewhere new, and a block of
+those that are deleted. What memory holds is bounded, whatever the write's size (`Bounds`):
+
+    a portion and its blocks           bytes of its keys
+    keys that are read ahead           files at a time
+    log files that are being written   files at a time: an object store's are sent in large parts, which are held back.
+                                       With more file groups the keys are read several times, in passes
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import IO
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ..arrow.columns import flat
+from ..log.encode import delete_block, hfile_block
+from ..prefetch import AHEAD, prefetched
+from ..storage.contract import Storage
+from ..storage.folders import staged_folder
+from ..storage.staged_file import staged_output
+from ..table.table import Table
+from .index_keys import FileKeys, NotedKeys, read_keys
+from .location import open_metadata_table
+from .records.encode import encoder
+from .records.hfile_write import encode_columns
+from .records.locations import file_groups_of, location
+from .records.partitions import RECORD_INDEX
+from .slices import open_slices
+
+_PORTION_ROWS, _PORTION_BYTES = 1 << 19, 256 << 20
+_FILES_MAX = 256
+_HELD_BYTES = 48 << 20
+"""What an object store's file holds back at most: a part of 16 MiB that fills, and two that are sent."""
+_READ_BYTES = 32 << 20
+"""What an object store fetches when a file is opened, at most."""
+_ENTRY_BYTES = 48
+"""An entry has these besides key and value: lengths, HBase's fields, checksums, its share of a file's ends."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    """What memory holds at a time: bytes of a portion's keys, files that are read ahead, files that are written."""
+
+    portion_bytes: int
+    ahead: int
+    files: int
+
+    @staticmethod
+    def of(keys: NotedKeys, count: int, value_bytes: int, *, is_file_system: bool) -> Bounds:
+        """For an index of `count` file groups and values of so many bytes (pure).
+
+        A quarter of the limit for a portion, of which there are two or three copies, an eighth for what is read ahead,
+        half for files that are written. They are about equally large.
+        """
+        limit, largest = keys.memory_limit, max((k.size for k in keys.files), default=0)
+        whole = sum(k.size + k.count * (value_bytes + _ENTRY_BYTES) for k in keys.files)
+        held = min(_HELD_BYTES, whole // count + 1)
+        ahead = min(AHEAD, limit // 8 // (min(largest, _READ_BYTES) + 1))
+        files = _FILES_MAX if is_file_system else min(_FILES_MAX, limit // 2 // held)
+        return Bounds(portion_bytes=min(_PORTION_BYTES, limit // 12), ahead=max(1, ahead), files=max(1, files))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IndexLog:
+    """A staged log file of one file group of the index: its path, size in bytes, number of entries."""
+
+    file_id: str
+    path: str
+    size: int
+    entries: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IndexLogs:
+    """The log files of a write. `file_ids`: all file groups that the index had when they were made, in order."""
+
+    file_ids: tuple[str, ...]
+    logs: tuple[IndexLog, ...]
+
+
+def index_file_groups(table: Table) -> tuple[str, ...]:
+    """The file ids of a data table's record index, in the order of their numbers. MalformedError: there is none."""
+    metadata = open_metadata_table(table)
+    return tuple(s.file_id for s in open_slices(metadata, RECORD_INDEX, metadata.load_timeline()))
+
+
+def stage_index_logs(table: Table, instant: str, keys: NotedKeys, schema_text: str) -> IndexLogs:
+    """Stages the log files. `schema_text`: of the metadata table's records. May be repeated.
+
+    MissingFileError: the staging folder is gone.
+    """
+    file_ids, storage = index_file_groups(table), table.storage
+    encode, moment = encoder(schema_text), table.times.milliseconds(instant)
+    ordered = sorted(keys.files, key=lambda k: (k.partition, k.file_id))
+    values = pa.array([encode(("", location(k.partition, k.file_id, moment)))[1] for k in ordered], pa.binary())
+    largest = pc.max(pc.binary_length(values)).as_py() or 0
+    bounds = Bounds.of(keys, len(file_ids), largest, is_file_system=storage.is_file_system)
+    logs: list[IndexLog] = []
+    for first in range(0, len(file_ids), bounds.files):
+        some = range(first, min(first + bounds.files, len(file_ids)))
+        files = _Files(table, instant, schema_text)
+        with files:
+            for portion in _portions(storage, ordered, bounds, len(file_ids), some):
+                files.add(portion, values)
+        logs += files.logs(file_ids)
+    return IndexLogs(file_ids=file_ids, logs=tuple(logs))
+
+
+def _portions(
+    storage: Storage, keys: Sequence[FileKeys], bounds: Bounds, count: int, some: range
+) -> Iterator[pa.Table]:
+    """Keys of some file groups of the index: group, key, whether it is deleted, number of the file."""
+    held: list[pa.Table] = []
+    rows, size = 0, 0
+    paths = [k.path for k in keys]
+    sources = (
+        map(storage.open_input, paths)
+        if storage.is_file_system
+        else prefetched(paths, storage.open_input, bounds.ahead)
+    )
+    for number, source in enumerate(sources):
+        for batch, deleted in read_keys(source):
+            group = pa.array(file_groups_of(batch, count))
+            file = pa.repeat(pa.scalar(number, pa.int64()), len(batch))
+            table = pa.table({"group": group, "key": batch, "deleted": deleted, "file": file})
+            if len(some) < count:
+                table = table.filter((pc.field("group") >= some.start) & (pc.field("group") < some.stop))
+            held.append(table)
+            rows, size = rows + table.num_rows, size + table.nbytes
+            if rows >= _PORTION_ROWS or size >= bounds.portion_bytes:
+                yield pa.concat_tables(held)
+                held, rows, size = [], 0, 0
+    if rows:
+        yield pa.concat_tables(held)
+
+
+class _Files:
+    """The log files of some file groups while they are written."""
+
+    def __init__(self, table: Table, instant: str, schema_text: str) -> None:
+        self._storage, self._instant, self._schema = table.storage, instant, schema_text
+        self._old = not table.layout.has_completion_times
+        self._open: dict[int, tuple[str, IO[bytes]]] = {}
+        self._entries: dict[int, int] = {}
+        self._stack = ExitStack()
+
+    def __enter__(self) -> None:
+        self._stack.__enter__()
+
+    def __exit__(self, *error: object) -> None:
+        self._stack.__exit__(*error)  # type: ignore[arg-type]
+
+    def add(self, portion: pa.Table, values: pa.Array) -> None:
+        """Adds the blocks of a portion. Of several entries of one key the last one counts."""
+        rows = portion.take(pc.sort_indices(portion, [("group", "ascending"), ("key", "ascending")]))
+        rows = rows.combine_chunks()
+        group, key = (np.asarray(rows.column("group")), rows.column("key"))
+        same = np.asarray(pc.equal(key.slice(1), key.slice(0, len(key) - 1))) & (group[1:] == group[:-1])
+        kept = np.append(~same, True)
+        rows, group = rows.filter(pa.array(kept)), group[kept]
+        edges = np.flatnonzero(np.diff(group)) + 1
+        for start, stop in zip([0, *edges.tolist()], [*edges.tolist(), len(group)], strict=True):
+            self._write(int(group[start]), rows.slice(start, stop - start), values)
+
+    def _write(self, group: int, rows: pa.Table, values: pa.Array) -> None:
+        there, gone = rows.filter(pc.invert(rows.column("deleted"))), rows.filter(rows.column("deleted"))
+        file = self._file(group)
+        if there.num_rows:
+            keys = flat(there.column("key")).cast(pa.binary())
+            content = encode_columns(keys, values.take(flat(there.column("file"))), {"schema": self._schema.encode()})
+            file.writelines(hfile_block(content, instant=self._instant, schema_text=self._schema))
+        if gone.num_rows:
+            paths = pa.repeat(pa.scalar(RECORD_INDEX), gone.num_rows)
+            head = {"instant": self._instant, "schema_text": self._schema}
+            file.writelines(delete_block(flat(gone.column("key")), paths, (), hudi_0x=self._old, **head))
+        self._entries[group] = self._entries.get(group, 0) + rows.num_rows
+
+    def _file(self, group: int) -> IO[bytes]:
+        if group not in self._open:
+            path = f"{staged_folder(self._instant)}/{uuid.uuid4().hex}.index"
+            self._open[group] = path, self._stack.enter_context(staged_output(self._storage, path))
+        return self._open[group][1]
+
+    def logs(self, file_ids: Sequence[str]) -> Iterator[IndexLog]:
+        """What was written, once it is closed."""
+        for group, (path, _) in sorted(self._open.items()):
+            entry = self._storage.find(path)
+            yield IndexLog(
+                file_id=file_ids[group], path=path, size=entry.size if entry else 0, entries=self._entries[group]
+            )

@@ -1,0 +1,138 @@
+"""The settings of writers: a configuration file, and above it variables; the same file as that of commands and daemon.
+
+They stand in the table [write], and on top what commands share; [schedule] says when and what a write requests. They
+are declared like the options of a command, so that one reader takes them all, and `config show write` shows them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Annotated, Any
+
+import typer
+
+from phantombase.compactor_daemon.cli.main import app
+from phantombase.compactor_daemon.cli.option_flags import Only, Prefix, offers
+from phantombase.compactor_daemon.cli.parameters import CLOCK, OUTPUT, Lock, StorageOption
+from phantombase.compactor_daemon.cli.zookeeper import ZOOKEEPER, Fleet, ZooKeeperFlags
+from phantombase.compactor_daemon.services.options import Service, parse_services
+from phantombase.compactor_daemon.zookeeper.session import ZooKeeperOptions
+from phantombase.timeline.archiving.options import ArchiveOptions
+from phantombase.timeline.cleaning.options import CleanOptions
+from phantombase.timeline.clock.options import ClockOptions
+from phantombase.timeline.errors import UsageError, ZooKeeperError
+from phantombase.timeline.event_log import get_logger
+from phantombase.timeline.metadata_table.services.options import MetadataOptions
+from phantombase.timeline.parquet.output_options import OutputOptions
+from phantombase.timeline.planning.options import ScheduleOptions
+from phantombase.timeline.storage.access.storage_options import StorageOptions, parse_pairs
+from phantombase.timeline.terminal.boundary import misuse
+from phantombase.timeline.terminal.settings import WRITES
+
+from ..options import BackPressure, CompactionOptions, Mode, WriteOptions
+
+_WRITE, _COMPACTION, _PRESSURE, _SCHEDULE = WriteOptions(), CompactionOptions(), BackPressure(), ScheduleOptions()
+_CLEAN, _ARCHIVE, _METADATA = CleanOptions(), ArchiveOptions(), MetadataOptions()
+_OF_WRITE = Only(
+    "buckets",
+    "bucket_fields",
+    "moved_keys",
+    "combine",
+    "log_format",
+    "file_bytes",
+    "small_file_bytes",
+    "slots",
+    "batch_bytes",
+    "retries",
+    "heartbeat_s",
+    "heartbeat_expiry_s",
+    "lazy_rollback",
+)
+_OF_PRESSURE = ("stop_trigger", "stop_action", "stop_wait")
+
+_log = get_logger()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteSettings:
+    """What file and variables say to a writer."""
+
+    options: WriteOptions
+    storage_options: StorageOptions
+
+
+def write_settings(path: str | None) -> WriteSettings:
+    """The settings of the file at this path, else of the one that PHANTOMBASE_CONFIG names; above it variables.
+
+    UsageError: it cannot be read, a name that is no setting, a wrong value.
+    """
+    group: Any = typer.main.get_command(app)
+    command = group.commands[WRITES]
+    words = [] if path is None else ["--config", path]
+    try:
+        with typer.Context(group, info_name=app.info.name) as above:
+            context = command.make_context(WRITES, words, parent=above)
+            with context:
+                settings: WriteSettings = command.invoke(context)
+                return settings
+    except Exception as error:
+        if (found := misuse(error)) is None:
+            raise
+        raise UsageError("not a value of a setting of writers", path=path, found=found) from error
+
+
+@offers
+def write(
+    ctx: typer.Context,
+    options: Annotated[WriteOptions, _OF_WRITE] = _WRITE,
+    compaction: Annotated[CompactionOptions, Only("mode", "limit_s")] = _COMPACTION,
+    requests: ScheduleOptions = _SCHEDULE,
+    pressure: BackPressure = _PRESSURE,
+    services: Annotated[
+        str | None, typer.Option(metavar="NAMES", help="services that run after a write, as `clean,archive,metadata`")
+    ] = None,
+    clean: Annotated[CleanOptions, Prefix("clean")] = _CLEAN,
+    archive: Annotated[ArchiveOptions, Prefix("archive")] = _ARCHIVE,
+    metadata: Annotated[MetadataOptions, Prefix("metadata")] = _METADATA,
+    lock: Lock = None,
+    zookeeper: Fleet = ZOOKEEPER,
+    output: OutputOptions = OUTPUT,
+    clock: ClockOptions = CLOCK,
+    storage_option: StorageOption = None,
+) -> WriteSettings:
+    """The settings of writers; no command."""
+    limited = any(_is_given(ctx, name) for name in _OF_PRESSURE)
+    chosen = parse_services(services) if services is not None else frozenset[Service]()
+    if Service.STITCH in chosen:
+        raise UsageError("a writer does not stitch", expected="clean, archive, metadata", found=services)
+    after = replace(compaction, schedule=requests, fleet=_fleet(zookeeper, compaction.mode))
+    return WriteSettings(
+        options=replace(
+            options,
+            output=output,
+            lock=zookeeper.on_lock(lock),
+            metadata=metadata if Service.METADATA in chosen else None,
+            clean=clean if Service.CLEAN in chosen else None,
+            archive=archive if Service.ARCHIVE in chosen else None,
+            compaction=after,
+            back_pressure=pressure if limited else None,
+            clock=clock,
+        ),
+        storage_options=parse_pairs(storage_option),
+    )
+
+
+def _is_given(ctx: typer.Context, name: str) -> bool:
+    source = ctx.get_parameter_source(name)
+    return source is not None and source.name != "DEFAULT"
+
+
+def _fleet(zookeeper: ZooKeeperFlags, mode: Mode) -> ZooKeeperOptions | None:
+    """The daemons to wake. Where no embedded server runs none is woken: they find the plan at their next poll."""
+    if mode is Mode.WRITE_ONLY:
+        return None
+    try:
+        return zookeeper.options()
+    except ZooKeeperError as error:
+        _log.warning("fleet_not_woken", error=str(error))
+        return None
