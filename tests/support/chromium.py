@@ -161,10 +161,14 @@ class Page:
 
     def element(self, selector: str) -> int:
         """The first such element; AssertionError: there is none."""
-        root = self.ask("DOM.getDocument")["root"]["nodeId"]
-        found = self.ask("DOM.querySelector", nodeId=root, selector=selector)["nodeId"]
+        found = self._found(selector)
         assert found, selector
-        return int(found)
+        return found
+
+    def _found(self, selector: str) -> int:
+        """The first such element; 0: there is none."""
+        root = self.ask("DOM.getDocument")["root"]["nodeId"]
+        return int(self.ask("DOM.querySelector", nodeId=root, selector=selector)["nodeId"])
 
     def too_wide(self) -> int:
         """By how many pixels the page is wider than the window."""
@@ -185,7 +189,14 @@ class Page:
         return axe.violations(answer["result"]["value"])
 
     def type(self, text: str) -> None:
-        """Into what has the focus, then Enter; waits for the next page."""
+        """Into what has the focus, then Enter; waits for the next page.
+
+        An element with `autofocus` has it from the first frame on, which may be drawn after the page's load event.
+        """
+        until = time.monotonic() + _ANSWER_MAX_S
+        while not self._found(":focus"):
+            assert time.monotonic() < until, "nothing has the focus"
+            time.sleep(0.02)
         self.ask("Input.insertText", text=text)
         self._press()
 
