@@ -1,7 +1,8 @@
 """Restores a table to the state at an instant: everything that was written after it is undone, the newest first.
 
     lock   what must not be is refused; writes of dead writers are rolled back
-           <T>.restore.requested: the instants to undo. From here on the next run goes on
+           <T>.restore.requested: the instants to undo. From here on the next run goes on. If the lock is lost already,
+           the plan goes again: other writes may have come
            the metadata table, if there is one, is dropped: the next Hudi writer builds it anew
            <T>.restore.inflight, then each instant, see `recovery.undo`
            <T>.restore
@@ -34,13 +35,13 @@ from phantombase.timeline.savepoints.savepoint import savepoints
 from phantombase.timeline.storage.folders import join
 from phantombase.timeline.storage.server_clock import storage_ms
 from phantombase.timeline.table.half_upgraded import refuse_half_upgraded
-from phantombase.timeline.table.instant_puts import put_requested
 from phantombase.timeline.table.left_to_hudi import refuse_left_to_hudi
 from phantombase.timeline.table.pending_restores import PendingRestore, pending_restore
 from phantombase.timeline.table.pending_rollbacks import PendingRollback, pending_rollbacks
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.windows.retained import check_as_of
 
+from .plan_put import put_plan, refuse_overtaken
 from .refusals import refuse_held, refuse_left_out, refuse_work, refuse_writers
 from .torn import without_torn
 from .upgraded_logs import refuse_upgraded_logs
@@ -81,6 +82,7 @@ def restore_table(table: Table, lock: TableLock, target: str | None, *, dry_run:
         found = pending_restore(seen, timeline)
         if found is not None:
             _refuse_other(seen, found, target)
+            refuse_overtaken(seen, timeline, found)
         dead = _dead_writes(seen) if found is None and target is not None else frozenset()
         plan = found.plan if found is not None else _plan(seen, timeline, target, dead)
         refuse_upgraded_logs(seen, timeline, plan.times, plan.target, begun=found is not None)
@@ -112,6 +114,7 @@ def restore_table(table: Table, lock: TableLock, target: str | None, *, dry_run:
         found = pending_restore(seen, timeline)
         if found is not None:
             _refuse_other(seen, found, target)
+            refuse_overtaken(seen, timeline, found)
             refuse_upgraded_logs(seen, timeline, found.plan.times, found.plan.target, begun=True)
             traces = traces_of_all(seen, timeline, found.plan.undone)
             return _execute(seen, found, traces, section, finished=True)
@@ -122,7 +125,7 @@ def restore_table(table: Table, lock: TableLock, target: str | None, *, dry_run:
         refuse_upgraded_logs(seen, timeline, plan.times, plan.target)
         traces = traces_of_all(seen, timeline, plan.undone)  # refuses what cannot be undone: nothing is changed yet
         restore = PendingRestore(instant=seen.next_time(timeline), plan=plan)
-        put_requested(seen, restore.at(State.REQUESTED), encode_restore_plan(plan), section)
+        put_plan(seen, restore.at(State.REQUESTED), encode_restore_plan(plan), section, lambda _: True)
         return replace(_execute(seen, restore, traces, section, finished=False), dead=tuple(sorted(dead)))
 
 

@@ -1,12 +1,16 @@
 """Takes the newest completed write back, as Hudi's rollback of an instant does.
 
-    lock   what must not be is refused; the completion time of t stays in use: consumers may have read up to it, and
-           no later write may complete below it, by a clock that is behind
+    lock   what must not be is refused
+           R.rollback.requested: the plan. From here on nothing is built upon t, also where this process sleeps and
+           loses the lock before the next step. If it is lost already, the plan goes again: t may have been built upon
+           the completion time of t stays in use: consumers may have read up to it, and no later write may complete
+           below it, by a clock that is behind
            the completed file of t is deleted: from here on it is a write of a dead writer. A heartbeat shows the others
            of this machine whether this process is gone
     then   it is rolled back like one, see `recovery.rollback`
 
-If the process dies in between, the next writer, of phantombase or Hudi, rolls it back.
+If the process dies before t is hidden, the next writer of its machine removes the plan, else `compactor-daemon
+rollback` or Hudi goes on. Behind that, any next writer does.
 """
 
 from __future__ import annotations
@@ -16,10 +20,12 @@ from dataclasses import dataclass
 from phantombase.timeline.errors import UsageError
 from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.format.instant import MERGES, Instant, State
+from phantombase.timeline.format.rollback_plan import RollbackPlan, encode_rollback_plan
 from phantombase.timeline.instants.reserved_times import bury
 from phantombase.timeline.instants.state_files import load_state_files
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.locks.heartbeat import first_beat, heartbeat_path
+from phantombase.timeline.locks.section import Section
 from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.metadata_table.drop import drop_within
 from phantombase.timeline.metadata_table.location import open_metadata_table
@@ -30,10 +36,12 @@ from phantombase.timeline.recovery.unreadable_rollback import remove_unreadable_
 from phantombase.timeline.table.half_upgraded import refuse_half_upgraded
 from phantombase.timeline.table.left_to_hudi import refuse_left_to_hudi
 from phantombase.timeline.table.pending_restores import refuse_pending_restore
-from phantombase.timeline.table.pending_rollbacks import PendingRollback, pending_rollbacks
+from phantombase.timeline.table.pending_rollbacks import PendingRollback, pending_rollbacks, undoes_completed
 from phantombase.timeline.table.table import Table
+from phantombase.timeline.traces.find import traces_of
 from phantombase.timeline.windows.retained import retained_since
 
+from .plan_put import put_plan
 from .refusals import refuse_held, refuse_left_out, refuse_work
 from .upgraded_logs import refuse_upgraded_logs
 
@@ -63,6 +71,7 @@ def roll_back_newest(table: Table, lock: TableLock, instant: str, *, dry_run: bo
     refuse_left_to_hudi(table, "taking back writes of")
     if not dry_run:
         remove_unreadable_rollbacks(table, lock)
+    plan = None if dry_run else _plan(table, instant)
     with lock.hold(f"take {instant} back") as section:
         table = table.reload()
         refuse_half_upgraded(table)
@@ -80,8 +89,11 @@ def roll_back_newest(table: Table, lock: TableLock, instant: str, *, dry_run: bo
         if dry_run:
             table.times.check_zone(timeline)
             return RolledBack(instant=instant, rollback="", metadata_dropped=drops)
-        if begun is None:
-            table.next_time(timeline)  # a clock that is wrong is refused before the write is hidden
+        if write.completed:
+            plan = plan or traces_of(table, instant, write.action, scan=True)
+            rollback = begun or PendingRollback(instant=table.next_time(timeline), plan=plan)
+            with first_beat(table.storage, rollback.instant):  # no other process removes the plan now
+                _make_visible(table, rollback, section) if begun is None else section.check()
         if drops:
             _log.warning(
                 "metadata_table_dropped", table=table.storage.base_path, why="a compaction of it holds this write"
@@ -99,6 +111,17 @@ def roll_back_newest(table: Table, lock: TableLock, instant: str, *, dry_run: bo
             table.storage.delete(heartbeat_path(instant))
             return RolledBack(instant=instant, rollback=completed_rollback_of(table, instant) or "")
         return RolledBack(instant=instant, rollback=roll_back(table, pending, lock), metadata_dropped=drops)
+
+
+def _plan(table: Table, instant: str) -> RollbackPlan | None:
+    """What a completed write has left in the table, found without the lock; None: there is no such write."""
+    found = [i for i in table.load_timeline().completed if i.is_write and i.requested_time == instant]
+    return traces_of(table, instant, found[0].action, scan=True) if len(found) == 1 else None
+
+
+def _make_visible(table: Table, rollback: PendingRollback, section: Section) -> None:
+    content = encode_rollback_plan(rollback.plan, table.storage.base_path)
+    put_plan(table, rollback.at(State.REQUESTED), content, section, lambda now: undoes_completed(now, rollback))
 
 
 def _readable(table: Table) -> list[PendingRollback]:

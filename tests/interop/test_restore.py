@@ -11,6 +11,7 @@ import pytest
 
 from phantombase.compactor_daemon.restoring.restore import restore_table
 from phantombase.compactor_daemon.restoring.rollback import roll_back_newest
+from phantombase.timeline.format.instant import State
 from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.savepoints.savepoint import create_savepoint
 from phantombase.timeline.storage.local import LocalStorage
@@ -18,7 +19,7 @@ from tests.interop.rows import Rows, same, without_files
 from tests.interop.shared_table import SharedTable
 from tests.judge.client import Judge
 from tests.support.compaction_steps import open_table
-from tests.support.failing_storage import HookedStorage, ProcessDied, die_at
+from tests.support.failing_storage import HookedStorage, ProcessDied, die_at, die_at_nth
 from tests.support.selection import ALL, deep, versions
 
 pytestmark = pytest.mark.interop
@@ -134,3 +135,19 @@ def test_hudi_finishes_what_died(table: SharedTable, tmp_path: Path) -> None:
         assert not other.open().load_timeline().pending("restore")
         same(without_files(other.agree()), without_files(before))
     assert died > 1
+
+
+@versions(9, 6, deep=(8,))
+def test_hudi_executes_the_plan_of_a_rollback(table: SharedTable) -> None:
+    """Its process died right behind the put: the write is completed still."""
+    before = table.agree()
+    table.writer(Rows(seed=7)(range(5, 25), 4)).upsert(str(table.path))
+    storage = HookedStorage(LocalStorage(str(table.path)), die_at_nth(1, "delete", ".deltacommit"))
+    with pytest.raises(ProcessDied):
+        roll_back_newest(open_table(table.path, storage), LOCK, newest(table))
+    timeline = table.open().load_timeline()
+    (rollback,) = timeline.pending("rollback")
+    assert rollback.state is State.REQUESTED
+    table.upsert(Rows(seed=8)(range(3), 9))
+    assert not table.open().load_timeline().pending("rollback")
+    assert set(table.agree()["id"].to_pylist()) == set(before["id"].to_pylist())

@@ -15,6 +15,7 @@ from ..table.pending_rollbacks import PendingRollback, pending_rollbacks, undoes
 from ..table.table import Table
 from ..traces.markers import marker_folder
 from .rollback import completed_rollback_of, roll_back
+from .unbegun_rollback import remove_unbegun_rollbacks
 
 
 def roll_back_dead_writers(
@@ -27,6 +28,7 @@ def roll_back_dead_writers(
     completed_too: bool = True,
 ) -> list[str]:
     """Finishes rollbacks that were left half-way, undoes every write of a dead writer, returns the rollbacks' instants.
+    A rollback of a completed write that has undone nothing goes if its process is gone.
 
     `now_ms`: the storage's clock (`storage_ms`), which is asked once, and only if something depends on it.
     A writer is dead if its heartbeat is not live (see `heartbeat.is_live`). `lazy`: other writers may be at work, even
@@ -35,9 +37,11 @@ def roll_back_dead_writers(
     is live is left alone. If the plan of such a rollback cannot be read, all other writes are left alone too: it may be
     of any of them. `completed_too`: False passes rollbacks of completed writes over.
 
-    ConflictError: a rollback of a completed write is pending, see `half_rolled_back`.
+    ConflictError: another rollback of a completed write is pending, see `half_rolled_back`.
     """
     check_keepable(table, moves_rows=False)
+    if completed_too:
+        remove_unbegun_rollbacks(table, lock)
     now_ms = cache(now_ms)
     done: list[str] = []
     dead = partial(_is_dead, table, lazy=lazy, now_ms=now_ms, expiry_s=expiry_s)

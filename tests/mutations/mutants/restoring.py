@@ -14,6 +14,8 @@ _TESTS = "restoring/restore"
 _HASHED = "restoring/consistent_hashing"
 _TORN = "compactor_daemon/repair/torn_compaction"
 _TORN_TESTS = "restoring/torn_compaction"
+_PLAN_PUT = "compactor_daemon/restoring/plan_put"
+_LOST = "restoring/lost_lock"
 
 MUTANTS: tuple[Mutant, ...] = (
     (_RESTORE, "    refuse_left_to_hudi(table, \"restoring\")\n", "", _HASHED),
@@ -54,13 +56,21 @@ MUTANTS: tuple[Mutant, ...] = (
     (_RESTORE, "    _refuse_cleaned(table, living, target)\n", "", _TESTS),
     (_RESTORE, " if parsed is None or parsed.instant <= target]", "]", _TESTS),
     (_RESTORE, "        if gone := [name for", "        if gone := [] and [name for", _TESTS),
-    (_RESTORE, "            _refuse_other(seen, found, target)\n            refuse_up", "            refuse_up", _TESTS),
+    (_RESTORE, "            _refuse_other(seen, found, target)\n            refuse_overtaken(seen, timeline, found)\n            refuse_up", "            refuse_up", _TESTS),
     (_RESTORE, "        table = drop_within(table, section)\n", "", _TESTS),
     (_REFUSALS, "        if kept.instant > after:", "        if False:", _TESTS),
     (_REFUSALS, "        if pin.holds > moment:", "        if False:", _TESTS),
     (_REFUSALS, "if beat is not None and is_live(beat, now_ms):", "if False:", _TESTS),
     (_ROLLBACK, "for i in timeline.instants if i.family == \"commit\"", "for i in timeline.completed if i.family == \"commit\"", _TESTS),
     (_ROLLBACK, "        refuse_built_upon(table, timeline, write)\n", "", _TESTS),
+    (_PLAN_PUT, "        section.check()\n", "        pass\n", _LOST),
+    (_PLAN_PUT, "            table.storage.delete(table.instant_path(requested))\n", "            pass\n", _LOST),
+    (_PLAN_PUT, "        if write.requested_time not in times:", "        if False:", _LOST),
+    (_PLAN_PUT, "or not _is_requested(timeline, requested)", "", _TESTS),
+    (_ROLLBACK, "            with first_beat(table.storage, rollback.instant):", "            if True:", _LOST),
+    (_ROLLBACK, "if begun is None else section.check()", "if begun is None else None", _LOST),
+    ("timeline/recovery/unbegun_rollback", " and undoes_completed(timeline, r)", "", _TESTS),
+    ("timeline/recovery/unbegun_rollback", "beat is not None and beat.owner_gone", "beat is not None", _LOST),
     (_ROLLBACK, "            bury(table.storage, write.completion_time)\n", "", _TESTS),
     (_STITCHING, "            bury(table.storage, found.completion_time)\n", "", "stitching/rollback"),
     (_REFUSALS, "        if may_be_service(table, instant):\n            continue\n", "", "stitching/stitch"),
