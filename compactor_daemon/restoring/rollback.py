@@ -93,7 +93,8 @@ def roll_back_newest(table: Table, lock: TableLock, instant: str, *, dry_run: bo
             plan = plan or traces_of(table, instant, write.action, scan=True)
             rollback = begun or PendingRollback(instant=table.next_time(timeline), plan=plan)
             with first_beat(table.storage, rollback.instant):  # no other process removes the plan now
-                _make_visible(table, rollback, section) if begun is None else section.check()
+                if begun is None:
+                    _make_visible(table, rollback, section)
         if drops:
             _log.warning(
                 "metadata_table_dropped", table=table.storage.base_path, why="a compaction of it holds this write"

@@ -68,7 +68,6 @@ MUTANTS: tuple[Mutant, ...] = (
     (_PLAN_PUT, "        if write.requested_time not in times:", "        if False:", _LOST),
     (_PLAN_PUT, "or not _is_requested(timeline, requested)", "", _TESTS),
     (_ROLLBACK, "            with first_beat(table.storage, rollback.instant):", "            if True:", _LOST),
-    (_ROLLBACK, "if begun is None else section.check()", "if begun is None else None", _LOST),
     ("timeline/recovery/unbegun_rollback", " and undoes_completed(timeline, r)", "", _TESTS),
     ("timeline/recovery/unbegun_rollback", "beat is not None and beat.owner_gone", "beat is not None", _LOST),
     (_ROLLBACK, "            bury(table.storage, write.completion_time)\n", "", _TESTS),
