@@ -181,7 +181,7 @@ def inputs_now(table: Table, pending: Pending, timeline: Timeline) -> tuple[tupl
 
 def _other_than(timeline: Timeline, pending: Pending) -> Timeline:
     same = (pending.time, "replacecommit")
-    return replace(timeline, instants=tuple(i for i in timeline.instants if (i.requested_time, i.family) != same))
+    return replace(timeline, instants=tuple(i for i in timeline.instants if i.identity != same))
 
 
 def _refuse_waiting(table: Table, timeline: Timeline, pending: Pending) -> None:

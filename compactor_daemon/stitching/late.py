@@ -165,8 +165,8 @@ def _built_upon(table: Table, now: Timeline, before: Timeline, done: Instant, pl
 
 
 def _since(now: Timeline, before: Timeline, done: Instant) -> Iterator[Instant]:
-    known = {(i.requested_time, i.family) for i in (*before.completed, done)}
-    yield from (i for i in now.completed if i.family in _WRITES and (i.requested_time, i.family) not in known)
+    known = {i.identity for i in (*before.completed, done)}
+    yield from (i for i in now.completed if i.family in _WRITES and i.identity not in known)
 
 
 def _groups_of(table: Table, instant: Instant) -> frozenset[GroupKey]:

@@ -132,7 +132,7 @@ class Operator:
 
 def _files(table: Table, time: str, family: str) -> list[Instant]:
     parsed = [table.layout.parse(e.name) for e in table.storage.list(table.config.timeline_folder)]
-    return [i for i in parsed if i is not None and (i.requested_time, i.family) == (time, family)]
+    return [i for i in parsed if i is not None and i.identity == (time, family)]
 
 
 def _compacted(table: Table, time: str) -> RollbackPlan:

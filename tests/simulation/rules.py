@@ -215,7 +215,7 @@ class Rules:
 
     def _undone(self, instant: Instant) -> None:
         self._taken.add(instant.requested_time)
-        effect = self._effects.pop((instant.requested_time, instant.family), Effect())
+        effect = self._effects.pop(instant.identity, Effect())
         for row in effect.added:
             del self.rows[row]
         self.rows |= effect.removed | effect.moved

@@ -98,8 +98,8 @@ class Services:
                 _into_archive(table, doomed)
             folder = table.config.timeline_folder
             files = [(i, e.name) for e in table.storage.list(folder) if (i := table.layout.parse(e.name)) is not None]
-            times = {(i.requested_time, i.family) for i in doomed}
-            old = [(i, n) for i, n in files if (i.requested_time, i.family) in times]
+            times = {i.identity for i in doomed}
+            old = [(i, n) for i, n in files if i.identity in times]
             for _, name in sorted(old, key=lambda one: (one[0].completed, one[0].requested_time)):
                 table.storage.delete(f"{folder}/{name}")
             return len(doomed)

@@ -91,7 +91,7 @@ def active(path: Path) -> list[str]:
 def check_each_once(path: Path) -> None:
     """No instant is in two places, and none has a file of an earlier state only."""
     timeline = open_table(path).load_timeline(archived=True)
-    count = Counter((i.requested_time, i.family) for i in (*timeline.archived, *timeline.instants))
+    count = Counter(i.identity for i in (*timeline.archived, *timeline.instants))
     assert max(count.values()) == 1
     assert all(i.completed for i in timeline.instants)
     assert not list((path / ".hoodie/.phantombase/tmp").glob("*"))

@@ -118,7 +118,7 @@ def choose(timeline: Timeline, facts: Facts, options: ArchiveOptions) -> Choice:
         borders.insert(0, further)
         going = tuple(i for i in commits if i.requested_time < further.time)
         services = _services(timeline, facts, going, options)
-    gone = tuple(sorted((*going, *services), key=lambda i: (i.requested_time, i.family)))
+    gone = tuple(sorted((*going, *services), key=lambda i: i.identity))
     return Choice(archived=gone, kept=_others(timeline, gone), why=borders[0].why, borders=tuple(borders))
 
 
@@ -286,4 +286,4 @@ def _services(
             last = going[-1].requested_time if going else ""
             some = [i for i in done if i.requested_time < last]
         found += [i for i in some if (earliest is None or i.requested_time < earliest) and _told(timeline, facts, i)]
-    return tuple(sorted(found, key=lambda i: (i.requested_time, i.family)))
+    return tuple(sorted(found, key=lambda i: i.identity))

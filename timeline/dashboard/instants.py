@@ -28,7 +28,7 @@ def instant_page(table: Table, state: TableState, time: str) -> Row:
 def _action(table: Table, state: TableState, instant: Instant) -> Row:
     row: Row = {
         "action": instant.action,
-        "kind": state.kinds.get((instant.requested_time, instant.family), instant.action),
+        "kind": state.kinds.get(instant.identity, instant.action),
         "state": instant.state.name.lower(),
         "completion_time": instant.completion_time,
         "file": table.instant_path(instant),

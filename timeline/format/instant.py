@@ -76,6 +76,11 @@ class Instant:
         return _FAMILY.get(self.action, self.action)
 
     @property
+    def identity(self) -> tuple[str, str]:
+        """Requested time and family: what an instant keeps in all its states, and in the archive."""
+        return (self.requested_time, self.family)
+
+    @property
     def completed(self) -> bool:
         """Whether the action is completed and its effects are visible."""
         return self.state is State.COMPLETED
@@ -97,10 +102,10 @@ def highest_states(instants: Iterable[Instant]) -> tuple[Instant, ...]:
     """
     best: dict[tuple[str, str], Instant] = {}
     for instant in instants:
-        key = (instant.requested_time, instant.family)
+        key = instant.identity
         if key not in best or _height(best[key]) < _height(instant):
             best[key] = instant
-    return tuple(sorted(best.values(), key=lambda i: (i.requested_time, i.family)))
+    return tuple(sorted(best.values(), key=lambda i: i.identity))
 
 
 def _height(instant: Instant) -> tuple[bool, bool, State]:

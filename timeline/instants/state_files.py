@@ -29,7 +29,7 @@ class StateFiles:
 
     def files(self, instant: Instant) -> Sequence[StateFile]:
         """The files of an instant."""
-        return self.of.get((instant.requested_time, instant.family), ())
+        return self.of.get(instant.identity, ())
 
     def written(self, instants: Iterable[Instant], moment: Callable[[int], str]) -> dict[str, str]:
         """When the completed files of instants were written, by requested time.

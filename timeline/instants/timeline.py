@@ -195,14 +195,14 @@ class Timeline:
         all but delta commits without a base file. `seen`: the instants of base files that were listed; None: each may
         have one. This timeline has its archive where instants have left it since.
         """
-        known = {(i.requested_time, i.family) for i in before.completed}
+        known = {i.identity for i in before.completed}
         mine = (i for i in (*self.archived, *self.instants) if i.is_write and i.completed)
         return sorted(
             {
                 i.requested_time
                 for i in mine
                 if (i.family != "deltacommit" or seen is None or i.requested_time in seen)
-                and (i.requested_time, i.family) not in known
+                and i.identity not in known
                 and before.start <= i.requested_time < below
             }
         )
@@ -214,12 +214,10 @@ class Timeline:
         write is completed, as behind rollbacks of all of them, all archived ones count.
         """
         newest = max((i.requested_time for i in self.instants), default="")
-        pending = {(i.requested_time, i.family) for i in self.instants if not i.completed}
+        pending = {i.identity for i in self.instants if not i.completed}
         found = tuple(archived)
         if self.completed:
-            found = tuple(
-                i for i in found if i.requested_time <= newest and (i.requested_time, i.family) not in pending
-            )
+            found = tuple(i for i in found if i.requested_time <= newest and i.identity not in pending)
         return replace(self, archived=found)
 
     def used_times(self) -> Iterator[str]:
@@ -231,10 +229,8 @@ class Timeline:
 
     def with_pending_merge(self, requested: Instant) -> Timeline:
         """This timeline before the completion of a compaction or log compaction."""
-        same = (requested.requested_time, requested.family)
-        return replace(
-            self, instants=tuple(requested if (i.requested_time, i.family) == same else i for i in self.instants)
-        )
+        same = requested.identity
+        return replace(self, instants=tuple(requested if i.identity == same else i for i in self.instants))
 
     def completed_by(self, time: str) -> Timeline:
         """This timeline with the writes that had completed at a completion time; later ones are pending.
@@ -242,13 +238,13 @@ class Timeline:
         The archived instants must be loaded. A completed compaction counts from its requested time on: it changes no
         row, and a cleaner may have removed what it merged.
         """
-        active = {(i.requested_time, i.family) for i in self.instants}
+        active = {i.identity for i in self.instants}
         gone = [i for i in self.archived if i.is_write and not self._counts_at(i, time)]
-        late = [_in_progress(i) for i in gone if (i.requested_time, i.family) not in active]
+        late = [_in_progress(i) for i in gone if i.identity not in active]
         kept = [i if self._counts_at(i, time) else _in_progress(i) for i in self.instants]
         return replace(
             self,
-            instants=tuple(sorted([*kept, *late], key=lambda i: (i.requested_time, i.family))),
+            instants=tuple(sorted([*kept, *late], key=lambda i: i.identity)),
             archived=tuple(i for i in self.archived if i not in gone),
         )
 

@@ -52,9 +52,9 @@ def _merge_mode(config: TableConfig) -> str:
 
 def instant_rows(timeline: Timeline, *, pending_only: bool = False) -> list[Row]:
     """The loaded instants, archived ones included, by requested time."""
-    active = {(i.requested_time, i.family) for i in timeline.instants}
+    active = {i.identity for i in timeline.instants}
     # Hudi archives by copying, then deleting: in between an instant is in both places.
-    archived = [i for i in timeline.archived if (i.requested_time, i.family) not in active]
+    archived = [i for i in timeline.archived if i.identity not in active]
     both = [*((i, True) for i in archived), *((i, False) for i in timeline.instants)]
     both.sort(key=lambda pair: (pair[0].requested_time, pair[0].family))
     return [_instant_row(i, gone, timeline) for i, gone in both if not (pending_only and i.completed)]

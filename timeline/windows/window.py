@@ -60,5 +60,5 @@ def fix_window(timeline: Timeline, begin: str, end: str | None) -> Window:
 
 def completed_writes(timeline: Timeline) -> list[Instant]:
     """Completed writes and table services, of the archive too as far as it is loaded, each once."""
-    found = {(i.requested_time, i.family): i for i in (*timeline.archived, *timeline.instants)}
+    found = {i.identity: i for i in (*timeline.archived, *timeline.instants)}
     return [i for i in found.values() if i.is_write and i.completed]

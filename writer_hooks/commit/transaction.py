@@ -136,7 +136,7 @@ class Transaction:
             i
             for i in self.table.with_archive(now).archived
             if i.is_write
-            and (name := (i.requested_time, i.family)) not in known
+            and (name := i.identity) not in known
             and (name in pending or (i.completion_time or "") > self.instant)
         ]
         commits = self.table.archived_commits(late)
@@ -193,8 +193,8 @@ class Transaction:
         if not before <= _names(now.instants):
             return True  # archived meanwhile: what has ended is not known
         done = _names(self.timeline.completed)
-        late = [i for i in now.completed if i.is_write and (i.requested_time, i.family) not in done]
-        found = (table.commit_metadata(i) for i in late if (i.requested_time, i.family) != (self.instant, self.action))
+        late = [i for i in now.completed if i.is_write and i.identity not in done]
+        found = (table.commit_metadata(i) for i in late if i.identity != (self.instant, self.action))
         return any(not m.compacted and m.operation_type != LOG_COMPACT for m in found)
 
     def _unknown(self, path: str, error: PhantombaseError) -> UnknownCommitError:
@@ -246,7 +246,7 @@ class Transaction:
 
 def _names(instants: Iterable[Instant]) -> set[tuple[str, str]]:
     """What an instant keeps in all its states, and in the archive."""
-    return {(i.requested_time, i.family) for i in instants}
+    return {i.identity for i in instants}
 
 
 def _rolled_back(table: Table, time: str) -> ConflictError:

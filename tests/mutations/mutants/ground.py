@@ -184,7 +184,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ("timeline/view/view_loader", " and not several and not unseen:", " and not unseen:", "reading/several_partitions"),
     ("timeline/view/view_loader", "        if now.start != timeline.start:\n", "        if False:\n", "reading/busy_tables"),
     ("timeline/instants/timeline", "        if self.completed:\n", "        if False:\n", "reading/several_partitions"),
-    ("timeline/instants/timeline", "i.requested_time <= newest and (i.requested_time, i.family) not in pending", "i.requested_time <= newest", "table/timeline_moments"),
+    ("timeline/instants/timeline", "i.requested_time <= newest and i.identity not in pending", "i.requested_time <= newest", "table/timeline_moments"),
     ("timeline/instants/timeline", "        if self.completed:\n", "        if True:\n", "table/timeline_moments"),
     ("timeline/instants/timeline", "and before.start <= i.requested_time < below", "and i.requested_time < below", "table/timeline_moments"),
     ("timeline/instants/timeline", '(i.family != "deltacommit" or seen is None or i.requested_time in seen)', 'i.family != "deltacommit"', "table/timeline_moments"),

@@ -12,7 +12,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ("timeline/instants/timeline", "else instant.requested_time) <= time", "else '') <= time", "table/view_at_completion"),
     ("timeline/instants/timeline", 'write.requested_time if self.is_compaction(write) else self.moment_of(write)', "self.moment_of(write)", "table/view_at_completion"),
     ("timeline/instants/timeline", "instants=tuple(sorted([*kept, *late],", "instants=tuple(sorted([*kept],", "table/view_at_completion"),
-    ("timeline/instants/timeline", "for i in gone if (i.requested_time, i.family) not in active]", "for i in gone]", "table/view_at_completion"),
+    ("timeline/instants/timeline", "for i in gone if i.identity not in active]", "for i in gone]", "table/view_at_completion"),
     ("timeline/instants/timeline", "archived=tuple(i for i in self.archived if i not in gone)", "archived=self.archived", "table/view_at_completion"),
     ("timeline/instants/timeline", "action=instant.family, state=State.INFLIGHT)", "action=instant.action, state=State.INFLIGHT)", "table/view_at_completion"),
     ("timeline/log/visibility", " or block.instant in visibility.hidden:", ":", "log/visibility"),

@@ -66,8 +66,8 @@ def may_stay_behind(old: Timeline, new: Timeline) -> bool:
     So if nothing since then removed a file that `old` has, nor opened a file slice into which the client must write:
     only delta commits and savepoints have come, and compactions that `old` knows have gone on.
     """
-    known = {(i.requested_time, i.family): i for i in counted(old)}
-    now = {(i.requested_time, i.family): i for i in counted(new)}
+    known = {i.identity: i for i in counted(old)}
+    now = {i.identity: i for i in counted(new)}
     for key, instant in now.items():
         before = known.get(key)
         if before is None and not (instant.completed and instant.action in ("deltacommit", "savepoint")):

@@ -107,7 +107,7 @@ class TableState:
     @cached_property
     def kinds(self) -> Mapping[tuple[str, str], str]:
         """(requested time, family) -> what an instant is: a completed compaction is named `commit` on the timeline."""
-        return {(i.requested_time, i.family): kind_of(i, r) for i, r in self.records.records}
+        return {i.identity: kind_of(i, r) for i, r in self.records.records}
 
     @cached_property
     def plans(self) -> Mapping[str, CompactionPlan]:
