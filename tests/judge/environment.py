@@ -106,8 +106,10 @@ def _resolved(name: str, package: str, more: Mapping[str, str] | None = None) ->
             return marker.read_text()
         _progress(f"resolving {package}")
         conf = {"spark.jars.packages": package, "spark.jars.ivy": str(home() / "ivy"), **(more or {})}
+        # Classes of Hudi's bundle, which these jars need not have.
+        plain = {key: value for key, value in spark_conf().items() if "org.apache." not in value}
         # Spark resolves what it starts with, says where the jars are, and ends because its input is empty.
-        answers = _run([str(interpreter), str(SERVER), json.dumps(spark_conf() | conf)], cwd=home())
+        answers = _run([str(interpreter), str(SERVER), json.dumps(plain | conf)], cwd=home())
         found = [jar.removeprefix("file://") for jar in json.loads(answers)["jars"].split(",")]
         marker.write_text(",".join(found))
         return marker.read_text()
