@@ -17,7 +17,7 @@ import pyarrow as pa
 from structlog.contextvars import bound_contextvars
 
 from phantombase.timeline.avro.arrow_schema import project
-from phantombase.timeline.avro.schema import RECORD_KEY
+from phantombase.timeline.avro.schema import FILE_NAME, RECORD_KEY
 from phantombase.timeline.errors import AttemptDeadError
 from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.format.file_name import BaseFileName, LogFileName
@@ -208,7 +208,7 @@ def _base_instant(task: SliceTask) -> str | None:
 
 def _stage_base(storage: Storage, path: str, task: SliceTask) -> tuple[Ledger, LogCounts, int]:
     """Stages the base file; returns its ledger, checked against the file read back, and the size of that file."""
-    stream = SliceStream(storage, task.slice, task.rules)
+    stream = SliceStream(storage, task.slice, task.rules, _merged_columns(task.rules))
     rows = _write(storage, path, stream, task)
     rows_read_back, hash_out, size = read_back(storage, path, task.rules)
     ledger = stream.ledger(rows, hash_out)
@@ -219,6 +219,15 @@ def _stage_base(storage: Storage, path: str, task: SliceTask) -> tuple[Ledger, L
         where=f"{task.slice.partition}/{task.slice.file_id}",
     )
     return ledger, stream.log_counts, size
+
+
+def _merged_columns(rules: SliceRules) -> list[str]:
+    """The columns to read and merge: all but the name of the file that a row was in, which is written anew.
+
+    It is a quarter of the text of a table with short rows. Where null means "not given", a merge asks all columns.
+    """
+    names = list(rules.schema.names)
+    return names if rules.merge.unset is not None else [name for name in names if name != FILE_NAME]
 
 
 def _stage_log(storage: Storage, path: str, task: SliceTask, *, log: LogOutput) -> tuple[Ledger, LogCounts, int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import fields, replace
 from pathlib import Path
@@ -14,14 +14,19 @@ import pytest
 
 from phantombase.compactor_daemon.attempt.attempt import open_attempt, stage
 from phantombase.compactor_daemon.attempt.compact_instant import pending_instants
+from phantombase.compactor_daemon.execution import slice_task
 from phantombase.compactor_daemon.execution.log_task import LogOutput
 from phantombase.compactor_daemon.execution.slice_task import SliceTask, compact_slice
 from phantombase.compactor_daemon.records.fate import OK
 from phantombase.compactor_daemon.records.slice_done import SliceDone
+from phantombase.timeline.avro.schema import FILE_NAME
 from phantombase.timeline.errors import AttemptDeadError, LedgerError
 from phantombase.timeline.format.table_config import MergeMode
 from phantombase.timeline.instants.attempt_names import attempt_folder
+from phantombase.timeline.merge.gaps import Unset
+from phantombase.timeline.parquet.base_file import write_base_file
 from phantombase.timeline.parquet.output_options import Codec, OutputOptions
+from phantombase.timeline.payloads.merge_settings import NotGiven
 from phantombase.timeline.storage.local import LocalStorage
 from tests.support.compaction_steps import OPTIONS, OUTPUT, open_table
 from tests.support.failing_storage import Call, HookedStorage
@@ -196,3 +201,25 @@ def test_logs_without_a_base_file_are_rows_to_write(path: Path, task: SliceTask)
     done = compact_slice(LocalStorage(str(path)), nothing)
     assert (done.staged, done.final, done.size) == (None, None, 0)
     assert len(staged_files(path, task)) == 1
+
+
+@pytest.mark.parametrize("unset", [None, Unset(values=NotGiven())])
+def test_the_name_of_the_old_file_is_not_merged(
+    unset: Unset | None, path: Path, task: SliceTask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each row gets the name of the new file; only where null means "not given", a merge asks all columns."""
+    merged: list[list[str]] = []
+
+    def write(file: Any, batches: Iterable[pa.RecordBatch], **how: Any) -> int:
+        held = list(batches)
+        merged.extend(batch.schema.names for batch in held)
+        return write_base_file(file, held, **how)
+
+    monkeypatch.setattr(slice_task, "write_base_file", write)
+    done = compact_slice(LocalStorage(str(path)), with_merge(task, unset=unset))
+    names = task.rules.schema.names
+    assert merged
+    assert all(found == [n for n in names if unset or n != FILE_NAME] for found in merged)
+    rows = pq.read_table(path / str(done.staged))
+    assert rows.schema.names == names
+    assert rows.column(FILE_NAME).to_pylist() == [str(task.final_name)] * done.ledger.rows_out

@@ -29,8 +29,9 @@ def write_base_file(
 ) -> int:
     """Writes merged rows and Hudi's footer; returns the number of rows. Memory: one row group.
 
-    `name`: the file's final name, which every row carries if the table has meta columns. `schema_text`: the Avro
-    schema for the footer. `key_column`: the record key's meta column, None for virtual keys.
+    `name`: the file's final name, which every row carries if the table has meta columns; batches need not have that
+    column. `schema_text`: the Avro schema for the footer. `key_column`: the record key's meta column, None for virtual
+    keys.
     """
     footer = HudiFooter(schema_text, output.bloom, has_keys=key_column is not None)
     schema = _written_schema(schema)
@@ -87,7 +88,8 @@ def _renamed(table: pa.Table, schema: pa.Schema, name: str) -> pa.Table:
     if index < 0:
         return table
     names = pa.DictionaryArray.from_arrays(pa.repeat(pa.scalar(0, pa.int32()), table.num_rows), pa.array([name]))
-    return table.set_column(index, schema.field(index), names)
+    put = table.set_column if FILE_NAME in table.column_names else table.add_column
+    return put(index, schema.field(index), names)
 
 
 _LAST = "\U0010ffff"
