@@ -119,14 +119,20 @@ class LogFold:
         parts = self.drain()
         settled = settle(self._rule, parts, self._gaps)
         kinds = _concat([p.kinds for p in parts], np.uint8)
-        rows = pa.concat_tables([self._schema.empty_table(), *(p.rows for p in parts)])
+        rows = pa.concat_tables([p.rows for p in parts if p.rows.num_rows] or [self._schema.empty_table()])
         if self._gaps is not None:
             return won_partly(self._rule, self._gaps, settled, kinds, rows, self._out)
         wanted = row_numbers(kinds)[settled.best]
         live = settled.kinds == EntryKind.ROW
         row = _row_numbers_of(live)
-        # Only the winning rows stay in memory.
-        return won(self._rule, settled, row, rows.take(pa.array(wanted[live])), len(kinds))
+        return won(self._rule, settled, row, _rows_at(rows, wanted[live]), len(kinds))
+
+
+def _rows_at(rows: pa.Table, numbers: Indices) -> pa.Table:
+    """The rows with these numbers, in one piece, so that each later `take` need not copy it together first."""
+    if len(numbers) == rows.num_rows and (numbers == np.arange(len(numbers))).all():
+        return rows.combine_chunks()  # each key came once: no copy, if the rows are of one block
+    return rows.take(pa.array(numbers))  # only the winning rows stay in memory
 
 
 def won(rule: MergeRule, settled: Settled, row: Indices, rows: pa.Table, entries: int) -> Winners:

@@ -656,3 +656,19 @@ def test_books_add_up_and_travel() -> None:
     assert Ledger.from_json({**BOOKS.to_json(), "new": 1}) == BOOKS
     with pytest.raises(KeyError):
         Ledger.from_json({"base_rows": 1})
+
+
+def test_rows_that_all_win_are_not_copied() -> None:
+    """Each key once, in one block: the rows stay where they were decoded. Those of several blocks become one piece."""
+
+    def folded(*blocks: Keyed) -> pa.ChunkedArray:
+        fold = LogFold(rule_of(COMMIT, []), table([]).schema)
+        for block in blocks:
+            fold.add_rows(block)
+        return fold.finish().rows.column("label")
+
+    first, second = keyed([], ["a", "b"], [(), ()], ["x", "y"]), keyed([], ["c"], [()], ["z"])
+    (kept,) = folded(first).chunks
+    assert kept.buffers()[2].address == first.rows.column("label").chunk(0).buffers()[2].address
+    both = folded(first, second)
+    assert (both.num_chunks, both.to_pylist()) == (1, ["x", "y", "z"])
