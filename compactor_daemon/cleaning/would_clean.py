@@ -59,6 +59,8 @@ def choice_of(table: Table, view: TableView, options: CleanOptions, *, dry_run: 
     refuse_half_upgraded(table)
     refuse_pending_restore(table, view.timeline)
     refuse_half_rolled_back(table, view.timeline)  # behind its write lies what will be the newest state
+    if (newest := view.timeline.completed_writes.get(view.timeline.latest_completed)) is not None:
+        table.commit_metadata(newest)  # likewise behind one that cannot be read: only its rollback ends that
     return choose(view, gather_facts(table, view, options, dry_run=dry_run), options)
 
 

@@ -8,13 +8,25 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from phantombase.compactor_daemon.cleaning.clean import clean_table
 from phantombase.compactor_daemon.cli.main import app
+from phantombase.timeline.cleaning.options import CleanOptions, Policy
 from phantombase.timeline.errors import MalformedError
 from phantombase.timeline.format.instant import Instant, State
-from tests.support.archived_tables import long_table, one_row, upsert
+from phantombase.writer_hooks.options import WriteOptions
+from tests.support.archived_tables import LOCK, compact, long_table, one_row, upsert
 from tests.support.compaction_steps import open_table
 from tests.support.selection import deep
-from tests.support.written_tables import read_rows
+from tests.support.written_tables import read_rows, written_table
+
+REWRITES = WriteOptions(slots=1)
+"""Small base files are written anew."""
+
+
+def tear(path: Path, write: Instant, size: int = 0) -> None:
+    """Leaves that many bytes of its completed file."""
+    file = path / open_table(path).instant_path(write)
+    file.write_bytes(file.read_bytes()[:size])
 
 
 @pytest.mark.parametrize("size", [0, deep(50)])
@@ -25,9 +37,7 @@ def test_the_command_that_its_error_names_ends_it(version: int, size: int, tmp_p
     rows = long_table(path, version)
     upsert(path, one_row("torn", 100))
     timeline = open_table(path).load_timeline()
-    newest = timeline.completed_writes[timeline.latest_completed]
-    file = path / open_table(path).instant_path(newest)
-    file.write_bytes(file.read_bytes()[:size])
+    tear(path, timeline.completed_writes[timeline.latest_completed], size)
     with pytest.raises(MalformedError) as error:
         read_rows(path)
     (command,) = re.findall(r"`compactor-daemon (.*?)`", error.value.todo or "")
@@ -37,6 +47,38 @@ def test_the_command_that_its_error_names_ends_it(version: int, size: int, tmp_p
     assert read_rows(path) == rows
     upsert(path, one_row("torn", 101))
     assert read_rows(path) == rows | {"torn": (101, 101.0)}
+
+
+@pytest.mark.parametrize("size", [0, deep(50)])
+@pytest.mark.parametrize("version", [6, deep(8), 9])
+def test_writes_and_compactions_go_on_behind_one_in_the_middle(version: int, size: int, tmp_path: Path) -> None:
+    """As those of Hudi: the size of a row is an estimate, and what was written is looked for everywhere."""
+    path = tmp_path / "trips"
+    rows = long_table(path, version)
+    for number, key in enumerate(("k0", "k1"), 100):
+        upsert(path, one_row(key, number))
+        rows[key] = (number, float(number))
+    tear(path, open_table(path).load_timeline().completed[-2], size)
+    upsert(path, one_row("behind", 102))
+    compact(path)
+    assert read_rows(path) == rows | {"behind": (102, 102.0)}
+    assert not [log for log in open_table(path).load_view().groups if log.slices[-1].logs]
+
+
+@pytest.mark.parametrize("version", [6, deep(8), 9])
+def test_a_clean_keeps_what_its_rollback_brings_back(version: int, tmp_path: Path) -> None:
+    """By file versions the slice below a torn write is an old one, and all readers fail until it is rolled back."""
+    path = tmp_path / "trips"
+    written_table(path, version, one_row("k0", 0), REWRITES)
+    rows = read_rows(path)
+    upsert(path, one_row("k1", 1), REWRITES)
+    newest = open_table(path).load_timeline().completed[-1]
+    tear(path, newest)
+    with pytest.raises(MalformedError, match=f"`compactor-daemon rollback TABLE {newest.requested_time}`"):
+        clean_table(open_table(path), CleanOptions(policy=Policy.VERSIONS, retain=1, floor_s=0), LOCK)
+    done = CliRunner().invoke(app, ["rollback", str(path), newest.requested_time, "--sole-writer"])
+    assert done.exit_code == 0, done.output
+    assert read_rows(path) == rows
 
 
 @pytest.mark.parametrize("begun", [False, True])

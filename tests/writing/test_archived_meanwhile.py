@@ -145,3 +145,24 @@ def test_a_slow_insert_that_is_archived_at_once_is_looked_at(
     with pytest.raises(UnsupportedError, match="move keys to another partition"):
         upsert(path, elsewhere)
     assert read_rows(path) == {"old": (14, 14.0), "x": (5, 5.0)}
+
+
+@VERSIONS
+def test_the_size_of_a_row_is_not_asked_of_what_was_archived_meanwhile(version: int, tmp_path: Path) -> None:
+    """A write estimates it by the newest commits, of which an archiver may have left two."""
+    path = tmp_path / "trips"
+    written_table(path, version, one_row("k0", 0), _APPENDS)
+    for number in range(1, 7):
+        upsert(path, one_row("k0", number))
+    oldest = open_table(path).instant_path(open_table(path).load_timeline().completed[0])
+    archived = list[object]()
+
+    def hook(call: Call) -> Any:
+        if call.name == "read" and call.path == oldest and not archived:
+            archived.extend(archive_table(open_table(path), FEW, LOCK).archived)
+        return call.do()
+
+    table = open_table(path, HookedStorage(LocalStorage(str(path)), hook))
+    write(table, LocalEngine(one_row("new", 9), slots=1), Write(operation=Operation.UPSERT, options=_APPENDS))
+    assert archived
+    assert read_rows(path) == {"k0": (6, 6.0), "new": (9, 9.0)}

@@ -242,12 +242,15 @@ def is_due(table: Table, timeline: Timeline, options: ScheduleOptions) -> Due:
 
 
 def _where_to_look(table: Table, timeline: Timeline) -> list[Waiting] | None:
-    """What the last plan left out, then what was written since; None: no plan records it."""
+    """What the last plan left out, then what was written since; None: not known."""
     last = _last_plan(table, timeline)
     if last is None:
         return None
     time, left = last
-    return left + [Waiting(folder=p) for p in _written_since(table, timeline, time)]
+    try:
+        return left + [Waiting(folder=p) for p in _written_since(table, timeline, time)]
+    except MalformedError:
+        return None  # a commit that a killed Hudi left torn: its rows count, in whichever partitions they are
 
 
 def _last_plan(table: Table, timeline: Timeline) -> tuple[str, list[Waiting]] | None:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from phantombase.timeline.errors import UnsupportedError, UsageError
+from phantombase.timeline.errors import MalformedError, MissingFileError, UnsupportedError, UsageError
 from phantombase.timeline.format.bucket import looks_like_bucket
 from phantombase.timeline.format.commit_metadata import WriteStat
 from phantombase.timeline.view.view import FileGroup, latest_base
@@ -92,10 +92,14 @@ class KeyIndex:
 def row_bytes(work: WriteWork) -> float:
     """The size of a row in a base file, from the newest commits that wrote base files, as Hudi estimates it.
 
-    Small files do not tell: most of a file of few rows is its key filter, of 430 kB.
+    Small files do not tell: most of a file of few rows is its key filter, of 430 kB. Nor does a commit that a killed
+    Hudi left torn, or that was archived meanwhile: no write may fail for an estimate.
     """
     for requested in sorted(work.timeline.completed_writes, reverse=True)[:_COMMITS_LOOKED_AT]:
-        metadata = work.table.commit_metadata(work.timeline.completed_writes[requested])
+        try:
+            metadata = work.table.commit_metadata(work.timeline.completed_writes[requested])
+        except (MalformedError, MissingFileError):
+            continue
         stats = [s for of in metadata.partition_to_write_stats.values() for s in of]
         bases = [s for s in stats if _tells(s)]
         if bases:

@@ -35,6 +35,7 @@ MUTANTS: tuple[Mutant, ...] = (
     (_WOULD, "    finishing = to_finish(table)\n", "    finishing = {}\n", "cleaning/borders"),
     (_WOULD, "without(view, gone) if gone else view", "view", "cleaning/dry_runs"),
     (_WOULD, "    if choice.gone:\n        table.times.check_zone(view.timeline)\n", "", "clock/clock"),
+    (_WOULD, "        table.commit_metadata(newest)  #", "        pass  #", "restoring/torn_commit"),
     (_PENDING, "instant.state is State.REQUESTED and is_needed(", "False and is_needed(", "cleaning/dry_runs"),
     (_CLEAN, "for time in there if time is not None)", "for time in there if False)", "cleaning/borders"),
     (_CLEAN, "stays = [before, *", "stays = [retained, *", "cleaning/borders"),

@@ -34,6 +34,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ("timeline/log/encode", "if block.is_partial:", "if False:", "reading/partial_updates"),
     ("timeline/planning/log_runs", "or any(p.partial for p in pieces)", "", "planning/log_runs"),
     ("timeline/planning/log_runs", "rules.merge.unset is not None or any", "any", "planning/log_runs"),
+    ("timeline/planning/survey", "    except MalformedError:\n        return None  #", "    except ZeroDivisionError:\n        return None  #", "restoring/torn_commit"),
     ("timeline/merge/gaps", "leading = leads | (name in gaps.stamped)", "leading = leads", "gaps"),
     ("timeline/merge/slice_merge", "unset is not None and unset.values.to_newer", "False", "gaps"),
     ("timeline/merge/slice_merge", "unset is not None and unset.values.to_newer", "unset is not None", "gaps"),

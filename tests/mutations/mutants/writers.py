@@ -115,6 +115,8 @@ MUTANTS: tuple[Mutant, ...] = (
     ("writer_hooks/write/write", "    refuse_planned(table, instant, job.write, mine.replaced)\n", "", "writing/overwrite"),
     ("writer_hooks/write/writer", "or not all(named) or not named:", "or not named:", "writing/overwrite"),
     ("writer_hooks/index/key_index", " if g.key not in self.work.replaced]", "]", "writing/overwrite"),
+    ("writer_hooks/index/key_index", "except (MalformedError, MissingFileError):", "except MissingFileError:", "restoring/torn_commit"),
+    ("writer_hooks/index/key_index", "except (MalformedError, MissingFileError):", "except MalformedError:", "writing/archived_meanwhile"),
     ("writer_hooks/index/bucket_step", "there.key in self.work.replaced:", "False:", "writing/overwrite"),
     ("writer_hooks/write/write", "_is_written(table, lock, batch, action_of(what.operation))", "_is_written(table, lock, batch, \"deltacommit\")", "writing/overwrite_faults"),
     ("timeline/format/replace_request", "names_deletes and operation", "operation", "writing/overwrite"),
