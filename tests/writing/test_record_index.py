@@ -27,6 +27,7 @@ from phantombase.timeline.planning.schedule import schedule_compaction
 from phantombase.timeline.read.table_read import read_table
 from phantombase.timeline.table.table import Table
 from phantombase.writer_hooks.commit.place_files import place_all
+from phantombase.writer_hooks.index import replaced_keys_step
 from tests.interop.rows import partition
 from tests.support.compaction_steps import run_one
 from tests.support.golden_tables import unzip_golden
@@ -246,6 +247,40 @@ def test_merge_into_keeps_it(path: Path) -> None:
         assert set(check_index(path)) == (before | keys(4, 70)) - keys(6)
 
 
+@pytest.mark.parametrize("portion", [1 << 19, 3])
+def test_overwrites_keep_it(path: Path, portion: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The keys of replaced file groups are gone from it, but for those that are written again."""
+    monkeypatch.setattr(index_logs, "_PORTION_ROWS", portion)
+    name = str(path)
+    wrote((6, 8), 10).delete(name)  # 8 stays deleted below a log
+    wrote((6, *range(20, 30)), 11).upsert(name)
+    places = check_index(path)
+    there = [int(key) for key, (place, _) in places.items() if place == partition(3)]
+    batch = rows((*there[::2], 73), 12).set_column(1, "p", pa.array([partition(3)] * (len(there[::2]) + 1)))
+    writer(batch).insert_overwrite(name)
+    kept = {key for key, (place, _) in places.items() if place != partition(3)}
+    assert set(check_index(path)) == kept | keys(*there[::2], 73)
+    writer().delete_partition(name, [partition(4)])
+    kept = {key for key, (place, _) in check_index(path).items() if place != partition(4)}
+    assert set(check_index(path)) == kept
+    wrote(range(0, 40, 3), 13).upsert(name)
+    serve_metadata(Table.open(name), MetadataOptions(max_delta_commits=1), ProcessLock(name))
+    check_index(path)
+    wrote((5, 6, 7), 14).insert_overwrite_table(name)
+    assert set(check_index(path)) == keys(5, 6, 7)
+    wrote((), 15).insert_overwrite_table(name)
+    assert not check_index(path)
+    check_nothing_left(path)
+
+
+def test_a_key_that_has_left_a_replaced_partition_is_found_where_it_is(path: Path) -> None:
+    """Its old base file has it below a delete."""
+    batch = rows((3, 6), 10).set_column(1, "p", pa.array(["new"] * 2))
+    writer(batch).global_keys().upsert(str(path))
+    writer().delete_partition(str(path), [partition(3), partition(6)])
+    assert check_index(path)["00003"][0] == check_index(path)["00006"][0] == "new"
+
+
 # --- where it is taken out -----------------------------------------------------------------------------------------
 
 
@@ -253,13 +288,20 @@ def is_kept(path: Path) -> bool:
     return "record_index" in Table.open(str(path)).config.metadata_partitions
 
 
-@pytest.mark.parametrize("operation", ["insert_overwrite", "delete_partition"])
-def test_a_write_that_replaces_file_groups_takes_it_out(
-    path: Path, operation: str, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(
+    ("name", "stand_in", "why"),
+    [
+        ("may_delete_by_value", lambda *_: True, "ordering values"),  # a compaction may show a key that no reader sees
+        ("_ABin", lambda _: lambda *_: iter(()), "are not known"),  # Spark has no task for an input without parts
+    ],
+)
+def test_overwrites_that_cannot_know_what_they_replace_take_it_out(
+    path: Path, name: str, stand_in: object, why: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    getattr(wrote((3, 70), 10), operation)(str(path))
+    monkeypatch.setattr(replaced_keys_step, name, stand_in)
+    wrote((3,), 10).insert_overwrite(str(path))
     assert not is_kept(path)
-    assert any("indexes_dropped" in line and "replaced file groups" in line for line in caplog.messages)
+    assert any("indexes_dropped" in line and why in line for line in caplog.messages)
 
 
 def test_rows_that_are_marked_deleted_by_event_time_take_it_out(path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -33,6 +33,7 @@ START = keys(0, 1, *range(3, 15))
 DURING = {  # new keys in small and other files, keys that stay, and 2, which comes alive again; a delete of a key
     Operation.UPSERT: ((2, 3, 7, 20, 21, 22), START | keys(2, 20, 21, 22)),
     Operation.DELETE: ((3, 4, 99), START - keys(3, 4)),
+    Operation.INSERT_OVERWRITE: ((3, 7, 20), START - keys(0, 6, 10, 13, 14) | keys(20)),
 }
 NEXT = (4, 5, 20, 30)
 
@@ -91,7 +92,14 @@ def serial(monkeypatch: pytest.MonkeyPatch) -> None:
     serial_pools(monkeypatch)
 
 
-CASES = [(6, Operation.UPSERT), (9, Operation.UPSERT), (9, Operation.DELETE), deep(6, Operation.DELETE)]
+CASES = [
+    (6, Operation.UPSERT),
+    (9, Operation.UPSERT),
+    (9, Operation.DELETE),
+    (9, Operation.INSERT_OVERWRITE),
+    deep(6, Operation.DELETE),
+    deep(6, Operation.INSERT_OVERWRITE),
+]
 
 
 @pytest.mark.parametrize(("version", "operation"), CASES)

@@ -24,6 +24,7 @@ from phantombase.writer_hooks.engine import spark as spark_engine
 from phantombase.writer_hooks.engine.row_blobs import Piece, pack
 from phantombase.writer_hooks.engine.spark import SparkEngine, SparkPieces, default_slots
 from phantombase.writer_hooks.engine.spool import ROWS, Spool, remove_old
+from tests.interop.rows import partition
 from tests.support.golden_tables import unzip_golden
 from tests.support.record_indexes import check_index
 from tests.writing.test_record_index import rows as keyed_rows
@@ -136,11 +137,13 @@ def test_tasks_stage_the_keys_of_hudis_record_index(spark: Any, tmp_path: Path) 
         (range(0, 3000, 3), 11, "delete"),
         (range(5000, 5300), 12, "bulk_insert"),
         (range(0, 3000, 5), 13, "upsert"),
+        ([n for n in range(6000, 6300) if partition(n) == partition(0)], 14, "insert_overwrite"),
     ):
         batch = spark.createDataFrame(keyed_rows(some, ts))
         getattr(writer(batch).option(small_file_bytes=0), operation)(str(path))
         check_index(path)
-    batch = keyed_rows(range(0, 100, 2), 14).set_column(1, "p", pa.array(["new"] * 50))
+    assert "06002" in check_index(path)
+    batch = keyed_rows(range(0, 100, 2), 15).set_column(1, "p", pa.array(["new"] * 50))
     writer(spark.createDataFrame(batch)).global_keys().upsert(str(path))
     assert sum(place == "new" for place, _ in check_index(path).values()) == 50
 

@@ -8,7 +8,7 @@ So no key is sent to the driver, and none of these files outlives the write's st
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -43,14 +43,25 @@ class FileKeys:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotedKeys:
-    """The staged keys of a write. `memory_limit`: bytes that making log files of them may take, more or less."""
+    """The staged keys of a write. `memory_limit`: bytes that making log files of them may take, more or less.
+
+    `replaced`: those of file groups that it replaces. Of a key that is there and in `files`, that of `files` counts.
+    """
 
     files: tuple[FileKeys, ...]
     memory_limit: int
+    replaced: tuple[FileKeys, ...] = ()
+
+    @property
+    def ordered(self) -> tuple[FileKeys, ...]:
+        """All, in an order in which the last entry of a key counts."""
+        return tuple(
+            one for part in (self.replaced, self.files) for one in sorted(part, key=lambda k: (k.partition, k.file_id))
+        )
 
 
 def stage_keys(
-    storage: Storage, group: tuple[str, str], path: str, added: Sequence[pa.Array], deleted: Sequence[pa.Array]
+    storage: Storage, group: tuple[str, str], path: str, added: Iterable[pa.Array], deleted: Iterable[pa.Array]
 ) -> FileKeys:
     """Stages the keys of one file. `group`: partition and file id. StorageError: see `staged_output`."""
     count, size = 0, 0

@@ -62,8 +62,8 @@ class Bounds:
         A quarter of the limit for a portion, of which there are two or three copies, an eighth for what is read ahead,
         half for files that are written. They are about equally large.
         """
-        limit, largest = keys.memory_limit, max((k.size for k in keys.files), default=0)
-        whole = sum(k.size + k.count * (value_bytes + _ENTRY_BYTES) for k in keys.files)
+        limit, largest = keys.memory_limit, max((k.size for k in keys.ordered), default=0)
+        whole = sum(k.size + k.count * (value_bytes + _ENTRY_BYTES) for k in keys.ordered)
         held = min(_HELD_BYTES, whole // count + 1)
         ahead = min(AHEAD, limit // 8 // (min(largest, _READ_BYTES) + 1))
         files = _FILES_MAX if is_file_system else min(_FILES_MAX, limit // 2 // held)
@@ -101,7 +101,7 @@ def stage_index_logs(table: Table, instant: str, keys: NotedKeys, schema_text: s
     """
     file_ids, storage = index_file_groups(table), table.storage
     encode, moment = encoder(schema_text), table.times.milliseconds(instant)
-    ordered = sorted(keys.files, key=lambda k: (k.partition, k.file_id))
+    ordered = keys.ordered
     values = pa.array([encode(("", location(k.partition, k.file_id, moment)))[1] for k in ordered], pa.binary())
     largest = pc.max(pc.binary_length(values)).as_py() or 0
     bounds = Bounds.of(keys, len(file_ids), largest, is_file_system=storage.is_file_system)

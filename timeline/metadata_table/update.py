@@ -124,7 +124,7 @@ def prepare(table: Table, change: Change) -> Update | None:
                 raise being_built(BLOOM_FILTERS, table.storage.base_path)
             dropped = (*dropped, BLOOM_FILTERS)
     index = None
-    if RECORD_INDEX in wanted.kept and isinstance(change.keys, NotedKeys) and change.keys.files:
+    if RECORD_INDEX in wanted.kept and isinstance(change.keys, NotedKeys) and change.keys.ordered:
         index = stage_index_logs(table, change.instant, change.keys, schema_text)
     return Update(
         upkeep=wanted, measure=measure, dropped=dropped, records=records, schema_text=schema_text, index=index

@@ -3,6 +3,7 @@
     new base file                   all keys are new here
     base file written anew          those that the old one lacks are new; base rows that are deleted are lost
     log file of keys to delete      all are lost
+    a file group that is replaced   all keys that are alive in it are lost (`index/replaced_keys_step.py`)
     log file of rows                nothing changes, unless the logs below delete: then all keys are noted, as any may
                                     come alive again; so it is where a log may hold new keys (bucket index), and where
                                     keys move: one that two partitions hold leaves the one that the index names, perhaps
@@ -47,10 +48,16 @@ class KeyNotes:
     def check(self) -> None:
         """Marks the notes as not complete if they have a key that the index cannot hold."""
         for keys in (*self.added, *self.deleted):
-            if (pc.max(pc.binary_length(keys)).as_py() or 0) > _LONGEST_KEY:
-                self.unknown = f"a key is longer than {_LONGEST_KEY} bytes"
-            if pc.any(pc.match_substring_regex(keys, _BEYOND)).as_py():
-                self.unknown = "a key has characters above U+FFFF, which Hudi and HFiles order in different ways"
+            self.unknown = cannot_hold(keys) or self.unknown
+
+
+def cannot_hold(keys: pa.Array) -> str:
+    """Why the index cannot hold one of these keys; empty: it can hold all."""
+    if pc.any(pc.match_substring_regex(keys, _BEYOND)).as_py():
+        return "a key has characters above U+FFFF, which Hudi and HFiles order in different ways"
+    if (pc.max(pc.binary_length(keys)).as_py() or 0) > _LONGEST_KEY:
+        return f"a key is longer than {_LONGEST_KEY} bytes"
+    return ""
 
 
 def compares(rule: MergeRule) -> bool:

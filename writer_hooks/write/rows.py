@@ -13,7 +13,7 @@ from phantombase.timeline.errors import UnsupportedError
 from phantombase.timeline.format.bucket import KeySplit
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.metadata_table.column_stats.measure import Measure
-from phantombase.timeline.metadata_table.index_keys import NotedKeys
+from phantombase.timeline.metadata_table.index_keys import FileKeys, NotedKeys
 from phantombase.timeline.metadata_table.record_index import has_one_record_index
 from phantombase.timeline.read.table_rules import slice_rules
 from phantombase.timeline.table.table import Table, TableSchema
@@ -22,6 +22,7 @@ from phantombase.timeline.view.view import GroupKey
 from ..commit.conflict import Footprint
 from ..commit.transaction import Transaction
 from ..engine.engine import Engine, Pieces, RowCounts
+from ..files.key_notes import NOT_NOTED
 from ..files.stager import FileKind, StagedFile
 from ..files.task_context import WriteWork
 from ..index.bucket_step import BucketStep
@@ -29,6 +30,7 @@ from ..index.bulk_insert_step import NewFilesStep
 from ..index.key_index import KeyIndex
 from ..index.placed_keys import place_keys
 from ..index.prepare_step import BySource, PrepareRows, Route, ToBucket, ToSlot
+from ..index.replaced_keys_step import replaced_keys
 from ..keys.key_encoding import one_field_prefixed
 from ..keys.key_generator import KeyGenerator
 from ..options import MovedKeys, Operation, Write, WriteOptions
@@ -95,13 +97,12 @@ def stage_rows(
     slots: int,
     write: Write,
     replacing: Mapping[str, Sequence[str]],
-) -> list[StagedFile]:
-    """Stages the files of a write. `rows`: from `prepare_rows`, computed already; `counts`: their summary.
+) -> tuple[list[StagedFile], NotedKeys | str]:
+    """Stages the files of a write, and its keys for the record index; text instead of these: why they are not known.
 
-    `replacing`: file ids that the write replaces, by partition.
+    `rows`: from `prepare_rows`, computed already; `counts`: their summary. `replacing`: file ids that the write
+    replaces, by partition.
     """
-    if write.operation is Operation.DELETE_PARTITION:
-        return []
     rules, options = slice_rules(begun.table, begun.timeline, schema), write.options
     work = WriteWork(
         table=begun.table,
@@ -119,16 +120,20 @@ def stage_rows(
         measure=Measure.of(begun.table, schema),
         replaced=_keys(replacing),
         into=write.into,
-        notes_keys=not write.operation.replaces and has_one_record_index(begun.table),
+        notes_keys=has_one_record_index(begun.table),
         notes_updates=options.buckets is not None or write.moved_keys is MovedKeys.MOVE,
     )
-    if write.moved_keys is None:
+    gone = replaced_keys(rows, work, slots, replacing) if work.notes_keys else NOT_NOTED
+    if write.operation is Operation.DELETE_PARTITION:
+        done = []
+    elif write.moved_keys is None:
         done = _staged(work, rows, counts, slots, write)
     else:
         route = _route(begun.table, slots, write)
         with place_keys(rows, work, route, slots, write.moved_keys).kept() as placed:
             done = _staged(work, placed, placed.row_counts(), slots, write)
-    return [StagedFile.from_json(data) for data in done]
+    files = [StagedFile.from_json(data) for data in done]
+    return files, _noted_keys(files, gone, write)
 
 
 def _staged(work: WriteWork, rows: Pieces, counts: RowCounts, slots: int, write: Write) -> list[bytes]:
@@ -142,9 +147,9 @@ def _staged(work: WriteWork, rows: Pieces, counts: RowCounts, slots: int, write:
     return KeyIndex(work, options, slots).upsert(rows, counts)
 
 
-def needs_only_rows(write: Write) -> bool:
+def needs_only_rows(write: Write, table: Table) -> bool:
     """Whether `stage_rows` takes as long as there are rows, and reads nothing of the table's own."""
-    looks = write.into is not None
+    looks = write.into is not None or (write.operation.replaces and has_one_record_index(table))
     return (write.options.buckets is not None and not looks) or write.operation is Operation.BULK_INSERT
 
 
@@ -170,13 +175,13 @@ def footprint(
     )
 
 
-def noted_keys(files: Sequence[StagedFile], write: Write) -> NotedKeys | str:
-    """The staged keys of a write, for the record index; text instead: why they are not known."""
-    if write.operation.replaces:
-        return "the keys of replaced file groups are not known"
+def _noted_keys(files: Sequence[StagedFile], gone: tuple[FileKeys, ...] | str, write: Write) -> NotedKeys | str:
+    """See `stage_rows`. `gone`: of replaced file groups."""
     unknown = next((file.keys_unknown for file in files if file.keys_unknown), None)
+    if unknown is not None or isinstance(gone, str):
+        return unknown or str(gone)
     noted = tuple(file.keys for file in files if file.keys is not None)
-    return unknown or NotedKeys(files=noted, memory_limit=write.options.output.memory_limit)
+    return NotedKeys(files=noted, memory_limit=write.options.output.memory_limit, replaced=gone)
 
 
 def _keys(file_ids: Mapping[str, Sequence[str]]) -> frozenset[GroupKey]:

@@ -45,7 +45,7 @@ from ..options import NO_LIMIT, BackPressure, CompactionOptions, Mode, Operation
 from ..schema.virtual_keys import virtual_refusal
 from ..schema.write_schema import schema_after
 from .captured import refuse_inexact
-from .rows import footprint, needs_only_rows, noted_keys, prepare_rows, stage_rows
+from .rows import footprint, needs_only_rows, prepare_rows, stage_rows
 
 _log = get_logger()
 
@@ -191,7 +191,7 @@ def _attempt(table: Table, job: _Job, room: Room) -> Written:
     engine, what, batch = job.engine, job.write, job.batch
     timeline = table.load_timeline()
     schema = job.schema_of(table, timeline)
-    here = needs_only_rows(what) and not looks_everywhere(what, table)
+    here = needs_only_rows(what, table) and not looks_everywhere(what, table)
     with prepare_rows(table, timeline, schema, engine, what, here=here).kept() as rows:
         counts = rows.row_counts()  # errors in the rows are raised here, before the write is visible
         if what.into is not None:
@@ -208,7 +208,7 @@ def _attempt(table: Table, job: _Job, room: Room) -> Written:
             schema = _same_schema(table, schema, begun, job)
             seen = keys.check(begun.table, seen)
             replacing = replaced_groups(begun, what, counts)
-            files = stage_rows(begun, schema, rows, counts, engine.slots, what, replacing)
+            files, noted = stage_rows(begun, schema, rows, counts, engine.slots, what, replacing)
             mine = footprint(files, what, replacing, global_keys=seen is not None or what.moved_keys is not None)
             room.check((partition for partition, _ in mine.appended), lambda group: group.key in mine.appended)
             begun.check_conflicts(mine, schema.recorded)
@@ -219,7 +219,7 @@ def _attempt(table: Table, job: _Job, room: Room) -> Written:
             if what.operation.replaces:
                 metadata = replace(metadata, partition_to_replace_file_ids=replacing)
             check = partial(_check_still, begun.instant, mine, job)
-            begun.complete(mine, metadata, measured, check, noted_keys(files, what))
+            begun.complete(mine, metadata, measured, check, noted)
     remove_traces(table)
     done = _written(begun, what.operation, files, len(mine.replaced), time.monotonic() - started)
     _log.info("written", instant=done.instant, operation=done.operation.value, files=done.files, rows=done.writes)

@@ -30,6 +30,9 @@ MUTANTS: tuple[Mutant, ...] = (
     ("writer_hooks/files/target_files", "                noted.deletes(won.keys.take(gone), by_value=typed)\n", "", "writing/record_index"),
     ("writer_hooks/files/target_files", "gone.filter(pc.invert(pc.is_in(gone, value_set=moved)))", "gone", "writing/record_index"),
     ("timeline/metadata_table/index_logs", "kept = np.append(~same, True)", "kept = np.ones(len(group), np.bool_)", "writing/record_index"),
+    ("timeline/metadata_table/index_keys", "for part in (self.replaced, self.files)", "for part in (self.files, self.replaced)", "writing/record_index"),
+    ("writer_hooks/index/replaced_keys_step", "compares(work.merge) and may_delete_by_value(storage, work.merge.marker, slice_)", "False", "writing/record_index"),
+    ("writer_hooks/index/replaced_keys_step", "len(answers) != sum(map(len, replacing.values()))", "False", "writing/record_index"),
     # How it is made.
     ("timeline/metadata_table/create", "_FIRST_COMPLETION if config.layout.has_completion_times else None", "f\"{id(object()):017}\" if config.layout.has_completion_times else None", "metadata_table/create"),
     ("writer_hooks/new_table/create", "            config = make_metadata_table(storage, config)\n", "            make_metadata_table(storage, config)\n", "metadata_table/create"),
