@@ -16,9 +16,10 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from phantombase import Writer
+from phantombase import Writer, writer
 from phantombase.compactor_daemon.archiving.archive import archive_table
 from phantombase.compactor_daemon.cleaning.clean import clean_table
+from phantombase.compactor_daemon.restoring.restore import restore_table
 from phantombase.compactor_daemon.restoring.rollback import roll_back_newest
 from phantombase.timeline.archiving.options import ArchiveOptions
 from phantombase.timeline.cleaning.options import CleanOptions
@@ -78,6 +79,7 @@ class IndexHistory(RandomSteps):
             },
         )
         self.clock, self.fresh, self.merged = 10, 1000, False
+        self.restored = False
         self.rows_now: dict[str, tuple[str, int]] = {}
         self.table.create(self.batch(range(KEYS)))
         self.look("create")
@@ -149,6 +151,8 @@ class IndexHistory(RandomSteps):
         return True
 
     def archive(self) -> bool:
+        if self.restored and self.table.version > 6:  # Hudi 1.2.0 would lose rows then, by itself
+            return False
         self.table.judge.archive(self.table.path)
         return True
 
@@ -176,6 +180,53 @@ class IndexHistory(RandomSteps):
             return False
         self.table.judge.cluster(self.table.path)
         return True
+
+    def restore(self) -> bool:
+        """To a savepoint, by Hudi or by ours, over one to three writes; ours drops the metadata table."""
+        before, newest = dict(self.rows_now), max(self.table.open().load_timeline().completed_writes)
+        self.table.judge.savepoint(self.table.path, newest)
+        choices = [self.upsert, self.delete, self.we_upsert, self.we_delete, self.we_insert, self.we_overwrite]
+        for step in self.random.choices(choices, k=self.random.randint(1, 3)):
+            self.said.append(step.__name__)
+            step() or self.we_upsert()
+        by_hudi = self.random.random() < 0.5
+        self.said.append(f"back by {'Hudi' if by_hudi else 'us'}")
+        if by_hudi:
+            rare = {"hoodie.metadata.compact.max.delta.commits": 1000}
+            self.table.judge.restore(self.table.path, newest, rare)
+        else:
+            restore_table(self.table.open(), self.lock(), newest)
+        self.table.judge.delete_savepoint(self.table.path, newest)
+        self.rows_now, self.restored = before, True
+        return True
+
+    def replacing(self) -> pa.Table:
+        """Rows that a partition is to have instead of its own: some of these, and new ones."""
+        where = self.random.choice(PARTITIONS) if self.parted else ""
+        there = [n for n in range(KEYS + 20) if self.rows_now.get(self.name(n), (None,))[0] == where]
+        kept = self.random.sample(there, self.random.randint(0, len(there)))
+        news = [
+            n for n in (*range(KEYS + 20), *self.new()) if self.place(n) == where and self.name(n) not in self.rows_now
+        ]
+        taken = kept + self.random.sample(news, min(len(news), self.random.randint(1, 5)))
+        taken = taken or there[:1]
+        self.rows_now = {key: row for key, row in self.rows_now.items() if row[0] != where}
+        return self.batch(sorted(taken), {self.name(n): where for n in taken})
+
+    def overwrite(self) -> bool:
+        self.table.judge.insert_overwrite(self.table.path, self.replacing())
+        return True
+
+    def delete_partition(self) -> bool:
+        if self.parted:
+            self.table.judge.delete_partition(self.table.path, self.drop())
+        return self.parted
+
+    def drop(self) -> str:
+        """The model without a partition that has rows."""
+        where = self.random.choice(sorted({place for place, _ in self.rows_now.values()} or {PARTITIONS[0]}))
+        self.rows_now = {key: row for key, row in self.rows_now.items() if row[0] != where}
+        return where
 
     # Steps of ours.
 
@@ -216,6 +267,18 @@ class IndexHistory(RandomSteps):
         rows = self.batch(numbers, {**places, **held})
         given = pa.array([places[key] for key in rows["id"].to_pylist()])
         self.ours(rows.set_column(1, "p", given), Writer.upsert, move=False)
+        return True
+
+    def we_overwrite(self) -> bool:
+        if self.table.pending():  # refused
+            return False
+        return self.ours(self.replacing(), Writer.insert_overwrite)
+
+    def we_delete_partition(self) -> bool:
+        if not self.parted or self.table.pending():
+            return False
+        where = self.drop()
+        writer().delete_partition(str(self.table.path), [where])
         return True
 
     def we_merge(self) -> bool:
@@ -291,6 +354,11 @@ class IndexHistory(RandomSteps):
             self.hudi_takes_back: 1,
             self.we_take_back: 2,
             self.cluster: 1,
+            self.restore: 2,
+            self.overwrite: 1,
+            self.delete_partition: 1,
+            self.we_overwrite: 3,
+            self.we_delete_partition: 1,
             self.we_upsert: 8,
             self.we_delete: 4,
             self.we_insert: 2,
