@@ -24,6 +24,7 @@ from phantombase.timeline.storage.folders import join
 from phantombase.timeline.storage.server_clock import storage_ms
 from phantombase.timeline.table.half_upgraded import reload_same_version
 from phantombase.timeline.table.pending_restores import refuse_pending_restore
+from phantombase.timeline.table.pending_rollbacks import rollbacks_of_completed
 from phantombase.timeline.table.table import Table
 
 from .pending import Finished, is_needed, may_go, refuse_needed
@@ -42,8 +43,14 @@ def finish_pending(table: Table, lock: TableLock) -> tuple[Finished, ...]:
         if plan is None:
             continue
         with lock.hold("go on with a clean") as section:
-            now = table.reload().load_timeline().find(instant.requested_time, "clean")
-            if now is None or not (now.state > State.REQUESTED or begin(table, now, plan, section)):
+            timeline = table.reload().load_timeline()
+            now = timeline.find(instant.requested_time, "clean")
+            if now is None:
+                continue
+            if now.state is State.REQUESTED and rollbacks_of_completed(table, timeline):
+                _take_back(table, now, section)  # what it names may be what the rollback brings back
+                continue
+            if now.state is State.REQUESTED and not begin(table, now, plan, section):
                 continue
         execute(table, instant.requested_time, plan, lock)
         found.append(Finished(instant=instant.requested_time, files=plan.count))
@@ -80,14 +87,18 @@ def begin(
     """
     pins = [pin for pin in live_pins(table.storage) if pin.path not in (known or ())]
     if (pins or known is None) and is_needed(table, plan, pins):
-        section.check()
-        table.storage.delete(table.instant_path(clean))
-        _log.warning("clean_taken_back", table=table.storage.base_path, instant=clean.requested_time)
+        _take_back(table, clean, section)
         return False
     content = b"" if table.layout.has_completion_times else encode_clean_plan(plan, table.storage.base_path)
     section.check()
     table.storage.put_if_absent(table.instant_path(clean.at(State.INFLIGHT)), content)
     return True
+
+
+def _take_back(table: Table, clean: Instant, section: Section) -> None:
+    section.check()
+    table.storage.delete(table.instant_path(clean))
+    _log.warning("clean_taken_back", table=table.storage.base_path, instant=clean.requested_time)
 
 
 def execute(table: Table, instant: str, plan: CleanPlan, lock: TableLock) -> None:

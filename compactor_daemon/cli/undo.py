@@ -100,7 +100,8 @@ def rollback_command(
     A stitching of phantombase counts as a write: the files that it joined count again.
 
     Refused if anything came after it: a write, a plan, a savepoint, a reader that holds its state. If a run is killed
-    after it began, the next writer finishes it. A rollback of this write that Hudi began is finished.
+    before the write is hidden, run it again: writers of other machines wait for that. Behind that the next writer
+    finishes it. A rollback of this write that Hudi began is finished.
 
     Example: `compactor-daemon rollback /data/orders 20260101120000000 --sole-writer`
     """

@@ -65,8 +65,8 @@ def roll_back_newest(table: Table, lock: TableLock, instant: str, *, dry_run: bo
 
     `dry_run`: everything is checked, nothing is changed, and `rollback` is empty.
     UsageError: another write, plan or savepoint came later, or it is no write of a writer. ConflictError: a process is
-    at work. UnsupportedError: rows may lie in buckets of a resize. LockError, StorageError: run again, or let the next
-    writer finish it.
+    at work. UnsupportedError: rows may lie in buckets of a resize. LockError, StorageError: run again; once the write
+    is hidden the next writer finishes it, too.
     """
     refuse_left_to_hudi(table, "taking back writes of")
     if not dry_run:
@@ -84,17 +84,18 @@ def roll_back_newest(table: Table, lock: TableLock, instant: str, *, dry_run: bo
         if begun is None or write.completed:
             refuse_work(table, timeline, {instant})
             _refuse_lost(table, timeline, write, begun)
-        refuse_built_upon(table, timeline, write)
+        else:
+            refuse_built_upon(table, timeline, write)
         drops = is_merged(table, write)
         if dry_run:
             table.times.check_zone(timeline)
             return RolledBack(instant=instant, rollback="", metadata_dropped=drops)
         if write.completed:
             plan = plan or traces_of(table, instant, write.action, scan=True)
-            rollback = begun or PendingRollback(instant=table.next_time(timeline), plan=plan)
-            with first_beat(table.storage, rollback.instant):  # no other process removes the plan now
-                if begun is None:
-                    _make_visible(table, rollback, section)
+            if begun is None:
+                _make_visible(table, PendingRollback(instant=table.next_time(timeline), plan=plan), section)
+            else:
+                _keep(table, begun)
         if drops:
             _log.warning(
                 "metadata_table_dropped", table=table.storage.base_path, why="a compaction of it holds this write"
@@ -109,7 +110,8 @@ def roll_back_newest(table: Table, lock: TableLock, instant: str, *, dry_run: bo
         table = table.reload()
         pending = table.load_timeline().find(instant, write.family)
         if pending is None:  # another process has rolled it back since
-            table.storage.delete(heartbeat_path(instant))
+            for time in (instant, *((begun.instant,) if begun is not None else ())):
+                table.storage.delete(heartbeat_path(time))
             return RolledBack(instant=instant, rollback=completed_rollback_of(table, instant) or "")
         return RolledBack(instant=instant, rollback=roll_back(table, pending, lock), metadata_dropped=drops)
 
@@ -122,7 +124,13 @@ def _plan(table: Table, instant: str) -> RollbackPlan | None:
 
 def _make_visible(table: Table, rollback: PendingRollback, section: Section) -> None:
     content = encode_rollback_plan(rollback.plan, table.storage.base_path)
-    put_plan(table, rollback.at(State.REQUESTED), content, section, lambda now: undoes_completed(now, rollback))
+    with first_beat(table.storage, rollback.instant):
+        put_plan(table, rollback.at(State.REQUESTED), content, section, lambda now: undoes_completed(now, rollback))
+
+
+def _keep(table: Table, begun: PendingRollback) -> None:
+    """Without a heartbeat no process removes the plan, see `unbegun_rollback`: two may be at work on it now."""
+    table.storage.delete(heartbeat_path(begun.instant))
 
 
 def _readable(table: Table) -> list[PendingRollback]:
@@ -130,13 +138,15 @@ def _readable(table: Table) -> list[PendingRollback]:
 
 
 def _refuse_lost(table: Table, timeline: Timeline, write: Instant, begun: PendingRollback | None) -> None:
-    """UsageError: the state before the write cannot be had. `begun`: a rollback that has undone nothing yet."""
+    """UsageError: the state before the write cannot be had, or something came after it. `begun`: a rollback that has
+    undone nothing yet."""
     time = write.requested_time
     try:
         refuse_last(table, timeline, write)
         refuse_cleaned(table, timeline, write)
         refuse_left_out(table, timeline, {time}, time)
         refuse_upgraded_logs(table, timeline, {time}, time)
+        refuse_built_upon(table, timeline, write)
     except UsageError as error:
         if begun is None:
             raise

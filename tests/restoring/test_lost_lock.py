@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -11,17 +12,24 @@ from typing import Any
 import pytest
 
 from phantombase.compactor_daemon.cleaning.clean import clean_table
+from phantombase.compactor_daemon.restoring import restore as restore_module
+from phantombase.compactor_daemon.restoring import rollback
 from phantombase.compactor_daemon.restoring.restore import restore_table
 from phantombase.compactor_daemon.restoring.rollback import roll_back_newest
 from phantombase.timeline.cleaning.options import Policy
 from phantombase.timeline.errors import ConflictError, LockError, PhantombaseError
 from phantombase.timeline.locks.heartbeat import Process
+from phantombase.timeline.planning.options import PLAN_NOW
+from phantombase.timeline.planning.schedule import schedule_compaction
 from phantombase.timeline.storage.local import LocalStorage
+from phantombase.writer_hooks.engine.engine import LocalEngine
+from phantombase.writer_hooks.options import Operation, Write
+from phantombase.writer_hooks.write.write import write
 from tests.cleaning.test_golden import LOCK
-from tests.restoring.test_restore import CLEAN, REWRITES, check_usable, restore
+from tests.restoring.test_restore import CLEAN, REWRITES, WRITES, check_usable, restore
 from tests.support.archived_tables import compact, one_row, upsert
-from tests.support.compaction_steps import open_table
-from tests.support.failing_storage import Call, HookedStorage, ProcessDied
+from tests.support.compaction_steps import open_table, run_all
+from tests.support.failing_storage import Call, HookedStorage, ProcessDied, die_at_nth
 from tests.support.lost_lock import LockLostBehind
 from tests.support.selection import ALL, deep
 from tests.support.written_tables import read_rows, written_table
@@ -165,6 +173,8 @@ def test_a_rollback_that_has_hidden_nothing_goes_with_its_process(
     storage = HookedStorage(LocalStorage(str(path)), die_behind(plan_put))
     with pytest.raises(ProcessDied):
         roll_back_newest(open_table(path, storage), LOCK, newest)
+    for beat in (path / ".hoodie/.heartbeat").glob("*"):  # an old one counts, too: its process may sleep
+        os.utime(beat, (1e9, 1e9))
     with pytest.raises(ConflictError, match="the rollback of a completed write is half-way"):
         upsert(path, one_row("k2", 2))
     monkeypatch.setattr(Process, "is_gone", lambda _process: True)
@@ -196,4 +206,108 @@ def test_a_process_that_goes_on_with_a_rollback_keeps_its_plan(
     assert sleeper.slept
     with suppress(PhantombaseError):
         roll_back_newest(open_table(path), LOCK, newest)
+    check_usable(path, {"k0": (0, 0.0)})
+
+
+def half_way(path: Path, version: int) -> str:
+    """A rollback of the newest write that has its plan, of another machine; the write."""
+    small_table(path, version)
+    newest = max(open_table(path).load_timeline().completed_writes)
+    storage = HookedStorage(LocalStorage(str(path)), die_behind(plan_put))
+    with pytest.raises(ProcessDied):
+        roll_back_newest(open_table(path, storage), LOCK, newest)
+    return newest
+
+
+@VERSIONS
+def test_of_two_processes_that_roll_back_the_one_that_may_sleep_counts(
+    version: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second one goes on with the plan of the first one, and is killed."""
+    path = tmp_path / "trips"
+    newest = half_way(path, version)
+    second = Process(host="host", boot="boot", pid=2, started=2)
+    with monkeypatch.context() as patch:
+        patch.setattr(Process, "current", lambda: second)
+        storage = HookedStorage(LocalStorage(str(path)), die_at_nth(1, "delete", "commit"))
+        with pytest.raises(ProcessDied):
+            roll_back_newest(open_table(path, storage), LOCK, newest)
+    monkeypatch.setattr(Process, "is_gone", lambda process: process == second)
+    with pytest.raises(ConflictError, match="half-way"):
+        upsert(path, one_row("k2", 2))
+
+
+@VERSIONS
+def test_a_pending_clean_goes_where_a_rollback_needs_its_files(version: int, tmp_path: Path) -> None:
+    """Its process slept right before it put its plan. Neither waits for the other."""
+    path = tmp_path / "trips"
+    small_table(path, version)
+    newest = max(open_table(path).load_timeline().completed_writes)
+    slept: list[str] = []
+
+    def hook(call: Call) -> Any:
+        if not slept and call.name == "put_if_absent" and call.path.endswith(".clean.requested"):
+            slept.append(call.path)
+            storage = HookedStorage(LocalStorage(str(path)), die_behind(plan_put))
+            with pytest.raises(ProcessDied):
+                roll_back_newest(open_table(path, storage), LOCK, newest)
+        return call.do()
+
+    versions = replace(CLEAN, policy=Policy.VERSIONS)
+    with pytest.raises(LockError):
+        clean_table(open_table(path, HookedStorage(LocalStorage(str(path)), hook)), versions, LockLostBehind(slept))
+    with pytest.raises(ConflictError, match="half-way"):
+        clean_table(open_table(path), versions, LOCK)
+    roll_back_newest(open_table(path), LOCK, newest)
+    check_usable(path, {"k0": (0, 0.0)})
+
+
+@VERSIONS
+def test_no_compaction_completes_beside_a_rollback(version: int, tmp_path: Path) -> None:
+    """It would stand in its way: "only the newest write can be rolled back"."""
+    path = tmp_path / "trips"
+    written_table(path, version, one_row("k0", 0), WRITES)
+    upsert(path, one_row("k0", 1))
+    schedule_compaction(open_table(path), LOCK, PLAN_NOW)
+    before = read_rows(path)
+    upsert(path, one_row("k0", 2))
+    newest = max(open_table(path).load_timeline().completed_writes)
+    storage = HookedStorage(LocalStorage(str(path)), die_behind(plan_put))
+    with pytest.raises(ProcessDied):
+        roll_back_newest(open_table(path, storage), LOCK, newest)
+    with pytest.raises(ConflictError, match=f"a rollback of {newest} is pending"):
+        run_all(open_table(path))
+    roll_back_newest(open_table(path), LOCK, newest)
+    run_all(open_table(path))
+    check_usable(path, before)
+
+
+@VERSIONS
+@COMMANDS
+def test_a_write_that_began_beside_it_does_not_complete(
+    command: str, version: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its process slept right before it began, and has lost the lock: the command did not see it."""
+    path = tmp_path / "trips"
+    first = small_table(path, version)
+    newest, slept = max(open_table(path).load_timeline().completed_writes), list[str]()
+
+    def hook(call: Call) -> Any:
+        if not slept and call.name == "open_output":
+            slept.append(call.path)
+            with monkeypatch.context() as patch:
+                for module in (rollback, restore_module):
+                    patch.setattr(module, "refuse_work", lambda *_: None)
+                patch.setattr(rollback, "refuse_built_upon", lambda *_: None)
+                patch.setattr(restore_module, "refuse_writers", lambda *_: None)
+                patch.setattr(restore_module, "to_undo", lambda *_: ((newest, "deltacommit"),))
+                patch.setattr(restore_module, "roll_back_dead_writers", lambda *_, **__: None)
+                restore(path, first) if command == "restore" else roll_back_newest(open_table(path), LOCK, newest)
+        return call.do()
+
+    table = open_table(path, HookedStorage(LocalStorage(str(path)), hook))
+    operation = Write(operation=Operation.UPSERT, options=WRITES)
+    with pytest.raises(ConflictError, match="a write that this one has seen was taken back meanwhile"):
+        write(table, LocalEngine(one_row("k0", 3), slots=1), operation)
+    assert slept
     check_usable(path, {"k0": (0, 0.0)})

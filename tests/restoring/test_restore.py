@@ -226,7 +226,7 @@ def test_a_restore_goes_past_what_was_built_upon_such_a_write(
     with monkeypatch.context() as patch:
         patch.setattr(pending_rollbacks, "undoes_completed", lambda *_: False)
         what(path)
-    with pytest.raises(UsageError, match=r"came later.*`compactor-daemon restore"):
+    with pytest.raises(UsageError, match=r"came later.*Keep the write"):
         roll_back_newest(open_table(path), LOCK, newest)
     with pytest.raises(ConflictError, match="the rollback of a completed write is half-way"):
         upsert(path, one_row("k0", 5))

@@ -11,7 +11,7 @@ from ..format.instant import State
 from ..instants.timeline import Timeline
 from ..locks.heartbeat import heartbeat_path, read_heartbeat
 from ..locks.table_lock import TableLock
-from ..table.pending_rollbacks import PendingRollback, pending_rollbacks, undoes_completed
+from ..table.pending_rollbacks import PendingRollback, rollbacks_of_completed
 from ..table.table import Table
 
 _log = get_logger()
@@ -35,7 +35,6 @@ def remove_unbegun_rollbacks(table: Table, lock: TableLock) -> None:
 
 def _unbegun(table: Table, timeline: Timeline) -> list[PendingRollback]:
     requested = {i.requested_time for i in timeline.pending("rollback") if i.state is State.REQUESTED}
-    found = [r for r in pending_rollbacks(table) if r.instant in requested] if requested else []
-    left = [r for r in found if isinstance(r, PendingRollback) and undoes_completed(timeline, r)]
+    left = [r for r in rollbacks_of_completed(table, timeline) if r.instant in requested]
     beats = ((r, read_heartbeat(table.storage, r.instant)) for r in left)
     return [r for r, beat in beats if beat is not None and beat.owner_gone]

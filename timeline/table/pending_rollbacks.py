@@ -93,9 +93,14 @@ def refuse_half_rolled_back(table: Table, timeline: Timeline) -> None:
 
     What is built upon that write now stays in the way of the rollback, and the rollback of all writes.
     """
-    for rollback in pending_rollbacks(table) if timeline.pending("rollback") else ():
-        if isinstance(rollback, PendingRollback) and undoes_completed(timeline, rollback):
-            raise half_rolled_back(table, rollback)
+    for rollback in rollbacks_of_completed(table, timeline):
+        raise half_rolled_back(table, rollback)
+
+
+def rollbacks_of_completed(table: Table, timeline: Timeline) -> tuple[PendingRollback, ...]:
+    """The pending rollbacks of completed writes, which have undone nothing yet."""
+    found = pending_rollbacks(table) if timeline.pending("rollback") else ()
+    return tuple(r for r in found if isinstance(r, PendingRollback) and undoes_completed(timeline, r))
 
 
 def undoes_completed(timeline: Timeline, rollback: PendingRollback) -> bool:
@@ -112,7 +117,8 @@ def half_rolled_back(table: Table, rollback: PendingRollback) -> ConflictError:
         instant=rollback.target,
         found=f"rollback {rollback.instant}, of Hudi or phantombase",
         todo=f"`compactor-daemon rollback TABLE {rollback.target}`, or Hudi, finishes it. If something was built upon "
-        "the write meanwhile: `compactor-daemon restore` to a state before it.",
+        "the write meanwhile, that command says how to keep it; `compactor-daemon restore` to a state before it takes "
+        "all of it back.",
     )
 
 

@@ -83,6 +83,7 @@ class Transaction:
         """
         self._check_still_ours()
         now = self.table.load_timeline()
+        self._check_ground(now)
         found = self._conflict(now, mine, schema)
         if found is not None:
             raise ConflictError(
@@ -90,6 +91,23 @@ class Transaction:
                 path=self.table.storage.base_path,
                 instant=self.instant,
                 found=found,
+                todo="Nothing of this write is visible. Write again (retries=).",
+            )
+
+    def _check_ground(self, now: Timeline) -> None:
+        """ConflictError: a write that this one has seen, and may build upon, is being taken back, or was.
+
+        A process that sleeps right before it begins a write, and loses the lock, begins beside a restore or rollback.
+        """
+        refuse_pending_restore(self.table, now)
+        refuse_half_rolled_back(self.table, now)
+        gone = _names(self.timeline.completed) - _names(now.completed)
+        if gone and (gone := gone - _names(self.table.with_archive(now).archived)):
+            raise ConflictError(
+                "a write that this one has seen was taken back meanwhile",
+                path=self.table.storage.base_path,
+                instant=self.instant,
+                found=f"no {min(gone)[1]} {min(gone)[0]} any more",
                 todo="Nothing of this write is visible. Write again (retries=).",
             )
 

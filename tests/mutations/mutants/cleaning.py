@@ -29,7 +29,7 @@ MUTANTS: tuple[Mutant, ...] = (
     (_EXECUTE, "    refuse_needed(table, instant, plan)\n", "", "cleaning/clean"),
     (_CLEAN, "    finished = finish_pending(table, lock)\n", "    finished = ()\n", "cleaning/clean"),
     (_EXECUTE, "    if (pins or known is None) and is_needed(table, plan, pins):\n", "    if False:\n", "cleaning/clean cleaning/borders"),
-    (_EXECUTE, "or begin(table, now, plan, section)):", "or True):", "cleaning/borders"),
+    (_EXECUTE, "and not begin(table, now, plan, section):", "and False:", "cleaning/borders"),
     (_EXECUTE, "if pin.path not in (known or ())]", "if False]", "cleaning/clean"),
     (_CLEAN, "if retained else None,", "if found else None,", "cleaning/borders"),
     (_WOULD, "    finishing = to_finish(table)\n", "    finishing = {}\n", "cleaning/borders"),

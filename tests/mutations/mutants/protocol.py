@@ -239,14 +239,14 @@ MUTANTS: tuple[Mutant, ...] = (
     ("compactor_daemon/decisions/standing", "    if not seen.has_plan:\n", "    if False:\n", "attempt/standing"),
     (
         "compactor_daemon/decisions/standing",
-        "seen.undone & {time, *merged}",
-        "seen.undone & {time}",
+        "seen.undone & {time, *merged, ",
+        "seen.undone & {time, ",
         "attempt/standing",
     ),
     (
         "compactor_daemon/decisions/standing",
-        "seen.undone & {time, *merged}",
-        "seen.undone & {*merged}",
+        "seen.undone & {time, *merged, ",
+        "seen.undone & {*merged, ",
         "attempt/standing",
     ),
     (
