@@ -43,7 +43,7 @@ from phantombase.timeline.windows.retained import check_as_of
 
 from .plan_put import put_plan, refuse_overtaken
 from .refusals import refuse_held, refuse_left_out, refuse_work, refuse_writers
-from .torn import without_torn
+from .torn import refuse_torn_target, without_torn
 from .upgraded_logs import refuse_upgraded_logs
 
 _log = get_logger()
@@ -167,6 +167,7 @@ def _plan(table: Table, timeline: Timeline, target: str | None, dead: frozenset[
             todo="`timeline show TABLE` lists the instants, `compactor-daemon savepoint list TABLE` the savepoints.",
         )
     _refuse_archived(table, timeline, target)
+    refuse_torn_target(table, timeline, target)
     refuse_work(table, timeline, dead | {time for time in timeline.completed_writes if time > target})
     refuse_held(table, timeline, target)
     left = [i for i in timeline.instants if i.completed or i.requested_time not in dead]

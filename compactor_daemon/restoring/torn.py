@@ -25,6 +25,21 @@ def without_torn(table: Table, timeline: Timeline, undone: Collection[str]) -> T
     return replace(timeline, instants=tuple(i for i in timeline.instants if i not in torn)) if torn else timeline
 
 
+def refuse_torn_target(table: Table, timeline: Timeline, target: str) -> None:
+    """UsageError: the completed file of the write whose state is to come back cannot be read."""
+    try:
+        table.commit_metadata(timeline.completed_writes[target])
+    except MalformedError as error:
+        before = max((time for time in timeline.completed_writes if time < target), default=None)
+        raise UsageError(
+            "the completed file of this write cannot be read: behind a restore to it no reader could read the table",
+            path=error.path,
+            instant=target,
+            found=error.found,
+            todo=f"Restore to the write before it: --to {before}." if before else "Restore the file from a copy.",
+        ) from error
+
+
 def refuse_unknown_left_out(
     table: Table, timeline: Timeline, left: Timeline, undone: Collection[str], instant: str
 ) -> None:

@@ -10,8 +10,9 @@ from typer.testing import CliRunner
 
 from phantombase.compactor_daemon.cleaning.clean import clean_table
 from phantombase.compactor_daemon.cli.main import app
+from phantombase.compactor_daemon.restoring.restore import restore_table
 from phantombase.timeline.cleaning.options import CleanOptions, Policy
-from phantombase.timeline.errors import MalformedError
+from phantombase.timeline.errors import MalformedError, UsageError
 from phantombase.timeline.format.instant import Instant, State
 from phantombase.writer_hooks.options import WriteOptions
 from tests.support.archived_tables import LOCK, compact, long_table, one_row, upsert
@@ -101,3 +102,19 @@ def test_a_restore_takes_a_plan_that_cannot_be_read_away(version: int, begun: bo
     assert read_rows(path) == rows
     upsert(path, one_row("k0", 200))
     assert read_rows(path) == rows | {"k0": (200, 200.0)}
+
+
+@pytest.mark.parametrize("version", [6, deep(8), 9])
+def test_a_restore_to_such_a_write_is_refused(version: int, tmp_path: Path) -> None:
+    """It would be the newest one then, and no reader could read the table."""
+    path = tmp_path / "trips"
+    rows = long_table(path, version)
+    for key in ("torn", "newest"):
+        upsert(path, one_row(key, 1))
+    torn = open_table(path).load_timeline().completed[-2]
+    tear(path, torn)
+    with pytest.raises(UsageError, match=r"no reader could read the table.*--to (\d+)") as refused:
+        restore_table(open_table(path), LOCK, torn.requested_time)
+    (before,) = re.findall(r"--to (\d+)", str(refused.value))
+    restore_table(open_table(path), LOCK, before)
+    assert read_rows(path) == rows

@@ -63,6 +63,7 @@ MUTANTS: tuple[Mutant, ...] = (
     (_REFUSALS, "if beat is not None and is_live(beat, now_ms):", "if False:", _TESTS),
     (_ROLLBACK, "for i in timeline.instants if i.family == \"commit\"", "for i in timeline.completed if i.family == \"commit\"", _TESTS),
     (_ROLLBACK, "        refuse_built_upon(table, timeline, write)\n    except", "    except", _TESTS),
+    (_RESTORE, "    refuse_torn_target(table, timeline, target)\n", "", "restoring/torn_commit"),
     (_PLAN_PUT, "        section.check()\n", "        pass\n", _LOST),
     (_PLAN_PUT, "            table.storage.delete(table.instant_path(requested))\n", "            pass\n", _LOST),
     (_PLAN_PUT, "        if write.requested_time not in times:", "        if False:", _LOST),
