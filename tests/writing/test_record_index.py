@@ -7,6 +7,8 @@ delete of 1 and 2, an upsert of 1, which Hudi puts into a new base file: the old
 from __future__ import annotations
 
 import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pyarrow as pa
@@ -14,9 +16,11 @@ import pytest
 
 from phantombase import Writer, writer
 from phantombase.compactor_daemon.attempt.compact_instant import pending_instants
+from phantombase.timeline.errors import ConflictError
 from phantombase.timeline.format.file_name import parse_data_file
 from phantombase.timeline.format.table_config import save_table_config
-from phantombase.timeline.locks.table_lock import ProcessLock
+from phantombase.timeline.locks.section import Section
+from phantombase.timeline.locks.table_lock import ProcessLock, StorageLock
 from phantombase.timeline.log.block import scan_blocks
 from phantombase.timeline.metadata_table import index_logs
 from phantombase.timeline.metadata_table.record_index import has_one_record_index
@@ -367,3 +371,39 @@ def test_an_index_for_each_partition_is_known_by_its_file_groups(path: Path) -> 
     assert has_one_record_index(table)
     (folder / ".record-index-a-0000-0_20260101000000000.log.1_0-0-0").write_bytes(b"")
     assert not has_one_record_index(table)
+
+
+def _moved(name: str) -> None:
+    writer(_in_new()).global_keys().upsert(name)
+
+
+def _overwritten(name: str) -> None:
+    writer(_in_new()).insert_overwrite(name)
+
+
+def _in_new() -> pa.Table:
+    """Key 3 in another partition."""
+    return rows((3,), 10).set_column(1, "p", pa.array(["new"]))
+
+
+@pytest.mark.parametrize("outer", [_moved, _overwritten, lambda name: writer(_in_new()).insert(name)])
+@pytest.mark.parametrize("inner", ["delete_partition", "delete"])
+def test_a_later_write_that_completes_first_takes_no_key_out_of_it(
+    inner: str, outer: Callable[[str], None], path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the begin of the other one and its look at the timeline. The logs of the index go by instants."""
+    name, hold, begun = str(path), StorageLock.hold, list[str]()
+
+    @contextmanager
+    def holding(self: StorageLock, purpose: str) -> Iterator[Section]:
+        with hold(self, purpose) as section:
+            yield section
+        if purpose.startswith("begin a") and not begun:
+            begun.append(purpose)
+            writer().delete_partition(name, [partition(3)]) if inner != "delete" else wrote((3,), 9).delete(name)
+
+    monkeypatch.setattr(StorageLock, "hold", holding)
+    with suppress(ConflictError):
+        outer(name)
+    assert begun
+    assert not is_kept(path) or indexed_places(path) == true_places(path)

@@ -25,7 +25,7 @@ from phantombase.timeline.errors import (
     UnknownCommitError,
 )
 from phantombase.timeline.event_log import get_logger
-from phantombase.timeline.format.commit_metadata import LOG_COMPACT, CommitMetadata
+from phantombase.timeline.format.commit_metadata import CLUSTER, LOG_COMPACT, CommitMetadata
 from phantombase.timeline.format.commit_metadata import encode as encode_commit
 from phantombase.timeline.format.instant import Instant, State
 from phantombase.timeline.instants.timeline import Timeline
@@ -187,7 +187,7 @@ class Transaction:
             table = self._unchanged()
             self.check_conflicts(mine, metadata.extra_metadata)
             check(table)
-            if change.knows_keys and not mine.everywhere and self._others(table):
+            if change.knows_keys and self._others(table, everywhere=mine.everywhere):
                 change = replace(change, keys="another write was completed meanwhile, which may have the same keys")
             completion = table.completion_time(table.load_timeline())
             done = Instant(
@@ -205,15 +205,20 @@ class Transaction:
                 raise StorageError("the completed commit does not read back as written", path=path)
             return done
 
-    def _others(self, table: Table) -> bool:
-        """Whether another write has completed since this one began: the record index may hold keys of both."""
+    def _others(self, table: Table, *, everywhere: bool) -> bool:
+        """Whether another write has completed since this one began: the record index may hold keys of both.
+
+        One with a later instant may have completed before the load: on versions 8 and 9 its log of the index counts
+        behind that of this write. `everywhere`: one with rows was a conflict already, one that only replaces was none.
+        """
         before, now = _names(self.timeline.instants), table.load_timeline()
-        if not before <= _names(now.instants):
+        if not everywhere and not before <= _names(now.instants):
             return True  # archived meanwhile: what has ended is not known
-        done = _names(self.timeline.completed)
+        done = _names(i for i in self.timeline.completed if i.requested_time < self.instant)
         late = [i for i in now.completed if i.is_write and i.identity not in done]
         found = (table.commit_metadata(i) for i in late if i.identity != (self.instant, self.action))
-        return any(not m.compacted and m.operation_type != LOG_COMPACT for m in found)
+        writes = (m for m in found if not m.compacted and m.operation_type != LOG_COMPACT)
+        return any(not everywhere or (m.replaced_groups and m.operation_type != CLUSTER) for m in writes)
 
     def _unknown(self, path: str, error: PhantombaseError) -> UnknownCommitError:
         """The completed file could not be put, and is not there.

@@ -35,8 +35,7 @@ def replaced_keys(
     """The staged keys of replaced file groups; text instead: why they are not known. `replacing`: by partition."""
     slices = [
         slice_
-        for partition, file_ids in replacing.items()
-        if file_ids
+        for partition, file_ids in ((partition, frozenset(ids)) for partition, ids in replacing.items() if ids)
         for group in work.groups(partition)
         if group.file_id in file_ids and (slice_ := latest_slice(group)) is not None
     ]
