@@ -155,7 +155,7 @@ def _refuse_lost(table: Table, timeline: Timeline, write: Instant, begun: Pendin
             path=error.path,
             instant=time,
             expected=error.expected,
-            found=f"rollback {begun.instant} of it, which has undone nothing",
+            found="; ".join(filter(None, (error.found, f"rollback {begun.instant} of it has undone nothing"))),
             todo="Keep the write: stop all processes, and remove "
             + " and ".join(table.instant_path(begun.at(state)) for state in (State.INFLIGHT, State.REQUESTED))
             + " by hand, in this order. Hudi's next write would finish the rollback, and lose rows.",

@@ -19,6 +19,7 @@ from typer.testing import CliRunner
 from phantombase import writer
 from phantombase.compactor_daemon.cleaning.clean import clean_table
 from phantombase.compactor_daemon.cli.main import app
+from phantombase.compactor_daemon.decisions import standing
 from phantombase.compactor_daemon.restoring.restore import Restored, restore_table
 from phantombase.compactor_daemon.restoring.rollback import roll_back_newest
 from phantombase.compactor_daemon.stitching.stitch import stitch_table
@@ -225,6 +226,7 @@ def test_a_restore_goes_past_what_was_built_upon_such_a_write(
     target = sorted(open_table(path).load_timeline().completed_writes)[2]
     with monkeypatch.context() as patch:
         patch.setattr(pending_rollbacks, "undoes_completed", lambda *_: False)
+        patch.setattr(standing, "pending_rollbacks", lambda _table: ())
         what(path)
     with pytest.raises(UsageError, match=r"came later.*Keep the write"):
         roll_back_newest(open_table(path), LOCK, newest)
