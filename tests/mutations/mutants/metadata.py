@@ -22,7 +22,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ("timeline/metadata_table/records/combine", "_unscaled if _is_decimal(older, newer) else _java_order", "_java_order", "metadata_table/read"),
     # The record index.
     ("writer_hooks/index/assign_step", "            hits = [living(self.work, partition, pa.concat_tables(hits))] if hits else []\n", "", "writing/record_index"),
-    ("writer_hooks/commit/transaction", "if change.knows_keys and not mine.everywhere and self._others(table):", "if False:", "writing/record_index"),
+    ("writer_hooks/commit/transaction", "if change.knows_keys and self._others(table, everywhere=mine.everywhere):", "if False:", "writing/record_index"),
     ("writer_hooks/files/key_notes", "slice_ is None or may_delete(storage, rule.marker, slice_)", "slice_ is None", "writing/record_index"),
     ("writer_hooks/files/stager", "notes.unknown if self._work.notes_keys else NOT_NOTED", "notes.unknown", "writing/record_index"),
     ("writer_hooks/write/rows", "options.buckets is not None or write.moved_keys is MovedKeys.MOVE", "options.buckets is not None", "writing/record_index"),
