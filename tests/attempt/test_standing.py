@@ -342,7 +342,8 @@ _BASIC = seen(_OLD, _NEW)
         (seen(_OLD, _NEW, write("08", State.COMPLETED, "restore")), Standing.STANDS),
         (replace(_BASIC, undone=frozenset({_C.requested_time})), Standing.WAITS),
         (replace(_BASIC, undone=frozenset({_OLD.requested_time})), Standing.WAITS),
-        (replace(_BASIC, undone=frozenset({_NEW.requested_time})), Standing.STANDS),
+        (replace(seen(_OLD, write("09", State.INFLIGHT)), undone=frozenset({_NEW.requested_time})), Standing.STANDS),
+        (replace(_BASIC, undone=frozenset({_NEW.requested_time})), Standing.WAITS),  # "only the newest is rolled back"
         (seen(write("00"), _NEW), Standing.FALLEN),
         (seen(write("00"), write("01", State.INFLIGHT), _NEW), Standing.FALLEN),
         (seen(_NEW), Standing.FALLEN),
