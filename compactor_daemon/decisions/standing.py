@@ -76,8 +76,7 @@ def rule(instant: Instant, merged: Collection[str], oldest: str, seen: Evidence)
         return Ruling(standing=Standing.WAITS, why=f"restore {restores[0].requested_time} is pending")
     if not seen.has_plan:
         return _without_plan(instant, seen)
-    undone = sorted(seen.undone & {time, *merged, *seen.timeline.completed_writes})
-    if undone:
+    if seen.undone and (undone := sorted(seen.undone & {time, *merged, *timeline.completed_writes})):
         return Ruling(standing=Standing.WAITS, why=f"a rollback of {undone[0]} is pending")
     if seen.unreadable:
         first = seen.unreadable[0]

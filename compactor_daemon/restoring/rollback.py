@@ -90,12 +90,11 @@ def roll_back_newest(table: Table, lock: TableLock, instant: str, *, dry_run: bo
         if dry_run:
             table.times.check_zone(timeline)
             return RolledBack(instant=instant, rollback="", metadata_dropped=drops)
-        if write.completed:
+        if write.completed and begun is None:
             plan = plan or traces_of(table, instant, write.action, scan=True)
-            if begun is None:
-                _make_visible(table, PendingRollback(instant=table.next_time(timeline), plan=plan), section)
-            else:
-                _keep(table, begun)
+            _make_visible(table, PendingRollback(instant=table.next_time(timeline), plan=plan), section)
+        elif begun is not None and write.completed:
+            _keep(table, begun)
         if drops:
             _log.warning(
                 "metadata_table_dropped", table=table.storage.base_path, why="a compaction of it holds this write"
@@ -110,8 +109,7 @@ def roll_back_newest(table: Table, lock: TableLock, instant: str, *, dry_run: bo
         table = table.reload()
         pending = table.load_timeline().find(instant, write.family)
         if pending is None:  # another process has rolled it back since
-            for time in (instant, *((begun.instant,) if begun is not None else ())):
-                table.storage.delete(heartbeat_path(time))
+            table.storage.delete(heartbeat_path(instant))
             return RolledBack(instant=instant, rollback=completed_rollback_of(table, instant) or "")
         return RolledBack(instant=instant, rollback=roll_back(table, pending, lock), metadata_dropped=drops)
 

@@ -95,6 +95,13 @@ def die_behind(what: Callable[[Call], bool]) -> Callable[[Call], Any]:
     return hook
 
 
+def roll_back_half_way(path: Path, newest: str) -> None:
+    """A process on another machine that dies, or sleeps, right behind its plan."""
+    storage = HookedStorage(LocalStorage(str(path)), die_behind(plan_put))
+    with pytest.raises(ProcessDied):
+        roll_back_newest(open_table(path, storage), LOCK, newest)
+
+
 @VERSIONS
 @COMMANDS
 def test_a_plan_that_came_too_late_goes_again(command: str, version: int, tmp_path: Path) -> None:
@@ -170,9 +177,7 @@ def test_a_rollback_that_has_hidden_nothing_goes_with_its_process(
     path = tmp_path / "trips"
     small_table(path, version)
     before, newest = read_rows(path), max(open_table(path).load_timeline().completed_writes)
-    storage = HookedStorage(LocalStorage(str(path)), die_behind(plan_put))
-    with pytest.raises(ProcessDied):
-        roll_back_newest(open_table(path, storage), LOCK, newest)
+    roll_back_half_way(path, newest)
     for beat in (path / ".hoodie/.heartbeat").glob("*"):  # an old one counts, too: its process may sleep
         os.utime(beat, (1e9, 1e9))
     with pytest.raises(ConflictError, match="the rollback of a completed write is half-way"):
@@ -194,9 +199,7 @@ def test_a_process_that_goes_on_with_a_rollback_keeps_its_plan(
     first = Process(host="host", boot="boot", pid=1, started=1)
     with monkeypatch.context() as patch:
         patch.setattr(Process, "current", lambda: first)
-        storage = HookedStorage(LocalStorage(str(path)), die_behind(plan_put))
-        with pytest.raises(ProcessDied):
-            roll_back_newest(open_table(path, storage), LOCK, newest)
+        roll_back_half_way(path, newest)
     monkeypatch.setattr(Process, "is_gone", lambda process: process == first)
     completed = [i for i in open_table(path).load_timeline().completed if i.requested_time == newest]
     hidden = open_table(path).instant_path(completed[0])
@@ -213,9 +216,7 @@ def half_way(path: Path, version: int) -> str:
     """A rollback of the newest write that has its plan, of another machine; the write."""
     small_table(path, version)
     newest = max(open_table(path).load_timeline().completed_writes)
-    storage = HookedStorage(LocalStorage(str(path)), die_behind(plan_put))
-    with pytest.raises(ProcessDied):
-        roll_back_newest(open_table(path, storage), LOCK, newest)
+    roll_back_half_way(path, newest)
     return newest
 
 
@@ -248,9 +249,7 @@ def test_a_pending_clean_goes_where_a_rollback_needs_its_files(version: int, tmp
     def hook(call: Call) -> Any:
         if not slept and call.name == "put_if_absent" and call.path.endswith(".clean.requested"):
             slept.append(call.path)
-            storage = HookedStorage(LocalStorage(str(path)), die_behind(plan_put))
-            with pytest.raises(ProcessDied):
-                roll_back_newest(open_table(path, storage), LOCK, newest)
+            roll_back_half_way(path, newest)
         return call.do()
 
     versions = replace(CLEAN, policy=Policy.VERSIONS)
@@ -272,9 +271,7 @@ def test_no_compaction_completes_beside_a_rollback(version: int, tmp_path: Path)
     before = read_rows(path)
     upsert(path, one_row("k0", 2))
     newest = max(open_table(path).load_timeline().completed_writes)
-    storage = HookedStorage(LocalStorage(str(path)), die_behind(plan_put))
-    with pytest.raises(ProcessDied):
-        roll_back_newest(open_table(path, storage), LOCK, newest)
+    roll_back_half_way(path, newest)
     with pytest.raises(ConflictError, match=f"a rollback of {newest} is pending"):
         run_all(open_table(path))
     roll_back_newest(open_table(path), LOCK, newest)

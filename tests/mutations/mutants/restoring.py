@@ -70,7 +70,7 @@ MUTANTS: tuple[Mutant, ...] = (
     (_PLAN_PUT, "or not _is_requested(timeline, requested)", "", _TESTS),
     (_ROLLBACK, "    with first_beat(table.storage, rollback.instant):", "    if True:", _LOST),
     (_ROLLBACK, "    table.storage.delete(heartbeat_path(begun.instant))\n", "    pass\n", _LOST),
-    ("compactor_daemon/decisions/standing", ", *seen.timeline.completed_writes}", "}", _LOST),
+    ("compactor_daemon/decisions/standing", ", *timeline.completed_writes}", "}", _LOST),
     ("compactor_daemon/cleaning/execute", "                _take_back(table, now, section)  # what", "                pass  # what", _LOST),
     ("writer_hooks/commit/transaction", "        self._check_ground(now)\n", "", _LOST),
     ("timeline/recovery/unbegun_rollback", "beat is not None and beat.owner_gone", "beat is not None", _LOST),
