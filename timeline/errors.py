@@ -154,6 +154,10 @@ class ClaimedError(LockError):
     """Another phantombase compactor works on the table."""
 
 
+class LatePlanError(LockError):
+    """The lock was lost right before a plan became visible: the plan has to go again."""
+
+
 class ConflictError(PhantombaseError):
     """Another process changed the table meanwhile."""
 

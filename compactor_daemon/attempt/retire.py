@@ -22,6 +22,7 @@ from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.look.look import list_ahead
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.table.half_upgraded import refuse_half_upgraded
+from phantombase.timeline.table.pending_rollbacks import half_taken_back
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.view.view import GroupKey
 
@@ -175,7 +176,11 @@ def _littered(table: Table) -> tuple[str, ...]:
 
 
 def _pending(table: Table) -> set[str]:
-    return {i.requested_time for i in table.load_timeline().pending_merges}
+    """Also a stitching that is being taken back: its heartbeat shows whether its process is gone."""
+    timeline = table.load_timeline()
+    stitching = half_taken_back(table, timeline)
+    half_way = () if stitching is None else (stitching,)
+    return {i.requested_time for i in (*timeline.pending_merges, *half_way)}
 
 
 def finish(table: Table, instant: str, lock: TableLock) -> None:

@@ -24,7 +24,7 @@ from phantombase.timeline.storage.folders import join
 from phantombase.timeline.storage.server_clock import storage_ms
 from phantombase.timeline.table.half_upgraded import reload_same_version
 from phantombase.timeline.table.pending_restores import refuse_pending_restore
-from phantombase.timeline.table.pending_rollbacks import rollbacks_of_completed
+from phantombase.timeline.table.pending_rollbacks import half_way
 from phantombase.timeline.table.table import Table
 
 from .pending import Finished, is_needed, may_go, refuse_needed
@@ -47,7 +47,7 @@ def finish_pending(table: Table, lock: TableLock) -> tuple[Finished, ...]:
             now = timeline.find(instant.requested_time, "clean")
             if now is None:
                 continue
-            if now.state is State.REQUESTED and rollbacks_of_completed(table, timeline):
+            if now.state is State.REQUESTED and half_way(table, timeline) is not None:
                 _take_back(table, now, section)  # what it names may be what the rollback brings back
                 continue
             if now.state is State.REQUESTED and not begin(table, now, plan, section):

@@ -22,7 +22,7 @@ from phantombase.timeline.format.compaction_plan import planned_paths
 from phantombase.timeline.format.instant import Instant
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.table.half_upgraded import refuse_half_upgraded
-from phantombase.timeline.table.pending_rollbacks import UnreadableRollback, pending_rollbacks
+from phantombase.timeline.table.pending_rollbacks import UnreadableRollback, half_taken_back, pending_rollbacks
 from phantombase.timeline.table.table import Table
 
 from ..records.fate import Go
@@ -51,10 +51,10 @@ class Evidence:
     """What a ruling needs to know about a table, all read at one moment.
 
     `timeline`: includes archived instants if the plan is gone or a merged write is not active. `has_plan`: the
-    requested file is there. `undone`: targets of pending rollbacks. `unreadable`: the plans of pending rollbacks whose
-    target is unknown. `allows_equal_times`: whether two actions may have the same requested time; with a metadata table
-    they may not. `back`: file groups that were left out as replaced and are not replaced any more, because the replace
-    commit was rolled back.
+    requested file is there. `undone`: targets of pending rollbacks, of a stitching, too. `unreadable`: the plans of
+    pending rollbacks whose target is unknown. `allows_equal_times`: whether two actions may have the same requested
+    time; with a metadata table they may not. `back`: file groups that were left out as replaced and are not replaced
+    any more, because the replace commit was rolled back.
     """
 
     timeline: Timeline
@@ -136,10 +136,12 @@ def evidence_of_planned(table: Table) -> Evidence:
     """The evidence for any instant that has a plan and has merged nothing yet. Errors as `gather_evidence`."""
     refuse_half_upgraded(table)
     timeline, rollbacks = table.load_timeline(), pending_rollbacks(table)
+    stitching = half_taken_back(table, timeline)
+    half_way = frozenset[str]() if stitching is None else {stitching.requested_time}
     return Evidence(
         timeline=timeline,
         has_plan=True,
-        undone=frozenset(r.target for r in rollbacks if r.target is not None),
+        undone=frozenset(r.target for r in rollbacks if r.target is not None) | half_way,
         unreadable=tuple(r for r in rollbacks if isinstance(r, UnreadableRollback)),
         allows_equal_times=not table.config.metadata_partitions,
     )

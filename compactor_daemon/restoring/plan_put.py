@@ -2,37 +2,54 @@
 
 From then on the processes of phantombase build upon nothing that it names. A process may sleep right before the put,
 and lose the lock: others may have written, and have cleaned the older states. So the lock is asked once more behind the
-put, and a plan that came too late goes again: it has undone nothing.
+put, and a plan that came too late goes again: it has undone nothing. It goes under the lock, since another process may
+go on with it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 
-from phantombase.timeline.errors import ConflictError, LockError
+from phantombase.timeline.errors import ConflictError, LatePlanError, LockError
 from phantombase.timeline.format.instant import Instant, State
 from phantombase.timeline.instants.timeline import Timeline
+from phantombase.timeline.locks.heartbeat import Process, read_heartbeat
 from phantombase.timeline.locks.section import Section
-from phantombase.timeline.table.instant_puts import put_requested
+from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.table.pending_restores import PendingRestore
 from phantombase.timeline.table.table import Table
 
 
-def put_plan(
-    table: Table, requested: Instant, content: bytes, section: Section, unused: Callable[[Timeline], bool]
-) -> None:
-    """LockError: the lock was lost, and the plan is gone again.
+@contextmanager
+def late_plan_goes(table: Table, lock: TableLock, remove: Callable[[Table, str, Section], None]) -> Iterator[None]:
+    """Around the section that makes a plan visible: removes one that came too late, if no process goes on with it.
 
-    `unused`: whether no process has begun to execute it, as far as the timeline shows that beyond the plan's own state.
+    `remove`: called under the lock, with the instant of the plan. Where the lock is not had, the plan stays: see
+    `refuse_overtaken`.
     """
-    put_requested(table, requested, content, section)
+    try:
+        yield
+    except LatePlanError as late:
+        with suppress(LockError), lock.hold("remove a plan that came too late") as section:
+            remove(table.reload(), late.instant or "", section)
+        raise
+
+
+def refuse_late(section: Section, instant: str) -> None:
+    """Called right behind the put of a plan. LatePlanError: the lock was lost; `late_plan_goes` removes the plan."""
     try:
         section.check()
-    except LockError:
-        timeline = table.load_timeline()
-        if _is_requested(timeline, requested) and unused(timeline):
-            table.storage.delete(table.instant_path(requested))
-        raise
+    except LockError as error:
+        raise LatePlanError(
+            error.what, path=error.path, instant=instant, expected=error.expected, found=error.found, todo=error.todo
+        ) from error
+
+
+def is_own(table: Table, instant: str) -> bool:
+    """Whether the heartbeat of a plan is of this process: one that goes on with the plan removes it."""
+    beat = read_heartbeat(table.storage, instant)
+    return beat is not None and beat.owner == Process.current()
 
 
 def refuse_overtaken(table: Table, timeline: Timeline, restore: PendingRestore) -> None:
@@ -42,7 +59,7 @@ def refuse_overtaken(table: Table, timeline: Timeline, restore: PendingRestore) 
     lock, and died; or a writer of Hudi did not look for it.
     """
     requested, times = restore.at(State.REQUESTED), restore.plan.times
-    if not times or not _is_requested(timeline, requested):
+    if not times or not is_requested(timeline, requested):
         return
     later = (i for i in timeline.instants if i.is_write and i.requested_time > min(times))
     for write in later:
@@ -56,7 +73,7 @@ def refuse_overtaken(table: Table, timeline: Timeline, restore: PendingRestore) 
             )
 
 
-def _is_requested(timeline: Timeline, instant: Instant) -> bool:
+def is_requested(timeline: Timeline, instant: Instant) -> bool:
     """Whether it is there, and has not begun."""
     found = timeline.find(instant.requested_time, instant.family)
     return found is not None and found.state is State.REQUESTED

@@ -35,13 +35,14 @@ from phantombase.timeline.savepoints.savepoint import savepoints
 from phantombase.timeline.storage.folders import join
 from phantombase.timeline.storage.server_clock import storage_ms
 from phantombase.timeline.table.half_upgraded import refuse_half_upgraded
+from phantombase.timeline.table.instant_puts import put_requested
 from phantombase.timeline.table.left_to_hudi import refuse_left_to_hudi
 from phantombase.timeline.table.pending_restores import PendingRestore, pending_restore
 from phantombase.timeline.table.pending_rollbacks import PendingRollback, pending_rollbacks
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.windows.retained import check_as_of
 
-from .plan_put import put_plan, refuse_overtaken
+from .plan_put import is_requested, late_plan_goes, refuse_late, refuse_overtaken
 from .refusals import refuse_held, refuse_left_out, refuse_work, refuse_writers
 from .torn import refuse_torn_target, without_torn
 from .upgraded_logs import refuse_upgraded_logs
@@ -108,7 +109,7 @@ def restore_table(table: Table, lock: TableLock, target: str | None, *, dry_run:
             expiry_s=EXPIRY_S,
             completed_too=False,  # undone with the others, see `_forget_rollbacks`
         )
-    with lock.hold("restore the table") as section:
+    with late_plan_goes(table, lock, _remove_late), lock.hold("restore the table") as section:
         seen = table.reload()
         timeline = seen.load_timeline()
         found = pending_restore(seen, timeline)
@@ -125,8 +126,17 @@ def restore_table(table: Table, lock: TableLock, target: str | None, *, dry_run:
         refuse_upgraded_logs(seen, timeline, plan.times, plan.target)
         traces = traces_of_all(seen, timeline, plan.undone)  # refuses what cannot be undone: nothing is changed yet
         restore = PendingRestore(instant=seen.next_time(timeline), plan=plan)
-        put_plan(seen, restore.at(State.REQUESTED), encode_restore_plan(plan), section, lambda _: True)
+        put_requested(seen, restore.at(State.REQUESTED), encode_restore_plan(plan), section)
+        refuse_late(section, restore.instant)
         return replace(_execute(seen, restore, traces, section, finished=False), dead=tuple(sorted(dead)))
+
+
+def _remove_late(table: Table, instant: str, section: Section) -> None:
+    timeline = table.load_timeline()
+    late = timeline.find(instant, "restore")
+    if late is not None and is_requested(timeline, late):
+        section.check()
+        table.storage.delete(table.instant_path(late))
 
 
 def _dead_writes(table: Table) -> frozenset[str]:

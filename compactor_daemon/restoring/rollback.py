@@ -34,14 +34,15 @@ from phantombase.timeline.recovery.rollback import completed_rollback_of, roll_b
 from phantombase.timeline.recovery.undo import unpublish
 from phantombase.timeline.recovery.unreadable_rollback import remove_unreadable_rollbacks
 from phantombase.timeline.table.half_upgraded import refuse_half_upgraded
+from phantombase.timeline.table.instant_puts import put_requested
 from phantombase.timeline.table.left_to_hudi import refuse_left_to_hudi
 from phantombase.timeline.table.pending_restores import refuse_pending_restore
-from phantombase.timeline.table.pending_rollbacks import PendingRollback, pending_rollbacks, undoes_completed
+from phantombase.timeline.table.pending_rollbacks import PendingRollback, pending_rollbacks, rollbacks_of_completed
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.traces.find import traces_of
 from phantombase.timeline.windows.retained import retained_since
 
-from .plan_put import put_plan
+from .plan_put import is_own, is_requested, late_plan_goes, refuse_late
 from .refusals import refuse_held, refuse_left_out, refuse_work
 from .upgraded_logs import refuse_upgraded_logs
 
@@ -72,7 +73,7 @@ def roll_back_newest(table: Table, lock: TableLock, instant: str, *, dry_run: bo
     if not dry_run:
         remove_unreadable_rollbacks(table, lock)
     plan = None if dry_run else _plan(table, instant)
-    with lock.hold(f"take {instant} back") as section:
+    with late_plan_goes(table, lock, _remove_late), lock.hold(f"take {instant} back") as section:
         table = table.reload()
         refuse_half_upgraded(table)
         timeline = table.load_timeline()
@@ -123,7 +124,18 @@ def _plan(table: Table, instant: str) -> RollbackPlan | None:
 def _make_visible(table: Table, rollback: PendingRollback, section: Section) -> None:
     content = encode_rollback_plan(rollback.plan, table.storage.base_path)
     with first_beat(table.storage, rollback.instant):
-        put_plan(table, rollback.at(State.REQUESTED), content, section, lambda now: undoes_completed(now, rollback))
+        put_requested(table, rollback.at(State.REQUESTED), content, section)
+    refuse_late(section, rollback.instant)
+
+
+def _remove_late(table: Table, instant: str, section: Section) -> None:
+    """Unless another process goes on with the rollback."""
+    timeline = table.load_timeline()
+    late = next((r for r in rollbacks_of_completed(table, timeline) if r.instant == instant), None)
+    if late is not None and is_requested(timeline, late.at(State.REQUESTED)) and is_own(table, instant):
+        section.check()
+        table.storage.delete(table.instant_path(late.at(State.REQUESTED)))
+        table.storage.delete(heartbeat_path(instant))
 
 
 def _keep(table: Table, begun: PendingRollback) -> None:

@@ -1,9 +1,13 @@
 """Takes the newest completed write back where it is a stitching: the file groups that it replaced count again.
 
-    lock   what must not be is refused, see `restoring.rollback`; the instant is buried: nothing completes it again
+    lock   what must not be is refused, see `restoring.rollback`
+           the instant is buried: nothing completes it again, and nothing is built upon it, also where this process
+           sleeps and loses the lock before the next step (see `half_taken_back`). If it is lost already, the burial
+           goes again: others may have built upon it
            the completed file goes: from here on it is a pending stitching, which is taken back, see `complete`
 
-If the process dies in between, the next write, stitching or rollback takes it back. Hudi's rollback of a clustering
+If the process dies before the completed file goes, the next writer of its machine digs the instant up, else this
+command goes on. Behind that, the next write, stitching or rollback takes it back. Hudi's rollback of a clustering
 leaves its plan pending instead: its next clustering executes it again.
 """
 
@@ -15,8 +19,10 @@ from phantombase.timeline.audit.group_ledger import STITCHED, GroupLedger, decod
 from phantombase.timeline.errors import UsageError
 from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.format.instant import Instant
-from phantombase.timeline.instants.reserved_times import bury, is_buried
+from phantombase.timeline.instants.reserved_times import bury, dig_up, is_buried
 from phantombase.timeline.instants.timeline import Timeline
+from phantombase.timeline.locks.heartbeat import first_beat, heartbeat_path
+from phantombase.timeline.locks.section import Section
 from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.metadata_table.drop import drop_within
 from phantombase.timeline.recovery.undo import unpublish
@@ -24,6 +30,7 @@ from phantombase.timeline.table.half_upgraded import refuse_half_upgraded
 from phantombase.timeline.table.pending_restores import refuse_pending_restore
 from phantombase.timeline.table.table import Table
 
+from ..restoring.plan_put import is_own, late_plan_goes, refuse_late
 from ..restoring.refusals import refuse_work
 from ..restoring.rollback import is_merged, refuse_built_upon, refuse_cleaned, refuse_last
 from .complete import remove
@@ -55,7 +62,7 @@ def roll_back_stitching(table: Table, lock: TableLock, instant: str, *, dry_run:
     UsageError: another write, plan or savepoint came later, or a file that it joined is gone. ConflictError: a process
     is at work, or Hudi executes it. LockError, StorageError: run again.
     """
-    with lock.hold(f"take {instant} back") as section:
+    with late_plan_goes(table, lock, _dig_up_late), lock.hold(f"take {instant} back") as section:
         table = table.reload()
         refuse_half_upgraded(table)
         timeline = table.load_timeline()
@@ -82,12 +89,33 @@ def roll_back_stitching(table: Table, lock: TableLock, instant: str, *, dry_run:
         if found.completion_time is not None:  # as in a rollback of a write: it stays in use
             section.check()
             bury(table.storage, found.completion_time)
-        section.check()
-        bury(table.storage, instant)
+        _bury(table, found, section)
         unpublish(table, found, section.check)
         remove(table, pending, section)
     _log.info("stitching_rolled_back", table=table.storage.base_path, instant=instant)
     return Unstitched(instant=instant, files=files, metadata_dropped=drops)
+
+
+def _bury(table: Table, found: Instant, section: Section) -> None:
+    """From here on nothing is built upon the stitching. LatePlanError: something may have been."""
+    time = found.requested_time
+    if is_buried(table.storage, time):
+        if found.completed:  # two may be at work on it: no process digs it up now
+            table.storage.delete(heartbeat_path(time))
+        return
+    with first_beat(table.storage, time):
+        section.check()
+        bury(table.storage, time)
+    refuse_late(section, time)
+
+
+def _dig_up_late(table: Table, instant: str, section: Section) -> None:
+    """Unless another process goes on with the rollback."""
+    found = table.load_timeline().find(instant, "replacecommit")
+    if found is not None and found.completed and is_own(table, instant):
+        section.check()
+        dig_up(table.storage, instant)
+        table.storage.delete(heartbeat_path(instant))
 
 
 def _found(table: Table, timeline: Timeline, instant: str) -> tuple[Instant, Pending]:

@@ -212,6 +212,29 @@ def test_a_process_that_goes_on_with_a_rollback_keeps_its_plan(
     check_usable(path, {"k0": (0, 0.0)})
 
 
+@VERSIONS
+def test_a_late_plan_that_another_process_goes_on_with_stays(version: int, tmp_path: Path) -> None:
+    """The second one may only sleep before it hides the write."""
+    path = tmp_path / "trips"
+    small_table(path, version)
+    newest, slept = max(open_table(path).load_timeline().completed_writes), list[str]()
+
+    def hook(call: Call) -> Any:
+        done = call.do()
+        if not slept and plan_put(call):
+            slept.append(call.path)
+            storage = HookedStorage(LocalStorage(str(path)), die_at_nth(1, "delete", "commit"))
+            with pytest.raises(ProcessDied):
+                roll_back_newest(open_table(path, storage), LOCK, newest)
+        return done
+
+    with pytest.raises(LockError):
+        roll_back_newest(open_table(path, HookedStorage(LocalStorage(str(path)), hook)), LockLostBehind(slept), newest)
+    assert len(list((path / ".hoodie").rglob("*.rollback.requested"))) == 1
+    roll_back_newest(open_table(path), LOCK, newest)
+    check_usable(path, {"k0": (0, 0.0)})
+
+
 def half_way(path: Path, version: int) -> str:
     """A rollback of the newest write that has its plan, of another machine; the write."""
     small_table(path, version)

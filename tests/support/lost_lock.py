@@ -25,11 +25,12 @@ class LockLostAt:
 
 
 class LockLostBehind:
-    """It keeps nobody out, and is lost once something has happened: `events` is not empty any more."""
+    """It keeps nobody out, and is lost once something has happened: `events` is longer than at its beginning."""
 
     def __init__(self, events: Sized) -> None:
         self._events = events
 
     @contextmanager
     def hold(self, purpose: str) -> Iterator[Section]:
-        yield Section(purpose=purpose, lock="lost", is_held=lambda: not self._events)
+        before = len(self._events)
+        yield Section(purpose=purpose, lock="lost", is_held=lambda: len(self._events) == before)

@@ -38,6 +38,11 @@ def bury(storage: Storage, instant: str) -> None:
     reserve(storage, instant, 0, instant)
 
 
+def dig_up(storage: Storage, instant: str) -> None:
+    """Takes `bury` back: the files of the instant are all there, and stay."""
+    storage.delete(reserved_path(instant, 0, instant))
+
+
 def is_buried(storage: Storage, instant: str) -> bool:
     """Whether `bury` was done: the instant is gone, or going."""
     return storage.find(reserved_path(instant, 0, instant)) is not None

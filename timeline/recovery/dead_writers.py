@@ -11,7 +11,7 @@ from ..format.instant import SERVICES, Instant, State
 from ..locks.heartbeat import heartbeat_path, is_live, read_heartbeat
 from ..locks.table_lock import TableLock
 from ..metadata_table.update import check_keepable
-from ..table.pending_rollbacks import PendingRollback, pending_rollbacks, undoes_completed
+from ..table.pending_rollbacks import PendingRollback, half_taken_back, pending_rollbacks, undoes_completed
 from ..table.table import Table
 from ..traces.markers import marker_folder
 from .rollback import completed_rollback_of, roll_back
@@ -131,10 +131,12 @@ def forget_heartbeats(table: Table, *, now_ms: Callable[[], int], expiry_s: floa
     if table.storage.find(folder) is None:
         return
     beats = [e.name for e in table.storage.list(folder) if e.name.isdigit()]
-    active = {i.requested_time: i for i in table.load_timeline().instants}
+    timeline = table.load_timeline()
+    active = {i.requested_time: i for i in timeline.instants}
+    half_way = half_taken_back(table, timeline) if beats else None
     for name in beats:
         instant = active.get(name)
-        if instant is not None and not instant.completed:
+        if instant is not None and (not instant.completed or instant == half_way):
             continue
         beat = read_heartbeat(table.storage, name)
         if beat is not None and beat.ours and not is_live(beat, now_ms(), expiry_s):

@@ -15,6 +15,7 @@ from typing import TypeAlias
 from ..errors import ConflictError, MalformedError, MissingFileError
 from ..format.instant import Instant, State
 from ..format.rollback_plan import RollbackPlan, decode_rollback_plan
+from ..instants.reserved_times import is_buried, reserved_path
 from ..instants.timeline import Timeline
 from .table import Table
 
@@ -89,12 +90,31 @@ def pending_rollbacks(table: Table) -> tuple[AnyRollback, ...]:
 
 
 def refuse_half_rolled_back(table: Table, timeline: Timeline) -> None:
-    """ConflictError while a rollback of a completed write is pending.
+    """ConflictError while a rollback of a completed write or stitching is pending.
 
     What is built upon that write now stays in the way of the rollback, and the rollback of all writes.
     """
+    if (error := half_way(table, timeline)) is not None:
+        raise error
+
+
+def half_way(table: Table, timeline: Timeline) -> ConflictError | None:
+    """The error of what `refuse_half_rolled_back` refuses; None: nothing is half-way."""
     for rollback in rollbacks_of_completed(table, timeline):
-        raise half_rolled_back(table, rollback)
+        return half_rolled_back(table, rollback)
+    stitching = half_taken_back(table, timeline)
+    return None if stitching is None else _half_taken_back(table, stitching)
+
+
+def half_taken_back(table: Table, timeline: Timeline) -> Instant | None:
+    """The completed stitching that `stitching.rollback` has buried, and not hidden yet.
+
+    It is the newest write then. One behind which others began was buried too late: its process has lost the lock.
+    """
+    newest = max((i for i in timeline.instants if i.is_write), key=lambda i: i.requested_time, default=None)
+    if newest is None or newest.family != "replacecommit" or not newest.completed:
+        return None
+    return newest if is_buried(table.storage, newest.requested_time) else None
 
 
 def rollbacks_of_completed(table: Table, timeline: Timeline) -> tuple[PendingRollback, ...]:
@@ -119,6 +139,17 @@ def half_rolled_back(table: Table, rollback: PendingRollback) -> ConflictError:
         todo=f"`compactor-daemon rollback TABLE {rollback.target}`, or Hudi, finishes it. If something was built upon "
         "the write meanwhile, that command says how to keep it; `compactor-daemon restore` to a state before it takes "
         "all of it back.",
+    )
+
+
+def _half_taken_back(table: Table, stitching: Instant) -> ConflictError:
+    time = stitching.requested_time
+    return ConflictError(
+        "the rollback of a stitching is half-way",
+        path=table.instant_path(stitching),
+        instant=time,
+        todo=f"`compactor-daemon rollback TABLE {time}` finishes it. To keep the stitching instead, stop all processes "
+        f"that roll back, and remove {reserved_path(time, 0, time)} by hand.",
     )
 
 

@@ -16,6 +16,8 @@ _TORN = "compactor_daemon/repair/torn_compaction"
 _TORN_TESTS = "restoring/torn_compaction"
 _PLAN_PUT = "compactor_daemon/restoring/plan_put"
 _LOST = "restoring/lost_lock"
+_ASLEEP = "stitching/rollback_asleep"
+_PENDING = "timeline/table/pending_rollbacks"
 
 MUTANTS: tuple[Mutant, ...] = (
     (_RESTORE, "    refuse_left_to_hudi(table, \"restoring\")\n", "", _HASHED),
@@ -32,7 +34,7 @@ MUTANTS: tuple[Mutant, ...] = (
     (_STITCHING, "            refuse_cleaned(table, timeline, found)\n", "", "stitching/rollback"),
     (_STITCHING, "            refuse_built_upon(table, timeline, found)\n", "", "stitching/rollback"),
     (_STITCHING, "            files = _refuse_lost(table, found)\n", "", "stitching/rollback"),
-    (_STITCHING, "        bury(table.storage, instant)\n        unpublish(table, found, section.check)\n", "        unpublish(table, found, section.check)\n        bury(table.storage, instant)\n", "stitching/rollback"),
+    (_STITCHING, "        _bury(table, found, section)\n        unpublish(table, found, section.check)\n", "        unpublish(table, found, section.check)\n        _bury(table, found, section)\n", "stitching/rollback"),
     (_ROLLBACK, "        refuse_upgraded_logs(table, timeline, {time}, time)\n", "", "restoring/upgraded"),
     (_RESTORE, "        refuse_writers(seen, timeline)\n        refuse_upgraded_logs(seen, timeline, plan.times, plan.target)\n", "        refuse_writers(seen, timeline)\n", "restoring/upgraded"),
     ("compactor_daemon/restoring/upgraded_logs", "time in undone or", "False or", "restoring/upgraded"),
@@ -65,9 +67,20 @@ MUTANTS: tuple[Mutant, ...] = (
     (_ROLLBACK, "        refuse_built_upon(table, timeline, write)\n    except", "    except", _TESTS),
     (_RESTORE, "    refuse_torn_target(table, timeline, target)\n", "", "restoring/torn_commit"),
     (_PLAN_PUT, "        section.check()\n", "        pass\n", _LOST),
-    (_PLAN_PUT, "            table.storage.delete(table.instant_path(requested))\n", "            pass\n", _LOST),
+    (_PLAN_PUT, "            remove(table.reload(), late.instant or \"\", section)\n", "            pass\n", f"{_LOST} {_ASLEEP}"),
+    (_ROLLBACK, " and is_own(table, instant):", ":", _LOST),
+    (_STITCHING, " and is_own(table, instant):", ":", _ASLEEP),
+    (_STITCHING, "            table.storage.delete(heartbeat_path(time))\n", "            pass\n", _ASLEEP),
+    (_STITCHING, "    with first_beat(table.storage, time):", "    if True:", _ASLEEP),
+    (_STITCHING, "    refuse_late(section, time)\n", "", _ASLEEP),
+    (_PENDING, "    return newest if is_buried(table.storage, newest.requested_time) else None", "    return None", _ASLEEP),
+    ("compactor_daemon/attempt/retire", "(*timeline.pending_merges, *half_way)", "timeline.pending_merges", _ASLEEP),
+    ("compactor_daemon/decisions/standing", " is not None) | half_way,", " is not None),", _ASLEEP),
+    ("timeline/recovery/dead_writers", "(not instant.completed or instant == half_way)", "not instant.completed", _ASLEEP),
+    ("timeline/recovery/unbegun_rollback", "        if (stitching := _buried(table, timeline)) is not None:", "        if (stitching := None) is not None:", _ASLEEP),
+    ("timeline/metadata_table/services/serve", "        if (error := half_way(table, table.load_timeline())) is not None:", "        if (error := None) is not None:", _ASLEEP),
     (_PLAN_PUT, "        if write.requested_time not in times:", "        if False:", _LOST),
-    (_PLAN_PUT, "or not _is_requested(timeline, requested)", "", _TESTS),
+    (_PLAN_PUT, "or not is_requested(timeline, requested)", "", _TESTS),
     (_ROLLBACK, "    with first_beat(table.storage, rollback.instant):", "    if True:", _LOST),
     (_ROLLBACK, "    table.storage.delete(heartbeat_path(begun.instant))\n", "    pass\n", _LOST),
     ("compactor_daemon/decisions/standing", ", *timeline.completed_writes}", "}", _LOST),

@@ -13,6 +13,7 @@ from ...instants.since_compaction import commits_since_compaction
 from ...instants.timeline import Timeline
 from ...locks.section import Section
 from ...locks.table_lock import TableLock
+from ...table.pending_rollbacks import half_way
 from ...table.table import Table
 from ..location import anew_if_unreadable, open_metadata_table
 from ..metadata_view import load_metadata_view
@@ -82,6 +83,9 @@ def serve_metadata(table: Table, options: MetadataOptions, lock: TableLock, *, d
         table = table.reload()
         if (nothing := _nothing(table, options)) is not None:
             return nothing
+        if (error := half_way(table, table.load_timeline())) is not None:
+            # A compaction would merge what is hidden then: its records could not be removed any more.
+            return _idle(f"{error.what}: {error.instant}")
         forgotten = _forget(table, section, dry_run=dry_run)
         finished = _finish_compactions(table, section, dry_run=dry_run)
         cleans, why_clean = _clean(table, section, forgotten, dry_run=dry_run)
@@ -99,8 +103,7 @@ def serve_metadata(table: Table, options: MetadataOptions, lock: TableLock, *, d
 def _nothing(table: Table, options: MetadataOptions) -> MetadataServed | None:
     """Why there is nothing to do, by the timelines alone; None: there may be something."""
     if not table.config.metadata_partitions:
-        why = "the table has no metadata table"
-        return MetadataServed(why=why, why_clean=why, archived=MetadataArchived(why=why))
+        return _idle("the table has no metadata table")
     timeline = open_metadata_table(table).load_timeline()
     if timeline.pending_compactions or timeline.pending("clean"):
         return None
@@ -110,6 +113,10 @@ def _nothing(table: Table, options: MetadataOptions) -> MetadataServed | None:
         return None
     why = f"{count} of {options.max_delta_commits} delta commits since the last compaction"
     return MetadataServed(why=why, why_clean=waits, archived=MetadataArchived(why=archive))
+
+
+def _idle(why: str) -> MetadataServed:
+    return MetadataServed(why=why, why_clean=why, archived=MetadataArchived(why=why))
 
 
 def _forget(table: Table, section: Section, *, dry_run: bool) -> tuple[str, ...]:
