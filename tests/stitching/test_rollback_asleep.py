@@ -177,6 +177,25 @@ def test_a_burial_that_another_process_goes_on_with_stays(
 
 
 @VERSIONS
+def test_a_late_commit_without_its_files_is_not_dug_up(
+    version: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was taken back before it completed, by a process that died half-way: the next write withdraws it."""
+    path = tmp_path / "trips"
+    rows = small_files(path, version, 3)
+    before = set(path.rglob("*.parquet"))
+    instant = stitched(path)
+    half_way(path, instant)
+    for new in set(path.rglob("*.parquet")) - before:
+        new.unlink()
+    monkeypatch.setattr(Process, "is_gone", lambda _process: True)
+    with suppress(PhantombaseError):
+        upsert(path, one_row("k0", 50))
+    upsert(path, one_row("k0", 50))
+    assert read_rows(path) == rows | {"k0": (50, 50.0)}
+
+
+@VERSIONS
 def test_no_compaction_completes_beside_it(version: int, tmp_path: Path) -> None:
     """It would stand in its way: "only the newest write can be rolled back"."""
     path = tmp_path / "trips"

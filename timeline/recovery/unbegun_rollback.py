@@ -50,8 +50,12 @@ def _unbegun(table: Table, timeline: Timeline) -> list[PendingRollback]:
 
 
 def _buried(table: Table, timeline: Timeline) -> Instant | None:
+    """A stitching whose files are all there: another process may have begun to take it back before it completed."""
     stitching = half_taken_back(table, timeline)
-    return stitching if stitching is not None and _is_gone(table, stitching.requested_time) else None
+    if stitching is None or not _is_gone(table, stitching.requested_time):
+        return None
+    made = table.commit_metadata(stitching).named_files
+    return stitching if all(table.storage.find(path) is not None for path in made) else None
 
 
 def _is_gone(table: Table, instant: str) -> bool:

@@ -9,7 +9,7 @@ a rollback was meant to undo is unknown, so each caller must decide what to do a
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from ..errors import ConflictError, MalformedError, MissingFileError
@@ -109,12 +109,17 @@ def half_way(table: Table, timeline: Timeline) -> ConflictError | None:
 def half_taken_back(table: Table, timeline: Timeline) -> Instant | None:
     """The completed stitching that `stitching.rollback` has buried, and not hidden yet.
 
-    It is the newest write then. One behind which others began was buried too late: its process has lost the lock.
+    It is the newest write then. One behind which others began was buried too late: its process has lost the lock. One
+    whose plan is gone was completed after it had been taken back (see `stitching.late`).
     """
     newest = max((i for i in timeline.instants if i.is_write), key=lambda i: i.requested_time, default=None)
     if newest is None or newest.family != "replacecommit" or not newest.completed:
         return None
-    return newest if is_buried(table.storage, newest.requested_time) else None
+    if not is_buried(table.storage, newest.requested_time):
+        return None
+    action = "clustering" if table.layout.has_completion_times else newest.action
+    plan = table.instant_path(replace(newest.at(State.REQUESTED), action=action))
+    return newest if table.storage.find(plan) is not None else None
 
 
 def rollbacks_of_completed(table: Table, timeline: Timeline) -> tuple[PendingRollback, ...]:
