@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from .timeline.errors import ClaimedError as ClaimedError
     from .timeline.errors import ClockError as ClockError
     from .timeline.errors import ConflictError as ConflictError
+    from .timeline.errors import LatePlanError as LatePlanError
     from .timeline.errors import LedgerError as LedgerError
     from .timeline.errors import LockError as LockError
     from .timeline.errors import MalformedError as MalformedError
@@ -64,8 +65,8 @@ if TYPE_CHECKING:
     __version__: str
 
 _ERRORS = (
-    "AttemptDeadError", "BarrierError", "ClaimedError", "ClockError", "ConflictError", "LedgerError", "LockError",
-    "MalformedError", "MissingFileError", "NotATableError", "PhantombaseError", "PressureError", "SparkError",
+    "AttemptDeadError", "BarrierError", "ClaimedError", "ClockError", "ConflictError", "LatePlanError",
+    "LedgerError", "LockError", "MalformedError", "MissingFileError", "NotATableError", "PhantombaseError", "PressureError", "SparkError",
     "StalePlanError", "StoppedError", "StorageError", "TableChangedError", "UnknownCommitError",
     "UnknownStateError", "UnsupportedError",
     "UsageError", "ZooKeeperError",

@@ -10,7 +10,8 @@
     ├── UnknownStateError           a lookup failed: the answer is unknown, which is never "no"
     │   └── UnknownCommitError      whether a write completed is unknown: it may do so yet
     ├── LockError                   the table lock could not be taken in time
-    │   └── ClaimedError            another phantombase compactor works on the table
+    │   ├── ClaimedError            another phantombase compactor works on the table
+    │   └── LatePlanError           the lock was lost right before a plan became visible
     ├── ConflictError               another process changed the table meanwhile
     │   ├── AttemptDeadError        this attempt was declared dead: it must not publish anything
     │   ├── BarrierError            delta commits are pending that could still write to the plan's file slices
