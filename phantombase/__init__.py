@@ -65,11 +65,10 @@ if TYPE_CHECKING:
     __version__: str
 
 _ERRORS = (
-    "AttemptDeadError", "BarrierError", "ClaimedError", "ClockError", "ConflictError", "LatePlanError",
-    "LedgerError", "LockError", "MalformedError", "MissingFileError", "NotATableError", "PhantombaseError", "PressureError", "SparkError",
-    "StalePlanError", "StoppedError", "StorageError", "TableChangedError", "UnknownCommitError",
-    "UnknownStateError", "UnsupportedError",
-    "UsageError", "ZooKeeperError",
+    "AttemptDeadError", "BarrierError", "ClaimedError", "ClockError", "ConflictError", "LatePlanError", "LedgerError",
+    "LockError", "MalformedError", "MissingFileError", "NotATableError", "PhantombaseError", "PressureError",
+    "SparkError", "StalePlanError", "StoppedError", "StorageError", "TableChangedError", "UnknownCommitError",
+    "UnknownStateError", "UnsupportedError", "UsageError", "ZooKeeperError",
 )  # fmt: skip
 
 _HOMES = {
