@@ -30,7 +30,7 @@ from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.metadata_table.drop import drop_within
 from phantombase.timeline.recovery.dead_writers import dead_writes, roll_back_dead_writers
 from phantombase.timeline.recovery.undo import Undone, traces_of_all, undo
-from phantombase.timeline.recovery.unreadable_rollback import remove_unreadable_rollbacks
+from phantombase.timeline.recovery.unreadable_rollback import remove_unreadable_restores, remove_unreadable_rollbacks
 from phantombase.timeline.savepoints.savepoint import savepoints
 from phantombase.timeline.storage.folders import join
 from phantombase.timeline.storage.server_clock import storage_ms
@@ -98,6 +98,7 @@ def restore_table(table: Table, lock: TableLock, target: str | None, *, dry_run:
             dead=tuple(sorted(dead)),
         )
     dead = frozenset()
+    remove_unreadable_restores(table, lock)
     if target is not None and pending_restore(table, table.load_timeline()) is None:
         remove_unreadable_rollbacks(table, lock)
         dead = _dead_writes(table)

@@ -16,6 +16,7 @@ from phantombase.timeline.format.instant import Instant
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.locks.heartbeat import Heartbeat, read_heartbeat
 from phantombase.timeline.storage.contract import Entry, Storage
+from phantombase.timeline.table.pending_rollbacks import half_taken_back, rollbacks_of_completed
 from phantombase.timeline.table.table import Table
 
 from ..claims.claims import Claim
@@ -29,9 +30,9 @@ from ..state.failures import Failure, read_failures
 Claimed: TypeAlias = Mapping[str, Claim] | PhantombaseError | None
 """The claims on a table by instant; None if ZooKeeper was not asked, an error if it did not answer."""
 
-HALF_WAY = {
+_HALF_WAY = {
     "restore": "compactor-daemon restore TABLE",
-    "rollback": "the next write; that of a completed write: compactor-daemon rollback TABLE INSTANT, or Hudi",
+    "rollback": "the next write",
     "clean": "compactor-daemon clean TABLE, or Hudi's next clean",
     "clustering": "compactor-daemon stitch TABLE; a plan of Hudi: its clustering",
     "replacecommit": "a clustering: compactor-daemon stitch TABLE, or Hudi's; an overwrite: the next write",
@@ -65,7 +66,8 @@ class TableLook:
 
     `pending`: by instant, earliest first; `actions`: their actions, compaction or logcompaction. `writes`: pending
     delta commits with their heartbeats. `recent`: the newest completed compactions, of phantombase or of Hudi, newest
-    first. `half_way`: cleans, restores, rollbacks, clusterings and overwrites that have begun and not completed.
+    first. `half_way`: cleans, restores, rollbacks, clusterings and overwrites that have begun and not completed, and a
+    stitching that is being taken back, each with what finishes it.
     `services`: the last run of each service by a daemon.
     """
 
@@ -75,7 +77,7 @@ class TableLook:
     claims: Claimed
     writes: tuple[tuple[Instant, Heartbeat | None], ...]
     recent: tuple[tuple[Instant, CommitMetadata | PhantombaseError], ...]
-    half_way: tuple[Instant, ...]
+    half_way: tuple[tuple[Instant, str], ...]
     services: Mapping[Service, LastRun]
 
 
@@ -100,9 +102,21 @@ def look_at_table(table: Table, claims: Claimed = None, *, recent: int = 0) -> T
         claims=claims,
         writes=tuple((i, beat) for i, beat in writes if i.requested_time in writing),
         recent=tuple(_recent(table, after, recent)),
-        half_way=tuple(i for action in HALF_WAY for i in after.pending(action)),
+        half_way=tuple(_half_way(table, after)),
         services=last_runs(table.storage),
     )
+
+
+def _half_way(table: Table, timeline: Timeline) -> Iterator[tuple[Instant, str]]:
+    commands = {
+        r.instant: f"compactor-daemon rollback TABLE {r.target}, or Hudi"
+        for r in rollbacks_of_completed(table, timeline)
+    }
+    for action, finishes in _HALF_WAY.items():
+        for instant in timeline.pending(action):
+            yield instant, commands.get(instant.requested_time, finishes)
+    if (stitching := half_taken_back(table, timeline)) is not None:
+        yield stitching, f"compactor-daemon rollback TABLE {stitching.requested_time}"
 
 
 def _seen(table: Table) -> Evidence | PhantombaseError:

@@ -47,7 +47,7 @@ from ..services.options import Service
 from ..state.failures import Failure, Parked, Readiness, RetryOptions, Waits, readiness
 from ..state.work_note import WorkNote
 from .coexistence import Finding
-from .snapshot import HALF_WAY, Claimed, InstantLook, TableLook
+from .snapshot import Claimed, InstantLook, TableLook
 from .standing_words import of_decision, of_parked_decision, of_undecided
 
 _WAITS_FOR_WRITES = "waits for writes that began before it (see writes); a dead one must be rolled back"
@@ -94,7 +94,7 @@ def status_report(
         "overdue": sum(bool(row["overdue"]) for row in pending),
         "pending": pending,
         "writes": [_write_row(i, beat, pending, clock) for i, beat in seen.writes],
-        "half_way": [_half_way_row(i, clock) for i in seen.half_way],
+        "half_way": [_half_way_row(i, finishes, clock) for i, finishes in seen.half_way],
         "services": [_service_row(service, run, clock) for service, run in seen.services.items()],
         "recent": [_recent_row(i, metadata) for i, metadata in seen.recent],
         "last_success": _last_success(seen, clock),
@@ -102,12 +102,12 @@ def status_report(
     }
 
 
-def _half_way_row(instant: Instant, clock: Clock) -> Row:
+def _half_way_row(instant: Instant, finishes: str, clock: Clock) -> Row:
     return {
         "instant": instant.requested_time,
         "action": instant.action,
         "age_s": clock.age(instant.requested_time),
-        "todo": HALF_WAY[instant.action],
+        "todo": finishes,
     }
 
 

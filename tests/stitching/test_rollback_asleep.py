@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 import pytest
 
 from phantombase.compactor_daemon.cleaning.clean import clean_table
+from phantombase.compactor_daemon.status.snapshot import look_at_table
 from phantombase.compactor_daemon.stitching.rollback import roll_back_stitching
 from phantombase.timeline.cleaning.options import CleanOptions, Policy
 from phantombase.timeline.errors import ConflictError, LockError, PhantombaseError, UsageError
@@ -124,6 +125,8 @@ def test_nothing_begins_beside_it(version: int, tmp_path: Path, monkeypatch: pyt
         with pytest.raises(ConflictError, match="the rollback of a stitching is half-way"):
             action()
     assert read_rows(path) == rows
+    ((seen, finishes),) = look_at_table(open_table(path)).half_way
+    assert (seen.requested_time, finishes) == (instant, f"compactor-daemon rollback TABLE {instant}")
     monkeypatch.setattr(Process, "is_gone", lambda _process: True)
     upsert(path, one_row("k0", 50))
     assert not is_buried(open_table(path).storage, instant)

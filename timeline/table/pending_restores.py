@@ -35,8 +35,8 @@ def pending_restore(table: Table, timeline: Timeline) -> PendingRestore | None:
                 path=path,
                 instant=instant.requested_time,
                 found=str(error),
-                todo="Hudi's process may still be writing it. If that is dead, remove the file by hand: it has undone "
-                "nothing."
+                todo="Hudi's process may still be writing it. It has undone nothing: `compactor-daemon restore` "
+                "removes it once it has not changed for two minutes."
                 if instant.state is State.REQUESTED
                 else "It has begun: restore the table with Hudi to the same instant.",
             ) from error
