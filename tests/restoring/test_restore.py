@@ -456,7 +456,7 @@ def test_an_unreadable_plan_says_what_to_do(small: Small) -> None:
     table = open_table(path)
     instant = Instant(requested_time=table.next_time(table.load_timeline()), action="restore", state=State.REQUESTED)
     table.storage.put_if_absent(table.instant_path(instant), b"")
-    with pytest.raises(MalformedError, match="remove the file by hand"):
+    with pytest.raises(MalformedError, match="removes it once it has not changed"):
         restore(path, min(states))
 
 
