@@ -218,9 +218,10 @@ class IndexHistory(RandomSteps):
         return True
 
     def delete_partition(self) -> bool:
-        if self.parted:
-            self.table.judge.delete_partition(self.table.path, self.drop())
-        return self.parted
+        if not self.parted or self.table.pending():  # Hudi refuses
+            return False
+        self.table.judge.delete_partition(self.table.path, self.drop())
+        return True
 
     def drop(self) -> str:
         """The model without a partition that has rows."""
