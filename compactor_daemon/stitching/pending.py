@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from phantombase.timeline.errors import ConflictError, MissingFileError
+from phantombase.timeline.errors import ConflictError, MalformedError, MissingFileError
 from phantombase.timeline.format.commit_metadata import CLUSTER, CommitMetadata
 from phantombase.timeline.format.commit_metadata import decode as decode_commit
 from phantombase.timeline.format.commit_metadata import encode as encode_commit
@@ -91,13 +91,22 @@ def inflight_content(table: Table, completion: str | None) -> bytes:
 def decided_completion(table: Table, pending: Pending) -> tuple[bool, str | None]:
     """Whether a process of phantombase began to complete the stitching, and the completion time that it decided.
 
-    ConflictError: Hudi has begun to execute the plan.
+    ConflictError: Hudi has begun to execute the plan. MalformedError: the file cannot be read.
     """
     path = table.instant_path(pending.requested.at(State.INFLIGHT))
     if table.storage.find(path) is None:
         return False, None
     data = table.storage.read(path)
-    extra = decode_commit(data, path).extra_metadata if data else {}
+    try:
+        extra = decode_commit(data, path).extra_metadata if data else {}
+    except MalformedError as error:
+        raise MalformedError(
+            "the inflight file of a stitching cannot be read",
+            path=path,
+            instant=pending.time,
+            found=error.found,
+            todo="Nothing of it is visible. `compactor-daemon restore TABLE --to` the newest completed write ends it.",
+        ) from error
     if _PROCESS not in extra:
         raise ConflictError(
             "Hudi has begun to execute the plan of this stitching",

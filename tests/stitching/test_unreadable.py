@@ -12,6 +12,7 @@ from phantombase import writer
 from phantombase.compactor_daemon.cleaning.clean import clean_table
 from phantombase.compactor_daemon.cli.main import app
 from phantombase.compactor_daemon.restoring.restore import restore_table
+from phantombase.compactor_daemon.stitching.pending import pending_stitchings
 from phantombase.compactor_daemon.stitching.stitch import take_back_pending
 from phantombase.timeline.cleaning.options import CleanOptions
 from phantombase.timeline.errors import ConflictError, MalformedError
@@ -22,6 +23,8 @@ from phantombase.timeline.planning.schedule import schedule_compaction
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.table.table import Table
 from tests.cleaning.test_golden import LOCK
+from tests.stitching.test_stitch import request, small_files
+from tests.support.archived_tables import one_row, upsert
 from tests.support.compaction_steps import open_table
 from tests.support.dead_writer import make_old
 from tests.support.failing_storage import died_copies
@@ -131,3 +134,18 @@ def test_a_death_at_a_storage_call(name: str, data: bytes, tmp_path: Path) -> No
         assert not list((copy / ".hoodie").rglob(plan.name))
         assert read_rows(copy) == rows
         write(copy)
+
+
+@pytest.mark.parametrize("version", [6, 9])
+def test_an_inflight_file_that_cannot_be_read_names_the_way_out(version: int, tmp_path: Path) -> None:
+    path = tmp_path / "trips"
+    rows = small_files(path, version)
+    request(path, alive=False)
+    (pending,) = pending_stitchings(open_table(path), open_table(path).load_timeline())
+    (path / open_table(path).instant_path(pending.requested.at(State.INFLIGHT))).write_bytes(TORN)
+    with pytest.raises(MalformedError, match="restore TABLE --to` the newest completed write"):
+        upsert(path, one_row("k1", 50))
+    restore_table(open_table(path), LOCK, max(open_table(path).load_timeline().completed_writes))
+    assert read_rows(path) == rows
+    upsert(path, one_row("k1", 50))
+    assert read_rows(path) == rows | {"k1": (50, 50.0)}
