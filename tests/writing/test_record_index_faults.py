@@ -34,6 +34,8 @@ DURING = {  # new keys in small and other files, keys that stay, and 2, which co
     Operation.UPSERT: ((2, 3, 7, 20, 21, 22), START | keys(2, 20, 21, 22)),
     Operation.DELETE: ((3, 4, 99), START - keys(3, 4)),
     Operation.INSERT_OVERWRITE: ((3, 7, 20), START - keys(0, 6, 10, 13, 14) | keys(20)),
+    Operation.INSERT_OVERWRITE_TABLE: ((3, 7, 20), keys(3, 7, 20)),
+    Operation.DELETE_PARTITION: ((3, 7, 20), START - keys(0, 3, 6, 7, 10, 13, 14)),
 }
 NEXT = (4, 5, 20, 30)
 
@@ -71,8 +73,8 @@ class Ground:
         table = open_table(Path(storage.base_path), storage)
         options = impatient(WriteOptions(slots=1, lazy_rollback=False))
         batch = rows(some, ts)
-        given = batch.select(["id", "p"]) if operation is Operation.DELETE else batch
-        write(table, LocalEngine(given, slots=1), Write(operation=operation, options=options))
+        how = Write(operation=operation, options=options)
+        write(table, LocalEngine(batch.select(["id", "p"]) if how.deletes else batch, slots=1), how)
 
     def check_next(self, path: Path, *expected: set[str]) -> None:
         seen = set(check_index(path))
@@ -97,8 +99,12 @@ CASES = [
     (9, Operation.UPSERT),
     (9, Operation.DELETE),
     (9, Operation.INSERT_OVERWRITE),
+    (9, Operation.INSERT_OVERWRITE_TABLE),
+    (6, Operation.DELETE_PARTITION),
     deep(6, Operation.DELETE),
     deep(6, Operation.INSERT_OVERWRITE),
+    deep(6, Operation.INSERT_OVERWRITE_TABLE),
+    deep(9, Operation.DELETE_PARTITION),
 ]
 
 
