@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from pathlib import Path
 
 import javaproperties
@@ -36,6 +36,7 @@ _ROWS = pa.table(
             [datetime(2024, 1, 2, 3, 4, 5, 123456, tzinfo=UTC), None, None, None], pa.timestamp("us", "UTC")
         ),
         "ms": [1704164645123, -1, None, 0],
+        "day": [date(2024, 1, 2), date(1969, 12, 31), date(1900, 2, 28), date(9999, 12, 31)],
         "ts": [1, 1, 1, 1],
     }
 )
@@ -51,6 +52,7 @@ CASES = {
     "no_ordering": replace(_PLAIN, ordering_fields=()),
     "several": replace(_PLAIN, key_fields=("id", "n"), partition_fields=("n", "at"), hive_style=True),
     "one_complex": replace(_PLAIN, key_generator="COMPLEX"),
+    "days": replace(_PLAIN, key_fields=("day",)),
     "keyless": replace(_PLAIN, key_fields=(), ordering_fields=()),
     "unpartitioned": replace(_PLAIN, partition_fields=()),
     "times": replace(_PLAIN, partition_fields=("ms",), key_generator="TIMESTAMP", times=_TIMES),
