@@ -8,7 +8,7 @@ it becomes a thousand times larger, since no writer's constant columns explain t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 
@@ -70,7 +70,7 @@ def parquet_batches(
 ) -> Iterator[pa.RecordBatch]:
     """The named columns of a file opened from `source`: at most `batch_rows` rows and about 32 MiB per batch.
 
-    `groups`: the row groups to read, None for all.
+    `groups`: the row groups to read, None for all. MalformedError, behind the last batch: rows are missing.
     """
     metadata, schema = file.metadata, file.schema_arrow
     at = {metadata.schema.column(i).path: i for i in range(metadata.num_columns)}
@@ -81,13 +81,34 @@ def parquet_batches(
     chosen = None if groups is None else list(groups)
     if not isinstance(source, RangedFile):
         threads = metadata.num_rows > _FEW_ROWS  # handing few rows to other threads costs more than decoding them
-        for batch in file.iter_batches(batch_size=rows, row_groups=chosen, columns=list(names), use_threads=threads):
-            yield from _pieces(batch)
+        yield from _all_rows(
+            file.iter_batches(batch_size=rows, row_groups=chosen, columns=list(names), use_threads=threads),
+            _rows_of(metadata, chosen),
+        )
         return
     for group in range(metadata.num_row_groups) if chosen is None else chosen:
         source.keep(column_spans(metadata, group, names))
-        for batch in file.iter_batches(batch_size=rows, row_groups=[group], columns=list(names)):
-            yield from _pieces(batch)
+        yield from _all_rows(
+            file.iter_batches(batch_size=rows, row_groups=[group], columns=list(names)), _rows_of(metadata, [group])
+        )
+
+
+def _rows_of(metadata: pq.FileMetaData, groups: Sequence[int] | None) -> int:
+    return metadata.num_rows if groups is None else sum(metadata.row_group(group).num_rows for group in groups)
+
+
+def _all_rows(batches: Iterable[pa.RecordBatch], expected: int) -> Iterator[pa.RecordBatch]:
+    """Where a column's pages hold too few values, pyarrow ends all columns there, without an error."""
+    found = 0
+    for batch in batches:
+        found += batch.num_rows
+        yield from _pieces(batch)
+    if found != expected:
+        raise MalformedError(
+            "a Parquet file in which rows are missing",
+            expected=f"{expected} rows, by its footer",
+            found=f"{found} rows",
+        )
 
 
 def read_parquet(source: pa.NativeFile, names: Sequence[str], batch_rows: int = 65_536) -> pa.Table:

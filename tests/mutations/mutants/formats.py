@@ -224,6 +224,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ("timeline/parquet/read", "min([batch_rows, *_fitting_rows(metadata)])", "batch_rows", "parquet/read"),
     ("timeline/parquet/read", "if width > FIXED_BYTES_MAX:", "if False:", "parquet/read"),
     ("timeline/parquet/read", "if decoded > limit:", "if False:", "parquet/read"),
+    ("timeline/parquet/read", "    if found != expected:", "    if False:", "parquet/read"),
     ("timeline/parquet/read", "and not overflowed", "", "parquet/read"),
     (
         "timeline/parquet/read",

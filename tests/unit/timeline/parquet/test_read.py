@@ -118,3 +118,22 @@ def test_row_groups_that_do_not_add_up(rows: int) -> None:
     next(v for n, v in footer.data if n == 3).data = rows
     with pytest.raises(MalformedError, match="do not add up; at f; expected"), readable("base file", "f"):
         open_parquet(pa.BufferReader(join(front, dump(footer))))
+
+
+def test_a_file_in_which_rows_are_missing_is_an_error() -> None:
+    """pyarrow ends all columns where one has too few values; its own writer makes such a page of a null list."""
+    source = written(pa.table({"k": ["a"], "l": pa.array([None], pa.list_(pa.int64()))}), data_page_size=1)
+    file = open_parquet(source)
+    assert sum(batch.num_rows for batch in file.iter_batches()) == 0
+    with pytest.raises(MalformedError, match=r"rows are missing.*expected 1 rows, by its footer.*found 0 rows"):
+        list(parquet_batches(source, file, ["k", "l"], 100))
+    assert sum(batch.num_rows for batch in parquet_batches(source, file, ["k"], 100)) == 1
+
+
+@pytest.mark.parametrize("groups", [None, [0], [2, 1], []])
+def test_all_rows_are_there_whatever_is_read(groups: list[int] | None) -> None:
+    source = written(pa.table({"k": pa.array(range(25)), "t": [str(i) for i in range(25)]}), row_group_size=10)
+    file = open_parquet(source)
+    rows = 25 if groups is None else sum((10, 10, 5)[g] for g in groups)
+    for names in (["k", "t"], ["t"], []):
+        assert sum(batch.num_rows for batch in parquet_batches(source, file, names, 7, groups)) == rows
