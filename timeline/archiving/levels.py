@@ -13,11 +13,10 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from ..errors import MalformedError, MissingFileError, PhantombaseError
 from ..format.table_config import TableConfig
-from ..parquet.read import readable
+from ..parquet.read import open_parquet, parquet_batches, readable
 from ..storage.contract import Storage
 from .history import check_counts, place_history, write_rows
 from .history_rows import ROW_SCHEMA, HistoryName, spanning
@@ -92,8 +91,8 @@ def _rows(storage: Storage, folder: str, files: Sequence[HistoryFile]) -> Iterat
     for file in files:
         path = f"{folder}/{file.name}"
         with readable("history file", path):
-            reader = pq.ParquetFile(storage.open_input(path))
-            for batch in reader.iter_batches(_ROWS):
+            source = storage.open_input(path)
+            for batch in parquet_batches(source, open_parquet(source), ROW_SCHEMA.names, _ROWS):
                 table = pa.Table.from_batches([batch]).select(ROW_SCHEMA.names).cast(ROW_SCHEMA)
                 keys = list(zip(*(table.column(i).to_pylist() for i in range(3)), strict=True))
                 fresh = pa.array([key not in seen for key in keys])
