@@ -42,7 +42,7 @@ from phantombase.timeline.table.pending_rollbacks import PendingRollback, pendin
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.windows.retained import check_as_of
 
-from .plan_put import is_requested, late_plan_goes, refuse_late, refuse_overtaken
+from .plan_put import late_plan_goes, refuse_late, refuse_overtaken
 from .refusals import refuse_held, refuse_left_out, refuse_work, refuse_writers
 from .torn import refuse_torn_target, without_torn
 from .upgraded_logs import refuse_upgraded_logs
@@ -133,9 +133,8 @@ def restore_table(table: Table, lock: TableLock, target: str | None, *, dry_run:
 
 
 def _remove_late(table: Table, instant: str, section: Section) -> None:
-    timeline = table.load_timeline()
-    late = timeline.find(instant, "restore")
-    if late is not None and is_requested(timeline, late):
+    late = table.load_timeline().find(instant, "restore")
+    if late is not None and late.state is State.REQUESTED:
         section.check()
         table.storage.delete(table.instant_path(late))
 

@@ -59,11 +59,6 @@ def pending_stitchings(table: Table, timeline: Timeline) -> tuple[Pending, ...]:
     return tuple(found)
 
 
-def action_of_plans(table: Table) -> str:
-    """The action of a stitching until it is completed."""
-    return "clustering" if table.layout.has_completion_times else "replacecommit"
-
-
 def planned_stitching(table: Table, instant: Instant) -> Pending | None:
     """The plan of a replace commit, pending or completed; None: it is no stitching of phantombase, or its plan is gone.
 
@@ -71,7 +66,7 @@ def planned_stitching(table: Table, instant: Instant) -> Pending | None:
     """
     requested = instant.at(State.REQUESTED)
     if instant.completed:
-        requested = replace(requested, action=action_of_plans(table))
+        requested = replace(requested, action=table.layout.pending_clustering)
     path = table.instant_path(requested)
     try:
         data = table.storage.read(path)

@@ -62,7 +62,7 @@ from .copied import Copying
 from .late import withdraw_late
 from .made import Made, Recipe, make
 from .passed import is_passed, refuse_passed
-from .pending import Pending, action_of_plans, is_at_work, is_of_hudi, pending_stitchings
+from .pending import Pending, is_at_work, is_of_hudi, pending_stitchings
 from .planned import output_name, planned
 from .unreadable import take_back_unreadable
 
@@ -236,8 +236,7 @@ def _plan(table: Table, timeline: Timeline, choice: StitchChoice, options: Stitc
         sort_by=options.sort_by,
         sort_order=options.sort_order.value,
     )
-    action = action_of_plans(table)
-    time_ = table.next_time(timeline)
+    action, time_ = table.layout.pending_clustering, table.next_time(timeline)
     return Pending(requested=Instant(requested_time=time_, action=action, state=State.REQUESTED), plan=plan)
 
 

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
@@ -30,6 +29,7 @@ from tests.stitching.test_stitch import (
     OUTPUT,
     TWO,
     VERSIONS,
+    golden_small_files,
     living,
     request,
     small_files,
@@ -38,7 +38,6 @@ from tests.stitching.test_stitch import (
 from tests.support.archived_tables import LOCK, compact, one_row, upsert
 from tests.support.compaction_steps import open_table
 from tests.support.failing_storage import Call, HookedStorage
-from tests.support.golden_tables import unzip_golden
 from tests.support.written_tables import check_nothing_left, read_rows
 
 TRY = replace(TWO, copy=Copy.TRY)
@@ -92,13 +91,7 @@ def ledgers(path: Path, instant: str) -> list[GroupLedger]:
 
 @pytest.mark.parametrize("name", ["v6_with_metadata_table", "v9_with_metadata_table"])
 def test_the_metadata_table_knows_the_columns(name: str, tmp_path: Path) -> None:
-    path = unzip_golden(name, tmp_path)
-    batch = read_table(open_table(path))
-    batch = batch.select([column for column in batch.column_names if not column.startswith("_hoodie")])
-    compact(path)
-    for number in range(3):
-        keys = pc.binary_join_element_wise(batch["id"], str(number), "-")
-        upsert(path, batch.set_column(0, "id", keys))
+    path = golden_small_files(name, tmp_path)
     before = read_table(open_table(path)).drop_columns(["_hoodie_file_name"])
     done = stitch(path, options=COPIED).done
     assert done is not None

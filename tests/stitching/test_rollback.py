@@ -9,7 +9,6 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import pyarrow.compute as pc
 import pytest
 from typer.testing import CliRunner
 
@@ -28,8 +27,8 @@ from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table
 from tests.cleaning.test_golden import data_files
-from tests.stitching.test_stitch import VERSIONS, living, small_files, stitch
-from tests.support.archived_tables import LOCK, compact, one_row, upsert
+from tests.stitching.test_stitch import VERSIONS, golden_small_files, living, small_files, stitch
+from tests.support.archived_tables import LOCK, one_row, upsert
 from tests.support.compaction_steps import open_table
 from tests.support.failing_storage import HookedStorage, ProcessDied, die_at_nth, died_copies
 from tests.support.golden_tables import unzip_golden
@@ -173,13 +172,7 @@ def test_what_was_built_upon_stays(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["v6_with_metadata_table", "v9_with_metadata_table"])
 def test_the_metadata_table_forgets_it(name: str, tmp_path: Path) -> None:
-    path = unzip_golden(name, tmp_path)
-    batch = read_table(open_table(path))
-    batch = batch.select([column for column in batch.column_names if not column.startswith("_hoodie")])
-    compact(path)
-    for number in range(3):
-        keys = pc.binary_join_element_wise(batch["id"], str(number), "-")
-        upsert(path, batch.set_column(0, "id", keys))
+    path = golden_small_files(name, tmp_path)
     before, files = read_table(open_table(path)), data_files(path)
     roll_back(path, stitched(path))
     assert data_files(path) == files

@@ -8,7 +8,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import pyarrow.compute as pc
 import pytest
 
 from phantombase.compactor_daemon.cleaning.clean import clean_table
@@ -22,15 +21,13 @@ from phantombase.timeline.metadata_table.services.options import MetadataOptions
 from phantombase.timeline.metadata_table.services.serve import serve_metadata
 from phantombase.timeline.planning.options import PLAN_NOW
 from phantombase.timeline.planning.schedule import schedule_compaction
-from phantombase.timeline.read.table_read import read_table
 from phantombase.timeline.savepoints.savepoint import create_savepoint
 from phantombase.timeline.storage.local import LocalStorage
 from tests.stitching.test_rollback import stitched
-from tests.stitching.test_stitch import VERSIONS, living, small_files, stitch
+from tests.stitching.test_stitch import VERSIONS, golden_small_files, living, small_files, stitch
 from tests.support.archived_tables import LOCK, compact, one_row, upsert
 from tests.support.compaction_steps import open_table, run_all
 from tests.support.failing_storage import Call, HookedStorage, ProcessDied, die_at_nth
-from tests.support.golden_tables import unzip_golden
 from tests.support.lost_lock import LockLostBehind
 from tests.support.selection import ALL
 from tests.support.written_tables import read_rows
@@ -246,13 +243,7 @@ def test_a_lost_lock_is_said(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["v6_with_metadata_table", "v9_with_metadata_table"])
 def test_the_metadata_table_is_not_compacted_beside_it(name: str, tmp_path: Path) -> None:
     """The records of the stitching could not be removed any more."""
-    path = unzip_golden(name, tmp_path)
-    batch = read_table(open_table(path))
-    batch = batch.select([column for column in batch.column_names if not column.startswith("_hoodie")])
-    compact(path)
-    for number in range(3):
-        keys = pc.binary_join_element_wise(batch["id"], str(number), "-")
-        upsert(path, batch.set_column(0, "id", keys))
+    path = golden_small_files(name, tmp_path)
     instant = stitched(path)
     half_way(path, instant)
     served = serve_metadata(open_table(path), MetadataOptions(max_delta_commits=1), LOCK)

@@ -72,6 +72,18 @@ def stitch(path: Path, storage: Storage | None = None, options: StitchOptions = 
     return stitch_table(open_table(path, storage), options, LOCK, output=OUTPUT, threads=1)
 
 
+def golden_small_files(name: str, tmp_path: Path) -> Path:
+    """A compacted golden table, and three writes of its rows under new keys."""
+    path = unzip_golden(name, tmp_path)
+    batch = read_table(open_table(path))
+    batch = batch.select([column for column in batch.column_names if not column.startswith("_hoodie")])
+    compact(path)
+    for number in range(3):
+        keys = pc.binary_join_element_wise(batch["id"], str(number), "-")
+        upsert(path, batch.set_column(0, "id", keys))
+    return path
+
+
 def living(path: Path) -> list[str]:
     """File ids that are not replaced."""
     view = open_table(path).load_view()
@@ -143,13 +155,7 @@ def test_a_read_of_the_past_and_an_incremental_one(version: int, tmp_path: Path)
 
 @pytest.mark.parametrize("name", ["v6_with_metadata_table", "v9_with_metadata_table"])
 def test_the_metadata_table_names_the_new_file(name: str, tmp_path: Path) -> None:
-    path = unzip_golden(name, tmp_path)
-    batch = read_table(open_table(path))
-    batch = batch.select([column for column in batch.column_names if not column.startswith("_hoodie")])
-    compact(path)
-    for number in range(3):
-        keys = pc.binary_join_element_wise(batch["id"], str(number), "-")
-        upsert(path, batch.set_column(0, "id", keys))
+    path = golden_small_files(name, tmp_path)
     before = read_table(open_table(path))
     done = stitch(path).done
     assert done is not None

@@ -61,6 +61,11 @@ class Layout:
     every_duplicate_compacted: bool
     judge: str
 
+    @property
+    def pending_clustering(self) -> str:
+        """The action of a clustering until it is completed."""
+        return "clustering" if self.has_completion_times else "replacecommit"
+
     @staticmethod
     def of(version: int) -> Layout:
         """The layout of a table version; UnsupportedError for unknown versions."""

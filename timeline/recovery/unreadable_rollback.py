@@ -7,6 +7,8 @@ writer removes that of a rollback, too.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from ..errors import MalformedError, MissingFileError
 from ..event_log import get_logger
 from ..format.instant import State
@@ -21,40 +23,34 @@ from ..table.table import Table
 _log = get_logger()
 
 
-def remove_unreadable_rollbacks(table: Table, lock: TableLock) -> tuple[str, ...]:
-    """Removes them, except those that a process may still be writing; their instants. LockError: see `Section`."""
-    if not _only_requested(table):
-        return ()
-    gone = []
-    with lock.hold("remove an unreadable plan of a rollback") as section:
-        table = table.reload()
-        refuse_half_upgraded(table)
-        now_ms = storage_ms(table.storage)
-        for one in _only_requested(table):
-            if not may_be_written(table.storage, one.path, one.instant, now_ms):
-                section.check()
-                table.storage.delete(one.path)
-                gone.append(one.instant)
-                _log.warning("unreadable_rollback_removed", table=table.storage.base_path, instant=one.instant)
-    return tuple(gone)
+def remove_unreadable_rollbacks(table: Table, lock: TableLock) -> None:
+    """Removes them, except those that a process may still be writing. LockError: see `Section`."""
+    _remove(table, lock, "rollback", _torn_rollbacks)
 
 
-def remove_unreadable_restores(table: Table, lock: TableLock) -> tuple[str, ...]:
+def remove_unreadable_restores(table: Table, lock: TableLock) -> None:
     """As `remove_unreadable_rollbacks`."""
-    if not _torn_restores(table):
-        return ()
-    gone = []
-    with lock.hold("remove an unreadable plan of a restore") as section:
+    _remove(table, lock, "restore", _torn_restores)
+
+
+def _remove(table: Table, lock: TableLock, action: str, find: Callable[[Table], list[tuple[str, str]]]) -> None:
+    if not find(table):
+        return
+    with lock.hold(f"remove an unreadable plan of a {action}") as section:
         table = table.reload()
         refuse_half_upgraded(table)
         now_ms = storage_ms(table.storage)
-        for instant, path in _torn_restores(table):
+        for instant, path in find(table):
             if not may_be_written(table.storage, path, instant, now_ms):
                 section.check()
                 table.storage.delete(path)
-                gone.append(instant)
-                _log.warning("unreadable_restore_removed", table=table.storage.base_path, instant=instant)
-    return tuple(gone)
+                _log.warning(f"unreadable_{action}_removed", table=table.storage.base_path, instant=instant)
+
+
+def _torn_rollbacks(table: Table) -> list[tuple[str, str]]:
+    """(instant, path) of those that are only requested."""
+    found = (r for r in pending_rollbacks(table) if isinstance(r, UnreadableRollback) and r.inflight is None)
+    return [(r.instant, r.path) for r in found]
 
 
 def _torn_restores(table: Table) -> list[tuple[str, str]]:
@@ -70,7 +66,3 @@ def _torn_restores(table: Table) -> list[tuple[str, str]]:
             except MissingFileError:  # it has begun, or is gone
                 continue
     return found
-
-
-def _only_requested(table: Table) -> list[UnreadableRollback]:
-    return [r for r in pending_rollbacks(table) if isinstance(r, UnreadableRollback) and r.inflight is None]

@@ -117,8 +117,7 @@ def half_taken_back(table: Table, timeline: Timeline) -> Instant | None:
         return None
     if not is_buried(table.storage, newest.requested_time):
         return None
-    action = "clustering" if table.layout.has_completion_times else newest.action
-    plan = table.instant_path(replace(newest.at(State.REQUESTED), action=action))
+    plan = table.instant_path(replace(newest.at(State.REQUESTED), action=table.layout.pending_clustering))
     return newest if table.storage.find(plan) is not None else None
 
 
