@@ -34,7 +34,7 @@ from phantombase.timeline.format.instant import Instant, State
 from phantombase.timeline.format.replace_request import StitchPlan, encode_stitch_plan
 from phantombase.timeline.instants.reserved_times import is_buried
 from phantombase.timeline.instants.timeline import Timeline
-from phantombase.timeline.locks.heartbeat import BEAT_S, EXPIRY_S, heartbeat, heartbeat_path
+from phantombase.timeline.locks.heartbeat import BEAT_S, EXPIRY_S, heartbeat
 from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.merge.slice_rules import SliceRules
 from phantombase.timeline.metadata_table.column_stats.measure import Measure
@@ -243,13 +243,11 @@ def _plan(table: Table, timeline: Timeline, choice: StitchChoice, options: Stitc
 @contextmanager
 def _beating(table: Table, pending: Pending) -> Iterator[None]:
     """A heartbeat. After UnknownCommitError it stays: no process decides again before the answer must be there."""
-    with heartbeat(table.storage, pending.time, BEAT_S, keep_on_error=True):
+    with heartbeat(table.storage, pending.time, BEAT_S) as pulse:
         try:
             yield
         except UnknownCommitError:
-            raise
-        except BaseException:
-            table.storage.delete(heartbeat_path(pending.time))
+            pulse.keep_on_error = True
             raise
 
 

@@ -21,6 +21,7 @@ from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.recovery.dead_writers import roll_back_dead_writers
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.local import LocalStorage
+from phantombase.writer_hooks.commit.transaction import transaction
 from phantombase.writer_hooks.engine.engine import LocalEngine
 from phantombase.writer_hooks.merge_into import MergeInto
 from phantombase.writer_hooks.options import Operation, Write, WriteOptions
@@ -28,6 +29,7 @@ from phantombase.writer_hooks.write.write import Written, write
 from tests.support.compaction_steps import open_table
 from tests.support.failing_storage import Failure, HookedStorage, MovingStorage, ProcessDied, die_at, fail_at, pause_at
 from tests.support.interleaving import serial_pools
+from tests.support.lost_lock import LockLostAt
 from tests.support.seed import SEED
 from tests.support.selection import deep
 from tests.support.written_tables import Rows, check_nothing_left, impatient, read_rows, seed_note, written_table
@@ -231,3 +233,20 @@ def test_a_placing_that_moves_the_staged_file(ground: Ground) -> None:
                 if hook is None:  # its effect is found
                     assert read_rows(path) == BEFORE | DURING
                 ground.check_next(path)
+
+
+def test_a_lock_that_is_lost_before_a_write_begins(ground: Ground) -> None:
+    """Nothing is left of an instant that was never begun: no next write need look for its heartbeat. From the first
+    file on it stays, so that Hudi rolls the instant back.
+    """
+    for asked, left in ((0, 0), (1, 1)):
+        with ground.copy() as path:
+            lock = LockLostAt(asked)
+            with (
+                pytest.raises(LockError),
+                transaction(open_table(path), lock, 30.0),
+                lock.hold("complete it") as section,
+            ):
+                section.check()
+            assert len(list((path / ".hoodie/.heartbeat").glob("*"))) == left
+            ground.check_next(path)

@@ -166,9 +166,14 @@ def may_be_written(storage: Storage, path: str, instant: str, now_ms: int) -> bo
 
 
 class Pulse:
-    """How regularly a heartbeat was refreshed. After a lapse its process may have been declared dead: no completing."""
+    """How regularly a heartbeat was refreshed. After a lapse its process may have been declared dead: no completing.
+
+    `keep_on_error`: after an error the file stays, as Hudi leaves it, for the process that rolls the instant back.
+    To be set once there is something to roll back.
+    """
 
     def __init__(self) -> None:
+        self.keep_on_error = False
         self._last = Since()
         self._longest_s = 0.0
 
@@ -203,12 +208,10 @@ def heartbeat(
     interval_s: float,
     *,
     note: Callable[[], Mapping[str, Any] | None] = lambda: None,
-    keep_on_error: bool = False,
 ) -> Iterator[Pulse]:
-    """Keeps a heartbeat for an instant, and removes it at the end.
+    """Keeps a heartbeat for an instant, and removes it at the end; after an error, see `Pulse`.
 
     `note`: called at each beat, in another thread; returns a few plain values for the file; it must not raise.
-    `keep_on_error`: after an error the file stays, as Hudi leaves it, for the process that rolls the instant back.
     A beat that fails is logged, not raised: see `Pulse` for the consequence. After a kill the heartbeat goes stale.
     """
     stop, pulse = threading.Event(), Pulse()
@@ -228,14 +231,14 @@ def heartbeat(
     beat()
     thread = threading.Thread(target=keep, name=f"heartbeat-{instant}", daemon=True)
     thread.start()
-    keep_file = keep_on_error
+    failed = True
     try:
         yield pulse
-        keep_file = False
+        failed = False
     finally:
         stop.set()
         thread.join()
-        if not keep_file:
+        if not (failed and pulse.keep_on_error):
             with _logged(instant):
                 storage.delete(heartbeat_path(instant))
 

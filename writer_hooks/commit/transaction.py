@@ -314,8 +314,9 @@ def transaction(
             refuse_half_rolled_back(table, timeline)
             time = table.next_time(timeline)
             earlier_rollbacks = frozenset(i.requested_time for i in timeline.pending("rollback"))
-            pulse = stack.enter_context(heartbeat(storage, time, heartbeat_s, keep_on_error=True))
+            pulse = stack.enter_context(heartbeat(storage, time, heartbeat_s))
             section.check()
+            pulse.keep_on_error = True
             stack.enter_context(_rolled_back_on_failure(table, lock, time, opening.action))
             for state, content in ((State.REQUESTED, opening.requested), (State.INFLIGHT, opening.inflight)):
                 path = table.instant_path(_instant(time, opening.action, state))

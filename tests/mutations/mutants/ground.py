@@ -25,8 +25,10 @@ MUTANTS: tuple[Mutant, ...] = (
     ("timeline/locks/heartbeat", "            _put(storage, instant, fields)\n            pulse.felt()\n", "            pulse.felt()\n            _put(storage, instant, fields)\n", "locks/heartbeat"),
     ("timeline/locks/heartbeat", "    beat()\n    thread =", "    thread =", "locks/heartbeat"),
     ("timeline/locks/heartbeat", "        thread.join()\n", "", "locks/heartbeat"),
-    ("timeline/locks/heartbeat", "        if not keep_file:\n", "        if True:\n", "locks/heartbeat"),
-    ("timeline/locks/heartbeat", "        keep_file = False\n", "", "locks/heartbeat"),
+    ("timeline/locks/heartbeat", "        if not (failed and pulse.keep_on_error):\n", "        if True:\n", "locks/heartbeat"),
+    ("timeline/locks/heartbeat", "        failed = False\n", "", "locks/heartbeat"),
+    ("writer_hooks/commit/transaction", "            section.check()\n            pulse.keep_on_error = True\n", "            pulse.keep_on_error = True\n            section.check()\n", "writing/writer_faults"),
+    ("writer_hooks/commit/transaction", "            pulse.keep_on_error = True\n", "", "writing/writer_faults"),
     # Table locks: nobody is inside unasked, and nobody stays inside.
     ("timeline/locks/table_lock", "        lock = _process_locks[self.name]\n", "        lock = threading.Lock()\n", "locks/table_lock"),
     ("timeline/locks/table_lock", "        lock = _process_locks[self.name]\n", '        lock = _process_locks[""]\n', "locks/table_lock"),

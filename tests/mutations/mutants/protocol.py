@@ -228,8 +228,8 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     (
         "writer_hooks/commit/transaction",
-        "            section.check()\n            stack",
-        "            stack",
+        "            section.check()\n            pulse.keep",
+        "            pulse.keep",
         "attempt/lost_lock",
     ),
     ("writer_hooks/commit/stream_batches", "        section.check()\n", "", "attempt/lost_lock"),
