@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import random
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from phantombase.writer_hooks.commit.place_files import place_all
 from phantombase.writer_hooks.commit.stream_batches import StreamBatch
 from phantombase.writer_hooks.options import Operation
 from phantombase.writer_hooks.write import write as write_module
+from phantombase.writer_hooks.write.write import retry_pauses
 from tests.support.golden_tables import golden_metadata
 from tests.support.selection import deep
 
@@ -258,6 +260,24 @@ def test_what_fails_after_the_commit_does_not_undo_it(tmp_path: Path, monkeypatc
     done = trips(rows((1, 1, 1.0)), 9).schedule().upsert(str(tmp_path / "trips"))
     assert done.after.error is not None
     assert read(tmp_path / "trips") == {"k0001": 1.0}
+
+
+def test_retries_pause(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first comes at once; what keeps the write out for longer, as a rollback does, has time to end."""
+    pauses: list[float] = []
+    tried = write_module._attempt
+
+    def conflicting(*args: Any) -> Any:
+        if len(pauses) < 4:
+            raise ConflictError("a rollback is under way")
+        return tried(*args)
+
+    monkeypatch.setattr(write_module, "_attempt", conflicting)
+    monkeypatch.setattr("time.sleep", pauses.append)
+    monkeypatch.setattr("random.uniform", lambda low, high: high)
+    trips(rows((1, 1, 1.0)), 9).option(retries=4).upsert(str(tmp_path / "trips"))
+    assert pauses == [0, 0.5, 1, 2]
+    assert list(islice(retry_pauses(), 10)) == [0, 0.5, 1, 2, 4, 8, 16, 30, 30, 30]
 
 
 def test_a_batch_of_a_stream_is_written_once(tmp_path: Path) -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import random
 import time
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -48,6 +49,8 @@ from .captured import refuse_inexact
 from .rows import footprint, needs_only_rows, prepare_rows, stage_rows
 
 _log = get_logger()
+_PAUSE_S = 0.5
+_PAUSE_MAX_S = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,7 +147,7 @@ def _checked(table: Table, engine: Engine, what: Write) -> tuple[Table, TableLoc
 
 
 def _retried(table: Table, job: _Job) -> Written:
-    left = job.options.retries
+    left, pauses = job.options.retries, retry_pauses()
     room = _room(table, job)
     shown = f"phantombase {job.write.operation.value.lower().replace('_', ' ')} {table.storage.base_path}"
     while True:
@@ -159,6 +162,18 @@ def _retried(table: Table, job: _Job) -> Written:
                 raise
             _log.info("write_again", retries_left=left, error=str(error))
             left -= 1
+            time.sleep(next(pauses) * random.uniform(0.5, 1))
+
+
+def retry_pauses() -> Iterator[float]:
+    """Seconds between the tries of a write that conflicts. The first retry needs none, since what it conflicts with has
+    mostly ended; a rollback or a restore that is under way keeps it out for longer.
+    """
+    yield 0.0
+    pause_s = _PAUSE_S
+    while True:
+        yield pause_s
+        pause_s = min(2 * pause_s, _PAUSE_MAX_S)
 
 
 def _room(table: Table, job: _Job) -> Room:
