@@ -12,8 +12,12 @@ from functools import partial
 from pathlib import Path
 
 from phantombase.compactor_daemon.state.failures import release_failures
+from phantombase.timeline.locks.heartbeat import EXPIRY_S
+from phantombase.timeline.locks.table_lock import table_lock
 from phantombase.timeline.parquet.output_options import Bloom, OutputOptions
+from phantombase.timeline.recovery.dead_writers import roll_back_dead_writers
 from phantombase.timeline.storage.local import LocalStorage
+from phantombase.timeline.storage.server_clock import storage_ms
 from phantombase.timeline.table.table import Table
 from phantombase.writer_hooks.new_table.create import create_table
 from phantombase.writer_hooks.new_table.spec import NewTable
@@ -63,6 +67,8 @@ def play(folder: Path, seed: int, seconds: float) -> Played:
                     time.sleep(1.0)
                 trouble.heal()
             _come_to_rest(daemons)
+            for subject in tables:
+                _take_back_dead_writes(subject)
             daemons.wait_until_all_look()
             for subject in tables:
                 check_rows(subject, model)
@@ -157,6 +163,14 @@ def _come_to_rest(daemons: Fleet) -> None:
         for storage, instant in pending:
             release_failures(storage, instant)
         time.sleep(1.0)
+
+
+def _take_back_dead_writes(subject: Subject) -> None:
+    """As the next write would: a writer that loses ZooKeeper in the middle cannot take its own write back."""
+    table = Table.open(str(subject.path))
+    if table.load_timeline().inflight_writers:
+        lock, now_ms = table_lock(table.storage, subject.options.lock), partial(storage_ms, table.storage)
+        roll_back_dead_writers(table, lock, lazy=True, now_ms=now_ms, expiry_s=EXPIRY_S)
 
 
 def _pending(tables: list[Subject]) -> list[tuple[LocalStorage, str]]:
