@@ -8,7 +8,6 @@ import subprocess
 import sys
 import threading
 import time
-from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -170,9 +169,14 @@ def test_a_dead_process_of_ours_has_no_fresh_heartbeat(storage: LocalStorage) ->
 @pytest.mark.parametrize("keep", [True, False])
 def test_what_stays_after_an_error(storage: LocalStorage, keep: bool) -> None:
     """A writer's stays, as Hudi's does; a compactor's goes."""
-    with suppress(KeyError), heartbeat(storage, T, 100.0) as pulse:
-        pulse.keep_on_error = keep
-        raise KeyError
+
+    def failing() -> None:
+        with heartbeat(storage, T, 100.0) as pulse:
+            pulse.keep_on_error = keep
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        failing()
     assert (storage.find(heartbeat_path(T)) is not None) == keep
     with heartbeat(storage, T, 100.0) as pulse:
         pulse.keep_on_error = keep
