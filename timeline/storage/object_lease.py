@@ -11,7 +11,6 @@ The times in it are those of the holder's clock, which was compared with the sto
 from __future__ import annotations
 
 import json
-import random
 import threading
 import time
 import uuid
@@ -25,6 +24,7 @@ from obstore.exceptions import BaseError
 from ..elapsed import Since
 from ..errors import LockError
 from ..event_log import get_logger
+from ..pauses import doubling_pauses
 from .object_clients import Clients, version
 
 _log = get_logger()
@@ -69,13 +69,12 @@ def hold_lease(
 
 
 def _take(lease: _Lease, timeout_s: float, busy: LockError) -> None:
-    deadline, pause_s = time.monotonic() + timeout_s, _POLL_S[0]
+    deadline, pauses = time.monotonic() + timeout_s, doubling_pauses(*_POLL_S)
     while not lease.try_take():
         left_s = deadline - time.monotonic()
         if left_s <= 0:
             raise busy
-        time.sleep(min(left_s, pause_s * random.uniform(0.5, 1)))
-        pause_s = min(2 * pause_s, _POLL_S[1])
+        time.sleep(min(left_s, next(pauses)))
 
 
 def _keep(lease: _Lease, ended: threading.Event, shown: str) -> None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import random
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import chain
 
 from phantombase.compactor_daemon.stitching.complete import take_back_dead
 from phantombase.timeline.errors import ConflictError, PressureError
@@ -22,6 +22,7 @@ from phantombase.timeline.metadata_table.drop import drop_metadata_table
 from phantombase.timeline.metadata_table.record_index import keys_are_global
 from phantombase.timeline.metadata_table.records.partitions import RECORD_INDEX
 from phantombase.timeline.metadata_table.update import check_keepable
+from phantombase.timeline.pauses import doubling_pauses
 from phantombase.timeline.recovery.dead_writers import roll_back_dead_writers
 from phantombase.timeline.recovery.rollback import roll_back
 from phantombase.timeline.storage.server_clock import storage_ms
@@ -162,18 +163,14 @@ def _retried(table: Table, job: _Job) -> Written:
                 raise
             _log.info("write_again", retries_left=left, error=str(error))
             left -= 1
-            time.sleep(next(pauses) * random.uniform(0.5, 1))
+            time.sleep(next(pauses))
 
 
 def retry_pauses() -> Iterator[float]:
     """Seconds between the tries of a write that conflicts. The first retry needs none, since what it conflicts with has
     mostly ended; a rollback or a restore that is under way keeps it out for longer.
     """
-    yield 0.0
-    pause_s = _PAUSE_S
-    while True:
-        yield pause_s
-        pause_s = min(2 * pause_s, _PAUSE_MAX_S)
+    return chain((0.0,), doubling_pauses(_PAUSE_S, _PAUSE_MAX_S))
 
 
 def _room(table: Table, job: _Job) -> Room:

@@ -93,9 +93,9 @@ MUTANTS: tuple[Mutant, ...] = (
     ("writer_hooks/commit/transaction", ', "what it wrote is not known"', ', ""', "writing/archived_meanwhile"),
     ("writer_hooks/commit/transaction", "    except UnknownCommitError:\n        raise\n", "", "object_store/unknown_commit"),
     ("timeline/table/instant_puts", "            if storage.is_file_system:\n", "            if True:\n", "object_store/unknown_commit"),
-    ("writer_hooks/write/write", "            time.sleep(next(pauses) * random.uniform(0.5, 1))\n", "", "writing/writer"),
-    ("writer_hooks/write/write", "    yield 0.0\n    pause_s", "    pause_s", "writing/writer"),
-    ("writer_hooks/write/write", "min(2 * pause_s, _PAUSE_MAX_S)", "2 * pause_s", "writing/writer"),
+    ("writer_hooks/write/write", "            time.sleep(next(pauses))\n", "", "writing/writer"),
+    ("writer_hooks/write/write", "chain((0.0,), doubling_pauses(_PAUSE_S, _PAUSE_MAX_S))", "doubling_pauses(_PAUSE_S, _PAUSE_MAX_S)", "writing/writer"),
+    ("timeline/pauses", "min(2 * pause_s, most_s)", "2 * pause_s", "writing/writer"),
     # Columns that evolve on read.
     ("writer_hooks/files/target_files", "work.output.batch_rows, names=names)", "work.output.batch_rows)", "writing/evolved_on_read"),
     ("writer_hooks/commit/transaction", "                carry_history(table.files, table.load_timeline(), done)\n", "                pass\n", "writing/evolved_on_read"),

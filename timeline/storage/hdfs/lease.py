@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import socket
 import threading
 import time
@@ -22,6 +21,7 @@ from typing import Any, Protocol
 from ...elapsed import Since
 from ...errors import LockError, MissingFileError, PhantombaseError, StorageError
 from ...event_log import get_logger
+from ...pauses import doubling_pauses
 
 _log = get_logger()
 
@@ -78,7 +78,7 @@ def hold_lease(
 def _take(
     storage: Leased, path: str, timeout_s: float, busy: LockError, clock_ms: Callable[[], int]
 ) -> tuple[int, Since]:
-    deadline, pause_s = time.monotonic() + timeout_s, _POLL_S[0]
+    deadline, pauses = time.monotonic() + timeout_s, doubling_pauses(*_POLL_S)
     while True:
         numbers, over = _look(storage, path)
         since = Since()  # before the file gets its time
@@ -92,8 +92,7 @@ def _take(
         left_s = deadline - time.monotonic()
         if left_s <= 0:
             raise busy
-        time.sleep(min(left_s, pause_s * random.uniform(0.5, 1)))
-        pause_s = min(2 * pause_s, _POLL_S[1])
+        time.sleep(min(left_s, next(pauses)))
 
 
 def _look(storage: Leased, path: str) -> tuple[set[int], set[int]]:
