@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import re
+import shutil
 from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any
@@ -15,12 +16,13 @@ from xdist.scheduler import LoadScopeScheduling
 
 from phantombase.compactor_daemon.execution import spark_session as spark_start
 from phantombase.timeline.event_log import NAME
-from tests.support.selection import ALL
+from tests.support.seed import SEED
+from tests.support.selection import ALL, COLLECTED, PARTS, asked_part, is_usual, part_of
 
 pytest_plugins = [
+    "tests.support.s3_server",
     "tests.judge.fixtures",
     "tests.support.gcs_server",
-    "tests.support.s3_server",
     "tests.support.fault_proxy",
     "tests.support.hdfs_cluster",
     "tests.support.zookeeper_server",
@@ -35,8 +37,14 @@ pytest_plugins = [
 _BRIEF = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 os.environ["SPARK_SUBMIT_OPTS"] = os.environ["SPARK_LAUNCHER_OPTS"] = _BRIEF
 
-# No deadline: on a shared machine it fails tests at random. A failure prints how to run it again.
-settings.register_profile("phantombase", deadline=None, print_blob=True)
+# Folders of tests lie in memory where it has room: a synced file costs 11 ms on a disk, and 0.1 ms there.
+_MEMORY, _MEMORY_BYTES = "/dev/shm", 4 * 2**30
+if os.path.isdir(_MEMORY) and shutil.disk_usage(_MEMORY).free >= _MEMORY_BYTES:
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", _MEMORY)
+
+# No deadline: on a shared machine it fails tests at random. A failure prints how to run it again. The usual run draws
+# the same examples each time.
+settings.register_profile("phantombase", deadline=None, print_blob=True, derandomize=not ALL)
 settings.load_profile("phantombase")
 
 
@@ -60,16 +68,37 @@ def _spark_has_stopped() -> Iterator[None]:
 
 
 def pytest_report_header() -> str:
-    """Which of the two runs this is."""
-    return "selection: all tests" if ALL else "selection: every rule; all tests with deploy/test.sh --all"
+    """Which of the runs this is, and its seed."""
+    which = "every rule once; all tests with deploy/test.sh --all"
+    if ALL:
+        part = asked_part()
+        which = "all tests" if part is None else f"part {part} of {len(PARTS)} of all tests"
+    return f"selection: {which}; seed {SEED}"
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leaves out what only a run of all tests takes; what takes long comes first, so that no worker is left with it."""
-    if not ALL:
-        config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker("deep")])
-        items[:] = [item for item in items if not item.get_closest_marker("deep")]
+    """Leaves out what this run does not take; what takes long comes first, so that no worker is left with it."""
+    part = asked_part() if ALL else None
+
+    def taken(item: pytest.Item) -> bool:
+        usual = is_usual(item.nodeid) and not item.get_closest_marker("deep")
+        if not ALL:
+            return usual
+        return part is None or (part_of(item.nodeid) == part and not (usual and _same_in_all(item)))
+
+    config.stash[COLLECTED] = {
+        item.nodeid: is_usual(item.nodeid) and not item.get_closest_marker("deep") for item in items
+    }
+    left_out = [item for item in items if not taken(item)]
+    config.hook.pytest_deselected(items=left_out)
+    gone = set(left_out)
+    items[:] = [item for item in items if item not in gone]
     items.sort(key=lambda item: _LONG.index(_folder(item.nodeid)))
+
+
+def _same_in_all(item: pytest.Item) -> bool:
+    """Whether a usual test takes no more samples in a run of all tests: its module asks for no seed and not for `ALL`."""
+    return not {"ALL", "SEED"} & vars(getattr(item, "module", None) or object).keys()
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
@@ -101,16 +130,16 @@ class _ByFile(LoadScopeScheduling):  # type: ignore[misc]
         if _folder(nodeid) in ("interop", "judge") or "real_hudi" in path or "/stock/" in path:
             if re.search(r"[-[]v?6\b", test):
                 return "Hudi 0.15"
-            return "Hudi 1.2" if path.rpartition("/")[2] < _HALF else "Hudi 1.2, second half"
+            return "Hudi 1.2, second half" if ALL and path.rpartition("/")[2] >= _HALF else "Hudi 1.2"
         if "hdfs" in path:
             return "hdfs"  # one cluster
-        if _folder(nodeid) == "spark_source":
-            return "spark_source"  # one JVM
+        if _folder(nodeid) == "spark_source" or path.endswith("/test_writer_spark.py"):
+            return "Spark"  # one JVM
         return "containers" if _folder(nodeid) == "containers" else path
 
 
 _HALF = "test_n"
-"""What the tests with Hudi 1.2 are parted at: one worker has them too long."""
+"""What the tests with Hudi 1.2 are parted at in a run of all tests: one worker has them too long."""
 _FILES = 40
 """Files of tests whose time a run shows."""
 _LONG = ("interop", "judge", "spark_source", "containers", "project", "chaos", "fleet", "simulation", "writing", "")

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 
-import pytest
-
 from tests.project.rooms import (
     GROUND,
     PACKAGES,
@@ -52,13 +50,16 @@ def may_import(one: str) -> set[str]:
     return {package if word == GROUND else f"{package}/{word}" for word in named}
 
 
-@pytest.mark.parametrize("package", PACKAGES)
-def test_packages_import_one_way(package: str) -> None:
+def test_packages_import_one_way() -> None:
     """writer_hooks -> compactor_daemon -> timeline <- pyspark_phantombase; nothing to tests or benchmarks."""
-    above = {*PACKAGES[PACKAGES.index(package) + 1 :], "tests", "bench", "api"}
-    for module in (m for m in modules() if m.split(".")[0] == package):
-        wrong = {name for name, _ in imported(module) if name.split(".")[0] in above}
-        assert not wrong, f"{module} imports {wrong}"
+
+    def above(module: str) -> set[str]:
+        package = module.split(".")[0]
+        return {*PACKAGES[PACKAGES.index(package) + 1 :], "tests", "bench", "api"}
+
+    own = (module for module in modules() if module.split(".")[0] in PACKAGES)
+    wrong = {(m, name) for m in own for name, _ in imported(m) if name.split(".")[0] in above(m)}
+    assert wrong == set()
 
 
 def test_rooms_import_one_way() -> None:
@@ -71,38 +72,40 @@ def test_no_file_imports_in_a_circle() -> None:
     assert circle(sorted(modules()), ours) == []
 
 
-@pytest.mark.parametrize("one", rooms())
-def test_a_room_says_what_it_may_import(one: str) -> None:
+def test_a_room_says_what_it_may_import() -> None:
     """Its `__init__` docstring says what lives there, and names exactly the rooms that it imports."""
-    package = one.split("/")[0]
-    assert may_import(one) == {below for below in rooms_below(one) if below.split("/")[0] == package}
-    assert len(docstring(one.replace("/", ".")).split("\n\n")) >= 2, f"{one}/__init__.py does not say what lives there"
+
+    def below(one: str) -> set[str]:
+        return {room for room in rooms_below(one) if room.split("/")[0] == one.split("/")[0]}
+
+    assert {one: (may_import(one), below(one)) for one in rooms() if may_import(one) != below(one)} == {}
+    assert [one for one in rooms() if len(docstring(one.replace("/", ".")).split("\n\n")) < 2] == []
 
 
-@pytest.mark.parametrize("one", rooms())
-def test_no_room_is_crowded(one: str) -> None:
-    files = [path for path in (ROOT / one).glob("*.py") if path.name != "__init__.py"]
-    assert len(files) <= FILES_MAX, f"{one} holds {len(files)} files: part it by subject"
+def test_no_room_is_crowded() -> None:
+    """A room of more files is parted by subject."""
+    files = {one: [path for path in (ROOT / one).glob("*.py") if path.name != "__init__.py"] for one in rooms()}
+    assert [one for one, found in files.items() if len(found) > FILES_MAX] == []
 
 
-@pytest.mark.parametrize("module", sorted(modules()))
-def test_every_module_says_what_it_is(module: str) -> None:
-    assert docstring(module), f"{module} has no docstring"
+def test_every_module_says_what_it_is() -> None:
+    assert [module for module in modules() if not docstring(module)] == []
 
 
-@pytest.mark.parametrize("module", pure_modules())
-def test_pure_modules_do_no_io(module: str) -> None:
+def test_pure_modules_do_no_io() -> None:
     """No library that does I/O; from modules that use one, types and constants only."""
-    assert not does_io(module), f"{module} does I/O itself"
-    wrong = {(m, name) for m, name in imported(module) if m in modules() and does_io(m) and not name[:1].isupper()}
-    assert not wrong, f"{module} takes {wrong} from modules that do I/O"
+    pure = pure_modules()
+    assert pure
+    assert [module for module in pure if does_io(module)] == []
+    active = {module for module in modules() if does_io(module)}
+    taken = {(m, *what) for m in pure for what in imported(m) if what[0] in active and not what[1][:1].isupper()}
+    assert taken == set()
 
 
-@pytest.mark.parametrize("module", sorted(modules()))
-def test_only_the_storage_room_names_a_storage_of_one_kind(module: str) -> None:
+def test_only_the_storage_room_names_a_storage_of_one_kind() -> None:
     """The rest works through `Storage` and `open_storage`."""
-    if room(module) != STORAGE_ROOM.replace(".", "/"):
-        assert "LocalStorage" not in {name for _, name in imported(module)}
+    outside = [module for module in modules() if room(module) != STORAGE_ROOM.replace(".", "/")]
+    assert [module for module in outside if "LocalStorage" in {name for _, name in imported(module)}] == []
 
 
 def test_the_drawing_in_the_docs_is_true() -> None:

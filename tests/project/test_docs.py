@@ -37,14 +37,17 @@ def test_a_page_shows_what_happens(page: str, tmp_path: Path, request: pytest.Fi
     assert comparable(played) == comparable(text(page))
 
 
-@pytest.mark.parametrize("page", ALL_PAGES)
-def test_links_lead_somewhere(page: str) -> None:
+def test_links_lead_somewhere() -> None:
     """Every link to a page, and to a heading."""
-    for target, anchor in _LINK.findall(text(page)):
-        path = (ROOT / page).parent / target if target else ROOT / page
-        assert path.exists(), target
-        if anchor:
-            assert anchor in headings(path.read_text()), f"{target}#{anchor}"
+    links = [(page, *link) for page in ALL_PAGES for link in _LINK.findall(text(page))]
+    assert links
+    assert [link for link in links if not leads_somewhere(*link)] == []
+
+
+def leads_somewhere(page: str, target: str, anchor: str) -> bool:
+    """Whether the file of a link is there, and has the heading that it names."""
+    path = (ROOT / page).parent / target if target else ROOT / page
+    return path.exists() and (not anchor or anchor in headings(path.read_text()))
 
 
 def headings(page: str) -> set[str]:
@@ -79,11 +82,11 @@ def test_every_page_is_on_the_map() -> None:
     assert len(text("README.md").splitlines()) <= 150
 
 
-@pytest.mark.parametrize("page", ALL_PAGES)
-def test_a_file_that_a_page_names_is_there(page: str) -> None:
+def test_a_file_that_a_page_names_is_there() -> None:
     """Paths of files in the repository, which pages write whole."""
-    for path in _FILE.findall(text(page)):
-        assert (ROOT / path).exists(), path
+    named = [(page, path) for page in ALL_PAGES for path in _FILE.findall(text(page))]
+    assert named
+    assert [(page, path) for page, path in named if not (ROOT / path).exists()] == []
 
 
 @pytest.mark.parametrize("number", [1, 2, 3])
@@ -101,10 +104,13 @@ def test_a_walk_goes_downwards_only(number: int) -> None:
         reached.add(module)
 
 
-@pytest.mark.parametrize("page", ALL_PAGES)
-def test_what_a_page_imports_is_there(page: str) -> None:
+def test_what_a_page_imports_is_there() -> None:
     """Also in blocks that are not run."""
-    for block in re.findall(r"```python\n(.*?)```", text(page), re.DOTALL):
+    blocks = [
+        (page, block) for page in ALL_PAGES for block in re.findall(r"```python\n(.*?)```", text(page), re.DOTALL)
+    ]
+    assert blocks
+    for page, block in blocks:
         imports = [node for node in ast.parse(block).body if isinstance(node, ast.Import | ast.ImportFrom)]
         exec(compile(ast.Module(list[ast.stmt](imports), []), page, "exec"), {})
 

@@ -12,8 +12,6 @@ from phantombase.timeline.terminal.help_page import written
 from tests.project.every_command import APPS, every_page
 from tests.project.option_reference import HELP
 
-_ALL = every_page()
-
 
 @pytest.mark.parametrize("app", APPS)
 def test_the_kept_pages_are_those_of_the_commands(app: str) -> None:
@@ -21,9 +19,14 @@ def test_the_kept_pages_are_those_of_the_commands(app: str) -> None:
     assert HELP[app].read_text() == written(pages_of(APPS[app]))
 
 
-@pytest.mark.parametrize(("app", "path", "command"), _ALL, ids=[" ".join((a, *p)) for a, p, _ in _ALL])
-def test_nothing_is_cut(app: str, path: tuple[str, ...], command: Any) -> None:
+def test_nothing_is_cut() -> None:
     """Each option with its placeholder and default stands whole in one line."""
+    for app, path, command in every_page():
+        is_whole(app, path, command)
+
+
+def is_whole(app: str, path: tuple[str, ...], command: Any) -> None:
+    """Asserts it of the help of one command."""
     shown = CliRunner().invoke(APPS[app], [*path, "--help"], env={"COLUMNS": "80"})
     assert shown.exit_code == 0, shown.output
     text = shown.stdout

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -14,48 +13,58 @@ from tests.mutations.__main__ import modules_of
 from tests.mutations.mutants import MUTANTS
 from tests.support.golden_tables import GOLDEN
 from tests.support.places import ROOT
-
-ONLY_DEEP = {
-    "interop/test_late_publish.py": "attempt/test_metadata_behind_a_lost_lock.py has the rule without Hudi",
-    "interop/test_log_compaction_windows.py": "reading/test_incremental_log_compaction.py has the rule without Hudi",
-    "interop/test_restored_plan.py": "archiving/test_choice.py has the rule without Hudi",
-}
-"""Files beside real Hudi that only a run of all tests takes, and what a usual run has of their rule."""
-_VARIABLES = {"PYTEST_ADDOPTS", "PHANTOMBASE_ALL", "PHANTOMBASE_HISTORIES", "PHANTOMBASE_METADATA_HISTORIES"}
+from tests.support.selection import ALL, COLLECTED, JOURNEYS, ONLY_ALL, PARTS, part_of, place
 
 
 @pytest.fixture(scope="module")
-def usual() -> Mapping[str, frozenset[str]]:
-    """The tests of a usual run by their file below `tests`."""
-    environment = {name: value for name, value in os.environ.items() if name not in _VARIABLES}
-    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider"]
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
+def usual(pytestconfig: pytest.Config) -> Mapping[str, frozenset[str]]:
+    """The tests of a usual run by their file below `tests`: this run's own, or collected where it has a part of them."""
+    found = pytestconfig.stash[COLLECTED]
+    if pytestconfig.args == pytestconfig.getini("testpaths"):
+        chosen = [nodeid for nodeid, is_usual in found.items() if is_usual]
+    else:
+        environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "PHANTOM"))}
+        command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider"]
+        done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
+        chosen = [line for line in done.stdout.splitlines() if line.startswith("tests/") and "::" in line]
     tests: dict[str, set[str]] = {}
-    for line in done.stdout.splitlines():
-        path, there, test = line.partition("::")
-        if there and path.startswith("tests/"):
-            tests.setdefault(path.removeprefix("tests/"), set()).add(test)
+    for nodeid in chosen:
+        path, _, test = place(nodeid).partition("::")
+        tests.setdefault(path, set()).add(test)
     return {path: frozenset(names) for path, names in tests.items()}
 
 
 def test_every_folder_has_tests(usual: Mapping[str, frozenset[str]]) -> None:
     folders = {path.parent.name for path in (ROOT / "tests").glob("*/test_*.py")} | {"unit"}
-    assert folders - {path.split("/")[0] for path in usual} == set()
+    assert folders - {path.split("/")[0] for path in usual} == {"judge"}
 
 
-def test_every_subject_is_judged_by_hudi(usual: Mapping[str, frozenset[str]]) -> None:
-    """Each file of tests beside real Hudi has some, but for those that are named here."""
-    files = {f"interop/{path.name}" for path in (ROOT / "tests/interop").glob("test_*.py")}
-    assert files - usual.keys() == ONLY_DEEP.keys()
+def test_every_journey_is_taken(usual: Mapping[str, frozenset[str]]) -> None:
+    names = [f"{path}::{test}" for path, tests in usual.items() for test in tests]
+    assert [one for one in JOURNEYS if not any(name.startswith(one) for name in names)] == []
 
 
-@pytest.mark.parametrize(("version", "least"), [(9, 80), (8, 2), (6, 25)])
-def test_each_table_version_is_judged_by_hudi(version: int, least: int, usual: Mapping[str, frozenset[str]]) -> None:
-    mark = re.compile(rf"[\[-]v?{version}\b")
-    found = {
-        test for path, tests in usual.items() if path.startswith("interop/") for test in tests if mark.search(test)
-    }
-    assert len(found) >= least
+def test_hudi_is_asked_in_each_of_its_versions(usual: Mapping[str, frozenset[str]]) -> None:
+    beside = "".join(test for path, tests in usual.items() if path.startswith("interop/") for test in tests)
+    assert "v9" in beside
+    assert "v6" in beside
+
+
+def test_what_only_a_run_of_all_tests_takes_is_there() -> None:
+    """Each of these places has a file, so that no name outlives its tests."""
+    files = {str(path.relative_to(ROOT / "tests")) for path in (ROOT / "tests").rglob("test_*.py")}
+    named = [*ONLY_ALL, *JOURNEYS]
+    assert [one for one in named if not any(path.startswith(one.partition("::")[0]) for path in files)] == []
+
+
+def test_each_part_of_a_run_of_all_tests_has_some() -> None:
+    files = [f"tests/{path.relative_to(ROOT / 'tests')}" for path in (ROOT / "tests").rglob("test_*.py")]
+    assert {part_of(path) for path in files} == set(range(1, len(PARTS) + 1))
+    assert part_of("tests/interop/test_pyspark35.py") == 1
+
+
+def test_the_usual_run_is_not_larger_than_said(usual: Mapping[str, frozenset[str]]) -> None:
+    assert ALL or sum(map(len, usual.values())) <= 7000
 
 
 def test_every_golden_table_is_read(usual: Mapping[str, frozenset[str]]) -> None:

@@ -1,12 +1,14 @@
 """Which tests and how many samples a run takes: all of them with `PHANTOMBASE_ALL=1`, as `deploy/test.sh --all` sets.
 
-The usual run has every rule, and of each kind of sample at least one. What it leaves out is the same rule again: on
-another table version or with another setting that other tests of the usual run have. Those tests have the mark `deep`.
+The usual run has every rule once, and is the same run each time. What it leaves out asks the same rule again: on
+another table version, with another setting, beside a real engine that the usual run has recorded answers of. Those
+tests have the mark `deep`, or lie in a place of `ONLY_ALL`; the tests of `JOURNEYS` stand in such a place and are usual.
 """
 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,6 +17,97 @@ import pytest
 _MORE = {"PHANTOMBASE_HISTORIES", "PHANTOMBASE_METADATA_HISTORIES", "PHANTOMBASE_INDEX_HISTORIES"}
 """Who asks for more random histories wants them of all table versions."""
 ALL = os.environ.get("PHANTOMBASE_ALL") == "1" or bool(_MORE & os.environ.keys())
+
+ONLY_ALL = {
+    "interop/": "JOURNEYS; writing, attempt, reading, restoring and the other folders have our half; golden tables",
+    "judge/": "the journeys of interop",
+    "archiving/test_real_hudi.py": "JOURNEYS; archiving/test_archive.py",
+    "cleaning/test_real_hudi.py": "JOURNEYS; cleaning/test_golden.py: what Hudi's cleaner kept",
+    "stitching/test_passed.py": "JOURNEYS; stitching/test_stitch.py",
+    "stock/test_stock.py::test_a_stock_table": "the recorded answers that stock/results.json keeps",
+    "conformance/test_continuous.py": "reading/test_several_partitions.py; writing/test_interleaved_writers.py",
+    "containers/test_fleet.py": "fleet/test_fleet.py; chaos/test_dead_decision.py",
+    "containers/test_image.py": "containers/test_files.py: what the image is made of",
+    "containers/test_promtool.py": "containers/test_files.py: the names in alerts and dashboard",
+    "chaos/": "the simulation; JOURNEYS",
+    "fleet/test_spark_cluster.py": "attempt/test_slice_task.py: a task run twice; attempt/test_split.py",
+    "fleet/test_spark_start.py::test_one_context_after_the_other": "JOURNEYS",
+    "fleet/test_spark_start.py::test_refusal_while_spark": "the stop while the JVM starts",
+    "project/test_examples.py": "project/test_docs.py: the same calls",
+    "project/test_newcomer.py": "project/test_docs.py, project/test_readme.py",
+    "project/test_package.py::test_the_wheel": "project/test_package.py: the packages that setuptools finds",
+    "object_store/test_modes.py::test_a_job_on_spark": "writing/test_writer_spark.py",
+    "object_store/test_modes.py::test_a_fleet": "fleet/test_fleet.py",
+    "object_store/test_on_hdfs.py": "unit/timeline/storage: the contract; attempt/test_place_moves.py",
+    "object_store/test_on_minio.py": "object_store/test_on_s3.py",
+    "unit/timeline/storage/test_hdfs_store.py": "attempt/test_place_moves.py: a store that moves files",
+    "service/test_in_chromium.py": "service/test_pages.py, service/test_browser.py",
+    "writing/test_streaming.py": "writing/test_overwrite_faults.py; object_store/test_modes.py: batches count once",
+    "attempt/test_processes.py": "attempt/test_faults.py: a death at each kind of call; fleet/test_fleet.py: SIGKILL",
+}
+"""Beginnings of tests' names below `tests` that only a run of all tests takes, and what asks their rule in the usual one."""
+
+JOURNEYS = {
+    "interop/test_after_compaction.py": "Hudi goes on where we compacted, and the other way round, on 9 and 6",
+    "interop/test_writer_hooks.py::test_hudi_finds_the_rows_that_we_wrote[v9-bucket": "Hudi updates rows of ours",
+    "interop/test_record_index.py::test_hudi_finds_every_key[v9": "Hudi updates by its record index what we wrote",
+    "interop/test_metadata_services.py::test_hudi_reads_and_writes_after_our_compaction[v9": "our metadata table",
+    "interop/test_stitch.py::test_hudi_goes_on_behind_copied_row_groups[v9": "Hudi reads copied pages, goes on",
+    "interop/test_restore.py::test_hudi_goes_on_behind_a_restore[False-v9": "Hudi goes on behind a restore",
+    "interop/test_heartbeat_respected.py": "Hudi leaves a plan alone while our heartbeat is fresh",
+    "interop/test_takeover.py::test_hudi_finishes_what_we_left[v9": "Hudi executes what we left half done",
+    "interop/test_rollback.py::test_we_roll_back_a_dead_writer_of_hudi[v9": "we roll back what Hudi left half done",
+    "interop/test_zookeeper_lock.py::test_a_live_hudi_writer_waits_for_our_section[v9": "one table lock for both",
+    "interop/test_our_log_blocks.py::test_hudi_merges_our_blocks[v9": "Hudi reads our log blocks",
+    "interop/test_pending_below_plan.py": "Hudi 0.15: a write below a plan",
+    "interop/test_plan_taken_back.py::test_hudi_s_logs_on_a_plan_keep_it[v6": "Hudi 0.15: a log on a plan",
+    "archiving/test_real_hudi.py::test_hudi_reads_what_phantombase_archived[9": "Hudi reads our archive",
+    "cleaning/test_real_hudi.py::test_hudi_finds_nothing_left[6": "Hudi cleans nothing that we left",
+    "stitching/test_passed.py::test_while_the_files_are_made[9": "Hudi's cleaner passes a pending clustering",
+    "chaos/test_dead_decision.py": "SIGSTOP of a real process with real locks",
+}
+"""Beginnings of the names of tests that are usual although `ONLY_ALL` names their place, and their rule."""
+
+PARTS = (
+    r"interop/test_(pyspark35|[a-i])",
+    r"interop/test_(?!pyspark35)[j-q]|judge/|stock/",
+    r"interop/test_[r-z]|(archiving|cleaning)/test_real_hudi|stitching/test_passed|conformance/",
+    r"(containers|chaos|fleet|object_store|service|spark_source|project)/",
+    r"(simulation|fuzz|attempt|mutations|audit|clock|reading|unit/timeline/storage)/",
+    r"",
+)
+"""The parts of a run of all tests by the beginnings of their tests' names; the last has the rest."""
+
+
+COLLECTED = pytest.StashKey[dict[str, bool]]()
+"""Where the configuration of a run keeps the tests that were found, and whether the usual run takes them."""
+
+
+def place(nodeid: str) -> str:
+    """The name of a test below `tests`."""
+    return nodeid.removeprefix("tests/")
+
+
+def is_usual(nodeid: str) -> bool:
+    """Whether the usual run has this test, as far as its place says."""
+    name = place(nodeid)
+    return not name.startswith(tuple(ONLY_ALL)) or name.startswith(tuple(JOURNEYS))
+
+
+def part_of(nodeid: str) -> int:
+    """The part of a run of all tests, from 1, that has this test."""
+    name = place(nodeid)
+    return next(number for number, pattern in enumerate(PARTS, 1) if re.match(pattern, name))
+
+
+def asked_part() -> int | None:
+    """`PHANTOMBASE_PART`: the one part of a run of all tests that is run; None for all."""
+    asked = os.environ.get("PHANTOMBASE_PART")
+    if asked is None:
+        return None
+    if asked not in map(str, range(1, len(PARTS) + 1)):
+        raise pytest.UsageError(f"PHANTOMBASE_PART is a number from 1 to {len(PARTS)}, not {asked!r}")
+    return int(asked)
 
 
 def deep(*values: object, id: str | None = None) -> Any:
