@@ -97,7 +97,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _same_in_all(item: pytest.Item) -> bool:
-    """Whether a usual test takes no more samples in a run of all tests: its module asks for no seed and not for `ALL`."""
+    """Whether a usual test takes no more samples in a run of all tests: its module names no seed and no `ALL`."""
     return not {"ALL", "SEED"} & vars(getattr(item, "module", None) or object).keys()
 
 

@@ -106,9 +106,8 @@ def test_a_walk_goes_downwards_only(number: int) -> None:
 
 def test_what_a_page_imports_is_there() -> None:
     """Also in blocks that are not run."""
-    blocks = [
-        (page, block) for page in ALL_PAGES for block in re.findall(r"```python\n(.*?)```", text(page), re.DOTALL)
-    ]
+    python = re.compile(r"```python\n(.*?)```", re.DOTALL)
+    blocks = [(page, block) for page in ALL_PAGES for block in python.findall(text(page))]
     assert blocks
     for page, block in blocks:
         imports = [node for node in ast.parse(block).body if isinstance(node, ast.Import | ast.ImportFrom)]

@@ -2,14 +2,14 @@
 
 The usual run has every rule once, and is the same run each time. What it leaves out asks the same rule again: on
 another table version, with another setting, beside a real engine that the usual run has recorded answers of. Those
-tests have the mark `deep`, or lie in a place of `ONLY_ALL`; the tests of `JOURNEYS` stand in such a place and are usual.
+tests have the mark `deep`, or lie in a place of `ONLY_ALL`; tests of `JOURNEYS` lie in such a place and are usual.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import pytest
@@ -45,7 +45,7 @@ ONLY_ALL = {
     "writing/test_streaming.py": "writing/test_overwrite_faults.py; object_store/test_modes.py: batches count once",
     "attempt/test_processes.py": "attempt/test_faults.py: a death at each kind of call; fleet/test_fleet.py: SIGKILL",
 }
-"""Beginnings of tests' names below `tests` that only a run of all tests takes, and what asks their rule in the usual one."""
+"""Beginnings of names below `tests` that only a run of all tests takes, and what asks their rule in the usual one."""
 
 JOURNEYS = {
     "interop/test_after_compaction.py": "Hudi goes on where we compacted, and the other way round, on 9 and 6",
@@ -119,3 +119,27 @@ def versions(*usual: int, deep: Sequence[int] = ()) -> pytest.MarkDecorator:
     """Parametrizes the fixture `version` with the table versions of a usual run, and those of a run of all tests."""
     found = [*usual, *(pytest.param(version, marks=pytest.mark.deep) for version in deep)]
     return pytest.mark.parametrize("version", found, indirect=True, ids="v{}".format)
+
+
+def for_each(cases: Iterable[Any]) -> Callable[[Callable[..., None]], Callable[[], None]]:
+    """Makes one test that goes through all cases, each a value or a tuple of them; a failure names its case.
+
+    For cases that take milliseconds each and ask one rule.
+    """
+
+    def over(test: Callable[..., None]) -> Callable[[], None]:
+        def of_all() -> None:
+            left = list(cases)
+            assert left
+            for case in left:
+                values = case if isinstance(case, tuple) else (case,)
+                try:
+                    test(*values)
+                except BaseException as error:
+                    error.add_note(f"the case: {', '.join(str(value)[:80] for value in values)}")
+                    raise
+
+        of_all.__name__, of_all.__doc__, of_all.__module__ = test.__name__, test.__doc__, test.__module__
+        return of_all
+
+    return over

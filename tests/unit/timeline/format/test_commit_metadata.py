@@ -19,6 +19,7 @@ from phantombase.timeline.format.commit_metadata import CommitMetadata, RuntimeS
 from phantombase.timeline.format.layout import LAYOUT_1, LAYOUT_2, Layout, MetadataEncoding
 from phantombase.timeline.format.table_config import PROPERTIES, TableConfig
 from tests.support.golden_tables import GOLDEN, golden_metadata
+from tests.support.selection import for_each
 
 AVRO, JSON = MetadataEncoding.AVRO, MetadataEncoding.JSON
 
@@ -42,7 +43,7 @@ def container(data: bytes) -> tuple[Any, Any]:
     return json.loads(reader.metadata["avro.schema"]), records[0]
 
 
-@pytest.mark.parametrize("name", GOLDEN)
+@for_each(GOLDEN)
 def test_golden_commits_survive_a_round_trip(name: str) -> None:
     """Every completed commit: what we write has Hudi's schema and says all that Hudi's file said."""
     seen = 0
@@ -59,7 +60,7 @@ def test_golden_commits_survive_a_round_trip(name: str) -> None:
     assert seen >= 3
 
 
-@pytest.mark.parametrize("name", GOLDEN)
+@for_each(GOLDEN)
 def test_golden_commits_are_plausible(name: str) -> None:
     """The values reach the right fields: paths begin with the partition and contain the file id."""
     for _, path, data, _ in golden_commits(name):
@@ -78,7 +79,7 @@ def test_golden_commits_are_plausible(name: str) -> None:
                     assert (".log." in stat.path) is (stat.log_version is not None)
 
 
-@pytest.mark.parametrize("name", GOLDEN)
+@for_each(GOLDEN)
 def test_golden_inflight_files_decode(name: str) -> None:
     """Inflight files hold the same record with planned counts and no paths, or nothing at all."""
     for _, path, data, _ in golden_commits(name, completed=False):

@@ -31,6 +31,7 @@ from phantombase.timeline.format.compaction_plan import (
 )
 from phantombase.timeline.storage.folders import inside_table
 from tests.support.golden_tables import GOLDEN, golden_metadata
+from tests.support.selection import for_each
 
 
 def golden_files(*endings: str) -> Iterator[tuple[str, str, bytes]]:
@@ -53,7 +54,7 @@ def container(data: bytes) -> tuple[Any, Any]:
     return json.loads(reader.metadata["avro.schema"]), record
 
 
-@pytest.mark.parametrize(("name", "path", "data"), PLANS, ids=[f"{n}-{p[-40:]}" for n, p, _ in PLANS])
+@for_each(PLANS)
 def test_golden_plans_survive_a_round_trip(name: str, path: str, data: bytes) -> None:
     """What we write is what Hudi wrote: the schema of 0.15 for its plans, of 1.x for the others."""
     plan = decode_plan(data, path)
@@ -67,7 +68,7 @@ def test_golden_plans_survive_a_round_trip(name: str, path: str, data: bytes) ->
         }
 
 
-@pytest.mark.parametrize(("name", "path", "data"), PLANS, ids=[f"{n}-{p[-40:]}" for n, p, _ in PLANS])
+@for_each(PLANS)
 def test_golden_plans_are_plausible(name: str, path: str, data: bytes) -> None:
     """The values reach the right fields: names belong to the file group, metrics have the known keys."""
     plan = decode_plan(data, path)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import shutil
-import zipfile
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -36,7 +35,7 @@ from phantombase.timeline.payloads.merge_settings import DeleteMarker, NotGiven
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.local import LocalStorage
 from tests.support.golden_tables import GOLDEN, golden_case, golden_metadata, unzip_golden
-from tests.support.places import GOLDEN_FOLDER
+from tests.support.selection import for_each
 
 PAYLOADS = "org.apache.hudi.common.model."
 EVENT_TIME_ID = "eeb8d96f-b1e4-49fd-bbf8-28ac514178e5"
@@ -86,7 +85,7 @@ def table(tmp_path: Path) -> LocalStorage:
     return LocalStorage(str(unzip_golden("v9_plain", tmp_path)))
 
 
-@pytest.mark.parametrize("name", GOLDEN)
+@for_each(GOLDEN)
 def test_golden_tables_parse_and_are_supported(name: str) -> None:
     """Each golden table is read as what its case says it is, and dumps to what parses to the same."""
     config = golden_config(name)
@@ -109,7 +108,7 @@ def test_golden_tables_parse_and_are_supported(name: str) -> None:
     assert config.key_generator == expected
 
 
-@pytest.mark.parametrize("name", GOLDEN)
+@for_each(GOLDEN)
 def test_golden_tables_have_the_merge_mode_of_their_judge(name: str) -> None:
     """Overwrite-with-latest on version 6 unless the case says event time; the other way round later on."""
     mode = golden_config(name).merge_mode
@@ -119,17 +118,6 @@ def test_golden_tables_have_the_merge_mode_of_their_judge(name: str) -> None:
     else:
         commit_time = name.endswith("commit_time")
         assert mode is (MergeMode.COMMIT_TIME if commit_time else MergeMode.EVENT_TIME)
-
-
-@pytest.mark.parametrize("name", GOLDEN)
-def test_golden_folders_exist(name: str, tmp_path: Path) -> None:
-    """The timeline folder a config names holds the instants, and the history folder is there (maybe empty)."""
-    config = golden_config(name)
-    prefix = f"{golden_case(name)}/"
-    with zipfile.ZipFile(GOLDEN_FOLDER / f"{name}.zip") as archive:
-        names = set(archive.namelist())
-    assert any(n.startswith(f"{prefix}{config.timeline_folder}/2026") for n in names)
-    assert f"{prefix}{config.history_folder}/" in names
 
 
 @pytest.mark.parametrize(("database", "name", "expected"), [("", "t1", 3609136688), ("", "tb", 628952702)])
