@@ -1,8 +1,17 @@
 #!/usr/bin/env bash
-# Sets everything up and runs linters, type checker and tests. With --all as the first argument it runs all tests
-# (tests/support/selection.py), and all unit tests on the lowest versions; without arguments some of these. Other
-# arguments go to pytest.
+# Sets everything up and runs linters, type checker and tests (tests/support/selection.py).
+#   test.sh                    the usual run: every rule once, the same run each time
+#   test.sh --all              all tests, and all unit tests on the lowest versions
+#   test.sh --part N           one of the six parts of --all, without what the usual run has
+#   test.sh ARGUMENTS          the usual run; the arguments go to pytest
 source "$(dirname "${BASH_SOURCE[0]}")/setup.sh" dev
+# Three at a time on two cores: many tests wait for a process, a session or a lock half of their time.
+tests=(.venv/bin/python -m pytest -n 3)
+if [ "${1:-}" = "--part" ]; then
+  export PHANTOMBASE_ALL=1 PHANTOMBASE_PART="${2:?a number from 1 to 6}"
+  shift 2
+  exec "${tests[@]}" "$@"
+fi
 if [ "${1:-}" = "--all" ]; then
   export PHANTOMBASE_ALL=1
   shift
@@ -15,5 +24,4 @@ if [ -n "${PHANTOMBASE_ALL:-}" ]; then
 elif [ $# -eq 0 ]; then
   bash deploy/lowest.sh -q tests/unit/timeline/{arrow,avro,cli,format,parquet,storage}
 fi
-# Three at a time on two cores: many tests wait for a process, a session or a lock half of their time.
-exec .venv/bin/python -m pytest -n 3 "$@"
+exec "${tests[@]}" "$@"
