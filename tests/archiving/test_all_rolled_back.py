@@ -17,6 +17,7 @@ from phantombase.writer_hooks.write.write import write
 from tests.support.archived_tables import LOCK, archive, compact, long_table, one_row, upsert
 from tests.support.compaction_steps import open_table
 from tests.support.dead_writer import kill_newest
+from tests.support.tables import one_of
 from tests.support.written_tables import Rows, read_rows
 
 _COLUMNS = ["id", "day", "ts", "fare"]
@@ -35,7 +36,7 @@ def rolled_back(path: Path, version: int) -> Rows:
     return rows
 
 
-@pytest.mark.parametrize("version", [6, 8, 9])
+@one_of("version", 9, 8, 6)
 def test_the_last_active_write_is_not_taken_back(version: int, tmp_path: Path) -> None:
     """Hudi 0.15.0 and 1.2.0 read no row then, and their next upsert doubles rows (seen)."""
     path = tmp_path / "trips"
@@ -56,14 +57,14 @@ def columns(path: Path) -> list[str]:
     return [name for name in read_table(open_table(path)).column_names if not name.startswith("_hoodie")]
 
 
-@pytest.mark.parametrize("version", [6, 8, 9])
+@one_of("version", 6, 9, 8)
 def test_the_archived_rows_are_read(version: int, tmp_path: Path) -> None:
     path = tmp_path / "trips"
     assert rolled_back(path, version) == read_rows(path)
     assert columns(path) == _COLUMNS
 
 
-@pytest.mark.parametrize("version", [6, 8, 9])
+@one_of("version", 9, 8, 6)
 def test_a_delete_does_not_make_a_new_schema(version: int, tmp_path: Path) -> None:
     """Its rows have the key alone: the other columns of all rows would be gone, for ever with the next compaction."""
     path = tmp_path / "trips"
@@ -75,7 +76,7 @@ def test_a_delete_does_not_make_a_new_schema(version: int, tmp_path: Path) -> No
     assert read_rows(path) == {key: row for key, row in rows.items() if key != "k0"}
 
 
-@pytest.mark.parametrize("version", [6, 9])
+@one_of("version", 9, 6)
 def test_an_older_schema_of_create_table_does_not_count(version: int, tmp_path: Path) -> None:
     """As SQL's CREATE TABLE leaves it in the settings. Rows were missing without a word."""
     path = tmp_path / "trips"

@@ -58,13 +58,13 @@ from tests.support.compaction_steps import open_table
 from tests.support.failing_storage import Call, Failure, HookedStorage, ProcessDied, die_at_nth, died_copies, fail_at
 from tests.support.lost_lock import LockLostAt, LockLostBehind
 from tests.support.selection import ALL, deep
+from tests.support.tables import one_of
 from tests.support.written_tables import read_rows, written_table
 
-VERSIONS = pytest.mark.parametrize("version", [6, 9])
 _REWRITES = WriteOptions(slots=1)
 
 
-@VERSIONS
+@one_of("version", 9, 6)
 def test_the_oldest_go_and_nothing_changes(version: int, tmp_path: Path) -> None:
     """Rows, and the set of completed instants, are as before; the newest two commits stay."""
     path = tmp_path / "trips"
@@ -81,7 +81,7 @@ def test_the_oldest_go_and_nothing_changes(version: int, tmp_path: Path) -> None
     assert again.why == "2 commits are completed, archiving begins above 3"
 
 
-@VERSIONS
+@one_of("version", 6, 9)
 def test_the_life_of_an_archived_table_goes_on(version: int, tmp_path: Path) -> None:
     """Writes, compactions and archiving in turn: every row is the last one written, every instant is newer."""
     path = tmp_path / "trips"
@@ -101,7 +101,7 @@ def test_the_life_of_an_archived_table_goes_on(version: int, tmp_path: Path) -> 
     check_each_once(path)
 
 
-@VERSIONS
+@one_of("version", 9, 6)
 def test_died_at_every_call_the_next_run_finishes(version: int, tmp_path: Path) -> None:
     """At no moment is an instant lost or a row different; the next run leaves what an undisturbed run leaves."""
     origin = tmp_path / "origin"
@@ -120,7 +120,7 @@ def test_died_at_every_call_the_next_run_finishes(version: int, tmp_path: Path) 
     assert number > 30
 
 
-@VERSIONS
+@one_of("version", 9, 6)
 @pytest.mark.parametrize("failure", list(Failure), ids=lambda f: f.name.lower())
 def test_an_error_at_every_call_the_next_run_finishes(version: int, failure: Failure, tmp_path: Path) -> None:
     """An error of the storage is an error of the run, never "nothing there"."""
@@ -216,7 +216,7 @@ def test_files_of_a_replaced_group_keep_their_replace_commit(tmp_path: Path) -> 
     assert read_table(open_table(path)).num_rows == rows
 
 
-@VERSIONS
+@one_of("version", 6, 9)
 def test_a_lost_lock_stops_it(version: int, tmp_path: Path) -> None:
     """Nothing is put or removed once the lock is lost."""
     path = tmp_path / "trips"
@@ -236,7 +236,7 @@ def test_a_lost_lock_stops_it(version: int, tmp_path: Path) -> None:
     assert number > 2
 
 
-@VERSIONS
+@one_of("version", 9, 6)
 def test_an_unreadable_archive_is_an_error(version: int, tmp_path: Path) -> None:
     """What cannot be read is unknown: nothing is archived, nothing removed."""
     path = tmp_path / "trips"
@@ -276,7 +276,7 @@ def test_small_files_of_the_history_become_one(tmp_path: Path) -> None:
     assert {p.name for p in folder.glob("*.parquet")} == kept
 
 
-@pytest.mark.parametrize("version", [6, 9])
+@one_of("version", 9, 6)
 def test_a_dry_run_shows_what_a_dead_run_had_archived(version: int, tmp_path: Path) -> None:
     path = tmp_path / "trips"
     long_table(path, version)
@@ -450,7 +450,7 @@ def test_a_torn_history_file_that_no_manifest_names_is_replaced(tmp_path: Path) 
     assert active(path) == times[-2:]
 
 
-@VERSIONS
+@one_of("version", 6, 9)
 def test_it_cleans_up_behind_a_compaction_first(version: int, tmp_path: Path) -> None:
     """An executor that died before it had cleaned up does not stop archiving for ever."""
     path = tmp_path / "trips"
@@ -525,7 +525,7 @@ def test_a_file_that_a_dead_archiver_placed_stays(tmp_path: Path) -> None:
     assert len(open_table(path).load_timeline(archived=True).archived) > 0
 
 
-@pytest.mark.parametrize("version", [8, 9])
+@one_of("version", 9, 8)
 def test_what_an_archived_clean_removed_is_not_read(version: int, tmp_path: Path) -> None:
     """The newest clean goes with the commits: the states before it are refused, as they were while it was active."""
     path = tmp_path / "trips"

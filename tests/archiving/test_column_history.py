@@ -18,6 +18,7 @@ from phantombase.timeline.planning.triggers import TriggerStrategy
 from phantombase.timeline.read.table_read import read_table
 from tests.support.compaction_steps import open_table, run_all
 from tests.support.evolved_tables import alter, columns_of, renamed
+from tests.support.tables import one_of
 
 ONE_AT_A_TIME = ScheduleOptions(strategy=TriggerStrategy.ALWAYS, max_file_slices=1, max_plans=1, incremental=False)
 FEW = ArchiveOptions(min_instants=2, max_instants=3, commits_retained=1, compaction_commits=1)
@@ -46,7 +47,7 @@ def archived(path: Path) -> ArchiveResult:
     return archive_table(open_table(path), FEW, ProcessLock(str(path)))
 
 
-@pytest.mark.parametrize("version", [6, 9])
+@one_of("version", 9, 6)
 def test_the_newest_history_stays(version: int, tmp_path: Path) -> None:
     """Without it Hudi takes the table for one whose columns do not evolve; no reader of phantombase read it."""
     path = tmp_path / "t"
@@ -56,7 +57,7 @@ def test_the_newest_history_stays(version: int, tmp_path: Path) -> None:
     assert towns(path) == dict.fromkeys("abcd", "Rome")
 
 
-@pytest.mark.parametrize("version", [6, 9])
+@one_of("version", 6, 9)
 def test_a_history_whose_write_another_archiver_took(
     version: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from phantombase.compactor_daemon.archiving.resizes import resize_borders
 from phantombase.timeline.view.bucket_resize import HASHING_METADATA
 from tests.support.archived_tables import long_table, one_row, overwrite, upsert
 from tests.support.compaction_steps import open_table
+from tests.support.tables import one_of
 
 
 def hashed(path: Path, version: int) -> str:
@@ -30,7 +29,7 @@ def borders(path: Path) -> list[tuple[str, str]]:
     return [(border.time, border.why) for border in resize_borders(table, table.load_timeline())]
 
 
-@pytest.mark.parametrize("version", [6, 9])
+@one_of("version", 9, 6)
 def test_a_resize_stays_until_hudi_has_noted_that_it_is_done(version: int, tmp_path: Path) -> None:
     path = tmp_path / "trips"
     replaced = hashed(path, version)
@@ -39,7 +38,7 @@ def test_a_resize_stays_until_hudi_has_noted_that_it_is_done(version: int, tmp_p
     assert borders(path) == []
 
 
-@pytest.mark.parametrize("version", [6, 9])
+@one_of("version", 6, 9)
 def test_files_of_an_instant_that_is_gone(version: int, tmp_path: Path) -> None:
     """The timeline must not begin behind them: they would count as archived."""
     path = tmp_path / "trips"

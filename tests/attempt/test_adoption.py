@@ -20,8 +20,8 @@ from phantombase.timeline.instants.attempt_names import attempt_folder
 from phantombase.timeline.table.table import Table
 from tests.support.compaction_steps import OPTIONS, OUTPUT, decided, open_table, staged
 from tests.support.golden_tables import unzip_golden
+from tests.support.tables import one_of
 
-TABLES = pytest.mark.parametrize("name", ["v6_pending", "v9_pending"])
 LATER = "20990101000000000"
 
 
@@ -52,7 +52,7 @@ CHANGES: dict[str, Callable[[dict[str, Any]], object]] = {
 ADOPTED = {"nothing", "what it left out is pending"}
 
 
-@TABLES
+@one_of("name", "v9_pending", "v6_pending")
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_result_is_adopted_only_where_it_is_what_would_be_made_now(change: str, path: Path) -> None:
     table = open_table(path)
@@ -65,7 +65,7 @@ def test_a_result_is_adopted_only_where_it_is_what_would_be_made_now(change: str
     assert adopted(table) == [change in ADOPTED, True]
 
 
-@TABLES
+@one_of("name", "v6_pending", "v9_pending")
 @pytest.mark.parametrize("damage", ["lost", "cut off", "longer"])
 def test_a_staged_file_that_is_not_whole_is_not_adopted(damage: str, path: Path) -> None:
     """The record says it was; a machine that lost power, or a hand, says otherwise."""
@@ -84,7 +84,7 @@ def test_a_staged_file_that_is_not_whole_is_not_adopted(damage: str, path: Path)
 # --- barrier ----------------------------------------------------------------------------------------------------------
 
 
-@TABLES
+@one_of("name", "v9_pending", "v6_pending")
 def test_writes_that_began_behind_the_attempt_are_not_waited_for(path: Path) -> None:
     """There is always one on a table that is written all the time. Those that began before are."""
     table = open_table(path)
@@ -109,7 +109,7 @@ def first_operation(table: Table) -> CompactionOperation:
     return table.compaction_plan(pending_instants(table)[0]).operations[0]
 
 
-@TABLES
+@one_of("name", "v9_pending", "v6_pending")
 def test_a_base_file_that_is_gone_is_lost(path: Path) -> None:
     """No write that was rolled back explains it: the plan was made on it."""
     table = open_table(path)

@@ -62,6 +62,7 @@ from tests.support.compaction_steps import (
 from tests.support.compare_rows import assert_same_rows
 from tests.support.failing_storage import Call, Failure, HookedStorage, ProcessDied, die_at, fail_at, pause_at
 from tests.support.golden_tables import unzip_golden
+from tests.support.tables import one_of
 
 
 def test_finished_slices_of_a_dead_attempt_are_adopted(tmp_path: Path) -> None:
@@ -197,7 +198,7 @@ def test_a_file_cleaned_with_its_replaced_group_stays_away(name: str, tmp_path: 
 
 
 @pytest.mark.parametrize("completed", [True, False])
-@pytest.mark.parametrize("name", ["v6_pending", "v9_pending"])
+@one_of("name", "v9_pending", "v6_pending")
 def test_a_file_lost_with_its_staged_copy_is_merged_again(name: str, completed: bool, tmp_path: Path) -> None:
     """Before and after the commit is visible: its inputs are still there, and the new file is the decided one."""
     path = unzip_golden(name, tmp_path)
@@ -290,7 +291,7 @@ def test_strays_of_the_instant_go_when_it_is_retired(tmp_path: Path) -> None:
     check_whole(path, path.with_name("pending.expected"))
 
 
-@pytest.mark.parametrize("name", ["v6_pending", "v9_pending"])
+@one_of("name", "v6_pending", "v9_pending")
 def test_a_log_that_carries_the_instant_is_no_stray(name: str, tmp_path: Path) -> None:
     """A write of version 6 on the slice to be: after an upgrade it is named so in a table of version 9."""
     path = unzip_golden(name, tmp_path)
@@ -693,7 +694,7 @@ def test_records_of_an_opened_attempt_say_who(tmp_path: Path) -> None:
     assert all(d.ledger.rows_out > 0 for d in done)
 
 
-@pytest.mark.parametrize("name", ["v6_two_pending", "v9_two_pending"])
+@one_of("name", "v9_two_pending", "v6_two_pending")
 def test_one_instant_that_is_stuck_does_not_stop_the_others(name: str, tmp_path: Path) -> None:
     """A live Hudi compactor holds the first of two plans: the second is executed, and the error is still raised."""
     path = unzip_golden(name, tmp_path)

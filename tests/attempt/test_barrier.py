@@ -16,13 +16,14 @@ from phantombase.writer_hooks.options import WriteOptions
 from tests.attempt.test_broken_rules import NEW, OLD, nothing, schedule, upsert
 from tests.support.compaction_steps import open_table, run_one
 from tests.support.failing_storage import Call, HookedStorage
+from tests.support.tables import one_of
 from tests.support.written_tables import read_rows, written_table
 from tests.writing.test_writer import rows
 
 _WAIT_S = 60
 
 
-@pytest.mark.parametrize("version", [6, 9])
+@one_of("version", 9, 6)
 def test_a_write_that_completes_after_the_view_of_an_attempt_that_adopts_everything(
     version: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -25,6 +25,7 @@ from phantombase.writer_hooks.options import Operation, Write, WriteOptions
 from phantombase.writer_hooks.write.write import Written, write
 from tests.support.compaction_steps import open_table, run_all
 from tests.support.failing_storage import Call, HookedStorage
+from tests.support.tables import one_of
 from tests.support.written_tables import read_rows, written_table
 from tests.writing.test_writer import rows
 
@@ -158,7 +159,7 @@ def test_plans_loaded_too_early_lose_a_row(path: Path, monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("buckets", [None, 1], ids=["key index", "buckets"])
-@pytest.mark.parametrize("version", [6, 9])
+@one_of("version", 9, 6)
 @pytest.mark.parametrize("checked", [True, False], ids=["checked", "unchecked"])
 def test_two_writers_bring_one_new_key(
     version: int, buckets: int | None, checked: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -178,7 +179,7 @@ def test_two_writers_bring_one_new_key(
             read_rows(path)
 
 
-@pytest.mark.parametrize("version", [6, 9])
+@one_of("version", 6, 9)
 def test_a_base_file_is_not_written_anew_behind_a_later_one(version: int, tmp_path: Path) -> None:
     """A later instant completes between the moment ours is visible and our load: ours would be the older file."""
     path = tmp_path / "trips"

@@ -37,6 +37,7 @@ from tests.support.compaction_steps import base_files, decided, open_table, stag
 from tests.support.failing_storage import Call, HookedStorage
 from tests.support.golden_tables import unzip_golden
 from tests.support.sections import kept
+from tests.support.tables import one_of
 
 TABLES = pytest.mark.parametrize("name", ["v6_pending", "v9_pending"])
 LOCK = ProcessLock("decision")
@@ -83,7 +84,7 @@ def other_commit(path: Path, tmp_path: Path, instant: str) -> None:
 # --- deciding ---------------------------------------------------------------------------------------------------------
 
 
-@TABLES
+@one_of("name", "v9_pending", "v6_pending")
 def test_the_decision_is_made_in_the_lock(path: Path) -> None:
     """The look at the table and the put: a writer or a rollback that holds it meanwhile is seen."""
     lock = Watched()
@@ -152,7 +153,7 @@ def test_a_completion_time_is_reserved_before_it_is_decided(tmp_path: Path) -> N
     assert reserved == [{instant, go.completion_time}]
 
 
-@pytest.mark.parametrize("name", ["v6_archived", "v9_archived"])
+@one_of("name", "v6_archived", "v9_archived")
 def test_behind_the_start_of_the_timeline_the_archive_is_asked(name: str, path: Path) -> None:
     """It has what was completed; what it passed and does not have was restored away, and must not come back."""
     table = open_table(path)
@@ -167,7 +168,7 @@ def test_behind_the_start_of_the_timeline_the_archive_is_asked(name: str, path: 
 # --- publishing -------------------------------------------------------------------------------------------------------
 
 
-@TABLES
+@one_of("name", "v9_pending", "v6_pending")
 def test_a_dead_executors_inflight_file_goes_before_the_commit(path: Path) -> None:
     """Hudi refuses to go on beside it."""
     table = open_table(path)
@@ -186,7 +187,7 @@ def test_a_dead_executors_inflight_file_goes_before_the_commit(path: Path) -> No
     assert there == [False]
 
 
-@TABLES
+@one_of("name", "v9_pending", "v6_pending")
 def test_a_commit_that_is_not_there_after_it_was_put_is_an_error(path: Path) -> None:
     """Never "published": the next run looks again."""
     table = open_table(path)
@@ -215,7 +216,7 @@ def test_two_commits_of_one_compaction_are_an_error(name: str, path: Path) -> No
             completed_compaction(table, go.instant)
 
 
-@TABLES
+@one_of("name", "v6_pending", "v9_pending")
 def test_a_commit_without_files_is_known_by_its_books(path: Path) -> None:
     """All its file groups were replaced before it was published. Another's commit without files is not ours."""
     table = open_table(path)
@@ -232,7 +233,7 @@ def test_a_commit_without_files_is_known_by_its_books(path: Path) -> None:
     assert not is_ours(table, done, replace(go, content=encode(other, table.layout.encoding)))
 
 
-@TABLES
+@one_of("name", "v9_pending", "v6_pending")
 def test_only_files_of_replaced_groups_are_left_out(path: Path) -> None:
     """In the placements and in the commit alike; the books of all stay."""
     table = open_table(path)
@@ -256,7 +257,7 @@ def test_only_files_of_replaced_groups_are_left_out(path: Path) -> None:
     assert [s.path for s in decode(left.content, "commit").partition_to_write_stats["one"]] == [kept.final]
 
 
-@TABLES
+@one_of("name", "v9_pending", "v6_pending")
 def test_a_placed_file_of_a_replaced_group_is_gone_before_the_commit(path: Path) -> None:
     """A process may die between the commit and its clean-up; nobody else looks for it."""
     table = open_table(path)
@@ -278,7 +279,7 @@ def test_a_placed_file_of_a_replaced_group_is_gone_before_the_commit(path: Path)
 # --- taking back ------------------------------------------------------------------------------------------------------
 
 
-@TABLES
+@one_of("name", "v6_pending", "v9_pending")
 def test_what_is_completed_is_never_taken_back(path: Path) -> None:
     """Its files are the table's rows."""
     table = open_table(path)
@@ -290,7 +291,7 @@ def test_what_is_completed_is_never_taken_back(path: Path) -> None:
     assert find_go(table.storage, go.instant) == go
 
 
-@TABLES
+@one_of("name", "v9_pending", "v6_pending")
 def test_each_step_of_taking_back_may_be_the_last(path: Path) -> None:
     """Another process finishes it: no file can be placed from the first step on, and none is left."""
     table = open_table(path)
@@ -322,7 +323,7 @@ def test_the_metadata_table_forgets_what_is_taken_back(tmp_path: Path, monkeypat
     assert not base_files(path, go.instant)
 
 
-@TABLES
+@one_of("name", "v9_pending", "v6_pending")
 @pytest.mark.parametrize("staged_copies", [True, False])
 def test_a_revoked_decision_is_not_published(staged_copies: bool, path: Path) -> None:
     """Also where its plan stands: its attempt is over. Neither are its files made again."""

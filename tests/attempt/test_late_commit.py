@@ -39,6 +39,8 @@ from tests.attempt.test_standing import (
 )
 from tests.support.compaction_steps import base_files, check_no_strays, decided, is_held, open_table, run_all
 from tests.support.failing_storage import Call, HookedStorage, ProcessDied
+from tests.support.selection import deep
+from tests.support.tables import one_of
 from tests.support.written_tables import read_rows, written_table
 from tests.writing.test_writer import rows
 
@@ -111,7 +113,7 @@ def late(path: Path, go: Go) -> None:
         publish(asleep(path, at_put(go), meanwhile, die), go, LOCK)
 
 
-@VERSIONS
+@one_of("version", 9, 6)
 def test_a_commit_of_a_plan_that_is_gone_is_taken_away(version: int, tmp_path: Path) -> None:
     path = tmp_path / "t"
     go = decision(path, version)
@@ -123,7 +125,7 @@ def test_a_commit_of_a_plan_that_is_gone_is_taken_away(version: int, tmp_path: P
     check_no_strays(path)
 
 
-@VERSIONS
+@one_of("version", 6, 9)
 def test_a_commit_of_a_decision_that_was_taken_back_is_taken_away(version: int, tmp_path: Path) -> None:
     """Its files are gone. The plan stands: it is executed anew."""
     path = tmp_path / "t"
@@ -135,7 +137,7 @@ def test_a_commit_of_a_decision_that_was_taken_back_is_taken_away(version: int, 
     assert read_rows(path) == BEFORE
 
 
-@VERSIONS
+@one_of("version", 9, 6)
 def test_what_another_publisher_has_completed_meanwhile_stays(version: int, tmp_path: Path) -> None:
     path = tmp_path / "t"
     go = decision(path, version)
@@ -144,7 +146,7 @@ def test_what_another_publisher_has_completed_meanwhile_stays(version: int, tmp_
     assert read_rows(path) == BEFORE
 
 
-@VERSIONS
+@one_of("version", 9, 6)
 def test_what_was_archived_meanwhile_is_not_begun_anew(version: int, tmp_path: Path) -> None:
     """On version 6 the commit would begin the timeline, and what was archived behind it would not count."""
     path = tmp_path / "t"
@@ -183,7 +185,7 @@ def test_of_two_commits_that_of_the_other_stays(version: int, tmp_path: Path) ->
     assert not base_files(path, go.instant)
 
 
-@VERSIONS
+@one_of("version", 6, 9)
 def test_for_what_fell_before_the_lock_nothing_is_begun(version: int, tmp_path: Path) -> None:
     path = tmp_path / "t"
     go = decision(path, version)
@@ -193,7 +195,7 @@ def test_for_what_fell_before_the_lock_nothing_is_begun(version: int, tmp_path: 
         publish(asleep(path, ("list", partition), die, nothing), go, LOCK)
 
 
-@VERSIONS
+@one_of("version", 9, 6)
 def test_no_commit_is_put_where_the_plan_went_during_the_section(version: int, tmp_path: Path) -> None:
     """All that is done in it may take longer than a lock lives."""
     path = tmp_path / "t"
@@ -214,7 +216,7 @@ def test_no_commit_is_put_where_the_plan_went_during_the_section(version: int, t
     assert not put
 
 
-@VERSIONS
+@one_of("version", 9, 6)
 def test_a_commit_that_nobody_looked_back_at_is_withdrawn(version: int, tmp_path: Path) -> None:
     """The process died right after it had put it; another had taken the decision back while it slept."""
     path = tmp_path / "t"
@@ -233,7 +235,7 @@ def test_a_commit_that_nobody_looked_back_at_is_withdrawn(version: int, tmp_path
     check_no_strays(path)
 
 
-@VERSIONS
+@one_of("version", 6, 9)
 def test_what_stands_is_not_withdrawn(version: int, tmp_path: Path) -> None:
     """The record that it was taken back came after the commit: its files were left alone, and it counts."""
     path = tmp_path / "t"
@@ -248,7 +250,7 @@ def test_what_stands_is_not_withdrawn(version: int, tmp_path: Path) -> None:
     assert read_rows(path) == BEFORE
 
 
-@VERSIONS
+@one_of("version", 9, 6)
 @pytest.mark.parametrize("answer", ["an error", "False"])
 def test_a_commit_whose_put_was_not_answered_is_looked_back_at(version: int, answer: str, tmp_path: Path) -> None:
     path = tmp_path / "t"
@@ -282,7 +284,7 @@ def test_a_late_commit_that_was_written_upon_stays(version: int, tmp_path: Path)
     assert read_rows(path) == {"k0000": BEFORE["k0000"] if version == 6 else FIRST["k0000"], "k0003": (5, 5.0)}
 
 
-@VERSIONS
+@one_of("version", 9, 6)
 def test_a_late_commit_that_another_compaction_rests_on_stays(version: int, tmp_path: Path) -> None:
     """First that is planned, then it is completed."""
     path = tmp_path / "t"
@@ -310,7 +312,7 @@ def test_a_late_commit_waits_for_what_may_be_written_upon_it(version: int, tmp_p
     assert read_rows(path) == FIRST
 
 
-@VERSIONS
+@one_of("version", 6, 9)
 @pytest.mark.parametrize("cleaned", ["*.parquet", ".*.log.*"])
 def test_a_commit_whose_inputs_were_cleaned_stays(version: int, cleaned: str, tmp_path: Path) -> None:
     """The process slept between its put and its look back; the record came with the commit, which counted."""
@@ -327,7 +329,7 @@ def test_a_commit_whose_inputs_were_cleaned_stays(version: int, cleaned: str, tm
     assert read_rows(path) == BEFORE
 
 
-@pytest.fixture(params=[6, 9], ids=["v6", "v9"])
+@pytest.fixture(params=[9, deep(6)], ids="v{}".format)
 def two_groups(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, Go]:
     """A table of two file groups, and the decision of a plan of both."""
     path = tmp_path / "t"

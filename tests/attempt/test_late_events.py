@@ -47,6 +47,8 @@ from tests.support.failing_storage import Call, HookedStorage
 from tests.support.golden_tables import unzip_golden
 from tests.support.log_compactions import request
 from tests.support.sections import kept
+from tests.support.selection import deep
+from tests.support.tables import one_of
 from tests.support.written_tables import read_rows, written_table
 from tests.writing.test_writer import rows
 
@@ -58,7 +60,7 @@ class _Killed(BaseException):
 # --- a lock that is lost in the section -------------------------------------------------------------------------------
 
 
-@VERSIONS
+@one_of("version", 9, 6)
 def test_a_commit_that_came_after_a_restore_is_taken_away_again(version: int, tmp_path: Path) -> None:
     """The publisher's session ends between its last look and the put: it looks once more."""
     path = tmp_path / "t"
@@ -77,7 +79,7 @@ def test_a_commit_that_came_after_a_restore_is_taken_away_again(version: int, tm
     assert read_rows(path) == FIRST
 
 
-@VERSIONS
+@one_of("version", 6, 9)
 @pytest.mark.parametrize("before", ["its last look", "its put"])
 def test_a_commit_beside_that_of_another_compactor_does_not_stay(version: int, before: str, tmp_path: Path) -> None:
     """It takes no lock, and completes the instant while the publisher does. Seen at the last look, none is put: readers
@@ -196,7 +198,7 @@ def test_records_outlive_the_sweep_of_another_daemon(restored_and_archived: tupl
     assert read_rows(path) == AFTER_RESTORE
 
 
-@VERSIONS
+@one_of("version", 9, 6)
 def test_retiring_places_no_file_of_what_is_archived_meanwhile(version: int, tmp_path: Path) -> None:
     """The replace commit that explains why the file is gone is archived with it: its rows would be back."""
     path = tmp_path / "t"
@@ -222,7 +224,7 @@ def test_retiring_places_no_file_of_what_is_archived_meanwhile(version: int, tmp
 # --- the files of a decision that lost --------------------------------------------------------------------------------
 
 
-@pytest.fixture(params=[6, 9])
+@pytest.fixture(params=[9, deep(6)])
 def lost(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, Go, Path]:
     """A decision whose files are placed, where another compactor has completed the instant; its commit."""
     path = tmp_path / "t"
@@ -243,6 +245,7 @@ def test_files_that_lost_go_under_the_lock_only(lost: tuple[Path, Go, Path]) -> 
     assert read_table(open_table(path)).num_rows == len(BEFORE)
 
 
+@one_of("lost", 6, 9, indirect=True)
 @pytest.mark.parametrize("published", [True, False])
 def test_files_that_lost_have_won_once_the_lock_is_free(published: bool, lost: tuple[Path, Go, Path]) -> None:
     """The other commit was taken away while the lock was waited for: the files are, or can be, those of the next."""
@@ -296,7 +299,7 @@ def test_a_decision_waits_for_replacing_writes_that_began_before(version: int, t
 # --- a decision before it ---------------------------------------------------------------------------------------------
 
 
-@VERSIONS
+@one_of("version", 9, 6)
 def test_a_revoked_decision_shares_no_file_with_the_next(
     version: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -323,7 +326,7 @@ def test_a_revoked_decision_shares_no_file_with_the_next(
     assert read_rows(path) == BEFORE
 
 
-@VERSIONS
+@one_of("version", 9, 6)
 def test_the_oldest_writes_are_rolled_back(version: int, tmp_path: Path) -> None:
     """What is older than the active timeline counts as archived; these were rolled back."""
     path = tmp_path / "t"
@@ -404,7 +407,7 @@ def test_a_replace_commit_is_rolled_back_after_the_decision(tmp_path: Path) -> N
     assert read_rows(path) == truth == BEFORE | {"k0003": (9, 9.0)}
 
 
-@VERSIONS
+@one_of("version", 6, 9)
 @pytest.mark.parametrize("when", ["before placing", "before the lock"])
 def test_a_partition_is_removed_after_the_decision(version: int, when: str, tmp_path: Path) -> None:
     """Its folder is not made anew: no listing would take it for a partition, and the commit would name a lost file."""

@@ -34,6 +34,7 @@ from phantombase.timeline.storage.folders import RECORDS
 from phantombase.timeline.storage.local import LocalStorage
 from tests.support.compaction_steps import OPTIONS, OUTPUT, check_whole, open_table, visible_files
 from tests.support.golden_tables import unzip_golden
+from tests.support.tables import one_of
 
 NEVER_S = 300.0
 """Longer than any test waits: a slice that takes so long is one that does not end by itself."""
@@ -51,7 +52,7 @@ def run(path: Path, runner: Runner | None = None, limit: Limit | None = None) ->
     )
 
 
-@pytest.mark.parametrize("name", ["v6_pending", "v9_pending"])
+@one_of("name", "v9_pending", "v6_pending")
 def test_nothing_begins_after_the_limit(name: str, tmp_path: Path) -> None:
     """A limit of 0 leaves everything as it was, and says what was left."""
     path = unzip_golden(name, tmp_path)
@@ -63,7 +64,7 @@ def test_nothing_begins_after_the_limit(name: str, tmp_path: Path) -> None:
     check_whole(path, tmp_path / "pending.expected")
 
 
-@pytest.mark.parametrize("name", ["v6_pending", "v9_pending"])
+@one_of("name", "v6_pending", "v9_pending")
 def test_a_limit_while_staging_leaves_finished_slices_to_the_next_run(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

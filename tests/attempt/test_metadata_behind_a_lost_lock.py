@@ -28,7 +28,8 @@ from phantombase.timeline.table.table import Table
 from tests.support.compaction_steps import decided, open_table, run_all, run_under
 from tests.support.failing_storage import Call, Failure, HookedStorage, ProcessDied, die_at
 from tests.support.golden_tables import unzip_golden
-from tests.support.selection import ALL, deep
+from tests.support.selection import ALL
+from tests.support.tables import one_of
 from tests.support.written_tables import read_rows
 
 Work: TypeAlias = Callable[[Table, TableLock], object]
@@ -36,7 +37,6 @@ Work: TypeAlias = Callable[[Table, TableLock], object]
 STEP = 1 if ALL else 3
 FOR_EVER = 10**6
 LOCK = ProcessLock("not slept")
-VERSIONS = pytest.mark.parametrize("version", ["v6", deep("v8"), "v9"])
 
 
 class LostLock:
@@ -138,7 +138,7 @@ def play(
             shutil.rmtree(path)
 
 
-@VERSIONS
+@one_of("version", "v9", "v8", "v6")
 def test_a_compaction_of_the_table(version: str, tmp_path: Path) -> None:
     """Two processes publish the same decision. What the sleeper forgets, it might never record again."""
     start = unzip_golden(f"{version}_with_metadata_table", tmp_path)
@@ -155,7 +155,7 @@ def _dies_at_completion(call: Call) -> Any:
     return call.do()
 
 
-@VERSIONS
+@one_of("version", "v6", "v9", "v8")
 def test_a_compaction_of_the_metadata_table(version: str, tmp_path: Path) -> None:
     """A dead process has left base files: the sleeper must not remove them once another one has completed them."""
     start = unzip_golden(f"{version}_with_metadata_table", tmp_path)

@@ -36,7 +36,7 @@ from tests.support.failing_storage import Call, Failure, HookedStorage, ProcessD
 from tests.support.golden_tables import unzip_golden
 from tests.support.interleaving import serial_pools
 from tests.support.seed import SEED
-from tests.support.selection import deep
+from tests.support.tables import one_of
 from tests.support.written_tables import impatient, seed_note
 from tests.writing.test_writer_faults import CHAOS, chosen
 
@@ -140,7 +140,7 @@ def serial(monkeypatch: pytest.MonkeyPatch) -> None:
     serial_pools(monkeypatch)
 
 
-@pytest.mark.parametrize("version", [6, deep(8), 9])
+@one_of("version", 9, 8, 6)
 def test_a_write_that_dies_at_a_storage_call(version: int, tmp_path: Path) -> None:
     ground = Ground.made(tmp_path, version, lambda g: g.disturbed)
     before = by_key(ground.rows)
@@ -151,7 +151,7 @@ def test_a_write_that_dies_at_a_storage_call(version: int, tmp_path: Path) -> No
             ground.check_next(path, before, before | by_key(ground.batch(*DURING)))
 
 
-@pytest.mark.parametrize("version", [6, 9])
+@one_of("version", 6, 9)
 def test_a_write_one_of_whose_storage_calls_fails(version: int, tmp_path: Path) -> None:
     """It goes on rightly, or says that it failed and then nothing of it is visible."""
     ground = Ground.made(tmp_path, version, lambda g: g.disturbed)
@@ -168,7 +168,7 @@ def test_a_write_one_of_whose_storage_calls_fails(version: int, tmp_path: Path) 
             ground.check_next(path, expected)
 
 
-@pytest.mark.parametrize("version", [6, deep(8), 9])
+@one_of("version", 9, 8, 6)
 def test_a_compaction_that_dies_at_a_storage_call(version: int, tmp_path: Path) -> None:
     ground = Ground.made(tmp_path, version, lambda g: compact)
     for number in chosen(ground.changing(), CHAOS):
@@ -185,7 +185,7 @@ def dies_before_it_tells(call: Call) -> Any:
     return call.do()
 
 
-@pytest.mark.parametrize("version", [8, 9])
+@one_of("version", 9, 8)
 def test_a_decision_that_the_metadata_table_was_compacted_after(version: int, tmp_path: Path) -> None:
     """Its commit completes later than decided, so that Hudi does not take it for a part of that compaction."""
     path = unzip_golden(f"v{version}_with_metadata_table", tmp_path)

@@ -12,13 +12,14 @@ from phantombase.timeline.format.commit_metadata import decode, encode
 from phantombase.timeline.format.instant import Instant, State, later
 from phantombase.timeline.locks.section import Section
 from tests.attempt.test_late_commit import decision, others
-from tests.attempt.test_standing import LOCK, VERSIONS
+from tests.attempt.test_standing import LOCK
 from tests.support.compaction_steps import base_files, open_table, run_all
 from tests.support.failing_storage import Call, HookedStorage
+from tests.support.tables import one_of
 from tests.support.written_tables import read_rows
 
 
-@VERSIONS
+@one_of("version", 9, 6)
 def test_what_was_removed_before_it_had_the_lock_is_placed_again(version: int, tmp_path: Path) -> None:
     path = tmp_path / "t"
     go = decision(path, version)
@@ -39,7 +40,7 @@ def test_what_was_removed_before_it_had_the_lock_is_placed_again(version: int, t
     assert read_rows(path) == wanted
 
 
-@VERSIONS
+@one_of("version", 6, 9)
 def test_what_another_publisher_has_completed_since_is_not_removed(version: int, tmp_path: Path) -> None:
     """A foreign commit was there when the section began; now it is gone, and the decision is completed."""
     path = tmp_path / "t"

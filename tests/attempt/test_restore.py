@@ -22,8 +22,7 @@ from phantombase.timeline.storage.staged_file import place_staged
 from phantombase.timeline.table.table import Table
 from tests.support.compaction_steps import decided, open_table, staged
 from tests.support.golden_tables import unzip_golden
-
-TABLES = pytest.mark.parametrize("name", ["v6_pending", "v9_pending"])
+from tests.support.tables import one_of
 
 
 def lose(table: Table, go: Go) -> None:
@@ -38,7 +37,7 @@ def left(path: Path, go: Go) -> list[str]:
 
 
 @pytest.mark.parametrize("completed", [False, True])
-@TABLES
+@one_of("name", "v9_pending", "v6_pending")
 def test_each_file_is_made_again_under_its_own_name(name: str, completed: bool, tmp_path: Path) -> None:
     """Also one that was adopted from an earlier attempt: the commit names that attempt's file.
 
@@ -63,7 +62,7 @@ def test_each_file_is_made_again_under_its_own_name(name: str, completed: bool, 
         place_staged(table.storage, again, placement.final, placement.size)
 
 
-@TABLES
+@one_of("name", "v6_pending", "v9_pending")
 def test_other_books_under_the_same_size_are_not_the_decided_file(name: str, tmp_path: Path) -> None:
     """An input was changed under its name: as many bytes, other rows. Nothing of it stays."""
     path = unzip_golden(name, tmp_path)
@@ -80,7 +79,7 @@ def test_other_books_under_the_same_size_are_not_the_decided_file(name: str, tmp
     assert left(path, go) == []
 
 
-@TABLES
+@one_of("name", "v9_pending", "v6_pending")
 def test_another_size_is_not_the_decided_file(name: str, tmp_path: Path) -> None:
     """Another library wrote it: the commit's size would be wrong for every reader."""
     path = unzip_golden(name, tmp_path)
@@ -93,7 +92,7 @@ def test_another_size_is_not_the_decided_file(name: str, tmp_path: Path) -> None
     assert left(path, go) == []
 
 
-@TABLES
+@one_of("name", "v9_pending", "v6_pending")
 def test_the_schema_is_that_of_the_decision(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A column that was added since is not in the decided file."""
     path = unzip_golden(name, tmp_path)

@@ -32,6 +32,7 @@ from tests.support.compaction_steps import base_files, decided, open_table, run_
 from tests.support.failing_storage import HookedStorage
 from tests.support.golden_tables import unzip_golden
 from tests.support.sections import kept
+from tests.support.tables import one_of
 
 VERSIONS = pytest.mark.parametrize("version", [6, 9])
 LOCK = ProcessLock("retire")
@@ -55,7 +56,7 @@ def staged_files(path: Path, instant: str) -> list[Path]:
 # --- not before it is safe --------------------------------------------------------------------------------------------
 
 
-@VERSIONS
+@one_of("version", 9, 6)
 def test_what_is_not_completed_is_not_retired(version: int, tmp_path: Path) -> None:
     """Its staged files are all there is of it."""
     path = unzip_golden(f"v{version}_pending", tmp_path)
@@ -117,7 +118,7 @@ def pending_rollback(path: Path, tmp_path: Path, target: str) -> None:
 # --- what goes, what is placed again ----------------------------------------------------------------------------------
 
 
-@VERSIONS
+@one_of("version", 6, 9)
 def test_retiring_twice_changes_nothing(published: tuple[Path, Go]) -> None:
     """Staged files and the heartbeat go; final files, records and books stay."""
     path, go = published
@@ -154,7 +155,7 @@ def test_a_lost_file_is_needed_unless_its_group_has_a_newer_base_file(
     assert lost.exists() is not (of_the_group and committed)
 
 
-@VERSIONS
+@one_of("version", 9, 6)
 def test_what_the_commit_does_not_name_is_not_placed(version: int, tmp_path: Path) -> None:
     """Its file group was replaced before the decision was published; the replace commit is archived by now."""
     path = unzip_golden(f"v{version}_pending", tmp_path)
@@ -170,7 +171,7 @@ def test_what_the_commit_does_not_name_is_not_placed(version: int, tmp_path: Pat
     assert [p.name for p in base_files(path, go.instant)] == [Path(go.placements[1].final).name]
 
 
-@VERSIONS
+@one_of("version", 9, 6)
 def test_base_files_of_other_instants_are_no_strays(published: tuple[Path, Go]) -> None:
     """An older and a newer one of the same file group, which no commit of ours names."""
     path, go = published
@@ -189,7 +190,7 @@ def test_base_files_of_other_instants_are_no_strays(published: tuple[Path, Go]) 
 # --- instants that are not pending any more ---------------------------------------------------------------------------
 
 
-@VERSIONS
+@one_of("version", 6, 9)
 def test_a_pending_instant_is_not_litter(version: int, tmp_path: Path) -> None:
     """Staged by an attempt that may still be at work."""
     path = unzip_golden(f"v{version}_pending", tmp_path)
@@ -200,7 +201,7 @@ def test_a_pending_instant_is_not_litter(version: int, tmp_path: Path) -> None:
     assert len(staged_files(path, pending_instants(table)[0])) == 4
 
 
-@VERSIONS
+@one_of("version", 9, 6)
 def test_an_attempt_at_what_somebody_else_completed_is_dead(version: int, tmp_path: Path) -> None:
     """It may wake up: its decision must fail then, before its staged files go."""
     path = unzip_golden(f"v{version}_pending", tmp_path)
@@ -220,7 +221,7 @@ def test_an_attempt_at_what_somebody_else_completed_is_dead(version: int, tmp_pa
     assert staged_files(path, instant) == []
 
 
-@VERSIONS
+@one_of("version", 9, 6)
 def test_what_somebody_else_completed_has_no_books_here(version: int, tmp_path: Path) -> None:
     """The audit log would speak of files that are not the table's. Files placed for the lost decision go."""
     path = unzip_golden(f"v{version}_pending", tmp_path)
@@ -241,7 +242,7 @@ def test_what_somebody_else_completed_has_no_books_here(version: int, tmp_path: 
     assert {str(p.relative_to(path)) for p in base_files(path, go.instant)} == {p.final for p in theirs.placements}
 
 
-@VERSIONS
+@one_of("version", 6, 9)
 def test_a_decision_is_taken_back_in_the_table_lock(version: int, tmp_path: Path) -> None:
     """The plan is back by then (a restore that failed, a backup): it is pending again, and nothing is taken."""
     path = tmp_path / "t"
@@ -263,7 +264,7 @@ def test_a_decision_is_taken_back_in_the_table_lock(version: int, tmp_path: Path
     assert len(staged_files(path, instant)) == 2
 
 
-@VERSIONS
+@one_of("version", 9, 6)
 def test_while_a_restore_pends_staged_files_stay(version: int, tmp_path: Path) -> None:
     """It has removed the plan; how it ends is not known, and a hand may put the plan back."""
     path = tmp_path / "t"
@@ -295,7 +296,7 @@ def later_write(path: Path, time: str) -> None:
     shutil.copy(one, one.with_name(f"{time}{completion}.deltacommit"))
 
 
-@VERSIONS
+@one_of("version", 9, 6)
 def test_records_are_forgotten_with_the_archived_instant_and_not_before(published: tuple[Path, Go]) -> None:
     """Until then they stop a zombie. Tombstones behind the timeline's start stay, and so does the audit log."""
     path, go = published
@@ -317,7 +318,7 @@ def test_records_are_forgotten_with_the_archived_instant_and_not_before(publishe
     assert recorded_instants(table.storage) == (tombstone,)
 
 
-@VERSIONS
+@one_of("version", 6, 9)
 def test_an_unscheduled_instant_between_active_ones_is_not_forgotten(published: tuple[Path, Go]) -> None:
     """Nothing of it is on the timeline, and its time must not be used again."""
     path, go = published

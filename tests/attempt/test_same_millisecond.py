@@ -25,6 +25,8 @@ from phantombase.timeline.storage.local import LocalStorage
 from phantombase.writer_hooks.options import WriteOptions
 from tests.attempt.test_broken_rules import schedule, upsert
 from tests.support.compaction_steps import OPTIONS, base_files, open_table, run_all
+from tests.support.selection import deep
+from tests.support.tables import one_of
 from tests.support.written_tables import read_rows, written_table
 from tests.writing.test_writer import rows
 
@@ -65,7 +67,7 @@ class Collision:
         (self.path / table.instant_path(done)).write_bytes(content)
 
 
-@pytest.fixture(params=[6, 9])
+@pytest.fixture(params=[9, deep(6)])
 def collision(request: pytest.FixtureRequest, tmp_path: Path) -> Collision:
     path, donor = tmp_path / "t", tmp_path / "donor"
     written_table(path, request.param, rows((0, 1, 1.0), (3, 1, 1.0)), WriteOptions(buckets=1, slots=1))
@@ -105,6 +107,7 @@ def test_it_pends_while_the_compaction_is_published(
     assert read_rows(collision.path) == NEW
 
 
+@one_of("collision", 6, 9, indirect=True)
 def test_it_completed_before(collision: Collision) -> None:
     """The compaction is decided and published beside it."""
     collision.begin()
@@ -133,6 +136,7 @@ def test_it_completed_and_the_plan_is_taken_back(collision: Collision) -> None:
     assert read_rows(collision.path) == NEW
 
 
+@one_of("collision", 6, 9, indirect=True)
 def test_it_is_rolled_back_after_the_compaction(
     collision: Collision, before_decision: list[Callable[[], None]]
 ) -> None:

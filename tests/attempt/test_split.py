@@ -29,14 +29,12 @@ from tests.support.compaction_steps import check_no_strays, open_table, run_all
 from tests.support.compare_rows import assert_same_rows
 from tests.support.golden_tables import unzip_golden
 from tests.support.selection import deep
+from tests.support.tables import one_of
 
 TABLES = pytest.mark.parametrize(
     "name",
     ["v6_pending", "v9_pending", *map(deep, ("v9_two_pending", "v8_with_metadata_table", "v9_with_metadata_table"))],
 )
-
-
-TWO_TASKS = pytest.mark.parametrize("name", ["v6_pending", "v9_pending"])
 
 
 def planned(path: Path) -> PlannedCompaction:
@@ -118,7 +116,7 @@ def test_a_task_whose_plan_is_gone_says_so(how: str, tmp_path: Path) -> None:
         task.execute()
 
 
-@TWO_TASKS
+@one_of("name", "v9_pending", "v6_pending")
 def test_tasks_that_did_not_run(name: str, tmp_path: Path) -> None:
     path = unzip_golden(name, tmp_path)
     before = read_table(open_table(path))
@@ -133,7 +131,7 @@ def test_tasks_that_did_not_run(name: str, tmp_path: Path) -> None:
     assert_same_rows(read_table(open_table(path)), before)
 
 
-@TWO_TASKS
+@one_of("name", "v6_pending", "v9_pending")
 def test_another_compactor_takes_the_instant(name: str, tmp_path: Path) -> None:
     """It adopts what was finished; what comes later is refused, and leaves nothing."""
     path = unzip_golden(name, tmp_path)
@@ -294,7 +292,7 @@ def test_results_are_plain(tmp_path: Path) -> None:
     assert LocalStorage(str(path)).find(f"{attempt_folder(task.instant, task.attempt)}/{task.position}.ok") is not None
 
 
-@TWO_TASKS
+@one_of("name", "v9_pending", "v6_pending")
 def test_properties_are_in_the_commit(name: str, tmp_path: Path) -> None:
     """They are decided with it: a run that only publishes changes none. Names that have a meaning are refused."""
     path = unzip_golden(name, tmp_path)

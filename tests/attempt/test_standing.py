@@ -30,6 +30,7 @@ from tests.attempt.test_broken_rules import schedule, upsert
 from tests.support.compaction_steps import base_files, check_no_strays, decided, open_table, run_all
 from tests.support.golden_tables import unzip_golden
 from tests.support.sections import kept
+from tests.support.tables import one_of
 from tests.support.written_tables import read_rows, written_table
 from tests.writing.test_writer import rows
 
@@ -104,7 +105,7 @@ def place_all(path: Path, go: Go) -> None:
 # --- restored away ----------------------------------------------------------------------------------------------------
 
 
-@VERSIONS
+@one_of("version", 9, 6)
 @pytest.mark.parametrize("asleep", ["before placing", "before the lock"])
 def test_what_was_restored_away_stays_away(version: int, asleep: str, tmp_path: Path) -> None:
     path = tmp_path / "t"
@@ -123,7 +124,7 @@ def test_what_was_restored_away_stays_away(version: int, asleep: str, tmp_path: 
         publish(open_table(path), go, lock)
 
 
-@VERSIONS
+@one_of("version", 6, 9)
 def test_placed_files_of_a_plan_that_is_gone_are_taken_back(version: int, tmp_path: Path) -> None:
     """The process died before the completed file; once archiving has passed them they would count as committed."""
     path = tmp_path / "t"
@@ -141,7 +142,7 @@ def test_placed_files_of_a_plan_that_is_gone_are_taken_back(version: int, tmp_pa
     assert read_rows(path) == FIRST
 
 
-@VERSIONS
+@one_of("version", 9, 6)
 def test_while_a_restore_is_pending_nothing_is_done(version: int, tmp_path: Path) -> None:
     """Neither published nor taken back: it may remove the plan next, or fail."""
     path = tmp_path / "t"
@@ -159,7 +160,7 @@ def test_while_a_restore_is_pending_nothing_is_done(version: int, tmp_path: Path
     assert read_rows(path) == BEFORE
 
 
-@VERSIONS
+@one_of("version", 9, 6)
 def test_what_could_not_be_published_at_first_is_placed_in_the_lock(version: int, tmp_path: Path) -> None:
     """The restore ends, given up, before the publisher has the lock: its commit names files that are there."""
     path = tmp_path / "t"
@@ -272,7 +273,7 @@ def clean(path: Path, file_id: str) -> None:
         file.unlink()
 
 
-@pytest.mark.parametrize("name", ["v6_pending", "v9_pending"])
+@one_of("name", "v6_pending", "v9_pending")
 @pytest.mark.parametrize("when", ["before the attempt", "after the decision", "after placing", "in the lock"])
 @pytest.mark.parametrize("cleaned", [True, False])
 def test_nothing_is_placed_in_a_replaced_group(name: str, when: str, cleaned: bool, tmp_path: Path) -> None:

@@ -35,10 +35,10 @@ from tests.attempt.test_standing import BEFORE, LOCK, planned, timeline_files
 from tests.support.compaction_steps import check_no_strays, open_table, run_all
 from tests.support.failing_storage import Call, HookedStorage, died_copies
 from tests.support.log_compactions import request
+from tests.support.tables import one_of
 from tests.support.written_tables import read_rows, written_table
 from tests.writing.test_writer import rows
 
-VERSIONS = pytest.mark.parametrize("version", [6, 9])
 LONG_AGO = (1_000_000_000, 1_000_000_000)
 
 
@@ -59,7 +59,7 @@ def lose_planned_log(path: Path) -> None:
     next(path.glob("*/.*.log.*")).unlink()
 
 
-@VERSIONS
+@one_of("version", 9, 6)
 def test_a_dead_executor_and_a_lost_input(version: int, tmp_path: Path) -> None:
     """Hudi's own compaction fails at the lost file and leaves its inflight file: the command that is named works."""
     path = tmp_path / "t"
@@ -77,7 +77,7 @@ def test_a_dead_executor_and_a_lost_input(version: int, tmp_path: Path) -> None:
     assert read_rows(path)["k0000"] == (5, 5.0)
 
 
-@VERSIONS
+@one_of("version", 6, 9)
 def test_died_at_every_call_the_executor_s_state_is_still_one_that_hudi_knows(version: int, tmp_path: Path) -> None:
     """No inflight file without its plan: readers would look for the plan."""
     origin = tmp_path / "origin"
@@ -92,7 +92,7 @@ def test_died_at_every_call_the_executor_s_state_is_still_one_that_hudi_knows(ve
         check_no_strays(path)
 
 
-@VERSIONS
+@one_of("version", 9, 6)
 def test_another_executor_begins_meanwhile(version: int, tmp_path: Path) -> None:
     """Plan and inflight file are back: its successor finds what Hudi expects."""
     path = tmp_path / "t"
@@ -112,7 +112,7 @@ def test_another_executor_begins_meanwhile(version: int, tmp_path: Path) -> None
     assert read_rows(path) == BEFORE
 
 
-@VERSIONS
+@one_of("version", 9, 6)
 def test_put_back_after_a_conflict_the_dead_executor_shows_too(version: int, tmp_path: Path) -> None:
     path = tmp_path / "t"
     instant = planned(path, version)
@@ -163,7 +163,7 @@ def test_on_version_6_with_writes_on_the_plan_the_errors_name_what_works(tmp_pat
     assert read_rows(path) == {**BEFORE, "k0003": (5, 5.0)}
 
 
-@VERSIONS
+@one_of("version", 6, 9)
 @pytest.mark.parametrize("later", [True, False])
 def test_two_plans_that_share_a_file_group(version: int, later: bool, tmp_path: Path) -> None:
     """As where a planner takes no lock: nobody can read the table; either can be taken back."""
@@ -199,7 +199,7 @@ def without_plan(path: Path, version: int) -> None:
     unschedule(open_table(path), instant, LOCK)
 
 
-@VERSIONS
+@one_of("version", 9, 6)
 def test_an_empty_plan_is_taken_back(version: int, tmp_path: Path) -> None:
     path = tmp_path / "t"
     without_plan(path, version)
@@ -216,7 +216,7 @@ def test_an_empty_plan_is_taken_back(version: int, tmp_path: Path) -> None:
     assert read_rows(path) == BEFORE
 
 
-@VERSIONS
+@one_of("version", 9, 6)
 def test_an_empty_log_compaction_plan_stops_nobody(version: int, tmp_path: Path) -> None:
     """Compactions are planned beside it; log compactions are not, since its file groups are unknown."""
     path = tmp_path / "t"
@@ -251,7 +251,7 @@ def minor(path: Path) -> Scheduled:
     return schedule_compaction(open_table(path), LOCK, options, dry_run=True)
 
 
-@VERSIONS
+@one_of("version", 6, 9)
 def test_an_empty_plan_stays_where_something_may_rest_on_it(version: int, tmp_path: Path) -> None:
     """It is young, an executor's inflight file or a file of the instant is there, or a write came after it."""
     path = tmp_path / "t"

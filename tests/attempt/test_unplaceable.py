@@ -22,9 +22,8 @@ from phantombase.timeline.storage.probe import probe_partitions
 from tests.attempt.test_standing import BEFORE, LOCK, planned
 from tests.support.compaction_steps import base_files, decided, open_table, run_all
 from tests.support.golden_tables import unzip_golden
+from tests.support.tables import one_of
 from tests.support.written_tables import read_rows
-
-VERSIONS = pytest.mark.parametrize("version", [6, 9])
 
 
 @pytest.fixture
@@ -46,7 +45,7 @@ def partitions(path: Path) -> list[Path]:
     return sorted(p for p in path.iterdir() if p.is_dir() and p.name != ".hoodie")
 
 
-@VERSIONS
+@one_of("version", 9, 6)
 def test_it_is_found_before_the_decision(
     version: int, tmp_path: Path, other_file_system: Callable[[Path], None]
 ) -> None:
@@ -62,7 +61,7 @@ def test_it_is_found_before_the_decision(
     assert read_rows(path) == BEFORE
 
 
-@VERSIONS
+@one_of("version", 6, 9)
 def test_found_after_the_decision_it_can_still_be_taken_back(
     version: int, tmp_path: Path, other_file_system: Callable[[Path], None]
 ) -> None:
@@ -104,7 +103,7 @@ def test_the_probe_leaves_nothing_behind(tmp_path: Path) -> None:
     assert sorted(one.iterdir()) == before
 
 
-@VERSIONS
+@one_of("version", 9, 6)
 def test_a_partition_that_was_removed(version: int, tmp_path: Path) -> None:
     """Nothing on the timeline says that it should be gone: an error, and the command that it names ends it."""
     path = tmp_path / "t"
@@ -118,7 +117,7 @@ def test_a_partition_that_was_removed(version: int, tmp_path: Path) -> None:
     assert not base_files(path, instant)
 
 
-@VERSIONS
+@one_of("version", 9, 6)
 def test_an_input_that_was_removed(version: int, tmp_path: Path) -> None:
     path = tmp_path / "t"
     instant = planned(path, version)

@@ -27,7 +27,6 @@ from tests.attempt.test_broken_rules import upsert
 from tests.attempt.test_standing import (
     FIRST,
     LOCK,
-    VERSIONS,
     clean,
     planned,
     replace_first_group,
@@ -36,6 +35,7 @@ from tests.attempt.test_standing import (
 )
 from tests.support.compaction_steps import base_files, open_table, run_all
 from tests.support.golden_tables import unzip_golden
+from tests.support.tables import one_of
 from tests.support.written_tables import read_rows
 from tests.writing.test_writer import rows
 
@@ -105,7 +105,7 @@ def executed_again(path: Path, version: int) -> str:
 # --- undone -----------------------------------------------------------------------------------------------------------
 
 
-@VERSIONS
+@one_of("version", 9, 6)
 def test_restored_away(version: int, tmp_path: Path) -> None:
     """The table is right without it; what is written and compacted afterwards does not change that."""
     path = tmp_path / "t"
@@ -117,7 +117,7 @@ def test_restored_away(version: int, tmp_path: Path) -> None:
     assert verdicts(path, instant) == {Verdict.UNDONE}
 
 
-@VERSIONS
+@one_of("version", 6, 9)
 def test_rolled_back(version: int, tmp_path: Path) -> None:
     """Its plan pends again. Executed once more, of the same writes, it is proved by the entry that is there."""
     path = tmp_path / "t"
@@ -129,7 +129,7 @@ def test_rolled_back(version: int, tmp_path: Path) -> None:
     assert not (path / audit_path(instant, 2)).exists()
 
 
-@VERSIONS
+@one_of("version", 9, 6)
 def test_a_commit_removed_by_hand_excuses_nothing(version: int, tmp_path: Path) -> None:
     """While its base file is there, that is audited as ever."""
     path = tmp_path / "t"
@@ -142,7 +142,7 @@ def test_a_commit_removed_by_hand_excuses_nothing(version: int, tmp_path: Path) 
     assert "size of the written file" in problems(path, instant)
 
 
-@VERSIONS
+@one_of("version", 9, 6)
 def test_what_cannot_be_known_is_wrong(version: int, tmp_path: Path) -> None:
     """The timeline begins behind it, and no archive tells whether it completed."""
     path = tmp_path / "t"
@@ -171,7 +171,7 @@ def test_nothing_is_concluded_from_half_a_timeline(tmp_path: Path) -> None:
 # --- executed again ---------------------------------------------------------------------------------------------------
 
 
-@VERSIONS
+@one_of("version", 6, 9)
 def test_executed_again_of_other_writes(version: int, tmp_path: Path) -> None:
     """Each execution has its entry; the commit tells which one counts, and without it the last one does."""
     path = tmp_path / "t"
@@ -186,7 +186,7 @@ def test_executed_again_of_other_writes(version: int, tmp_path: Path) -> None:
     assert verdicts(path, instant) == {Verdict.PROVED}
 
 
-@VERSIONS
+@one_of("version", 9, 6)
 def test_its_entry_is_missed_and_written_again(version: int, tmp_path: Path) -> None:
     """The entry of an execution that was undone is none of this one's."""
     path = tmp_path / "t"
@@ -205,7 +205,7 @@ def test_its_entry_is_missed_and_written_again(version: int, tmp_path: Path) -> 
     assert "different ledgers" in problems(path, instant)
 
 
-@VERSIONS
+@one_of("version", 9, 6)
 def test_a_decision_that_was_undone_leaves_no_entry_late(version: int, tmp_path: Path) -> None:
     """Its process slept between the commit and the clean-up."""
     path = tmp_path / "t"
@@ -219,7 +219,7 @@ def test_a_decision_that_was_undone_leaves_no_entry_late(version: int, tmp_path:
     assert verdicts(path, instant) == {Verdict.PROVED}
 
 
-@VERSIONS
+@one_of("version", 6, 9)
 def test_an_unreadable_entry_hides_no_other(version: int, tmp_path: Path) -> None:
     path = tmp_path / "t"
     instant = executed_again(path, version)
@@ -230,7 +230,7 @@ def test_an_unreadable_entry_hides_no_other(version: int, tmp_path: Path) -> Non
     assert {g.verdict for g in found.groups} == {Verdict.PROVED}
 
 
-@VERSIONS
+@one_of("version", 9, 6)
 @pytest.mark.parametrize("left", [False, True])
 def test_executed_again_by_hudi(version: int, left: bool, tmp_path: Path) -> None:
     """Its commit has no ledger and names other files. A file of ours beside them is wrong."""
@@ -260,7 +260,7 @@ def test_executed_again_by_hudi(version: int, left: bool, tmp_path: Path) -> Non
 # --- partition gone ---------------------------------------------------------------------------------------------------
 
 
-@VERSIONS
+@one_of("version", 9, 6)
 def test_a_partition_removed_by_hand_is_wrong(version: int, tmp_path: Path) -> None:
     """Every row of it is lost, and readers fail."""
     path = tmp_path / "t"
@@ -271,7 +271,7 @@ def test_a_partition_removed_by_hand_is_wrong(version: int, tmp_path: Path) -> N
     assert "is gone although it is the newest" in problems(path, instant)
 
 
-@VERSIONS
+@one_of("version", 6, 9)
 def test_a_partition_lost_after_a_later_compaction_is_wrong(version: int, tmp_path: Path) -> None:
     """The first commit is no longer there; the second one names the group's base file."""
     path = tmp_path / "t"
@@ -289,7 +289,7 @@ def test_a_partition_lost_after_a_later_compaction_is_wrong(version: int, tmp_pa
     assert not look(path, second).good
 
 
-@pytest.mark.parametrize("name", ["v6_pending", "v9_pending"])
+@one_of("name", "v9_pending", "v6_pending")
 def test_a_replaced_group_that_was_cleaned_is_right(name: str, tmp_path: Path) -> None:
     """Its partition may go with it."""
     path = unzip_golden(name, tmp_path)

@@ -32,9 +32,9 @@ from tests.support.failing_storage import Call, Failure, HookedStorage, died_cop
 from tests.support.golden_tables import unzip_golden
 from tests.support.seed import SEED
 from tests.support.selection import ALL, deep
+from tests.support.tables import one_of
 from tests.support.written_tables import Rows, as_rows, read_rows, seed_note, written_table
 
-VERSIONS = pytest.mark.parametrize("version", [6, 9])
 ONE = CleanOptions(retain=1, floor_s=0)
 WRITES = WriteOptions(slots=1, small_file_bytes=0)
 
@@ -57,7 +57,7 @@ def as_of(path: Path, instant: str) -> Rows:
     return as_rows(read_table(open_table(path), ReadOptions(as_of=instant)))
 
 
-@VERSIONS
+@one_of("version", 9, 6)
 def test_the_newest_state_stays(version: int, tmp_path: Path) -> None:
     path = tmp_path / "trips"
     rows = old_table(path, version)
@@ -73,7 +73,7 @@ def test_the_newest_state_stays(version: int, tmp_path: Path) -> None:
     assert read_rows(path) == rows | {"k1": (101, 101.0)}
 
 
-@VERSIONS
+@one_of("version", 6, 9)
 @pytest.mark.parametrize("policy", list(Policy), ids=lambda p: p.value)
 @pytest.mark.parametrize("retain", [1, 2, deep(3), deep(5)])
 def test_retained_states_are_whole(version: int, policy: Policy, retain: int, tmp_path: Path) -> None:
@@ -93,7 +93,7 @@ def test_retained_states_are_whole(version: int, policy: Policy, retain: int, tm
         assert done.instant is None
 
 
-@VERSIONS
+@one_of("version", 9, 6)
 def test_a_query_that_runs_keeps_its_files(version: int, tmp_path: Path) -> None:
     """Until the floor has passed."""
     path = tmp_path / "trips"
@@ -104,7 +104,7 @@ def test_a_query_that_runs_keeps_its_files(version: int, tmp_path: Path) -> None
     )
 
 
-@VERSIONS
+@one_of("version", 9, 6)
 def test_a_pending_compaction_keeps_its_inputs(version: int, tmp_path: Path) -> None:
     path = tmp_path / "trips"
     rows = old_table(path, version)
@@ -117,7 +117,7 @@ def test_a_pending_compaction_keeps_its_inputs(version: int, tmp_path: Path) -> 
     assert read_rows(path) == rows | {"k1": (101, 101.0)}
 
 
-@VERSIONS
+@one_of("version", 6, 9)
 def test_a_pending_write_stops_it(version: int, tmp_path: Path) -> None:
     path = tmp_path / "trips"
     old_table(path, version)
@@ -130,7 +130,7 @@ def test_a_pending_write_stops_it(version: int, tmp_path: Path) -> None:
     assert "is pending" in done.why
 
 
-@VERSIONS
+@one_of("version", 9, 6)
 def test_a_savepoint_keeps_its_files(version: int, tmp_path: Path) -> None:
     path = tmp_path / "trips"
     old_table(path, version)
@@ -146,7 +146,7 @@ def test_a_savepoint_keeps_its_files(version: int, tmp_path: Path) -> None:
     assert clean(path).files > 0
 
 
-@VERSIONS
+@one_of("version", 9, 6)
 def test_a_pin_keeps_its_state_and_later_ones(version: int, tmp_path: Path) -> None:
     path = tmp_path / "trips"
     old_table(path, version)
@@ -198,7 +198,7 @@ def test_an_unreadable_pin_forbids_everything(tmp_path: Path) -> None:
     assert data_files(path) == before
 
 
-@VERSIONS
+@one_of("version", 6, 9)
 def test_steps_of_a_bounded_size(version: int, tmp_path: Path) -> None:
     path = tmp_path / "trips"
     rows = old_table(path, version, 5)
@@ -215,7 +215,7 @@ def test_steps_of_a_bounded_size(version: int, tmp_path: Path) -> None:
     assert done.left == 0
 
 
-@VERSIONS
+@one_of("version", 9, 6)
 def test_what_a_late_compaction_left_goes(version: int, tmp_path: Path) -> None:
     """Requested before the border of a clean and completed after it; Hudi looks at its partition only when written."""
     path = tmp_path / "trips"
@@ -244,7 +244,7 @@ def test_the_metadata_table_forgets_the_files(name: str, tmp_path: Path) -> None
     assert read_table(open_table(path)).num_rows == rows
 
 
-@VERSIONS
+@one_of("version", 9, 6)
 def test_died_at_every_call_the_next_run_finishes(version: int, tmp_path: Path) -> None:
     origin = tmp_path / "origin"
     rows = old_table(origin, version)
@@ -263,7 +263,7 @@ def test_died_at_every_call_the_next_run_finishes(version: int, tmp_path: Path) 
     assert number > 15
 
 
-@VERSIONS
+@one_of("version", 6, 9)
 @pytest.mark.parametrize("failure", list(Failure), ids=lambda f: f.name.lower())
 def test_an_error_at_every_call_the_next_run_finishes(version: int, failure: Failure, tmp_path: Path) -> None:
     origin = tmp_path / "origin"
@@ -329,7 +329,7 @@ def test_a_plan_with_something_else_is_refused(name: str) -> None:
 
 
 @pytest.mark.parametrize("seed", [SEED, *map(deep, range(1, 30))])
-@VERSIONS
+@one_of("version", 9, 6)
 def test_random_histories(version: int, seed: int, tmp_path: Path) -> None:
     """Writes, plans, compactions, cleans in any order: rows are those last written, at every retained state too."""
     pick, path, model = random.Random(seed), tmp_path / "trips", {"k0": (0, 0.0)}
@@ -377,7 +377,7 @@ def test_the_command(tmp_path: Path) -> None:
     assert isinstance(refused.exception, UsageError)
 
 
-@VERSIONS
+@one_of("version", 9, 6)
 def test_the_newest_write_before_a_clean_of_file_versions_is_whole(version: int, tmp_path: Path) -> None:
     """Its state is that at the time of the clean; the state before it is not whole."""
     path = tmp_path / "trips"

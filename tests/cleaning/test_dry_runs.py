@@ -21,11 +21,12 @@ from phantombase.timeline.savepoints.savepoint import create_savepoint, delete_s
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table
 from tests.cleaning.test_borders import unreadable_plan
-from tests.cleaning.test_clean import VERSIONS, old_table
+from tests.cleaning.test_clean import old_table
 from tests.cleaning.test_golden import LOCK, data_files
 from tests.support.archived_tables import compact, one_row, upsert
 from tests.support.compaction_steps import open_table
 from tests.support.failing_storage import HookedStorage, ProcessDied, die_at_nth
+from tests.support.tables import one_of
 from tests.support.written_tables import read_rows
 
 ONE = CleanOptions(retain=1, floor_s=0)
@@ -60,7 +61,7 @@ def died(path: Path, call: int = 1) -> None:
         clean_table(Table.on(HookedStorage(LocalStorage(str(path)), die_at_nth(call, "delete", ".parquet"))), ONE, LOCK)
 
 
-@VERSIONS
+@one_of("version", 9, 6)
 def test_what_a_pending_clean_removes_is_shown_once(version: int, tmp_path: Path) -> None:
     path = tmp_path / "trips"
     old_table(path, version)
@@ -113,7 +114,7 @@ def of_clean(path: Path, state: State) -> Path:
     return path / table.instant_path(found.at(state) if state is not State.COMPLETED else found)
 
 
-@VERSIONS
+@one_of("version", 6, 9)
 def test_an_empty_record_of_a_completed_clean_is_made_again(version: int, tmp_path: Path) -> None:
     """As a full disk leaves it. The advice of the error is followed: what was retained is known again."""
     path = tmp_path / "trips"
@@ -140,7 +141,7 @@ def test_an_empty_record_of_a_completed_clean_is_made_again(version: int, tmp_pa
     assert read_rows(path) == rows
 
 
-@VERSIONS
+@one_of("version", 9, 6)
 def test_a_begun_clean_without_its_plan_says_what_to_do(version: int, tmp_path: Path) -> None:
     path = tmp_path / "trips"
     rows = old_table(path, version)
@@ -170,7 +171,7 @@ def test_an_unreadable_plan_that_has_not_begun_is_removed_by_a_clean(tmp_path: P
     assert read_table(open_table(path), ReadOptions(as_of=first)).num_rows == 1
 
 
-@VERSIONS
+@one_of("version", 9, 6)
 def test_an_unreadable_savepoint_is_made_again(version: int, tmp_path: Path) -> None:
     """Its error says how; nothing is cleaned before."""
     path = tmp_path / "trips"

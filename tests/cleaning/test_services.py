@@ -37,11 +37,12 @@ from phantombase.timeline.table.table import Table
 from phantombase.writer_hooks.engine.engine import LocalEngine
 from phantombase.writer_hooks.options import Operation, Write, WriteOptions
 from phantombase.writer_hooks.write.write import write
-from tests.cleaning.test_clean import VERSIONS, old_table
+from tests.cleaning.test_clean import old_table
 from tests.cleaning.test_golden import LOCK, data_files
 from tests.support.archived_tables import one_row
 from tests.support.compaction_steps import open_table
 from tests.support.failing_storage import Call, HookedStorage
+from tests.support.tables import one_of
 from tests.support.written_tables import read_rows
 
 ALL_OF = ServiceOptions(
@@ -57,7 +58,7 @@ def run(path: Path, *options: str) -> Any:
     return done.exit_code, json.loads(done.stdout) if done.exit_code in (0, 1) and done.stdout else done.output
 
 
-@VERSIONS
+@one_of("version", 9, 6)
 def test_the_daemon_cleans_and_archives(version: int, tmp_path: Path) -> None:
     path = tmp_path / "trips"
     rows = old_table(path, version)
@@ -262,7 +263,7 @@ def test_a_write_that_is_complete_raises_no_error_of_its_services(tmp_path: Path
     assert number > 5
 
 
-@VERSIONS
+@one_of("version", 6, 9)
 def test_a_writer_cleans_after_its_commits(version: int, tmp_path: Path) -> None:
     """The number of files stays bounded, also under Hudi's names."""
     path = tmp_path / "trips"

@@ -36,6 +36,8 @@ from phantombase.writer_hooks.options import Operation, Write, WriteOptions
 from phantombase.writer_hooks.write.write import write
 from tests.support.compaction_steps import open_table, run_all
 from tests.support.golden_tables import GOLDEN, unzip_golden
+from tests.support.selection import deep
+from tests.support.tables import one_of
 from tests.support.written_tables import read_rows, written_table
 from tests.writing.test_writer import rows
 
@@ -100,7 +102,7 @@ def timeline_of(path: Path) -> Timeline:
     return open_table(path).load_timeline()
 
 
-@pytest.fixture(params=[9, 8, 6], ids="v{}".format)
+@pytest.fixture(params=[9, deep(8), deep(6)], ids="v{}".format)
 def hudi(
     request: pytest.FixtureRequest,
     tmp_path: Path,
@@ -123,6 +125,7 @@ def test_a_plan_from_another_zone_is_refused(hudi: AsHudi) -> None:
     assert timeline_of(hudi.path) == before
 
 
+@one_of("hudi", 6, 9, 8, indirect=True)
 def test_with_the_zone_no_write_is_lost(hudi: AsHudi) -> None:
     """What the writers write after our compaction is read: at once, and after the next."""
     for round_ in range(2, 4):
@@ -145,6 +148,7 @@ def test_our_writer_is_refused_too(hudi: AsHudi) -> None:
     assert read_rows(hudi.path)["k0000"] == (4, 4.0)
 
 
+@pytest.mark.parametrize("hudi", [9, 8, 6], indirect=True)
 def test_executing_is_refused_before_it_begins(hudi: AsHudi) -> None:
     """Where a completion time has to be chosen; on version 6 none is."""
     schedule(hudi.path, THERE)
@@ -170,6 +174,7 @@ def test_the_commands_and_status(hudi: AsHudi) -> None:
     assert "no such time zone" in str(refused.exception)
 
 
+@pytest.mark.parametrize("hudi", [9, 8, 6], indirect=True)
 def test_operators_give_the_zone_too(hudi: AsHudi) -> None:
     """Savepoints have completion times from version 8 on; a dry run refuses what a run refuses."""
     args = ["savepoint", "create", str(hudi.path), "--json"]
@@ -189,6 +194,7 @@ def test_operators_give_the_zone_too(hudi: AsHudi) -> None:
         assert timedelta(hours=3) < behind < timedelta(hours=6)
 
 
+@one_of("hudi", 6, 9, 8, indirect=True)
 def test_a_plan_is_taken_back_in_the_zone_of_its_writers(hudi: AsHudi) -> None:
     """The metadata table may have to forget it."""
     instant = schedule(hudi.path, THERE).instant
@@ -213,6 +219,7 @@ def test_a_clean_from_another_zone_is_refused_by_its_dry_run_too(hudi: AsHudi) -
         assert json.loads(shown.stdout)["files"] > 0
 
 
+@pytest.mark.parametrize("hudi", [9, 8, 6], indirect=True)
 def test_archiving_from_another_zone_is_refused_where_it_would_keep_wrong_times(hudi: AsHudi) -> None:
     """Of version 6: Hudi 1.x takes the times in the archive for completion times, and slices log files by them."""
     for number in range(3, 6):
@@ -238,6 +245,7 @@ def findings(path: Path, *more: str) -> list[dict[str, Any]]:
     return [f for f in json.loads(done.stdout)["beside_hudi"] if f["name"] == "time-zone"]
 
 
+@pytest.mark.parametrize("hudi", [9, 8, 6], indirect=True)
 def test_a_daemon_does_not_serve_it(hudi: AsHudi) -> None:
     """It says why, requests nothing, parks nothing, and serves it with the zone."""
     asks = ["--schedule", "--sole-writer", "--max-delta-commits", "1"]
@@ -323,7 +331,7 @@ class OtherClock(LocalStorage):
         return entry and self._earlier(entry)
 
 
-@pytest.mark.parametrize("version", [9, 6])
+@one_of("version", 9, 6)
 def test_a_clock_ahead_of_the_storages(version: int, tmp_path: Path) -> None:
     """It is refused, nothing is left of the look; a clock that may be so far ahead is not."""
     path = tmp_path / "trips"
@@ -482,7 +490,7 @@ def test_validate_in_another_zone_asks_for_it(sliced: Path, zone: Callable[[str]
     assert invoke("validate", sliced, "--timezone", "UTC") == "good: no metadata table\n"
 
 
-@pytest.mark.parametrize("name", ["v6_plain", "v9_plain"])
+@one_of("name", "v6_plain", "v9_plain")
 def test_all_times_of_a_copy(name: str, tmp_path: Path, zone: Callable[[str], None]) -> None:
     """They tell the writers' zone then, on every version."""
     path = unzip_golden(name, tmp_path)

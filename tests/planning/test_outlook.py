@@ -14,6 +14,7 @@ from phantombase.compactor_daemon.cli.main import app
 from phantombase.compactor_daemon.status.outlook import backlog_row
 from tests.support.compaction_steps import open_table
 from tests.support.golden_tables import unzip_golden
+from tests.support.tables import one_of
 
 
 def call(*words: str | Path) -> str:
@@ -30,7 +31,7 @@ def status(path: Path, *words: str) -> dict[str, Any]:
     return document
 
 
-@pytest.mark.parametrize("name", ["v6_plain", "v9_plain"])
+@one_of("name", "v9_plain", "v6_plain")
 def test_a_table_before_and_after_its_compaction(name: str, tmp_path: Path) -> None:
     """The backlog is what the next plan takes; then nothing, and the success is the last one."""
     path = unzip_golden(name, tmp_path)

@@ -48,6 +48,7 @@ from tests.support.compaction_steps import open_table, run_all
 from tests.support.failing_storage import Call, Failure, HookedStorage, ProcessDied, die_at, fail_at
 from tests.support.sections import kept
 from tests.support.selection import deep
+from tests.support.tables import one_of
 from tests.support.written_tables import read_rows, written_table
 from tests.writing.test_writer import rows
 
@@ -62,7 +63,7 @@ def upsert(path: Path, days: list[str], ts: int) -> None:
     write(open_table(path), LocalEngine(pa.table(columns), slots=1), Write(operation=Operation.UPSERT, options=options))
 
 
-@pytest.fixture(params=[6, 9], ids=["v6", "v9"])
+@pytest.fixture(params=[9, deep(6)], ids="v{}".format)
 def path(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     """A table with one file group a day, each with a log file."""
     path = tmp_path / "trips"
@@ -119,6 +120,7 @@ def listed(path: Path, options: ScheduleOptions, **said: Any) -> tuple[list[str]
     return sorted(seen), done
 
 
+@one_of("path", 6, 9, indirect=True)
 def test_bounded_plans_come_round(path: Path) -> None:
     """One day a plan: each of them once, executed or not, and then nothing more."""
     found = []
@@ -155,6 +157,7 @@ def test_only_what_was_written_is_looked_at(path: Path) -> None:
     assert sorted(days_of(done)) == DAYS[3:5]
 
 
+@one_of("path", 6, 9, indirect=True)
 def test_hudi_is_told_of_partitions_and_not_of_folders(path: Path) -> None:
     """What was not looked at lies in folders; Hudi takes each name for a partition, and forgets what has none."""
     upsert(path, ["2026/12/01"], 1)
@@ -184,6 +187,7 @@ def test_what_pends_is_looked_at_again(path: Path) -> None:
     assert days_of(schedule(path, PLAN_NOW)) == days_of(first)
 
 
+@one_of("path", 6, 9, indirect=True)
 def test_a_plan_that_was_taken_back_is_made_again(path: Path) -> None:
     """Also when a later one was made since, which knew it as pending and did not look there."""
     two = replace(PLAN_NOW, max_file_slices=2)
@@ -217,6 +221,7 @@ def test_several_plans_at_a_time(path: Path) -> None:
     assert schedule(path, PLAN_NOW).instant is None
 
 
+@one_of("path", 6, 9, indirect=True)
 def test_rows_are_counted(path: Path) -> None:
     """A base row and a log row a day."""
     assert len(days_of(schedule(path, replace(PLAN_NOW, max_source_rows=5), dry_run=True))) == 2
@@ -294,6 +299,7 @@ def test_an_empty_base_file_is_an_error(path: Path) -> None:
         schedule(path, PLAN_NOW)
 
 
+@one_of("path", 6, 9, indirect=True)
 def test_a_listing_that_fails_makes_no_plan(path: Path) -> None:
     """Unknown is never "nothing there"."""
 
@@ -390,6 +396,7 @@ def test_one_of_several_plans_is_taken_back(path: Path) -> None:
     assert second.plan.operations
 
 
+@one_of("path", 6, 9, indirect=True)
 def test_what_was_merged_into_a_log_is_compacted_later(path: Path) -> None:
     """Of a planning with minor and major ones: the minor's logs still wait, executed or taken back."""
     for ts in (3, 4):
@@ -427,6 +434,7 @@ def test_what_is_radical_does_not_wait_for_a_write(path: Path) -> None:
     assert schedule(path, options).requested == ()
 
 
+@one_of("path", 6, 9, indirect=True)
 def test_a_day_that_is_gone_is_no_error(path: Path) -> None:
     upsert(path, ["2027/01/01"], 1)
     upsert(path, ["2027/01/01"], 2)
@@ -457,6 +465,7 @@ def test_notes_do_not_grow(path: Path) -> None:
     assert len(waiting) <= 2 * len(DAYS)
 
 
+@one_of("path", 6, 9, indirect=True)
 def test_commands_share_the_lock_of_daemons_and_writers(path: Path) -> None:
     """`--sole-writer`: other processes of ours may be there all the same."""
     held: list[str] = []
@@ -500,6 +509,7 @@ def test_a_strategy_keeps_its_settings_from_anywhere(path: Path) -> None:
     assert done.exit_code == 0, done.output
 
 
+@one_of("path", 6, 9, indirect=True)
 def test_a_major_plan_before_a_minor_one_is_taken_back(path: Path) -> None:
     """The last request, which tells where to look, is a log compaction."""
     for ts in (3, 4):

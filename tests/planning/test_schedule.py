@@ -21,6 +21,7 @@ from phantombase.timeline.table.table import Table
 from tests.support.compaction_steps import check_no_strays, open_table, run_all
 from tests.support.compare_rows import assert_same_rows
 from tests.support.golden_tables import unzip_golden
+from tests.support.tables import one_of
 
 DUE = ScheduleOptions(strategy=TriggerStrategy.NUM_COMMITS, max_delta_commits=1)
 LATER = "20270101000000000"
@@ -38,7 +39,7 @@ def begin_write(table: Table) -> str:
     return path
 
 
-@pytest.mark.parametrize("name", ["v6_plain", "v9_plain"])
+@one_of("name", "v9_plain", "v6_plain")
 def test_a_plan_that_is_not_due_is_not_made_and_says_why(name: str, tmp_path: Path) -> None:
     """And leaves nothing behind."""
     table = open_table(unzip_golden(name, tmp_path))
@@ -56,7 +57,7 @@ def test_pending_plans_are_limited(tmp_path: Path) -> None:
     assert "the limit is 1" in schedule(table, replace(PLAN_NOW, max_pending=1)).why
 
 
-@pytest.mark.parametrize("name", ["v6_plain", "v9_plain"])
+@one_of("name", "v6_plain", "v9_plain")
 def test_a_plan_closes_when_it_reaches_its_target(name: str, tmp_path: Path) -> None:
     """The first file group is always in it; the rest is planned next, and Hudi 1.2 is told where it lies."""
     path = unzip_golden(name, tmp_path)

@@ -13,6 +13,7 @@ from phantombase.timeline.errors import UsageError
 from phantombase.timeline.read.table_read import ReadOptions, plan_read
 from tests.support.compaction_steps import open_table
 from tests.support.golden_tables import unzip_golden
+from tests.support.tables import one_of
 
 
 def change_clean(path: Path, **values: Any) -> None:
@@ -24,7 +25,7 @@ def change_clean(path: Path, **values: Any) -> None:
     file.write_bytes(out.getvalue())
 
 
-@pytest.mark.parametrize("name", ["v6_compacted_cleaned", "v9_compacted_cleaned"])
+@one_of("name", "v9_compacted_cleaned", "v6_compacted_cleaned")
 def test_a_point_before_the_retained_commit_is_refused(name: str, tmp_path: Path) -> None:
     """In each of Hudi's forms; the retained commit itself is read."""
     path = unzip_golden(name, tmp_path)

@@ -8,8 +8,6 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from phantombase.compactor_daemon.cleaning.clean import clean_table
 from phantombase.timeline.cleaning.options import CleanOptions
 from phantombase.timeline.planning.options import PLAN_NOW
@@ -20,6 +18,7 @@ from phantombase.timeline.storage.local import LocalStorage
 from tests.support.archived_tables import LOCK, archive, compact, long_table, one_row, upsert
 from tests.support.compaction_steps import open_table, run_all
 from tests.support.failing_storage import Call, HookedStorage
+from tests.support.tables import one_of
 
 _NUMBERS = count(100)
 
@@ -69,7 +68,7 @@ def _once(do: Callable[[], object]) -> Callable[[], None]:
     return once
 
 
-@pytest.mark.parametrize("version", [9, 6])
+@one_of("version", 9, 6)
 def test_a_clean_that_retains_what_is_read(version: int, tmp_path: Path) -> None:
     """It would be refused at every try, and a large table that is written every minute could not be read at all."""
     path = tmp_path / "trips"
@@ -80,7 +79,7 @@ def test_a_clean_that_retains_what_is_read(version: int, tmp_path: Path) -> None
     assert _beside(path, partial(_go_on, path, 4)) == (before, 1)
 
 
-@pytest.mark.parametrize("version", [9, 6])
+@one_of("version", 6, 9)
 def test_a_clean_whose_record_cannot_be_read_may_have_retained_nothing(version: int, tmp_path: Path) -> None:
     """Hudi writes it in place: it may be empty for a moment."""
     path = tmp_path / "trips"
@@ -90,7 +89,7 @@ def test_a_clean_whose_record_cannot_be_read_may_have_retained_nothing(version: 
     assert rows == _rows(path)
 
 
-@pytest.mark.parametrize("version", [9, 6])
+@one_of("version", 9, 6)
 def test_a_compaction_that_is_archived_meanwhile(version: int, tmp_path: Path) -> None:
     """It pended when the reader loaded the timeline, and is not on the one that is loaded behind the listing."""
     path = tmp_path / "trips"

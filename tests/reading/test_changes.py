@@ -20,6 +20,7 @@ from tests.support.change_feeds import check_window, feed, moments_of, state
 from tests.support.compaction_steps import open_table
 from tests.support.golden_tables import GOLDEN, unzip_golden
 from tests.support.selection import deep
+from tests.support.tables import one_of
 
 USUAL = {"v6_replaced", "v8_log_compacted", "v9_clustered", "v9_event_time", "v9_log_only"}
 NAMES = [name if name in USUAL else deep(name) for name in GOLDEN if "virtual_keys" not in name]
@@ -75,7 +76,7 @@ def test_an_overwritten_key_is_deleted_and_inserted(tmp_path: Path) -> None:
     assert [c["op"] for c in feed(table, begin, end, net=True)] == ["u"]
 
 
-@pytest.mark.parametrize("version", [6, 9])
+@one_of("version", 9, 6)
 def test_a_net_feed_has_a_key_once_that_changed_its_file_group(version: int, tmp_path: Path) -> None:
     """Deleted, compacted away, and inserted into another file group of the partition."""
     path = str(tmp_path / "t")

@@ -27,6 +27,7 @@ from tests.support.evolved_tables import alter, columns_of, renamed
 from tests.support.golden_tables import unzip_golden
 from tests.support.log_compactions import at, operations, request
 from tests.support.selection import deep
+from tests.support.tables import one_of
 
 USUAL = ("v6_parquet_log", "v6_types", "v9_pending")
 TABLES = pytest.mark.parametrize(
@@ -139,7 +140,7 @@ def test_twice_renamed(tmp_path: Path) -> None:
     assert rows(table) == {key: changed(row, city="place") for key, row in before.items()}
 
 
-@pytest.mark.parametrize("version", [6, 9])
+@one_of("version", 9, 6)
 @pytest.mark.parametrize("anew", [True, False])
 def test_log_files_with_other_names_are_not_merged_with_each_other(anew: bool, version: int, tmp_path: Path) -> None:
     """Copied blocks get the time of the log compaction, and readers take their columns for those of that time: values
@@ -167,7 +168,7 @@ def test_log_files_with_other_names_are_not_merged_with_each_other(anew: bool, v
     assert rows(table) == before
 
 
-@pytest.mark.parametrize("name", ["v6_archived", "v9_archived"])
+@one_of("name", "v6_archived", "v9_archived")
 def test_columns_before_the_first_change(name: str, tmp_path: Path) -> None:
     """By the commit before it, also an archived one."""
     path = unzip_golden(name, tmp_path)
@@ -182,7 +183,7 @@ def test_columns_before_the_first_change(name: str, tmp_path: Path) -> None:
     assert table.newest_schema(table.load_timeline()).names.at("20200101000000000") == {"town": "city"}
 
 
-@pytest.mark.parametrize("version", [6, 9])
+@one_of("version", 9, 6)
 def test_parts_of_columns_are_not_renamed(version: int, tmp_path: Path) -> None:
     """Nor dropped by the first change, which no record of numbers shows."""
     table = open_table(unzip_golden(f"v{version}_types", tmp_path))
@@ -195,7 +196,7 @@ def test_parts_of_columns_are_not_renamed(version: int, tmp_path: Path) -> None:
         rows(table)
 
 
-@pytest.mark.parametrize("version", [6, 9])
+@one_of("version", 9, 6)
 def test_a_column_with_parts_is_dropped(version: int, tmp_path: Path) -> None:
     """By the first change, too. A column that gets its name is another one."""
     table = open_table(unzip_golden(f"v{version}_types", tmp_path))
@@ -220,7 +221,7 @@ def test_a_table_without_rows_of_another_type(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["long", "string"])
-@pytest.mark.parametrize("version", [6, 9])
+@one_of("version", 6, 9)
 def test_ordering_columns_keep_their_type(version: int, kind: str, tmp_path: Path) -> None:
     """As text the update of ts 10 would lose against the row of ts 9."""
     path = tmp_path / "t"
@@ -234,7 +235,7 @@ def test_ordering_columns_keep_their_type(version: int, kind: str, tmp_path: Pat
         rows(table)
 
 
-@pytest.mark.parametrize("version", [6, 9])
+@one_of("version", 9, 6)
 def test_what_would_change_columns_is_refused_before_anything_is_requested(version: int, tmp_path: Path) -> None:
     """It would have to give numbers to new columns; and files that are stitched may have other names for them."""
     path = tmp_path / "t"

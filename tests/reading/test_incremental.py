@@ -21,6 +21,7 @@ from tests.support.compare_rows import assert_same_rows
 from tests.support.golden_tables import unzip_golden
 from tests.support.logs import capture_logs
 from tests.support.selection import deep
+from tests.support.tables import one_of
 from tests.support.written_tables import as_rows, written_table
 
 OPTIONS = WriteOptions(buckets=1)
@@ -70,7 +71,7 @@ def test_a_writer_that_completes_late_is_in_the_later_window(
     assert window(tmp_path / "t", slow).num_rows == 0
 
 
-@pytest.mark.parametrize("name", ["v6_plain", "v9_plain"])
+@one_of("name", "v9_plain", "v6_plain")
 def test_only_file_groups_of_the_window_are_read(name: str, tmp_path: Path) -> None:
     """And only the columns that were asked for come out."""
     path = unzip_golden(name, tmp_path)

@@ -19,6 +19,7 @@ from phantombase.timeline.table.table import consistent
 from phantombase.writer_hooks.options import WriteOptions
 from tests.support.archived_tables import LOCK, archive, compact, long_table, one_row, upsert
 from tests.support.compaction_steps import open_table
+from tests.support.tables import one_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +77,7 @@ def _tidy(path: Path) -> None:
     archive(path)
 
 
-@pytest.mark.parametrize("version", [9, 6])
+@one_of("version", 9, 6)
 def test_archiving_between_two_pages(version: int, tmp_path: Path) -> None:
     """An old instant on the first page has gone, and later ones with it, before the second one begins."""
     made, path = tmp_path / "made/trips", tmp_path / "read/trips"
@@ -92,7 +93,7 @@ def test_archiving_between_two_pages(version: int, tmp_path: Path) -> None:
         assert _rows(path, InPages.of(path, folder, size, lambda: _tidy(path))) == rows, f"a page of {size} names"
 
 
-@pytest.mark.parametrize("version", [9, 6])
+@one_of("version", 6, 9)
 def test_two_writes_complete_between_two_pages(version: int, tmp_path: Path) -> None:
     """The first completion comes into the page that was read, the second one into the other: a stream would go on."""
     path = tmp_path / "trips"
@@ -122,7 +123,7 @@ def _written_anew(path: Path) -> None:
     _clean(path)
 
 
-@pytest.mark.parametrize("version", [9, 6])
+@one_of("version", 9, 6)
 @pytest.mark.parametrize(("services", "partition"), [(_compacted, ()), (_written_anew, ()), (_written_anew, ("day",))])
 def test_base_files_come_and_go_between_two_pages(
     services: Callable[[Path], None], partition: tuple[str, ...], version: int, tmp_path: Path

@@ -19,6 +19,7 @@ from phantombase.timeline.read.table_read import Query, ReadOptions
 from tests.cleaning.test_golden import clean
 from tests.support.compaction_steps import open_table, run_all
 from tests.support.golden_tables import unzip_golden
+from tests.support.tables import one_of
 
 
 def test_a_pin_is_there_while_rows_are_read(tmp_path: Path) -> None:
@@ -50,7 +51,7 @@ def test_what_each_query_holds(tmp_path: Path) -> None:
     assert held_moment(table, ReadOptions(as_of=first.requested_time)) == ""
 
 
-@pytest.mark.parametrize("version", [6, 9])
+@one_of("version", 9, 6)
 @pytest.mark.parametrize("query", ["snapshot", "incremental"])
 def test_a_compaction_that_pends_when_a_pin_is_taken(query: str, version: int, tmp_path: Path) -> None:
     """It completes while the reader reads what went into it, and a clean follows: the pin holds these files."""

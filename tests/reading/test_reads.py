@@ -23,6 +23,7 @@ from tests.support.compaction_steps import run_all
 from tests.support.compare_rows import assert_same_rows
 from tests.support.failing_storage import Call, HookedStorage
 from tests.support.golden_tables import unzip_golden
+from tests.support.tables import one_of
 
 
 class Watched(HookedStorage):
@@ -41,7 +42,7 @@ class Watched(HookedStorage):
         return {p.split("/")[0] for n, p in self.seen if n in names and p and not p.startswith(HOODIE)}
 
 
-@pytest.mark.parametrize("name", ["v6_pending", "v9_pending"])
+@one_of("name", "v9_pending", "v6_pending")
 def test_a_partition_filter_lists_and_opens_only_that_partition(name: str, tmp_path: Path) -> None:
     """The rows are those of the partition; nothing of the others is listed, opened or asked for."""
     path = unzip_golden(name, tmp_path)
@@ -119,7 +120,7 @@ def test_a_file_cleaned_away_after_listing_means_reading_again(tmp_path: Path) -
     assert_same_rows(read_table(Table.on(Cleaning(path))), expected)
 
 
-@pytest.mark.parametrize("name", ["v6_plain", "v9_plain"])
+@one_of("name", "v6_plain", "v9_plain")
 def test_files_of_captured_changes_hold_no_rows(name: str, tmp_path: Path) -> None:
     """They lie beside the log files of a table with change data capture."""
     path = unzip_golden(name, tmp_path)
@@ -141,7 +142,7 @@ def test_marks_of_deletion_are_booleans(tmp_path: Path) -> None:
         slice_rules(table, timeline, table.schema(json.dumps(schema)))
 
 
-@pytest.mark.parametrize("name", ["v6_pending", "v9_pending"])
+@one_of("name", "v9_pending", "v6_pending")
 def test_a_compaction_cleaned_behind_before_listing_means_reading_again(name: str, tmp_path: Path) -> None:
     """Loaded before: the timeline. Gone since: the files it takes for the newest. Not a read of the logs alone."""
     path = unzip_golden(name, tmp_path)

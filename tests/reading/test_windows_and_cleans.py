@@ -12,6 +12,7 @@ from phantombase.timeline.windows.retained import cleans, earliest_state, retain
 from tests.reading.test_as_of_cleaned import change_clean
 from tests.support.compaction_steps import open_table
 from tests.support.golden_tables import unzip_golden
+from tests.support.tables import one_of
 
 CLEANED = ["v6_compacted_cleaned", "v6_archived", "v9_compacted_cleaned", "v9_archived"]
 
@@ -36,7 +37,7 @@ def test_a_clean_that_was_killed_counts_as_one_that_ended(name: str, tmp_path: P
             window(path, end)
 
 
-@pytest.mark.parametrize("name", ["v6_archived", "v9_archived"])
+@one_of("name", "v9_archived", "v6_archived")
 def test_what_an_earlier_clean_removed_stays_gone(name: str, tmp_path: Path) -> None:
     """The last one retained more commits again."""
     path = unzip_golden(name, tmp_path)

@@ -14,6 +14,7 @@ from phantombase.compactor_daemon.cli.main import app
 from phantombase.timeline.errors import PhantombaseError, UsageError
 from tests.support.compaction_steps import open_table
 from tests.support.golden_tables import unzip_golden
+from tests.support.tables import one_of
 
 
 def call(path: Path, *words: str) -> dict[str, Any]:
@@ -42,7 +43,7 @@ def test_every_command_that_changes_a_table_has_a_dry_run() -> None:
     assert len(changing) > 8
 
 
-@pytest.mark.parametrize("name", ["v6_with_metadata_table", "v9_with_metadata_table"])
+@one_of("name", "v9_with_metadata_table", "v6_with_metadata_table")
 def test_no_dry_run_asks_who_writes(name: str, tmp_path: Path) -> None:
     """It takes no lock."""
     path = unzip_golden(name, tmp_path)
@@ -67,7 +68,7 @@ def _within(command: Any) -> list[Any]:
     return list(getattr(command, "commands", {}).values()) or [command]
 
 
-@pytest.mark.parametrize("name", ["v6_pending", "v9_pending"])
+@one_of("name", "v6_pending", "v9_pending")
 def test_what_would_be_done_and_nothing_is(name: str, tmp_path: Path) -> None:
     """Then the same command does what it showed."""
     path = unzip_golden(name, tmp_path)

@@ -36,6 +36,8 @@ from phantombase.writer_hooks.options import WriteOptions
 from tests.attempt.test_broken_rules import schedule, upsert
 from tests.support.compaction_steps import OUTPUT, base_files, decided, open_table, run_one, staged
 from tests.support.failing_storage import Call, Hook, HookedStorage, ProcessDied
+from tests.support.selection import deep
+from tests.support.tables import one_of
 from tests.support.written_tables import read_rows, written_table
 from tests.writing.test_writer import rows
 
@@ -43,7 +45,7 @@ ROWS = {"k0000": (2, 2.0), "k0003": (1, 1.0)}
 LOCK = ProcessLock("unreadable")
 
 
-@pytest.fixture(params=[6, 9])
+@pytest.fixture(params=[9, deep(6)])
 def path(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     """A table with one file slice to compact."""
     path = tmp_path / "t"
@@ -102,6 +104,7 @@ def test_an_unreadable_fate_stops_its_own_instant_only(path: Path) -> None:
     assert json.loads(CliRunner().invoke(app, words).stdout)["attempt"] is None
 
 
+@one_of("path", 6, 9, indirect=True)
 def test_the_plan_of_another_instant_is_taken_back_beside_it(path: Path) -> None:
     """Unscheduling looks at the records of its own instant."""
     damage(path, planned(path))
@@ -148,6 +151,7 @@ def test_a_publisher_that_slept_through_it_publishes_nothing(path: Path) -> None
     assert read_rows(path) == ROWS
 
 
+@one_of("path", 6, 9, indirect=True)
 def test_a_publisher_whose_record_is_damaged_meanwhile_publishes(path: Path) -> None:
     """It knows what was decided; damage takes nothing back. Afterwards the commit tells what is to be cleaned up."""
     instant = planned(path)
@@ -208,6 +212,7 @@ def test_taking_back_that_dies_at_any_call_is_repeated(path: Path) -> None:
     assert len(base_files(path, instant)) == 1
 
 
+@one_of("path", 6, 9, indirect=True)
 def test_an_audit_goes_on_behind_an_unreadable_entry(path: Path) -> None:
     """The entry is reported; the commit has the ledger all the same."""
     instant = planned(path)

@@ -26,14 +26,13 @@ from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.pending_rollbacks import PendingRollback, UnreadableRollback, pending_rollbacks
 from phantombase.timeline.table.table import Table
 from tests.attempt.test_broken_rules import before_placing, upsert
-from tests.attempt.test_standing import BEFORE, LOCK, VERSIONS, planned, restore_first_commit
+from tests.attempt.test_standing import BEFORE, LOCK, planned, restore_first_commit
 from tests.support.compaction_steps import check_no_strays, decided, open_table, run_all
 from tests.support.dead_writer import leave_dead_write, make_old
 from tests.support.golden_tables import unzip_golden
+from tests.support.tables import one_of
 from tests.support.written_tables import read_rows
 from tests.writing.test_writer import rows
-
-GOLDEN = pytest.mark.parametrize("name", ["v6_plain", "v9_plain"])
 
 
 def cut(path: Path, data: bytes = b"") -> Path:
@@ -59,7 +58,7 @@ def write_states(path: Path) -> set[State]:
 
 
 @pytest.mark.parametrize("data", [b"", b"Obj\x01 cut"])
-@GOLDEN
+@one_of("name", "v9_plain", "v6_plain")
 def test_it_is_found_with_the_readable_ones(name: str, data: bytes, tmp_path: Path) -> None:
     """Its target is unknown; the others are there all the same, first."""
     path = unzip_golden(name, tmp_path)
@@ -73,7 +72,7 @@ def test_it_is_found_with_the_readable_ones(name: str, data: bytes, tmp_path: Pa
     assert (second.target, path / second.path) == (None, file)
 
 
-@GOLDEN
+@one_of("name", "v6_plain", "v9_plain")
 def test_a_plan_that_goes_while_it_is_looked_at_is_unreadable(name: str, tmp_path: Path) -> None:
     """Only its inflight file is there: Hudi keeps such a rollback pending."""
     path = unzip_golden(name, tmp_path)
@@ -83,7 +82,7 @@ def test_a_plan_that_goes_while_it_is_looked_at_is_unreadable(name: str, tmp_pat
     assert found.target is None
 
 
-@VERSIONS
+@one_of("version", 9, 6)
 @pytest.mark.parametrize("has_plan", [True, False])
 def test_the_way_out_of_one_that_went_inflight(version: int, has_plan: bool, tmp_path: Path) -> None:
     """Hudi's writers leave it alone: the error names both files, and without these the compaction is done."""
@@ -106,7 +105,7 @@ def test_the_way_out_of_one_that_went_inflight(version: int, has_plan: bool, tmp
 # --- compactions ------------------------------------------------------------------------------------------------------
 
 
-@VERSIONS
+@one_of("version", 9, 6)
 def test_a_compaction_waits_and_is_not_parked(version: int, tmp_path: Path) -> None:
     """The error names the file and what to do with it; when that is gone the compaction is done."""
     path = tmp_path / "t"
@@ -123,7 +122,7 @@ def test_a_compaction_waits_and_is_not_parked(version: int, tmp_path: Path) -> N
     check_no_strays(path)
 
 
-@VERSIONS
+@one_of("version", 6, 9)
 def test_a_decision_waits(version: int, tmp_path: Path) -> None:
     """It is neither published nor taken back."""
     path = tmp_path / "t"
@@ -137,7 +136,7 @@ def test_a_decision_waits(version: int, tmp_path: Path) -> None:
     assert read_rows(path) == BEFORE
 
 
-@VERSIONS
+@one_of("version", 9, 6)
 def test_a_plan_that_is_gone_is_gone_all_the_same(version: int, tmp_path: Path) -> None:
     """No rollback, readable or not, brings it back."""
     path = tmp_path / "t"
@@ -149,7 +148,7 @@ def test_a_plan_that_is_gone_is_gone_all_the_same(version: int, tmp_path: Path) 
         publish(open_table(path), go, LOCK)
 
 
-@VERSIONS
+@one_of("version", 9, 6)
 def test_unscheduling_and_retiring_wait(version: int, tmp_path: Path) -> None:
     """Either would act on an instant that may be about to be rolled back."""
     path = tmp_path / "t"
@@ -172,7 +171,7 @@ def test_unscheduling_and_retiring_wait(version: int, tmp_path: Path) -> None:
 # --- writes -----------------------------------------------------------------------------------------------------------
 
 
-@VERSIONS
+@one_of("version", 6, 9)
 def test_a_write_that_begins_behind_it_completes(version: int, tmp_path: Path) -> None:
     """Its target was chosen before its file was made: no later write is it."""
     path = tmp_path / "t"
@@ -182,7 +181,7 @@ def test_a_write_that_begins_behind_it_completes(version: int, tmp_path: Path) -
     assert read_rows(path) == {**BEFORE, "k0003": (5, 5.0)}
 
 
-@VERSIONS
+@one_of("version", 9, 6)
 def test_a_write_does_not_complete_when_it_comes_meanwhile(version: int, tmp_path: Path) -> None:
     """It may be of this very write: nothing of it is visible, nothing of it pends, and the next one completes."""
     path = tmp_path / "t"
@@ -200,7 +199,7 @@ def test_a_write_does_not_complete_when_it_comes_meanwhile(version: int, tmp_pat
 # --- dead writers -----------------------------------------------------------------------------------------------------
 
 
-@GOLDEN
+@one_of("name", "v9_plain", "v6_plain")
 def test_dead_writes_are_left_alone_while_its_executor_may_live(name: str, tmp_path: Path) -> None:
     """It may be rolling back any of them; once it is dead too, they are rolled back."""
     path = unzip_golden(name, tmp_path)
@@ -215,7 +214,7 @@ def test_dead_writes_are_left_alone_while_its_executor_may_live(name: str, tmp_p
     assert file.exists(), "Hudi removes it"
 
 
-@GOLDEN
+@one_of("name", "v6_plain", "v9_plain")
 def test_a_single_writer_rolls_dead_writes_back_beside_it(name: str, tmp_path: Path) -> None:
     """Nobody else is at work."""
     path = unzip_golden(name, tmp_path)
@@ -225,7 +224,7 @@ def test_a_single_writer_rolls_dead_writes_back_beside_it(name: str, tmp_path: P
     assert not write_states(path)
 
 
-@GOLDEN
+@one_of("name", "v9_plain", "v6_plain")
 def test_a_rollback_goes_on_beside_it(name: str, tmp_path: Path) -> None:
     """One that is asked for by a write's own process."""
     path = unzip_golden(name, tmp_path)
@@ -252,7 +251,7 @@ def archive(path: Path) -> object:
 
 @pytest.mark.parametrize("work", [roll_back_last, restore_first, archive], ids=lambda w: w.__name__)
 @pytest.mark.parametrize("data", [b"", b"Obj\x01 cut"])
-@GOLDEN
+@one_of("name", "v9_plain", "v6_plain")
 def test_a_command_removes_it(name: str, data: bytes, work: Callable[[Path], object], tmp_path: Path) -> None:
     """As Hudi's next writer does. Not while a process may write it, nor once it has begun."""
     path = unzip_golden(name, tmp_path)
@@ -287,7 +286,7 @@ def stays(path: Path, work: Callable[[Path], object], file: Path, todo: str) -> 
 
 @pytest.mark.parametrize("record", [b"", b"Obj\x01torn"], ids=["empty", "torn"])
 @pytest.mark.parametrize("with_plan", [True, False])
-@GOLDEN
+@one_of("name", "v6_plain", "v9_plain")
 def test_the_record_of_a_completed_one_keeps_no_write_away(
     name: str, with_plan: bool, record: bytes, tmp_path: Path
 ) -> None:

@@ -60,7 +60,7 @@ from tests.support.compaction_steps import (
 from tests.support.failing_storage import Call, HookedStorage, died_copies
 from tests.support.interleaving import Actor, Crew
 from tests.support.seed import SEED
-from tests.support.selection import deep
+from tests.support.tables import one_of
 from tests.support.written_tables import Rows, read_rows, seed_note, written_table
 from tests.writing.test_writer import SCHEMA
 
@@ -98,7 +98,7 @@ def planned(path: Path, version: int, mode: MergeMode = MergeMode.EVENT_TIME) ->
 BEFORE: Rows = {"k0000": (1, 1.0), "k0002": (2, 2.0)}
 
 
-@VERSIONS
+@one_of("version", 9, 6)
 def test_a_plan_is_taken_back_and_its_groups_are_planned_again(version: int, tmp_path: Path) -> None:
     path = tmp_path / "trips"
     instant = planned(path, version)
@@ -117,7 +117,7 @@ def test_a_plan_is_taken_back_and_its_groups_are_planned_again(version: int, tmp
     assert read_rows(path) == {**BEFORE, "k0000": (3, 3.0)}
 
 
-@VERSIONS
+@one_of("version", 6, 9)
 def test_what_is_not_pending_is_refused(version: int, tmp_path: Path) -> None:
     path = tmp_path / "trips"
     instant = planned(path, version)
@@ -131,7 +131,7 @@ def test_what_is_not_pending_is_refused(version: int, tmp_path: Path) -> None:
 # --- attempts --------------------------------------------------------------------------------------------------------
 
 
-@VERSIONS
+@one_of("version", 9, 6)
 def test_an_attempt_at_work_dies_with_the_plan(version: int, tmp_path: Path) -> None:
     path = tmp_path / "trips"
     instant = planned(path, version)
@@ -144,7 +144,7 @@ def test_an_attempt_at_work_dies_with_the_plan(version: int, tmp_path: Path) -> 
     check_no_strays(path)  # what it had staged is gone
 
 
-@VERSIONS
+@one_of("version", 9, 6)
 @pytest.mark.parametrize("placed", [False, True])
 def test_a_decision_is_taken_back_unless_it_is_being_published(version: int, placed: bool, tmp_path: Path) -> None:
     """While its publisher's heartbeat is fresh it stands. Later what was placed is taken away first; the rows stay."""
@@ -166,7 +166,7 @@ def test_a_decision_is_taken_back_unless_it_is_being_published(version: int, pla
     check_no_strays(path)
 
 
-@VERSIONS
+@one_of("version", 6, 9)
 def test_touched_by_who_takes_no_lock_the_plan_comes_back(version: int, tmp_path: Path) -> None:
     """A Hudi compactor puts its inflight file right before the plan is gone: nobody could read the table without it."""
     path = tmp_path / "trips"
@@ -202,7 +202,7 @@ def test_an_attempt_opened_on_a_plan_that_goes_this_moment_is_no_attempt(tmp_pat
     assert all(read_fate(storage, instant, n) is not None for n in attempts(storage, instant))
 
 
-@VERSIONS
+@one_of("version", 9, 6)
 def test_a_compactor_between_void_and_the_plan_s_end(version: int, tmp_path: Path) -> None:
     """Only without a working lock. It is ended too; if it decides even then, its plan is put back and it publishes."""
     for decides in (False, True):
@@ -229,7 +229,7 @@ def test_a_compactor_between_void_and_the_plan_s_end(version: int, tmp_path: Pat
         check_no_strays(path)
 
 
-@VERSIONS
+@one_of("version", 9, 6)
 def test_died_at_every_call_it_can_be_done_again_or_executed(version: int, tmp_path: Path) -> None:
     """Dead before the plan is gone, nothing has happened: compactors and a second try both go on."""
     origin = tmp_path / "origin"
@@ -251,7 +251,7 @@ def test_died_at_every_call_it_can_be_done_again_or_executed(version: int, tmp_p
 
 
 @pytest.mark.parametrize("lock_works", [True, False], ids=["lock", "no lock"])
-@VERSIONS
+@one_of("version", 6, 9)
 def test_interleaved_with_a_compactor_one_of_them_wins(
     version: int, lock_works: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -346,7 +346,7 @@ def test_the_command(as_json: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPa
 # --- what must be executed -------------------------------------------------------------------------------------------
 
 
-@VERSIONS
+@one_of("version", 9, 6)
 @MODES
 def test_a_key_that_was_moved_would_double(
     version: int, mode: MergeMode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -372,7 +372,7 @@ def test_a_key_that_was_moved_would_double(
         assert read_rows(path) == {**expected, "k0001": (4, 4.0)}
 
 
-@pytest.mark.parametrize("version", [6, deep(8), 9])
+@one_of("version", 9, 8, 6)
 @pytest.mark.parametrize("superseded", [False, True], ids=["replaced", "superseded"])
 def test_a_moved_key_whose_file_may_come_back_would_double(version: int, superseded: bool, tmp_path: Path) -> None:
     """By a restore to the state that had it; the plan would not come back with it."""
@@ -393,7 +393,7 @@ def test_a_moved_key_whose_file_may_come_back_would_double(version: int, superse
     assert read_rows(path) == {**rows, "k0001": (9, 9.0)}
 
 
-@VERSIONS
+@one_of("version", 6, 9)
 def test_keys_that_were_not_moved_are_no_hindrance(version: int, tmp_path: Path) -> None:
     """New keys beside the plan, and deletes that another file's rows outlived."""
     path = tmp_path / "trips"
@@ -417,7 +417,7 @@ def test_a_key_deleted_by_a_mark_that_lost_was_not_moved(tmp_path: Path) -> None
     assert read_rows(path) == {"k0000": (1, 1.0), "k0001": (5, 1.0), "k0007": (1, 7.0)}
 
 
-@VERSIONS
+@one_of("version", 9, 6)
 def test_a_write_that_may_still_move_a_key_is_waited_for(version: int, tmp_path: Path) -> None:
     path = tmp_path / "trips"
     instant = planned(path, version)
@@ -463,7 +463,7 @@ def test_logs_on_the_plan_would_be_lost(tmp_path: Path, monkeypatch: pytest.Monk
         assert read_rows(path) == expected
 
 
-@VERSIONS
+@one_of("version", 9, 6)
 def test_what_hudi_began_is_to_be_executed(version: int, tmp_path: Path) -> None:
     path = tmp_path / "trips"
     instant = planned(path, version)

@@ -25,6 +25,7 @@ from tests.stitching.test_stitch import small_files, stitch
 from tests.support.archived_tables import long_table
 from tests.support.compaction_steps import open_table, run_one
 from tests.support.log_compactions import MERGE_LOGS, request
+from tests.support.tables import one_of
 
 LOCK = ProcessLock("buckets")
 
@@ -44,7 +45,7 @@ def writes(path: Path) -> list[str]:
     return list(open_table(path).load_timeline().completed_writes)
 
 
-@pytest.mark.parametrize("version", [6, 9])
+@one_of("version", 9, 6)
 @pytest.mark.parametrize(
     ("kind", "make"),
     [("the consistent-hashing bucket index", hash_buckets), ("change data capture", capture_changes)],
@@ -69,7 +70,7 @@ def test_refused_before_anything_is_changed(
     assert digest(path) == there
 
 
-@pytest.mark.parametrize("version", [6, 9])
+@one_of("version", 6, 9)
 def test_writes_are_refused(version: int, tmp_path: Path) -> None:
     path = tmp_path / "t"
     small_files(path, version)
@@ -80,7 +81,7 @@ def test_writes_are_refused(version: int, tmp_path: Path) -> None:
     assert digest(path) == there
 
 
-@pytest.mark.parametrize("version", [8, 9])
+@one_of("version", 9, 8)
 def test_log_files_are_not_merged_with_each_other(version: int, tmp_path: Path) -> None:
     """Their names do not show which writes they hold."""
     path = tmp_path / "t"

@@ -19,6 +19,7 @@ from phantombase.timeline.view.fact_loader import FactLoader
 from phantombase.writer_hooks.options import WriteOptions
 from tests.support.archived_tables import LOCK, archive, one_row, overwrite, upsert
 from tests.support.compaction_steps import open_table, run_all
+from tests.support.tables import one_of
 from tests.support.written_tables import written_table
 
 _WRITES = WriteOptions(slots=1)
@@ -44,7 +45,7 @@ def left_out(path: Path, version: int) -> tuple[str, str]:
     return before, replacing
 
 
-@pytest.mark.parametrize("version", [6, 8, 9])
+@one_of("version", 9, 8, 6)
 def test_the_state_before_is_read_whole_and_not_restored(version: int, tmp_path: Path) -> None:
     """Restored, Hudi's readers of version 6 would miss the rows of the base file that was not made."""
     path = tmp_path / "t"
@@ -63,7 +64,7 @@ def _torn(path: Path, replacing: str) -> None:
     (path / table.instant_path(table.load_timeline().completed_writes[replacing])).write_bytes(b"")
 
 
-@pytest.mark.parametrize("version", [6, 8, 9])
+@one_of("version", 6, 9, 8)
 def test_one_whose_file_cannot_be_read_may_have_replaced_what_was_left_out(version: int, tmp_path: Path) -> None:
     path = tmp_path / "t"
     before, replacing = left_out(path, version)
@@ -75,7 +76,7 @@ def test_one_whose_file_cannot_be_read_may_have_replaced_what_was_left_out(versi
     assert rows(open_table(path)) == {("k0", 1), ("k1", 0)}
 
 
-@pytest.mark.parametrize("version", [6, 9])
+@one_of("version", 9, 6)
 def test_states_before_and_behind_are_restored(version: int, tmp_path: Path) -> None:
     """The compaction goes, or the replacing write stays."""
     path = tmp_path / "t"
@@ -88,7 +89,7 @@ def test_states_before_and_behind_are_restored(version: int, tmp_path: Path) -> 
     assert rows(open_table(path)) == {("k0", 1), ("k1", 0)}
 
 
-@pytest.mark.parametrize("version", [6, 9])
+@one_of("version", 9, 6)
 def test_the_compaction_is_archived_with_the_replacing_write_only(version: int, tmp_path: Path) -> None:
     path = tmp_path / "t"
     before, _ = left_out(path, version)

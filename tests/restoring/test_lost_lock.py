@@ -31,10 +31,10 @@ from tests.support.archived_tables import compact, one_row, upsert
 from tests.support.compaction_steps import open_table, run_all
 from tests.support.failing_storage import Call, HookedStorage, ProcessDied, die_at_nth
 from tests.support.lost_lock import LockLostBehind
-from tests.support.selection import ALL, deep
+from tests.support.selection import ALL
+from tests.support.tables import one_of
 from tests.support.written_tables import read_rows, written_table
 
-VERSIONS = pytest.mark.parametrize("version", [6, deep(8), 9])
 COMMANDS = pytest.mark.parametrize("command", ["rollback", "restore"])
 
 
@@ -102,7 +102,7 @@ def roll_back_half_way(path: Path, newest: str) -> None:
         roll_back_newest(open_table(path, storage), LOCK, newest)
 
 
-@VERSIONS
+@one_of("version", 9, 8, 6)
 @COMMANDS
 def test_a_plan_that_came_too_late_goes_again(command: str, version: int, tmp_path: Path) -> None:
     path = tmp_path / "trips"
@@ -114,7 +114,7 @@ def test_a_plan_that_came_too_late_goes_again(command: str, version: int, tmp_pa
     check_usable(path, {"k0": (3, 3.0), "k1": (1, 1.0), "k2": (2, 2.0)})
 
 
-@VERSIONS
+@one_of("version", 6, 9, 8)
 @COMMANDS
 def test_nothing_is_built_upon_what_will_be_hidden(command: str, version: int, tmp_path: Path) -> None:
     """It sleeps right before each call that changes something, behind its plan: the next run goes on."""
@@ -152,7 +152,7 @@ def test_nothing_is_built_upon_what_will_be_hidden(command: str, version: int, t
     assert number > 4
 
 
-@VERSIONS
+@one_of("version", 9, 8, 6)
 def test_a_restore_whose_plan_came_too_late_is_not_finished(version: int, tmp_path: Path) -> None:
     """Its process died right behind the put."""
     path = tmp_path / "trips"
@@ -169,7 +169,7 @@ def test_a_restore_whose_plan_came_too_late_is_not_finished(version: int, tmp_pa
     check_usable(path, rows)
 
 
-@VERSIONS
+@one_of("version", 9, 8, 6)
 def test_a_rollback_that_has_hidden_nothing_goes_with_its_process(
     version: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -188,7 +188,7 @@ def test_a_rollback_that_has_hidden_nothing_goes_with_its_process(
     assert not list((path / ".hoodie").rglob("*.rollback*"))
 
 
-@VERSIONS
+@one_of("version", 6, 9, 8)
 def test_a_process_that_goes_on_with_a_rollback_keeps_its_plan(
     version: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -212,7 +212,7 @@ def test_a_process_that_goes_on_with_a_rollback_keeps_its_plan(
     check_usable(path, {"k0": (0, 0.0)})
 
 
-@VERSIONS
+@one_of("version", 9, 8, 6)
 def test_a_late_plan_that_another_process_goes_on_with_stays(version: int, tmp_path: Path) -> None:
     """The second one may only sleep before it hides the write."""
     path = tmp_path / "trips"
@@ -243,7 +243,7 @@ def half_way(path: Path, version: int) -> str:
     return newest
 
 
-@VERSIONS
+@one_of("version", 9, 8, 6)
 def test_of_two_processes_that_roll_back_the_one_that_may_sleep_counts(
     version: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -261,7 +261,7 @@ def test_of_two_processes_that_roll_back_the_one_that_may_sleep_counts(
         upsert(path, one_row("k2", 2))
 
 
-@VERSIONS
+@one_of("version", 6, 9, 8)
 def test_a_pending_clean_goes_where_a_rollback_needs_its_files(version: int, tmp_path: Path) -> None:
     """Its process slept right before it put its plan. Neither waits for the other."""
     path = tmp_path / "trips"
@@ -284,7 +284,7 @@ def test_a_pending_clean_goes_where_a_rollback_needs_its_files(version: int, tmp
     check_usable(path, {"k0": (0, 0.0)})
 
 
-@VERSIONS
+@one_of("version", 9, 8, 6)
 def test_no_compaction_completes_beside_a_rollback(version: int, tmp_path: Path) -> None:
     """It would stand in its way: "only the newest write can be rolled back"."""
     path = tmp_path / "trips"
@@ -302,7 +302,7 @@ def test_no_compaction_completes_beside_a_rollback(version: int, tmp_path: Path)
     check_usable(path, before)
 
 
-@VERSIONS
+@one_of("version", 9, 8, 6)
 @COMMANDS
 def test_a_write_that_began_beside_it_does_not_complete(
     command: str, version: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -57,6 +57,7 @@ from tests.support.failing_storage import Call, Failure, HookedStorage, ProcessD
 from tests.support.golden_tables import unzip_golden
 from tests.support.half_rollback import request_rollback
 from tests.support.selection import ALL, deep
+from tests.support.tables import one_of
 from tests.support.written_tables import Rows, as_rows, read_rows, written_table
 
 VERSIONS = pytest.mark.parametrize("version", [6, 8, 9])
@@ -114,7 +115,7 @@ def check_usable(path: Path, rows: Rows) -> None:
     assert read_rows(path) == rows | {"new": (102, 102.0)}
 
 
-@pytest.mark.parametrize("version", [6, deep(8), 9])
+@one_of("version", 9, 8, 6)
 @pytest.mark.parametrize("small", [0, 100 << 20], ids=["new files", "rewritten files"])
 def test_every_state_comes_back(version: int, small: int, tmp_path: Path) -> None:
     """As a read as of that instant shows it, and the table goes on."""
@@ -141,7 +142,7 @@ def test_every_state_comes_back(version: int, small: int, tmp_path: Path) -> Non
         check_usable(path, rows)
 
 
-@VERSIONS
+@one_of("version", 6, 9, 8)
 def test_the_newest_write_is_taken_back(version: int, tmp_path: Path) -> None:
     path = tmp_path / "trips"
     written_table(path, version, one_row("k0", 0), WRITES)
@@ -170,7 +171,7 @@ def stitch(path: Path) -> None:
     stitch_table(open_table(path), options, LOCK, output=OutputOptions(memory_limit=32 << 20), threads=1)
 
 
-@VERSIONS
+@one_of("version", 9, 8, 6)
 def test_nothing_is_built_upon_a_write_whose_rollback_is_half_way(version: int, tmp_path: Path) -> None:
     """It would be in the way of the rollback, and with that of all writes."""
     path = tmp_path / "trips"
@@ -194,7 +195,7 @@ def test_nothing_is_built_upon_a_write_whose_rollback_is_half_way(version: int, 
     check_usable(path, {"k0": (2, 2.0), "k1": (1, 1.0)})
 
 
-@VERSIONS
+@one_of("version", 9, 8, 6)
 def test_a_half_way_rollback_behind_a_clean_is_not_finished(
     version: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -215,7 +216,7 @@ def test_a_half_way_rollback_behind_a_clean_is_not_finished(
     assert read_rows(path) == rows | {"k0": (5, 5.0)}
 
 
-@VERSIONS
+@one_of("version", 6, 9, 8)
 @pytest.mark.parametrize("what", [compact, stitch])
 def test_a_restore_goes_past_what_was_built_upon_such_a_write(
     what: Callable[[Path], object], version: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -262,7 +263,7 @@ def test_the_time_at_which_it_completed_is_not_used_again(
     assert all(i.requested_time > ahead for i in timeline.instants if i.requested_time >= newest)
 
 
-@VERSIONS
+@one_of("version", 9, 8, 6)
 def test_only_the_newest_write_is_taken_back(version: int, tmp_path: Path) -> None:
     path = tmp_path / "trips"
     states = history(path, version)
@@ -275,7 +276,7 @@ def test_only_the_newest_write_is_taken_back(version: int, tmp_path: Path) -> No
     assert (read_rows(path), data_files(path)) == (rows, files)
 
 
-@VERSIONS
+@one_of("version", 9, 8, 6)
 def test_a_compaction_is_not_rolled_back(version: int, tmp_path: Path) -> None:
     """Without its completed file it would be pending, and its base files would lie there."""
     path = tmp_path / "trips"
@@ -291,7 +292,7 @@ def test_a_compaction_is_not_rolled_back(version: int, tmp_path: Path) -> None:
     assert read_rows(path) == rows
 
 
-@VERSIONS
+@one_of("version", 6, 9, 8)
 def test_a_plan_made_after_a_write_keeps_it(version: int, tmp_path: Path) -> None:
     path = tmp_path / "trips"
     written_table(path, version, one_row("k0", 0), WRITES)
@@ -413,7 +414,7 @@ def test_a_savepoint_that_lost_a_file_is_an_error(tmp_path: Path) -> None:
         restore(path, kept.instant)
 
 
-@VERSIONS
+@one_of("version", 9, 8, 6)
 @pytest.mark.parametrize("by", ["restore", "rollback"])
 def test_a_savepoint_of_an_older_state_lasts(by: str, version: int, tmp_path: Path) -> None:
     """It names the log file of the later write too, which goes with that write: the state is whole without it."""
@@ -489,7 +490,7 @@ def test_while_a_restore_is_pending_nothing_else_begins(small: Small, tmp_path: 
     assert read_rows(path) == states[min(states)]
 
 
-@pytest.mark.parametrize("version", [6, 9])
+@one_of("version", 9, 6)
 def test_an_undone_log_block_never_counts_again(version: int, tmp_path: Path) -> None:
     """Of an instant that is not on the timeline, and older than all that are there, it would."""
     path = tmp_path / "trips"
@@ -536,7 +537,7 @@ def small_history(path: Path, version: int) -> tuple[str, Rows]:
     return target, rows
 
 
-@pytest.mark.parametrize("version", [6, deep(8), 9])
+@one_of("version", 6, 9, 8)
 def test_a_restore_that_died_anywhere_is_finished(version: int, tmp_path: Path) -> None:
     """Meanwhile the table has the rows of one of its states."""
     path = tmp_path / "trips"
@@ -570,7 +571,7 @@ def test_a_plan_goes_last(tmp_path: Path) -> None:
     assert states == ["inflight", "requested", "requested"]
 
 
-@pytest.mark.parametrize("version", [6, deep(8), 9])
+@one_of("version", 9, 8, 6)
 def test_a_rollback_that_died_anywhere_hides_no_row_of_others(version: int, tmp_path: Path) -> None:
     """Its process is not known to be gone: the next write leaves it alone, or waits where it has hidden nothing yet."""
     path = tmp_path / "trips"
@@ -596,7 +597,7 @@ def test_a_rollback_that_died_anywhere_hides_no_row_of_others(version: int, tmp_
     assert number > 20
 
 
-@pytest.mark.parametrize("version", [6, 9])
+@one_of("version", 9, 6)
 def test_a_rollback_whose_process_is_gone_is_finished_at_once(
     version: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -615,7 +616,7 @@ def test_a_rollback_whose_process_is_gone_is_finished_at_once(
         shutil.rmtree(copy)
 
 
-@pytest.mark.parametrize("version", [6, deep(8), 9])
+@one_of("version", 6, 9, 8)
 @pytest.mark.parametrize("failure", list(Failure), ids=lambda f: f.name.lower())
 def test_an_error_at_every_call_the_next_run_finishes(version: int, failure: Failure, tmp_path: Path) -> None:
     origin = tmp_path / "origin"
@@ -637,7 +638,7 @@ def test_an_error_at_every_call_the_next_run_finishes(version: int, failure: Fai
 # --- with a metadata table, and the commands --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["v6_with_metadata_table", "v9_with_metadata_table"])
+@one_of("name", "v9_with_metadata_table", "v6_with_metadata_table")
 def test_a_metadata_table_is_dropped(name: str, tmp_path: Path) -> None:
     path = unzip_golden(name, tmp_path)
     table = open_table(path)
@@ -649,7 +650,7 @@ def test_a_metadata_table_is_dropped(name: str, tmp_path: Path) -> None:
     assert by_key(read_table(open_table(path), ReadOptions())) == rows
 
 
-@pytest.mark.parametrize("name", ["v6_with_metadata_table", deep("v8_with_metadata_table"), "v9_with_metadata_table"])
+@one_of("name", "v9_with_metadata_table", "v8_with_metadata_table", "v6_with_metadata_table")
 def test_a_plan_of_the_metadata_table_that_holds_the_write_goes_with_it(name: str, tmp_path: Path) -> None:
     """A process died behind its request: the plan names a log file of the write, which the rollback removes."""
     path = unzip_golden(name, tmp_path)
@@ -705,7 +706,7 @@ def test_the_commands(small: Small) -> None:
     assert "only the state at a completed write" in str(unknown.exception)
 
 
-@VERSIONS
+@one_of("version", 6, 9, 8)
 def test_a_state_whose_later_base_file_is_gone_is_refused(version: int, tmp_path: Path) -> None:
     """A compaction pended at the savepoint and completed later; a clean of Hudi keeps the savepoint's files alone."""
     path = tmp_path / "trips"
@@ -729,7 +730,7 @@ def test_a_state_whose_later_base_file_is_gone_is_refused(version: int, tmp_path
     assert read_rows(path) == rows
 
 
-@pytest.mark.parametrize("version", [6, 9])
+@one_of("version", 9, 6)
 def test_a_clock_by_which_no_rollback_begins_hides_nothing(
     version: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -18,6 +18,7 @@ from phantombase.writer_hooks.options import WriteOptions
 from tests.support.archived_tables import LOCK, compact, long_table, one_row, upsert
 from tests.support.compaction_steps import open_table
 from tests.support.selection import deep
+from tests.support.tables import one_of
 from tests.support.written_tables import read_rows, written_table
 
 REWRITES = WriteOptions(slots=1)
@@ -31,7 +32,7 @@ def tear(path: Path, write: Instant, size: int = 0) -> None:
 
 
 @pytest.mark.parametrize("size", [0, deep(50)])
-@pytest.mark.parametrize("version", [6, deep(8), 9])
+@one_of("version", 9, 8, 6)
 def test_the_command_that_its_error_names_ends_it(version: int, size: int, tmp_path: Path) -> None:
     """Its writer reported no write. The rows of before are there, and the table goes on."""
     path = tmp_path / "trips"
@@ -51,7 +52,7 @@ def test_the_command_that_its_error_names_ends_it(version: int, size: int, tmp_p
 
 
 @pytest.mark.parametrize("size", [0, deep(50)])
-@pytest.mark.parametrize("version", [6, deep(8), 9])
+@one_of("version", 6, 9, 8)
 def test_writes_and_compactions_go_on_behind_one_in_the_middle(version: int, size: int, tmp_path: Path) -> None:
     """As those of Hudi: the size of a row is an estimate, and what was written is looked for everywhere."""
     path = tmp_path / "trips"
@@ -66,7 +67,7 @@ def test_writes_and_compactions_go_on_behind_one_in_the_middle(version: int, siz
     assert not [log for log in open_table(path).load_view().groups if log.slices[-1].logs]
 
 
-@pytest.mark.parametrize("version", [6, deep(8), 9])
+@one_of("version", 9, 8, 6)
 def test_a_clean_keeps_what_its_rollback_brings_back(version: int, tmp_path: Path) -> None:
     """By file versions the slice below a torn write is an old one, and all readers fail until it is rolled back."""
     path = tmp_path / "trips"
@@ -83,7 +84,7 @@ def test_a_clean_keeps_what_its_rollback_brings_back(version: int, tmp_path: Pat
 
 
 @pytest.mark.parametrize("begun", [False, True])
-@pytest.mark.parametrize("version", [6, deep(8), 9])
+@one_of("version", 9, 8, 6)
 def test_a_restore_takes_a_plan_that_cannot_be_read_away(version: int, begun: bool, tmp_path: Path) -> None:
     """As the error of such a plan says: nothing else ends it."""
     path = tmp_path / "trips"
@@ -104,7 +105,7 @@ def test_a_restore_takes_a_plan_that_cannot_be_read_away(version: int, begun: bo
     assert read_rows(path) == rows | {"k0": (200, 200.0)}
 
 
-@pytest.mark.parametrize("version", [6, deep(8), 9])
+@one_of("version", 6, 9, 8)
 def test_a_restore_to_such_a_write_is_refused(version: int, tmp_path: Path) -> None:
     """It would be the newest one then, and no reader could read the table."""
     path = tmp_path / "trips"

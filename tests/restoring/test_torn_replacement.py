@@ -18,12 +18,13 @@ from phantombase.timeline.stitching.options import StitchOptions
 from tests.support.archived_tables import LOCK, compact, long_table, one_row, overwrite, upsert
 from tests.support.compaction_steps import open_table
 from tests.support.selection import deep
+from tests.support.tables import one_of
 from tests.support.written_tables import read_rows
 
 
 @pytest.mark.parametrize("size", [0, 50])
 @pytest.mark.parametrize("by", ["overwrite", "clustering"])
-@pytest.mark.parametrize("version", [6, deep(8), 9])
+@one_of("version", 9, 8, 6)
 def test_the_command_that_its_error_names_ends_it(version: int, by: str, size: int, tmp_path: Path) -> None:
     """Never is it taken for one that replaced nothing: its rows would be doubled."""
     path = tmp_path / "trips"

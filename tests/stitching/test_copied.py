@@ -28,7 +28,6 @@ from tests.stitching.test_stitch import (
     COPIED,
     OUTPUT,
     TWO,
-    VERSIONS,
     golden_small_files,
     living,
     request,
@@ -38,6 +37,7 @@ from tests.stitching.test_stitch import (
 from tests.support.archived_tables import LOCK, compact, one_row, upsert
 from tests.support.compaction_steps import open_table
 from tests.support.failing_storage import Call, HookedStorage
+from tests.support.tables import one_of
 from tests.support.written_tables import check_nothing_left, read_rows
 
 TRY = replace(TWO, copy=Copy.TRY)
@@ -54,7 +54,7 @@ def key_values(path: Path) -> dict[bytes, bytes]:
     return dict(pq.read_metadata(path).metadata)
 
 
-@VERSIONS
+@one_of("version", 9, 8, 6)
 def test_the_same_file_but_for_row_groups(version: int, tmp_path: Path) -> None:
     """Rows in their order, the key filter, the key range and the ledger are those of encoding."""
     path = tmp_path / "trips"
@@ -89,7 +89,7 @@ def ledgers(path: Path, instant: str) -> list[GroupLedger]:
     return decode_ledgers(decode_commit(table.storage.read(where), where).extra_metadata[STITCHED], where)
 
 
-@pytest.mark.parametrize("name", ["v6_with_metadata_table", "v9_with_metadata_table"])
+@one_of("name", "v6_with_metadata_table", "v9_with_metadata_table")
 def test_the_metadata_table_knows_the_columns(name: str, tmp_path: Path) -> None:
     path = golden_small_files(name, tmp_path)
     before = read_table(open_table(path)).drop_columns(["_hoodie_file_name"])

@@ -22,11 +22,12 @@ from phantombase.timeline.format.instant import Instant, State
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.writer_hooks.options import Operation
-from tests.stitching.test_stitch import TWO, VERSIONS, begin, forget_heartbeats, hidden, small_files, stitch
+from tests.stitching.test_stitch import TWO, begin, forget_heartbeats, hidden, small_files, stitch
 from tests.support.archived_tables import LOCK, one_row, overwrite, upsert
 from tests.support.compaction_steps import open_table
 from tests.support.failing_storage import Call, HookedStorage, ProcessDied
 from tests.support.golden_tables import unzip_golden
+from tests.support.tables import one_of
 from tests.support.written_tables import check_nothing_left, read_rows
 
 Do = Callable[[], object]
@@ -60,7 +61,7 @@ def built_upon(path: Path, before: Do, after: Do) -> str:
     return str(caught.value)
 
 
-@VERSIONS
+@one_of("version", 9, 8, 6)
 @pytest.mark.parametrize("operation", [Operation.UPSERT, Operation.INSERT_OVERWRITE])
 def test_inputs_that_another_write_changed(version: int, operation: Operation, tmp_path: Path) -> None:
     """The write, as some of Hudi's, asks for no pending plan. The commit goes again, and with it all that was made."""
@@ -77,7 +78,7 @@ def test_inputs_that_another_write_changed(version: int, operation: Operation, t
     assert read_rows(path) == {**expected, "k2": (200, 200.0)}
 
 
-@VERSIONS
+@one_of("version", 6, 9, 8)
 def test_an_input_that_was_rolled_back(version: int, tmp_path: Path) -> None:
     path = tmp_path / "trips"
     rows = small_files(path, version)
@@ -89,7 +90,7 @@ def test_an_input_that_was_rolled_back(version: int, tmp_path: Path) -> None:
     check_nothing_left(path)
 
 
-@VERSIONS
+@one_of("version", 9, 8, 6)
 def test_what_others_have_built_upon_stays(version: int, tmp_path: Path) -> None:
     """A row of a later write lies on the new file group: without the commit it would be lost."""
     path = tmp_path / "trips"
@@ -99,7 +100,7 @@ def test_what_others_have_built_upon_stays(version: int, tmp_path: Path) -> None
     assert read_rows(path) == {**rows, "new": (100, 100.0), "k3": (300, 300.0)}  # the error says that some came back
 
 
-@VERSIONS
+@one_of("version", 9, 8, 6)
 def test_a_service_fails_where_the_commit_stays(version: int, tmp_path: Path) -> None:
     """It is not put off: a person must look."""
     path = tmp_path / "trips"
@@ -113,7 +114,7 @@ def test_a_service_fails_where_the_commit_stays(version: int, tmp_path: Path) ->
     assert "compactor-daemon restore" in done.what
 
 
-@VERSIONS
+@one_of("version", 6, 9, 8)
 def test_what_is_replaced_again_stays(version: int, tmp_path: Path) -> None:
     """Without the commit the rows of its inputs would come back."""
     path = tmp_path / "trips"
@@ -122,7 +123,7 @@ def test_what_is_replaced_again_stays(version: int, tmp_path: Path) -> None:
     assert read_rows(path) == {"only": (100, 100.0)}
 
 
-@VERSIONS
+@one_of("version", 9, 8, 6)
 def test_a_write_that_may_build_upon_it(version: int, tmp_path: Path) -> None:
     """A pending write may have looked for its keys while the commit was there."""
     path = tmp_path / "trips"
@@ -132,7 +133,7 @@ def test_a_write_that_may_build_upon_it(version: int, tmp_path: Path) -> None:
         stitch(path, storage)
 
 
-@pytest.mark.parametrize("version", [6, 9])
+@one_of("version", 9, 6)
 def test_a_process_that_commits_late(version: int, tmp_path: Path) -> None:
     """It sleeps right before it puts the completed file; meanwhile its plan is taken back, and its files are gone."""
     path = tmp_path / "trips"
@@ -157,7 +158,7 @@ def test_a_process_that_commits_late(version: int, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("then", ["upsert", "stitch", "write of Hudi"])
-@pytest.mark.parametrize("version", [6, 9])
+@one_of("version", 6, 9)
 def test_a_process_that_commits_late_and_dies(version: int, then: str, tmp_path: Path) -> None:
     """Before it looks back. The next write or run withdraws its commit, unless a write has completed behind it."""
     path = tmp_path / "trips"
@@ -222,7 +223,7 @@ def test_a_commit_that_is_archived_meanwhile_is_not_late(tmp_path: Path) -> None
     withdraw_late(open_table(path), timeline, LOCK)
 
 
-@VERSIONS
+@one_of("version", 9, 8, 6)
 def test_a_take_back_that_slept_deletes_no_file_that_another_completed(version: int, tmp_path: Path) -> None:
     """All tries give a file the same name. So a take-back says first that it has begun, and nobody completes it."""
     path = tmp_path / "trips"
@@ -262,7 +263,7 @@ def test_a_take_back_that_slept_deletes_no_file_that_another_completed(version: 
     check_nothing_left(path)
 
 
-@VERSIONS
+@one_of("version", 9, 8, 6)
 def test_a_late_inflight_file_of_a_plan_taken_back_goes(version: int, tmp_path: Path) -> None:
     """Its process slept before it put the file, and died behind it."""
     path = tmp_path / "trips"

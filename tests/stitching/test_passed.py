@@ -19,10 +19,11 @@ from tests.cleaning.test_replaced import row
 from tests.interop.shared_table import HUDI
 from tests.judge.java_client import run_java
 from tests.reading.test_as_of_cleaned import change_clean
-from tests.stitching.test_stitch import OUTPUT, TWO, VERSIONS, forget_heartbeats, request, small_files, stitch
+from tests.stitching.test_stitch import OUTPUT, TWO, forget_heartbeats, request, small_files, stitch
 from tests.support.archived_tables import LOCK, one_row, overwrite, upsert
 from tests.support.compaction_steps import open_table
 from tests.support.failing_storage import Call, HookedStorage
+from tests.support.tables import one_of
 from tests.support.written_tables import read_rows
 
 _REWRITES = WriteOptions(slots=1)
@@ -43,7 +44,7 @@ def cleaned(path: Path, *, passes: bool) -> None:
 
 
 @pytest.mark.parametrize("passes", [True, False])
-@VERSIONS
+@one_of("version", 9, 8, 6)
 def test_a_plan_of_a_dead_process(version: int, passes: bool, tmp_path: Path) -> None:
     path = tmp_path / "trips"
     small_files(path, version)
@@ -62,7 +63,7 @@ def test_a_plan_of_a_dead_process(version: int, passes: bool, tmp_path: Path) ->
     assert read_rows(path) == rows
 
 
-@VERSIONS
+@one_of("version", 6, 9, 8)
 def test_while_the_files_are_made(version: int, tmp_path: Path) -> None:
     path = tmp_path / "trips"
     small_files(path, version)
@@ -102,7 +103,7 @@ def test_hudi_archives_no_replace_commit_whose_files_are_there(version: int, tmp
     assert read_rows(path) == rows
 
 
-@VERSIONS
+@one_of("version", 9, 8, 6)
 def test_an_overwrite(version: int, tmp_path: Path) -> None:
     path = tmp_path / "trips"
     small_files(path, version)

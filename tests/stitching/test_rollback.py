@@ -27,12 +27,13 @@ from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table
 from tests.cleaning.test_golden import data_files
-from tests.stitching.test_stitch import VERSIONS, golden_small_files, living, small_files, stitch
+from tests.stitching.test_stitch import golden_small_files, living, small_files, stitch
 from tests.support.archived_tables import LOCK, one_row, upsert
 from tests.support.compaction_steps import open_table
 from tests.support.failing_storage import HookedStorage, ProcessDied, die_at_nth, died_copies
 from tests.support.golden_tables import unzip_golden
-from tests.support.selection import ALL, deep
+from tests.support.selection import ALL
+from tests.support.tables import one_of
 from tests.support.written_tables import check_nothing_left, read_rows
 
 
@@ -52,7 +53,7 @@ def roll_back(path: Path, instant: str, storage: Storage | None = None) -> None:
     roll_back_stitching(open_table(path, storage), LOCK, instant)
 
 
-@VERSIONS
+@one_of("version", 9, 8, 6)
 def test_the_joined_files_count_again(version: int, tmp_path: Path) -> None:
     path = tmp_path / "trips"
     rows = small_files(path, version, 4)
@@ -73,7 +74,7 @@ def test_the_joined_files_count_again(version: int, tmp_path: Path) -> None:
     assert read_rows(path) == rows | {"k0": (50, 50.0)}
 
 
-@VERSIONS
+@one_of("version", 6, 9, 8)
 def test_the_last_active_write_is_not_taken_back(version: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where only archived writes are left, Hudi finds no rows."""
     path = tmp_path / "trips"
@@ -104,7 +105,7 @@ def test_the_time_at_which_it_completed_is_not_used_again(tmp_path: Path) -> Non
     assert open_table(path).load_timeline().latest_completed > ahead
 
 
-@pytest.mark.parametrize("version", [6, deep(8), 9])
+@one_of("version", 9, 8, 6)
 def test_died_anywhere_no_row_changes(version: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The next write takes it back, or a stitching, or the same command."""
     monkeypatch.setattr(Process, "is_gone", lambda _process: True)
@@ -170,7 +171,7 @@ def test_what_was_built_upon_stays(tmp_path: Path) -> None:
     refused(UsageError, "a file that this stitching joined is gone", copy)
 
 
-@pytest.mark.parametrize("name", ["v6_with_metadata_table", "v9_with_metadata_table"])
+@one_of("name", "v9_with_metadata_table", "v6_with_metadata_table")
 def test_the_metadata_table_forgets_it(name: str, tmp_path: Path) -> None:
     path = golden_small_files(name, tmp_path)
     before, files = read_table(open_table(path)), data_files(path)

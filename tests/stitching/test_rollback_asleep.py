@@ -24,12 +24,13 @@ from phantombase.timeline.planning.schedule import schedule_compaction
 from phantombase.timeline.savepoints.savepoint import create_savepoint
 from phantombase.timeline.storage.local import LocalStorage
 from tests.stitching.test_rollback import stitched
-from tests.stitching.test_stitch import VERSIONS, golden_small_files, living, small_files, stitch
+from tests.stitching.test_stitch import golden_small_files, living, small_files, stitch
 from tests.support.archived_tables import LOCK, compact, one_row, upsert
 from tests.support.compaction_steps import open_table, run_all
 from tests.support.failing_storage import Call, HookedStorage, ProcessDied, die_at_nth
 from tests.support.lost_lock import LockLostBehind
 from tests.support.selection import ALL
+from tests.support.tables import one_of
 from tests.support.written_tables import read_rows
 
 CLEAN = CleanOptions(policy=Policy.VERSIONS, retain=1, floor_s=0)
@@ -76,7 +77,7 @@ def half_way(path: Path, instant: str) -> None:
         roll_back_stitching(open_table(path, storage), LOCK, instant)
 
 
-@VERSIONS
+@one_of("version", 9, 8, 6)
 def test_asleep_before_each_call_no_row_is_lost_or_doubled(version: int, tmp_path: Path) -> None:
     number, seen = 0, set[str]()
     while True:
@@ -104,7 +105,7 @@ def test_asleep_before_each_call_no_row_is_lost_or_doubled(version: int, tmp_pat
     assert number > 5
 
 
-@VERSIONS
+@one_of("version", 6, 9, 8)
 def test_nothing_begins_beside_it(version: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "trips"
     rows = small_files(path, version, 3)
@@ -131,7 +132,7 @@ def test_nothing_begins_beside_it(version: int, tmp_path: Path, monkeypatch: pyt
     assert len(living(path)) == 1
 
 
-@VERSIONS
+@one_of("version", 9, 8, 6)
 def test_a_second_process_goes_on_with_it(version: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It may only sleep then, while the first one is gone."""
     path = tmp_path / "trips"
@@ -151,7 +152,7 @@ def test_a_second_process_goes_on_with_it(version: int, tmp_path: Path, monkeypa
     assert len(living(path)) == 3
 
 
-@VERSIONS
+@one_of("version", 9, 8, 6)
 def test_a_burial_that_another_process_goes_on_with_stays(
     version: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -176,7 +177,7 @@ def test_a_burial_that_another_process_goes_on_with_stays(
     assert is_buried(open_table(path).storage, instant)
 
 
-@VERSIONS
+@one_of("version", 6, 9, 8)
 def test_a_late_commit_without_its_files_is_not_dug_up(
     version: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -195,7 +196,7 @@ def test_a_late_commit_without_its_files_is_not_dug_up(
     assert read_rows(path) == rows | {"k0": (50, 50.0)}
 
 
-@VERSIONS
+@one_of("version", 9, 8, 6)
 def test_no_compaction_completes_beside_it(version: int, tmp_path: Path) -> None:
     """It would stand in its way: "only the newest write can be rolled back"."""
     path = tmp_path / "trips"
@@ -211,7 +212,7 @@ def test_no_compaction_completes_beside_it(version: int, tmp_path: Path) -> None
     assert read_rows(path) == rows | {"k0": (50, 50.0)}
 
 
-@VERSIONS
+@one_of("version", 9, 8, 6)
 @pytest.mark.parametrize("dies", [False, True])
 def test_a_burial_that_came_too_late_stops_nothing(dies: bool, version: int, tmp_path: Path) -> None:
     path = tmp_path / "trips"
@@ -240,7 +241,7 @@ def test_a_lost_lock_is_said(tmp_path: Path) -> None:
     assert not is_buried(open_table(path).storage, instant)
 
 
-@pytest.mark.parametrize("name", ["v6_with_metadata_table", "v9_with_metadata_table"])
+@one_of("name", "v6_with_metadata_table", "v9_with_metadata_table")
 def test_the_metadata_table_is_not_compacted_beside_it(name: str, tmp_path: Path) -> None:
     """The records of the stitching could not be removed any more."""
     path = golden_small_files(name, tmp_path)

@@ -51,6 +51,7 @@ from tests.support.golden_tables import unzip_golden
 from tests.support.half_rollback import request_rollback
 from tests.support.seed import SEED
 from tests.support.selection import ALL, deep
+from tests.support.tables import one_of
 from tests.support.written_tables import Rows, check_nothing_left, impatient, read_rows, seed_note, written_table
 
 VERSIONS = pytest.mark.parametrize("version", [6, 8, 9])
@@ -138,7 +139,7 @@ def test_no_row_changes(version: int, tmp_path: Path) -> None:
     assert living(path) == [file_id]
 
 
-@VERSIONS
+@one_of("version", 9, 8, 6)
 def test_a_read_of_the_past_and_an_incremental_one(version: int, tmp_path: Path) -> None:
     """A stitching is no change: an incremental read does not deliver its rows."""
     path = tmp_path / "trips"
@@ -153,7 +154,7 @@ def test_a_read_of_the_past_and_an_incremental_one(version: int, tmp_path: Path)
         )
 
 
-@pytest.mark.parametrize("name", ["v6_with_metadata_table", "v9_with_metadata_table"])
+@one_of("name", "v6_with_metadata_table", "v9_with_metadata_table")
 def test_the_metadata_table_names_the_new_file(name: str, tmp_path: Path) -> None:
     path = golden_small_files(name, tmp_path)
     before = read_table(open_table(path))
@@ -234,7 +235,7 @@ def test_an_error_at_every_call(version: int, options: StitchOptions, failure: F
         shutil.rmtree(path)
 
 
-@pytest.mark.parametrize("version", [6, 9])
+@one_of("version", 9, 6)
 def test_two_at_once(version: int, tmp_path: Path) -> None:
     """Another run stitches in the middle of one, at every call: one of them completes, and no row is doubled."""
     origin = tmp_path / "origin"
@@ -274,7 +275,7 @@ def _quiet(do: Callable[[], object]) -> None:
         do()
 
 
-@VERSIONS
+@one_of("version", 9, 8, 6)
 def test_writers_respect_a_plan(version: int, tmp_path: Path) -> None:
     path = tmp_path / "trips"
     rows = small_files(path, version)
@@ -294,7 +295,7 @@ def test_writers_respect_a_plan(version: int, tmp_path: Path) -> None:
     assert read_rows(path) == {**rows, "k1": (100, 100.0)}
 
 
-@VERSIONS
+@one_of("version", 6, 9, 8)
 def test_a_stitching_is_no_conflict_for_inserts(version: int, tmp_path: Path) -> None:
     """A write of new keys goes on in the same partition while a stitching completes."""
     path = tmp_path / "trips"
@@ -314,7 +315,7 @@ def test_a_stitching_is_no_conflict_for_inserts(version: int, tmp_path: Path) ->
     assert len(living(path)) == 2
 
 
-@VERSIONS
+@one_of("version", 9, 8, 6)
 def test_what_a_compaction_plans_is_left_to_it(version: int, tmp_path: Path) -> None:
     path = tmp_path / "trips"
     rows = small_files(path, version)
@@ -328,7 +329,7 @@ def test_what_a_compaction_plans_is_left_to_it(version: int, tmp_path: Path) -> 
     assert read_rows(path) == {**rows, "k0": (9, 9.0)}
 
 
-@VERSIONS
+@one_of("version", 9, 8, 6)
 def test_a_write_takes_a_dead_stitching_back(version: int, tmp_path: Path) -> None:
     """Otherwise updates of its files would fail until the next run."""
     path = tmp_path / "trips"
@@ -339,7 +340,7 @@ def test_a_write_takes_a_dead_stitching_back(version: int, tmp_path: Path) -> No
     check_nothing_left(path)
 
 
-@VERSIONS
+@one_of("version", 6, 9, 8)
 def test_a_column_that_came_meanwhile_stays(version: int, tmp_path: Path) -> None:
     """A write that began before the plan adds it, and completes while the files are made: no schema is set back."""
     path = tmp_path / "trips"
@@ -379,7 +380,7 @@ def _is_waiting(path: Path) -> bool:
     return any(list((path / RECORDS / "writes" / one.time).glob("*.parquet")) for one in pending)
 
 
-@VERSIONS
+@one_of("version", 9, 8, 6)
 def test_a_changed_input_takes_the_plan_back(version: int, tmp_path: Path) -> None:
     """A writer that does not know of clusterings adds a log file to a planned file group."""
     path = tmp_path / "trips"
@@ -426,7 +427,7 @@ def while_making(path: Path, do: Callable[[], object]) -> Storage:
     return HookedStorage(open_table(path).storage, hook)
 
 
-@VERSIONS
+@one_of("version", 9, 8, 6)
 @pytest.mark.parametrize("operation", [Operation.UPSERT, Operation.INSERT_OVERWRITE])
 def test_an_input_that_changes_while_the_file_is_made(version: int, operation: Operation, tmp_path: Path) -> None:
     path = tmp_path / "trips"
@@ -448,7 +449,7 @@ def begin(path: Path, action: str) -> None:
         (path / table.config.timeline_folder / f"{began}.{action}.{state}").write_bytes(b"")
 
 
-@VERSIONS
+@one_of("version", 6, 9, 8)
 def test_an_overwrite_that_begins_while_the_file_is_made(version: int, tmp_path: Path) -> None:
     """As of a writer that does not ask for clusterings: it replaces the old file groups, and not the new one."""
     path = tmp_path / "trips"
@@ -460,7 +461,7 @@ def test_an_overwrite_that_begins_while_the_file_is_made(version: int, tmp_path:
     assert read_rows(path) == rows
 
 
-@VERSIONS
+@one_of("version", 9, 8, 6)
 def test_a_rollback_that_begins_while_the_file_is_made(version: int, tmp_path: Path) -> None:
     """Of a completed write, whose rows would stay in the new file."""
     path = tmp_path / "trips"
@@ -471,7 +472,7 @@ def test_a_rollback_that_begins_while_the_file_is_made(version: int, tmp_path: P
     assert read_rows(path) == rows
 
 
-@VERSIONS
+@one_of("version", 9, 8, 6)
 def test_another_process_is_first(version: int, tmp_path: Path) -> None:
     path = tmp_path / "trips"
     rows = small_files(path, version)
@@ -487,7 +488,7 @@ def test_another_process_is_first(version: int, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("by", ["the next run", "a write"])
-@VERSIONS
+@one_of("version", 6, 9, 8)
 def test_placed_files_of_a_dead_process(version: int, by: str, tmp_path: Path) -> None:
     """The next run keeps them, also if it would write them otherwise; a write removes them."""
     path = tmp_path / "trips"
@@ -519,7 +520,7 @@ def test_placed_files_of_a_dead_process(version: int, by: str, tmp_path: Path) -
     check_nothing_left(path)
 
 
-@VERSIONS
+@one_of("version", 9, 8, 6)
 def test_a_write_that_began_before_the_plan_is_waited_for(version: int, tmp_path: Path) -> None:
     """It may not know the plan. It ends, or the plan is taken back; its log files are never lost."""
     path = tmp_path / "trips"
@@ -539,7 +540,7 @@ def test_a_write_that_began_before_the_plan_is_waited_for(version: int, tmp_path
     assert read_rows(path) == rows
 
 
-@pytest.mark.parametrize("version", [6, 9])
+@one_of("version", 9, 6)
 def test_a_pending_overwrite_is_waited_for(version: int, tmp_path: Path) -> None:
     """It has chosen the file groups that it replaces: the new one would stay beside its rows."""
     path = tmp_path / "trips"
@@ -557,7 +558,7 @@ def test_a_pending_overwrite_is_waited_for(version: int, tmp_path: Path) -> None
     assert read_rows(path) == {"only": (7, 7.0)}
 
 
-@VERSIONS
+@one_of("version", 6, 9, 8)
 def test_an_overwrite_under_a_plan(version: int, tmp_path: Path) -> None:
     """An overwrite refuses file groups of a pending stitching, as Hudi's do."""
     path = tmp_path / "trips"
@@ -568,7 +569,7 @@ def test_an_overwrite_under_a_plan(version: int, tmp_path: Path) -> None:
     assert read_rows(path) == rows
 
 
-@VERSIONS
+@one_of("version", 9, 8, 6)
 def test_hudi_at_work_is_left_alone(version: int, tmp_path: Path) -> None:
     path = tmp_path / "trips"
     rows = small_files(path, version)
@@ -584,7 +585,7 @@ def test_hudi_at_work_is_left_alone(version: int, tmp_path: Path) -> None:
     assert read_rows(path) == rows
 
 
-@VERSIONS
+@one_of("version", 9, 8, 6)
 def test_taken_back_by_command(version: int, tmp_path: Path) -> None:
     path = tmp_path / "trips"
     rows = small_files(path, version)
@@ -600,7 +601,7 @@ def test_taken_back_by_command(version: int, tmp_path: Path) -> None:
     assert read_rows(path) == {**rows, "k1": (100, 100.0)}
 
 
-@VERSIONS
+@one_of("version", 6, 9, 8)
 def test_a_restore_undoes_what_a_dead_process_left(version: int, tmp_path: Path) -> None:
     """Wherever it died: its plan is no write that may go on."""
     path = tmp_path / "trips"

@@ -30,6 +30,7 @@ from tests.support.dead_writer import make_old
 from tests.support.failing_storage import died_copies
 from tests.support.golden_tables import unzip_golden
 from tests.support.selection import ALL
+from tests.support.tables import one_of
 from tests.support.written_tables import read_rows
 
 TORN = b"Obj\x01 cut"
@@ -78,7 +79,7 @@ def test_it_is_taken_back_by_command(name: str, data: bytes, tmp_path: Path) -> 
     restore_table(open_table(path), LOCK, max(open_table(path).load_timeline().completed_writes))
 
 
-@pytest.mark.parametrize("name", ["v6_plain", "v9_plain"])
+@one_of("name", "v9_plain", "v6_plain")
 def test_what_it_keeps_out_names_the_way_out(name: str, tmp_path: Path) -> None:
     path = Path(table_of(left(name, TORN, tmp_path)).storage.base_path)
     with pytest.raises(MalformedError, match="stitch TABLE --take-back"):
@@ -136,7 +137,7 @@ def test_a_death_at_a_storage_call(name: str, data: bytes, tmp_path: Path) -> No
         write(copy)
 
 
-@pytest.mark.parametrize("version", [6, 9])
+@one_of("version", 6, 9)
 def test_an_inflight_file_that_cannot_be_read_names_the_way_out(version: int, tmp_path: Path) -> None:
     path = tmp_path / "trips"
     rows = small_files(path, version)

@@ -24,6 +24,7 @@ from phantombase.writer_hooks.write.write import write
 from tests.support.archived_tables import LOCK, one_row, upsert
 from tests.support.compaction_steps import open_table
 from tests.support.failing_storage import Call, HookedStorage
+from tests.support.tables import one_of
 from tests.support.written_tables import read_rows, written_table
 
 VERSIONS = pytest.mark.parametrize("version", [6, 9])
@@ -77,7 +78,7 @@ def beside(path: Path, version: int, pool: ThreadPoolExecutor, key: str) -> Slow
     return slow[2]
 
 
-@VERSIONS
+@one_of("version", 9, 6)
 def test_what_ended_beside_a_pending_write_stays(version: int, pool: ThreadPoolExecutor, tmp_path: Path) -> None:
     """Both inserted a key: the row would be doubled."""
     path = tmp_path / "trips"
@@ -147,7 +148,7 @@ def test_a_slow_insert_that_is_archived_at_once_is_looked_at(
     assert read_rows(path) == {"old": (14, 14.0), "x": (5, 5.0)}
 
 
-@VERSIONS
+@one_of("version", 6, 9)
 def test_the_size_of_a_row_is_not_asked_of_what_was_archived_meanwhile(version: int, tmp_path: Path) -> None:
     """A write estimates it by the newest commits, of which an archiver may have left two."""
     path = tmp_path / "trips"

@@ -35,13 +35,13 @@ from tests.support.dead_writer import leave_dead_write
 from tests.support.failing_storage import Call, HookedStorage
 from tests.support.golden_tables import unzip_golden
 from tests.support.logs import capture_logs
+from tests.support.tables import one_of
 from tests.support.written_tables import check_nothing_left, read_rows
 from tests.writing.test_writer import rows, trips
 from tests.writing.test_writer_refusals import contents
 
 LIMIT = 3
 LONG_S = 60.0
-VERSIONS = pytest.mark.parametrize("version", [6, 9])
 INDEXES = pytest.mark.parametrize("buckets", [None, 1], ids=["key index", "buckets"])
 
 
@@ -111,7 +111,7 @@ def in_thread(work: Callable[[], None]) -> threading.Thread:
 
 
 @INDEXES
-@VERSIONS
+@one_of("version", 9, 6)
 def test_a_writer_waits_for_the_compactor_beside_it(version: int, buckets: int | None, tmp_path: Path) -> None:
     """Nothing but the limit makes a compaction due: the writer requests it, the thread executes it."""
     table = Trips(tmp_path / "trips", version, buckets)
@@ -135,7 +135,7 @@ def test_a_writer_waits_for_the_compactor_beside_it(version: int, buckets: int |
 
 
 @INDEXES
-@VERSIONS
+@one_of("version", 6, 9)
 def test_a_writer_that_compacts_inline_does_so_while_it_waits(
     version: int, buckets: int | None, tmp_path: Path
 ) -> None:
@@ -152,7 +152,7 @@ def test_a_writer_that_compacts_inline_does_so_while_it_waits(
 
 
 @INDEXES
-@VERSIONS
+@one_of("version", 9, 6)
 def test_whatever_options_leave_out_is_compacted(version: int, buckets: int | None, tmp_path: Path) -> None:
     """A plan takes one file group, and the full one is not the first; a strategy would not take it at all."""
     other = neighbour(tmp_path, version, buckets and 2)
@@ -168,7 +168,7 @@ def test_whatever_options_leave_out_is_compacted(version: int, buckets: int | No
 
 
 @INDEXES
-@VERSIONS
+@one_of("version", 9, 6)
 def test_only_the_file_groups_of_the_write_count(version: int, buckets: int | None, tmp_path: Path) -> None:
     """Not those beside them in the partition."""
     other = neighbour(tmp_path, version, buckets and 2)
@@ -306,7 +306,7 @@ def test_a_log_compaction_makes_room(tmp_path: Path) -> None:
 
 
 @INDEXES
-@VERSIONS
+@one_of("version", 6, 9)
 def test_time_is_up(version: int, buckets: int | None, tmp_path: Path) -> None:
     """Nobody executes the plan."""
     table = Trips(tmp_path / "trips", version, buckets, logs=LIMIT)
@@ -329,7 +329,7 @@ def test_time_is_up(version: int, buckets: int | None, tmp_path: Path) -> None:
 
 
 @INDEXES
-@VERSIONS
+@one_of("version", 9, 6)
 def test_nobody_waits_for_nobody(version: int, buckets: int | None, tmp_path: Path) -> None:
     """A write-only writer of a table that nobody has ever compacted."""
     table = Trips(tmp_path / "trips", version, buckets, logs=LIMIT)
@@ -344,7 +344,7 @@ def test_nobody_waits_for_nobody(version: int, buckets: int | None, tmp_path: Pa
 
 
 @INDEXES
-@VERSIONS
+@one_of("version", 9, 6)
 def test_a_writer_may_fail_instead(version: int, buckets: int | None, tmp_path: Path) -> None:
     """At once; but it requests what nobody else might."""
     table = Trips(tmp_path / "trips", version, buckets, logs=LIMIT)
@@ -358,7 +358,7 @@ def test_a_writer_may_fail_instead(version: int, buckets: int | None, tmp_path: 
     table.check()
 
 
-@pytest.mark.parametrize("name", ["v6_replaced", "v9_replaced"])
+@one_of("name", "v6_replaced", "v9_replaced")
 def test_what_hudi_has_replaced_is_not_full(name: str, tmp_path: Path) -> None:
     """Of the two file groups with a log that the partition's folder holds one lives."""
     table = open_table(unzip_golden(name, tmp_path))

@@ -18,8 +18,7 @@ from tests.planning.test_schedule_refusals import schedule
 from tests.reading.test_refusals import digest
 from tests.restoring.test_consistent_hashing import capture_changes
 from tests.support.compaction_steps import open_table, run_one
-
-VERSIONS = pytest.mark.parametrize("version", [6, 8, 9])
+from tests.support.tables import one_of
 
 
 def trips(version: int, numbers: list[int], ts: int, *, marked: bool = False, by: MergeMode | None = None) -> Writer:
@@ -59,7 +58,7 @@ def merged(path: Path) -> FileSlice:
     return found
 
 
-@VERSIONS
+@one_of("version", 9, 8, 6)
 def test_the_statistics_of_a_log_file_name_what_readers_merge(version: int, tmp_path: Path) -> None:
     """The log file itself comes last; under a pending plan, too."""
     path = captured(tmp_path / "t", version)
@@ -86,7 +85,7 @@ def test_the_statistics_of_a_log_file_name_what_readers_merge(version: int, tmp_
     assert len(merged(tmp_path / "t").logs) == 2
 
 
-@VERSIONS
+@one_of("version", 6, 9, 8)
 @pytest.mark.parametrize("step", [Writer.upsert, Writer.insert, Writer.bulk_insert], ids=lambda step: step.__name__)
 def test_new_keys_go_into_new_base_files(step: Callable[[Writer, str], object], version: int, tmp_path: Path) -> None:
     """A base file written anew would need a file of changes."""
@@ -103,7 +102,7 @@ STEPS: dict[str, Callable[[int, str], object]] = {
 }
 
 
-@pytest.mark.parametrize("version", [8, 9])
+@one_of("version", 9, 8)
 @pytest.mark.parametrize("what", STEPS)
 def test_a_write_that_the_query_does_not_show_exactly_is_refused(what: str, version: int, tmp_path: Path) -> None:
     """Before anything is changed."""

@@ -19,10 +19,9 @@ from phantombase.writer_hooks.write.rows import stage_rows
 from tests.reading.test_refusals import digest
 from tests.support.compaction_steps import open_table
 from tests.support.evolved_tables import Column, alter, columns_of, renamed
-from tests.support.selection import deep
+from tests.support.tables import one_of
 
 HISTORY = ".hoodie/.schema"
-VERSIONS = pytest.mark.parametrize("version", [9, deep(8), 6])
 
 
 def made(path: Path, version: int) -> tuple[Table, list[Column]]:
@@ -57,7 +56,7 @@ def histories(path: Path) -> dict[str, Any]:
     return {file.name.split("_")[0].split(".")[0]: json.loads(file.read_text()) for file in files}
 
 
-@VERSIONS
+@one_of("version", 9, 8, 6)
 def test_a_write_carries_the_history_on(version: int, tmp_path: Path) -> None:
     """Its rows go to logs, and to small base files that are written anew; older files are read as before."""
     path = tmp_path / "t"
@@ -75,7 +74,7 @@ def test_a_write_carries_the_history_on(version: int, tmp_path: Path) -> None:
     assert histories(path)[time] == history
 
 
-@VERSIONS
+@one_of("version", 6, 9, 8)
 def test_a_small_base_file_of_before_is_written_anew(version: int, tmp_path: Path) -> None:
     """Its columns have the names of then."""
     path = tmp_path / "t"

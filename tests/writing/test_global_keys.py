@@ -22,6 +22,8 @@ from phantombase.timeline.recovery.dead_writers import roll_back_dead_writers
 from phantombase.timeline.table.table import Table
 from phantombase.writer_hooks.commit.place_files import place_all
 from tests.support.golden_tables import unzip_golden
+from tests.support.selection import deep
+from tests.support.tables import one_of
 from tests.support.written_tables import check_nothing_left
 from tests.writing.test_writer import rows as trip_rows
 from tests.writing.test_writer import trips
@@ -64,7 +66,7 @@ def define(path: Path, partitioned: str) -> None:
     file.write_text(json.dumps(definitions))
 
 
-@pytest.fixture(params=["v9", "v6"])
+@pytest.fixture(params=["v9", deep("v6")])
 def path(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     """A table whose metadata table has a record index, so far as writers look at it."""
     path = unzip_golden(f"{request.param}_with_metadata_table", tmp_path)
@@ -94,6 +96,7 @@ def test_rows_that_move_keys_are_refused_without_a_trace(path: Path, operation: 
     assert contents(path) == before
 
 
+@one_of("path", "v6", "v9", indirect=True)
 def test_a_batch_with_one_key_in_two_partitions_is_refused(path: Path) -> None:
     """The table does not have it yet."""
     before = contents(path)
@@ -124,6 +127,7 @@ def test_a_key_that_was_deleted_may_be_written_elsewhere(path: Path) -> None:
     assert places(path)[first] == "south"
 
 
+@one_of("path", "v6", "v9", indirect=True)
 def test_without_the_metadata_table_the_mark_tells(path: Path) -> None:
     """Until Hudi has built a metadata table without the index."""
     north = of(path, "north")
@@ -141,6 +145,7 @@ def test_where_hudi_has_dropped_the_index_keys_may_be_in_several_partitions(path
     assert writer(rows((north[0], "south"))).upsert(str(path)).inserts == 1
 
 
+@pytest.mark.parametrize("path", ["v9", "v6"], indirect=True)
 def test_a_partitioned_record_index_keeps_partitions_apart(path: Path) -> None:
     """Since Hudi 1.1; one key in two partitions is two rows."""
     north = of(path, "north")

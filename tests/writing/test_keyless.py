@@ -21,11 +21,11 @@ from phantombase.writer_hooks.write.write import write
 from tests.support.compaction_steps import open_table
 from tests.support.failing_storage import Failure, HookedStorage, ProcessDied, die_at
 from tests.support.interleaving import serial_pools
+from tests.support.tables import one_of
 from tests.support.written_tables import check_nothing_left, impatient
 from tests.writing.test_writer import rows
 from tests.writing.test_writer_faults import chosen
 
-VERSIONS = pytest.mark.parametrize("version", [6, 8, 9])
 BATCH = rows((0, 2, 2.0), (1, 2, 2.0), (1, 2, 2.0), (4, 2, 2.0))
 
 
@@ -45,7 +45,7 @@ def held(path: Path) -> dict[str, tuple[str, float]]:
     )
 
 
-@VERSIONS
+@one_of("version", 9, 8, 6)
 @pytest.mark.parametrize("operation", ["insert", "bulk_insert"])
 def test_rows_get_keys_and_keep_them(version: int, operation: str, tmp_path: Path) -> None:
     """Equal rows are different rows; rows of a small file that is written anew keep their keys."""
@@ -62,7 +62,7 @@ def test_rows_get_keys_and_keep_them(version: int, operation: str, tmp_path: Pat
         seen = now
 
 
-@VERSIONS
+@one_of("version", 6, 9, 8)
 def test_partitions_are_replaced(version: int, tmp_path: Path) -> None:
     path = str(tmp_path / "events")
     events(rows((0, 1, 1.0), (1, 1, 1.0), (2, 1, 1.0)), version).insert(path)
@@ -126,7 +126,7 @@ def test_tasks_that_run_twice_give_each_row_one_key(
     assert len(held(path)) == 2 * BATCH.num_rows
 
 
-@pytest.mark.parametrize("version", [6, 9])
+@one_of("version", 9, 6)
 def test_a_death_at_every_storage_call(version: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The rows are all there or none, and the next write adds its own: no row is doubled, none changes its key."""
     serial_pools(monkeypatch)

@@ -27,6 +27,7 @@ from phantombase.writer_hooks.write import write as write_module
 from tests.support.compaction_steps import open_table, run_one
 from tests.support.golden_tables import golden_metadata, unzip_golden
 from tests.support.selection import deep
+from tests.support.tables import one_of
 
 VERSIONS = pytest.mark.parametrize("version", [deep(6), 9])
 FIRST = [("k1", "mon", 1.0), ("k2", "mon", 1.0), ("k3", "tue", 1.0), ("k4", "a/b", 1.0)]
@@ -151,7 +152,7 @@ def test_another_index_is_refused(tmp_path: Path) -> None:
         trips(9, ("k1", "mon", 5.0), buckets=3).insert_overwrite(path)
 
 
-@pytest.mark.parametrize("golden", ["v6_replaced", deep("v8_replaced"), "v9_replaced"])
+@one_of("golden", "v9_replaced", "v8_replaced", "v6_replaced")
 def test_the_instant_is_hudis(tmp_path: Path, golden: str) -> None:
     """Same action, same fields and same nulls as in the replacecommits of real Hudi."""
     version, theirs = int(golden[1]), unzip_golden(golden, tmp_path)
@@ -199,7 +200,7 @@ def planned(path: str) -> str:
     return done.instant
 
 
-@pytest.mark.parametrize("version", [6, 9])
+@one_of("version", 6, 9)
 def test_a_plan_of_replaced_file_groups(tmp_path: Path, version: int) -> None:
     """A compaction behind the overwrite revives no row; neither does one before it."""
     path = made(tmp_path / "t", version)

@@ -20,6 +20,7 @@ from tests.support.change_feeds import check_window, feed, moments_of, state
 from tests.support.compaction_steps import open_table
 from tests.support.golden_tables import unzip_golden
 from tests.support.selection import deep
+from tests.support.tables import one_of
 from tests.writing.test_global_keys import set_partitions
 from tests.writing.test_writer import DAYS, Model, read, rows, trips
 
@@ -63,7 +64,7 @@ def _apply(write: Writer, kind: str, path: str, pick: random.Random, model: Mode
     return write.insert_overwrite(path) if kind == "over" else write.insert_overwrite_table(path)
 
 
-@pytest.mark.parametrize("version", [6, 9])
+@one_of("version", 9, 6)
 def test_windows_over_an_overwrite(version: int, tmp_path: Path) -> None:
     """Every row of what was replaced is deleted, then the new ones are inserted; all windows replay."""
     path = str(tmp_path / "trips")
@@ -82,7 +83,7 @@ def test_windows_over_an_overwrite(version: int, tmp_path: Path) -> None:
     assert ops == {over.instant: ["d"] * 4 + ["i"] * 2, gone.instant: ["d"] * 3}
 
 
-@pytest.mark.parametrize("version", [6, 9])
+@one_of("version", 6, 9)
 def test_an_overwrite_is_taken_back(version: int, tmp_path: Path) -> None:
     """What it replaced is there again."""
     path = tmp_path / "trips"
@@ -94,7 +95,7 @@ def test_an_overwrite_is_taken_back(version: int, tmp_path: Path) -> None:
     assert read(path) == {"k0000": 1.0, "k0001": 1.0, "k0003": 3.0}
 
 
-@pytest.mark.parametrize("name", ["v6_with_metadata_table", deep("v8_with_metadata_table"), "v9_with_metadata_table"])
+@one_of("name", "v9_with_metadata_table", "v8_with_metadata_table", "v6_with_metadata_table")
 def test_the_metadata_table_follows(name: str, tmp_path: Path) -> None:
     """It lists the new files, and the old ones until they are cleaned; without any new file it stays true too."""
     path = unzip_golden(name, tmp_path)

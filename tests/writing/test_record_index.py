@@ -38,10 +38,11 @@ from tests.support.golden_tables import unzip_golden
 from tests.support.record_indexes import check_index, indexed_places, true_places
 from tests.support.seed import SEED
 from tests.support.selection import deep
+from tests.support.tables import one_of
 from tests.support.written_tables import check_nothing_left
 
 
-@pytest.fixture(params=["v9", "v6", deep("v8")])
+@pytest.fixture(params=["v9", deep("v8"), deep("v6")])
 def path(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     """A table of Hudi's with the index."""
     return unzip_golden(f"more/{request.param}_record_index", tmp_path)
@@ -84,6 +85,7 @@ def test_every_write_of_rows_keeps_it(path: Path) -> None:
     check_nothing_left(path)
 
 
+@one_of("path", "v6", "v9", "v8", indirect=True)
 def test_an_update_changes_nothing_in_it(path: Path) -> None:
     """No log file comes to the index."""
     wrote((7, 8, 9), 10).upsert(str(path))  # in a base file without logs, or with logs that delete nothing
@@ -141,6 +143,7 @@ def test_compactions_and_services_leave_it_true(path: Path) -> None:
     check_index(path)
 
 
+@one_of("path", "v6", "v9", "v8", indirect=True)
 @pytest.mark.parametrize("seed", range(SEED, SEED + 2))
 def test_random_writes(path: Path, seed: int) -> None:
     """In any order, with plans and compactions between them."""
@@ -186,6 +189,7 @@ def test_a_key_twice_in_a_batch_is_at_its_last_place(path: Path) -> None:
     assert sorted(found) == sorted(keys(70, 71))
 
 
+@one_of("path", "v6", "v9", "v8", indirect=True)
 def test_keys_that_move_are_found_where_they_are(path: Path) -> None:
     """To a partition that has others, back onto the delete in the first one, and to a new one."""
 
@@ -230,6 +234,7 @@ def test_a_key_in_two_partitions_that_moves_into_one_of_them_is_found_there(path
         assert {indexed_places(path)[key][0] for key in keys(3, 4)} == {there}
 
 
+@one_of("path", "v6", "v9", "v8", indirect=True)
 def test_keys_that_stay_are_found_where_they_were(path: Path) -> None:
     before = check_index(path)
     batch = rows((3, 4, 80), 10).set_column(1, "p", pa.array(["new"] * 3))
@@ -239,6 +244,7 @@ def test_keys_that_stay_are_found_where_they_were(path: Path) -> None:
     assert places["00080"][0] == "new"
 
 
+@pytest.mark.parametrize("path", ["v9", "v6", deep("v8")], indirect=True)
 def test_merge_into_keeps_it(path: Path) -> None:
     """Rows that update, insert, delete; a key whose delete is in a log comes alive as a whole row."""
     wrote((4,), 10).delete(str(path))
@@ -292,6 +298,7 @@ def is_kept(path: Path) -> bool:
     return "record_index" in Table.open(str(path)).config.metadata_partitions
 
 
+@one_of("path", "v6", "v9", "v8", indirect=True)
 @pytest.mark.parametrize(
     ("name", "stand_in", "why"),
     [
@@ -308,6 +315,7 @@ def test_overwrites_that_cannot_know_what_they_replace_take_it_out(
     assert any("indexes_dropped" in line and why in line for line in caplog.messages)
 
 
+@pytest.mark.parametrize("path", ["v9", "v6", deep("v8")], indirect=True)
 def test_rows_that_are_marked_deleted_by_event_time_take_it_out(path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Whether they win is known when the slice is merged."""
     wrote((70,), 10, _hoodie_is_deleted=[False]).upsert(str(path))
@@ -347,6 +355,7 @@ def test_another_write_meanwhile_takes_it_out(
     assert keys(75) <= true_places(path).keys()
 
 
+@one_of("path", "v6", "v9", "v8", indirect=True)
 def test_an_index_that_hudi_builds_during_a_write_is_taken_out(
     path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -18,10 +18,10 @@ from phantombase.timeline.table.table import Table
 from tests.support.compaction_steps import run_all
 from tests.support.golden_tables import unzip_golden
 from tests.support.selection import deep
+from tests.support.tables import one_of
 from tests.support.written_tables import check_nothing_left
 from tests.writing.test_writer import Model, rows
 
-VERSIONS = pytest.mark.parametrize("version", [6, 8, 9])
 VIRTUAL = {"hoodie.populate.meta.fields": "false"}
 
 
@@ -42,7 +42,7 @@ def read(path: Path) -> dict[str, float]:
 
 @pytest.mark.parametrize("seed", [0, 1, deep(2), deep(3)])
 @pytest.mark.parametrize("buckets", [None, 3], ids=["key index", "buckets"])
-@VERSIONS
+@one_of("version", 9, 8, 6)
 def test_random_batches_read_as_the_model_says(version: int, buckets: int | None, seed: int, tmp_path: Path) -> None:
     """Through small files that are written anew, logs, and pending plans."""
     pick, path, model = random.Random(seed), tmp_path / "trips", Model()
@@ -64,7 +64,7 @@ def test_random_batches_read_as_the_model_says(version: int, buckets: int | None
         assert read(path) == model.fares(), f"seed {seed}, step {step}"
 
 
-@VERSIONS
+@one_of("version", 6, 9, 8)
 def test_rows_are_added_and_replaced(version: int, tmp_path: Path) -> None:
     path = str(tmp_path / "trips")
     trips(rows((0, 1, 1.0), (1, 1, 1.0), (2, 1, 1.0)), version).bulk_insert(path)
@@ -77,7 +77,7 @@ def test_rows_are_added_and_replaced(version: int, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("move", [True, False])
-@VERSIONS
+@one_of("version", 9, 8, 6)
 def test_keys_that_are_unique_over_all_partitions(version: int, move: bool, tmp_path: Path) -> None:
     path = str(tmp_path / "trips")
     trips(rows((0, 1, 1.0), (1, 1, 1.0)), version).upsert(path)
@@ -88,7 +88,7 @@ def test_keys_that_are_unique_over_all_partitions(version: int, move: bool, tmp_
     assert not read(tmp_path / "trips")
 
 
-@VERSIONS
+@one_of("version", 9, 8, 6)
 def test_a_key_that_left_its_file_under_a_plan(version: int, tmp_path: Path) -> None:
     """Without the plan its next row would go to both files, and one of them has its old row again."""
     path, table = str(tmp_path / "trips"), partial(Table.open, str(tmp_path / "trips"))
@@ -115,7 +115,7 @@ def test_footers_of_files_that_had_meta_columns_tell_nothing(tmp_path: Path) -> 
     assert read(tmp_path / "trips") == {"k0000": 2.0}
 
 
-@pytest.mark.parametrize("name", ["v6_virtual_keys", "v9_virtual_keys", deep("v8_virtual_keys")])
+@one_of("name", "v6_virtual_keys", "v9_virtual_keys", "v8_virtual_keys")
 def test_tables_of_hudi(name: str, tmp_path: Path) -> None:
     path = unzip_golden(name, tmp_path)
     before = read_table(Table.open(str(path)))
@@ -164,7 +164,7 @@ KINDS = (*(kind for _, kind in ALIKE[1:]), pa.date32(), pa.decimal128(20, 2), pa
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=str)
-@pytest.mark.parametrize("version", [6, 9])
+@one_of("version", 9, 6)
 def test_key_columns_of_which_hudi_makes_two_texts_are_refused(version: int, kind: pa.DataType, tmp_path: Path) -> None:
     """Its writers and its readers make the text of a key in two ways."""
     path = str(tmp_path / "trips")
@@ -198,7 +198,7 @@ def test_keys_of_a_generator_that_hudi_takes_in_two_ways(tmp_path: Path) -> None
         read(tmp_path / "trips")
 
 
-@VERSIONS
+@one_of("version", 9, 8, 6)
 def test_keys_that_hudi_cannot_read_from_logs_are_refused(version: int, tmp_path: Path) -> None:
     path, batch = str(tmp_path / "trips"), rows((0, 1, 1.0)).append_column("other", [["x"]])
     for keys, what in ((("id", "other"), "several key columns"), (("day",), "a key column that is a partition column")):

@@ -28,6 +28,7 @@ from phantombase.writer_hooks.write import write as write_module
 from phantombase.writer_hooks.write.write import retry_pauses
 from tests.support.golden_tables import golden_metadata
 from tests.support.selection import deep
+from tests.support.tables import one_of
 
 SCHEMA = pa.schema(
     [("id", pa.string()), ("day", pa.string()), ("ts", pa.int64()), ("fare", pa.float64()), ("gone", pa.bool_())]
@@ -86,7 +87,7 @@ class Model:
 
 @pytest.mark.parametrize("log_format", list(LogFormat), ids=lambda f: f.value)
 @pytest.mark.parametrize("buckets", [None, 4], ids=["key index", "buckets"])
-@pytest.mark.parametrize("version", [6, 8, 9])
+@one_of("version", 9, 8, 6)
 def test_a_table_is_made_and_written(version: int, buckets: int | None, log_format: LogFormat, tmp_path: Path) -> None:
     path = tmp_path / "trips"
 
@@ -107,7 +108,7 @@ def test_a_table_is_made_and_written(version: int, buckets: int | None, log_form
 
 @pytest.mark.parametrize("seed", [0, 1, 2, *map(deep, range(3, 6))])
 @pytest.mark.parametrize("buckets", [None, 3], ids=["key index", "buckets"])
-@pytest.mark.parametrize("version", [6, 9])
+@one_of("version", 6, 9)
 def test_random_batches_read_as_the_model_says(version: int, buckets: int | None, seed: int, tmp_path: Path) -> None:
     """Times only rise from batch to batch, where merging before and after a compaction is the same thing."""
     pick, path, model = random.Random(seed), tmp_path / "trips", Model()
@@ -156,7 +157,7 @@ def test_an_ordering_column_keeps_its_type(old: pa.DataType, new: pa.DataType, t
     assert read(tmp_path / "other") == {"k0000": 1.0}
 
 
-@pytest.mark.parametrize("version", [6, 9])
+@one_of("version", 9, 6)
 def test_partitions_may_begin_with_a_dot(version: int, tmp_path: Path) -> None:
     """Hudi looks into every folder but its own."""
     path = tmp_path / "trips"
@@ -177,7 +178,7 @@ def test_duplicates_of_an_insert_stay(tmp_path: Path) -> None:
     assert sorted(read_table(Table.open(path)).column("fare").to_pylist()) == [1.0, 2.0, 3.0, 4.0]
 
 
-@pytest.mark.parametrize("version", [6, 9])
+@one_of("version", 9, 6)
 def test_inserted_rows_that_ask_for_their_deletion_are_left_out(version: int, tmp_path: Path) -> None:
     """In new files and in small ones alike, as in Hudi."""
     path = str(tmp_path / "trips")
@@ -324,7 +325,7 @@ def test_of_two_tries_of_a_batch_one_is_written(where: str, tmp_path: Path, monk
     assert read(path) == {"k0000": 1.0, "k0001": 1.0, "k0002": 1.0}
 
 
-@pytest.mark.parametrize("version", [6, 9])
+@one_of("version", 6, 9)
 def test_a_key_deleted_under_a_plan_comes_back_once(version: int, tmp_path: Path) -> None:
     """The compaction takes it out of its base file: were it in the log on top, no later look-up would find it."""
     path = tmp_path / "trips"
@@ -390,7 +391,7 @@ def test_a_clustering_requested_meanwhile_conflicts(
     assert read(path) == {"k0000": 1.0}
 
 
-@pytest.mark.parametrize("version", [6, 9])
+@one_of("version", 9, 6)
 def test_a_batch_beyond_the_memory_limit_reads_the_same(
     version: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

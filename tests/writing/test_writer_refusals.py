@@ -14,6 +14,7 @@ from phantombase.timeline.errors import PhantombaseError, UnsupportedError, Usag
 from phantombase.timeline.storage.folders import RECORDS
 from phantombase.timeline.view.bucket_resize import HASHING_METADATA
 from tests.support.golden_tables import unzip_golden
+from tests.support.tables import one_of
 from tests.writing.test_writer import rows, trips
 
 ROW = rows((1, 1, 1.0))
@@ -47,7 +48,7 @@ def contents(folder: Path) -> dict[str, tuple[int, bytes]]:
     return {name: held for name, held in found.items() if not name.startswith(f"{RECORDS}/table.lock")}
 
 
-@pytest.mark.parametrize("version", [6, 9])
+@one_of("version", 9, 6)
 @pytest.mark.parametrize("buckets", [5, 8])
 def test_more_buckets_than_the_table_has(version: int, buckets: int, tmp_path: Path) -> None:
     """Keys would be looked for in other buckets than they lie in."""
@@ -59,7 +60,7 @@ def test_more_buckets_than_the_table_has(version: int, buckets: int, tmp_path: P
     assert trips(many, version, 4).upsert(str(path)).updates == 60
 
 
-@pytest.mark.parametrize("version", [6, 9])
+@one_of("version", 6, 9)
 def test_keys_in_file_groups_of_logs_are_not_looked_for(version: int, tmp_path: Path) -> None:
     """As Flink's state index makes them: an upsert would have doubled every row."""
     path = tmp_path / "trips"
@@ -130,7 +131,7 @@ def test_a_bucketed_table_is_recognised(tmp_path: Path) -> None:
         trips(ROW, 9, 1).upsert(path)
 
 
-@pytest.mark.parametrize("version", [6, 9])
+@one_of("version", 9, 6)
 def test_consistent_hashing_buckets(version: int, tmp_path: Path) -> None:
     """Only Hudi knows which bucket a key belongs to."""
     path = tmp_path / "trips"
