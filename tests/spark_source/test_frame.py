@@ -95,7 +95,7 @@ def test_a_session_that_passes_over_missing_files(spark: Any, mixed: Path) -> No
         spark.conf.unset("spark.sql.files.ignoreMissingFiles")
 
 
-@pytest.mark.parametrize("partition", ["a b", "x%3Ay", "{a,b}", "[ab]", "_hidden", "ü*", "x/a:b", "h=1"])
+@pytest.mark.parametrize("partition", ["{a,b}", "x/a:b", "_hidden", *map(deep, ("a b", "x%3Ay", "[ab]", "ü*", "h=1"))])
 def test_odd_names_of_partitions(spark: Any, partition: str, tmp_path: Path) -> None:
     path = tmp_path / "table"
     odd = rows(0, 10).set_column(3, "p", pa.array([partition] * 10))

@@ -114,7 +114,7 @@ def test_a_stream_from_now_on(spark: Any, tmp_path: Path) -> None:
     assert delivered(spark, path, tmp_path, begin="latest") == [[("b", 2)]]
 
 
-@pytest.mark.parametrize("name", ["v6_two_pending", "v9_two_pending"])
+@pytest.mark.parametrize("name", ["v6_two_pending", deep("v9_two_pending")])
 def test_all_batches_together_are_the_table(spark: Any, name: str, tmp_path: Path) -> None:
     """In the batches of one write each, the last row of a key is that of the table."""
     path = unzip_golden(name, tmp_path)

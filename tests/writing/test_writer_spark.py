@@ -27,6 +27,7 @@ from phantombase.writer_hooks.engine.spool import ROWS, Spool, remove_old
 from tests.interop.rows import partition
 from tests.support.golden_tables import unzip_golden
 from tests.support.record_indexes import check_index
+from tests.support.selection import deep
 from tests.writing.test_record_index import rows as keyed_rows
 from tests.writing.test_writer import read, rows, trips
 from tests.writing.test_writer_refusals import contents
@@ -49,8 +50,12 @@ def spark() -> Iterator[Any]:
 @pytest.mark.spark
 @pytest.mark.parametrize(
     ("buckets", "fetched", "here"),
-    [(None, True, True), (2, True, True), (2, False, True), (2, False, False)],
-    ids=["key index", "buckets", "buckets, prepared in tasks", "buckets in tasks"],
+    [
+        pytest.param(None, True, True, id="key index"),
+        deep(2, True, True, id="buckets"),
+        deep(2, False, True, id="buckets, prepared in tasks"),
+        deep(2, False, False, id="buckets in tasks"),
+    ],
 )
 def test_spark_writes_what_is_written_in_process(
     spark: Any, buckets: int | None, fetched: bool, here: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
