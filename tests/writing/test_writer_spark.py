@@ -317,3 +317,22 @@ def test_pieces_in_files(tmp_path: Path) -> None:
     assert len(list((tmp_path / ROWS).iterdir())) == 1
     remove_old(storage, since + 25 * 3600 * 1000)
     assert list((tmp_path / ROWS).iterdir()) == []
+
+
+@pytest.mark.spark
+def test_a_checkpoint_that_was_deleted(spark: Any, tmp_path: Path) -> None:
+    """Spark's id of the query changes with the checkpoint: the new batch 0 is not passed over."""
+    path = tmp_path / "t"
+    sink = writer().table("t").key("id").foreach_batch(str(path), stream="s")
+
+    def run(name: str, checkpoint: str) -> None:
+        source = spark.createDataFrame([(name,)], "id string")
+        source.write.parquet(str(tmp_path / name))
+        stream = spark.readStream.schema(source.schema).parquet(str(tmp_path / name))
+        query = stream.writeStream.foreachBatch(sink).option("checkpointLocation", str(tmp_path / checkpoint))
+        query.trigger(availableNow=True).start().awaitTermination()
+
+    run("a", "first")
+    with pytest.raises(Exception, match="another query writes under the name of this stream"):
+        run("b", "second")
+    assert read_table(Table.open(str(path)))["id"].to_pylist() == ["a"]

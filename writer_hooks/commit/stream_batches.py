@@ -1,78 +1,219 @@
-"""Exactly-once batches of a stream: which batch was written last, and by which delta commit.
+"""Exactly-once batches of a stream: which batch was written last, by which query, and by which delta commits.
 
-    intent      .hoodie/.phantombase/streams/<name>.json = {"batch": n, "instant": t}, written under the lock when t is
-                on the timeline, before any other file of t, and only if no other try has written n meanwhile
-    commit      the completed delta commit carries the batch in its extra metadata, under Hudi's own key. It completes
-                under the lock, and only while the intent names t: of two tries at once, the one that wrote the intent
-                last
-    replay      batch n comes again, and the intent names t. If t is completed (active or archived), the batch is
-                skipped. Otherwise t is dead: it is rolled back, and the batch is written again
+    record      .hoodie/.phantombase/streams/<name>.json =
+                {"batch": n, "instant": t, "query": q, "parts": [{"operation", "instant": t, "run", "rows"}, ...],
+                 "before": the same of the batch before, or null}
+                written under the lock when t is on the timeline, before any other file of t, and only if no other try
+                has written the part meanwhile
+    commit      the completed delta commit carries the batch in its extra metadata, under Hudi's own key; query and part
+                under one of phantombase. It completes under the lock, and only while the record names t: of two tries
+                at once, the one that wrote the record last
+    replay      batch n comes again, and the record names t. If t is completed (active or archived), the part is
+                skipped. Otherwise t is dead: it is rolled back, and the part is written again
+    restore     an instant that is neither on the timeline nor in the archive was taken back: it does not count
 
-The intent is kept in the table and outlives archiving. Only one query at a time may use a name, as with Spark's
-checkpoints.
+A stream is known by its query, not by its name alone: Spark's query id is stored in the checkpoint, and is another one
+where the checkpoint is. Rows that come without Spark have none: there a batch of the same number and other rows is of
+another query, unless the same sink gives them. Records and commits without a query, of Hudi and of releases before,
+count for every query.
+
+A batch has one part for each operation. Parts come in the same order each time.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
 
 from phantombase.timeline.errors import ConflictError, MalformedError, MissingFileError, UsageError
 from phantombase.timeline.instants.timeline import Timeline
+from phantombase.timeline.locks.section import Section
 from phantombase.timeline.locks.table_lock import TableLock
+from phantombase.timeline.record_fields import Fields
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.folders import RECORD_NAME, RECORDS
 from phantombase.timeline.table.table import Table
 
 CHECKPOINT = "_hudi_streaming_sink_checkpoint"
 """Key of the extra metadata in which Hudi's own sink keeps `{"<writer identifier>": "<batch id>"}`."""
+PART = "phantombase.stream"
+"""Key of the extra metadata with the query and the part: `{"query": q, "operation": o, "run": r, "rows": h}`."""
+DEFAULT_STREAM = "default_single_writer"
+"""The name of a stream that is given none, as in Hudi."""
+
+_UNREADABLE = "unreadable record of a stream's last batch"
+_TODO = "Find the last written batch in the newest commit's extra metadata, and write the record by hand."
+_ANY = ""
+"""The operation of a part of which it is not known."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """What one operation writes of a batch. `run`: of the query, from a start to its end. `rows`: what tells them from
+    other rows, "" where nothing does."""
+
+    operation: str
+    instant: str
+    run: str = ""
+    rows: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Begun:
+    """A batch that a stream began to write. `query`: "" without Spark, None where it is not known."""
+
+    number: int
+    query: str | None
+    parts: tuple[Part, ...]
+
+    @property
+    def newest(self) -> str:
+        """The instant of its last part."""
+        return max(part.instant for part in self.parts)
+
+    def part(self, operation: str) -> Part | None:
+        """The part of an operation."""
+        return next((part for part in self.parts if part.operation in (operation, _ANY)), None)
+
+    def to_json(self) -> dict[str, Any]:
+        """`instant`: for releases that know no parts."""
+        parts = [{"operation": p.operation, "instant": p.instant, "run": p.run, "rows": p.rows} for p in self.parts]
+        return {"batch": self.number, "instant": self.newest, "query": self.query, "parts": parts}
+
+    @staticmethod
+    def of(fields: Fields) -> Begun:
+        """Inverse of `to_json`; also of the records of releases that knew neither query nor parts."""
+        if "parts" not in fields.values:
+            part = Part(operation=_ANY, instant=fields.text("instant"))
+            return Begun(number=fields.whole("batch"), query=None, parts=(part,))
+        parts = [
+            Part(operation=p.text("operation"), instant=p.text("instant"), run=p.text("run"), rows=p.text("rows"))
+            for p in fields.records("parts")
+        ]
+        if not parts:
+            raise fields.malformed("parts", "none")
+        return Begun(number=fields.whole("batch"), query=fields.text_or_none("query"), parts=tuple(parts))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """The last batch that a stream began here, and the one before it, which counts where that one was taken back."""
+
+    last: Begun
+    before: Begun | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamBatch:
-    """A batch of the stream `name` (`hoodie.datasource.write.streaming.checkpoint.identifier`)."""
+    """One part of a batch of the stream `name` (`hoodie.datasource.write.streaming.checkpoint.identifier`).
+
+    `operation`, `run`, `rows`: see `Part`. `query`: Spark's id of the query, "" without Spark. `take_over`: the instant
+    of the last batch of the query that this one replaces.
+    """
 
     name: str
     number: int
+    operation: str = _ANY
+    query: str = ""
+    run: str = ""
+    rows: str = ""
+    take_over: str | None = None
 
     def __post_init__(self) -> None:
-        if not RECORD_NAME.fullmatch(self.name):
-            raise UsageError("not the name of a stream", expected="letters, digits, . _ -", found=repr(self.name))
+        checked_stream(self.name)
 
     @property
     def path(self) -> str:
-        """The path of the intent, relative to the table base."""
+        """The path of the record, relative to the table base."""
         return f"{RECORDS}/streams/{self.name}.json"
 
     @property
     def metadata(self) -> Mapping[str, str]:
-        """The extra metadata of the batch's commit."""
-        return {CHECKPOINT: json.dumps({self.name: str(self.number)})}
+        """The extra metadata of the part's commit."""
+        part = {"query": self.query, "operation": self.operation, "run": self.run, "rows": self.rows}
+        return {CHECKPOINT: json.dumps({self.name: str(self.number)}), PART: json.dumps(part)}
 
-    def intend(self, storage: Storage, instant: str) -> None:
-        """Records that `instant` writes this batch. Only the stream itself replaces its earlier intent."""
-        storage.overwrite(self.path, json.dumps({"batch": self.number, "instant": instant}).encode())
+    def at(self, instant: str) -> Part:
+        """The part as `instant` writes it."""
+        return Part(operation=self.operation, instant=instant, run=self.run, rows=self.rows)
+
+    def is_of(self, begun: Begun) -> bool:
+        """Whether the query began that batch, as far as it is known."""
+        return begun.query in (None, self.query) and not self.replaces(begun)
+
+    def replaces(self, begun: Begun) -> bool:
+        """Whether the query goes on where that one ended, with numbers of its own."""
+        return self.take_over == begun.newest and (not self.query or begun.query != self.query)
+
+    def record(self, storage: Storage, begun: Begun, before: Begun | None) -> None:
+        """Writes the record. Only the stream itself replaces its earlier one."""
+        content = {**begun.to_json(), "before": None if before is None else before.to_json()}
+        storage.overwrite(self.path, json.dumps(content).encode())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WrittenAs:
+    """What the table says of a part: the completed commit that holds it, or the pending instant of an earlier try.
+
+    `last`: the stream's last batch that counts.
+    """
+
+    last: Begun | None
+    done: Part | None = None
+    pending: str | None = None
+
+
+def checked_stream(name: str) -> str:
+    """UsageError: not a name of a stream."""
+    if not RECORD_NAME.fullmatch(name):
+        raise UsageError("not the name of a stream", expected="letters, digits, . _ -", found=repr(name))
+    return name
 
 
 def begin_batch(table: Table, lock: TableLock, batch: StreamBatch, instant: str) -> None:
-    """Records that `instant`, which is on the timeline, writes the batch.
+    """Records that `instant`, which is on the timeline, writes the part.
 
-    ConflictError: another try has written the batch meanwhile. UsageError: it has written later ones, see `written_as`.
+    ConflictError: another try has written it meanwhile. UsageError: see `written_as`.
     """
     with lock.hold("begin a batch of a stream") as section:
-        done = written_as(table, batch)
-        if done is not None:
-            raise _conflict(table, batch, done)
-        section.check()
-        batch.intend(table.storage, instant)
+        found = written_as(table, batch)
+        if found.done is not None:
+            raise _conflict(table, batch, found.done.instant)
+        _put(table, batch, found.last, batch.at(instant), section)
+
+
+def note_run(table: Table, lock: TableLock, batch: StreamBatch, found: WrittenAs) -> None:
+    """Records that this run of the query has come by a part that is written already: see `written_as`."""
+    if found.done is None or found.last is None or not batch.query or found.done.run == batch.run:
+        return
+    with lock.hold("pass a batch of a stream over") as section:
+        now = written_as(table, batch)
+        if now.done is not None:
+            _put(table, batch, now.last, batch.at(now.done.instant), section)
+
+
+def _put(table: Table, batch: StreamBatch, last: Begun | None, part: Part, section: Section) -> None:
+    """Records a part of the batch, beside its other ones."""
+    record = read_record(table.storage, batch)
+    if last is not None and last.number == batch.number and batch.is_of(last):
+        others = tuple(one for one in last.parts if one.operation not in (part.operation, _ANY))
+        before = record.before if record is not None and record.last.number == batch.number else None
+    else:
+        others, before = (), last
+    begun = Begun(number=batch.number, query=batch.query, parts=(*others, part))
+    section.check()
+    batch.record(table.storage, begun, before)
 
 
 def check_intended(table: Table, batch: StreamBatch, instant: str) -> None:
-    """ConflictError: the stream's intent names another instant for the batch by now, or a later batch."""
-    intent = read_intent(table.storage, batch)
-    if intent != Intent(batch=batch.number, instant=instant):
-        raise _conflict(table, batch, intent.instant if intent is not None else instant)
+    """ConflictError: the stream's record names another instant for the part by now, or another batch."""
+    record = read_record(table.storage, batch)
+    last = record.last if record is not None else None
+    part = last.part(batch.operation) if last is not None else None
+    if last is None or part is None or (last.number, last.query, part.instant) != (batch.number, batch.query, instant):
+        raise _conflict(table, batch, last.newest if last is not None else instant)
 
 
 def _conflict(table: Table, batch: StreamBatch, instant: str) -> ConflictError:
@@ -85,67 +226,153 @@ def _conflict(table: Table, batch: StreamBatch, instant: str) -> ConflictError:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Intent:
-    """The last batch that a stream began to write, and the delta commit that writes it."""
-
-    batch: int
-    instant: str
-
-
-def read_intent(storage: Storage, batch: StreamBatch) -> Intent | None:
-    """The stream's last intent; None if it never wrote here. MalformedError: it cannot be read, so it is unknown."""
+def read_record(storage: Storage, batch: StreamBatch) -> Record | None:
+    """The stream's record; None if it never wrote here. MalformedError: it cannot be read, so it is unknown."""
     try:
         data = storage.read(batch.path)
     except MissingFileError:
         return None
-    try:
-        found = json.loads(data)
-        return Intent(batch=int(found["batch"]), instant=str(found["instant"]))
-    except (ValueError, KeyError, TypeError) as error:
-        raise MalformedError(
-            "unreadable record of a stream's last batch",
-            path=batch.path,
-            found=str(error),
-            todo="Find the last written batch in the newest commit's extra metadata, and write the record by hand.",
-        ) from error
+    fields = Fields.parse(data, batch.path, _UNREADABLE, _TODO)
+    before = fields.values.get("before")
+    return Record(last=Begun.of(fields), before=None if before is None else Begun.of(fields.inner(before)))
 
 
-def written_as(table: Table, batch: StreamBatch) -> str | None:
-    """The completed delta commit that holds the batch, None if it must be written (again).
+def written_as(table: Table, batch: StreamBatch) -> WrittenAs:
+    """Whether the part is written, or was begun, or must be written (again).
 
-    UsageError: a later batch was written already, so the query's checkpoint is not the one that wrote here.
+    UsageError: another query wrote under the stream's name, or the batch is not the one that follows, or its rows are
+    not those of the part that was written. Such rows are never passed over in silence.
     """
     timeline = table.load_timeline()
-    # Hudi's own sink may have continued the stream, so commits count too. For the same batch the commit comes first.
-    found = (_from_commits(table, timeline, batch.name), read_intent(table.storage, batch))
-    intent = max((one for one in found if one is not None), key=lambda one: one.batch, default=None)
-    if intent is None or intent.batch < batch.number:
-        return None
-    if intent.batch > batch.number:
-        raise UsageError(
-            "a later batch of this stream is written already",
-            path=f"{table.storage.base_path}/{batch.path}",
-            expected=f"batch {intent.batch} or later",
-            found=f"batch {batch.number}",
-            todo="The query's checkpoint may have been reset. Give the query its old checkpoint, or a new stream name.",
+    last = _last_batch(table, timeline, batch)
+    if last is None or batch.replaces(last):
+        return WrittenAs(last=last)
+    if not batch.is_of(last):
+        raise _refused(
+            table,
+            batch,
+            last,
+            "another query writes under the name of this stream",
+            expected=f"the query {last.query}" if last.query else "rows without a query of Spark",
+            found=f"the query {batch.query}, " if batch.query else "rows without a query of Spark, ",
         )
-    if intent.instant in timeline.completed_writes:
-        return intent.instant
-    if intent.instant in timeline.pending_writes:
-        return None
-    archived = table.with_archive(timeline).archived
-    return intent.instant if any(i.requested_time == intent.instant and i.is_write for i in archived) else None
+    if last.number > batch.number:
+        raise _refused(
+            table,
+            batch,
+            last,
+            "a later batch of this stream is written already",
+            expected=f"batch {last.number} or later",
+            found="",
+        )
+    if last.number < batch.number:
+        return WrittenAs(last=last)
+    part = last.part(batch.operation)
+    written = [one for one in last.parts if one.instant not in timeline.pending_writes]
+    if part is None:
+        _check_order(table, batch, last, written)
+        return WrittenAs(last=last)
+    if part in written or batch.query:
+        _check_rows(table, batch, last, part)
+    return WrittenAs(last=last, done=part) if part in written else WrittenAs(last=last, pending=part.instant)
 
 
-def _from_commits(table: Table, timeline: Timeline, name: str) -> Intent | None:
-    """The batch in the newest commit of the stream, which may be one of Hudi's own sink."""
-    for requested in sorted(timeline.completed_writes, reverse=True):
-        text = table.commit_metadata(timeline.completed_writes[requested]).extra_metadata.get(CHECKPOINT)
+def _check_rows(table: Table, batch: StreamBatch, last: Begun, part: Part) -> None:
+    """UsageError: the part has other rows. In one run of a query these are a second part; a query that starts again
+    gives the same rows, whatever tells them from others in one run. Without Spark a sink counts as a run, and its
+    numbers count."""
+    comparable = (part.run == batch.run) == bool(batch.query)
+    if comparable and part.rows and batch.rows and part.rows != batch.rows:
+        raise _refused(
+            table,
+            batch,
+            last,
+            "other rows are written under this number already",
+            expected=f"the {part.operation.lower()} of batch {last.number} once, or again with the same rows",
+            found="other rows, ",
+            more="Parts of a batch with one operation need a stream's name each. ",
+        )
+
+
+def _check_order(table: Table, batch: StreamBatch, last: Begun, written: list[Part]) -> None:
+    """UsageError: the batch was written by another operation, of which this try knows nothing: it was changed."""
+    if batch.query:
+        changed = [one for one in written if one.run != batch.run]
+    else:
+        changed = [one for one in written if one.rows and one.rows == batch.rows]
+    if changed:
+        raise _refused(
+            table,
+            batch,
+            last,
+            "this batch is written already, by another operation",
+            expected=f"first the {changed[0].operation.lower()}, as before",
+            found=f"{batch.operation.lower()}, ",
+            more="Parts of a batch come in the same order each time. Let the query end this batch as it was, and "
+            "change the operation then. ",
+        )
+
+
+def _refused(
+    table: Table, batch: StreamBatch, last: Begun, what: str, *, expected: str, found: str, more: str = ""
+) -> UsageError:
+    return UsageError(
+        f"{what}; nothing of it was written",
+        path=f"{table.storage.base_path}/{batch.path}",
+        instant=last.newest,
+        expected=expected,
+        found=f"{found}batch {batch.number} of the stream {batch.name}",
+        todo=f"{more}Another query needs a name of its own: foreach_batch(stream=...). A query that replaces the one "
+        f'before it, after a new checkpoint say, goes on with foreach_batch(take_over="{last.newest}"): its batches '
+        "count from its own first number, and rows that both have may come a second time. Where the query's checkpoint "
+        "was reset by mistake, give it its old one.",
+    )
+
+
+def _last_batch(table: Table, timeline: Timeline, batch: StreamBatch) -> Begun | None:
+    """The last batch of the stream, with those parts of it that are on the timeline or in the archive."""
+    record = read_record(table.storage, batch)
+    recorded = None if record is None else _counting(table, timeline, record.last)
+    if record is not None and recorded is None and record.before is not None:
+        recorded = _counting(table, timeline, record.before)
+    # Hudi's own sink may have continued the stream, so later commits count too.
+    return _from_commits(table, timeline, batch.name, recorded.newest if recorded is not None else "") or recorded
+
+
+def _counting(table: Table, timeline: Timeline, begun: Begun) -> Begun | None:
+    """The batch with its parts that are completed or pending; None if it has none."""
+    active = {*timeline.completed_writes, *timeline.pending_writes}
+    if not all(part.instant in active for part in begun.parts):
+        active |= {i.requested_time for i in table.with_archive(timeline).archived if i.is_write}
+    parts = tuple(part for part in begun.parts if part.instant in active)
+    return replace(begun, parts=parts) if parts else None
+
+
+def _from_commits(table: Table, timeline: Timeline, name: str, after: str) -> Begun | None:
+    """The batch in the newest commits of the stream behind an instant, which may be those of Hudi's own sink."""
+    newest: Begun | None = None
+    for one in _batches_of_commits(table, timeline, name, after):
+        if newest is None:
+            newest = one
+        elif (one.number, one.query) != (newest.number, newest.query):
+            break
+        else:
+            newest = replace(newest, parts=(*one.parts, *newest.parts))
+    return newest
+
+
+def _batches_of_commits(table: Table, timeline: Timeline, name: str, after: str) -> Iterator[Begun]:
+    """The part that each commit of the stream has written, the newest first."""
+    for requested in sorted((one for one in timeline.completed_writes if one > after), reverse=True):
+        extra = table.commit_metadata(timeline.completed_writes[requested]).extra_metadata
+        text = extra.get(CHECKPOINT)
         try:
-            found = json.loads(text).get(name) if text else None
-            if found is not None:
-                return Intent(batch=int(found), instant=requested)
-        except (ValueError, AttributeError) as error:
+            number = json.loads(text).get(name) if text else None
+            if number is None:
+                continue
+            said = json.loads(extra.get(PART, "{}"))
+            own = {key: str(said[key]) for key in ("operation", "run", "rows")} if said else {"operation": _ANY}
+            query = str(said["query"]) if said else None
+            yield Begun(number=int(number), query=query, parts=(Part(instant=requested, **own),))
+        except (ValueError, AttributeError, KeyError, TypeError) as error:
             raise MalformedError("unreadable checkpoint of a stream", instant=requested, found=str(text)) from error
-    return None

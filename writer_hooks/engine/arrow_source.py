@@ -11,7 +11,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from phantombase.timeline.errors import UsageError
+from phantombase.timeline.arrow.row_hash import hash_sum, row_hashes
+from phantombase.timeline.errors import UnsupportedError, UsageError
 
 _EXPECTED = "a Spark DataFrame, or rows of pyarrow, pandas, Polars, DuckDB or another library with __arrow_c_stream__"
 _INDEX = re.compile(r"__index_level_\d+__")
@@ -41,3 +42,19 @@ def in_arrow(rows: Any) -> Any:
     except (pa.ArrowException, TypeError, ValueError) as error:
         raise UsageError("rows that cannot be read as Arrow", found=f"{kind}: {error}") from error
     return table.drop_columns([name for name in table.column_names if _INDEX.fullmatch(name)]).replace_schema_metadata()
+
+
+def rows_mark(rows: Any) -> str:
+    """What tells rows from others, whatever their order; "" where nothing does. `rows`: from `in_arrow`.
+
+    Of a DataFrame it is its plan's hash, the same within a run of a query only.
+    """
+    if not isinstance(rows, pa.Table):
+        return str(rows.semanticHash())
+    order, total = sorted(range(rows.num_columns), key=rows.schema.names.__getitem__), 0
+    try:
+        for batch in rows.to_batches():
+            total += hash_sum(row_hashes([batch.column(at) for at in order], batch.num_rows))
+    except UnsupportedError:
+        return ""
+    return f"{rows.num_rows}:{total % (1 << 64):016x}" if rows.num_rows else ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -35,3 +36,19 @@ def to_arrow(frame: Any) -> pa.Table:
     if hasattr(frame, "toArrow"):
         return frame.toArrow()
     return pa.Table.from_batches(frame._collect_as_arrow(), schema=from_spark(frame.schema))
+
+
+def streaming_run(rows: Any) -> tuple[str, str]:
+    """Spark's ids of the streaming query whose batch this thread writes, and of its run; "" where it writes none.
+
+    The first one is stored in the checkpoint, the second is another one after each start. `rows`: a DataFrame, or rows
+    that were made of one.
+    """
+    session = getattr(rows, "sparkSession", None)
+    if session is None and (sql := sys.modules.get("pyspark.sql")) is not None:
+        session = sql.SparkSession.getActiveSession()
+    context = getattr(session, "sparkContext", None)
+    if context is None:
+        return "", ""
+    query = context.getLocalProperty("sql.streaming.queryId") or ""
+    return query, (context.getLocalProperty("spark.jobGroup.id") or "") if query else ""

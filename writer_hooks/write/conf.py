@@ -16,6 +16,7 @@ from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.log.encode import LogFormat
 from phantombase.timeline.metadata_table.services.options import MetadataOptions
 
+from ..commit.stream_batches import checked_stream
 from ..new_table.conf import TABLE_NAMES, is_table_conf, parse_table_conf
 from ..options import BackPressure, CompactionOptions, FullAction, Mode, MovedKeys, Operation, WriteOptions
 from .lock_conf import LOCK, lock_of
@@ -98,6 +99,7 @@ _OF_PARTITIONS = ("SIMPLE", "BLOOM", "RECORD_LEVEL_INDEX")
 """For these the key index is used, which finds the same."""
 _OPERATION = "hoodie.datasource.write.operation"
 _PARTITIONS = "hoodie.datasource.write.partitions.to.delete"
+_STREAM = "hoodie.datasource.write.streaming.checkpoint.identifier"
 
 
 def parse_write_conf(conf: Mapping[str, str], options: WriteOptions) -> tuple[dict[str, Any], WriteOptions]:
@@ -189,9 +191,10 @@ def _put_compaction(
 
 
 def parse_operation_conf(conf: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, str]]:
-    """The fields `operation` and `partitions` of a writer, as far as `conf` sets them, and all other configurations.
+    """The fields `operation`, `partitions` and `stream` of a writer, as far as `conf` sets them, and all other
+    configurations.
 
-    UsageError: an unknown operation.
+    UsageError: an unknown operation, no name for a stream.
     """
     rest = dict(conf)
     named, partitions = rest.pop(_OPERATION, None), rest.pop(_PARTITIONS, None)
@@ -204,6 +207,8 @@ def parse_operation_conf(conf: Mapping[str, str]) -> tuple[dict[str, Any], dict[
             raise UsageError(f"not a value of {_OPERATION}", expected=known, found=named) from error
     if partitions is not None:
         found["partitions"] = tuple(part.strip() for part in partitions.split(","))
+    if (stream := rest.pop(_STREAM, None)) is not None:
+        found["stream"] = checked_stream(stream.strip())
     return found, rest
 
 

@@ -37,7 +37,7 @@ from ..commit.opening import action_of, opening_of
 from ..commit.place_files import Placed, place_all, write_stat
 from ..commit.replacing import refuse_planned, replaced_groups
 from ..commit.services_after import services_after
-from ..commit.stream_batches import StreamBatch, begin_batch, check_intended, read_intent, written_as
+from ..commit.stream_batches import StreamBatch, begin_batch, check_intended, note_run, written_as
 from ..commit.transaction import Transaction, transaction
 from ..engine.engine import Engine, RowCounts
 from ..files.stager import StagedFile
@@ -107,7 +107,8 @@ def write(table: Table, engine: Engine, what: Write) -> Written:
 
 
 def write_batch(table: Table, engine: Engine, what: Write, batch: StreamBatch) -> Written | None:
-    """Writes a batch of a stream exactly once: None if an earlier try has written it. Errors as `write`."""
+    """Writes a part of a batch of a stream exactly once: None if an earlier try has written it. Errors as `write`;
+    UsageError: also one of `written_as`."""
     table, lock = _checked(table, engine, what)
     job = _Job(lock=lock, engine=engine, write=what, batch=batch)
     job.schema_of(table, table.load_timeline())  # refuses a wrong schema before an earlier try is rolled back
@@ -287,15 +288,17 @@ def _same_schema(table: Table, schema: TableSchema, begun: Transaction, job: _Jo
 def _is_written(table: Table, lock: TableLock, batch: StreamBatch, action: str) -> bool:
     """Whether a batch was written already. A pending instant of an earlier try, under `action`, is rolled back at once.
 
-    A stream has one query, so the process that began that try is gone, even if its heartbeat looks fresh. If it wakes
-    up after all, its commit fails.
+    The try was one of the same query, so the process that began it is gone, even if its heartbeat looks fresh. If it
+    wakes up after all, its commit fails.
     """
-    done = written_as(table, batch)
-    if done is not None:
-        _log.info("batch_skipped", stream=batch.name, batch=batch.number, instant=done)
+    found = written_as(table, batch)
+    if found.done is not None and found.last is not None:
+        # Without a query in its record it may be of another one, of Hudi's sink or of an earlier release.
+        say = _log.warning if found.last.query is None else _log.info
+        say("batch_skipped", stream=batch.name, batch=batch.number, instant=found.done.instant)
+        note_run(table, lock, batch, found)
         return True
-    intent = read_intent(table.storage, batch)
-    pending = table.load_timeline().find(intent.instant, action) if intent is not None else None
+    pending = table.load_timeline().find(found.pending, action) if found.pending is not None else None
     if pending is not None and not pending.completed:
         roll_back(table, pending, lock)
     return False

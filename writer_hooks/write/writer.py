@@ -10,6 +10,7 @@ stream. Such rows are written in this process, without Spark.
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -27,10 +28,11 @@ from phantombase.timeline.storage.access.storage_options import StorageOptions
 from phantombase.timeline.storage.open_storage import open_storage
 from phantombase.timeline.table.table import Table
 
-from ..commit.stream_batches import StreamBatch
-from ..engine.arrow_source import in_arrow, with_columns
+from ..commit.stream_batches import DEFAULT_STREAM, StreamBatch, checked_stream
+from ..engine.arrow_source import in_arrow, rows_mark, with_columns
 from ..engine.engine import Engine, LocalEngine
 from ..engine.spark import SparkEngine, default_slots
+from ..engine.spark_jobs import streaming_run
 from ..keys.key_generator import generator_kind
 from ..merge_into import MergeInto
 from ..new_table.create import create_table
@@ -58,6 +60,7 @@ class Writer:
     storage_options: StorageOptions = field(default_factory=StorageOptions)
     operation: Operation = Operation.UPSERT
     partitions: tuple[str, ...] | None = None
+    stream: str = DEFAULT_STREAM
 
     # --- the table -------------------------------------------------------------------------------------------------
 
@@ -294,22 +297,42 @@ class Writer:
         return replace(self, source=rows, partitions=named)._write(path, Operation.DELETE_PARTITION)
 
     def foreach_batch(
-        self, path: str, *, stream: str = "default_single_writer", operation: Operation | None = None
+        self,
+        path: str,
+        *,
+        stream: str | None = None,
+        operation: Operation | None = None,
+        take_over: str | None = None,
     ) -> Callable[[Any, int], None]:
         """For `df.writeStream.foreachBatch(writer().key("id")...foreach_batch(path))`: writes each batch exactly once.
 
-        `stream`: the query's name in the table (`hoodie.datasource.write.streaming.checkpoint.identifier`). The
-        number of the batch is stored with its commit, so that a batch that is replayed after a crash is recognised.
-        Batches wait for compaction, unless `back_pressure` says otherwise. `operation`: None does what `conf` says,
-        by default an upsert.
+        `stream`: the query's name in the table; None: what `conf` says
+        (`hoodie.datasource.write.streaming.checkpoint.identifier`), else Hudi's default. The number of the batch is
+        stored with its commit, so that a batch that is replayed after a crash is recognised; beside it Spark's id of
+        the query, so that another query, or a new checkpoint, is refused under this name. `take_over`: the instant of
+        the last batch of the query that this one replaces, as that error names it; otherwise it changes nothing.
+        `operation`: None does what `conf` says, by default an upsert. A function that gives parts of a batch to several
+        sinks needs one for each operation, in the same order each time, or names of their own. Batches wait for
+        compaction, unless `back_pressure` says otherwise.
+        UsageError: not a name of a stream. The sink's: rows that it will not write, see `written_as`.
         """
-        chosen = operation or self.operation
+        chosen, name, own = operation or self.operation, checked_stream(stream or self.stream), secrets.token_hex(8)
 
         def sink(frame: Any, number: int) -> None:
             described = replace(self, source=in_arrow(frame))
             engine, what = described._engine(), described._described(chosen)
             table = described._opened(path, engine, what)
-            write_batch(table, engine, what, StreamBatch(name=stream, number=number))
+            query, run = streaming_run(described.source)
+            batch = StreamBatch(
+                name=name,
+                number=number,
+                operation=chosen.value,
+                query=query,
+                run=run or own,
+                rows=rows_mark(described.source),
+                take_over=take_over,
+            )
+            write_batch(table, engine, what, batch)
 
         return sink
 

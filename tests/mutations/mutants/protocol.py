@@ -232,7 +232,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "            pulse.keep",
         "attempt/lost_lock",
     ),
-    ("writer_hooks/commit/stream_batches", "        section.check()\n", "", "attempt/lost_lock"),
+    ("writer_hooks/commit/stream_batches", "    section.check()\n", "", "attempt/lost_lock"),
     ("compactor_daemon/removal/unschedule", "    section.check()\n    if dead", "    if dead", "attempt/lost_lock"),
     # Does it still stand?
     ("compactor_daemon/decisions/standing", "    if restores:\n", "    if False:\n", "attempt/standing"),

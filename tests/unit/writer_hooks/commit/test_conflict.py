@@ -20,7 +20,7 @@ from phantombase.writer_hooks.commit.conflict import (
     conflict_with_plans,
     conflict_with_schema,
 )
-from phantombase.writer_hooks.commit.stream_batches import StreamBatch, written_as
+from phantombase.writer_hooks.commit.stream_batches import Begun, StreamBatch, written_as
 from phantombase.writer_hooks.index.insert_plan import Spread, plan_inserts
 from tests.support.golden_tables import unzip_golden
 
@@ -144,20 +144,31 @@ def test_new_rows_are_spread_by_room() -> None:
 
 
 def test_which_batch_is_written(tmp_path: Path) -> None:
-    """By the intent's instant: completed, archived, pending, or gone; and by the number."""
+    """By the recorded instant: completed, archived, pending, or gone; and by the number."""
     table = Table.open(str(unzip_golden("v9_archived", tmp_path)))
     timeline = table.load_timeline(archived=True)
     completed = max(timeline.completed_writes)
     archived = max(i.requested_time for i in timeline.archived if i.action == "deltacommit")
-    batch = StreamBatch(name="s", number=7)
-    assert written_as(table, batch) is None
-    for instant, found in ((completed, completed), (archived, archived), ("20200101000000000", None)):
-        batch.intend(table.storage, instant)
-        assert written_as(table, batch) == found
-        assert written_as(table, replace(batch, number=8)) is None
+    batch = StreamBatch(name="s", number=7, operation="UPSERT")
+
+    def record(instant: str) -> None:
+        batch.record(table.storage, Begun(number=7, query="", parts=(batch.at(instant),)), None)
+
+    def done(number: int) -> str | None:
+        found = written_as(table, replace(batch, number=number)).done
+        return found.instant if found is not None else None
+
+    assert done(7) is None
+    for instant in (completed, archived):
+        record(instant)
+        assert done(7) == instant
+        assert done(8) is None
         with pytest.raises(UsageError, match="a later batch of this stream is written already"):
-            written_as(table, replace(batch, number=6))
+            done(6)
+    record("20200101000000000")
+    assert [done(number) for number in (6, 7, 8)] == [None, None, None]
     pending = "20990101000000000"
     table.storage.put_if_absent(f"{table.config.timeline_folder}/{pending}.deltacommit.inflight", b"")
-    batch.intend(table.storage, pending)
-    assert written_as(table, batch) is None
+    record(pending)
+    assert written_as(table, batch).pending == pending
+    assert done(7) is None
