@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from phantombase.timeline.avro.schema import OPERATION
+from phantombase.timeline.parquet.calendar import old_calendar
 from phantombase.timeline.view.view import FileSlice
 
 _SAME = frozenset(
@@ -23,8 +24,6 @@ _GLOB = frozenset("{}[]*?\\")
 """Spark takes a path with one of these as a pattern."""
 _HIDDEN = ("_", ".")
 """Spark passes files over whose name begins so."""
-_MOVED = {b"org.apache.spark.legacyDateTime", b"org.apache.spark.legacyINT96"}
-"""Files with one of these in their footer hold old dates of another calendar, which Spark moves whatever is set."""
 _OLD_MOMENT = "INT96"
 """Spark moves such moments between calendars and zones."""
 
@@ -49,7 +48,7 @@ def read_alike(file: pq.ParquetFile, wanted: pa.Schema) -> bool:
     """
     found: pa.Schema = file.schema_arrow
     by_case = {name.lower(): name for name in found.names}
-    if _MOVED & set(file.metadata.metadata or ()):
+    if old_calendar(file) is not None:  # Spark moves its dates by other tables
         return False
     if OPERATION in found.names or len(by_case) < len(found.names) or len(_lower(wanted)) < len(wanted.names):
         return False

@@ -20,6 +20,7 @@ from ..avro.arrow_schema import arrow_schema, arrow_type
 from ..avro.encode import encode_table
 from ..avro.schema import parse_avro
 from ..errors import UnsupportedError, UsageError
+from ..parquet.calendar import NEW_CALENDAR
 from ..parquet.write import open_parquet_writer
 from ..varint import encode_long
 from .block import FORMAT_VERSION, MAGIC, BlockKind, HeaderKey, LogBlock
@@ -77,13 +78,13 @@ def hfile_block(content: bytes, *, instant: str, schema_text: str) -> Parts:
 
 
 def _parquet_file(rows: pa.Table, schema_text: str, codec: str) -> pa.Buffer:
-    """A complete Parquet file with the two footer entries that Hudi's own log blocks have."""
+    """A complete Parquet file with the footer entries that Hudi's own log blocks have, and its calendar."""
     schema = arrow_schema(schema_text)
     table = exact_rows(rows, schema)
     sink = pa.BufferOutputStream()
     with open_parquet_writer(sink, schema, codec, table) as writer:
         writer.write(table)
-        writer.add_key_value_metadata({"parquet.avro.schema": schema_text, "writer.model.name": "avro"})
+        writer.add_key_value_metadata({"parquet.avro.schema": schema_text, "writer.model.name": "avro", **NEW_CALENDAR})
     return sink.getvalue()
 
 

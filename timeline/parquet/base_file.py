@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 
 from ..avro.schema import FILE_NAME
 from .bloom import ALWAYS_TRUE, BloomBuilder
+from .calendar import NEW_CALENDAR
 from .gzip_pages import GzipWriter
 from .output_options import Bloom, OutputOptions
 from .write import open_parquet_writer
@@ -140,7 +141,7 @@ class HudiFooter:
 
     def key_values(self) -> dict[str, str]:
         """The pairs, after all keys."""
-        pairs = {"parquet.avro.schema": self._schema_text, "writer.model.name": "avro"}
+        pairs = {"parquet.avro.schema": self._schema_text, "writer.model.name": "avro", **NEW_CALENDAR}
         if not self._has_keys:
             return pairs  # virtual keys: Hudi writes neither filter nor key range
         filter_ = self._builder.finish() if self._builder is not None else ALWAYS_TRUE

@@ -69,6 +69,7 @@ def why_not_copied(footers: Iterable[Footer], schema: pa.Schema, least_bytes: in
 def _obstacles(footer: Footer, first: Footer, schema: pa.Schema, least_bytes: int) -> Iterator[Obstacle]:
     yield from _unknown(footer)
     yield from _other_schema(footer, schema)
+    yield from _other_calendar(footer)
     yield from _other_footer(footer, first)
     yield from _odd_chunks(footer)
     yield from _outside(footer)
@@ -147,6 +148,16 @@ def _is_type(have: pa.DataType, want: pa.DataType) -> bool:
 
 def _column(footer: Footer, expected: str, found: str) -> Obstacle:
     return Obstacle(why="columns not as in the table", path=footer.path, expected=expected, found=found)
+
+
+def _other_calendar(footer: Footer) -> Iterator[Obstacle]:
+    if footer.is_old_calendar:
+        yield Obstacle(
+            why="dates or times in Spark's legacy calendar",
+            path=footer.path,
+            expected="dates and times of the calendar of the new file",
+            found="a footer of Spark's legacy mode",
+        )
 
 
 def _other_footer(footer: Footer, first: Footer) -> Iterator[Obstacle]:

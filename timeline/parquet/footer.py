@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 
 from ..errors import MalformedError
 from ..ranges import Span
+from .calendar import old_calendar
 from .read import open_parquet, readable
 from .thrift import Struct, read_struct
 
@@ -20,13 +21,17 @@ TAIL = struct.Struct("<I4s")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Footer:
-    """`metadata`, `arrow`: what pyarrow reads in it; `tree`: all its fields; `end`: the offset at which it begins."""
+    """`metadata`, `arrow`: what pyarrow reads in it; `tree`: all its fields; `end`: the offset at which it begins.
+
+    `is_old_calendar`: values are not what the file will be read as, see `calendar`.
+    """
 
     path: str
     metadata: pq.FileMetaData
     arrow: pa.Schema
     tree: Struct
     end: int
+    is_old_calendar: bool = False
 
 
 def read_footer(source: pa.NativeFile, path: str) -> Footer:
@@ -41,7 +46,14 @@ def read_footer(source: pa.NativeFile, path: str) -> Footer:
             tree, _ = read_struct(text)
         except RecursionError as error:
             raise MalformedError("a Parquet footer with structures in one another without end", path=path) from error
-        return Footer(path=path, metadata=file.metadata, arrow=file.schema_arrow, tree=tree, end=end)
+        return Footer(
+            path=path,
+            metadata=file.metadata,
+            arrow=file.schema_arrow,
+            tree=tree,
+            end=end,
+            is_old_calendar=old_calendar(file) is not None,
+        )
 
 
 def chunk_span(chunk: pq.ColumnChunkMetaData) -> Span:

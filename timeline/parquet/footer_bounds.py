@@ -1,8 +1,8 @@
 """Bounds of the columns of a row group, from the footer of its Parquet file (pure).
 
 A footer's statistics are not exact bounds of every column. Parquet writers leave NaN out of those of floats, so floats
-have no upper bound. A column whose type changed since has no bounds, and so have old timestamps of 96 bits and
-decimals of variable length, which a writer may have shortened.
+have no upper bound. A column whose type changed since has no bounds. Nor have dates and times of the old calendar, old
+timestamps of 96 bits, and decimals of variable length, which a writer may have shortened.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 
 from ..arrow.stored_names import SAME_NAMES, Names
 from ..filter.possible import UNKNOWN, Bounds, BoundsOf
+from .calendar import old_calendar
 
 _EXACT = Context(prec=100)
 
@@ -25,11 +26,14 @@ def group_bounds(file: pq.ParquetFile, group: int, schema: pa.Schema, names: Nam
     metadata = file.metadata
     places = {metadata.schema.column(i).path: i for i in range(metadata.num_columns)}
     stored = file.schema_arrow
+    moved = old_calendar(file) is not None
 
     def bounds(column: str) -> Bounds:
         there, kind = names.get(column, column), schema.field(column).type
         at = None if there is None else places.get(there)
         if at is None or stored.get_field_index(there) < 0 or stored.field(there).type != kind:
+            return UNKNOWN
+        if moved and pa.types.is_temporal(kind):
             return UNKNOWN
         return _chunk_bounds(metadata.row_group(group).column(at), kind)
 

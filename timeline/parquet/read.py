@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 from ..avro.schema import FIXED_BYTES_MAX
 from ..errors import MalformedError, UnsupportedError
 from ..ranges import RangedFile
+from .calendar import old_calendar
 from .travel import column_spans
 
 _BATCH_BYTES = 32 << 20
@@ -70,6 +71,8 @@ def parquet_batches(
 ) -> Iterator[pa.RecordBatch]:
     """The named columns of a file opened from `source`: at most `batch_rows` rows and about 32 MiB per batch.
 
+    Dates and times of the old calendar come in the new one.
+
     `groups`: the row groups to read, None for all. MalformedError, behind the last batch: rows are missing.
     """
     metadata, schema = file.metadata, file.schema_arrow
@@ -79,6 +82,18 @@ def parquet_batches(
         file = open_parquet(source, dictionaries=coded)
     rows = max(1, min([batch_rows, *_fitting_rows(metadata)]))
     chosen = None if groups is None else list(groups)
+    calendar = old_calendar(file)
+    if calendar is not None:
+        yield from map(calendar.moved, _stored_batches(source, file, names, rows, chosen))
+        return
+    yield from _stored_batches(source, file, names, rows, chosen)
+
+
+def _stored_batches(
+    source: pa.NativeFile, file: pq.ParquetFile, names: Sequence[str], rows: int, chosen: Sequence[int] | None
+) -> Iterator[pa.RecordBatch]:
+    """Batches of so many rows, as they are stored."""
+    metadata = file.metadata
     if not isinstance(source, RangedFile):
         threads = metadata.num_rows > _FEW_ROWS  # handing few rows to other threads costs more than decoding them
         yield from _all_rows(

@@ -13,6 +13,7 @@ MUTANTS: tuple[Mutant, ...] = (
     (_RULES, "    yield from _unknown(footer)\n", "", _UNIT),
     (_RULES, "    yield from _other_schema(footer, schema)\n", "", _UNIT),
     (_RULES, "    yield from _other_footer(footer, first)\n", "", _UNIT),
+    (_RULES, "    yield from _other_calendar(footer)\n", "", _UNIT),
     (_RULES, "    yield from _odd_chunks(footer)\n", "", _UNIT),
     (_RULES, "    yield from _outside(footer)\n", "", _UNIT),
     (_RULES, "    yield from _small(footer, least_bytes)\n", "", _UNIT),

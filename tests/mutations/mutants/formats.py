@@ -30,6 +30,14 @@ MUTANTS: tuple[Mutant, ...] = (
         "",
         "parquet/gzip_pages",
     ),
+    # Spark's two calendars.
+    ("timeline/parquet/calendar", '"" < version < "3.0.0"', "False", "parquet/calendar"),
+    ("timeline/parquet/calendar", '"" < version < "3.1.0"', "False", "parquet/calendar"),
+    ("timeline/parquet/calendar", "(4 * (days - _MARCH_0) + 3)", "(4 * (days - _MARCH_0))", "parquet/calendar"),
+    ("timeline/parquet/calendar", "(year // 100 - year // 400 - 2)", "(year // 100 - 2)", "parquet/calendar"),
+    ("timeline/parquet/calendar", "np.where(micros < _MODERN, _standard(zone), modern)", "modern", "parquet/calendar"),
+    ("timeline/parquet/calendar", "physical == _OLD_TIMES or kind.tz is not None", "True", "parquet/calendar"),
+    ("timeline/parquet/calendar", "self.old_times if physical", "self.dates if physical", "parquet/calendar"),
     # Framing and contents.
     ("timeline/log/block", "length >= _FIXED_BYTES and end <= size and", "length >= _FIXED_BYTES and", "log/block"),
     ("timeline/log/block", "length >= _FIXED_BYTES and end <= size and", "end <= size and", "log/block"),

@@ -2,7 +2,8 @@
 
 A reader that trusts a bound which is too narrow loses rows, so only types have bounds here whose stored values can be
 nothing else: integers, dates, texts, and timestamps where the record names its unit (index version 2). Floats have
-none (NaN; zeros of two signs), nor have decimals, bytes, or a value of another type than the column has now.
+none (NaN; zeros of two signs), nor have decimals, bytes, or a value of another type than the column has now. Nor have
+dates and times so old that Hudi may have taken them in the old calendar from a footer.
 
 Hudi compares texts of log files by UTF-16 code units, and those of base files by UTF-8 bytes. The two orders agree on
 which texts lie between two bounds only if no unit of a bound is a surrogate or above one.
@@ -15,6 +16,7 @@ from typing import Any
 import pyarrow as pa
 
 from ...filter.possible import UNKNOWN, Bounds
+from ...parquet.calendar import first_alike
 from ..records.keys import MetadataRecord
 from .value_type import Kind, ValueType
 
@@ -56,7 +58,8 @@ def _value(wrapped: Any, named: Any, kind: pa.DataType) -> int | str | None:
     found = ValueType.of(kind)
     if found is not None and found.kind in _NAMED:
         of_kind = isinstance(named, dict) and named.get("typeOrdinal") == found.kind
-        return value if of_kind and wrapper in ("IntWrapper", "LongWrapper") and isinstance(value, int) else None
+        certain = of_kind and wrapper in ("IntWrapper", "LongWrapper") and isinstance(value, int)
+        return value if certain and value >= first_alike(kind) else None
     if wrapper not in _WRAPPERS.get(kind, ()):
         return None
     if isinstance(value, str):

@@ -4,7 +4,7 @@ The statistics in a footer are used if they bound all values. They do not for fl
 out of them (or leave out the statistics, as Hudi's writer does), and not for a column whose type changed since. Such
 columns are read. A footer may contain shortened texts, the low bound shortened to a lesser text and the high bound to a
 greater one (Parquet format, Statistics). A shortened decimal of variable length would be another number, so such
-columns are read too.
+columns are read too, and so are dates and times of the old calendar.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from ...avro.arrow_schema import project
 from ...avro.schema import parse_avro
 from ...log.block import BlockKind, HeaderKey, LogBlock, scan_blocks
 from ...log.decode import decode_rows, decoding
+from ...parquet.calendar import old_calendar
 from ...parquet.read import open_parquet, parquet_batches, readable
 from .column_range import ColumnRange, merged_ranges, no_values, range_between, ranges_of_rows
 from .indexed_columns import IndexedColumn
@@ -26,6 +27,7 @@ from .value_type import Kind, Value, ValueType
 
 _BATCH_ROWS = 65_536
 _PART_BYTES = 32 << 20
+_TIMES = frozenset((Kind.DATE, Kind.TIMESTAMP_MILLIS, Kind.TIMESTAMP_MICROS))
 _LOG_DATA = (BlockKind.AVRO_DATA, BlockKind.PARQUET_DATA)
 
 
@@ -82,6 +84,8 @@ def _columns_in(block: LogBlock, columns: Sequence[IndexedColumn]) -> Sequence[I
 def _of_footer(file: pq.ParquetFile, place: int, column: IndexedColumn) -> ColumnRange | None:
     """The footer's range of a column, None if it does not bound all values."""
     if column.type.kind in (Kind.FLOAT, Kind.DOUBLE) or _type_at(file.schema_arrow, column.name) != column.type:
+        return None
+    if column.type.kind in _TIMES and old_calendar(file) is not None:
         return None
     metadata = file.metadata
     parts = [_of_chunk(metadata.row_group(i).column(place), column) for i in range(metadata.num_row_groups)]

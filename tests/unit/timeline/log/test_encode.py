@@ -79,11 +79,12 @@ def test_avro_block_by_hand() -> None:
 
 @pytest.mark.parametrize("codec", ["zstd", "gzip", "none"])
 def test_parquet_content(codec: str) -> None:
-    """A complete file with Hudi's two footer entries, no second schema, required columns required."""
+    """A complete file with Hudi's two footer entries and the calendar, no second schema, required columns required."""
     data = whole(data_block(TABLE, instant="1", schema_text=ONE, log_format=LogFormat.PARQUET, codec=codec))
     (block,) = blocks_of(data)
     file = pq.ParquetFile(pa.BufferReader(data[block.content_offset : block.content_offset + block.content_bytes]))
-    assert file.metadata.metadata == {b"parquet.avro.schema": ONE.encode(), b"writer.model.name": b"avro"}
+    said = {"parquet.avro.schema": ONE, "writer.model.name": "avro", "org.apache.spark.version": "3.5.0"}
+    assert file.metadata.metadata == {key.encode(): value.encode() for key, value in said.items()}
     assert file.metadata.row_group(0).column(0).compression == {"none": "UNCOMPRESSED"}.get(codec, codec.upper())
     assert [(c.max_definition_level) for c in (file.schema.column(0), file.schema.column(1))] == [0, 1]
 

@@ -212,6 +212,18 @@ def test_old_times_are_not_copied() -> None:
     assert obstacle(out.getvalue(), schema=rows.schema)[2] == "t: INT96"
 
 
+def test_old_calendars_are_not_copied() -> None:
+    """The new footer says that dates count in the new one."""
+    rows = pa.table({FILE_NAME: ["a"], "d": pa.array([0], pa.int32()).cast(pa.date32())})
+    for said, expected in (({}, None), ({"org.apache.spark.version": "2.4.8"}, "legacy calendar")):
+        sink = io.BytesIO()
+        with pq.ParquetWriter(sink, rows.schema, store_schema=False) as writer:
+            writer.write_table(rows)
+            writer.add_key_value_metadata(said)
+        found = why_not_copied([footer_of(sink.getvalue())], rows.schema)
+        assert found is None if expected is None else found is not None and expected in found.why
+
+
 def changed(data: bytes, change: Any) -> bytes:
     """The file with another footer. `change`: takes its tree."""
     size = int.from_bytes(data[-8:-4], "little")
