@@ -81,13 +81,15 @@ class Instance:
 class Explorer:
     """Goes through all runs with at most `depth` turns, of these kinds.
 
-    `runs`, `states`: how many there were; `shared_times`: see `Rules`.
+    `every`: only each n-th turn of those that were found is taken. `runs`, `states`: how many there were;
+    `shared_times`: see `Rules`.
     """
 
     instance: Instance
     depth: int
     stage: Stage
     twists: frozenset[Twist] = frozenset(Twist)
+    every: int = 1
     runs: int = 0
     states: int = 0
     shared_times: int = 0
@@ -101,7 +103,7 @@ class Explorer:
             self.runs += 1
             found = self._run(turns)
             if len(turns) < self.depth:
-                todo += [(*turns, turn) for turn in found if turn.twist in self.twists]
+                todo += [(*turns, turn) for turn in found if turn.twist in self.twists][:: self.every]
 
     def _run(self, turns: tuple[Turn, ...], trace: bool = False) -> list[Turn]:
         run = Run(self.instance, turns, self._is_new, trace=trace)

@@ -13,7 +13,7 @@ from tests.simulation.story import Plot, StorageKind
 from tests.simulation.test_seeds import played
 from tests.support.selection import ALL
 
-SEEDS = 600 if ALL else 40
+SEEDS = 600 if ALL else 30
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
 """Random stories in which phantombase itself cleans, archives and stitches, as much as it may, beside all others.
 
-`PHANTOMBASE_SERVICE_SEEDS=n`: so many of them (100; with all tests 1,000).
+`PHANTOMBASE_SERVICE_SEEDS=n`: so many of them (60; with all tests 1,000).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tests.simulation.story import Plot
 from tests.simulation.test_seeds import played
 from tests.support.selection import ALL
 
-SEEDS = int(os.environ.get("PHANTOMBASE_SERVICE_SEEDS", "1000" if ALL else "100"))
+SEEDS = int(os.environ.get("PHANTOMBASE_SERVICE_SEEDS", "1000" if ALL else "60"))
 
 
 @pytest.fixture

@@ -101,8 +101,6 @@ _SAME = beside("same", count=8, locked=False, writers=0, compactors=2)
 _ZONES = beside("zones", count=15, version=9, writers=0)
 _CLEANED = beside("replace", "versions", "archive", "sleep", count=200, compactors=2, daemons=0)
 _BLIND = beside("blind", count=20, version=6, writers=0, deaths=2, compactors=2)
-_LONG = (_FALLEN, _CLEANED)
-"""Two thirds of the time of all these searches."""
 
 REMOVED: list[tuple[str, Search, dict[str, Any], str]] = [
     ("F1: merged again where a write was left out", _BLIND, {"attempt.attempt._is_whole": true}, "lost"),
@@ -145,7 +143,8 @@ def test_without_it(
     print(repr(caught.value)[:200], *getattr(caught.value, "__notes__", ()))
 
 
-@pytest.mark.parametrize("search", [deep(s) if s in _LONG else s for s in {r[1]: None for r in REMOVED}])
+@pytest.mark.deep
+@pytest.mark.parametrize("search", {r[1]: None for r in REMOVED})
 def test_with_them(search: Search, stage: Stage) -> None:
-    """With all mends in their places none of these runs fails."""
+    """With all mends in their places none of these runs fails; a usual run has such runs in the other files here."""
     search(stage)

@@ -139,13 +139,13 @@ REMOVED: list[tuple[str, Search, dict[str, Any], str]] = [
     ("2: no final name before go", _TWO, {"attempt.compact_instant.decide_go": named_before}, "final name before go"),
     (
         "3: closure",
-        turns("service writer", version=6, locked=False, before="write"),
+        turns("service writer", version=6, locked=False, before="write", twists=frozenset({Twist.SWITCH})),
         {"attempt.inputs._closed": planned_only},
         "lost",
     ),
     (
         "4: barrier",
-        turns("writer service", locked=False, before="write"),
+        turns("writer service", locked=False, before="write", twists=frozenset({Twist.SWITCH})),
         {"attempt.attempt._pending_of": nobody},
         "lost",
     ),

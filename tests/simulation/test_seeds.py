@@ -104,7 +104,7 @@ def test_a_seed_plays_the_same_world_in_every_process() -> None:
     """Whatever order sets of names have there, and however many digits its number has: no step depends on it."""
     found = set()
     for order, number in ("1", 7), ("2", 1_234_567):
-        code = f"import os; os.getpid = lambda: {number}; from {__name__} import _steps; print(_steps(25))"
+        code = f"import os; os.getpid = lambda: {number}; from {__name__} import _steps; print(_steps({SEEDS // 150}))"
         run = partial(
             subprocess.run, [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
         )

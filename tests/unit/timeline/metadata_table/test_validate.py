@@ -18,13 +18,15 @@ from phantombase.timeline.metadata_table import validate as validation
 from phantombase.timeline.metadata_table.validate import Difference, validate
 from phantombase.timeline.recovery.modification_times import all_files, repair_times
 from tests.support.golden_tables import unzip_golden
-from tests.support.metadata_tables import ADDED, VERSIONS, Indexed, entry
+from tests.support.metadata_tables import ADDED, Indexed, entry
+from tests.support.selection import deep
+from tests.support.tables import one_of
 
 MISSING, EXTRA, SIZE = "missing in the metadata table", "only in the metadata table", "other size"
 PENDING = "20261202000000000"
 
 
-@pytest.fixture(params=VERSIONS)
+@pytest.fixture(params=["v9", deep("v8"), deep("v6")])
 def table(request: pytest.FixtureRequest, tmp_path: Path) -> Indexed:
     """A golden table of each version; unpacking it has changed the files' times, which count on version 6."""
     found = Indexed.golden(request.param, tmp_path)
@@ -78,6 +80,7 @@ def test_good(table: Indexed) -> None:
     )
 
 
+@one_of("table", "v6", "v9", "v8", indirect=True)
 def test_missing_in_the_metadata_table(table: Indexed) -> None:
     """A file of a completed write."""
     name = base_of(table).name
@@ -106,6 +109,7 @@ def test_another_size(table: Indexed) -> None:
     ]
 
 
+@one_of("table", "v6", "v9", "v8", indirect=True)
 def test_partitions(table: Indexed) -> None:
     """One that is not named although its files are; one that is named and not there."""
     table.commit(table.avro([entry("__all_partitions__", {"north": None, "east": 0})]))
@@ -155,6 +159,7 @@ def test_log_files_of_version_6(tmp_path: Path) -> None:
     assert differences(table) == [("north", other.name, MISSING)]
 
 
+@one_of("table", "v6", "v9", "v8", indirect=True)
 def test_the_table_may_change_meanwhile(table: Indexed, monkeypatch: pytest.MonkeyPatch) -> None:
     """A difference counts when the timeline is the same before and after; a table that never rests is an error."""
     looks: list[int] = []
@@ -206,6 +211,7 @@ def test_differences_on_a_terminal(table: Indexed) -> None:
     assert "WRONG: 3 partitions, 6 files" in text
 
 
+@one_of("table", "v6", "v9", "v8", indirect=True)
 def test_validate_without_a_metadata_table(tmp_path: Path, table: Indexed) -> None:
     """It is off; or said to be on and not there."""
     shutil.rmtree(table.folder)
@@ -213,6 +219,7 @@ def test_validate_without_a_metadata_table(tmp_path: Path, table: Indexed) -> No
         invoke("validate", table.path)
 
 
+@pytest.mark.parametrize("table", ["v6", "v8", "v9"], indirect=True)
 @pytest.mark.parametrize("command", ["slices", "read"])
 def test_listing_option(table: Indexed, command: str, tmp_path: Path) -> None:
     """Through the metadata table: what it does not name is not read."""
@@ -247,6 +254,7 @@ def test_a_planned_partition_that_is_not_named(table: Indexed) -> None:
         invoke("slices", table.path, "--listing", "metadata")
 
 
+@pytest.mark.parametrize("table", ["v6", "v8", "v9"], indirect=True)
 def test_show(table: Indexed) -> None:
     """How much there is to compact; an unreadable one does not hide the rest."""
     count = 4 if table.open().config.version == 6 else 6

@@ -16,9 +16,9 @@ from phantombase.timeline.table.table import Table
 from tests.support.compaction_steps import open_table, run_all
 from tests.support.failing_storage import died_copies
 from tests.support.golden_tables import unzip_golden
+from tests.support.tables import one_of
 
 LOCK = ProcessLock("savepoints")
-TABLES = pytest.mark.parametrize("name", ["v6_pending", "v9_pending"])
 
 
 def keep(table: Table, instant: str | None = None) -> str:
@@ -34,7 +34,7 @@ def test_a_record_is_read_as_it_was_written() -> None:
     assert decode_savepoint(encode_savepoint(made), "there") == made
 
 
-@TABLES
+@one_of("name", "v9_pending", "v6_pending")
 def test_the_newest_write_is_kept_once(name: str, tmp_path: Path) -> None:
     path = unzip_golden(name, tmp_path)
     instant = keep(open_table(path))
@@ -47,7 +47,7 @@ def test_the_newest_write_is_kept_once(name: str, tmp_path: Path) -> None:
     assert all((path / partition / n).exists() for partition, names in kept.savepoint.files.items() for n in names)
 
 
-@TABLES
+@one_of("name", "v6_pending", "v9_pending")
 def test_of_an_older_write(name: str, tmp_path: Path) -> None:
     """Files that were begun later are no part of it."""
     path = unzip_golden(name, tmp_path)
@@ -60,7 +60,7 @@ def test_of_an_older_write(name: str, tmp_path: Path) -> None:
     assert all(n.endswith(f"_{oldest}.parquet") for n in bases)
 
 
-@TABLES
+@one_of("name", "v9_pending", "v6_pending")
 def test_only_completed_writes_are_kept(name: str, tmp_path: Path) -> None:
     path = unzip_golden(name, tmp_path)
     [pending] = open_table(path).load_timeline().pending_merges
@@ -72,7 +72,7 @@ def test_only_completed_writes_are_kept(name: str, tmp_path: Path) -> None:
     assert files(path) == []
 
 
-@TABLES
+@one_of("name", "v9_pending", "v6_pending")
 def test_a_state_that_may_still_change_is_not_kept(name: str, tmp_path: Path) -> None:
     """A write is pending below it: by default an earlier state is kept."""
     path = unzip_golden(name, tmp_path)
@@ -86,7 +86,7 @@ def test_a_state_that_may_still_change_is_not_kept(name: str, tmp_path: Path) ->
     assert keep(open_table(path)) == times[-2]
 
 
-@TABLES
+@one_of("name", "v6_pending", "v9_pending")
 def test_not_beside_a_pending_clean(name: str, tmp_path: Path) -> None:
     path = unzip_golden(name, tmp_path)
     table = open_table(path)
@@ -96,7 +96,7 @@ def test_not_beside_a_pending_clean(name: str, tmp_path: Path) -> None:
     assert files(path) == []
 
 
-@TABLES
+@one_of("name", "v9_pending", "v6_pending")
 def test_a_process_dies_while_it_makes_one(name: str, tmp_path: Path) -> None:
     """There is a whole savepoint or none, and the next run makes it."""
     origin = unzip_golden(name, tmp_path)
@@ -108,7 +108,7 @@ def test_a_process_dies_while_it_makes_one(name: str, tmp_path: Path) -> None:
         assert len(files(path)) == 2
 
 
-@TABLES
+@one_of("name", "v9_pending", "v6_pending")
 def test_a_process_dies_while_it_deletes_one(name: str, tmp_path: Path) -> None:
     """It is there as long as any file of it is, and the next run deletes the rest."""
     origin = unzip_golden(name, tmp_path)

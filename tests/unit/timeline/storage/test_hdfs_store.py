@@ -1,4 +1,8 @@
-"""HDFS keeps what every storage must keep, also where answers are lost; tried on a real name node and data node."""
+"""HDFS keeps what every storage must keep, also where answers are lost; tried on a real name node and data node.
+
+What needs them is asked with all tests; that a placed file has left its staged name is asked without them too
+(`tests/attempt/test_place_moves.py`).
+"""
 
 from __future__ import annotations
 
@@ -29,6 +33,7 @@ from tests.support.hdfs_cluster import Hdfs
 BUSY = LockError("held by another process")
 
 
+@pytest.mark.deep
 class TestHdfsStorage(contract.StorageContract):
     """HDFS."""
 
@@ -43,21 +48,6 @@ class TestHdfsStorage(contract.StorageContract):
     @pytest.fixture
     def opener(self, url: str) -> Callable[[], Storage]:
         return Reopen(url)
-
-    @pytest.mark.deep
-    def test_threads_race(self, storage: Storage) -> None:
-        """See `test_one_of_64_wins`."""
-        super().test_threads_race(storage)
-
-    @pytest.mark.deep
-    def test_readers_see_an_overwrite_whole(self, storage: Storage) -> None:
-        """Each file of a test cluster takes long."""
-        super().test_readers_see_an_overwrite_whole(storage)
-
-    @pytest.mark.deep
-    def test_two_processes_race(self, opener: Callable[[], Storage]) -> None:
-        """See `test_one_of_64_wins`."""
-        super().test_two_processes_race(opener)
 
 
 class Reopen:
@@ -102,6 +92,7 @@ def test_a_name_node_that_does_not_answer_is_no_missing_file() -> None:
 # --- names and listings
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("name", ["a%20b", "a b", "k=v", "a+b#c", "é", "a%2Fb", "[x]{y}*?"])
 def test_names_are_as_they_are(name: str, hdfs_storage: HdfsStorage) -> None:
     hdfs_storage.put_if_absent(f"{name}/{name}", b"1")
@@ -110,12 +101,14 @@ def test_names_are_as_they_are(name: str, hdfs_storage: HdfsStorage) -> None:
     assert hdfs_storage.read(f"{name}/{name}") == b"1"
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("name", ["a:b", "a\0b", "a\udc80"])
 def test_impossible_names_are_errors(name: str, hdfs_storage: HdfsStorage) -> None:
     with pytest.raises(StorageError):
         hdfs_storage.put_if_absent(name, b"1")
 
 
+@pytest.mark.deep
 def test_a_file_is_no_folder(hdfs_storage: HdfsStorage) -> None:
     hdfs_storage.put_if_absent("f", b"")
     with pytest.raises(StorageError, match="a file, not a folder"):
@@ -126,6 +119,7 @@ def test_a_file_is_no_folder(hdfs_storage: HdfsStorage) -> None:
         hdfs_storage.place("f", "f/x")
 
 
+@pytest.mark.deep
 def test_a_listing_of_many_files_is_whole(hdfs: Hdfs, hdfs_storage: HdfsStorage) -> None:
     """The name node lists a thousand at a time."""
     hdfs_storage.make_folder("d")
@@ -135,6 +129,7 @@ def test_a_listing_of_many_files_is_whole(hdfs: Hdfs, hdfs_storage: HdfsStorage)
     assert [e.name for e in hdfs_storage.list("d")] == [f"{number:05}" for number in range(1050)]
 
 
+@pytest.mark.deep
 def test_no_checksum_files_are_made(hdfs_storage: HdfsStorage) -> None:
     with staged_output(hdfs_storage, "d/x") as file:
         file.write(b"data")
@@ -145,6 +140,7 @@ def test_no_checksum_files_are_made(hdfs_storage: HdfsStorage) -> None:
 # --- files
 
 
+@pytest.mark.deep
 def test_a_large_file_is_read_by_ranges(hdfs_storage: HdfsStorage, monkeypatch: pytest.MonkeyPatch) -> None:
     data = bytes(range(256)) * 40_000
     with staged_output(hdfs_storage, "x") as file:
@@ -159,6 +155,7 @@ def test_a_large_file_is_read_by_ranges(hdfs_storage: HdfsStorage, monkeypatch: 
             assert list(pool.map(lambda n: found.read_at(1000, n), at)) == [data[n : n + 1000] for n in at]
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("written", [b"", b"half", b"x" * 3_000_000])
 def test_an_abandoned_output_is_removed(written: bytes, hdfs_storage: HdfsStorage) -> None:
     """It is seen while it grows, so only under its staged name; a name of its own can be used again."""
@@ -177,6 +174,7 @@ def test_an_abandoned_output_is_removed(written: bytes, hdfs_storage: HdfsStorag
     assert hdfs_storage.read("staged/x") == b"whole"
 
 
+@pytest.mark.deep
 def test_a_writer_whose_file_was_swept_cannot_finish(hdfs_storage: HdfsStorage) -> None:
     def write() -> None:
         with staged_output(hdfs_storage, "staged") as file:
@@ -188,6 +186,7 @@ def test_a_writer_whose_file_was_swept_cannot_finish(hdfs_storage: HdfsStorage) 
     assert hdfs_storage.find("staged") is None
 
 
+@pytest.mark.deep
 def test_abandoning_an_output_that_was_swept_is_no_error_of_its_own(hdfs_storage: HdfsStorage) -> None:
     def write() -> None:
         with staged_output(hdfs_storage, "staged") as file:
@@ -199,6 +198,7 @@ def test_abandoning_an_output_that_was_swept_is_no_error_of_its_own(hdfs_storage
         write()
 
 
+@pytest.mark.deep
 def test_a_placed_file_has_left_its_staged_name(hdfs_storage: HdfsStorage) -> None:
     """A second placing finds it; the next staged file does not replace it."""
     hdfs_storage.put_if_absent("staged", b"1")
@@ -208,6 +208,7 @@ def test_a_placed_file_has_left_its_staged_name(hdfs_storage: HdfsStorage) -> No
     assert hdfs_storage.read("final") == b"1"
 
 
+@pytest.mark.deep
 def test_the_probe_of_any_table_runs_here(hdfs_storage: HdfsStorage) -> None:
     probe(hdfs_storage)
     probe_partitions(hdfs_storage, ["p=1", ""])
@@ -266,6 +267,7 @@ def faulty(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Any], None]]:
     monkeypatch.setattr(hdfs_store, "open_client", real)
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("fault", [twice, cut])
 def test_an_own_put_whose_answer_is_lost_is_known(fault: Any, hdfs_storage: HdfsStorage, faulty: Any) -> None:
     faulty(fault)
@@ -276,6 +278,7 @@ def test_an_own_put_whose_answer_is_lost_is_known(fault: Any, hdfs_storage: Hdfs
     assert hdfs_storage.list(TEMPORARY) == []
 
 
+@pytest.mark.deep
 def test_a_put_that_was_not_done_is_an_error_and_never_done_later(hdfs_storage: HdfsStorage, faulty: Any) -> None:
     faulty(refused)
     for operation in (hdfs_storage.put_if_absent, hdfs_storage.overwrite):
@@ -285,6 +288,7 @@ def test_a_put_that_was_not_done_is_an_error_and_never_done_later(hdfs_storage: 
     assert hdfs_storage.list(TEMPORARY) == []
 
 
+@pytest.mark.deep
 def test_a_put_of_unknown_fate_is_an_error(hdfs_storage: HdfsStorage, faulty: Any) -> None:
     """Another process put the same bytes: the object is not this one's."""
     faulty(gone)
@@ -292,6 +296,7 @@ def test_a_put_of_unknown_fate_is_an_error(hdfs_storage: HdfsStorage, faulty: An
         hdfs_storage.put_if_absent("x", b"")
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("fault", [twice, cut])
 def test_a_placed_file_whose_answer_is_lost_is_placed(fault: Any, hdfs_storage: HdfsStorage, faulty: Any) -> None:
     hdfs_storage.put_if_absent("staged", b"12345")
@@ -304,6 +309,7 @@ def test_a_placed_file_whose_answer_is_lost_is_placed(fault: Any, hdfs_storage: 
     assert hdfs_storage.read("final") == b"12345"
 
 
+@pytest.mark.deep
 def test_one_of_64_wins(hdfs_storage: HdfsStorage) -> None:
     def put(number: int, path: str, ready: threading.Barrier) -> bool:
         ready.wait(60)
@@ -332,6 +338,7 @@ def test_the_table_lock_must_be_one_that_hudi_shares() -> None:
     table_lock(storage, "zookeeper:host:2181/locks/t")
 
 
+@pytest.mark.deep
 def test_one_holds_a_lease(hdfs_storage: HdfsStorage) -> None:
     inside, most, lock = [0], [0], threading.Lock()
 
@@ -363,6 +370,7 @@ def test_a_held_lease_is_busy_while_it_is_renewed(hdfs_storage: HdfsStorage, mon
         pass
 
 
+@pytest.mark.deep
 def test_the_lease_of_a_dead_holder_is_free_at_last(hdfs_storage: HdfsStorage, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its number stays; a holder that wakes does not take it back, and gives back only its own."""
     monkeypatch.setattr(hdfs_lease, "RENEW_S", 1000.0)
@@ -378,6 +386,7 @@ def test_the_lease_of_a_dead_holder_is_free_at_last(hdfs_storage: HdfsStorage, m
         pass
 
 
+@pytest.mark.deep
 def test_a_lease_is_not_held_once_its_time_is_over_or_another_has_it(
     hdfs_storage: HdfsStorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -401,6 +410,7 @@ def test_a_lease_is_not_held_once_its_time_is_over_or_another_has_it(
         assert not is_held()
 
 
+@pytest.mark.deep
 def test_a_held_lease_is_put_anew(hdfs_storage: HdfsStorage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hdfs_lease, "RENEW_S", 0.05)
 

@@ -1,6 +1,6 @@
 """Azure, Google Cloud Storage and MinIO are held to what S3 is held to.
 
-Azure by Azurite, MinIO by itself where `$PHANTOMBASE_MINIO` names its binary, GCS by a stand-in only.
+GCS by a stand-in only; with all tests Azure by Azurite, MinIO by itself where `$PHANTOMBASE_MINIO` names its binary.
 """
 
 from __future__ import annotations
@@ -67,6 +67,7 @@ class OnAnotherStore(on_s3.TestObjectStorage):
         assert storage.find("d") is None
 
 
+@pytest.mark.deep
 class TestAzure(OnAnotherStore):
     """Azurite."""
 
@@ -142,7 +143,6 @@ class TestMinio(OnAnotherStore):
             assert found["ServerSideEncryption"] == options["server_side_encryption"]
 
 
-@pytest.mark.deep
 class TestGcs(OnAnotherStore):
     """A stand-in: not proved by a judge."""
 

@@ -22,6 +22,7 @@ from phantombase.timeline.instants.archived_timeline import load_history
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.local import LocalStorage
 from tests.support.golden_tables import GOLDEN, unzip_golden
+from tests.support.tables import one_of
 
 ACTIONS = ["deltacommit"] * 5 + ["commit", "deltacommit"]
 
@@ -82,7 +83,7 @@ def test_golden_history_values(tmp_path: Path) -> None:
     assert (history[-1].requested_time, history[-1].completion_time) == ("20261121091524357", "20261121091524957")
 
 
-@pytest.mark.parametrize("name", ["v6_plain", "v9_plain"])
+@one_of("name", "v9_plain", "v6_plain")
 def test_nothing_archived(name: str, tmp_path: Path) -> None:
     """An empty history folder and a missing one both mean that nothing was archived."""
     storage, folder = open_table(name, tmp_path)
@@ -190,7 +191,7 @@ def test_manifest_may_not_point_elsewhere(tmp_path: Path) -> None:
         load(storage)
 
 
-@pytest.mark.parametrize("name", ["v6_archived", "v9_archived"])
+@one_of("name", "v6_archived", "v9_archived")
 def test_failing_storage_makes_history_unknown(name: str, tmp_path: Path) -> None:
     """A storage failure at any read of a history file is "unknown", never a shorter history."""
 

@@ -31,8 +31,8 @@ from phantombase.timeline.view.listing import StorageListing
 from tests.support.compaction_steps import open_table
 from tests.support.failing_storage import Call, HookedStorage
 from tests.support.golden_tables import unzip_golden
+from tests.support.tables import one_of
 
-VERSIONS = pytest.mark.parametrize("version", [6, 9])
 LATE = "2099010100000000"
 
 
@@ -48,7 +48,7 @@ def commit(
     return path
 
 
-@VERSIONS
+@one_of("version", 9, 6)
 def test_files_of_captured_changes_are_named_by_their_write(version: int, tmp_path: Path) -> None:
     """So the rollback of another write of the same millisecond keeps them."""
     table = open_table(unzip_golden(f"v{version}_plain", tmp_path))
@@ -103,7 +103,7 @@ def table(version: int, tmp_path: Path) -> Table:
 # --- schema ---------------------------------------------------------------------------------------------------------
 
 
-@VERSIONS
+@one_of("version", 6, 9)
 def test_the_schema_is_that_of_the_newest_write(table: Table) -> None:
     """A table service repeats an older one; a commit without a schema says nothing."""
     commit(table, 1, "UPSERT", schema=a_schema("written"))
@@ -115,7 +115,7 @@ def test_the_schema_is_that_of_the_newest_write(table: Table) -> None:
     assert schema_name(table) == "later"
 
 
-@VERSIONS
+@one_of("version", 9, 6)
 def test_where_only_services_are_left_theirs_is_the_schema(table: Table) -> None:
     """The newest of them; then that of CREATE TABLE; without any the table has none."""
     emptied(table)
@@ -126,7 +126,7 @@ def test_where_only_services_are_left_theirs_is_the_schema(table: Table) -> None
     assert schema_name(table) == "later"
 
 
-@VERSIONS
+@one_of("version", 9, 6)
 def test_columns_that_evolve_on_read(table: Table) -> None:
     """Those of all times must be known: columns with other names in older files would read as nulls."""
     emptied(table)
@@ -145,7 +145,7 @@ def test_columns_that_evolve_on_read(table: Table) -> None:
         table.newest_schema(table.load_timeline())
 
 
-@VERSIONS
+@one_of("version", 6, 9)
 def test_names_of_columns_in_older_files(table: Table) -> None:
     """A file has those that its commit records; without the commit, those of the last change before it."""
     emptied(table)
@@ -167,7 +167,7 @@ def test_names_of_columns_in_older_files(table: Table) -> None:
     assert (given.evolved, given.names.at(f"{LATE}3")) == (first, {"a": "b"})
 
 
-@VERSIONS
+@one_of("version", 9, 6)
 @pytest.mark.parametrize("place", ["commit", "history"])
 def test_settings_name_columns_that_must_not_change(table: Table, place: str) -> None:
     """The record key by another name would not be found."""
@@ -181,7 +181,7 @@ def test_settings_name_columns_that_must_not_change(table: Table, place: str) ->
         table.newest_schema(table.load_timeline())
 
 
-@VERSIONS
+@one_of("version", 9, 6)
 def test_a_compaction_has_the_columns_of_its_time(table: Table) -> None:
     """Hudi's readers look them up by the time in the file's name, once its commit is archived."""
     emptied(table)
@@ -199,7 +199,7 @@ def test_a_compaction_has_the_columns_of_its_time(table: Table) -> None:
     assert table.newest_schema(table.load_timeline(), before=f"{LATE}2").recorded == {"schema": a_schema("third")}
 
 
-@VERSIONS
+@one_of("version", 6, 9)
 def test_columns_that_evolve_on_read_are_not_stitched(table: Table) -> None:
     """Files may have other names for them."""
     emptied(table)
@@ -229,7 +229,7 @@ def test_an_instant_that_was_completed_twice_has_two_commits(tmp_path: Path) -> 
     assert len(table.files.completed_commits()) == before + 2
 
 
-@VERSIONS
+@one_of("version", 9, 6)
 def test_a_commit_that_is_just_being_written_is_read_again(
     table: Table, version: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -299,7 +299,7 @@ def test_what_only_the_archive_can_tell_is_never_guessed(tmp_path: Path) -> None
             look()
 
 
-@pytest.mark.parametrize("name", ["v6_pending", "v9_pending"])
+@one_of("name", "v9_pending", "v6_pending")
 def test_settings_that_change_during_a_look_end_it(name: str, tmp_path: Path) -> None:
     """An upgrade renames the timeline: what was listed may be half of it."""
     path = unzip_golden(name, tmp_path)
@@ -314,7 +314,7 @@ def test_settings_that_change_during_a_look_end_it(name: str, tmp_path: Path) ->
         open_table(path, HookedStorage(LocalStorage(str(path)), upgraded)).load_view()
 
 
-@pytest.mark.parametrize("name", ["v6_pending", "v9_pending"])
+@one_of("name", "v6_pending", "v9_pending")
 def test_a_file_group_in_two_plans_is_an_error(name: str, tmp_path: Path) -> None:
     """Its logs would be on two slices to be; none of the two is right."""
     path = unzip_golden(name, tmp_path)
@@ -326,7 +326,7 @@ def test_a_file_group_in_two_plans_is_an_error(name: str, tmp_path: Path) -> Non
         table.load_view()
 
 
-@pytest.mark.parametrize("name", ["v6_pending", "v9_pending"])
+@one_of("name", "v9_pending", "v6_pending")
 def test_a_partition_of_a_plan_that_was_not_listed_is_an_error(name: str, tmp_path: Path) -> None:
     """A folder whose metadata file is gone is no partition to a listing; its rows are there all the same."""
     path = unzip_golden(name, tmp_path)

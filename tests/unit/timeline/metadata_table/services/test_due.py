@@ -15,6 +15,7 @@ from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.metadata_table.services.clean import clean_waits
 from phantombase.timeline.metadata_table.services.due import Due, blocked_by, due
 from phantombase.timeline.metadata_table.services.options import MetadataOptions
+from tests.support.tables import one_of
 
 NEW = "20260102000000000"
 
@@ -51,7 +52,7 @@ def test_after_so_many_delta_commits(version: int, instant: str) -> None:
     assert decide(data, timeline(version, range(1, 4))).instant == instant
 
 
-@pytest.mark.parametrize("version", [6, 9])
+@one_of("version", 9, 6)
 def test_waits_for_what_is_half_done_here(version: int) -> None:
     data = timeline(version, range(1, 4))
     found = decide(data, timeline(version, range(1, 4), [5]))
