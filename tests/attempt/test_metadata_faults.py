@@ -7,10 +7,9 @@ nothing behind. Real Hudi goes on in `tests/interop/test_metadata_table.py`.
 from __future__ import annotations
 
 import json
-import shutil
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -19,7 +18,6 @@ import pyarrow.compute as pc
 import pytest
 
 from phantombase.timeline.audit.group_ledger import audit_path
-from phantombase.timeline.errors import PhantombaseError
 from phantombase.timeline.format.commit_metadata import CommitMetadata, encode
 from phantombase.timeline.format.instant import Instant, State
 from phantombase.timeline.metadata_table.location import METADATA_FOLDER, open_metadata_table
@@ -32,18 +30,15 @@ from phantombase.writer_hooks.options import Operation, Write, WriteOptions
 from phantombase.writer_hooks.write.write import write
 from tests.interop.shared_table import hudi_rs_reads
 from tests.support.compaction_steps import open_table, run_all, run_one
-from tests.support.failing_storage import Call, Failure, HookedStorage, ProcessDied, die_at, fail_at
+from tests.support.failing_storage import Call, HookedStorage, ProcessDied
+from tests.support.faults import Faults
 from tests.support.golden_tables import unzip_golden
 from tests.support.interleaving import serial_pools
-from tests.support.seed import SEED
 from tests.support.tables import one_of
-from tests.support.written_tables import impatient, seed_note
-from tests.writing.test_writer_faults import CHAOS, chosen
+from tests.support.written_tables import impatient
 
 Rows: TypeAlias = dict[str, int]
 """Ordering value by key."""
-Step: TypeAlias = Callable[[Path, Storage], None]
-"""What is disturbed: it changes a table through a storage."""
 
 _TS = 10**6
 DURING, AFTER = (0, 3), (1, 3)
@@ -52,31 +47,21 @@ DURING, AFTER = (0, 3), (1, 3)
 
 @dataclass(frozen=True)
 class Ground:
-    """Copies of a table, and the storage calls of a step on it that nothing disturbs."""
+    """A table of Hudi's, its rows, and steps on it."""
 
-    folder: Path
     origin: Path
     rows: pa.Table
-    calls: tuple[str, ...] = ()
 
     @staticmethod
-    def made(folder: Path, version: int, step: Callable[[Ground], Step]) -> Ground:
+    def made(folder: Path, version: int) -> Ground:
         origin = unzip_golden(f"v{version}_with_metadata_table", folder)
         rows = read_table(open_table(origin)).sort_by("id")
         columns = [name for name in rows.schema.names if not name.startswith("_hoodie_")]
-        ground = Ground(folder, origin, rows.select(columns))
-        with ground.copy() as path:
-            storage = HookedStorage(LocalStorage(str(path)), lambda call: call.do())
-            step(ground)(path, storage)
-        return replace(ground, calls=tuple(storage.calls))
+        return Ground(origin, rows.select(columns))
 
-    @contextmanager
-    def copy(self) -> Iterator[Path]:
-        """A fresh copy of the table."""
-        path = self.folder / "copy"
-        shutil.copytree(self.origin, path)
-        yield path
-        shutil.rmtree(path)
+    def faults(self, step: Callable[[Path, Storage], None], share: tuple[int, int] = (0, 1)) -> Faults:
+        """Those of a step."""
+        return Faults.of(self.origin, lambda storage: step(Path(storage.base_path), storage), share=share)
 
     def batch(self, first: int, every: int) -> pa.Table:
         """Rows of the table with a greater ordering value."""
@@ -116,10 +101,6 @@ class Ground:
         assert seen in expected
         return seen
 
-    def changing(self) -> list[int]:
-        """The calls that change something: only deaths before those differ on disk."""
-        return [n for n, name in enumerate(self.calls) if Failure.AFTER.can_hit(name)]
-
 
 def by_key(rows: pa.Table) -> Rows:
     """Ordering value by key; a key twice is an error."""
@@ -142,40 +123,35 @@ def serial(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @one_of("version", 9, 8, 6)
 def test_a_write_that_dies_at_a_storage_call(version: int, tmp_path: Path) -> None:
-    ground = Ground.made(tmp_path, version, lambda g: g.disturbed)
+    ground, died = Ground.made(tmp_path, version), 0
     before = by_key(ground.rows)
-    for number in chosen(ground.changing(), CHAOS):
-        with seed_note(SEED, number, ground.calls[number]), ground.copy() as path:
-            with pytest.raises(ProcessDied):
-                ground.disturbed(path, HookedStorage(LocalStorage(str(path)), die_at(number)))
-            ground.check_next(path, before, before | by_key(ground.batch(*DURING)))
+    for _, path in ground.faults(ground.disturbed, share=(0, 2)).deaths():
+        ground.check_next(path, before, before | by_key(ground.batch(*DURING)))
+        died += 1
+    assert died > 4
 
 
 @one_of("version", 6, 9)
 def test_a_write_one_of_whose_storage_calls_fails(version: int, tmp_path: Path) -> None:
-    """It goes on rightly, or says that it failed and then nothing of it is visible."""
-    ground = Ground.made(tmp_path, version, lambda g: g.disturbed)
-    before = by_key(ground.rows)
-    cases = [(n, f) for n, name in enumerate(ground.calls) for f in Failure if f.can_hit(name)]
-    for number, failure in chosen(cases, CHAOS):
-        with seed_note(SEED, number, ground.calls[number], failure), ground.copy() as path:
-            inner = LocalStorage(str(path))
-            expected = before | by_key(ground.batch(*DURING))
-            try:
-                ground.disturbed(path, HookedStorage(inner, fail_at(number, failure, inner)))
-            except PhantombaseError:
-                expected = before
-            ground.check_next(path, expected)
+    """It goes on rightly, or says that it failed and then nothing of it is visible. A usual run takes every third kind
+    of call: the others are those of `tests/writing/test_record_index_faults.py`.
+    """
+    ground = Ground.made(tmp_path, version)
+    before, said = by_key(ground.rows), Counter[bool]()
+    for _, _, path, error in ground.faults(ground.disturbed, share=(0, 3)).errors():
+        ground.check_next(path, before if error else before | by_key(ground.batch(*DURING)))
+        said[error is not None] += 1
+    assert said[True] > 4
+    assert said[False] > 0
 
 
 @one_of("version", 9, 8, 6)
 def test_a_compaction_that_dies_at_a_storage_call(version: int, tmp_path: Path) -> None:
-    ground = Ground.made(tmp_path, version, lambda g: compact)
-    for number in chosen(ground.changing(), CHAOS):
-        with seed_note(SEED, number, ground.calls[number]), ground.copy() as path:
-            with pytest.raises(ProcessDied):
-                compact(path, HookedStorage(LocalStorage(str(path)), die_at(number)))
-            ground.check_next(path, by_key(ground.rows))
+    ground, died = Ground.made(tmp_path, version), 0
+    for _, path in ground.faults(compact, share=(1, 2)).deaths():
+        ground.check_next(path, by_key(ground.rows))
+        died += 1
+    assert died > 4
 
 
 def dies_before_it_tells(call: Call) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,18 +12,18 @@ import pytest
 from phantombase import Writer, writer
 from phantombase.timeline.errors import UnsupportedError
 from phantombase.timeline.read.table_read import read_table
+from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table
 from phantombase.writer_hooks.engine.engine import LocalEngine, LocalPieces
 from phantombase.writer_hooks.options import Operation, Write, WriteOptions
 from phantombase.writer_hooks.write.write import write
 from tests.support.compaction_steps import open_table
-from tests.support.failing_storage import Failure, HookedStorage, ProcessDied, die_at
+from tests.support.faults import Faults
 from tests.support.interleaving import serial_pools
 from tests.support.tables import one_of
 from tests.support.written_tables import check_nothing_left, impatient
 from tests.writing.test_writer import rows
-from tests.writing.test_writer_faults import chosen
 
 BATCH = rows((0, 2, 2.0), (1, 2, 2.0), (1, 2, 2.0), (4, 2, 2.0))
 
@@ -130,22 +129,15 @@ def test_tasks_that_run_twice_give_each_row_one_key(
 def test_a_death_at_every_storage_call(version: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The rows are all there or none, and the next write adds its own: no row is doubled, none changes its key."""
     serial_pools(monkeypatch)
-    origin, path = tmp_path / "origin", tmp_path / "copy"
+    origin, died = tmp_path / "origin", 0
     events(BATCH, version).option(slots=1).insert(str(origin))
     before = held(origin)
     what = Write(operation=Operation.INSERT, options=impatient(WriteOptions(slots=1, lazy_rollback=False)))
 
-    def insert(storage: Any) -> None:
-        write(open_table(path, storage), LocalEngine(BATCH, slots=1), what)
+    def insert(storage: Storage) -> None:
+        write(open_table(Path(storage.base_path), storage), LocalEngine(BATCH, slots=1), what)
 
-    shutil.copytree(origin, path)
-    calls = HookedStorage(LocalStorage(str(path)), lambda call: call.do())
-    insert(calls)
-    for number in chosen([n for n, name in enumerate(calls.calls) if Failure.AFTER.can_hit(name)], 8):
-        shutil.rmtree(path)
-        shutil.copytree(origin, path)
-        with pytest.raises(ProcessDied):
-            insert(HookedStorage(LocalStorage(str(path)), die_at(number)))
+    for _, path in Faults.of(origin, insert).deaths():
         seen = held(path)
         assert before.items() <= seen.items()
         assert len(seen) in (len(before), len(before) + BATCH.num_rows)
@@ -154,3 +146,5 @@ def test_a_death_at_every_storage_call(version: int, tmp_path: Path, monkeypatch
         assert seen.items() <= after.items()
         assert len(after) == len(seen) + BATCH.num_rows
         check_nothing_left(path)
+        died += 1
+    assert died > 8

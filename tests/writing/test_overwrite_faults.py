@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import shutil
+from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
-from phantombase.timeline.errors import PhantombaseError
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.writer_hooks.commit.stream_batches import StreamBatch
@@ -19,13 +19,13 @@ from phantombase.writer_hooks.engine.engine import LocalEngine
 from phantombase.writer_hooks.options import Operation, Write, WriteOptions
 from phantombase.writer_hooks.write.write import Written, write, write_batch
 from tests.support.compaction_steps import open_table
-from tests.support.failing_storage import Failure, HookedStorage, ProcessDied, die_at, die_at_nth, fail_at
+from tests.support.failing_storage import HookedStorage, ProcessDied, die_at_nth
+from tests.support.faults import Faults
 from tests.support.interleaving import serial_pools
-from tests.support.seed import SEED
-from tests.support.selection import deep
-from tests.support.written_tables import Rows, check_nothing_left, impatient, read_rows, seed_note, written_table
+from tests.support.selection import ALL, deep
+from tests.support.written_tables import Rows, check_nothing_left, impatient, read_rows, written_table
 from tests.writing.test_writer import rows
-from tests.writing.test_writer_faults import AFTER, BEFORE, CHAOS, NEXT, chosen
+from tests.writing.test_writer_faults import AFTER, BEFORE, NEXT
 
 BATCH = rows(*((n, 20, 3.0) for n in (0, 6, 9)))
 NEW: Rows = {f"k{n:04d}": (20, 3.0) for n in (0, 6, 9)}
@@ -40,12 +40,16 @@ DURING: dict[Operation, Rows] = {
 
 @dataclass(frozen=True)
 class Ground:
-    """Copies of a table of two partitions, one with a log, and the calls of an overwrite that nothing disturbs."""
+    """A table of two partitions, one with a log, and an overwrite of it. `share`: see `Faults`."""
 
     folder: Path
     operation: Operation
     buckets: int | None
-    calls: tuple[str, ...] = ()
+    share: tuple[int, int]
+
+    def faults(self) -> Faults:
+        """Those of the overwrite."""
+        return Faults.of(self.folder / "origin", self.write, share=self.share)
 
     @contextmanager
     def copy(self) -> Iterator[Path]:
@@ -70,59 +74,57 @@ class Ground:
         check_nothing_left(path)
 
 
-CASES = [(9, None, Operation.INSERT_OVERWRITE), (6, None, Operation.INSERT_OVERWRITE)]
+CASES: list[tuple[int, int | None, Operation]] = [
+    (9, None, Operation.INSERT_OVERWRITE),
+    (6, None, Operation.INSERT_OVERWRITE),
+]
 MORE: list[tuple[int, int | None, Operation]] = [(9, 1, Operation.INSERT_OVERWRITE), (6, 1, Operation.INSERT_OVERWRITE)]
 MORE += [(v, None, o) for v in (6, 9) for o in (Operation.INSERT_OVERWRITE_TABLE, Operation.DELETE_PARTITION)]
 
 
 @pytest.fixture(params=[*CASES, *(deep(case) for case in MORE)], ids=str)
 def ground(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ground:
-    """A table of each layout and index, for each operation."""
+    """A table of each layout and index, for each operation; in a usual run each kind of call on one of them."""
     serial_pools(monkeypatch)
     version, buckets, operation = request.param
     options = WriteOptions(buckets=buckets, slots=1)
-    made = Ground(tmp_path, operation, buckets)
+    made = Ground(tmp_path, operation, buckets, (version == 6, len(CASES)))
     written_table(tmp_path / "origin", version, rows(*((n, 10, 1.0) for n in (0, 3, 1, 4))), options)
     made.write(LocalStorage(str(tmp_path / "origin")), Operation.UPSERT, rows((3, 11, 2.0)))
     with made.copy() as path:
-        storage = HookedStorage(LocalStorage(str(path)), lambda call: call.do())
-        made.write(storage)
+        made.write(LocalStorage(str(path)))
         assert read_rows(path) == DURING[operation]
-    return Ground(tmp_path, operation, buckets, tuple(storage.calls))
+    return made
 
 
 def test_a_death_at_every_storage_call(ground: Ground) -> None:
-    changing = [n for n, name in enumerate(ground.calls) if Failure.AFTER.can_hit(name)]
-    for number in chosen(changing, CHAOS // 2):
-        with seed_note(SEED, number), ground.copy() as path:
-            with pytest.raises(ProcessDied):
-                ground.write(HookedStorage(LocalStorage(str(path)), die_at(number)))
-            ground.check_next(path)
+    died = 0
+    for _, path in ground.faults().deaths():
+        ground.check_next(path)
+        died += 1
+    assert died > 4
 
 
 def test_an_error_at_every_storage_call(ground: Ground) -> None:
     """The write goes on rightly, or says that it failed and then nothing is replaced."""
-    failures = [(n, f) for n, name in enumerate(ground.calls) for f in Failure if f.can_hit(name)]
-    for number, failure in chosen(failures, CHAOS):
-        with seed_note(SEED, number, ground.calls[number], failure), ground.copy() as path:
-            inner, failed = LocalStorage(str(path)), True
-            with suppress(PhantombaseError):
-                ground.write(HookedStorage(inner, fail_at(number, failure, inner)))
-                failed = False
-            assert read_rows(path) == (BEFORE if failed else DURING[ground.operation])
-            ground.check_next(path)
+    said: Counter[bool] = Counter()
+    for _, _, path, error in ground.faults().errors():
+        assert read_rows(path) == (BEFORE if error else DURING[ground.operation])
+        ground.check_next(path)
+        said[error is not None] += 1
+    assert said[True] > 8
+    assert said[False] > 0
 
 
 def test_the_overwrite_again_behind_a_dead_one(ground: Ground) -> None:
     """Twice dead, then done: the same rows as at once."""
-    for number in chosen(list(range(len(ground.calls))), CHAOS // 4):
-        with seed_note(SEED, number), ground.copy() as path:
-            for at in (number, len(ground.calls) - number):
-                with suppress(ProcessDied):
-                    ground.write(HookedStorage(LocalStorage(str(path)), die_at(at)))
-            ground.write(LocalStorage(str(path)))
-            assert read_rows(path) == DURING[ground.operation]
-            check_nothing_left(path)
+    faults = replace(ground.faults(), share=(0, 1 if ALL else 4))
+    changes = faults.chosen(lambda point: point.changes)
+    for (_, path), second in zip(faults.deaths(), reversed(changes), strict=True):
+        faults.dies_at(second, path)
+        ground.write(LocalStorage(str(path)))
+        assert read_rows(path) == DURING[ground.operation]
+        check_nothing_left(path)
 
 
 def test_a_batch_of_a_stream_that_died_is_overwritten_once(ground: Ground) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import random
 import shutil
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from phantombase import schedule, writer
-from phantombase.timeline.errors import ConflictError, PhantombaseError, UnsupportedError, UsageError
+from phantombase.timeline.errors import ConflictError, UnsupportedError, UsageError
 from phantombase.timeline.format.table_config import MergeMode
 from phantombase.timeline.read.table_read import read_table
 from phantombase.timeline.storage.contract import Storage
@@ -27,11 +27,11 @@ from phantombase.writer_hooks.options import MovedKeys, Operation, Write, WriteO
 from phantombase.writer_hooks.write.write import write
 from phantombase.writer_hooks.write.writer import Writer
 from tests.support.compaction_steps import open_table, run_all
-from tests.support.failing_storage import Failure, HookedStorage, ProcessDied, die_at, fail_at
+from tests.support.faults import Faults
 from tests.support.interleaving import serial_pools
 from tests.support.seed import SEED
-from tests.support.selection import ALL, deep
-from tests.support.written_tables import impatient, seed_note
+from tests.support.selection import deep
+from tests.support.written_tables import impatient
 
 EVENT, COMMIT = MergeMode.EVENT_TIME, MergeMode.COMMIT_TIME
 Row = tuple[str, str, int, str]
@@ -290,32 +290,26 @@ def test_deaths_and_errors_at_storage_calls(move: bool, tmp_path: Path, monkeypa
         engine = LocalEngine(batch(*news), slots=1)
         write(open_table(Path(storage.base_path), storage), engine, Write(operation=Operation.UPSERT, options=options))
 
-    def copied(name: str) -> World:
-        path = tmp_path / name
-        shutil.rmtree(path, ignore_errors=True)
-        return replace(origin, path=Path(shutil.copytree(origin.path, path)), rows=dict(origin.rows))
-
-    after = copied("after")
-    hooked = HookedStorage(LocalStorage(str(after.path)), lambda call: call.do())
-    write_on(hooked)
+    after = replace(origin, path=Path(shutil.copytree(origin.path, tmp_path / "after")), rows=dict(origin.rows))
+    write_on(LocalStorage(str(after.path)))
     for row in news:
         after.met(row[0], row)
     after.check()
-    calls = list(hooked.calls)
-    cases = [(n, f) for n, name in enumerate(calls) for f in (None, *Failure) if f is None or f.can_hit(name)]
-    for number, failure in cases if ALL else random.Random(SEED).sample(cases, 12):
-        with seed_note(SEED, number, calls[number], failure):
-            world = copied("t")
-            inner = LocalStorage(str(world.path))
-            hook = die_at(number) if failure is None else fail_at(number, failure, inner)
-            with suppress(ProcessDied, PhantombaseError):
-                write_on(HookedStorage(inner, hook))
-            found = {r["id"]: r["v"] for r in read_table(Table.open(str(world.path))).to_pylist()}
-            world.rows = dict(after.rows if found["a0"] == "new" else world.rows)
-            world.check()
-            write_on(inner)
-            world.rows = dict(after.rows)
-            world.check()
+
+    def check(path: Path) -> bool:
+        found = {r["id"]: r["v"] for r in read_table(Table.open(str(path))).to_pylist()}
+        world = replace(origin, path=path, rows=dict(after.rows if found["a0"] == "new" else origin.rows))
+        world.check()
+        write_on(LocalStorage(str(path)))
+        replace(world, rows=dict(after.rows)).check()
+        return bool(found["a0"] == "new")
+
+    faults = Faults.of(origin.path, write_on, share=(int(move), 6))  # writes of all tables make such calls
+    written = Counter(check(path) for _, path in faults.deaths())
+    for _, _, path, error in faults.errors():
+        assert check(path) == (error is None)
+        written[error is None] += 1
+    assert min(written[True], written[False]) > 1
 
 
 def test_what_cannot_be_is_refused(tmp_path: Path) -> None:

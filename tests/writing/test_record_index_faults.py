@@ -4,14 +4,11 @@ that a reader finds, after that, after a second death at the same call, and afte
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 
-from phantombase.timeline.errors import PhantombaseError
 from phantombase.timeline.metadata_table.validate import validate
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.local import LocalStorage
@@ -19,15 +16,13 @@ from phantombase.writer_hooks.engine.engine import LocalEngine
 from phantombase.writer_hooks.options import Operation, Write, WriteOptions
 from phantombase.writer_hooks.write.write import write
 from tests.support.compaction_steps import open_table
-from tests.support.failing_storage import Failure, HookedStorage, ProcessDied, die_at, fail_at
+from tests.support.faults import Faults
 from tests.support.golden_tables import unzip_golden
 from tests.support.interleaving import serial_pools
 from tests.support.record_indexes import check_index
-from tests.support.seed import SEED
 from tests.support.selection import deep
-from tests.support.written_tables import check_nothing_left, impatient, seed_note
+from tests.support.written_tables import check_nothing_left, impatient
 from tests.writing.test_record_index import keys, rows
-from tests.writing.test_writer_faults import CHAOS, chosen
 
 START = keys(0, 1, *range(3, 15))
 DURING = {  # new keys in small and other files, keys that stay, and 2, which comes alive again; a delete of a key
@@ -42,27 +37,25 @@ NEXT = (4, 5, 20, 30)
 
 @dataclass(frozen=True)
 class Ground:
-    """Copies of a table, and the storage calls of a write on it that nothing disturbs."""
+    """A table of Hudi's, and a write on it. `share`: see `Faults`; each kind of call fails in one of six cases."""
 
     origin: Path
     operation: Operation
-    calls: tuple[str, ...] = ()
+    share: tuple[int, int]
 
     @staticmethod
     def made(folder: Path, version: int, operation: Operation) -> Ground:
-        ground = Ground(unzip_golden(f"more/v{version}_record_index", folder), operation)
-        with ground.copy() as path:
-            storage = HookedStorage(LocalStorage(str(path)), lambda call: call.do())
-            ground.write(storage)
-            assert set(check_index(path)) == DURING[operation][1]
-        return Ground(ground.origin, operation, tuple(storage.calls))
+        number = [*USUAL, *MORE].index((version, operation))
+        share = number % len(USUAL), len(USUAL)
+        ground = Ground(unzip_golden(f"more/v{version}_record_index", folder), operation, share)
+        path = shutil.copytree(ground.origin, folder / "undisturbed")
+        ground.write(LocalStorage(str(path)))
+        assert set(check_index(path)) == DURING[operation][1]
+        return ground
 
-    @contextmanager
-    def copy(self) -> Iterator[Path]:
-        path = self.origin.parent / "copy"
-        shutil.copytree(self.origin, path)
-        yield path
-        shutil.rmtree(path)
+    def faults(self) -> Faults:
+        """Those of the write."""
+        return Faults.of(self.origin, self.write, share=self.share)
 
     def write(self, storage: Storage) -> None:
         """The write; it takes every other writer for dead: all of this process are one process."""
@@ -84,9 +77,6 @@ class Ground:
         assert not validate(open_table(path)).differences
         check_nothing_left(path)
 
-    def changing(self) -> list[int]:
-        return [n for n, name in enumerate(self.calls) if Failure.AFTER.can_hit(name)]
-
 
 @pytest.fixture(autouse=True)
 def serial(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,45 +84,41 @@ def serial(monkeypatch: pytest.MonkeyPatch) -> None:
     serial_pools(monkeypatch)
 
 
-CASES = [
+USUAL = [
     (6, Operation.UPSERT),
     (9, Operation.UPSERT),
     (9, Operation.DELETE),
     (9, Operation.INSERT_OVERWRITE),
     (9, Operation.INSERT_OVERWRITE_TABLE),
     (6, Operation.DELETE_PARTITION),
-    deep(6, Operation.DELETE),
-    deep(6, Operation.INSERT_OVERWRITE),
-    deep(6, Operation.INSERT_OVERWRITE_TABLE),
-    deep(9, Operation.DELETE_PARTITION),
 ]
+MORE = [
+    (6, Operation.DELETE),
+    (6, Operation.INSERT_OVERWRITE),
+    (6, Operation.INSERT_OVERWRITE_TABLE),
+    (9, Operation.DELETE_PARTITION),
+]
+CASES = pytest.mark.parametrize(("version", "operation"), [*USUAL, *(deep(*case) for case in MORE)])
 
 
-@pytest.mark.parametrize(("version", "operation"), CASES)
+@CASES
 def test_a_write_that_dies_at_a_storage_call(version: int, operation: Operation, tmp_path: Path) -> None:
     """Once, and the process that goes on once more."""
-    ground = Ground.made(tmp_path, version, operation)
-    for number in chosen(ground.changing(), CHAOS):
-        with seed_note(SEED, number, ground.calls[number]), ground.copy() as path:
-            for _ in range(2):
-                try:
-                    ground.write(HookedStorage(LocalStorage(str(path)), die_at(number)))
-                except ProcessDied:
-                    check_index(path)
-            ground.check_next(path, START, DURING[operation][1])
+    ground, twice = Ground.made(tmp_path, version, operation), 0
+    which, of = ground.share
+    faults = replace(ground.faults(), share=(which % 3, of // 2))
+    for point, path in faults.deaths():
+        check_index(path)
+        twice += faults.dies_at(point, path)
+        ground.check_next(path, START, DURING[operation][1])
+    assert twice > 0
 
 
-@pytest.mark.parametrize(("version", "operation"), CASES)
+@CASES
 def test_a_write_one_of_whose_storage_calls_fails(version: int, operation: Operation, tmp_path: Path) -> None:
     """It goes on rightly, or says that it failed and then nothing of it is visible."""
-    ground = Ground.made(tmp_path, version, operation)
-    cases = [(n, f) for n, name in enumerate(ground.calls) for f in Failure if f.can_hit(name)]
-    for number, failure in chosen(cases, CHAOS):
-        with seed_note(SEED, number, ground.calls[number], failure), ground.copy() as path:
-            inner = LocalStorage(str(path))
-            expected = DURING[operation][1]
-            try:
-                ground.write(HookedStorage(inner, fail_at(number, failure, inner)))
-            except PhantombaseError:
-                expected = START
-            ground.check_next(path, expected)
+    ground, said = Ground.made(tmp_path, version, operation), 0
+    for _, _, path, error in ground.faults().errors():
+        ground.check_next(path, START if error else DURING[operation][1])
+        said += error is not None
+    assert said > 2
