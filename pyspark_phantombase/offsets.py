@@ -4,6 +4,10 @@
     {"requested": <moment>}         the same on version 6
     {..., "next": <moment>, "partition": <path>, "file_id": <id>}
                                     and of the write after it those file groups that are not after this one
+    {..., "begin": <moment>}        the stream began there, and this is its first offset, or the end of its first batch
+
+Spark stores the end of each batch only, and asks for the first offset anew at each start until its first batch is
+delivered. So that end says where its batch began: "now" is another moment by then.
 
 The moment is a completion time; on version 6, which has none, a requested time before the first pending write. The
 requested times of newer versions would not do: a write that completes late would be passed over. File groups are in the
@@ -30,10 +34,16 @@ class Part:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offset:
-    """Everything up to `moment` is delivered, and a part of what comes next."""
+    """Everything up to `moment` is delivered, and a part of what comes next. `begin`: of the stream's first batch."""
 
     moment: str
     part: Part | None = None
+    begin: str | None = None
+
+    @property
+    def is_first(self) -> bool:
+        """The stream has delivered nothing yet."""
+        return self.part is None and self.begin == self.moment
 
     @staticmethod
     def of(table: Table, stored: Mapping[str, str]) -> Offset:
@@ -51,7 +61,7 @@ class Offset:
         part = None
         if "next" in stored:
             part = Part(moment=stored["next"], last=(stored["partition"], stored["file_id"]))
-        return Offset(moment=stored[axis], part=part)
+        return Offset(moment=stored[axis], part=part, begin=stored.get("begin"))
 
     def stored(self, table: Table) -> dict[str, str]:
         """As Spark stores it."""
@@ -59,7 +69,7 @@ class Offset:
         if self.part is not None:
             partition, file_id = self.part.last
             found |= {"next": self.part.moment, "partition": partition, "file_id": file_id}
-        return found
+        return found if self.begin is None else {**found, "begin": self.begin}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,11 +82,18 @@ class Batch:
     upto: GroupKey | None = None
 
     @staticmethod
-    def between(start: Offset, end: Offset) -> Batch:
-        """The offsets are one after the other, as `latestOffset` gives them."""
+    def between(start: Offset, end: Offset) -> Batch | None:
+        """The offsets are one after the other, as `latestOffset` gives them; or `start` is where the stream would begin
+        now, and `end` that of its first batch, planned at an earlier start. None: an empty batch.
+        """
+        begin, upto = start.moment, end.moment if end.part is None else end.part.moment
+        if start.is_first and end.begin is not None:
+            begin = end.begin
+        elif start.is_first and begin > upto:  # of a release that did not keep the begin
+            return None
         return Batch(
-            begin=start.moment,
-            end=end.moment if end.part is None else end.part.moment,
+            begin=begin,
+            end=upto,
             after=None if start.part is None else start.part.last,
             upto=None if end.part is None else end.part.last,
         )

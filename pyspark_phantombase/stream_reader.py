@@ -8,6 +8,7 @@ removed the state at its end.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -59,8 +60,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Where a stream without a checkpoint starts: at the option `begin`, else before everything."""
         begin, table = self._options.read.begin or EARLIEST, self._table()
         if begin == EARLIEST:
-            return _offset(table, "")
-        return _offset(table, _newest(table) if begin == _LATEST else moment_of_text(table, begin))
+            return Offset(moment="").stored(table)
+        moment = _newest(table) if begin == _LATEST else moment_of_text(table, begin)
+        return Offset(moment=moment, begin=moment).stored(table)
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """The limit that the options set."""
@@ -79,6 +81,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _end(self, start: dict[str, str], limit: ReadLimit) -> dict[str, str]:
         table = self._table()
         at = Offset.of(table, start)
+        end = self._after(table, at, limit)
+        if (end.moment, end.part) == (at.moment, at.part):
+            return start
+        return replace(end, begin=at.begin if at.is_first else None).stored(table)
+
+    def _after(self, table: Table, at: Offset, limit: ReadLimit) -> Offset:
         writes = writes_after(table, at.moment or EARLIEST, self._known)
         if at.part is not None:
             return self._rest(table, at, at.part, writes, limit)
@@ -86,12 +94,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         waiting = [w for w in writes if target is None or w.moment <= target]
         end = batch_end(at.moment, waiting, limit)
         if end == at.moment or end != waiting[0].moment:
-            return _offset(table, end)
+            return Offset(moment=end)
         return _part_end(table, at, end, None, limit)
 
-    def _rest(
-        self, table: Table, at: Offset, part: Part, writes: Sequence[StreamedWrite], limit: ReadLimit
-    ) -> dict[str, str]:
+    def _rest(self, table: Table, at: Offset, part: Part, writes: Sequence[StreamedWrite], limit: ReadLimit) -> Offset:
         """UsageError: the write of which a part is delivered cannot be read any more, or not now."""
         if part.moment not in {w.moment for w in writes}:
             raise UsageError(
@@ -113,12 +119,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def reportLatestOffset(self) -> dict[str, str]:
         """What Spark shows as the newest offset of the source."""
         table = self._table()
-        return _offset(table, _newest(table))
+        return Offset(moment=_newest(table)).stored(table)
 
     def partitions(self, start: dict[str, str], end: dict[str, str]) -> list[InputPartition]:
         """The tasks of a batch. UsageError: the state at its end was cleaned, or a write below it is pending."""
         table = self._table()
         batch = Batch.between(Offset.of(table, start), Offset.of(table, end))
+        if batch is None:
+            return []
         window = self._options.of_window(batch.begin, batch.end, part=batch.is_part)
         return [SliceTask(scan) for scan in plan_tasks(window, self._columns, batch.holds)]
 
@@ -152,14 +160,10 @@ def _newest(table: Table) -> str:
     return load_window(table, EARLIEST, None)[1].end
 
 
-def _offset(table: Table, moment: str) -> dict[str, str]:
-    return Offset(moment=moment).stored(table)
-
-
-def _part_end(table: Table, at: Offset, moment: str, last: GroupKey | None, limit: ReadLimit) -> dict[str, str]:
+def _part_end(table: Table, at: Offset, moment: str, last: GroupKey | None, limit: ReadLimit) -> Offset:
     """The end of a batch of one write, of which the file groups up to `last` are delivered."""
     groups = groups_written(table, at.moment or EARLIEST, moment)
     end = part_end([(group, written) for group, written in groups if last is None or group > last], limit)
     if end is None:
-        return _offset(table, moment)
-    return Offset(moment=at.moment, part=Part(moment=moment, last=end)).stored(table)
+        return Offset(moment=moment)
+    return Offset(moment=at.moment, part=Part(moment=moment, last=end))
