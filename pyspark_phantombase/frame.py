@@ -97,7 +97,7 @@ def _alike(scan: Scan, slice_: FileSlice) -> bool:
         scan.table.storage.open_input(slice_.base.path, whole=False) as source,
         readable("base file", slice_.base.path),
     ):
-        return read_alike(open_parquet(source), scan.schema)
+        return read_alike(open_parquet(source), scan.schema, scan.rules.names.at(slice_.base.name.instant))
 
 
 def _by_spark(spark: SparkSession, storage: Storage, slices: Iterable[FileSlice], columns: StructType) -> DataFrame:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from phantombase.timeline.arrow.stored_names import SAME_NAMES, Names
 from phantombase.timeline.avro.schema import OPERATION
 from phantombase.timeline.parquet.calendar import old_calendar
 from phantombase.timeline.view.view import FileSlice
@@ -40,15 +41,15 @@ def only_base(slice_: FileSlice) -> bool:
     return not any(part.startswith(_HIDDEN) for part in slice_.base.path.split("/"))
 
 
-def read_alike(file: pq.ParquetFile, wanted: pa.Schema) -> bool:
-    """The columns of a base file need no change to become those of the table.
+def read_alike(file: pq.ParquetFile, wanted: pa.Schema, names: Names = SAME_NAMES) -> bool:
+    """The columns of a base file need no change to become those of the table. `names`: of the columns in the file.
 
     They have the table's types and are required where the table's are. A column that the file lacks is null, if the
     table's may be. Spark finds columns whatever the case of their letters, so no two may differ by case alone.
     """
     found: pa.Schema = file.schema_arrow
     by_case = {name.lower(): name for name in found.names}
-    if old_calendar(file) is not None:  # Spark moves its dates by other tables
+    if names or old_calendar(file) is not None:  # Spark moves its dates by other tables, and knows names of now alone
         return False
     if OPERATION in found.names or len(by_case) < len(found.names) or len(_lower(wanted)) < len(wanted.names):
         return False

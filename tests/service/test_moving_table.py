@@ -8,14 +8,18 @@ from typing import Any
 
 import pytest
 
+from phantombase.compactor_daemon.stitching import stitch as stitching
 from phantombase.timeline.service import served_table
 from phantombase.timeline.service.routes import PREFIX
 from phantombase.timeline.service.states.loading import load_state
 from phantombase.timeline.service.states.synchronisation import counted, digest
 from phantombase.timeline.service.states.table_state import TableState
 from phantombase.timeline.table.table import Table
+from tests.stitching.test_stitch import small_files, stitch
 from tests.support.golden_tables import unzip_golden
+from tests.support.log_compactions import request
 from tests.support.service_client import Reply, ServiceClient
+from tests.support.tables import one_of
 
 LATEST = f"{PREFIX}slices/partition/latest/"
 ALL_SLICES = f"{PREFIX}slices/all"
@@ -230,3 +234,32 @@ def test_looking_at_a_table_often_does_not_forget_what_clients_know(table: Path)
     for _ in range(10):
         assert client.ask("/api/tables/pending").status == 200  # loads
     assert client.ask(LATEST, partition="north", **before).body == old.body
+
+
+@one_of("version", 9, 6)
+@pytest.mark.parametrize("refresh_off", [True, False])
+def test_plans_that_a_client_does_not_compare_are_looked_for(
+    refresh_off: bool, version: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The hash of a client's timeline counts neither pending clusterings nor pending log compactions."""
+    small_files(tmp_path / "t", version)
+    logged = unzip_golden(f"v{version}_plain", tmp_path)
+    asked = ((tmp_path / "t", "clustering/pending/"), (logged, "logcompactions/pending/"))
+    client = ServiceClient.of(*(path for path, _ in asked))
+
+    def answers() -> list[Any]:
+        more = {"refreshoff": "true"} if refresh_off else {}
+        return [client.ask(PREFIX + route, **known(path), **more).json() for path, route in asked]
+
+    before = [known(path) for path, _ in asked]
+    assert answers() == answers() == [[], []]
+    monkeypatch.setattr(stitching._Work, "execute", _dead)
+    with pytest.raises(SystemExit):
+        stitch(tmp_path / "t")
+    request(Table.open(str(logged)))
+    assert [known(path) for path, _ in asked] == before
+    assert all(answers())
+
+
+def _dead(*_: Any, **__: Any) -> Any:
+    raise SystemExit

@@ -146,7 +146,7 @@ def _finished_bytes(table: Table, timeline: Timeline, path: str) -> int:
     completed = {i.requested_time for i in timeline.instants if i.completed}
     with table.storage.open_input(path) as source:
         blocks = list(scan_blocks(source, path))
-        ends = [*(b.offset for b in blocks[1:]), source.size()]
+        ends = [*(b.offset for b in blocks[1:]), source.size()] if blocks else []
     finished = (
         end
         for block, end in zip(blocks, ends, strict=True)

@@ -57,7 +57,7 @@ class HudiApp:
             question = Question(held.state, given, _printer(held.state, given))
             answer = await asyncio.to_thread(lambda: encoded(route.answer(question)))
             self._cache.keep(key, answer)
-        if method == "GET" and "pretty" not in given:
+        if method == "GET" and "pretty" not in given and not route.looks:
             self.repeats.keep(b"%s?%s" % (scope["raw_path"], query), table, held, key)
         return _printed(answer, given)
 
@@ -94,10 +94,12 @@ def _key(held: Held, route: Route, name: str, given: Mapping[str, str]) -> Hasha
 async def _held(table: ServedTable, route: Route, name: str, given: Mapping[str, str]) -> Held:
     if name == "refresh":
         return await table.load(whole=True)
+    newest = await table.load() if route.looks else None
     if not route.checked or given.get("refreshoff") == "true":
-        return await table.current()
+        return newest or await table.current()
     client = Known(last=given.get("lastinstantts") or NO_INSTANT, digest=given.get("timelinehash", ""))
-    return await table.agreed(client)
+    agreed = await table.agreed(client)
+    return newest or agreed
 
 
 def _printer(state: TableState, given: Mapping[str, str]) -> Printer:

@@ -94,12 +94,10 @@ class Fresh(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Route:
-    (
-        """`checked`: the client's timeline is compared. `alone`: only the partition's files matter for the answer.
-    `fresh_if`: whether its parameters make it list again.
+    """`checked`: the client's timeline is compared. `alone`: only the partition's files matter for the answer.
+    `fresh_if`: whether its parameters make it list again. `looks`: the timeline is looked at for each request, since
+    the answer is about instants that do not count in what clients compare.
     """
-        ""
-    )
 
     answer: Callable[[Question], Json]
     method: str = "GET"
@@ -107,6 +105,7 @@ class Route:
     fresh: Fresh = Fresh.NEVER
     fresh_if: Callable[[Mapping[str, str]], bool] = lambda given: True
     alone: bool = False
+    looks: bool = False
 
 
 # --- slices --------------------------------------------------------------------------------------------------------
@@ -353,8 +352,8 @@ ROUTES: Mapping[str, Route] = {
     "filegroups/replaced/beforeoron": Route(answer=_replaced_before_or_on),
     "filegroups/replaced/afteroron": Route(answer=_replaced_after_or_on),
     "compactions/pending": Route(answer=_compactions),
-    "logcompactions/pending": Route(answer=_log_compactions),
-    "clustering/pending": Route(answer=_clusterings),
+    "logcompactions/pending": Route(answer=_log_compactions, looks=True),
+    "clustering/pending": Route(answer=_clusterings, looks=True),
     "timeline/instant/last": Route(answer=_last_instant, checked=False),
     "timeline/instants/all": Route(answer=_instants, checked=False),
     "refresh": Route(answer=_done, method="POST", checked=False),

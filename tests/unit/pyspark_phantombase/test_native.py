@@ -55,6 +55,12 @@ def test_columns_that_need_no_change(of_file: list[pa.Field], of_table: list[pa.
     assert read_alike(file_of(of_file), pa.schema(of_table)) is alike
 
 
+def test_a_file_whose_columns_have_other_names_by_now() -> None:
+    """Dropped and added anew, or exchanged, they are there under the same names."""
+    assert not read_alike(file_of([FARE]), pa.schema([FARE]), {"fare": None})
+    assert not read_alike(file_of([FARE]), pa.schema([pa.field("price", pa.float64())]), {"price": "fare"})
+
+
 def test_old_moments_are_not_left_to_spark() -> None:
     """It moves them between zones; pyarrow gives them no zone, so that even their types differ."""
     old = file_of([pa.field("at", pa.timestamp("us", "UTC"))], use_deprecated_int96_timestamps=True)
