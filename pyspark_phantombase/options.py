@@ -95,7 +95,14 @@ class SourceOptions:
     def of_window(self, begin: str, end: str, *, part: bool = False) -> SourceOptions:
         """The same for one batch of a stream. `part`: other batches have the rest of the window's file groups, so all
         must be of the state at its end, whatever is said of cleaned ones."""
-        read = replace(self.read, query=Query.INCREMENTAL, begin=begin or EARLIEST, end=end, whole_window=True)
+        read = replace(
+            self.read,
+            query=Query.INCREMENTAL,
+            begin=begin or EARLIEST,
+            end=end,
+            whole_window=True,
+            newest_columns=True,
+        )
         if part:
             read = replace(read, fallback=Fallback.NONE)
         return replace(self, read=read)

@@ -31,7 +31,7 @@ from ..windows.window_writes import WindowWrites, find_window_writes
 from .change_rows import Sides, change_schema, changes
 from .origins import MARKS, Origin, Origins, find_origins
 from .slice_stream import SliceStream
-from .table_read import Query, ReadOptions, Scan, check_columns, limited, plan_read
+from .table_read import Query, ReadOptions, Scan, check_columns, limited, plan_read, visible_in
 from .table_rules import slice_rules
 
 
@@ -135,7 +135,7 @@ def plan_changes(table: Table, options: ReadOptions) -> ChangeScan:
             expected=f"a begin from {earliest} on",
             found=window.begin or "earliest",
         )
-    schema = table.newest_schema(timeline)
+    schema = table.newest_schema(timeline, then=visible_in(options, window, timeline))
     check_columns(schema, options.columns)
     feed = _Feed(table=table, timeline=timeline, schema=schema, options=options)
     rows = schema.arrow if options.columns is None else project(schema.arrow, options.columns)

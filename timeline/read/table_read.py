@@ -24,6 +24,7 @@ from ..merge.slice_rules import SliceRules
 from ..option import check_least, least_of, same_option
 from ..parquet.output_options import OutputOptions
 from ..parquet.share import Share
+from ..table.schema_finder import WasVisible
 from ..table.table import Table, TableSchema, consistent
 from ..view.view import FileSlice, GroupKey, TableView, is_replaced, latest_base, latest_slice
 from ..windows.incremental import plan_increment
@@ -64,6 +65,8 @@ class ReadOptions:
     `net`: of a change feed one change for each key, from the begin to the end of the window.
     `filter`: only rows for which it is true, a text as in `filter.parse` or a tree. `limit`: at most so many rows.
     `data_skipping`: a filter uses the column statistics of the metadata table, where the table has them.
+    `newest_columns`: a window that ends in the past has the columns of the newest write, as each batch of a stream has,
+    not those of its end.
     `whole_window`: the window must reach to `end`. Else, on version 6, it ends before a pending write that is below it.
     """
 
@@ -73,6 +76,7 @@ class ReadOptions:
     end: str | None = None
     fallback: Fallback = Fallback.NONE
     whole_window: bool = False
+    newest_columns: bool = False
     net: bool = False
     columns: tuple[str, ...] | None = None
     filter: Filter | str | None = None
@@ -185,7 +189,7 @@ def plan_read(table: Table, options: ReadOptions) -> Scan:
         check_as_of(table, view.timeline, as_of)
         check_as_of_still(table, view.timeline, as_of)
         options = replace(options, as_of=as_of)
-    schema = _schema(seen, view.timeline, options)
+    schema = _schema(seen, view.timeline, options, requested_by(options.as_of))
     merging = table.config.has_logs and options.query is not Query.READ_OPTIMIZED
     rules = slice_rules(
         seen, view.timeline, schema, as_of=options.as_of, merging=merging, batch_rows=options.batch_rows
@@ -204,7 +208,10 @@ def _plan_window(table: Table, options: ReadOptions) -> Scan:
             found=found.window.end or "earliest",
             todo="A write below it is pending, or its last write was taken back. Read again when that is over.",
         )
-    state, schema = found.state, _schema(table, found.timeline, options)
+    state, schema = (
+        found.state,
+        _schema(table, found.timeline, options, visible_in(options, found.window, found.timeline)),
+    )
     merging, as_of = table.config.has_logs, state.as_of
     rules = slice_rules(table, state.view.timeline, schema, as_of=as_of, merging=merging, batch_rows=options.batch_rows)
     hidden = state.hidden if found.rows is None else state.hidden | found.services.log_compactions
@@ -250,9 +257,21 @@ def _check_query(options: ReadOptions) -> None:
         raise UsageError("an incremental read has an end, no as-of point", found=options.as_of)
 
 
-def _schema(table: Table, timeline: Timeline, options: ReadOptions) -> TableSchema:
-    """The newest schema of a timeline, checked as `check_columns` does."""
-    schema = table.newest_schema(timeline)
+def requested_by(as_of: str | None) -> WasVisible | None:
+    """The writes of the state as of a time; None: all."""
+    return None if as_of is None else lambda write: write.requested_time <= as_of
+
+
+def visible_in(options: ReadOptions, window: Window, timeline: Timeline) -> WasVisible | None:
+    """The writes of the state whose columns a window has, which is that of its end; None: all."""
+    if options.end is None or options.newest_columns:
+        return None
+    return lambda write: timeline.moment_of(write) <= window.end
+
+
+def _schema(table: Table, timeline: Timeline, options: ReadOptions, then: WasVisible | None) -> TableSchema:
+    """The schema of a past state, None for the newest one, checked as `check_columns` does."""
+    schema = table.newest_schema(timeline, then=then)
     check_columns(schema, options.columns)
     return schema
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from ..arrow.stored_names import StoredNames
 from ..avro.schema import with_meta_columns, without_meta_columns
 from ..errors import MalformedError
 from ..format.commit_metadata import SERVICE_OPERATIONS
+from ..format.instant import Instant
 from ..instants.instant_files import InstantFiles
 from ..instants.timeline import Timeline
 from .column_history import load_columns, names_in_files
@@ -18,6 +19,10 @@ from .evolved_schema import LATEST_SCHEMA, parse_columns
 
 if TYPE_CHECKING:  # what `show` does not need to start
     import pyarrow as pa
+
+
+WasVisible: TypeAlias = Callable[[Instant], bool]
+"""Of a completed write: whether it counts in a past state."""
 
 
 @dataclass(frozen=True)
@@ -51,17 +56,22 @@ class TableSchema:
         return {"schema": self.commit_text, **({LATEST_SCHEMA: self.evolved} if self.evolved else {})}
 
 
-def find_schema(files: InstantFiles, timeline: Timeline, *, before: str | None = None) -> TableSchema:
+def find_schema(
+    files: InstantFiles, timeline: Timeline, *, before: str | None = None, then: WasVisible | None = None
+) -> TableSchema:
     """The schema of the newest completed write that records one.
 
     Newest by requested time. Table services come last, since they repeat the schema that they found. Where no active
     write is completed, archived ones count: all active ones may be rolled back. After them comes the schema of CREATE
     TABLE. `before`: where columns evolve on read, only writes requested before this instant count, as for Hudi: its
-    readers look up the columns of a file by the time in the file's name.
+    readers look up the columns of a file by the time in the file's name. `then`: the schema of a past
+    state, by the completed writes that were visible in it.
 
     MalformedError: the table has none. UnsupportedError: columns evolve on read (`hoodie.schema.on.read.enable`) in a
     way that cannot be followed, see `unsupported_change`.
     """
+    if then is not None:
+        return _schema_then(files, timeline, then)
     found = _newest(files, timeline, None)
     if found.evolved is None:
         return found
@@ -72,6 +82,29 @@ def find_schema(files: InstantFiles, timeline: Timeline, *, before: str | None =
         return found
     own = parse_columns(found.evolved, files.storage.base_path)
     return replace(found, names=names_in_files(files, timeline, own, history))
+
+
+def _schema_then(files: InstantFiles, timeline: Timeline, was_visible: WasVisible) -> TableSchema:
+    """The schema of a past state. Where no write tells it any more, that of the first write that is known."""
+    then = replace(timeline, instants=tuple(filter(was_visible, timeline.completed)))
+    if not then.completed_writes:
+        from ..instants.archived_timeline import load_history  # late: few reads need it
+
+        archived = timeline.archived or tuple(load_history(files.storage, files.config))
+        then = replace(then, archived=tuple(filter(was_visible, archived)))
+    found = _told(files, then, None) or _told(files, _first(timeline), None)
+    newest = find_schema(files, timeline)
+    if found is None or newest.evolved is None or found.evolved is None:
+        return newest if found is None else found
+    history = load_columns(files, timeline, newest.evolved)
+    own = parse_columns(found.evolved, files.storage.base_path)
+    return replace(found, names=names_in_files(files, timeline, own, history))
+
+
+def _first(timeline: Timeline) -> Timeline:
+    """The timeline up to its first completed write."""
+    first = min(timeline.completed_writes, default="")
+    return replace(timeline, instants=tuple(i for i in timeline.instants if i.requested_time <= first))
 
 
 def names_in_inputs(files: InstantFiles, timeline: Timeline, instant: str, evolved: str | None) -> StoredNames:
@@ -90,6 +123,13 @@ def names_in_inputs(files: InstantFiles, timeline: Timeline, instant: str, evolv
 
 
 def _newest(files: InstantFiles, timeline: Timeline, before: str | None) -> TableSchema:
+    found = _told(files, timeline, before)
+    if found is None:
+        raise MalformedError("no commit of the table records its schema", path=files.storage.base_path)
+    return found
+
+
+def _told(files: InstantFiles, timeline: Timeline, before: str | None) -> TableSchema | None:
     fallback: tuple[str, str | None] | None = None
     for requested, recorded, operation in _recorded(files, timeline):
         if before is not None and requested >= before:
@@ -102,7 +142,7 @@ def _newest(files: InstantFiles, timeline: Timeline, before: str | None) -> Tabl
     if fallback is not None:
         return _schema(files, *fallback)
     if not files.config.create_schema:
-        raise MalformedError("no commit of the table records its schema", path=files.storage.base_path)
+        return None
     return _schema(files, files.config.create_schema, None)
 
 

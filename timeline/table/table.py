@@ -33,7 +33,7 @@ from ..view.view import TableView, ViewFacts
 from ..view.view_loader import ViewLoader
 from .evolved_schema import LATEST_SCHEMA
 from .schema_finder import TableSchema as TableSchema
-from .schema_finder import find_schema, names_in_inputs
+from .schema_finder import WasVisible, find_schema, names_in_inputs
 
 T = TypeVar("T")
 
@@ -229,9 +229,12 @@ class Table:
 
     # --- schema ------------------------------------------------------------------------------------------------
 
-    def newest_schema(self, timeline: Timeline, *, before: str | None = None) -> TableSchema:
-        """The schema for reading and compacting, see `find_schema`. `before`: the instant of a compaction."""
-        return find_schema(self.files, timeline, before=before)
+    def newest_schema(
+        self, timeline: Timeline, *, before: str | None = None, then: WasVisible | None = None
+    ) -> TableSchema:
+        """The schema for reading and compacting, see `find_schema`. `before`: the instant of a compaction. `then`: of
+        the past state that is read."""
+        return find_schema(self.files, timeline, before=before, then=then)
 
     def schema_to_stitch(self, timeline: Timeline) -> TableSchema:
         """The newest schema. UnsupportedError: columns evolve on read, and files may have other names for them."""

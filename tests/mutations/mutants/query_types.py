@@ -6,6 +6,26 @@ from __future__ import annotations
 from tests.mutations.mutants.mutant import Mutant
 
 MUTANTS: tuple[Mutant, ...] = (
+    # Columns of a past state.
+    (
+        "timeline/table/schema_finder",
+        "tuple(filter(was_visible, timeline.completed))",
+        "timeline.completed",
+        "reading/columns_of_their_time",
+    ),
+    (
+        "timeline/table/schema_finder",
+        "tuple(filter(was_visible, archived))",
+        "tuple(archived)[:0]",
+        "reading/columns_of_their_time",
+    ),
+    (
+        "timeline/read/table_read",
+        "if options.end is None or options.newest_columns:",
+        "if options.end is None:",
+        "reading/columns_of_their_time",
+    ),
+    ("timeline/read/table_read", "timeline.moment_of(write) <= window.end", "True", "reading/columns_of_their_time"),
     # The state at a completion time.
     ("timeline/instants/timeline", "(self.counts_from(instant) if instant.completed else instant.requested_time) <= time", "instant.requested_time <= time", "table/view_at_completion"),
     ("timeline/instants/timeline", "else instant.requested_time) <= time", "else instant.requested_time) < time", "table/view_at_completion"),
