@@ -120,6 +120,7 @@ def preflight(table: Table, instants: Sequence[str]) -> dict[str, PhantombaseErr
     with ThreadPoolExecutor(_PREFLIGHT_THREADS) as pool:
         for instant, plan in plans.items():
             with _noted(refused, instant):
+                table.times.check_reached(instant, view.timeline)
                 inputs = planned_inputs(table, view, plan, instant, rules)
                 check = partial(check_slice, table.storage, rules=rules)
                 list(pool.map(check, (one.slice for one in inputs)))

@@ -38,6 +38,7 @@ def decide_go(
         check_unchanged(table, attempt.table_version, attempt.instant)
         _check_undisturbed(table, attempt)
         timeline = table.load_timeline()
+        table.times.check_reached(attempt.instant, timeline)
         completion = table.completion_time(timeline)
         go = build_go(
             table.layout,

@@ -25,7 +25,7 @@ from ..claims.claims import Claim, find_table_id
 from ..claims.zookeeper_claims import ZooKeeperClaims
 from ..options import AttemptOptions
 from ..state.failures import RetryOptions
-from ..status.coexistence import Beside, coexistence, look_beside
+from ..status.coexistence import Beside, Finding, coexistence, in_the_future, look_beside
 from ..status.outlook import outlook
 from ..status.snapshot import Claimed, TableLook, look_at_table
 from ..status.status import Clock, claim_rows, status_report, work_rows
@@ -117,7 +117,7 @@ def status(
             slo_s=slo,
             attempt=attempt,
             retry=RetryOptions(retries=retries, backoff_s=backoff),
-            findings=coexistence(_beside(opened), clock_ms(), attempt),
+            findings=_findings(opened, attempt),
         )
         return data if brief else {**data, **outlook(opened, trigger, CleanOptions())}
 
@@ -191,6 +191,11 @@ def claims(
 
 def _beside(table: Table) -> Beside:
     return consistent(lambda: look_beside(seen := table.still(), seen.load_timeline()))
+
+
+def _findings(table: Table, attempt: AttemptOptions) -> tuple[Finding, ...]:
+    beside = _beside(table)
+    return (*in_the_future(table, beside.timeline), *coexistence(beside, clock_ms(), attempt))
 
 
 def _clock(table: Table) -> Clock:

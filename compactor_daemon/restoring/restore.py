@@ -126,7 +126,7 @@ def restore_table(table: Table, lock: TableLock, target: str | None, *, dry_run:
         refuse_writers(seen, timeline)
         refuse_upgraded_logs(seen, timeline, plan.times, plan.target)
         traces = traces_of_all(seen, timeline, plan.undone)  # refuses what cannot be undone: nothing is changed yet
-        restore = PendingRestore(instant=seen.next_time(timeline), plan=plan)
+        restore = PendingRestore(instant=seen.next_time(timeline, (), plan.times), plan=plan)
         put_requested(seen, restore.at(State.REQUESTED), encode_restore_plan(plan), section)
         refuse_late(section, restore.instant)
         return replace(_execute(seen, restore, traces, section, finished=False), dead=tuple(sorted(dead)))
@@ -303,7 +303,9 @@ def _execute(
         for u in undone
     }
     content = encode_restore_metadata(plan, restore.instant, milliseconds, records)
-    done = replace(restore.at(State.COMPLETED), completion_time=table.completion_time(table.load_timeline()))
+    done = replace(
+        restore.at(State.COMPLETED), completion_time=table.completion_time(table.load_timeline(), (), plan.times)
+    )
     section.check()
     storage.put_if_absent(table.instant_path(done), content)
     return Restored(

@@ -93,7 +93,7 @@ def roll_back_newest(table: Table, lock: TableLock, instant: str, *, dry_run: bo
             return RolledBack(instant=instant, rollback="", metadata_dropped=drops)
         if write.completed and begun is None:
             plan = plan or traces_of(table, instant, write.action, scan=True)
-            _make_visible(table, PendingRollback(instant=table.next_time(timeline), plan=plan), section)
+            _make_visible(table, PendingRollback(instant=table.next_time(timeline, (), {instant}), plan=plan), section)
         elif begun is not None and write.completed:
             _keep(table, begun)
         if drops:

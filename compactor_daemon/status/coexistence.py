@@ -18,7 +18,7 @@ from enum import IntEnum
 
 from phantombase.timeline.audit.group_ledger import LEDGER
 from phantombase.timeline.clock.evidence import Zone, ZoneVerdict
-from phantombase.timeline.clock.guard import described
+from phantombase.timeline.clock.guard import described, zone_todo
 from phantombase.timeline.errors import PhantombaseError, UnsupportedError
 from phantombase.timeline.format.commit_metadata import CommitMetadata
 from phantombase.timeline.instants.timeline import Timeline
@@ -70,7 +70,7 @@ class Beside:
     for those of phantombase, None if the commit cannot be read. `metadata_waiting`: delta commits of the metadata table
     since its last compaction. `silent`: pending delta commits without any heartbeat. `traces`: of Hudi executors at
     pending compactions. `zone`: the time zone of the writers compared with that of this process; `zone_shown`: the
-    evidence. `one_record_index`: see `has_one_record_index`.
+    evidence. `in_utc`: the table's own setting. `one_record_index`: see `has_one_record_index`.
     """
 
     version: int
@@ -83,6 +83,7 @@ class Beside:
     traces: Mapping[str, ForeignTrace] = field(default_factory=dict)
     zone: ZoneVerdict = ZoneVerdict(zone=Zone.UNKNOWN)
     zone_shown: str = ""
+    in_utc: bool = False
     one_record_index: bool = False
 
 
@@ -113,8 +114,19 @@ def look_beside(table: Table, timeline: Timeline) -> Beside:
         traces=traces,
         zone=zone,
         zone_shown=described(zone, table.times.local) if zone.offset else "",
+        in_utc=config.utc_timezone,
         one_record_index=has_one_record_index(table),
     )
+
+
+def in_the_future(table: Table, timeline: Timeline) -> tuple[Finding, ...]:
+    """Whether a completed write lies in the future: no instant is chosen then."""
+    error = table.times.future(timeline)
+    if error is None:
+        return ()
+    found, todo = error.found or "", error.todo or ""
+    what = f"{error.what}: none is chosen"
+    return (Finding(name="future-instant", severity=Severity.DANGER, what=what, found=found, todo=todo),)
 
 
 def coexistence(seen: Beside, now_ms: int, options: AttemptOptions | None = None) -> tuple[Finding, ...]:
@@ -159,7 +171,7 @@ def _other_zone(seen: Beside) -> Iterator[Finding]:
             what="this process is in another time zone than the table's writers: "
             + ("it must not choose instants" if refused else "ages, and triggers that count time, are wrong"),
             found=seen.zone_shown,
-            todo="Set that zone for daemons, commands and writers here: --timezone ZONE, .timezone(ZONE), or TZ.",
+            todo=zone_todo(in_utc=seen.in_utc),
         )
 
 

@@ -85,7 +85,7 @@ def complete(table: Table, pending: Pending, made: Sequence[Made], rules: SliceR
                 todo="Run again: the plan is taken back, and a new one made.",
             )
         if completion is None or compacted_after(table, completion):
-            completion = table.completion_time(timeline)
+            completion = table.completion_time(timeline, (pending.time,))
         section.check()
         if not begun:
             path = table.instant_path(pending.requested.at(State.INFLIGHT))

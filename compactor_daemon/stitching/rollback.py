@@ -79,7 +79,7 @@ def roll_back_stitching(table: Table, lock: TableLock, instant: str, *, dry_run:
         if dry_run:
             table.times.check_zone(timeline)
             return Unstitched(instant=instant, files=files, metadata_dropped=drops)
-        table.next_time(timeline)  # a clock that is wrong is refused before anything is hidden
+        table.next_time(timeline, (), {instant})  # a clock that is wrong is refused before anything is hidden
         if drops:
             _log.warning(
                 "metadata_table_dropped", table=table.storage.base_path, why="a compaction of it holds this stitching"

@@ -8,6 +8,7 @@ import os
 import shutil
 import time
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
 import fastavro
@@ -38,6 +39,7 @@ from phantombase.timeline.errors import (
 from phantombase.timeline.format.commit_metadata import CommitMetadata, encode
 from phantombase.timeline.format.commit_metadata import decode as decode_commit
 from phantombase.timeline.format.compaction_plan import decode_plan, encode_plan
+from phantombase.timeline.format.instant import format_time, later
 from phantombase.timeline.format.layout import MetadataEncoding
 from phantombase.timeline.instants.attempt_names import attempt_folder, attempts, fate_path
 from phantombase.timeline.locks.heartbeat import heartbeat, heartbeat_path
@@ -606,10 +608,10 @@ def test_times_are_never_used_twice(tmp_path: Path) -> None:
     """A new plan's instant exceeds every instant, completion time and decided completion time."""
     path = unzip_golden("v9_plain", tmp_path)
     table, lock = open_table(path), ProcessLock("x")
-    future = "20990101000000000"
-    (path / RECORDS / future).mkdir(parents=True)
+    ahead = format_time(table.now() + timedelta(seconds=20))
+    (path / RECORDS / ahead).mkdir(parents=True)
     scheduled = schedule_compaction(table, lock)
-    assert scheduled.instant == "20990101000000001"
+    assert scheduled.instant == later(ahead, 1)
     before = table.load_timeline()
     run_one(table, scheduled.instant)
     completed = next((path / ".hoodie" / "timeline").glob(f"{scheduled.instant}_*.commit"))

@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +22,9 @@ from phantombase.compactor_daemon.decisions.standing import Standing, gather_evi
 from phantombase.compactor_daemon.decisions.take_back import take_back
 from phantombase.compactor_daemon.records.fate import Go, find_go, read_fate, revoke_decision
 from phantombase.timeline.audit.group_ledger import LEDGER
-from phantombase.timeline.errors import ConflictError, PhantombaseError, StorageError, TableChangedError
+from phantombase.timeline.errors import ClockError, ConflictError, PhantombaseError, StorageError, TableChangedError
 from phantombase.timeline.format.commit_metadata import decode, encode
-from phantombase.timeline.format.instant import later
+from phantombase.timeline.format.instant import format_time, later
 from phantombase.timeline.format.table_config import PROPERTIES
 from phantombase.timeline.instants.attempt_names import FATE
 from phantombase.timeline.instants.reserved_times import reserve
@@ -132,8 +133,20 @@ def test_a_completion_time_exceeds_those_that_others_have_decided(tmp_path: Path
     table = open_table(path)
     first, second = (staged(table, instant) for instant in pending_instants(table))
     go = decide_go(table, *first, LOCK)
+    soon = format_time(table.now() + timedelta(seconds=20))
+    reserve(table.storage, go.instant, 2, soon)
+    assert str(decide_go(table, *second, LOCK).completion_time) > soon
+
+
+def test_behind_a_decided_time_in_the_future_nothing_is_decided(tmp_path: Path) -> None:
+    """It would be in the future, too."""
+    path = unzip_golden("v9_two_pending", tmp_path)
+    table = open_table(path)
+    first, second = (staged(table, instant) for instant in pending_instants(table))
+    go = decide_go(table, *first, LOCK)
     reserve(table.storage, go.instant, 2, LATER)
-    assert str(decide_go(table, *second, LOCK).completion_time) > LATER
+    with pytest.raises(ClockError, match="in the future"):
+        decide_go(table, *second, LOCK)
 
 
 def test_a_completion_time_is_reserved_before_it_is_decided(tmp_path: Path) -> None:

@@ -12,19 +12,38 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 
 from ..errors import ClockError
-from ..format.layout import Layout
+from ..format.instant import MERGES, Instant
+from ..format.table_config import UTC_PROPERTY, TableConfig
 from ..storage.contract import Storage
 from ..storage.server_clock import ahead_of
 from .evidence import ClockEvidence, Stamp, Zone, ZoneVerdict, judge
 from .options import ClockOptions
 
+_DAYS_FROM_H = 72
+
 REPAIR = "If the table was copied without its files' times, `timeline repair-times` sets them back."
 
 
+def zone_todo(*, in_utc: bool) -> str:
+    """What to do about another zone. `in_utc`: the table's own setting, which is above all options."""
+    if not in_utc:
+        return "Set the writers' zone: --timezone ZONE (writers: .timezone(ZONE)), or TZ in the environment."
+    return (
+        f"The table says {UTC_PROPERTY}=UTC, and its writers do not follow it: set it to LOCAL in "
+        ".hoodie/hoodie.properties while nothing writes, and give all processes the writers' zone: --timezone ZONE "
+        "(writers: .timezone(ZONE)), or TZ in the environment."
+    )
+
+
 def check_zone(
-    base_path: str, layout: Layout, seen: ClockEvidence, local: Callable[[int], datetime], options: ClockOptions
+    base_path: str,
+    config: TableConfig,
+    seen: ClockEvidence,
+    local: Callable[[int], datetime],
+    options: ClockOptions,
 ) -> ZoneVerdict:
     """ClockError if the writers are in another zone and this is harmful."""
+    layout = config.layout
     verdict = judge(seen.stamps, local, options.clock_skew_s)
     if verdict.zone is Zone.BEHIND or (verdict.zone is Zone.AHEAD and not layout.has_completion_times):
         assert verdict.witness is not None
@@ -33,8 +52,7 @@ def check_zone(
             path=base_path,
             expected="instants close to the times at which their files were written",
             found=described(verdict, local),
-            todo="Set the writers' zone: --timezone ZONE (writers: .timezone(ZONE)), or TZ in the environment. "
-            + REPAIR,
+            todo=f"{zone_todo(in_utc=config.utc_timezone)} {REPAIR}",
         )
     return verdict
 
@@ -60,7 +78,8 @@ def zone_at(stamp: Stamp, local: Callable[[int], datetime]) -> timedelta:
 def human_offset(offset: timedelta) -> str:
     """The offset as hours and minutes."""
     minutes = round(offset.total_seconds() / 60)
-    return f"{minutes // 60} h {minutes % 60:02d} min"
+    hours, days = minutes // 60, minutes // 1440
+    return f"{hours} h {minutes % 60:02d} min" if hours < _DAYS_FROM_H else f"{days:,} days"
 
 
 def _utc(offset: timedelta) -> str:
@@ -105,21 +124,43 @@ def check_future(base_path: str, stamp: Stamp, named_ms: int, now_ms: int, optio
             todo="Set the clock of this machine; if the file's time is wrong, run `timeline repair-times --all`."
             if not is_named
             else "Set the clock of this machine. If it is right, that of another one was ahead when the instant was "
-            "chosen: wait until then, or, where no Hudi 1.x reads the table, go on with a --clock-skew above that.",
+            "chosen: wait until then, or take it back while it is the newest write (`compactor-daemon rollback`), or, "
+            "where no Hudi 1.x reads the table, go on with a --clock-skew above that.",
         )
 
 
-def check_newest(base_path: str, newest: str, ahead: timedelta, verdict: ZoneVerdict, options: ClockOptions) -> None:
-    """ClockError if a plan would get a time that the writers' clock has not reached yet.
+def in_the_future(
+    base_path: str, above: Instant | None, chosen: str, ahead: timedelta | None, skew_s: float
+) -> ClockError:
+    """The error where a new instant, to be above the others, would get a time that no right clock has shown yet.
 
-    Checked only if the writers are known to agree with this process; a time more than 26 hours ahead is made up.
+    `above`: the instant that it must exceed, None for a time that is only reserved; `chosen`: the time it would get;
+    `ahead`: of this process's clock, None if there is no such date.
     """
-    zones = timedelta(seconds=options.clock_skew_s) < ahead <= timedelta(hours=26)
-    if verdict.zone is Zone.AGREES and zones:
-        raise ClockError(
-            "an instant of the table is ahead of its writers' clock: a plan after it could hide their next writes",
-            path=base_path,
-            instant=newest,
-            found=f"{human_offset(ahead)} ahead; the last writes agree with this process's clock",
-            todo="Find the process that chose it (another time zone?), and plan after that time has passed.",
-        )
+    name = f"{above.action} {above.requested_time}" if above is not None else "a reserved time"
+    return ClockError(
+        "an instant of the table is in the future: a new one above it could hide the next writes of other processes",
+        path=base_path,
+        instant=above.requested_time if above is not None else None,
+        expected=f"a next instant at most {skew_s:g} s ahead of this process's clock (--clock-skew)",
+        found=f"{chosen}, above {name}" + (f": {human_offset(ahead)} ahead" if ahead is not None else ""),
+        todo=f"{_way_back(above)} Or wait until that time has passed. If the writers are in another time zone: "
+        "--timezone ZONE (writers: .timezone(ZONE)), or TZ in the environment.",
+    )
+
+
+def _way_back(above: Instant | None) -> str:
+    """What takes an instant in the future from the timeline."""
+    if above is None or not above.is_write:
+        return "Find the process that chose it; `schedule --drop-metadata-table` ends it where only that table has it."
+    time, later = above.requested_time, "`compactor-daemon restore TABLE --to INSTANT`"
+    if above.action in MERGES:
+        return f"Take the plan back: `compactor-daemon unschedule TABLE {time}`."
+    if above.action == "clustering":
+        return f"Take the plan back: `compactor-daemon stitch TABLE --take-back`, or {later}, to the write before it."
+    if not above.completed:
+        return f"If its writer is dead: `compactor-daemon rollback TABLE {time}`, or the next write, rolls it back."
+    return (
+        f"Take it back while it is the newest write: `compactor-daemon rollback TABLE {time}`; or, with all that came "
+        f"after the last good write: {later}. Then write its rows again."
+    )

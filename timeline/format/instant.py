@@ -132,12 +132,54 @@ def parse_time(text: str) -> datetime:
 def next_time(now: datetime, used: Iterable[str]) -> str:
     """An instant time greater than the clock's last millisecond and greater than every time in `used`.
 
-    The clock may run behind or step back (daylight saving in a LOCAL zone): then the result is max(used) + 1 ms.
+    The clock may run behind or step back (daylight saving in a LOCAL zone): then the result is max(used) + 1 ms. Times
+    in `used` need not be dates.
     """
     # Compared at 17 digits: a 14-digit instant stands for its last millisecond.
-    floor = max((u.ljust(17, "9") for u in used if _TIME.fullmatch(u)), default="")
+    floor = max((u.ljust(17, "9") for u in used if is_time(u)), default="")
     candidate = format_time(now)
-    return candidate if candidate > floor else format_time(parse_time(floor) + timedelta(milliseconds=1))
+    return candidate if candidate > floor else _after(floor)
+
+
+def is_time(text: str) -> bool:
+    """Whether a text has the form of an instant time; it may still be no date, such as `20260230000000000`."""
+    return _TIME.fullmatch(text) is not None
+
+
+def real_time(text: str) -> datetime:
+    """As `parse_time`; for a time that is no date the first moment behind it that is one."""
+    try:
+        return parse_time(text)
+    except UsageError:
+        return parse_time(_after(text.ljust(17, "9"))) if is_time(text) else datetime.min
+
+
+_PARTS: tuple[tuple[int, str, timedelta, dict[str, int]], ...] = (
+    (14, "%Y%m%d%H%M%S", timedelta(milliseconds=1), {}),
+    (12, "%Y%m%d%H%M", timedelta(minutes=1), {}),
+    (10, "%Y%m%d%H", timedelta(hours=1), {}),
+    (8, "%Y%m%d", timedelta(days=1), {}),
+    (6, "%Y%m", timedelta(days=31), {"day": 1}),
+    (4, "%Y", timedelta(days=366), {"month": 1, "day": 1}),
+)
+"""The first digits of a time, their form, and the step to the next such time: a span, and fields to set behind it."""
+
+
+def _after(time: str) -> str:
+    """A real time greater than one of 17 digits that need not be a date; without any, 17 nines.
+
+    The next millisecond; behind what is no date the first moment that is one: behind February 30 March 1.
+    """
+    for digits, form, span, fields in _PARTS:
+        try:
+            begin = datetime.strptime(time[:digits], form)
+            moment = begin + timedelta(milliseconds=int(time[14:])) if digits == 14 else begin
+            while (found := format_time(moment)) <= time:
+                moment = (moment + span).replace(**fields)  # type: ignore[arg-type]
+            return found
+        except (ValueError, OverflowError):
+            continue
+    return "9" * 17
 
 
 def later(time: str, milliseconds: int) -> str:

@@ -51,6 +51,10 @@ _LOAD_ROUNDS = 2
 _KEPT = 256
 
 
+UTC_PROPERTY = "hoodie.table.timeline.timezone"
+"""LOCAL, or UTC: then all instants are in UTC, whatever the options of a process say."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableConfig:
     """The settings of a table; `properties` holds all of them, as text.
@@ -192,7 +196,7 @@ class TableConfig:
     @property
     def utc_timezone(self) -> bool:
         """Whether instants are in UTC; otherwise they are in the local zone of the writers."""
-        return self._one_of("hoodie.table.timeline.timezone", "LOCAL", "UTC") == "UTC"
+        return self._one_of(UTC_PROPERTY, "LOCAL", "UTC") == "UTC"
 
     @property
     def timeline_folder(self) -> str:

@@ -12,12 +12,12 @@ archived.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from ..errors import MalformedError, MissingFileError
 from ..record_fields import Fields
 from ..storage.contract import Storage
-from .attempt_names import DEAD, GO, VOID, fate_path, instant_folder, recorded_instants
+from .attempt_names import DEAD, GO, VOID, fate_path, instant_folder
 from .timeline import Timeline
 
 _NAME = re.compile(r"reserved-(\d+)-(\d+)")
@@ -48,14 +48,17 @@ def is_buried(storage: Storage, instant: str) -> bool:
     return storage.find(reserved_path(instant, 0, instant)) is not None
 
 
-def reserved_times(storage: Storage, timeline: Timeline, moment: Callable[[int], str]) -> Iterator[str]:
+def reserved_times(
+    storage: Storage, timeline: Timeline, instants: Iterable[str], moment: Callable[[int], str]
+) -> Iterator[str]:
     """Recorded instants, and completion times that were decided but may not be visible yet.
 
-    `timeline`: loaded under the lock. `moment`: converts milliseconds since the epoch to an instant time of the table.
+    `timeline`: loaded under the lock. `instants`: recorded ones. `moment`: converts milliseconds since the epoch to an
+    instant time of the table.
     """
     pending = {i.requested_time for i in timeline.pending_merges}
     active = {i.requested_time for i in timeline.instants}
-    for instant in recorded_instants(storage):
+    for instant in instants:
         yield instant
         is_archived = instant not in active and instant < timeline.start
         is_shown = instant in timeline.completed_writes and instant not in pending

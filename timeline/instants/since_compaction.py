@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from ..format.instant import Instant, parse_time
+from ..format.instant import Instant, real_time
 from .timeline import Timeline
 
 
@@ -29,8 +29,11 @@ class Since:
     instant: str
 
     def seconds(self, now: datetime) -> int:
-        """Both times are cut to whole seconds, as in Hudi. A clock change of a LOCAL zone counts as elapsed time."""
-        past = parse_time(self.instant).replace(microsecond=0)
+        """Both times are cut to whole seconds, as in Hudi. A clock change of a LOCAL zone counts as elapsed time.
+
+        Behind an instant that is no date, from the next real time on.
+        """
+        past = real_time(self.instant).replace(microsecond=0)
         return round((now.replace(microsecond=0) - past).total_seconds())
 
 

@@ -2,20 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta, tzinfo
 
-from ..clock.evidence import Stamp, ZoneVerdict, judge
-from ..clock.guard import check_clock, check_future, check_newest, check_zone
+from ..clock.evidence import Stamp, Zone, ZoneVerdict, judge
+from ..clock.guard import check_clock, check_future, check_zone, in_the_future
 from ..clock.now import clock_ms
 from ..clock.options import ClockOptions
-from ..errors import UsageError
-from ..format.instant import Instant, format_time, next_time, parse_time
+from ..errors import ClockError, MalformedError, MissingFileError, UsageError
+from ..format.instant import Instant, State, format_time, is_time, next_time, parse_time
+from ..format.restore import decode_restore_plan
+from ..format.rollback_plan import decode_rollback_plan
 from ..format.table_config import TableConfig
 from ..storage.contract import Storage
+from ..storage.server_clock import ahead_of
+from .attempt_names import recorded_instants
 from .reserved_times import reserved_times
 from .timeline import Timeline
+
+_FARTHEST = timedelta(hours=26)
+"""Time zones are at most so far apart: an instant further ahead is made up, or a clock was wrong."""
+_QUARTER_MS, _QUARTERS = 900_000, 13
+_SKEW_MAX_S = 1e9
+
+
+@dataclass(frozen=True, slots=True)
+class _Used:
+    """A used time, and the instant of the timeline that it is of; None: it is reserved, or of the metadata table.
+
+    `always`: new times must be above it even where it is in the future. So they must be above those of completed
+    writes.
+    """
+
+    time: str
+    by: Instant | None
+    always: bool = False
+
+    def counts(self, patience: str, going: Collection[str]) -> bool:
+        """Whether new times must be above it, although it is in the future. See `TableClock._chosen`."""
+        if self.always or self.by is None:
+            return self.always
+        is_visible = self.by.is_write and self.by.completed
+        return (is_visible or self.time <= patience) and self.by.requested_time not in going
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +93,7 @@ class TableClock:
 
     def check_zone(self, timeline: Timeline) -> ZoneVerdict:
         """ClockError if this process must not choose an instant, because the writers are in another zone."""
-        return check_zone(self.storage.base_path, self.config.layout, timeline.written, self.local, self.options)
+        return check_zone(self.storage.base_path, self.config, timeline.written, self.local, self.options)
 
     def check_zone_of(self, going: Iterable[Instant], timeline: Timeline) -> None:
         """The same before these instants are archived: those whose names have no completion time have that of their
@@ -72,15 +102,17 @@ class TableClock:
         if any(i.completion_time is None for i in going):
             self.check_zone(timeline)
 
-    def next_time(self, timeline: Timeline, also_above: Iterable[str] = ()) -> str:
+    def next_time(self, timeline: Timeline, also_above: Iterable[str] = (), undone: Collection[str] = ()) -> str:
         """A time greater than the clock and every used time: of the timeline, reserved ones, and `also_above`.
 
         This is the only way to choose an instant or a completion time. `timeline`: loaded under the table lock.
-        ClockError: see `clock.guard`.
+        `undone`: times of instants that are about to be undone. ClockError: see `clock.guard`; also if the time would
+        be in the future, see `_chosen`.
         """
-        self.check_zone(timeline)
+        verdict = self.check_zone(timeline)
         check_clock(self.storage, timeline.written, clock_ms, self.options)
-        return next_time(self.now(), [*self._used(timeline), *also_above])
+        used = [*self._used(timeline, undone), *(_Used(time, None, always=True) for time in also_above)]
+        return self._chosen(used, timeline, verdict, self._shown(), undone, probes=True)
 
     def next_plan_time(self, timeline: Timeline, *, dry_run: bool) -> str:
         """The same for a plan. A plan hides writes that complete before it, so it must not be ahead of their clock.
@@ -90,22 +122,104 @@ class TableClock:
         verdict = self.check_zone(timeline)
         if not dry_run:
             check_clock(self.storage, timeline.written, clock_ms, self.options)
+        waits = self.now() + _FARTHEST
+        used = self._used(timeline)
+        return self._chosen(used, timeline, verdict, self.now(), probes=not dry_run, waits=waits)
+
+    def check_reached(self, instant: str, timeline: Timeline) -> None:
+        """ClockError if a pending plan is in the future: executed now, it would hide the next writes."""
+        plans = [i for i in timeline.pending_merges if i.requested_time == instant]
+        used = [_Used(instant, plan, always=True) for plan in plans]
+        self._chosen(used, timeline, self.writers_zone(timeline), self._shown(), probes=True)
+
+    def future(self, timeline: Timeline) -> ClockError | None:
+        """Why no instant can be chosen now: the newest one is in the future. Puts no object on storage."""
+        verdict = self.writers_zone(timeline)
+        used = [_Used(time, i) for i in timeline.completed for time in (i.requested_time, i.completion_time) if time]
+        try:
+            self._chosen(used, timeline, verdict, self._shown(), probes=False)
+        except ClockError as error:
+            return error
+        return None
+
+    def _shown(self) -> datetime:
+        """The greatest time of day that a right clock has shown by now: daylight saving in a LOCAL zone repeats an
+        hour, behind a moment that is a multiple of 15 minutes."""
+        quarter = clock_ms() // _QUARTER_MS
+        return max(self.now(), *(self.local((quarter - n) * _QUARTER_MS - 1) for n in range(_QUARTERS)))
+
+    def _chosen(
+        self,
+        used: Sequence[_Used],
+        timeline: Timeline,
+        verdict: ZoneVerdict,
+        shown: datetime,
+        undone: Collection[str] = (),
+        *,
+        probes: bool,
+        waits: datetime | None = None,
+    ) -> str:
+        """A time greater than the clock and the used times, but none in the future.
+
+        Beyond the allowed difference above `shown`, only times of completed writes count: what is chosen below others
+        hides nothing, and is not one of them. Up to `waits` all instants count. Those that a pending rollback or
+        restore undoes never do, nor those of `undone`. ClockError: what is left is in the future. `probes`: the
+        storage's clock may be asked, if this one seems to be behind.
+        """
         now = self.now()
-        time = next_time(now, self._used(timeline))
-        check_newest(self.storage.base_path, time, parse_time(time) - now, verdict, self.options)
-        return time
+        time = next_time(now, (u.time for u in used))
+        skew = timedelta(seconds=min(self.options.clock_skew_s, _SKEW_MAX_S))
+        reach = shown + skew - (verdict.offset if verdict.zone is Zone.AHEAD else timedelta())
+        if time <= format_time(reach):
+            return time
+        if probes:
+            reach += timedelta(milliseconds=max(0, -ahead_of(self.storage, clock_ms).most_ms))
+        bound, patience = format_time(reach), format_time(max(reach, waits) if waits else reach)
+        going = self.going(timeline).union(undone)
+        used = [u for u in used if u.time <= bound or u.counts(patience, going)]
+        time = next_time(now, (u.time for u in used))
+        if time <= bound:
+            return time
+        newest = max(used, key=lambda u: u.time.ljust(17, "9") if is_time(u.time) else "")
+        ahead = parse_time(time) - now if time < "9" * 17 else None
+        raise in_the_future(self.storage.base_path, newest.by, time, ahead, self.options.clock_skew_s)
+
+    def going(self, timeline: Timeline) -> set[str]:
+        """Times of the instants that pending rollbacks and restores undo, as far as their plans can be read."""
+        found: set[str] = set()
+        for instant in (*timeline.pending("rollback"), *timeline.pending("restore")):
+            path = f"{self.config.timeline_folder}/{self.config.layout.file_name(instant.at(State.REQUESTED))}"
+            with suppress(MalformedError, MissingFileError):
+                data = self.storage.read(path)
+                if instant.action == "restore":
+                    found |= decode_restore_plan(data, path).times
+                else:
+                    found.add(decode_rollback_plan(data, path).target)
+        return found
 
     def reserved(self, timeline: Timeline) -> Iterator[str]:
         """See `reserved_times`."""
-        return reserved_times(self.storage, timeline, self.moment)
+        return reserved_times(self.storage, timeline, recorded_instants(self.storage), self.moment)
 
-    def _used(self, timeline: Timeline) -> list[str]:
+    def _used(self, timeline: Timeline, undone: Collection[str] = ()) -> list[_Used]:
         from .archived_timeline import with_archive  # late: few commands need the archive
 
         # Archived instants are older than active ones, unless no instant is active any more.
         known = timeline if timeline.instants else with_archive(self.storage, self.config, timeline)
-        used, unnamed = [*known.used_times(), *self.reserved(timeline)], known.written.unnamed
-        if unnamed is not None:
+        used = [
+            _Used(time, i)
+            for i in (*known.instants, *known.archived)
+            for time in (i.requested_time, i.completion_time)
+            if time
+        ]
+        # What a pending compaction has decided may become visible at any moment; the rest is only not used again.
+        pending = {i.requested_time for i in timeline.instants if not i.completed}
+        recorded = recorded_instants(self.storage)
+        for of, decided in ((pending.intersection(recorded), True), (set(recorded) - pending, False)):
+            times = reserved_times(self.storage, timeline, sorted(of), self.moment)
+            used += [_Used(time, None, always=decided and time not in of) for time in times]
+        unnamed = known.written.unnamed
+        if unnamed is not None and unnamed.time not in undone:
             check_future(self.storage.base_path, unnamed, self._named(unnamed), clock_ms(), self.options)
-            used.append(self.moment(unnamed.written_ms))
+            used.append(_Used(self.moment(unnamed.written_ms), None))
         return used

@@ -220,9 +220,12 @@ class Timeline:
             found = tuple(i for i in found if i.requested_time <= newest and i.identity not in pending)
         return replace(self, archived=found)
 
-    def used_times(self) -> Iterator[str]:
-        """Every requested and completion time; a new time must exceed all of them."""
+    def used_times(self, without: Collection[str] = ()) -> Iterator[str]:
+        """Every requested and completion time; a new time must exceed all of them. `without`: not those of instants
+        with these requested times."""
         for instant in (*self.instants, *self.archived):
+            if instant.requested_time in without:
+                continue
             yield instant.requested_time
             if instant.completion_time is not None:
                 yield instant.completion_time

@@ -107,7 +107,9 @@ def commit_records(
         for slice_, log in staged.items():
             section.check()
             stats[slice_.partition].append(_place(table, metadata, slice_, instant, log))
-        completion = table.completion_time(table.load_timeline(), also_above=metadata.load_timeline().used_times())
+        data = table.load_timeline()
+        used = metadata.load_timeline().used_times(table.times.going(data))
+        completion = table.completion_time(data, also_above=used)
         done = Instant(requested_time=instant, action=_ACTION, state=State.COMPLETED, completion_time=completion)
         extra = {_SCHEMA: without_meta_columns(schema_text)}
         content = _commit(metadata, {p: tuple(s) for p, s in stats.items()}, extra)

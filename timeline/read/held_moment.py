@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 
-from ..format.instant import parse_as_of
 from ..instants.timeline import Timeline
 from ..pins.hold import hold
 from ..pins.pin import PinOptions
@@ -34,7 +33,7 @@ def held_moment(table: Table, options: ReadOptions) -> str:
     if text is not None:
         moment = moment_of_text(table, text)
     elif options.as_of is not None:
-        moment = moment_of_as_of(timeline, parse_as_of(options.as_of, table.times.moment))
+        moment = moment_of_as_of(timeline, table.point_in_time(options.as_of))
     else:
         moment = max((timeline.counts_from(w) for w in completed_writes(timeline)), default=EARLIEST)
     return moment_to_hold(timeline, moment)

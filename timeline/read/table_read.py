@@ -18,7 +18,6 @@ from ..avro.schema import COMMIT_TIME
 from ..errors import MalformedError, MissingFileError, UsageError
 from ..event_log import get_logger
 from ..filter.tree import Filter
-from ..format.instant import parse_as_of
 from ..instants.timeline import Timeline
 from ..merge.slice_rules import SliceRules
 from ..option import check_least, least_of, same_option
@@ -60,8 +59,9 @@ class Fallback(Enum):
 class ReadOptions:
     """One read. `partition`: at or under this path; `threads`: slices to read in parallel.
 
-    `as_of`: a point in time, see `parse_as_of`. `begin`, `end`: the window of an incremental read, after begin, up to
-    and with end: completion times on versions 8 and 9, requested times on version 6; `earliest` begins before all.
+    `as_of`: a point in time, see `Table.point_in_time`. `begin`, `end`: the window of an incremental read, after begin,
+    up to and with end: completion times on versions 8 and 9, requested times on version 6; `earliest` begins before
+    all.
     `net`: of a change feed one change for each key, from the begin to the end of the window.
     `filter`: only rows for which it is true, a text as in `filter.parse` or a tree. `limit`: at most so many rows.
     `data_skipping`: a filter uses the column statistics of the metadata table, where the table has them.
@@ -185,7 +185,7 @@ def plan_read(table: Table, options: ReadOptions) -> Scan:
     table = replace(table, config=seen.config)
     view = seen.load_view(options.partition)
     if options.as_of is not None:
-        as_of = parse_as_of(options.as_of, table.times.moment)
+        as_of = table.point_in_time(options.as_of)
         check_as_of(table, view.timeline, as_of)
         check_as_of_still(table, view.timeline, as_of)
         options = replace(options, as_of=as_of)

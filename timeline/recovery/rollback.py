@@ -124,7 +124,7 @@ def _request(table: Table, instant: Instant, lock: TableLock) -> PendingRollback
         current = timeline.find(target, instant.family)
         if current is None or current.completed:
             return None
-        rollback = PendingRollback(instant=table.next_time(timeline), plan=plan)
+        rollback = PendingRollback(instant=table.next_time(timeline, (), {target}), plan=plan)
         path = table.instant_path(rollback.at(State.REQUESTED))
         with first_beat(table.storage, rollback.instant):
             section.check()
@@ -215,7 +215,7 @@ def _complete(table: Table, rollback: PendingRollback, content: bytes, left: Cha
         section.check()
         for state in (State.INFLIGHT, State.REQUESTED):
             table.storage.delete(table.instant_path(plan.instant.at(state)))
-        completion = table.completion_time(timeline)
+        completion = table.completion_time(timeline, (), {plan.target})
         done = replace(rollback.at(State.COMPLETED), completion_time=completion)
         section.check()
         table.storage.put_if_absent(table.instant_path(done), content)

@@ -15,7 +15,7 @@ from ..clock.options import ClockOptions
 from ..errors import MalformedError, MissingFileError, NotATableError, TableChangedError, UnsupportedError, UsageError
 from ..format.commit_metadata import CommitMetadata
 from ..format.compaction_plan import CompactionPlan
-from ..format.instant import Instant, parse_time
+from ..format.instant import Instant, is_time, parse_as_of, parse_time
 from ..format.layout import Layout
 from ..format.table_config import PROPERTIES, TableConfig, load_table_config
 from ..instants.instant_files import InstantFiles
@@ -144,13 +144,15 @@ class Table:
         """The current time in the zone of the table's instants (naive, as instants are)."""
         return self.times.now()
 
-    def next_time(self, timeline: Timeline, also_above: Iterable[str] = ()) -> str:
+    def next_time(self, timeline: Timeline, also_above: Iterable[str] = (), undone: Collection[str] = ()) -> str:
         """A time greater than every used one, see `TableClock.next_time`. `timeline`: loaded under the table lock."""
-        return self.times.next_time(timeline, also_above)
+        return self.times.next_time(timeline, also_above, undone)
 
-    def completion_time(self, timeline: Timeline, also_above: Iterable[str] = ()) -> str | None:
+    def completion_time(
+        self, timeline: Timeline, also_above: Iterable[str] = (), undone: Collection[str] = ()
+    ) -> str | None:
         """The same for the name of a completed file; None if the table's version has no completion times."""
-        return self.next_time(timeline, also_above) if self.layout.has_completion_times else None
+        return self.next_time(timeline, also_above, undone) if self.layout.has_completion_times else None
 
     def age_s(self, time: str) -> float | None:
         """Seconds since an instant time; None for artificial ones such as `00000000000001`."""
@@ -158,6 +160,18 @@ class Table:
             return (self.now() - parse_time(time)).total_seconds()
         except UsageError:
             return None
+
+    def point_in_time(self, text: str) -> str:
+        """A point in time from a user as an instant time, see `parse_as_of`; a time of the timeline may be no date.
+
+        UsageError: neither.
+        """
+        try:
+            return parse_as_of(text, self.times.moment)
+        except UsageError:
+            if is_time(text) and text in self.load_timeline(archived=True).used_times():
+                return text
+            raise
 
     # --- timeline ----------------------------------------------------------------------------------------------
 

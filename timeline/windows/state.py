@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..errors import TableChangedError, UsageError
-from ..format.instant import parse_as_of
 from ..instants.timeline import Timeline
 from ..table.table import Table
 from ..view.view import FileGroup, FileSlice, TableView, is_replaced, latest_slice
@@ -66,4 +65,4 @@ def moment_of_text(table: Table, text: str) -> str:
         if not text:
             raise UsageError("an empty point in time", expected="a time, or `earliest`")
         return EARLIEST
-    return parse_as_of(text, table.times.moment)
+    return table.point_in_time(text)

@@ -189,7 +189,7 @@ class Transaction:
             check(table)
             if change.knows_keys and self._others(table, everywhere=mine.everywhere):
                 change = replace(change, keys="another write was completed meanwhile, which may have the same keys")
-            completion = table.completion_time(table.load_timeline())
+            completion = table.completion_time(table.load_timeline(), (self.instant,))
             done = Instant(
                 requested_time=self.instant, action=self.action, state=State.COMPLETED, completion_time=completion
             )

@@ -174,7 +174,12 @@ MUTANTS: tuple[Mutant, ...] = (
         "attempt/decision",
     ),
     ("compactor_daemon/attempt/decision", "    if done is not None:\n", "    if False:\n", "attempt/decision"),
-    ("timeline/instants/table_clock", ", *self.reserved(timeline)]", "]", "records/fates"),
+    (
+        "timeline/instants/table_clock",
+        "            used += [_Used(time, None, always",
+        "            used = used or [_Used(time, None, always",
+        "records/fates",
+    ),
     (
         "compactor_daemon/attempt/decision",
         "            reserve(table.storage, attempt.instant, attempt.number, completion)\n",

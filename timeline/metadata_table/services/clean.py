@@ -131,7 +131,9 @@ def execute_clean(table: Table, clean: Instant, plan: CleanPlan, section: Sectio
     for partition, names in plan.files.items():
         section.check()
         storage.delete_all([join(partition, name) for name in names])
-    completion = table.completion_time(table.load_timeline(), also_above=metadata.load_timeline().used_times())
+    data = table.load_timeline()
+    used = metadata.load_timeline().used_times(table.times.going(data))
+    completion = table.completion_time(data, also_above=used)
     done = replace(clean.at(State.COMPLETED), completion_time=completion)
     section.check()
     storage.put_if_absent(metadata.instant_path(done), encode_clean_metadata(plan, instant, 0, frozenset()))

@@ -75,7 +75,9 @@ def execute(table: Table, instant: str, section: Section) -> CommitMetadata:
             extra_metadata={"schema": without_meta_columns(schema_text)},
             operation_type="COMPACT",
         )
-        completion = table.completion_time(table.load_timeline(), also_above=metadata.load_timeline().used_times())
+        data = table.load_timeline()
+        used = metadata.load_timeline().used_times(table.times.going(data))
+        completion = table.completion_time(data, also_above=used)
         done = Instant(requested_time=instant, action="commit", state=State.COMPLETED, completion_time=completion)
         _put(metadata, done, encode(commit, metadata.layout.encoding), section)
     return commit

@@ -182,7 +182,8 @@ def _compact(
 def _new_time(table: Table, metadata: Timeline, *, dry_run: bool) -> str:
     if dry_run:  # choosing one may put an object on storage, to learn its clock
         return format_time(table.now())
-    return table.next_time(table.load_timeline(), also_above=metadata.used_times())
+    data = table.load_timeline()
+    return table.next_time(data, also_above=metadata.used_times(table.times.going(data)))
 
 
 def _decide(

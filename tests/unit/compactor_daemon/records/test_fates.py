@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from phantombase.compactor_daemon.records.fate import (
     write_fate,
 )
 from phantombase.timeline.errors import AttemptDeadError, ConflictError, MalformedError, StorageError
+from phantombase.timeline.format.instant import format_time, later
 from phantombase.timeline.instants.attempt_names import DEAD, FATE, GO, attempt_folder, attempts
 from phantombase.timeline.instants.reserved_times import reserve
 from phantombase.timeline.instants.timeline import Timeline
@@ -241,15 +243,16 @@ def test_times_of_tombstones_and_of_every_decision_are_used(tmp_path: Path) -> N
 def test_every_time_that_is_chosen_is_above_reserved_ones(chosen: str, tmp_path: Path) -> None:
     """Without that the caller asks for it."""
     path = unzip_golden("v9_plain", tmp_path)
-    reserve(LocalStorage(str(path)), "20980101000000000", 1, "20990101000000000")
     table = open_table(path)
+    soon = format_time(table.now() + timedelta(seconds=20))
+    reserve(LocalStorage(str(path)), soon, 1, soon)
     timeline = table.load_timeline()
     choose: dict[str, Callable[[Timeline], str | None]] = {
         "next_time": table.next_time,
         "completion_time": table.completion_time,
         "plan": lambda timeline: table.times.next_plan_time(timeline, dry_run=True),
     }
-    assert choose[chosen](timeline) == "20990101000000001"
+    assert choose[chosen](timeline) == later(soon, 1)
 
 
 def test_a_fate_that_cannot_be_read_reserves_the_time_it_was_made(tmp_path: Path) -> None:
