@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import re
-import shutil
 from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any
@@ -16,6 +15,7 @@ from xdist.scheduler import LoadScopeScheduling
 
 from phantombase.compactor_daemon.execution import spark_session as spark_start
 from phantombase.timeline.event_log import NAME
+from tests.support.places import memory
 from tests.support.seed import SEED
 from tests.support.selection import ALL, COLLECTED, PARTS, asked_part, is_usual, part_of
 
@@ -37,9 +37,7 @@ pytest_plugins = [
 _BRIEF = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 os.environ["SPARK_SUBMIT_OPTS"] = os.environ["SPARK_LAUNCHER_OPTS"] = _BRIEF
 
-# Folders of tests lie in memory where it has room: a synced file costs 11 ms on a disk, and 0.1 ms there.
-_MEMORY, _MEMORY_BYTES = "/dev/shm", 4 * 2**30
-if os.path.isdir(_MEMORY) and shutil.disk_usage(_MEMORY).free >= _MEMORY_BYTES:
+if (_MEMORY := memory()) is not None:
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", _MEMORY)
 
 # No deadline: on a shared machine it fails tests at random. A failure prints how to run it again. The usual run draws

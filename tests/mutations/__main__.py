@@ -1,43 +1,54 @@
 """Breaks one rule of the product at a time and runs the tests of that rule: a mutant that lives is a rule untested.
 
-    python -m tests.mutations.__main__ [WORD ...]     only mutants whose file or text holds one of the words
+    python -m tests.mutations [WORD ...]              only mutants whose file or text holds one of the words
+    python -m tests.mutations --sample N --turn K     N of all mutants by turns: the next number has the next ones
+    python -m tests.mutations --minutes M             takes no longer than that; says what was not reached
+    python -m tests.mutations --usual                 only with the tests of the usual run
 
-Works on copies of a snapshot, whose tests must pass first. A mutant whose text is no longer in the code, or is
-there more than once, is `stale`.
+Works on the checkout as it is, which must not change meanwhile, in forks of one process. The usual tests run first;
+what survives them runs with all tests, except those beside real Hudi. A line a mutant:
+
+    killed      by the test of that name, which passes without the mutant
+    only --all  a usual run does not notice; a run of all tests does
+    SURVIVED    no test notices
+    stale       the text is no longer in the code, or is there more than once
+    broken      the tests cannot be run, or fail without the mutant
+    unreached   the time was up
+
+Ends with 1 if a mutant survived, is stale or broken.
 """
 
 from __future__ import annotations
 
-import os
-import shutil
-import subprocess
+import argparse
+import math
+import multiprocessing
 import sys
-import tempfile
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+import time
+from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from functools import cache
 from pathlib import Path
 
+from tests.mutations import forks
 from tests.mutations.mutants import MUTANTS
 from tests.mutations.mutants.mutant import Mutant
 from tests.support.places import ROOT
 
 WORKERS = 2
-RUN_S_MAX = 300
-
-
-def copied(source: Path, target: Path) -> Path:
-    """The packages a test run needs."""
-    ignored = shutil.ignore_patterns("__pycache__", "golden")
-    for package in ("phantombase", "timeline", "compactor_daemon", "writer_hooks", "pyspark_phantombase", "tests"):
-        shutil.copytree(source / package, target / package, symlinks=True, ignore=ignored)
-    (target / "tests" / "golden").symlink_to(ROOT / "tests" / "golden")
-    shutil.copy(source / "pyproject.toml", target)
-    return target
+GOOD = {"killed", "only --all", "unreached"}
 
 
 def source_path(module: str) -> str:
     """The file of a mutant's module, relative to the root."""
     return f"{module}.py"
+
+
+def dotted(module: str) -> str:
+    """The name by which a mutant's module is imported."""
+    name = module.replace("/", ".").removesuffix(".__init__")
+    return name if name.startswith(("phantombase", "pyspark_phantombase")) else f"phantombase.{name}"
 
 
 def modules_of(folder: Path, tests: str) -> list[str]:
@@ -46,54 +57,68 @@ def modules_of(folder: Path, tests: str) -> list[str]:
     return [str(path.relative_to(folder)) for name in names for path in (folder / "tests").rglob(name)]
 
 
-def passes(folder: Path, tests: str) -> bool | None:
-    """Whether the test modules pass there; None when they could not be run. Hanging is failing.
-
-    Tests with real Hudi are left out, also where they are in a module of the same name.
-    """
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-m", "not interop"]
-    files = modules_of(folder, tests)
-    environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
-    try:
-        run = subprocess.run(
-            command + files, cwd=folder, env=environment, capture_output=True, timeout=RUN_S_MAX, check=False
-        )
-    except subprocess.TimeoutExpired:
-        return False
-    return {0: True, 1: False}.get(run.returncode)
+def by_turns(mutants: Sequence[Mutant], sample: int, turn: int) -> Sequence[Mutant]:
+    """About `sample` of the mutants; numbers of turns that follow each other come to all of them."""
+    turns = math.ceil(len(mutants) / sample)
+    return mutants[turn % turns :: turns]
 
 
-def outcome(mutant: Mutant, snapshot: Path) -> str:
-    """`killed`, `SURVIVED`, `stale` or `broken` (no test could run) for one mutant, in a copy of its own."""
-    module, old, new, tests = mutant
-    path = source_path(module)
-    source = (snapshot / path).read_text()
+def outcome(mutant: Mutant, usual: bool, until: float) -> tuple[str, str, float]:
+    """What became of a mutant, the test or the output that says so, and seconds."""
+    module, old, new, names = mutant
+    source = (ROOT / source_path(module)).read_text()
     if source.count(old) != 1:
-        return "stale"
-    with tempfile.TemporaryDirectory() as folder:
-        copy = copied(snapshot, Path(folder))
-        (copy / path).write_text(source.replace(old, new))
-        return {True: "SURVIVED", False: "killed", None: "broken"}[passes(copy, tests)]
+        return "stale", "", 0.0
+    seconds = 0.0
+    for everything in (False,) if usual else (False, True):
+        made = forks.run(modules_of(ROOT, names), (dotted(module), source.replace(old, new)), everything, until)
+        seconds += made.seconds
+        if not made.in_time:
+            return "unreached", "", seconds
+        if made.passed is None:
+            return "broken", made.output[-2000:], seconds
+        if not made.passed:
+            alone = _alone(made.last, everything, until)
+            if not alone.in_time:
+                return "unreached", "", seconds
+            if not alone.passed:
+                return "broken", f"{made.last} fails without the mutant\n{alone.output[-2000:]}", seconds
+            return "only --all" if everything else "killed", made.last, seconds
+    return "SURVIVED", names, seconds
 
 
-def main(words: list[str]) -> int:
-    """Runs the chosen mutants on a snapshot whose tests pass, two at a time; 1 unless all are killed."""
-    chosen = [m for m in MUTANTS if not words or any(w in m[0] or w in m[1] for w in words)]
-    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(WORKERS) as pool:
-        snapshot = copied(ROOT, Path(folder))
-        names = sorted({name for m in chosen for name in m[3].split()})
-        # One by one: all together may take longer than a run of tests may.
-        good = pool.map(partial(passes, snapshot), names)
-        failing = [name for name, passed in zip(names, good, strict=True) if not passed]
-        if failing:
-            print(f"tests fail, or take over {RUN_S_MAX} s, without any mutant: {', '.join(failing)}")
-            return 1
-        bad = 0
-        for (module, old, new, _), result in zip(chosen, pool.map(lambda m: outcome(m, snapshot), chosen), strict=True):
-            bad += result != "killed"
-            print(f"{result:9} {module}: {old.strip()!r} -> {new.strip()!r}", flush=True)
-    print(f"{len(chosen) - bad} of {len(chosen)} killed")
-    return 1 if bad else 0
+@cache
+def _alone(test: str, everything: bool, until: float) -> forks.Run:
+    """A test without a mutant."""
+    return forks.run([test], None, everything, until)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Runs the chosen mutants, two at a time; 1 unless all are killed or were not reached."""
+    parser = argparse.ArgumentParser(prog="python -m tests.mutations", description=__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("words", nargs="*", metavar="WORD")
+    parser.add_argument("--sample", type=int, default=len(MUTANTS))
+    parser.add_argument("--turn", type=int, default=0)
+    parser.add_argument("--minutes", type=float, default=math.inf)
+    parser.add_argument("--usual", action="store_true")
+    options = parser.parse_args(arguments)
+    start = time.monotonic()
+    until = start + 60 * options.minutes
+    named = [m for m in MUTANTS if not options.words or any(w in m[0] or w in m[1] for w in options.words)]
+    chosen = by_turns(named, options.sample, options.turn) if named else []
+    forks.warm_up()
+    count: Counter[str] = Counter()
+    with ProcessPoolExecutor(WORKERS, multiprocessing.get_context("fork")) as pool:
+        made = {pool.submit(outcome, mutant, options.usual, until): mutant for mutant in chosen}
+        for future in as_completed(made):
+            module, old, new, _ = made[future]
+            result, why, seconds = future.result()
+            count[result] += 1
+            print(f"{result:10} {seconds:5.1f} s {module}: {old.strip()!r} -> {new.strip()!r}: {why}", flush=True)
+    said = ", ".join(f"{number} {result}" for result, number in count.most_common())
+    print(f"{len(chosen)} of {len(MUTANTS)} mutants in {time.monotonic() - start:.0f} s: {said or 'none'}")
+    return 1 if count.keys() - GOOD else 0
 
 
 if __name__ == "__main__":

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import importlib
+import sys
 from collections import Counter
+from pathlib import Path
 
-from tests.mutations.__main__ import modules_of, source_path
+import pytest
+
+from tests.mutations.__main__ import by_turns, dotted, modules_of, source_path
 from tests.mutations.mutants import MUTANTS
+from tests.mutations.mutated import install
 from tests.support.places import ROOT
 
 PROTOCOL = (
@@ -54,3 +60,21 @@ def test_no_mutant_is_there_twice() -> None:
 def test_every_file_of_the_protocol_has_mutants() -> None:
     count = Counter(module for module, *_ in MUTANTS)
     assert {module: count[module] for module in PROTOCOL if count[module] < LEAST} == {}
+
+
+def test_turns_come_to_every_mutant_once() -> None:
+    taken = [m for turn in range(100, 125) for m in by_turns(MUTANTS[:1500], 60, turn)]
+    assert sorted(taken) == sorted(MUTANTS[:1500])
+
+
+def test_a_mutant_is_imported_instead_of_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert importlib.import_module(dotted("timeline/cleaning/choice"))
+    (tmp_path / "mutant_of_this.py").write_text("rule = True\n")
+    (tmp_path / "text").write_text("rule = False\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
+    monkeypatch.setattr(sys, "modules", dict(sys.modules))
+    install("mutant_of_this", str(tmp_path / "text"))
+    assert not importlib.import_module("mutant_of_this").rule
+    with pytest.raises(RuntimeError):
+        install("mutant_of_this", str(tmp_path / "text"))
