@@ -10,6 +10,8 @@ from phantombase.timeline.parquet.output_options import Bloom, Codec
 from phantombase.timeline.planning.strategies import STRATEGY_CONF, Strategy
 from phantombase.timeline.planning.triggers import TriggerStrategy
 
+from .hudi_names import hudi_names
+
 
 def _codec(text: str) -> Codec:
     return Codec({"uncompressed": "none", "lz4_raw": "lz4"}.get(text.lower(), text.lower()))
@@ -48,7 +50,7 @@ HUDI_NAMES = frozenset(_KNOWN)
 
 
 def parse_hudi_conf(pairs: Iterable[str]) -> dict[str, Any]:
-    """`name=value` pairs as fields of OutputOptions; UsageError for names without a meaning here."""
+    """`name=value` pairs as fields of OutputOptions; UsageError for other names that are not at a default."""
     return _parsed(pairs, _KNOWN)
 
 
@@ -67,6 +69,8 @@ def _parsed(pairs: Iterable[str], known: _Known) -> dict[str, Any]:
     options: dict[str, Any] = {}
     for pair in pairs:
         name, _, value = pair.partition("=")
+        if name not in known and (one := hudi_names().get(name)) is not None and one.agrees(value):
+            continue  # Hudi's default, spelled out
         if name not in known:
             raise UsageError("not a known Hudi configuration", expected=", ".join(known), found=pair)
         field, convert = known[name]

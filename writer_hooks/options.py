@@ -176,9 +176,11 @@ class WriteOptions:
         "the key, or stays there (`Writer.global_keys`); by default they are unique in each partition",
     )
     combine: bool | None = option(
-        None,
-        "keep one row per key of the batch; by default only for upsert and delete (hoodie.combine.before.upsert, "
-        ".insert)",
+        None, "keep one row per key of the batch, whatever the operation is; by default as the next two say"
+    )
+    combine_upserts: bool = option(True, "an upsert keeps one row per key of the batch (hoodie.combine.before.upsert)")
+    combine_inserts: bool = option(
+        False, "an insert, of any kind, keeps one row per key of the batch (hoodie.combine.before.insert)"
     )
     log_format: LogFormat = option(LogFormat.PARQUET, "of log blocks (hoodie.logfile.data.block.format)")
     file_bytes: int = option(
@@ -220,14 +222,20 @@ class WriteOptions:
         check_least(self, least_of(WriteOptions))
         check_above_zero(self, "heartbeat_s", "heartbeat_expiry_s")
         check_below(self, "heartbeat_s", "heartbeat_expiry_s")
-        if self.moved_keys is not None and self.combine is False:
-            raise UsageError("keys that are unique over all partitions need one row per key", found="combine=False")
+        if self.moved_keys is not None and not self.one_row_per_upserted_key:
+            found = "combine=False" if self.combine is False else "combine_upserts=False"
+            raise UsageError("keys that are unique over all partitions need one row per key", found=found)
         if self.heartbeat_s >= EXPIRY_S:
             raise UsageError(
                 "heartbeat-s must be shorter than the time after which a write counts as dead for Hudi's writers",
                 expected=f"less than {EXPIRY_S:g}",
                 found=f"{self.heartbeat_s:g}",
             )
+
+    @property
+    def one_row_per_upserted_key(self) -> bool:
+        """Whether an upsert keeps one row per key of its batch."""
+        return self.combine_upserts if self.combine is None else self.combine
 
     @property
     def services(self) -> ServiceOptions:
@@ -271,7 +279,12 @@ class Write:
     @property
     def combines(self) -> bool:
         """Whether only one row per key of the batch is kept."""
-        return self.options.combine if self.options.combine is not None else self.looks_keys_up
+        if self.operation is Operation.UPSERT:
+            return self.options.one_row_per_upserted_key
+        if self.operation is Operation.DELETE_PARTITION:
+            return bool(self.options.combine)
+        usual = self.operation is Operation.DELETE or self.options.combine_inserts
+        return usual if self.options.combine is None else self.options.combine
 
     @property
     def rolls_back_lazily(self) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from phantombase.timeline.errors import UnsupportedError, UsageError
+from phantombase.timeline.errors import UsageError
 from phantombase.timeline.format.table_config import MergeMode
 from phantombase.timeline.format.table_support import KEY_GENERATOR_CLASSES
 
@@ -64,18 +64,14 @@ _KNOWN: Mapping[str, tuple[str, Callable[[str], Any]]] = {
     "hoodie.datasource.write.payload.class": ("merge_mode", _payload),
     "hoodie.table.timeline.timezone": ("utc_timezone", _zone),
     "hoodie.populate.meta.fields": ("meta_columns", _flag),
+    "hoodie.table.recordkey.fields": ("key_fields", _fields),
+    "hoodie.table.partition.fields": ("partition_fields", _fields),
+    "hoodie.table.precombine.field": ("ordering_fields", _fields),
+    "hoodie.table.keygenerator.class": ("key_generator", _generator_class),
+    "hoodie.table.keygenerator.type": ("key_generator", _generator_type),
 }
-_ONLY = {
-    "hoodie.datasource.write.table.type": "MERGE_ON_READ",
-    "hoodie.datasource.write.drop.partition.columns": "false",
-    "hoodie.datasource.write.keygenerator.consistent.logical.timestamp.enabled": "false",
-    "hoodie.datasource.write.slash.separated.date.partitioning": "false",
-    "hoodie.table.cdc.enabled": "false",
-}
-"""Known names that are supported with one value only."""
 
-
-TABLE_NAMES = frozenset((*_KNOWN, *_ONLY))
+TABLE_NAMES = frozenset(_KNOWN)
 """All names of `parse_table_conf` but those of times, which begin as `is_table_conf` knows."""
 
 
@@ -87,19 +83,15 @@ def is_table_conf(name: str) -> bool:
 def parse_table_conf(conf: Mapping[str, str]) -> dict[str, Any]:
     """Hudi's names and values as fields of `NewTable`.
 
-    UsageError: an unknown name, a wrong value, or two names of one field that contradict each other. UnsupportedError:
-    a value that Hudi supports and phantombase does not.
+    UsageError: an unknown name, a wrong value, or two names of one field that contradict each other.
     """
     found: dict[str, Any] = {}
     times: dict[str, str] = {}
     for name, value in conf.items():
-        if name in _ONLY:
-            if value.strip().upper() != _ONLY[name].upper():
-                raise UnsupportedError(f"this {name} is not supported for writing", expected=_ONLY[name], found=value)
-            continue
         prefix = next((p for p in (PREFIX, *_OLD_PREFIXES) if name.startswith(p)), None)
         if prefix is not None:
-            _put(times, PREFIX + name.removeprefix(prefix), value, name)
+            if value.strip():  # Hudi's default of some is an empty text: none
+                _put(times, PREFIX + name.removeprefix(prefix), value, name)
             continue
         if name not in _KNOWN:
             raise UsageError("not a known configuration of a write or a table", found=f"{name}={value}")

@@ -9,18 +9,20 @@ from functools import partial
 from typing import Any, TypeAlias
 
 from phantombase.compactor_daemon.hudi_conf import HUDI_NAMES, SCHEDULE_CONF, parse_hudi_conf, parse_schedule_conf
+from phantombase.compactor_daemon.hudi_names import hudi_names, texts, without_doubles
 from phantombase.timeline.archiving.options import ArchiveOptions
 from phantombase.timeline.cleaning.options import CleanOptions, Policy
 from phantombase.timeline.errors import PhantombaseError, UnsupportedError, UsageError
 from phantombase.timeline.event_log import get_logger
+from phantombase.timeline.locks.heartbeat import BEAT_S
 from phantombase.timeline.log.encode import LogFormat
 from phantombase.timeline.metadata_table.services.options import MetadataOptions
 
 from ..commit.stream_batches import checked_stream
 from ..new_table.conf import TABLE_NAMES, is_table_conf, parse_table_conf
 from ..options import BackPressure, CompactionOptions, FullAction, Mode, MovedKeys, Operation, WriteOptions
-from .lock_conf import LOCK, lock_of
-from .pasted import agrees, has_no_meaning, refused, unknown
+from .lock_conf import LOCK, is_tuning, lock_of
+from .pasted import CONCURRENCY, OPTIMISTIC, has_effect_elsewhere, refused, unknown
 
 _log = get_logger()
 
@@ -37,10 +39,8 @@ _Known: TypeAlias = Mapping[str, tuple[str, Callable[[str], Any]]]
 
 _METADATA = "hoodie.metadata.enable"
 _KNOWN: _Known = {
-    "hoodie.bucket.index.num.buckets": ("buckets", int),
-    "hoodie.bucket.index.hash.field": ("bucket_fields", lambda text: tuple(f.strip() for f in text.split(","))),
-    "hoodie.combine.before.upsert": ("combine", _flag),
-    "hoodie.combine.before.insert": ("combine", _flag),
+    "hoodie.combine.before.upsert": ("combine_upserts", _flag),
+    "hoodie.combine.before.insert": ("combine_inserts", _flag),
     _METADATA: ("drop_metadata_table", lambda text: not _flag(text)),
     "hoodie.metadata.compact.max.delta.commits": (
         "metadata",
@@ -49,10 +49,28 @@ _KNOWN: _Known = {
     "hoodie.logfile.data.block.format": ("log_format", lambda text: LogFormat(text.strip().lower())),
     "hoodie.parquet.max.file.size": ("file_bytes", int),
     "hoodie.parquet.small.file.limit": ("small_file_bytes", int),
-    "hoodie.upsert.shuffle.parallelism": ("slots", int),
+    "hoodie.upsert.shuffle.parallelism": ("slots", lambda text: int(text) or None),
+    "hoodie.write.num.retries.on.conflict.failures": ("retries", int),
     "hoodie.cleaner.policy.failed.writes": ("lazy_rollback", lambda text: _LAZY[text.strip().upper()]),
     "hoodie.clean.failed.writes.policy": ("lazy_rollback", lambda text: _LAZY[text.strip().upper()]),
 }
+_BUCKET: _Known = {
+    "hoodie.bucket.index.num.buckets": ("buckets", int),
+    "hoodie.bucket.index.hash.field": ("bucket_fields", lambda text: tuple(f.strip() for f in text.split(","))),
+}
+"""Names that mean something with the bucket index only, as in Hudi."""
+_BEAT: _Known = {
+    "hoodie.client.heartbeat.interval_in_ms": ("interval_ms", int),
+    "hoodie.client.heartbeat.tolerable.misses": ("misses", int),
+}
+"""Names for the time after which a writer without a heartbeat counts as dead: an interval times misses."""
+_BEAT_MS, _MISSES = 60_000, 2
+"""Hudi's defaults."""
+_BY_BUCKET, _BUCKETS = "BUCKET", 256
+"""The kind of index, and Hudi's default of buckets."""
+_SERVICES = "hoodie.table.services.enabled"
+_DELETES = "hoodie.combine.before.delete"
+"""A key that is deleted twice is deleted once: both values are the same here."""
 _PRESSURE: _Known = {
     "phantombase.write.stop.trigger": ("stop_trigger", int),
     "phantombase.write.stop.action": ("action", lambda text: FullAction(text.strip().lower())),
@@ -82,7 +100,13 @@ _CLEAN: _Known = {
 }
 """Names for cleaning after a write; how much is retained, by policy. Those with `cleaner` are the older ones."""
 
-_PARTS: Mapping[str, _Known] = {"archive": _ARCHIVE, "clean": _CLEAN, "pressure": _PRESSURE}
+_PARTS: Mapping[str, _Known] = {
+    "archive": _ARCHIVE,
+    "clean": _CLEAN,
+    "pressure": _PRESSURE,
+    "bucket": _BUCKET,
+    "beat": _BEAT,
+}
 _NAMES_OF_PARTS = tuple(name for known in _PARTS.values() for name in known)
 
 _INDEX = "hoodie.index.type"
@@ -102,28 +126,37 @@ _PARTITIONS = "hoodie.datasource.write.partitions.to.delete"
 _STREAM = "hoodie.datasource.write.streaming.checkpoint.identifier"
 
 
-def parse_write_conf(conf: Mapping[str, str], options: WriteOptions) -> tuple[dict[str, Any], WriteOptions]:
+def parse_write_conf(given_conf: Mapping[str, Any], options: WriteOptions) -> tuple[dict[str, Any], WriteOptions]:
     """The fields of `NewTable` that `conf` sets, and `options` with the fields of the write that it sets.
 
-    Whole dictionaries of Hudi's jobs may be given: what has no meaning here is named in one warning (`pasted`).
+    Whole dictionaries of Hudi's jobs may be given, with values of text, numbers and bools. What has no meaning here and
+    is not at Hudi's default is named in one warning (`pasted`).
     UsageError: unknown names, wrong values, contradictions. UnsupportedError: something that phantombase does not do.
     All that cannot be followed is in one error.
     """
+    conf = without_doubles(texts(given_conf))
     problems: dict[str, PhantombaseError] = {}
     found: dict[str, Any] = {}
     given: dict[str, Any] = {}
     parts: dict[str, dict[str, Any]] = {part: {} for part in _PARTS}
     lock, table, modes = dict[str, str](), dict[str, str](), dict[str, str]()
     output, schedule, ignored = list[str](), list[str](), list[str]()
-    has_lock = options.lock is not None or any(name.startswith(LOCK) for name in conf)
+    locks = {name.removeprefix(LOCK): value for name, value in conf.items() if name.startswith(LOCK)}
+    has_lock = options.lock is not None or not is_tuning(locks)
 
     def take(name: str, value: str) -> None:
         if name == _INDEX:
             found.update(moved_keys=_moved_keys(value, conf))
-        elif name in _MOVES and name in _decisive(conf):
-            return
-        elif name.startswith(LOCK):
+        elif name in _MOVES:
+            moves = _value({name: ("moves", _flag)}, name, value)["moves"]
+            if name not in _decisive(conf) and moves is not (name != _OF_RECORDS[0]):
+                ignored.append(name)
+        elif name in (_SERVICES, _DELETES):
+            _value({name: ("flag", _flag)}, name, value)
+        elif name.startswith(LOCK) and (name in hudi_names() or not is_tuning({name.removeprefix(LOCK): value})):
             lock[name.removeprefix(LOCK)] = value
+            if has_effect_elsewhere(name, value, conf, has_lock=has_lock):
+                ignored.append(name)
         elif name in SCHEDULE_CONF:
             parse_schedule_conf([f"{name}={value}"])
             schedule.append(f"{name}={value}")
@@ -133,24 +166,25 @@ def parse_write_conf(conf: Mapping[str, str], options: WriteOptions) -> tuple[di
             parse_hudi_conf([f"{name}={value}"])
             output.append(f"{name}={value}")
         elif name in _KNOWN:
-            found.update(_value(_KNOWN, name, value))
+            _put(found, name, _value(_KNOWN, name, value))
         elif (part := next((p for p, known in _PARTS.items() if name in known), None)) is not None:
-            parts[part].update(_value(_PARTS[part], name, value))
+            _put(parts[part], name, _value(_PARTS[part], name, value))
         elif is_table_conf(name):
             parse_table_conf({name: value})
             table[name] = value
-        elif agrees(name, value, has_lock=has_lock):
-            return
-        elif has_no_meaning(name):
-            ignored.append(name)
+        elif (undone := has_effect_elsewhere(name, value, conf, has_lock=has_lock)) is not None:
+            ignored.extend([name] if undone else [])
         else:
             raise unknown(name, value, [*_KNOWN, *_MODES, *SCHEDULE_CONF, *HUDI_NAMES, *TABLE_NAMES, *_NAMES_OF_PARTS])
 
     with _collected(problems) as attempt:
         for name, value in conf.items():
             attempt(name, partial(take, name, value))
-        if lock:
+        if not is_tuning(lock):
             attempt("hoodie.write.lock.*", lambda: found.update(lock=lock_of(lock)))
+        attempt(CONCURRENCY, lambda: _check_rollback(conf, found))
+        attempt("hoodie.client.heartbeat.*", lambda: found.update(_heartbeat(parts["beat"])))
+        attempt(_INDEX, lambda: found.update(_buckets(conf, parts["bucket"], options, ignored)))
         if output:
             found["output"] = replace(options.output, **parse_hudi_conf(output))
         attempt("the compaction after a write", lambda: _put_compaction(found, options, modes, schedule))
@@ -161,6 +195,9 @@ def parse_write_conf(conf: Mapping[str, str], options: WriteOptions) -> tuple[di
         found["clean"] = _clean(options.clean, parts["clean"])
     if parts["archive"]:
         found["archive"] = _archive(options.archive, parts["archive"])
+    if conf.get(_SERVICES, "true").strip().lower() == "false":
+        found |= {"clean": None, "archive": None, "metadata": None}
+        found["compaction"] = replace(found.get("compaction", options.compaction), mode=Mode.WRITE_ONLY)
     if _METADATA in conf:
         given["metadata_table"] = not found["drop_metadata_table"]
     if ignored:
@@ -190,13 +227,13 @@ def _put_compaction(
         found["compaction"] = _compaction(options.compaction, modes, schedule)
 
 
-def parse_operation_conf(conf: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, str]]:
+def parse_operation_conf(conf: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
     """The fields `operation`, `partitions` and `stream` of a writer, as far as `conf` sets them, and all other
     configurations.
 
     UsageError: an unknown operation, no name for a stream.
     """
-    rest = dict(conf)
+    rest = texts(conf)
     named, partitions = rest.pop(_OPERATION, None), rest.pop(_PARTITIONS, None)
     found: dict[str, Any] = {}
     if named is not None:
@@ -221,6 +258,45 @@ def _value(known: _Known, name: str, value: str) -> dict[str, Any]:
         raise UsageError(f"not a value of {name}", found=value) from error
 
 
+def _put(into: dict[str, Any], name: str, field: dict[str, Any]) -> None:
+    """Adds a field. UsageError: another name has set it to another value."""
+    for key, value in field.items():
+        if into.setdefault(key, value) != value:
+            raise UsageError(
+                "configurations that contradict each other", expected=f"{key}: {into[key]}", found=f"{name}: {value}"
+            )
+
+
+def _check_rollback(conf: Mapping[str, str], found: Mapping[str, Any]) -> None:
+    """UsageError: other writers are at work, and each of their unfinished writes would be rolled back at once."""
+    if conf.get(CONCURRENCY, "").strip().upper() == OPTIMISTIC and found.get("lazy_rollback") is False:
+        raise UsageError(
+            "beside other writers only those whose heartbeat has expired count as dead, as in Hudi",
+            expected="hoodie.clean.failed.writes.policy=LAZY",
+            found="EAGER",
+            todo="Leave it out, or set LAZY.",
+        )
+
+
+def _heartbeat(given: Mapping[str, int]) -> dict[str, float]:
+    """The times of heartbeats; nothing without a name for them. A write never beats less often than it does by default,
+    since writers with other settings may watch it."""
+    if not given:
+        return {}
+    expiry_s = given.get("interval_ms", _BEAT_MS) / 1000 * given.get("misses", _MISSES)
+    return {"heartbeat_expiry_s": expiry_s, "heartbeat_s": min(BEAT_S, expiry_s / 2)}
+
+
+def _buckets(
+    conf: Mapping[str, str], given: Mapping[str, Any], options: WriteOptions, ignored: list[str]
+) -> Mapping[str, Any]:
+    """The bucket index, if the dictionary asks for it; otherwise Hudi does not look at its names either."""
+    if conf.get(_INDEX, "").strip().upper() == _BY_BUCKET:
+        return {"buckets": options.buckets or _BUCKETS, **given}
+    ignored.extend(name for name in _BUCKET if name in conf and not hudi_names()[name].agrees(conf[name]))
+    return {}
+
+
 def _archive(options: ArchiveOptions | None, given: dict[str, Any]) -> ArchiveOptions | None:
     """As with Hudi, it is on unless `hoodie.archive.automatic` is false."""
     return replace(options or ArchiveOptions(), **given) if given.pop("automatic", True) else None
@@ -231,9 +307,15 @@ def _clean(options: CleanOptions | None, given: dict[str, Any]) -> CleanOptions 
     if not given.get("automatic", True):
         return None
     options = options or CleanOptions()
-    policy = given.get("policy", options.policy)
+    policy = given.get("policy") or _inferred(given) or options.policy
     retain = given.get(policy.value, options.retain if policy is options.policy else None)
     return replace(options, policy=policy, retain=retain)
+
+
+def _inferred(given: Mapping[str, Any]) -> Policy | None:
+    """The policy that Hudi infers where none is named: that of the only number that is given."""
+    named = [policy for policy in Policy if policy.value in given]
+    return named[0] if len(named) == 1 else None
 
 
 def _compaction(options: CompactionOptions, modes: Mapping[str, str], schedule: list[str]) -> CompactionOptions:
@@ -259,10 +341,10 @@ def _moved_keys(kind: str, conf: Mapping[str, str]) -> MovedKeys | None:
         decisive, usual = _GLOBAL[name]
         flag = _value({decisive: ("moves", _flag)}, decisive, conf[decisive])["moves"] if decisive in conf else None
         return usual if flag is None else MovedKeys.MOVE if flag else MovedKeys.STAY
-    if name not in _OF_PARTITIONS and not (name == "BUCKET" and "hoodie.bucket.index.num.buckets" in conf):
+    if name not in (*_OF_PARTITIONS, _BY_BUCKET):
         raise UnsupportedError(
             f"this {_INDEX} is not supported",
-            expected=f"{', '.join((*_OF_PARTITIONS, *_GLOBAL))}, or BUCKET with hoodie.bucket.index.num.buckets",
+            expected=", ".join((*_OF_PARTITIONS, *_GLOBAL, _BY_BUCKET)),
             found=kind,
         )
     return None

@@ -13,9 +13,18 @@ _STORAGE = "org.apache.hudi.client.transaction.lock.StorageBasedLockProvider"
 _PORT = "2181"
 
 
+_OF_A_NODE = ("zookeeper.url", "zookeeper.base_path", "zookeeper.lock_key")
+
+
+def is_tuning(conf: Mapping[str, str]) -> bool:
+    """Whether the options name no lock: waits and retries, or Hudi's default provider without a place."""
+    provider = conf.get("provider", _ZOOKEEPER)
+    return provider == _ZOOKEEPER and not any(name in conf for name in _OF_A_NODE)
+
+
 def lock_of(conf: Mapping[str, str]) -> str:
     """The lock, as `--lock` names it. `conf`: the options without their common beginning."""
-    provider = conf.get("provider")
+    provider = conf.get("provider", _ZOOKEEPER)  # Hudi's default
     if provider == _STORAGE:
         return STORAGE
     if provider != _ZOOKEEPER:

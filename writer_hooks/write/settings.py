@@ -38,6 +38,8 @@ _OF_WRITE = Only(
     "bucket_fields",
     "moved_keys",
     "combine",
+    "combine_upserts",
+    "combine_inserts",
     "log_format",
     "file_bytes",
     "small_file_bytes",

@@ -209,11 +209,19 @@ class Writer:
         own = self.storage_options if self.storage_options.given else found.storage_options
         return replace(self, options=found.options, storage_options=own)
 
-    def conf(self, conf: Mapping[str, str]) -> Writer:
+    def conf(self, conf: Mapping[str, Any]) -> Writer:
         """Sets all of the above under Hudi's names, and what `write` does (`hoodie.datasource.write.operation`,
-        `...partitions.to.delete`). UsageError: an unknown name."""
+        `...partitions.to.delete`). UsageError: an unknown name, or what contradicts another name or an earlier call."""
         chosen, rest = parse_operation_conf(conf)
         given, options = parse_write_conf(rest, self.options)
+        for name, value in given.items():
+            if self.given.get(name, value) != value:
+                raise UsageError(
+                    "a configuration contradicts what the writer was told before",
+                    expected=f"{name}={self.given[name]!r}",
+                    found=f"{value!r}",
+                    todo="Say it once.",
+                )
         return replace(self, given={**self.given, **given}, options=options, **chosen)
 
     def _with(self, **fields: Any) -> Writer:

@@ -61,18 +61,12 @@ def test_a_whole_job_is_taken_and_what_has_no_meaning_is_one_warning() -> None:
     assert warning["names"].split() == [
         "hoodie.archive.merge.enable",
         "hoodie.bulkinsert.shuffle.parallelism",
-        "hoodie.clean.async.enabled",
-        "hoodie.cleaner.parallelism",
         "hoodie.datasource.compaction.async.enable",
         "hoodie.datasource.hive_sync.mode",
         "hoodie.datasource.hive_sync.table",
-        "hoodie.datasource.write.row.writer.enable",
         "hoodie.delete.shuffle.parallelism",
-        "hoodie.embed.timeline.server",
         "hoodie.insert.shuffle.parallelism",
         "hoodie.metadata.index.column.stats.enable",
-        "hoodie.metrics.on",
-        "hoodie.parquet.block.size",
     ]
     options = made.options
     assert made.operation is Operation.UPSERT
@@ -89,8 +83,8 @@ def test_a_whole_job_is_taken_and_what_has_no_meaning_is_one_warning() -> None:
 
 def test_all_contradictions_are_in_one_error() -> None:
     wrong = {
-        "hoodie.datasource.hive_sync.enable": "true",
-        "hoodie.clustering.inline": "true",
+        "hoodie.datasource.write.insert.drop.duplicates": "true",
+        "hoodie.partition.ttl.inline": "true",
         "hoodie.datasource.write.table.type": "COPY_ON_WRITE",
         "hoodie.index.type": "INMEMORY",
         "hoodie.write.concurrency.mode": "NON_BLOCKING_CONCURRENCY_CONTROL",

@@ -213,7 +213,6 @@ def test_hudi_names() -> None:
         "hoodie.datasource.write.keygenerator.type": "complex",
         "hoodie.datasource.write.hive_style_partitioning": "TRUE",
         "hoodie.write.record.merge.mode": "commit_time_ordering",
-        "hoodie.datasource.write.table.type": "merge_on_read",
         "hoodie.table.timeline.timezone": "utc",
     }
     spec = NewTable(**parse_table_conf(conf))
@@ -243,11 +242,9 @@ def test_hudi_names() -> None:
         ({"hoodie.datasource.write.keygenerator.class": "com.mine.Generator"}, UsageError),
         ({"hoodie.datasource.write.hive_style_partitioning": "yes"}, UsageError),
         ({"hoodie.table.name": "a", "hoodie.datasource.write.table.name": "b"}, UsageError),
-        ({"hoodie.datasource.write.table.type": "COPY_ON_WRITE"}, UnsupportedError),
-        ({"hoodie.datasource.write.keygenerator.consistent.logical.timestamp.enabled": "true"}, UnsupportedError),
     ],
 )
 def test_refused_names_and_values(conf: dict[str, str], error: type[Exception]) -> None:
-    """What has no meaning here, or another one in Hudi."""
+    """What has no meaning here."""
     with pytest.raises(error):
         parse_table_conf(conf)

@@ -1,0 +1,141 @@
+"""Every configuration name of Apache Hudi 0.15.0 and 1.2.0, and what it means here: `hudi_names.tsv`.
+
+The names, defaults and alternative names are facts of those releases (`ConfigProperty` fields of the Spark bundle);
+what a name means here stands beside it, once. A configuration at one of Hudi's defaults is the same job as without it.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from phantombase.timeline.errors import UsageError
+
+_FILE = Path(__file__).with_name("hudi_names.tsv")
+
+
+class Kind(Enum):
+    """What a name does here.
+
+    SET: it sets an option or describes a table. ONLY: another value than those listed would give other rows, files or
+    locks than phantombase's, so it is refused. WISH: work beside the write that phantombase does not do; rows are the
+    same. CLIENT: how Hudi's own client does its work.
+    """
+
+    SET = "set"
+    ONLY = "only"
+    WISH = "wish"
+    CLIENT = "client"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HudiName:
+    """`agreeing`: values that ask for what is done here anyway, Hudi's defaults first. `why`: the name sets nothing."""
+
+    name: str
+    kind: Kind
+    agreeing: tuple[str, ...]
+    alternatives: tuple[str, ...]
+    why: str
+
+    def agrees(self, text: str) -> bool:
+        """Whether the value is one of those; numbers by value, words without case."""
+        return _plain(text) in map(_plain, self.agreeing)
+
+
+def _plain(text: str) -> str:
+    try:
+        return repr(float(text))
+    except ValueError:
+        return text.strip().lower()
+
+
+@cache
+def hudi_names() -> Mapping[str, HudiName]:
+    """By name, and by each alternative name."""
+    found: dict[str, HudiName] = {}
+    for line in _FILE.read_text(encoding="utf-8").splitlines():
+        if line.startswith("#"):
+            continue
+        name, kind, agreeing, alternatives, why = line.split("\t")
+        others = tuple(alternatives.split())
+        one = HudiName(name=name, kind=Kind(kind), agreeing=tuple(json.loads(agreeing)), alternatives=others, why=why)
+        found |= dict.fromkeys((name, *others), one)
+    return found
+
+
+_FAMILIES = (
+    "hoodie.bloom.",
+    "hoodie.bulkinsert.",
+    "hoodie.clustering.",
+    "hoodie.datasource.hive_sync.",
+    "hoodie.datasource.meta.sync.",
+    "hoodie.datasource.query.",
+    "hoodie.datasource.read.",
+    "hoodie.deltastreamer.",
+    "hoodie.embed.timeline.",
+    "hoodie.filesystem.",
+    "hoodie.memory.",
+    "hoodie.meta.sync.",
+    "hoodie.metadata.",
+    "hoodie.metrics.",
+    "hoodie.spark.sql.",
+    "hoodie.sql.",
+    "hoodie.streamer.",
+)
+"""Beginnings of names that no setting of rows, rollbacks or locks has, in any release."""
+
+
+def is_of_a_family(name: str) -> bool:
+    """Whether a name of another release is of Hudi's client or tools only, and no misspelt one."""
+    return name.startswith(_FAMILIES) and nearest(name, hudi_names()) is None
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """The known name that was meant, if one is near."""
+    near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.88)
+    return near[0] if near else None
+
+
+def texts(conf: Mapping[str, Any]) -> dict[str, str]:
+    """Values as Hudi reads them: true and false, numbers and words as text. UsageError: another type."""
+    found = {}
+    for name, value in conf.items():
+        if isinstance(value, bool):
+            found[name] = str(value).lower()
+        elif isinstance(value, str | int | float):
+            found[name] = str(value)
+        else:
+            raise UsageError(
+                "not a value of a configuration", expected=f"text, a number or a bool for {name}", found=repr(value)
+            )
+    return found
+
+
+def without_doubles(conf: Mapping[str, str]) -> dict[str, str]:
+    """One name for each setting: of alternative names that agree, the first given one.
+
+    UsageError: two names of one setting contradict each other.
+    """
+    known = hudi_names()
+    given: dict[str, str] = {}
+    kept: dict[str, str] = {}
+    for name, value in conf.items():
+        setting = known[name].name if name in known else name
+        first = given.setdefault(setting, name)
+        if first == name:
+            kept[name] = value
+        elif _plain(kept[first]) != _plain(value):
+            raise UsageError(
+                "two names of one configuration contradict each other",
+                expected=f"{first}={kept[first]}",
+                found=f"{name}={value}",
+                todo="Leave one of them out.",
+            )
+    return kept

@@ -1,0 +1,243 @@
+"""Every name of Hudi's configuration: one meaning, its default is the same job as without it, alternatives are one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from phantombase import read, writer
+from phantombase.compactor_daemon.hudi_conf import parse_hudi_conf
+from phantombase.compactor_daemon.hudi_names import Kind, hudi_names
+from phantombase.timeline.cleaning.options import CleanOptions, Policy
+from phantombase.timeline.errors import PhantombaseError, UnsupportedError, UsageError
+from phantombase.timeline.format.table_config import PROPERTIES, TableConfig
+from phantombase.timeline.locks.heartbeat import BEAT_S
+from phantombase.writer_hooks.options import Operation, Write, WriteOptions
+from tests.support.logs import capture_logs
+
+STARTS = {
+    "hoodie.archive.automatic": "archive",
+    "hoodie.keep.min.commits": "archive",
+    "hoodie.keep.max.commits": "archive",
+    "hoodie.clean.automatic": "clean",
+    "hoodie.clean.policy": "clean",
+    "hoodie.clean.commits.retained": "clean",
+    "hoodie.clean.hours.retained": "clean",
+    "hoodie.clean.fileversions.retained": "clean",
+    "hoodie.metadata.compact.max.delta.commits": "metadata",
+    "hoodie.metadata.enable": "metadata_table",
+}
+"""A service runs where its name is given; its name, and what it is the option of."""
+NEEDS_OTHERS = {"hoodie.datasource.write.table.type": "not Hudi's default", "hoodie.index.type": "no default"}
+
+
+def natural(text: str) -> Any:
+    """Text as the type that a Python dictionary would have."""
+    if text in ("true", "false"):
+        return text == "true"
+    try:
+        return float(text) if "." in text else int(text)
+    except ValueError:
+        return text
+
+
+def defaults() -> list[tuple[str, str]]:
+    """Each name, alternatives too, with each of its defaults."""
+    found = [(name, value) for name, one in hudi_names().items() for value in one.agreeing]
+    assert len(found) > 590
+    return found
+
+
+def test_every_name_has_one_meaning_and_a_reason() -> None:
+    names = hudi_names()
+    assert len(names) >= 690
+    assert {name for name, one in names.items() if one.kind is not Kind.SET and not one.why} == set()
+    assert {name for name, one in names.items() if one.kind is Kind.ONLY and not one.why} == set()
+
+
+@pytest.mark.parametrize("as_type", [str, natural], ids=["text", "natural"])
+def test_a_default_alone_is_the_same_job_without_a_warning(as_type: Any) -> None:
+    """But for services, which run where they are named; what it sets is what is there without it."""
+    other: list[tuple[str, str, str]] = []
+    for name, value in defaults():
+        with capture_logs() as logs:
+            try:
+                made = writer().conf({name: as_type(value)})
+            except PhantombaseError as error:
+                other.append((name, value, str(error)))
+                continue
+        setting = hudi_names()[name].name
+        if logs or (hudi_names()[name].kind is not Kind.SET and made != writer()):
+            other.append((name, value, str(logs)))
+        elif setting in STARTS:
+            assert getattr(made.options, STARTS[setting], None) or made.given or made == writer(), name
+    assert other == []
+
+
+def test_what_is_set_at_its_default_changes_nothing_of_a_write() -> None:
+    """The options of a write are the same, but for the services, the requests of compactions and who is dead."""
+    free = {"archive", "clean", "metadata", "compaction", "lazy_rollback", "output"}
+    usual = WriteOptions()
+    changed: dict[str, set[str]] = {}
+    for name, value in defaults():
+        if hudi_names()[name].kind is Kind.SET:
+            options = writer().conf({name: value}).options
+            fields = {f for f in WriteOptions.__slots__ if getattr(options, f) != getattr(usual, f)} - free
+            changed |= {name: fields} if fields else {}
+    assert changed == {}
+
+
+def test_all_defaults_together_give_the_same_table(tmp_path: Path) -> None:
+    rows = pa.table({"id": ["a", "b", "b"], "p": ["x", "y", "y"], "ts": [1, 2, 3], "v": [1.0, 2.0, 3.0]})
+    described = writer(rows).table("t").key("id").partition("p").ordering("ts")
+    described.upsert(str(tmp_path / "without"))
+    left_out = {"hoodie.metadata.enable", "hoodie.datasource.write.payload.class", "hoodie.write.table.version"}
+    every = {name: one.agreeing[0] for name, one in hudi_names().items() if one.agreeing and name == one.name}
+    every = {name: value for name, value in every.items() if name not in left_out}
+    assert len(every) > 500
+    described.conf(every).upsert(str(tmp_path / "with"))
+    found = {}
+    for kind in ("without", "with"):
+        properties = (tmp_path / kind / PROPERTIES).read_bytes()
+        found[kind] = dict(TableConfig.parse(properties, kind).properties)
+    assert found["with"] == found["without"]
+    tables = [read(str(tmp_path / kind)).to_arrow().select(["id", "p", "ts", "v"]).sort_by("id") for kind in found]
+    assert tables[0] == tables[1]
+
+
+def test_a_command_takes_defaults_too() -> None:
+    every = [f"{name}={value}" for name, value in defaults() if hudi_names()[name].kind is not Kind.SET]
+    assert parse_hudi_conf(every) == {}
+    with pytest.raises(UsageError, match="not a known Hudi configuration"):
+        parse_hudi_conf(["hoodie.clustering.inline=true"])
+
+
+def test_alternative_names_that_contradict_are_one_error() -> None:
+    """And two that agree are one setting."""
+    pairs = [(one.name, other) for name, one in hudi_names().items() if name == one.name for other in one.alternatives]
+    assert len(pairs) >= 38
+    for name, other in pairs:
+        with pytest.raises(UsageError, match="contradict") as refused:
+            writer().conf({name: "1", other: "2"})
+        assert name in str(refused.value)
+        assert other in str(refused.value)
+    made = writer().conf({"hoodie.clean.policy": "KEEP_LATEST_COMMITS", "hoodie.cleaner.policy": "keep_latest_commits"})
+    assert made.options.clean == CleanOptions(policy=Policy.COMMITS)
+
+
+def test_another_value_of_what_changes_rows_or_locks_is_refused() -> None:
+    only = [name for name, one in hudi_names().items() if one.kind is Kind.ONLY]
+    assert len(only) > 80
+    for name in only:
+        with pytest.raises(PhantombaseError, match=r"asks for what is not done here"):
+            writer().conf({name: "something.else.9"})
+
+
+def test_a_wish_that_is_not_fulfilled_is_named() -> None:
+    wishes = {n: "9999" for n, one in hudi_names().items() if one.kind in (Kind.WISH, Kind.CLIENT) and n == one.name}
+    with capture_logs() as logs:
+        made = writer().conf(wishes)
+    assert set(logs[0]["names"].split()) == wishes.keys()
+    assert made == writer()
+
+
+@pytest.mark.parametrize(
+    ("conf", "upsert", "insert"),
+    [
+        ({}, True, False),
+        ({"hoodie.combine.before.insert": "false"}, True, False),
+        ({"hoodie.combine.before.upsert": True}, True, False),
+        ({"hoodie.combine.before.upsert": "true", "hoodie.combine.before.insert": "false"}, True, False),
+        ({"hoodie.combine.before.insert": "true", "hoodie.combine.before.upsert": "false"}, False, True),
+        ({"hoodie.combine.before.delete": False}, True, False),
+    ],
+)
+def test_each_operation_has_its_own_combine(conf: dict[str, Any], upsert: bool, insert: bool) -> None:
+    options = writer().conf(conf).options
+    combines = {operation: Write(operation=operation, options=options).combines for operation in Operation}
+    assert combines == {
+        Operation.UPSERT: upsert,
+        Operation.INSERT: insert,
+        Operation.BULK_INSERT: insert,
+        Operation.INSERT_OVERWRITE: insert,
+        Operation.INSERT_OVERWRITE_TABLE: insert,
+        Operation.DELETE: True,
+        Operation.DELETE_PARTITION: False,
+    }
+
+
+def test_the_heartbeat_of_others_counts_as_they_say() -> None:
+    slow = writer().conf({"hoodie.client.heartbeat.interval_in_ms": 600_000}).options
+    assert (slow.heartbeat_expiry_s, slow.heartbeat_s) == (1200.0, BEAT_S)
+    quick = writer().conf(
+        {"hoodie.client.heartbeat.interval_in_ms": 5000, "hoodie.client.heartbeat.tolerable.misses": 4}
+    )
+    assert (quick.options.heartbeat_expiry_s, quick.options.heartbeat_s) == (20.0, 10.0)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "policy", "retain"),
+    [
+        ({"hours": 72}, Policy.HOURS, 72),
+        ({"fileversions": 2}, Policy.VERSIONS, 2),
+        ({"commits": 4}, Policy.COMMITS, 4),
+        ({"commits": 4, "hours": 72}, Policy.COMMITS, 4),
+    ],
+)
+def test_the_policy_of_cleaning_is_inferred(numbers: dict[str, int], policy: Policy, retain: int) -> None:
+    for prefix in ("hoodie.clean", "hoodie.cleaner"):
+        conf = {f"{prefix}.{name}.retained": number for name, number in numbers.items()}
+        assert writer().conf(conf).options.clean == CleanOptions(policy=policy, retain=retain)
+
+
+def test_other_writers_are_not_rolled_back_at_once() -> None:
+    job = {
+        "hoodie.write.concurrency.mode": "OPTIMISTIC_CONCURRENCY_CONTROL",
+        "hoodie.clean.failed.writes.policy": "EAGER",
+    }
+    with pytest.raises(UsageError, match=r"only those whose heartbeat has expired.*LAZY"):
+        writer().option(lock="file:/tmp/x").conf(job)
+    with pytest.raises(UsageError, match=r"not a value of hoodie\.clean\.failed\.writes\.policy"):
+        writer().conf({"hoodie.clean.failed.writes.policy": "NEVER"})
+
+
+def test_buckets_are_those_of_the_bucket_index() -> None:
+    """Hudi looks at their number with that index only."""
+    number = {"hoodie.bucket.index.num.buckets": 8}
+    assert writer().conf({**number, "hoodie.index.type": "BUCKET"}).options.buckets == 8
+    assert writer().conf({"hoodie.index.type": "BUCKET"}).options.buckets == 256
+    for other in ({}, {"hoodie.index.type": "SIMPLE"}, {"hoodie.index.type": "GLOBAL_BLOOM"}):
+        with capture_logs() as logs:
+            assert writer().conf({**number, **other}).options.buckets is None
+        assert logs[0]["names"] == "hoodie.bucket.index.num.buckets"
+
+
+def test_no_service_runs_where_they_are_off() -> None:
+    off = {"hoodie.table.services.enabled": False, "hoodie.compact.inline": True, "hoodie.clean.automatic": True}
+    assert writer().conf(off).options == writer().conf({"hoodie.table.services.enabled": "false"}).options
+    assert writer().conf(off).options.clean is None
+
+
+@pytest.mark.parametrize("value", [None, ["a"], {"a": 1}, b"x"], ids=str)
+def test_a_value_of_another_type_is_refused(value: Any) -> None:
+    with pytest.raises(UsageError, match=r"text, a number or a bool for hoodie\.metadata\.enable"):
+        writer().conf({"hoodie.metadata.enable": value})
+
+
+def test_a_lock_without_its_place_is_no_lock() -> None:
+    """Waits and retries of locks, and Hudi's default provider alone, are not one."""
+    waits = {"hoodie.write.lock.wait_time_ms": 1000, "hoodie.write.lock.num_retries": 3}
+    assert writer().conf(waits).options.lock is None
+    with pytest.raises(UnsupportedError, match="without a lock"):
+        writer().conf({**waits, "hoodie.write.concurrency.mode": "OPTIMISTIC_CONCURRENCY_CONTROL"})
+    with pytest.raises(UsageError, match=r"incomplete ZooKeeper lock.*base_path"):
+        writer().conf({**waits, "hoodie.write.lock.zookeeper.url": "zk:2181"})
+
+
+def test_what_the_writer_was_told_before_is_not_overridden() -> None:
+    with pytest.raises(UsageError, match="contradicts what the writer was told before"):
+        writer().key("id").conf({"hoodie.datasource.write.recordkey.field": "other"})
+    assert writer().key("id").conf({"hoodie.datasource.write.recordkey.field": "id"}).given["key_fields"] == ("id",)
