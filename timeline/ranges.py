@@ -12,7 +12,7 @@ Span: TypeAlias = tuple[int, int]
 """Offset and number of bytes."""
 
 Fetch: TypeAlias = Callable[[Sequence[Span]], Sequence[Any]]
-"""The bytes of each span, asked for at the same time; OSError."""
+"""The bytes of each span, all of them, asked for at the same time. StorageError, MissingFileError."""
 
 _AHEAD_BYTES = 1 << 20
 

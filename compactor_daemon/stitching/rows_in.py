@@ -21,7 +21,7 @@ from phantombase.timeline.merge.ledger import Ledger
 from phantombase.timeline.merge.slice_rules import SliceRules
 from phantombase.timeline.prefetch import prefetched
 from phantombase.timeline.read.slice_stream import base_tables
-from phantombase.timeline.storage.contract import Storage
+from phantombase.timeline.storage.contract import Storage, open_listed
 from phantombase.timeline.view.view import FileSlice
 
 _AHEAD = 4
@@ -60,9 +60,10 @@ class RowsIn:
 
     def opened(self) -> Iterator[tuple[str, pa.NativeFile]]:
         """The files; of an object store, whose answers take long, a few are fetched ahead."""
-        paths = [one.base.path for one in self.inputs if one.base is not None]
+        files = [one.base for one in self.inputs if one.base is not None]
         ahead = 1 if self._storage.is_file_system else _AHEAD
-        return zip(paths, prefetched(paths, self._storage.open_input, ahead), strict=True)
+        sources = prefetched(files, lambda file: open_listed(self._storage, file.path, file.size), ahead)
+        return zip((file.path for file in files), sources, strict=True)
 
     def _counted(self, tables: list[pa.Table]) -> Iterator[pa.RecordBatch]:
         rows = pa.concat_tables(tables).combine_chunks()

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from ..errors import UsageError
 from ..log.visibility import Visibility, select_blocks
-from ..storage.contract import Storage
+from ..storage.contract import Storage, open_listed
 from ..table.table import Table
 from ..view.log_blocks import slice_blocks, visibility_of
 from ..view.view import FileSlice, is_replaced, latest_slice
@@ -88,7 +88,7 @@ def slice_entries(
     if slice_.base is None:
         yield from merge((), logs)
         return
-    with storage.open_input(slice_.base.path) as source:
+    with open_listed(storage, slice_.base.path, slice_.base.size) as source:
         yield from merge(base_entries(source.read_buffer(), slice_.base.path, keys), logs)
 
 
@@ -96,7 +96,7 @@ def _log_entries(
     storage: Storage, slice_: FileSlice, visibility: Visibility, valid: frozenset[str], keys: Keys
 ) -> Iterator[MetadataEntry]:
     with ExitStack() as stack:
-        sources = {log.path: stack.enter_context(storage.open_input(log.path)) for log in slice_.logs}
+        sources = {log.path: stack.enter_context(open_listed(storage, log.path, log.size)) for log in slice_.logs}
         for block in select_blocks(slice_blocks(storage, slice_), visibility).blocks:
             if block.instant in valid:
                 yield from block_entries(block, sources[block.path], keys)

@@ -26,7 +26,7 @@ from ..merge.slice_rules import SliceRules
 from ..merge.spill import LogSpill
 from ..payloads.merge_settings import DeleteMarker
 from ..prefetch import prefetched
-from ..storage.contract import Storage
+from ..storage.contract import Storage, open_listed
 from ..view.log_blocks import open_headers, slice_blocks
 from ..view.view import FileSlice, LogFile
 from .where import Where
@@ -55,7 +55,7 @@ def _may_mark(block: LogBlock, marker: DeleteMarker | None) -> bool:
 def may_delete_by_value(storage: Storage, marker: DeleteMarker | None, slice_: FileSlice) -> bool:
     """Whether the log files of a slice may have deletes with an ordering value, against which a later row may lose."""
     for log in slice_.logs:
-        with storage.open_input(log.path) as source:
+        with open_listed(storage, log.path, log.size) as source:
             for block in scan_blocks(source, log.path):
                 if _may_mark(block, marker):
                     return True
@@ -241,7 +241,7 @@ def _opened(
     """The slice's log files, opened at the same time where that takes requests; `headers`: little of them is read."""
 
     def opened(log: LogFile) -> pa.NativeFile:
-        return open_headers(storage, log) if headers else storage.open_input(log.path)
+        return open_headers(storage, log) if headers else open_listed(storage, log.path, log.size)
 
     sources = map(opened, slice_.logs) if storage.is_file_system else prefetched(slice_.logs, opened)
     return {log.path: stack.enter_context(source) for log, source in zip(slice_.logs, sources, strict=True)}

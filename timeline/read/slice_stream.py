@@ -35,7 +35,7 @@ from ..merge.spilled_merge import SpilledMerge
 from ..parquet.read import open_parquet, parquet_batches, readable
 from ..parquet.share import Share
 from ..parquet.travel import travels_whole
-from ..storage.contract import Storage
+from ..storage.contract import Storage, open_listed
 from ..view.view import FileSlice
 from .slice_log import LogCounts, read_logs
 from .where import Where
@@ -103,7 +103,7 @@ class SliceStream:
             return
         if travels_whole(base.size, len(self._base_schema.names), len(rules.schema.names)):
             pool = stack.enter_context(ThreadPoolExecutor(1))
-            self._opened = pool.submit(storage.open_input, base.path).result
+            self._opened = pool.submit(open_listed, storage, base.path, base.size).result
 
     def _matching(self, rows: pa.Table) -> pa.Table:
         return rows if self._where is None else self._where.rows(rows).select(self._schema.names)
@@ -179,7 +179,7 @@ class SliceStream:
         base, where = self._slice.base, self._where
         if base is None or where is None:
             return base is not None
-        with self._storage.open_input(base.path, whole=False) as source, readable("base file", base.path):
+        with open_listed(self._storage, base.path, base.size, whole=False) as source, readable("base file", base.path):
             return bool(where.row_groups(open_parquet(source), self._rules.names.at(base.name.instant)))
 
     def _base_tables(self, schema: pa.Schema, needed: Needed) -> Iterator[pa.Table]:
@@ -190,7 +190,7 @@ class SliceStream:
             names, batch_rows = self._rules.names.at(base.name.instant), self._rules.batch_rows
             groups = self._groups(needed, names)
             whole = self._share is None and travels_whole(base.size, len(schema.names), len(self._rules.schema.names))
-            opened = self._opened or partial(self._storage.open_input, base.path, whole=whole)
+            opened = self._opened or partial(open_listed, self._storage, base.path, base.size, whole=whole)
             self._opened = None  # it is opened once
             for table, rows in base_tables(self._storage, base.path, schema, batch_rows, groups, opened, names):
                 self.base_rows = rows

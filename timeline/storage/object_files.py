@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import errno
 import io
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+import random
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import obstore
 import pyarrow as pa
-from obstore.exceptions import BaseError
+from obstore.exceptions import BaseError, PermissionDeniedError, UnauthenticatedError
 
 from ..ranges import Span, open_ranges
+
+Translated: TypeAlias = Callable[[], AbstractContextManager[None]]
+"""Gives the errors of requests their place in the error tree."""
 
 _WHOLE_BYTES = 32 << 20
 """Up to this size an object is fetched by one request when it is opened."""
@@ -24,6 +29,8 @@ _GAP_BYTES = 256 << 10
 _PART_BYTES = 16 << 20
 """Up to this size an object is put by one request; a larger one takes two requests more than it has parts."""
 _PARTS_AT_ONCE = 2
+_PAUSES_S = (0.2, 1.0)
+"""Between tries of a request that was answered with other bytes than were asked for, or refused."""
 _BYTES_MAX = 5 << 30
 """What one UploadPartCopy copies."""
 
@@ -99,22 +106,57 @@ def _as_os_error() -> Iterator[None]:
         raise OSError(errno.EIO, f"{type(error).__name__}: {error}"[:500]) from error
 
 
-def open_object(store: Any, key: str, *, whole: bool) -> pa.NativeFile:
-    """Random access to an object; `whole`: see `Storage.open_input`. FileNotFoundError, BaseError."""
-    if whole:
-        found = obstore.get(store, key)
-        size = found.meta["size"]
-        if size <= _WHOLE_BYTES:
-            return pa.BufferReader(pa.py_buffer(found.bytes()))
-        return open_ranges(partial(_fetch, store, key), size)
-    try:
-        found = obstore.get(store, key, options={"range": {"suffix": _END_BYTES}})
-    except BaseError:  # Azure cannot be asked for the end of an object of unknown size, and an empty one has none
-        return open_ranges(partial(_fetch, store, key), obstore.head(store, key)["size"])
-    return open_ranges(partial(_fetch, store, key), found.meta["size"], found.bytes())
+def open_object(store: Any, key: str, translated: Translated, *, whole: bool) -> pa.NativeFile:
+    """Random access to an object; `whole`: see `Storage.open_input`. `translated`: gives errors their place in the
+    tree, also those of later requests: pyarrow hands them on as they are.
+    """
+    fetch = partial(_fetch, store, key, translated)
+    with translated():
+        if whole:
+            found = obstore.get(store, key)
+            size = found.meta["size"]
+            if size > _WHOLE_BYTES:
+                return open_ranges(fetch, size)
+            data = found.bytes()
+            return pa.BufferReader(pa.py_buffer(data if len(data) == size else _asked(lambda: _get(store, key), size)))
+        try:
+            found = obstore.get(store, key, options={"range": {"suffix": _END_BYTES}})
+        except BaseError:  # Azure cannot be asked for the end of an object of unknown size, and an empty one has none
+            return open_ranges(fetch, obstore.head(store, key)["size"])
+        size, end = found.meta["size"], found.bytes()
+        return open_ranges(fetch, size, end if len(end) == min(size, _END_BYTES) else b"")
 
 
-def _fetch(store: Any, key: str, spans: Sequence[Span]) -> Sequence[Any]:
-    with _as_os_error():
-        starts, counts = [at for at, _ in spans], [count for _, count in spans]
-        return obstore.get_ranges(store, key, starts=starts, lengths=counts, coalesce=_GAP_BYTES)
+def _get(store: Any, key: str) -> Any:
+    return obstore.get(store, key).bytes()
+
+
+def _fetch(store: Any, key: str, translated: Translated, spans: Sequence[Span]) -> Sequence[Any]:
+    starts, counts = [at for at, _ in spans], [count for _, count in spans]
+
+    def ask() -> Sequence[Any]:
+        found: Sequence[Any] = obstore.get_ranges(store, key, starts=starts, lengths=counts, coalesce=_GAP_BYTES)
+        return found
+
+    with translated():
+        answer: Sequence[Any] = _asked(ask, counts)
+    return answer
+
+
+def _asked(ask: Callable[[], Any], expected: int | list[int]) -> Any:
+    """An answer of the expected length, or lengths. obstore takes a part of a range for the whole, and does not ask
+    again after an odd answer. BaseError, OSError: the last of some tries."""
+    for pause_s in (*_PAUSES_S, None):
+        try:
+            data = ask()
+            found = len(data) if isinstance(expected, int) else [len(one) for one in data]
+            if found == expected:
+                return data
+            raise OSError(errno.EIO, f"an answer of {found} bytes to a request for {expected}")
+        except (FileNotFoundError, PermissionDeniedError, UnauthenticatedError):
+            raise
+        except (BaseError, OSError):
+            if pause_s is None:
+                raise
+            time.sleep(pause_s * random.uniform(1, 1.5))
+    raise AssertionError("the last try raises")

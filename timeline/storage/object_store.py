@@ -13,6 +13,7 @@ import time
 import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
+from functools import partial
 from typing import IO, Any
 
 import obstore
@@ -147,8 +148,7 @@ class ObjectStorage:
             return bytes(obstore.get(self.clients.patient, self.key(path)).bytes())
 
     def open_input(self, path: str, *, whole: bool = True) -> pa.NativeFile:
-        with self._translated(path):
-            return open_object(self.clients.patient, self.key(path), whole=whole)
+        return open_object(self.clients.patient, self.key(path), partial(self._translated, path), whole=whole)
 
     # --- writing
 

@@ -8,7 +8,7 @@ from ..format.layout import Slicing
 from ..instants.timeline import UNKNOWN_COMPLETION, Timeline
 from ..log.block import LogBlock, scan_blocks
 from ..log.visibility import Visibility
-from ..storage.contract import Storage
+from ..storage.contract import Storage, open_listed
 from ..storage.local import open_little
 from .view import FileSlice, LogFile
 
@@ -18,7 +18,9 @@ _WHOLE_LOG_BYTES = 4 << 20
 
 def open_headers(storage: Storage, log: LogFile) -> pa.NativeFile:
     """A log file of which little more than the headers of its blocks will be read."""
-    return open_little(storage, log.path, whole=log.size <= _WHOLE_LOG_BYTES)
+    if storage.is_file_system:
+        return open_little(storage, log.path)
+    return open_listed(storage, log.path, log.size, whole=log.size <= _WHOLE_LOG_BYTES)
 
 
 def slice_blocks(storage: Storage, slice_: FileSlice) -> list[LogBlock]:

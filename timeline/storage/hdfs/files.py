@@ -87,7 +87,10 @@ def open_file(client: Client, path: str, name: str, *, whole: bool) -> pa.Native
             return pa.BufferReader(pa.py_buffer(file.read_range(0, len(file)) if len(file) else b""))
 
     def fetch(at: int, count: int) -> Any:
-        with _as_os_error():
-            return file.read_range(at, count)
+        with translated(name):
+            data = file.read_range(at, count)
+            if len(data) != count:
+                raise OSError(errno.EIO, f"an answer of {len(data)} bytes to a request for {count}")
+            return data
 
     return open_ranges(one_by_one(fetch), len(file))

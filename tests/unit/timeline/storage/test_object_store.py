@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import gc
+import io
 import os
 import pickle
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
+from typing import Any
 
+import obstore
+import pyarrow as pa
+import pyarrow.parquet
 import pytest
+from obstore.exceptions import GenericError
 
 import tests.unit.timeline.storage.test_local as contract
 from phantombase.timeline.errors import LockError, MissingFileError, StorageError, UnsupportedError, UsageError
 from phantombase.timeline.locks.table_lock import HUDI_LOCK, StorageLock, table_lock
+from phantombase.timeline.parquet.read import open_parquet, parquet_batches, readable
 from phantombase.timeline.storage import object_files, object_lease, object_store
-from phantombase.timeline.storage.contract import Storage
+from phantombase.timeline.storage.contract import Storage, open_listed
 from phantombase.timeline.storage.object_store import ObjectStorage
 from phantombase.timeline.storage.open_storage import open_storage
 from phantombase.timeline.storage.probe import probe, probe_partitions
@@ -287,6 +294,69 @@ def test_a_large_object_is_read_by_ranges(storage: ObjectStorage, monkeypatch: p
         assert bytes(file.read_at(10, 4_000_001)) == data[4_000_001:4_000_011]
         file.seek(5)
         assert bytes(file.read_buffer(3_000_000)) == data[5:3_000_005]
+
+
+def _refused(_: object) -> object:
+    raise GenericError("416 Range Not Satisfiable")
+
+
+@pytest.mark.parametrize(
+    "answer", [lambda found: [bytes(one)[:-1] for one in found], lambda found: [*found][1:], _refused]
+)
+@pytest.mark.parametrize("times", [2, 99])
+def test_a_range_that_is_answered_with_other_bytes(
+    times: int, answer: Callable[[Any], Any], storage: ObjectStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is asked for again, and then an error of the storage: also behind the reader of Parquet, and of text."""
+    out = io.BytesIO()
+    table = pa.table({"n": range(100_000), "t": [str(n) for n in range(100_000)]})
+    pa.parquet.write_table(table, out, row_group_size=30_000, compression="none", use_dictionary=False)
+    storage.put_if_absent("x", out.getvalue())
+    monkeypatch.setattr(object_files, "_WHOLE_BYTES", 1000)
+    monkeypatch.setattr(object_files, "_END_BYTES", 10_000)
+    monkeypatch.setattr(object_files, "_PAUSES_S", (0, 0))
+    left, real = [times], obstore.get_ranges
+
+    def odd(*given: Any, **named: Any) -> Any:
+        left[0] -= 1
+        found = real(*given, **named)
+        return answer(found) if left[0] >= 0 else found
+
+    monkeypatch.setattr(obstore, "get_ranges", odd)
+    for whole in (True, False):
+        left[0] = times
+
+        def read(whole: bool = whole) -> pa.Table:
+            with storage.open_input("x", whole=whole) as source, readable("base file", "x"):
+                return pa.Table.from_batches(parquet_batches(source, open_parquet(source), table.column_names, 10_000))
+
+        if times > 2:
+            with pytest.raises(StorageError, match=r"storage failed.*/x; found"):
+                read()
+        else:
+            assert read().equals(table)
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_file_that_is_shorter_than_its_listing_says(whole: bool, storage: ObjectStorage) -> None:
+    """A server that ends the answer early, and gives that as its length: the end of a log would be missing."""
+    storage.put_if_absent("x", b"12345")
+    assert open_listed(storage, "x", 5, whole=whole).read() == b"12345"
+    with pytest.raises(StorageError, match=r"shorter than its listing says.*expected 6 bytes; found 5 bytes"):
+        open_listed(storage, "x", 6, whole=whole)
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_an_object_that_goes_while_it_is_read(
+    whole: bool, storage: ObjectStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage.put_if_absent("x", bytes(100_000))
+    monkeypatch.setattr(object_files, "_WHOLE_BYTES", 1000)
+    monkeypatch.setattr(object_files, "_END_BYTES", 1000)
+    with storage.open_input("x", whole=whole) as file:
+        storage.delete("x")
+        with pytest.raises(MissingFileError, match=r"no such object.*/x$"):
+            file.read_at(10, 10)
 
 
 # --- stores that do not keep their promises
