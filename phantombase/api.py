@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,7 @@ import pyarrow as pa
 from .compactor_daemon.options import AttemptOptions, ExecuteOptions
 from .compactor_daemon.run.pending import Compactions, run_compactions
 from .compactor_daemon.time_limit import Limit
+from .timeline.errors import UsageError
 from .timeline.filter.tree import Filter
 from .timeline.locks.table_lock import table_lock
 from .timeline.parquet.output_options import OutputOptions
@@ -98,14 +100,25 @@ def schedule(
     options: ScheduleOptions | None = None,
     *,
     lock: str | None = None,
+    sole_writer: bool = False,
     storage_options: Mapping[str, str] | None = None,
 ) -> Scheduled:
     """Requests a compaction of a table; by default of every file group with log files, at once.
 
     `lock`: the table lock that all writers share, `file:PATH` or `zookeeper:HOSTS/BASE/PATH/KEY`; by default that of
     the table's storage: a file in the table, which only phantombase's own writers know, and on an object store the
-    lock that Hudi's StorageBasedLockProvider holds. `compact` executes the request. `storage_options`: see `read`.
+    lock that Hudi's StorageBasedLockProvider holds. `sole_writer`: no other process writes to the table meanwhile;
+    without it and without a lock there is a UserWarning, where the command `schedule` refuses. `compact` executes the
+    request. `storage_options`: see `read`. UsageError: both are given.
     """
+    if lock is not None and sole_writer:
+        raise UsageError("give one of lock and sole_writer", found="both")
+    if lock is None and not sole_writer:
+        warnings.warn(
+            "schedule needs to know which other processes write to the table: give lock=, the lock that they share, or "
+            "sole_writer=True. A plan made while an unknown write is running would lose that write's rows.",
+            stacklevel=2,
+        )
     opened = _opened(table, storage_options, reading=False)
     return schedule_compaction(opened, table_lock(opened.storage, lock), options or PLAN_NOW)
 

@@ -12,7 +12,7 @@ from phantombase.timeline.errors import MissingFileError, StorageError, UsageErr
 from phantombase.timeline.storage.access.storage_options import StorageOptions
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.folders import HOODIE
-from phantombase.timeline.storage.open_storage import open_storage
+from phantombase.timeline.storage.open_storage import open_storage, whole_path
 
 DEPTH = 3
 """How deep below a root tables are looked for: `root/database/table` is two."""
@@ -38,7 +38,7 @@ class FolderListing:
     """
 
     def __init__(self, root: str, options: StorageOptions, depth: int = DEPTH) -> None:
-        self._root = root.rstrip("/") or "/"
+        self._root = whole_path(root).rstrip("/") or "/"
         self._storage = open_storage(root, options)
         self._depth = depth
         self._known: frozenset[str] = frozenset()

@@ -6,6 +6,7 @@ and the fate record ensure that. No process holds it during long work.
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -78,6 +79,13 @@ class FileLock:
     @contextmanager
     def hold(self, purpose: str) -> Iterator[Section]:
         """See `TableLock.hold`."""
+        if not os.path.isdir(folder := os.path.dirname(os.path.abspath(self.path))):
+            raise LockError(
+                f"the lock file cannot be used to {purpose}: its folder is not there",
+                path=self.path,
+                expected=f"the folder {folder}",
+                todo="Check the path: all processes of the table must name one file. If it is right, make the folder.",
+            )
         busy = _busy(self.path, self.timeout_s, purpose)
         with (
             _naming_its_holder(busy, self.seen),
@@ -199,12 +207,21 @@ def _named(storage: Storage, given: str) -> str:
 
 def parse_lock(text: str) -> TableLock:
     """`file:PATH` or `zookeeper:HOST:PORT[,HOST:PORT]/BASE/PATH/KEY` as a lock; UsageError for anything else.
+    PATH is absolute, and its folder must be there when the lock is taken.
 
     `storage` is known to `table_lock` only.
     """
     provider, separator, rest = text.partition(":")
     if separator and rest and provider == "file":
-        return FileLock(rest)
+        path = rest.removeprefix("//") if rest.startswith("///") else rest
+        if not os.path.isabs(path) or path.startswith("//"):
+            raise UsageError(
+                "a lock file with a relative path is another one in each working directory",
+                expected="file:/PATH",
+                found=text,
+                todo=f"file:{os.path.abspath(path)} names the one of this process.",
+            )
+        return FileLock(path)
     if separator and rest and provider == "zookeeper":
         return parse_zookeeper_lock(rest)
     raise UsageError(

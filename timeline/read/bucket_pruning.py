@@ -14,6 +14,7 @@ from math import gcd
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from ..arrow.arrays import Indices
 from ..arrow.columns import flat
@@ -36,14 +37,18 @@ def bucket_slices(
     # Of several key fields some alone may be hashed, and keys that share a value of the others would hide it.
     if not config.populate_meta_fields or not keys or len(config.record_key_fields) != 1:
         return tuple(slices)
-    hashes = _hashes(keys, config)
+    label = f"{config.record_key_fields[0]}:"
+    given = frozenset(keys)
+    bare = [key for key in keys if not (key.startswith(label) and key.removeprefix(label) in given)]
+    both, plain = _hashes(keys, config), _hashes(bare, config)
     kept: list[FileSlice] = []
     for _, group in groupby(slices, key=lambda s: s.partition):
         partition = list(group)
         if len(partition) == 1:  # not worth a sample
             kept += partition
             continue
-        step = _common_divisor(storage, partition, config)
+        step, labelled = _common_divisor(storage, partition, config, label)
+        hashes = both if labelled else plain
         least = max((bucket_of_file_id(s.file_id) or 0 for s in partition), default=0) + 1
         kept += [s for s in partition if step < least or _can_hold(s, hashes, step, least)]
     return tuple(kept)
@@ -62,17 +67,21 @@ def _hashes(keys: Sequence[str], config: TableConfig) -> list[int]:
     return sorted({int(one) for hashes in both for one in hashes})
 
 
-def _common_divisor(storage: Storage, slices: Sequence[FileSlice], config: TableConfig) -> int:
-    """The greatest common divisor of hash - bucket over a sample; 1 if the files are not those of a bucket index."""
+def _common_divisor(storage: Storage, slices: Sequence[FileSlice], config: TableConfig, label: str) -> tuple[int, bool]:
+    """The greatest common divisor of hash - bucket over a sample; 1 if the files are not those of a bucket index.
+
+    And whether keys of the sample have the `label`, the name of the key field.
+    """
     buckets = [bucket_of_file_id(s.file_id) for s in slices]
     if not all(looks_like_bucket(s.file_id) for s in slices) or len(set(buckets)) != len(buckets):
-        return 1
-    found, count = 0, 0
+        return 1, True
+    found, count, labelled = 0, 0, False
     for bucket, keys in islice(_sampled(storage, slices), _SAMPLE_FILES):
         hashes = key_hashes(keys, config.record_key_fields, KeySplit.of(config.layout)).astype(np.int64)
         found = gcd(found, _divisor(hashes - bucket))
         count += len(keys)
-    return found if count >= _SAMPLE_KEYS_MIN and found else 1
+        labelled = labelled or bool(pc.any(pc.starts_with(keys, label)).as_py())
+    return (found if count >= _SAMPLE_KEYS_MIN and found else 1), labelled
 
 
 def _divisor(numbers: Indices) -> int:

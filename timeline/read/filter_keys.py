@@ -21,9 +21,6 @@ from ..filter.tree import Filter, only_values
 from ..format.table_config import TableConfig
 
 _PLAIN_GENERATORS = frozenset({"SIMPLE", "COMPLEX", "NON_PARTITION", "TIMESTAMP", "CUSTOM", None})
-_MAY_LABEL_ONE_FIELD = frozenset({"COMPLEX", "CUSTOM", None})
-"""Generators whose keys of one field may be `f:v`, depending on the release that wrote them."""
-
 _KEYS_MAX = 10_000
 _SLASHED_DATES = "hoodie.datasource.write.slash.separated.date.partitioning"
 _NO_VALUE = frozenset({"__HIVE_DEFAULT_PARTITION__", "default"})
@@ -45,49 +42,63 @@ def wanted_keys(node: Filter, config: TableConfig, schema: pa.Schema) -> tuple[s
             return None
         texts.append(sorted(str(value.as_py()) for value in values))
         count *= len(values)
-    labelled = len(fields) > 1 or config.key_generator in _MAY_LABEL_ONE_FIELD
-    return tuple(_keys(fields, texts, labelled)) if count <= _KEYS_MAX else None
+    return tuple(_keys(fields, texts)) if count <= _KEYS_MAX else None
 
 
-def _keys(fields: tuple[str, ...], texts: list[list[str]], labelled: bool) -> Iterator[str]:
+def _keys(fields: tuple[str, ...], texts: list[list[str]]) -> Iterator[str]:
+    """Of one field both forms, whatever the generator: a client that makes the keys itself may store either."""
     for values in product(*texts):
         if len(fields) == 1:
             yield values[0]
-        if labelled:
-            yield ",".join(f"{field}:{value or '__empty__'}" for field, value in zip(fields, values, strict=True))
+        yield ",".join(f"{field}:{value or '__empty__'}" for field, value in zip(fields, values, strict=True))
 
 
 def partition_bounds(path: str, config: TableConfig, schema: pa.Schema) -> BoundsOf:
-    """The bounds of the columns in the rows of a partition."""
-    values = {name: pa.scalar(value, schema.field(name).type) for name, value in _values(path, config, schema)}
+    """The bounds of the columns in the rows of a partition, from the names of its folders.
+
+    Where a name contradicts the settings of the folders (`p=north` without hive style, `%2F` without URL encoding) they
+    hold for both ways to read it. Rows may still say something else: see `pruning`.
+    """
+    values = {
+        name: [pa.scalar(v, schema.field(name).type).as_py() for v in of] for name, of in _values(path, config, schema)
+    }
 
     def bounds(column: str) -> Bounds:
-        if column not in values:
-            return UNKNOWN
-        value = values[column].as_py()
-        return Bounds(low=value, high=value, nulls=False)
+        found = values.get(column)
+        return UNKNOWN if not found else Bounds(low=min(found), high=max(found), nulls=False)
 
     return bounds
 
 
-def _values(path: str, config: TableConfig, schema: pa.Schema) -> Iterator[tuple[str, str | int]]:
+def _values(path: str, config: TableConfig, schema: pa.Schema) -> Iterator[tuple[str, list[str] | list[int]]]:
+    """The values that each column may have. A column of which nothing is known is left out."""
     if config.populate_meta_fields and not config.url_encode:
-        yield PARTITION_PATH, path
+        yield PARTITION_PATH, [path]
     fields, folders = config.partition_fields, path.split("/")
     if not _is_named_by_values(config) or len(fields) != len(folders):
         return
     for field, folder in zip(fields, folders, strict=True):
-        if config.hive_style:
-            name, _, folder = folder.partition("=")
-            if name != field:
-                return
-        text = unquote(folder) if config.url_encode else folder
-        if text in _NO_VALUE or field not in schema.names or not _is_plain(schema.field(field).type):
+        texts = sorted(_texts(field, folder, config))
+        if not texts or not _NO_VALUE.isdisjoint(texts) or field not in schema.names:
             continue
-        if pa.types.is_string(schema.field(field).type):
-            yield field, text
-        elif text.removeprefix("-").isdecimal() and str(int(text)) == text:
-            yield field, int(text)
+        kind = schema.field(field).type
+        if pa.types.is_string(kind):
+            yield field, texts
+        elif pa.types.is_integer(kind):
+            numbers = [int(text) for text in texts if text.removeprefix("-").isdecimal() and str(int(text)) == text]
+            if numbers:
+                yield field, numbers
+
+
+def _texts(field: str, folder: str, config: TableConfig) -> set[str]:
+    """The values that a folder may stand for; none: it cannot be told."""
+    name, has_name, value = folder.partition("=")
+    named = bool(has_name) and name == field
+    forms = {value} if named else set[str]()
+    if not config.hive_style:
+        forms.add(folder)
+    plain = {unquote(form) for form in forms}
+    return plain if config.url_encode else forms | plain
 
 
 def _is_named_by_values(config: TableConfig) -> bool:

@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
+from itertools import islice
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from ..arrow.columns import flat
+from ..avro.schema import RECORD_KEY
 from ..filter.bind import bound
 from ..filter.parse import parse_filter
-from ..filter.possible import may_match
+from ..filter.possible import UNKNOWN, BoundsOf, comparable, may_match
 from ..filter.tree import And, Filter
+from ..format.record_key import labelled_keys, value_text
 from ..format.table_config import TableConfig
+from ..merge.slice_rules import SliceRules
+from ..parquet.footer_bounds import group_bounds
+from ..parquet.read import open_parquet, readable
 from ..storage.contract import Storage
 from ..view.view import FileSlice
 from .bucket_pruning import bucket_slices
 from .filter_keys import partition_bounds, wanted_keys
+from .slice_stream import SliceStream
 from .where import Where
+
+_SAMPLE_ROWS = 1024
 
 
 def where_of(wanted: Sequence[Filter | str], config: TableConfig, schema: pa.Schema) -> Where | None:
@@ -31,12 +43,96 @@ def where_of(wanted: Sequence[Filter | str], config: TableConfig, schema: pa.Sch
 
 
 def prune(
-    storage: Storage, slices: Sequence[FileSlice], where: Where | None, config: TableConfig
-) -> tuple[FileSlice, ...]:
-    """The slices whose partition's values let a row match, and whose bucket may hold the keys that a row must have."""
+    storage: Storage, slices: Sequence[FileSlice], where: Where | None, config: TableConfig, rules: SliceRules
+) -> tuple[tuple[FileSlice, ...], Where | None]:
+    """The slices whose partition's values let a row match, and whose bucket may hold the keys that a row must have.
+
+    Names of folders and forms of keys are the table's settings at work, and a client may have done otherwise: some rows
+    are asked first. Where they say something else nothing is left out for it, and the filter knows no keys.
+    """
     if where is None:
-        return tuple(slices)
-    partitions = {s.partition for s in slices}
-    kept = {p for p in partitions if may_match(where.filter, partition_bounds(p, config, where.schema))}
-    left = tuple(s for s in slices if s.partition in kept)
-    return left if where.keys is None else bucket_slices(storage, left, where.keys, config)
+        return tuple(slices), None
+    bounds = {s.partition: partition_bounds(s.partition, config, where.schema) for s in slices}
+    out = {partition for partition, of in bounds.items() if not may_match(where.filter, of)}
+    if not all(_agrees(storage, s, bounds[s.partition], where, rules) for s in _one_of_each_shape(slices, out)):
+        out = set()
+    left = tuple(s for s in slices if s.partition not in out)
+    if (
+        where.keys is not None
+        and left
+        and _uses_keys(left)
+        and not _has_keys_of_fields(storage, _first(left), config, rules)
+    ):
+        where = replace(where, keys=None)
+    return (left if where.keys is None else bucket_slices(storage, left, where.keys, config)), where
+
+
+def _first(slices: Sequence[FileSlice]) -> FileSlice:
+    """The slice whose rows are asked: a base file costs least."""
+    return next((s for s in slices if s.base is not None), slices[0])
+
+
+def _one_of_each_shape(slices: Sequence[FileSlice], partitions: Collection[str]) -> Iterator[FileSlice]:
+    """A slice for each way in which the folders of these partitions are named."""
+    seen = set[tuple[tuple[bool, bool], ...]]()
+    for slice_ in sorted(slices, key=lambda s: (s.base is None, s.partition)):
+        shape = tuple(("=" in folder, "%" in folder) for folder in slice_.partition.split("/"))
+        if slice_.partition in partitions and shape not in seen:
+            seen.add(shape)
+            yield slice_
+
+
+def _agrees(storage: Storage, slice_: FileSlice, bounds: BoundsOf, where: Where, rules: SliceRules) -> bool:
+    """Whether some rows of a slice are within the bounds that its folder gives the columns of the filter."""
+    known = [name for name in sorted(where.columns) if bounds(name) is not UNKNOWN]
+    rows = _some_rows(storage, slice_, rules, known)
+    for name in known:
+        found, ends = bounds(name), pc.min_max(rows.column(name))
+        column = rows.column(name)
+        if len(column) and (
+            column.null_count or comparable(ends["min"]) < found.low or comparable(ends["max"]) > found.high
+        ):
+            return False
+    return True
+
+
+def _uses_keys(slices: Sequence[FileSlice]) -> bool:
+    return len(slices) > 1 or any(s.logs for s in slices)
+
+
+def _has_keys_of_fields(storage: Storage, slice_: FileSlice, config: TableConfig, rules: SliceRules) -> bool:
+    """Whether some rows of a slice have the keys that `wanted_keys` makes of their key fields."""
+    fields = config.record_key_fields
+    if not config.populate_meta_fields or not fields or _footer_has_keys_of_field(storage, slice_, fields, rules):
+        return True
+    rows = _some_rows(storage, slice_, rules, [RECORD_KEY, *fields])
+    keys, parts = flat(rows.column(RECORD_KEY)), [value_text(flat(rows.column(name)), name) for name in fields]
+    same = pc.equal(keys, labelled_keys(fields, parts))
+    if len(fields) == 1:
+        same = pc.or_(same, pc.equal(keys, parts[0]))
+    return bool(pc.all(pc.fill_null(same, False)).as_py())
+
+
+def _footer_has_keys_of_field(storage: Storage, slice_: FileSlice, fields: tuple[str, ...], rules: SliceRules) -> bool:
+    """Whether the footer of a base file shows it, so that no row need be read: keys and field have the same bounds."""
+    if slice_.base is None or len(fields) > 1 or not pa.types.is_string(rules.schema.field(fields[0]).type):
+        return False
+    path = slice_.base.path
+    with storage.open_input(path, whole=False) as source, readable("base file", path):
+        file = open_parquet(source)
+        if not file.metadata.num_row_groups:
+            return False
+        bounds = group_bounds(file, 0, rules.schema, rules.names.at(slice_.base.name.instant))
+    keys, values = bounds(RECORD_KEY), bounds(fields[0])
+    if None in (keys.low, keys.high, values.low, values.high) or values.nulls:
+        return False
+    plain = (values.low, values.high)
+    return (keys.low, keys.high) in (plain, tuple(f"{fields[0]}:{value}" for value in plain))
+
+
+def _some_rows(storage: Storage, slice_: FileSlice, rules: SliceRules, columns: Sequence[str]) -> pa.Table:
+    """The first rows of a slice: of its base file, else of its logs."""
+    stream = SliceStream(storage, slice_, replace(rules, batch_rows=_SAMPLE_ROWS), columns)
+    batches = stream.base_batches() if slice_.base is not None else stream.batches()
+    first = islice((batch for batch in batches if batch.num_rows), 1)
+    return pa.Table.from_batches(list(first), schema=stream.schema)

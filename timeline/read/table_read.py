@@ -242,7 +242,7 @@ def _scan(
         raise MalformedError("a log file in a COPY_ON_WRITE table", path=f"{table.storage.base_path}/{log.path}")
     rules = replace(rules, memory_bytes=options.memory_limit, spill_folder=options.spill_dir)
     where = where_of([f for f in (options.filter, also) if f is not None], table.config, rules.schema)
-    kept = prune(table.storage, slices, where, table.config)
+    kept, where = prune(table.storage, slices, where, table.config, rules)
     skips = options.data_skipping and not rules.names  # statistics have the names of their time
     return Scan(table, skip(table, kept, where) if skips else kept, rules, options, where)
 

@@ -9,6 +9,7 @@ from ..clock.options import ClockOptions
 from ..errors import UsageError
 from ..event_log import get_logger
 from ..storage.access.storage_options import Given
+from ..storage.open_storage import whole_path
 from .discovery import TablePattern, is_pattern
 from .served_table import CLOCK, ServedTable
 from .wire.asgi import UnknownTableError
@@ -46,7 +47,7 @@ class ServedTables:
         self._storage_options = storage_options
         self._sources: list[Callable[[], Iterable[str]]] = [] if found is None else [found]
         for given in paths:
-            path = os.path.abspath(spelled(given)) if _is_local(given) else given.rstrip("/")
+            path = whole_path(given).rstrip("/")
             if is_pattern(path):
                 self._sources.append(TablePattern(path, storage_options).tables)
             elif path in self._by_path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 
 from ..errors import UnsupportedError, UsageError
 from .access.object_url import CLOUDS, cloud_of
@@ -10,27 +11,43 @@ from .access.storage_options import Given, StorageOptions
 from .contract import Storage
 from .local import LocalStorage
 
-_FILE = "file://"
+_FILE = "file"
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 
 
 def whole_path(url: str) -> str:
-    """The base path that reports name: of a plain path the absolute one, of a URL the URL (pure but for the folder that
-    the process is in).
+    """The base path that reports name: of a local path the absolute one, of another URL the URL (pure but for the
+    folder that the process is in). Local paths are plain ones, and as Hadoop and Spark print them: `file:/PATH`.
+
+    UsageError: no path and no URL, as `s3:/BUCKET/PATH`, or a local URL with a host.
     """
-    path = url.removeprefix(_FILE)
-    return url if "://" in path else os.path.abspath(path)
+    if (scheme := _SCHEME.match(url)) is None:
+        return os.path.abspath(url)
+    name, rest = scheme[0][:-1], url[scheme.end() :]
+    if name.lower() != _FILE:
+        if rest.startswith("//"):
+            return url
+        todo = f"Write {name}://{rest.lstrip('/')}, or ./{url} if it is the name of a folder."
+        raise UsageError("neither a path nor a URL", path=url, expected=f"{name}://...", found=scheme[0], todo=todo)
+    host, path = rest[2:].split("/", 1) if rest.startswith("//") and "/" in rest[2:] else ("", rest)
+    if host or not rest.startswith("/") or not path.strip("/"):
+        raise UsageError(
+            "not a local path", path=url, expected=f"{_FILE}:///PATH, {_FILE}:/PATH, or a plain path", found=url
+        )
+    return os.path.normpath("/" + path.lstrip("/"))
 
 
 def open_storage(url: str, options: Given = None) -> Storage:
     """The storage with its base at a URL or a plain path, which need not exist.
 
-    UnsupportedError: another scheme. UsageError: an unknown option, or any for HDFS. A local disk has no use for them.
+    UnsupportedError: another scheme. UsageError: see `whole_path`; an unknown option, or any for HDFS. A local disk has
+    no use for them.
     """
     given = StorageOptions.of(options)
-    path = url.removeprefix(_FILE)
+    path = whole_path(url)
     scheme, separator, _ = path.partition("://")
     if not separator:
-        return LocalStorage(whole_path(path))
+        return LocalStorage(path)
     if cloud_of(path) is not None:
         from .object_store import ObjectStorage  # late: few processes need it
 
@@ -44,7 +61,7 @@ def open_storage(url: str, options: Given = None) -> Storage:
     raise UnsupportedError(
         "no storage for URLs of this scheme",
         path=url,
-        expected=f"{_FILE}/PATH or a plain path: a POSIX file system; hdfs://HOST:PORT/PATH: HDFS; {places}",
+        expected=f"{_FILE}:///PATH or a plain path: a POSIX file system; hdfs://HOST:PORT/PATH: HDFS; {places}",
         found=f"{scheme}://",
         todo="Mount the table's file system.",
     )

@@ -141,6 +141,21 @@ def test_a_name_that_leads_elsewhere_is_no_part_of_a_lock(name: str, tmp_path: P
         table_lock(open_storage(str(table)), "file:/locks/{name}.lock")
 
 
+@pytest.mark.parametrize("text", ["file:orders.lock", "file:./l", "file://host/l", "file:{name}.lock"])
+def test_a_lock_file_is_absolute(text: str) -> None:
+    """Relative to the working directory, two processes with one setting would each have a lock of their own."""
+    with pytest.raises(UsageError, match=r"another one in each working directory.*expected file:/PATH"):
+        parse_lock(text)
+    assert parse_lock("file:///locks/l") == FileLock("/locks/l")
+
+
+def test_the_folder_of_a_lock_file_is_there(tmp_path: Path) -> None:
+    """A typing error in the path would be a lock that nobody else takes."""
+    with pytest.raises(LockError, match=r"its folder is not there.*make the folder"):
+        FileLock(str(tmp_path / "lokcs" / "l")).hold("try").__enter__()
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize("text", ["", "file", "file:", "flie:/tmp/lock", ":/tmp/lock"])
 def test_a_provider_nobody_knows_is_refused(text: str) -> None:
     """Taken for a file it would keep nobody out."""

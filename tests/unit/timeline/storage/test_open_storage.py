@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from typer.testing import CliRunner
 
+from phantombase import compact, read, schedule, writer
 from phantombase.compactor_daemon.cli.main import app
+from phantombase.compactor_daemon.lake.listing import FolderListing
 from phantombase.timeline.errors import NotATableError, StorageError, UnsupportedError, UsageError
+from phantombase.timeline.service.served_tables import ServedTables
 from phantombase.timeline.storage.access.storage_options import StorageOptions
 from phantombase.timeline.storage.folders import RECORDS
 from phantombase.timeline.storage.open_storage import open_storage
@@ -16,11 +20,37 @@ from phantombase.timeline.table.table import Table
 from tests.support.golden_tables import unzip_golden
 
 
-@pytest.mark.parametrize("url", ["{path}", "file://{path}", "{path}/", "{path}/../{name}"])
+@pytest.mark.parametrize(
+    "url", ["{path}", "file://{path}", "file:{path}", "FILE:{path}/", "file:////{path}", "{path}/", "{path}/../{name}"]
+)
 def test_a_path_and_its_url_are_one_storage(url: str, tmp_path: Path) -> None:
     found = open_storage(url.format(path=tmp_path, name=tmp_path.name))
     assert found == open_storage(str(tmp_path))
     assert found.base_path == str(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "url", ["hdfs:/lake/t", "s3:/b/t", "a:t", "file:t", "file://host/t", "file:", "file://", "file:/"]
+)
+def test_what_looks_like_a_url_is_no_folder_of_the_working_directory(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Hadoop and Spark print local paths as `file:/data/t`. A write to a folder `file:` would be lost."""
+    monkeypatch.chdir(tmp_path)
+    rows = pa.table({"id": [1]})
+    for use in (
+        lambda: read(url),
+        lambda: writer(rows).table("t").key("id").upsert(url),
+        lambda: schedule(url, sole_writer=True),
+        lambda: compact(url),
+        lambda: ServedTables([url]),
+        lambda: FolderListing(url, StorageOptions.of({})),
+    ):
+        with pytest.raises(UsageError, match=r"neither a path nor a URL|not a local path"):
+            use()
+    for words in (["schedule", url, "--sole-writer"], ["compact", url], ["status", url]):
+        assert isinstance(CliRunner().invoke(app, words).exception, UsageError)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_link_is_another_path_of_one_place(tmp_path: Path) -> None:
