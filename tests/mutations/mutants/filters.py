@@ -85,5 +85,9 @@ MUTANTS: tuple[Mutant, ...] = (
         "reading/filters",
     ),
     ("timeline/read/bucket_pruning", "if count >= _SAMPLE_KEYS_MIN and found", "if found", "bucket_pruning"),
+    ("timeline/read/pruning", "        out = set()\n", "        pass\n", "reading/data_before_settings"),
+    ("timeline/read/pruning", "where = replace(where, keys=None)", "pass", "reading/data_before_settings"),
+    ("timeline/read/filter_keys", "        forms.add(folder)\n", "        pass\n", "reading/data_before_settings"),
+    ("timeline/read/bucket_pruning", "hashes = both if labelled else plain", "hashes = plain", "data_before_settings"),
     ("timeline/read/export", "            out.write(_BROKEN_MESSAGE)\n", "            pass\n", "cli/main"),
 )

@@ -252,6 +252,9 @@ MUTANTS: tuple[Mutant, ...] = (
     ("timeline/storage/open_storage", "    if options.given:\n", "    if False:\n", "storage/open_storage"),
     ("timeline/storage/open_storage", "    if options.given:\n", "    if options != StorageOptions():\n", "storage/open_storage"),
     ("timeline/storage/open_storage", "    if not separator:\n", "    if True:\n", "storage/open_storage"),
-    ("timeline/storage/open_storage", "os.path.abspath(path)", "path", "storage/open_storage"),
+    ("timeline/storage/open_storage", "return os.path.abspath(url)", "return url", "storage/open_storage"),
+    ("timeline/storage/open_storage", "    if name.lower() != _FILE:\n", "    if False:\n", "storage/open_storage"),
+    ("timeline/storage/open_storage", "    if host or not rest", "    if not rest", "storage/open_storage"),
+    ("timeline/locks/table_lock", "if not os.path.isabs(path) or", "if", "locks/table_lock"),
     ("timeline/table/table", "for _ in range(_READ_AGAIN_MAX - 1):", "for _ in range(1):", "table/table"),
 )  # fmt: skip
