@@ -27,7 +27,7 @@ from phantombase.compactor_daemon.cli.main import app
 from phantombase.timeline.archiving.archive_log import archive_logs
 from phantombase.timeline.archiving.options import ArchiveOptions
 from phantombase.timeline.avro.container import STRING, optional, root_record, write_record
-from phantombase.timeline.errors import LockError, MalformedError, PhantombaseError, UsageError
+from phantombase.timeline.errors import LockError, MalformedError, UsageError
 from phantombase.timeline.format.clean import CleanPlan, encode_clean_metadata
 from phantombase.timeline.format.instant import Instant, State, later
 from phantombase.timeline.instants.attempt_names import recorded_instants
@@ -55,9 +55,10 @@ from tests.support.archived_tables import (
 )
 from tests.support.builders import blocks_of
 from tests.support.compaction_steps import open_table
-from tests.support.failing_storage import Call, Failure, HookedStorage, ProcessDied, die_at_nth, died_copies, fail_at
+from tests.support.failing_storage import Call, HookedStorage, ProcessDied, die_at_nth
+from tests.support.faults import Faults, died_or_ended
 from tests.support.lost_lock import LockLostAt, LockLostBehind
-from tests.support.selection import ALL, deep
+from tests.support.selection import deep
 from tests.support.tables import one_of
 from tests.support.written_tables import read_rows, written_table
 
@@ -106,8 +107,8 @@ def test_died_at_every_call_the_next_run_finishes(version: int, tmp_path: Path) 
     """At no moment is an instant lost or a row different; the next run leaves what an undisturbed run leaves."""
     origin = tmp_path / "origin"
     rows, before, times = long_table(origin, version, 4, compact_at=1), completed(origin), active(origin)
-    number = 0
-    for number, path in died_copies(origin, lambda s: archive_table(Table.on(s), SMALL, LOCK), 1 if ALL else 3):  # noqa: B007
+    died = 0
+    for died, path in enumerate(died_or_ended(origin, lambda storage: archive_table(Table.on(storage), SMALL, LOCK))):  # noqa: B007
         assert read_rows(path) == rows
         assert completed(path) == before
         archive(path)
@@ -117,31 +118,24 @@ def test_died_at_every_call_the_next_run_finishes(version: int, tmp_path: Path) 
         upsert(path, one_row("k1", 9))
         assert read_rows(path) == rows | {"k1": (9, 9.0)}
         shutil.rmtree(path)
-    assert number > 30
+    assert died > 5
 
 
 @one_of("version", 9, 6)
-@pytest.mark.parametrize("failure", list(Failure), ids=lambda f: f.name.lower())
-def test_an_error_at_every_call_the_next_run_finishes(version: int, failure: Failure, tmp_path: Path) -> None:
+def test_an_error_at_every_call_the_next_run_finishes(version: int, tmp_path: Path) -> None:
     """An error of the storage is an error of the run, never "nothing there"."""
-    origin = tmp_path / "origin"
+    origin, said = tmp_path / "origin", 0
     rows, before, times = long_table(origin, version, 4, compact_at=1), completed(origin), active(origin)
-    counting = HookedStorage(LocalStorage(str(shutil.copytree(origin, tmp_path / "count"))), lambda call: call.do())
-    archive_table(Table.on(counting), SMALL, LOCK)
-    calls = [n for n, name in enumerate(counting.calls) if failure.can_hit(name)]
-    for number in calls[:: 1 if ALL else 5]:
-        path = shutil.copytree(origin, tmp_path / f"{number}")
-        inner = LocalStorage(str(path))
-        try:
-            archive_table(Table.on(HookedStorage(inner, fail_at(number, failure, inner))), SMALL, LOCK)
-        except (PhantombaseError, OSError):
+    for _, _, path, error in Faults.of(origin, lambda storage: archive_table(Table.on(storage), SMALL, LOCK)).errors():
+        if error:
             assert completed(path) == before
             assert read_rows(path) == rows
         archive(path)
         assert active(path) == times[-2:]
         assert completed(path) == before
         assert read_rows(path) == rows
-        shutil.rmtree(path)
+        said += error is not None
+    assert said > 8
 
 
 @pytest.mark.parametrize(

@@ -62,7 +62,8 @@ def indexed(path: Path) -> None:
         table.storage.put_if_absent(table.instant_path(instant), b"any")
 
 
-@pytest.mark.parametrize("service", ["clean", deep("restore"), deep("indexing")])
+@pytest.mark.deep
+@pytest.mark.parametrize("service", ["clean", "restore", "indexing"])
 def test_hudi_knows_when_archived_writes_completed(service: str, tmp_path: Path) -> None:
     """Behind an active instant of any action it does not, and puts their logs on the newest slice."""
     path = tmp_path / "trips"

@@ -29,7 +29,6 @@ from phantombase.timeline.log.encode import LogFormat, Parts, data_block, delete
 from phantombase.timeline.planning.schedule import schedule_compaction
 from phantombase.timeline.read.table_read import ReadOptions, read_table
 from phantombase.timeline.recovery.dead_writers import roll_back_dead_writers
-from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table, TableSchema
 from phantombase.timeline.view.view import FileSlice, latest_slice
 from phantombase.writer_hooks.commit.conflict import Footprint
@@ -38,13 +37,14 @@ from phantombase.writer_hooks.options import WriteOptions
 from tests.support import compaction_steps as attempts
 from tests.support.compaction_steps import check_no_strays, decided, open_table, run_all
 from tests.support.compare_rows import assert_same_rows
-from tests.support.failing_storage import Failure, HookedStorage, ProcessDied, die_at
+from tests.support.faults import Faults
 from tests.support.log_compactions import at, request, slice_runs
 from tests.support.seed import SEED
+from tests.support.selection import ALL, deep
 from tests.support.written_tables import seed_note, written_table
 
 KEYS = 12
-ROUNDS = 4
+ROUNDS = 4 if ALL else 1
 """Random slices a layout and merge mode."""
 
 
@@ -243,7 +243,7 @@ def test_nothing_changes(
                 assert_same_rows(mine.read(), twin.read())
 
 
-@pytest.fixture(params=[(9, MergeMode.EVENT_TIME), (6, MergeMode.COMMIT_TIME)], ids=["v9", "v6"])
+@pytest.fixture(params=[(9, MergeMode.EVENT_TIME), deep((6, MergeMode.COMMIT_TIME))], ids=["v9", "v6"])
 def busy(request: pytest.FixtureRequest, tmp_path: Path) -> Slice:
     """Four delta commits; the same ones in every run."""
     version, mode = request.param
@@ -258,37 +258,25 @@ def merging(mine: Slice) -> str:
     return request(mine.table, at(1))
 
 
-def copied(mine: Slice, number: int) -> Slice:
-    """The same table somewhere else."""
-    other = copy(mine)
-    other.path = mine.path.parent.parent / f"{number}" / "table"
-    shutil.copytree(mine.path, other.path)
-    return other
-
-
 def test_a_death_at_every_storage_call_is_finished_by_the_next_run(busy: Slice) -> None:
     """A reader in between sees the same rows; one log file is left of it, and nothing else."""
-    instant, before = merging(busy), busy.read()
-    storage = HookedStorage(LocalStorage(str(copied(busy, 0).path)), lambda call: call.do())
-    run_all(Table.on(storage))
-    hits = [n for n, name in enumerate(storage.calls) if Failure.AFTER.can_hit(name)]
-    assert len(hits) > 10
-    for number in hits:
-        mine = copied(busy, number + 1)
-        with seed_note(SEED, instant, number, storage.calls[number]):
-            with pytest.raises(ProcessDied):
-                run_all(Table.on(HookedStorage(LocalStorage(str(mine.path)), die_at(number))))
-            assert_same_rows(mine.read(), before)
-            run_all(mine.table)
-            assert_same_rows(mine.read(), before)
-            (done,) = mine.table.files.completed_commits(instant)
-            (path,) = named_files(mine.table, done)
-            assert (mine.path / path).exists()
-            assert len(list((mine.path / "d1").glob(".*.log.*"))) == len(list((busy.path / "d1").glob(".*.log.*"))) + 1
-            check_no_strays(mine.path)
-            assert audit(mine.table, instant).good
-            mine.compacted()
-            assert_same_rows(mine.read(), before)
+    instant, before, died = merging(busy), busy.read(), 0
+    for _, path in Faults.of(busy.path, lambda storage: run_all(Table.on(storage))).deaths():
+        mine = copy(busy)
+        mine.path = path
+        assert_same_rows(mine.read(), before)
+        run_all(mine.table)
+        assert_same_rows(mine.read(), before)
+        (done,) = mine.table.files.completed_commits(instant)
+        (named,) = named_files(mine.table, done)
+        assert (mine.path / named).exists()
+        assert len(list((mine.path / "d1").glob(".*.log.*"))) == len(list((busy.path / "d1").glob(".*.log.*"))) + 1
+        check_no_strays(mine.path)
+        assert audit(mine.table, instant).good
+        mine.compacted()
+        assert_same_rows(mine.read(), before)
+        died += 1
+    assert died > 8
 
 
 def test_a_lost_log_file_is_merged_again(busy: Slice) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,20 +19,13 @@ from phantombase.timeline.errors import ConflictError, PhantombaseError
 from phantombase.timeline.instants.attempt_names import GO, attempts
 from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.read.table_read import read_table
-from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.table.table import Table
 from tests.support.compaction_steps import check_whole, decided, open_table, run_all, visible_files
 from tests.support.compare_rows import assert_same_rows
 from tests.support.failing_storage import (
-    Failure,
-    Hook,
-    HookedStorage,
     MovingStorage,
-    ProcessDied,
-    die_at,
-    fail_at,
-    pause_at,
 )
+from tests.support.faults import Faults
 from tests.support.golden_tables import unzip_golden
 from tests.support.selection import ALL, deep
 
@@ -42,32 +34,25 @@ LOCK = ProcessLock("moves")
 
 
 class Ground:
-    """Copies of a table with a pending compaction, and the calls of an undisturbed run."""
+    """A table with a pending compaction."""
 
     def __init__(self, name: str, folder: Path) -> None:
-        self._origin, self._folder = unzip_golden(name, folder / "origin"), folder
-        self.expected = self._origin.with_name(f"{self._origin.name}.expected")
+        self.origin = unzip_golden(name, folder / "origin")
+        self.expected = self.origin.with_name(f"{self.origin.name}.expected")
         self.snapshot = pq.read_table(self.expected / "snapshot.parquet")
-        storage = self.hooked(self.copy(), lambda call: call.do())
-        run_all(open_table(self._folder, storage))
-        self.changes = [n for n, called in enumerate(storage.calls) if Failure.AFTER.can_hit(called)]
-        self.from_first_place = range(storage.calls.index("place"), len(storage.calls))
 
     def copy(self) -> Path:
-        """A fresh copy in the place of the last one."""
-        path = self._folder / "copy"
-        shutil.rmtree(path, ignore_errors=True)
-        return shutil.copytree(self._origin, path)
+        """A fresh copy."""
+        return shutil.copytree(self.origin, self.origin.with_name("own"))
+
+    def faults(self) -> Faults:
+        """Those of a run."""
+        return Faults.of(self.origin, lambda storage: run_all(Table.on(storage)), MovingStorage)
 
     @staticmethod
-    def hooked(path: Path, hook: Hook) -> HookedStorage:
-        """The storage behind a hook."""
-        return HookedStorage(MovingStorage(str(path)), hook)
-
-    @staticmethod
-    def run(path: Path, storage: Storage | None = None, lock: str = "") -> None:
+    def run(path: Path, lock: str = "") -> None:
         """A run on it."""
-        run_all(open_table(path, storage or MovingStorage(str(path))), lock)
+        run_all(open_table(path, MovingStorage(str(path))), lock)
 
 
 @pytest.fixture
@@ -77,53 +62,50 @@ def ground(name: str, tmp_path: Path) -> Ground:
 
 @TABLES
 def test_a_death_at_changes_is_finished_by_the_next_run(ground: Ground) -> None:
-    """Twice: the next run dies a few changes later, and a third one finishes. Readers see the same rows."""
-    for number in ground.changes[:: 1 if ALL else 2]:
-        path = ground.copy()
-        with pytest.raises(ProcessDied):
-            ground.run(path, ground.hooked(path, die_at(number)))
-        with suppress(ProcessDied):
-            ground.run(path, ground.hooked(path, die_at(number + 7)))
+    """Twice: the next run dies at another one, and a third one finishes. Readers see the same rows."""
+    faults = ground.faults()
+    changes, twice = faults.chosen(lambda p: p.changes), 0
+    for number, (_, path) in enumerate(faults.deaths()):
+        twice += faults.dies_at(changes[(number + 5) % len(changes)], path)
         if pending_instants(open_table(path)):
             assert_same_rows(read_table(open_table(path)), ground.snapshot)
         ground.run(path)
         check_whole(path, ground.expected)
+    assert twice > 4
 
 
 @pytest.mark.deep
 @TABLES
 def test_an_error_at_every_change_is_finished_by_the_next_run(ground: Ground) -> None:
     """Before, after and half-way through it."""
-    for number in ground.changes:
-        for failure in (Failure.BEFORE, Failure.AFTER):
-            path = ground.copy()
-            with suppress(PhantombaseError):
-                inner = MovingStorage(str(path))
-                ground.run(path, HookedStorage(inner, fail_at(number, failure, inner)))
-            ground.run(path)
-            check_whole(path, ground.expected)
+    faults = ground.faults()
+    for _, _, path, _ in replace(faults, points=tuple(p for p in faults.points if p.changes)).errors():
+        ground.run(path)
+        check_whole(path, ground.expected)
 
 
 @TABLES
 def test_a_publisher_that_pauses_while_another_one_publishes(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
     """From the first placing on: one decision, nothing merged again, nothing visible changes."""
-    merged = counted_merges(monkeypatch)
-    for number in ground.from_first_place[:: 1 if ALL else 6]:
-        path, after = ground.copy(), list[set[str]]()
+    merged, after = counted_merges(monkeypatch), list[set[str]]()
 
-        def another(path: Path = path, after: list[set[str]] = after) -> None:
-            ground.run(path, lock="another process")
-            after.append(visible_files(path))
+    def another(path: Path) -> None:
+        ground.run(path, lock="another process")
+        after.append(visible_files(path))
 
-        with suppress(ConflictError):
-            ground.run(path, ground.hooked(path, pause_at(number, another)))
-        assert visible_files(path) == after[0]
+    faults, paused = ground.faults(), 0
+    first = next(n for n, point in enumerate(faults.points) if point.name == "place" and "probe" not in point.kind)
+    for _, path, error in replace(faults, points=faults.points[first:]).pauses(another, lambda p: ALL or p.changes):
+        assert error is None or isinstance(error, ConflictError)
+        assert visible_files(path) == after[-1]
         ground.run(path)
         check_whole(path, ground.expected)
         storage = MovingStorage(str(path))
         for instant in {i.requested_time for i in open_table(path).load_timeline().instants}:
             fates = [read_fate(storage, instant, n) for n in attempts(storage, instant)]
             assert [fate.kind for fate in fates if fate is not None].count(GO) <= 1
+        paused += 1
+    assert paused > 4
     assert merged == []
 
 

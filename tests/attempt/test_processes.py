@@ -29,6 +29,7 @@ from tests.support.compare_rows import assert_same_rows
 from tests.support.golden_tables import unzip_golden
 from tests.support.places import ROOT
 from tests.support.seed import SEED
+from tests.support.selection import deep
 from tests.support.zookeeper_server import wait_until
 
 CHAOS = int(os.environ.get("PHANTOMBASE_CHAOS", "6"))
@@ -37,13 +38,14 @@ RUN_S = 1.3
 
 
 def cases(salt: int) -> list[object]:
-    """Seeded random cases: a table, and moments of a run in seconds."""
+    """Seeded random cases, of which a usual run takes one: a table, and moments of a run in seconds."""
     found: list[object] = []
     for number in range(CHAOS):
         pick = random.Random(SEED + salt + number)
         name = ("v6_pending", "v9_pending")[number % 2]
         moments = [round(pick.uniform(0, RUN_S), 3) for _ in range(2)]
-        found.append(pytest.param(name, moments, id=f"{name}-{SEED + salt + number}"))
+        marks = [pytest.mark.deep] if number else []
+        found.append(pytest.param(name, moments, id=f"{name}-{SEED + salt + number}", marks=marks))
     return found
 
 
@@ -155,7 +157,7 @@ def test_a_stopped_process_can_publish_nothing_once_it_is_taken_over(
     check_whole(path, path.with_name("pending.expected"))
 
 
-@pytest.mark.parametrize("wait", [True, False], ids=["waits", "leaves"])
+@pytest.mark.parametrize("wait", [True, deep(False)], ids=["waits", "leaves"])
 def test_a_second_process_waits_or_leaves(wait: bool, tmp_path: Path) -> None:
     """The claim saves work: with `--wait` both end well, without it the second says who is there."""
     path = unzip_golden("v9_pending", tmp_path)

@@ -33,7 +33,8 @@ from phantombase.writer_hooks.options import WriteOptions
 from tests.attempt.test_broken_rules import schedule, upsert
 from tests.attempt.test_standing import BEFORE, LOCK, planned, timeline_files
 from tests.support.compaction_steps import check_no_strays, open_table, run_all
-from tests.support.failing_storage import Call, HookedStorage, died_copies
+from tests.support.failing_storage import Call, HookedStorage
+from tests.support.faults import died_or_ended
 from tests.support.log_compactions import request
 from tests.support.tables import one_of
 from tests.support.written_tables import read_rows, written_table
@@ -83,7 +84,7 @@ def test_died_at_every_call_the_executor_s_state_is_still_one_that_hudi_knows(ve
     origin = tmp_path / "origin"
     instant = planned(origin, version)
     leave_executor(origin, instant)
-    for _, path in died_copies(origin, lambda storage: unschedule(Table.on(storage), instant, LOCK), 2):
+    for path in died_or_ended(origin, lambda storage: unschedule(Table.on(storage), instant, LOCK)):
         assert read_rows(path) == BEFORE
         if pending_instants(open_table(path)):
             unschedule(open_table(path), instant, LOCK)

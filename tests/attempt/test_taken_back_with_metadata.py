@@ -16,9 +16,10 @@ from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.local import LocalStorage
 from tests.attempt.test_standing import LOCK
 from tests.support.compaction_steps import decided, open_table
-from tests.support.failing_storage import Call, HookedStorage, ProcessDied, died_copies
+from tests.support.failing_storage import Call, HookedStorage, ProcessDied
+from tests.support.faults import died_or_ended
 from tests.support.golden_tables import unzip_golden
-from tests.support.selection import ALL, deep
+from tests.support.selection import deep
 from tests.support.tables import one_of
 
 
@@ -46,7 +47,7 @@ def test_a_death_at_a_storage_call(path: Path) -> None:
     def finish(storage: Storage) -> object:
         return finish_completed(open_table(Path(storage.base_path), storage), LOCK)
 
-    for _, copy in died_copies(path, finish, 1 if ALL else 3):
+    for copy in died_or_ended(path, finish):
         finish_completed(open_table(copy), LOCK)
         table = open_table(copy)
         assert validate(table).differences == ()

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from phantombase.compactor_daemon.cleaning.clean import clean_table
 from phantombase.compactor_daemon.cli.main import app
 from phantombase.timeline.cleaning.options import CleanOptions, Policy
-from phantombase.timeline.errors import ConflictError, MalformedError, PhantombaseError, UsageError
+from phantombase.timeline.errors import ConflictError, MalformedError, UsageError
 from phantombase.timeline.format.clean import CleanPlan, decode_clean_plan, encode_clean_plan
 from phantombase.timeline.metadata_table.validate import validate
 from phantombase.timeline.pins.hold import HeldPin
@@ -28,10 +28,11 @@ from phantombase.writer_hooks.options import WriteOptions
 from tests.cleaning.test_golden import LOCK, clean, data_files
 from tests.support.archived_tables import compact, one_row, upsert
 from tests.support.compaction_steps import open_table
-from tests.support.failing_storage import Call, Failure, HookedStorage, died_copies, fail_at
+from tests.support.failing_storage import Call, HookedStorage
+from tests.support.faults import Faults, died_or_ended
 from tests.support.golden_tables import unzip_golden
 from tests.support.seed import SEED
-from tests.support.selection import ALL, deep
+from tests.support.selection import deep
 from tests.support.tables import one_of
 from tests.support.written_tables import Rows, as_rows, read_rows, seed_note, written_table
 
@@ -251,8 +252,8 @@ def test_died_at_every_call_the_next_run_finishes(version: int, tmp_path: Path) 
     ended = shutil.copytree(origin, tmp_path / "ended")
     clean(ended)
     left, past = data_files(ended), instants(origin)[-1]
-    number = 0
-    for number, path in died_copies(origin, lambda s: clean_table(Table.on(s), ONE, LOCK), 1 if ALL else 3):  # noqa: B007
+    died = 0
+    for died, path in enumerate(died_or_ended(origin, lambda storage: clean_table(Table.on(storage), ONE, LOCK))):  # noqa: B007
         assert read_rows(path) == rows
         assert as_of(path, past) == rows
         clean(path)
@@ -260,28 +261,23 @@ def test_died_at_every_call_the_next_run_finishes(version: int, tmp_path: Path) 
         assert read_rows(path) == rows
         assert not open_table(path).load_timeline().pending("clean")
         shutil.rmtree(path)
-    assert number > 15
+    assert died > 4
 
 
 @one_of("version", 6, 9)
-@pytest.mark.parametrize("failure", list(Failure), ids=lambda f: f.name.lower())
-def test_an_error_at_every_call_the_next_run_finishes(version: int, failure: Failure, tmp_path: Path) -> None:
-    origin = tmp_path / "origin"
+def test_an_error_at_every_call_the_next_run_finishes(version: int, tmp_path: Path) -> None:
+    origin, said = tmp_path / "origin", 0
     rows = old_table(origin, version)
-    counting = HookedStorage(LocalStorage(str(shutil.copytree(origin, tmp_path / "count"))), lambda call: call.do())
-    clean_table(Table.on(counting), ONE, LOCK)
-    calls = [n for n, name in enumerate(counting.calls) if failure.can_hit(name)]
-    for number in calls[:: 1 if ALL else 5]:
-        path = shutil.copytree(origin, tmp_path / f"{number}")
-        inner = LocalStorage(str(path))
-        try:
-            clean_table(Table.on(HookedStorage(inner, fail_at(number, failure, inner))), ONE, LOCK)
-        except (PhantombaseError, OSError):
+    whole = shutil.copytree(origin, tmp_path / "whole")
+    clean(whole)
+    for _, _, path, error in Faults.of(origin, lambda storage: clean_table(Table.on(storage), ONE, LOCK)).errors():
+        if error:
             assert read_rows(path) == rows
         clean(path)
-        assert data_files(path) == data_files(tmp_path / "count")
+        assert data_files(path) == data_files(whole)
         assert read_rows(path) == rows
-        shutil.rmtree(path)
+        said += error is not None
+    assert said > 8
 
 
 def test_a_plan_that_names_what_is_needed_removes_nothing(tmp_path: Path) -> None:

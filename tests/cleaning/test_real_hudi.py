@@ -47,7 +47,7 @@ def slices(version: int, path: Path) -> list[str]:
     return sorted(run_java(HUDI[version], "slices", path, "a"))
 
 
-@pytest.mark.parametrize("version", [6, 9])
+@pytest.mark.parametrize("version", [6, deep(9)])
 def test_hudi_finds_nothing_left(version: int, tmp_path: Path) -> None:
     path = tmp_path / "trips"
     old_table(path, version)
@@ -62,7 +62,8 @@ def test_hudi_finds_nothing_left(version: int, tmp_path: Path) -> None:
     assert read_rows(path)["k1"] == (200, 200.0)
 
 
-@pytest.mark.parametrize("beyond", [False, deep(True)])
+@pytest.mark.deep
+@pytest.mark.parametrize("beyond", [False, True])
 @pytest.mark.parametrize("policy", [Policy.COMMITS, Policy.VERSIONS])
 @pytest.mark.parametrize("version", [6, 9])
 def test_hudi_archives_no_replace_commit_whose_files_a_savepoint_keeps(
@@ -87,7 +88,7 @@ def test_hudi_archives_no_replace_commit_whose_files_a_savepoint_keeps(
     assert set(read_rows(path)) == {"b0", "b1", "b2", "new"}
 
 
-@pytest.mark.parametrize("version", [6, 9])
+@pytest.mark.parametrize("version", [deep(6), deep(9)])
 def test_a_border_of_hudis_is_not_carried_past_a_pending_write(version: int, tmp_path: Path) -> None:
     """Hudi's clean by file versions sets its own time, which may be later than a replace commit that pends."""
     path, options = tmp_path / "t", WriteOptions(slots=1)

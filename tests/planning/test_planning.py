@@ -6,9 +6,8 @@ import json
 import shutil
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +44,8 @@ from phantombase.writer_hooks.new_table.spec import NewTable
 from phantombase.writer_hooks.options import Operation, Write, WriteOptions
 from phantombase.writer_hooks.write.write import write
 from tests.support.compaction_steps import open_table, run_all
-from tests.support.failing_storage import Call, Failure, HookedStorage, ProcessDied, die_at, fail_at
+from tests.support.failing_storage import Call, HookedStorage
+from tests.support.faults import Faults
 from tests.support.sections import kept
 from tests.support.selection import deep
 from tests.support.tables import one_of
@@ -237,25 +237,18 @@ def test_rows_are_counted(path: Path) -> None:
     indirect=["path"],
     ids=["v6-dies", "v9-fails", "v6-fails", "v9-dies"],
 )
-def test_a_request_that_ends_at_any_call_is_taken_up(path: Path, death: bool, tmp_path: Path) -> None:
+def test_a_request_that_ends_at_any_call_is_taken_up(path: Path, death: bool) -> None:
     """Of two plans none, one or both are there, each whole; the next ones hold the rest, and nothing twice."""
-    copy = tmp_path / "copy"
-    two = replace(PLAN_NOW, max_file_slices=3, max_plans=2)
-    for number in count():
-        shutil.copytree(path, copy)
-        hook = die_at(number) if death else fail_at(number, Failure.BEFORE, LocalStorage(str(copy)))
-        storage = HookedStorage(LocalStorage(str(copy)), hook)
-        with suppress(ProcessDied, PhantombaseError):
-            schedule(copy, two, storage)
-        ended = number >= len(storage.calls)
+    two, ended = replace(PLAN_NOW, max_file_slices=3, max_plans=2), 0
+    faults = replace(Faults.of(path, lambda storage: schedule(Path(storage.base_path), two, storage)), each=death)
+    for copy in (p for _, p in faults.deaths()) if death else (p for _, _, p, _ in faults.errors()):
         while schedule(copy, two).instant is not None:
             pass
         planned = [key for i in open_table(copy).load_timeline().pending_compactions for key in _keys(copy, i)]
-        assert sorted(partition for partition, _ in planned) == DAYS, f"call {number}"
+        assert sorted(partition for partition, _ in planned) == DAYS
         run_all(open_table(copy))
-        shutil.rmtree(copy)
-        if ended:
-            return
+        ended += 1
+    assert ended > 2
 
 
 def _keys(path: Path, instant: Instant) -> list[GroupKey]:

@@ -5,12 +5,11 @@ At every storage call of a read, one after the other, another process runs its s
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Sequence
-from functools import partial
+from contextlib import suppress
 from itertools import count, product
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import pytest
 
@@ -19,11 +18,10 @@ from phantombase.compactor_daemon.cleaning.clean import clean_table
 from phantombase.timeline.cleaning.options import CleanOptions
 from phantombase.timeline.read.table_read import Query, ReadOptions, read_table
 from phantombase.timeline.storage.contract import Storage
-from phantombase.timeline.storage.local import LocalStorage
 from phantombase.writer_hooks.options import WriteOptions
 from tests.support.archived_tables import LOCK, archive, compact, long_table, one_row, overwrite, upsert
 from tests.support.compaction_steps import open_table
-from tests.support.failing_storage import Call, HookedStorage
+from tests.support.faults import Faults
 from tests.support.interleaving import serial_pools
 from tests.support.selection import deep
 from tests.support.written_tables import written_table
@@ -93,10 +91,9 @@ def rows_of(path: Path, options: ReadOptions, storage: Storage | None = None) ->
 def test_the_rows_of_one_moment(
     version: int, services: str, read: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Those before, between or behind the services; errors are of the tree."""
+    """Those before, between or behind the services; errors are of the tree, and in a usual run there are none."""
     serial_pools(monkeypatch)
-    made, path, options = tmp_path / "made/trips", tmp_path / "read/trips", READS[read]
-    made.parent.mkdir()
+    made, options = tmp_path / "trips", READS[read]
     if _insert in SERVICES[services]:
         written_table(made, version, one_row("k0", 0), _INSERTS)
         for _ in range(5):
@@ -105,28 +102,20 @@ def test_the_rows_of_one_moment(
         long_table(made, version, 5, compact_at=2)
         for number in range(2, 6):
             upsert(made, one_row(f"m{number}", number))
-    for at in count():
-        shutil.rmtree(path.parent, ignore_errors=True)
-        shutil.copytree(made, path)
-        moments = [rows_of(path, options)]
+    moments, found = [rows_of(made, options)], list[list[str]]()
 
-        def hook(call: Call, at: int, moments: list[list[str]]) -> Any:
-            if call.number == at:
-                for service in SERVICES[services]:
-                    service(path)
-                    try:
-                        moments.append(rows_of(path, options))
-                    except PhantombaseError:
-                        continue  # what a window of all time needs was cleaned
-            return call.do()
+    def serve(path: Path) -> None:
+        for service in SERVICES[services]:
+            service(path)
+            with suppress(PhantombaseError):  # what a window of all time needs was cleaned
+                moments.append(rows_of(path, options))
 
-        hooked = HookedStorage(LocalStorage(str(path)), partial(hook, at=at, moments=moments))
-        try:
-            found = rows_of(path, options, hooked)
-        except PhantombaseError:
-            assert len(moments) > 1
-            continue
-        assert found in moments, f"services at call {at} of the read"
-        if len(moments) == 1:
-            assert at > 8
-            break
+    looked = 0
+    reads = Faults.of(made, lambda storage: found.append(rows_of(Path(storage.base_path), options, storage)))
+    for point, _, error in reads.pauses(serve):
+        if (version, services, read) in USUAL or error is None:
+            assert error is None
+            assert found[-1] in moments, f"services before {point}"
+        looked += 1
+        del moments[1:]
+    assert looked > 6

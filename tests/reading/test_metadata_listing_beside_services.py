@@ -3,16 +3,12 @@ what a clean removed since is not listed. All rows are there, or the read is ref
 
 from __future__ import annotations
 
-import shutil
 from dataclasses import replace
-from functools import partial
-from itertools import count, product
+from itertools import product
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from phantombase import PhantombaseError
 from phantombase.compactor_daemon.cleaning.clean import clean_table
 from phantombase.timeline.cleaning.options import CleanOptions
 from phantombase.timeline.metadata_table.listing import MetadataListing
@@ -28,7 +24,7 @@ from phantombase.writer_hooks.new_table.spec import NewTable
 from tests.stitching.test_stitch import request, stitch
 from tests.support.archived_tables import LOCK, one_row, upsert
 from tests.support.compaction_steps import open_table, run_all
-from tests.support.failing_storage import Call, HookedStorage
+from tests.support.faults import Faults
 from tests.support.interleaving import serial_pools
 from tests.support.selection import deep
 
@@ -72,31 +68,25 @@ def test_all_rows_or_an_error(
     version: int, pending: str, read: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     serial_pools(monkeypatch)
-    made, path = tmp_path / "made/trips", tmp_path / "read/trips"
+    made = tmp_path / "made/trips"
     _made(made, version, pending)
-    options, hit = READS[read], list[int]()
+    options = READS[read]
+    moments, found = [_rows(made, options)], list[list[str]]()
 
-    def hook(call: Call, at: int, moments: list[list[str]]) -> Any:
-        if call.number == at:
-            hit.append(at)
-            if pending == "compaction":
-                run_all(open_table(path))
-            else:
-                stitch(path)
-            clean_table(open_table(path), CleanOptions(retain=1, floor_s=0), LOCK)
-            moments.append(_rows(path, options))
-        return call.do()
+    def serve(path: Path) -> None:
+        if pending == "compaction":
+            run_all(open_table(path))
+        else:
+            stitch(path)
+        clean_table(open_table(path), CleanOptions(retain=1, floor_s=0), LOCK)
+        moments.append(_rows(path, options))
 
-    for at in count():
-        shutil.rmtree(path.parent, ignore_errors=True)
-        shutil.copytree(made, path)
-        moments = [_rows(path, options)]
-        try:
-            found = _rows(path, options, HookedStorage(LocalStorage(str(path)), partial(hook, at=at, moments=moments)))
-        except PhantombaseError:
-            assert hit[-1:] == [at]
-            continue
-        assert found in moments, f"services at call {at} of the read"
-        if hit[-1:] != [at]:
-            assert at > 8
-            break
+    looked = 0
+    reads = Faults.of(made, lambda storage: found.append(_rows(Path(storage.base_path), options, storage)))
+    for point, _, error in reads.pauses(serve):
+        if (version, pending, read) in USUAL or error is None:
+            assert error is None
+            assert found[-1] in moments, f"services before {point}"
+        looked += 1
+        del moments[1:]
+    assert looked > 6

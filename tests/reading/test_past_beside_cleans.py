@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import shutil
-from functools import partial
-from itertools import count, product
+from itertools import product
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from phantombase import PhantombaseError
 from phantombase.compactor_daemon.cleaning.clean import clean_table
 from phantombase.timeline.cleaning.options import CleanOptions
 from phantombase.timeline.read.changes import plan
 from phantombase.timeline.read.table_read import Query, ReadOptions
 from phantombase.timeline.storage.contract import Storage
-from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import consistent
 from tests.support.archived_tables import LOCK, compact, long_table, one_row, upsert
 from tests.support.compaction_steps import open_table
-from tests.support.failing_storage import Call, HookedStorage
+from tests.support.faults import Faults
 from tests.support.interleaving import serial_pools
 from tests.support.selection import deep
 
@@ -51,32 +46,22 @@ def _rows(path: Path, options: ReadOptions, storage: Storage | None = None) -> l
 )
 def test_all_rows_or_an_error(version: int, read: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     serial_pools(monkeypatch)
-    made, path = tmp_path / "made/trips", tmp_path / "read/trips"
-    made.parent.mkdir()
+    made = tmp_path / "trips"
     long_table(made, version, 4, compact_at=2)
     for number in range(4, 6):
         compact(made)
         upsert(made, one_row("k0", number))
     compact(made)
-    options, hit = _options(made, read), list[int]()
+    options, found, looked = _options(made, read), list[list[str]](), 0
     whole = _rows(made, options)
     assert whole
 
-    def hook(call: Call, at: int) -> Any:
-        if call.number == at:
-            hit.append(at)
-            clean_table(open_table(path), CleanOptions(retain=1, floor_s=0), LOCK)
-        return call.do()
+    def clean(path: Path) -> None:
+        clean_table(open_table(path), CleanOptions(retain=1, floor_s=0), LOCK)
 
-    for at in count():
-        shutil.rmtree(path.parent, ignore_errors=True)
-        shutil.copytree(made, path)
-        try:
-            found = _rows(path, options, HookedStorage(LocalStorage(str(path)), partial(hook, at=at)))
-        except PhantombaseError:
-            assert hit[-1:] == [at]
-            continue
-        assert found == whole, f"a clean at call {at} of the read"
-        if hit[-1:] != [at]:
-            assert at > 10
-            break
+    reads = Faults.of(made, lambda storage: found.append(_rows(Path(storage.base_path), options, storage)))
+    for point, _, error in reads.pauses(clean):
+        assert error or found[-1] == whole, f"a clean before {point}"
+        looked += 1
+        found.clear()
+    assert looked > 6

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Sequence
-from functools import partial
 from itertools import count, product
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import pyarrow as pa
 import pytest
@@ -16,13 +14,13 @@ from phantombase.compactor_daemon.cleaning.clean import clean_table
 from phantombase.timeline.cleaning.options import CleanOptions
 from phantombase.timeline.read.table_read import ReadOptions, read_table
 from phantombase.timeline.storage.contract import Storage
-from phantombase.timeline.storage.local import LocalStorage
 from phantombase.writer_hooks.engine.engine import LocalEngine
 from phantombase.writer_hooks.options import Operation, Write, WriteOptions
 from phantombase.writer_hooks.write.write import write
 from tests.support.archived_tables import LOCK, archive, compact, one_row, upsert
 from tests.support.compaction_steps import open_table
-from tests.support.failing_storage import Call, HookedStorage, OnObjects
+from tests.support.failing_storage import HookedStorage, OnObjects
+from tests.support.faults import Faults
 from tests.support.interleaving import serial_pools
 from tests.support.selection import deep
 from tests.support.served_files import served_files
@@ -91,28 +89,26 @@ def test_what_is_read_is_of_one_moment(
 ) -> None:
     """At every call of a read up to the first data file another process runs its services to their end."""
     serial_pools(monkeypatch)
-    made, path = tmp_path / "made/trips", tmp_path / "read/trips"
-    made.parent.mkdir()
+    made = tmp_path / "trips"
     written_table(made, version, _in_days(0, *_DAYS), _WRITES)
     for _ in range(4):
         _all(made)
     archive(made)
     _all(made)
-    for at in count(4):
-        shutil.rmtree(path.parent, ignore_errors=True)
-        shutil.copytree(made, path)
-        moments, hit = [READS[read](path, None)], list[Call]()
+    moments, found = [READS[read](made, None)], list[list[str]]()
 
-        def hook(call: Call, at: int, moments: list[list[str]], hit: list[Call]) -> Any:
-            if call.number == at:
-                hit.append(call)
-                for service in SERVICES[services]:
-                    service(path)
-                    moments.append(READS[read](path, None))
-            return call.do()
+    def serve(path: Path) -> None:
+        for service in SERVICES[services]:
+            service(path)
+            moments.append(READS[read](path, None))
 
-        hooked = STORAGES[storage](LocalStorage(str(path)), partial(hook, at=at, moments=moments, hit=hit))
-        assert READS[read](path, hooked) in moments, f"services at call {at} of the read"
-        if not hit or hit[0].path[:2] in {f"{day}/" for day in _DAYS}:
-            assert at > 8
-            break
+    looked = 0
+    reads = Faults.of(
+        made, lambda storage: found.append(READS[read](Path(storage.base_path), storage)), hooked=STORAGES[storage]
+    )
+    for point, _, error in reads.pauses(serve, lambda point: not point.kind.startswith("open_input partition")):
+        assert error is None
+        assert found[-1] in moments, f"services before {point}"
+        looked += 1
+        del moments[1:]
+    assert looked > 6

@@ -46,7 +46,7 @@ def forget(url: str) -> None:
         table.storage.delete(heartbeat_path(pending.time))
 
 
-@pytest.mark.parametrize(("version", "options"), [deep(6, TWO), (9, TWO), (9, COPIED)])
+@pytest.mark.parametrize(("version", "options"), [deep(6, TWO), deep(9, TWO), (9, COPIED)])
 def test_it_is_finished_after_a_death_at_any_request(version: int, options: StitchOptions, s3: S3Server) -> None:
     """Every seventeenth call; the next run goes on where the last one died."""
     url, rows = small_files(s3, version)

@@ -23,6 +23,7 @@ from tests.stitching.test_stitch import OUTPUT, TWO, forget_heartbeats, request,
 from tests.support.archived_tables import LOCK, one_row, overwrite, upsert
 from tests.support.compaction_steps import open_table
 from tests.support.failing_storage import Call, HookedStorage
+from tests.support.selection import deep
 from tests.support.tables import one_of
 from tests.support.written_tables import read_rows
 
@@ -85,7 +86,7 @@ def test_while_the_files_are_made(version: int, tmp_path: Path) -> None:
 
 
 @pytest.mark.interop
-@pytest.mark.parametrize("version", [6, 9])
+@pytest.mark.parametrize("version", [deep(6), deep(9)])
 def test_hudi_archives_no_replace_commit_whose_files_are_there(version: int, tmp_path: Path) -> None:
     """Without the rule all rows of the joined files came twice."""
     path = tmp_path / "trips"
@@ -125,7 +126,7 @@ def test_an_overwrite(version: int, tmp_path: Path) -> None:
 
 
 @pytest.mark.interop
-@pytest.mark.parametrize("version", [6, 9])
+@pytest.mark.parametrize("version", [deep(6), 9])
 def test_hudi_archives_no_overwrite_whose_files_are_there(version: int, tmp_path: Path) -> None:
     """Without the rule the replaced rows were back."""
     path = tmp_path / "trips"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import random
 import shutil
 import threading
 import time
@@ -46,7 +45,8 @@ from phantombase.writer_hooks.write.write import write
 from tests.cleaning.test_clean import ONE
 from tests.support.archived_tables import LOCK, SMALL, compact, one_row, overwrite, upsert
 from tests.support.compaction_steps import open_table
-from tests.support.failing_storage import Call, Failure, HookedStorage, ProcessDied, died_copies, fail_at, pause_at
+from tests.support.failing_storage import Call, HookedStorage, ProcessDied, pause_at
+from tests.support.faults import Faults, died_or_ended
 from tests.support.golden_tables import unzip_golden
 from tests.support.half_rollback import request_rollback
 from tests.support.seed import SEED
@@ -175,26 +175,24 @@ def test_a_bucket_index_is_refused(tmp_path: Path) -> None:
     assert sorted(p.name for p in path.rglob("*")) == before
 
 
-@pytest.mark.parametrize(("version", "options"), [(6, TWO), deep(8, TWO), (9, TWO), (9, COPIED), deep(6, COPIED)])
+@pytest.mark.parametrize(("version", "options"), [(6, TWO), deep(8, TWO), deep(9, TWO), (9, COPIED), deep(6, COPIED)])
 def test_a_dead_process_at_every_call(version: int, options: StitchOptions, tmp_path: Path) -> None:
-    origin = tmp_path / "origin"
+    origin, died = tmp_path / "origin", 0
     rows = small_files(origin, version, 3)
-    step = 1 if ALL else 4
-    for number, path in died_copies(
-        origin, lambda s: stitch_table(Table.on(s), options, LOCK, output=OUTPUT, threads=1), step
+    for died, path in enumerate(  # noqa: B007
+        died_or_ended(origin, lambda s: stitch_table(Table.on(s), options, LOCK, output=OUTPUT, threads=1))
     ):
-        with seed_note(SEED, version, number):
-            assert read_rows(path) == rows
-            forget_heartbeats(path)
-            again = stitch(path, options=options)
-            assert read_rows(path) == rows
-            assert len(living(path)) == 1, again
-            upsert(path, one_row("k1", 50), impatient(WRITES))
-            assert read_rows(path) == {**rows, "k1": (50, 50.0)}
-            compact(path)
-            check_nothing_left(path)
-            assert read_rows(path) == {**rows, "k1": (50, 50.0)}
-        shutil.rmtree(path)
+        assert read_rows(path) == rows
+        forget_heartbeats(path)
+        again = stitch(path, options=options)
+        assert read_rows(path) == rows
+        assert len(living(path)) == 1, again
+        upsert(path, one_row("k1", 50), impatient(WRITES))
+        assert read_rows(path) == {**rows, "k1": (50, 50.0)}
+        compact(path)
+        check_nothing_left(path)
+        assert read_rows(path) == {**rows, "k1": (50, 50.0)}
+    assert died > 8
 
 
 def forget_heartbeats(path: Path) -> None:
@@ -202,37 +200,22 @@ def forget_heartbeats(path: Path) -> None:
     shutil.rmtree(path / ".hoodie" / ".heartbeat", ignore_errors=True)
 
 
-@pytest.mark.parametrize("failure", list(Failure))
-@pytest.mark.parametrize(("version", "options"), [(6, TWO), (9, TWO), (9, COPIED)])
-def test_an_error_at_every_call(version: int, options: StitchOptions, failure: Failure, tmp_path: Path) -> None:
-    origin = tmp_path / "origin"
+@pytest.mark.parametrize(("version", "options", "part"), [(6, TWO, 0), (9, COPIED, 1), deep(9, TWO, 0)])
+def test_an_error_at_every_call(version: int, options: StitchOptions, part: int, tmp_path: Path) -> None:
+    origin, said = tmp_path / "origin", 0
     rows = small_files(origin, version, 3)
-    calls: list[Call] = []
-
-    def note(call: Call) -> object:
-        calls.append(call)
-        return call.do()
-
-    whole = shutil.copytree(origin, tmp_path / "whole")
-    stitch(whole, HookedStorage(open_table(whole).storage, note), options)
-    numbers = [call.number for call in calls if failure.can_hit(call.name)]
-    if not ALL:
-        numbers = random.Random(SEED).sample(numbers, min(6, len(numbers)))
-    for number in numbers:
-        path = shutil.copytree(origin, tmp_path / f"failed-{number}")
-        with seed_note(SEED, version, failure, number):
-            inner = open_table(path).storage
-            try:
-                stitch(path, HookedStorage(inner, fail_at(number, failure, inner)), options)
-            except PhantombaseError:
-                assert read_rows(path) == rows
-            forget_heartbeats(path)
-            stitch(path, options=options)
+    work = Faults.of(origin, lambda storage: stitch(Path(storage.base_path), storage, options), share=(part, 2))
+    for _, _, path, error in work.errors():
+        if error:
             assert read_rows(path) == rows
-            assert len(living(path)) == 1
-            upsert(path, one_row("k1", 50), impatient(WRITES))
-            check_nothing_left(path)
-        shutil.rmtree(path)
+        forget_heartbeats(path)
+        stitch(path, options=options)
+        assert read_rows(path) == rows
+        assert len(living(path)) == 1
+        upsert(path, one_row("k1", 50), impatient(WRITES))
+        check_nothing_left(path)
+        said += error is not None
+    assert said > 8
 
 
 @one_of("version", 9, 6)
@@ -611,7 +594,7 @@ def test_a_restore_undoes_what_a_dead_process_left(version: int, tmp_path: Path)
     def work(storage: Storage) -> object:
         return stitch(Path(storage.base_path), storage)
 
-    for _, copy in died_copies(path, work, 1 if ALL else 9):
+    for copy in died_or_ended(path, work):
         forget_heartbeats(copy)
         restore_table(open_table(copy), LOCK, target)
         assert read_rows(copy) == rows

@@ -27,9 +27,8 @@ from tests.stitching.test_stitch import request, small_files
 from tests.support.archived_tables import one_row, upsert
 from tests.support.compaction_steps import open_table
 from tests.support.dead_writer import make_old
-from tests.support.failing_storage import died_copies
+from tests.support.faults import died_or_ended
 from tests.support.golden_tables import unzip_golden
-from tests.support.selection import ALL
 from tests.support.tables import one_of
 from tests.support.written_tables import read_rows
 
@@ -130,7 +129,7 @@ def test_a_death_at_a_storage_call(name: str, data: bytes, tmp_path: Path) -> No
     def take_back(storage: Storage) -> object:
         return take_back_pending(open_table(Path(storage.base_path), storage), LOCK)
 
-    for _, copy in died_copies(path, take_back, 1 if ALL else 5):
+    for copy in died_or_ended(path, take_back):
         take_back_pending(open_table(copy), LOCK)
         assert not list((copy / ".hoodie").rglob(plan.name))
         assert read_rows(copy) == rows

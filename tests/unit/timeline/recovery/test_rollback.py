@@ -7,14 +7,14 @@ import json
 import re
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 
-from phantombase.timeline.errors import ConflictError, MalformedError, PhantombaseError, UnsupportedError, UsageError
+from phantombase.timeline.errors import ConflictError, MalformedError, UnsupportedError, UsageError
 from phantombase.timeline.format.instant import Instant, State
 from phantombase.timeline.format.rollback_plan import (
     RevokedSlice,
@@ -37,7 +37,8 @@ from phantombase.timeline.table.table import Table
 from tests.support.compaction_steps import open_table, visible_files
 from tests.support.compare_rows import assert_same_rows
 from tests.support.dead_writer import DeadWrite, leave_dead_write, make_old
-from tests.support.failing_storage import Failure, HookedStorage, ProcessDied, die_at, fail_at
+from tests.support.failing_storage import HookedStorage
+from tests.support.faults import Faults, died_or_ended
 from tests.support.golden_tables import golden_metadata, unzip_golden
 from tests.support.sections import kept
 from tests.support.selection import deep
@@ -335,68 +336,41 @@ def test_a_plan_that_names_files_of_others_deletes_nothing(path: Path) -> None:
 # --- crashes ------------------------------------------------------------------------------------------------------
 
 
-def each_call(path: Path, run: Callable[[Path, HookedStorage], None]) -> int:
-    """Counts the storage calls of an undisturbed run on a copy."""
-    copy = path.with_name("copy")
-    shutil.copytree(path, copy)
-    storage = HookedStorage(LocalStorage(str(copy)), lambda call: call.do())
-    run(copy, storage)
-    shutil.rmtree(copy)
-    return len(storage.calls)
-
-
 @pytest.mark.parametrize("path", [deep("v6_plain"), "v9_plain"], indirect=True)
 def test_a_death_at_every_storage_call_comes_to_the_same_end(path: Path) -> None:
     """Run again by roll_back or by the look after dead writers; a reader in between sees the same rows."""
     rows = read_table(open_table(path))
-    dead = leave_dead_write(path)
-    expected: dict[str, str] = {}
-
-    def whole(copy: Path, storage: HookedStorage) -> None:
-        undo_all(open_table(copy, storage))
-        expected.update(content(copy))
-
-    calls = each_call(path, whole)
-    assert calls > 40
-    for number in range(calls):
-        copy = path.with_name("copy")
-        shutil.copytree(path, copy)
-        with pytest.raises(ProcessDied):
-            undo_all(open_table(copy, HookedStorage(LocalStorage(str(copy)), die_at(number))))
+    dead, expected, died = leave_dead_write(path), undone(path), 0
+    for died, copy in enumerate(died_or_ended(path, lambda storage: undo_all(Table.on(storage)))):
         assert_same_rows(read_table(open_table(copy)), rows)
-        if number % 2 == 0:
+        if died % 2 == 0:
             roll_back(open_table(copy), dead.instant, LOCK)
         undo_all(open_table(copy), later_s=1e6)
-        assert content(copy) == expected, number
+        assert content(copy) == expected
         assert_same_rows(read_table(open_table(copy)), rows)
-        shutil.rmtree(copy)
+    assert died > 8
 
 
 @pytest.mark.parametrize("path", ["v6_plain", deep("v9_plain")], indirect=True)
 def test_an_error_at_every_storage_call_comes_to_the_same_end(path: Path) -> None:
     """Before the call takes effect, after it, or half-way."""
     leave_dead_write(path)
-    expected: dict[str, str] = {}
-    names: list[str] = []
+    expected, said = undone(path), 0
+    for _, _, copy, error in Faults.of(path, lambda storage: undo_all(Table.on(storage))).errors():
+        assert not isinstance(error, OSError)
+        undo_all(open_table(copy), later_s=1e6)
+        assert content(copy) == expected
+        said += error is not None
+    assert said > 8
 
-    def whole(copy: Path, storage: HookedStorage) -> None:
-        undo_all(open_table(copy, storage))
-        expected.update(content(copy))
-        names.extend(storage.calls)
 
-    each_call(path, whole)
-    for number, name in enumerate(names):
-        for failure in Failure:
-            if not failure.can_hit(name):
-                continue
-            copy = path.with_name("copy")
-            shutil.copytree(path, copy)
-            inner = LocalStorage(str(copy))
-            with suppress(PhantombaseError):
-                undo_all(open_table(copy, HookedStorage(inner, fail_at(number, failure, inner))))
-            undo_all(open_table(copy), later_s=1e6)
-            assert content(copy) == expected, (number, name, failure)
-            shutil.rmtree(copy)
+def undone(path: Path) -> dict[str, str]:
+    """What is left once the dead write of a table is undone."""
+    whole = shutil.copytree(path, path.with_name(f"{path.name}-copy"))  # files of it name the table: as `Faults` does
+    undo_all(open_table(whole))
+    found = content(whole)
+    shutil.rmtree(whole)
+    return found
 
 
 # --- records ------------------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.savepoints.savepoint import create_savepoint, delete_savepoint, savepoints
 from phantombase.timeline.table.table import Table
 from tests.support.compaction_steps import open_table, run_all
-from tests.support.failing_storage import died_copies
+from tests.support.faults import died_or_ended
 from tests.support.golden_tables import unzip_golden
 from tests.support.tables import one_of
 
@@ -100,7 +100,7 @@ def test_not_beside_a_pending_clean(name: str, tmp_path: Path) -> None:
 def test_a_process_dies_while_it_makes_one(name: str, tmp_path: Path) -> None:
     """There is a whole savepoint or none, and the next run makes it."""
     origin = unzip_golden(name, tmp_path)
-    for _, path in died_copies(origin, lambda storage: keep(Table.on(storage)), 1):
+    for path in died_or_ended(origin, lambda storage: keep(Table.on(storage))):
         assert len(savepoints(open_table(path))) in (0, 1)
         instant = keep(open_table(path))
         [kept] = savepoints(open_table(path))
@@ -113,7 +113,7 @@ def test_a_process_dies_while_it_deletes_one(name: str, tmp_path: Path) -> None:
     """It is there as long as any file of it is, and the next run deletes the rest."""
     origin = unzip_golden(name, tmp_path)
     instant = keep(open_table(origin))
-    for _, path in died_copies(origin, lambda storage: delete_savepoint(Table.on(storage), LOCK, instant), 1):
+    for path in died_or_ended(origin, lambda storage: delete_savepoint(Table.on(storage), LOCK, instant)):
         assert bool(files(path)) == bool(savepoints(open_table(path)))
         if files(path):
             delete_savepoint(open_table(path), LOCK, instant)
