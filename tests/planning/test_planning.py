@@ -48,7 +48,7 @@ from tests.support.failing_storage import Call, HookedStorage
 from tests.support.faults import Faults
 from tests.support.sections import kept
 from tests.support.selection import deep
-from tests.support.tables import one_of
+from tests.support.tables import one_of, template
 from tests.support.written_tables import read_rows, written_table
 from tests.writing.test_writer import rows
 
@@ -66,15 +66,17 @@ def upsert(path: Path, days: list[str], ts: int) -> None:
 @pytest.fixture(params=[9, deep(6)], ids="v{}".format)
 def path(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     """A table with one file group a day, each with a log file."""
-    path = tmp_path / "trips"
-    path.mkdir()
-    spec = NewTable(
-        name="trips", version=request.param, key_fields=("id",), partition_fields=("day",), ordering_fields=("ts",)
-    )
-    create_table(LocalStorage(str(path)), spec)
-    upsert(path, DAYS, 1)
-    upsert(path, DAYS, 2)
-    return path
+
+    def make(path: Path) -> None:
+        path.mkdir()
+        spec = NewTable(
+            name="trips", version=request.param, key_fields=("id",), partition_fields=("day",), ordering_fields=("ts",)
+        )
+        create_table(LocalStorage(str(path)), spec)
+        upsert(path, DAYS, 1)
+        upsert(path, DAYS, 2)
+
+    return template(("planning", request.param), tmp_path / "trips", make)
 
 
 @pytest.mark.parametrize("max_plans", [1, 3])

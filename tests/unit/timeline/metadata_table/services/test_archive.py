@@ -25,8 +25,8 @@ from phantombase.timeline.metadata_table.services.options import MetadataOptions
 from phantombase.timeline.metadata_table.validate import validate
 from tests.support.compaction_steps import open_table
 from tests.support.selection import ALL, deep
-from tests.support.tables import one_of
-from tests.unit.timeline.metadata_table.services.test_clean import finished_behind_deaths, made
+from tests.support.tables import one_of, template
+from tests.unit.timeline.metadata_table.services.test_clean import CASE, finished_behind_deaths, made
 from tests.unit.timeline.metadata_table.services.test_serve import entries, files_of, rows, serve
 
 STEP = 1 if ALL else 4
@@ -56,11 +56,13 @@ def written(path: Path, count: int, *, archived: bool = True) -> None:
 @pytest.fixture(params=["v9", deep("v8"), deep("v6")])
 def path(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A table whose metadata table has instants to archive."""
-    found = made(request.param, tmp_path)
-    with monkeypatch.context() as none:
-        none.setattr(archive, "OPTIONS", ArchiveOptions(min_instants=100, max_instants=101))
-        written(found, 8)
-    return found
+
+    def make(folder: Path) -> None:
+        with monkeypatch.context() as none:
+            none.setattr(archive, "OPTIONS", ArchiveOptions(min_instants=100, max_instants=101))
+            written(made(request.param, folder), 8)
+
+    return template(("to archive", request.param), tmp_path / "with", make) / CASE
 
 
 def test_it_stays_bounded(path: Path) -> None:

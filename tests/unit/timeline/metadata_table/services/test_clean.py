@@ -25,9 +25,10 @@ from tests.support.compaction_steps import open_table, run_all
 from tests.support.failing_storage import Failure, HookedStorage, ProcessDied, die_at
 from tests.support.golden_tables import unzip_golden
 from tests.support.selection import ALL, deep
-from tests.support.tables import one_of
+from tests.support.tables import one_of, template
 from tests.unit.timeline.metadata_table.services.test_serve import entries, files_of, rows, serve
 
+CASE = "with_metadata_table"
 STEP = 1 if ALL else 3
 EVERY_3 = MetadataOptions(max_delta_commits=3)
 HELD = Section(purpose="test", lock="", is_held=lambda: True)
@@ -48,20 +49,23 @@ def slices(path: Path) -> set[int]:
 
 
 def made(version: str, into: Path) -> Path:
-    path = unzip_golden(f"{version}_with_metadata_table", into)
+    path = unzip_golden(f"{version}_{CASE}", into)
     run_all(open_table(path))
     return path
 
 
 def to_clean(version: str, into: Path) -> Path:
     """A table whose file groups of the metadata table have three slices, and a clean of them is due."""
-    path = made(version, into)
-    serve(open_table(path))
-    written(path, 3)
-    for number in range(3):
-        writer(rows(range(6), 10 + number)).upsert(str(path))
-    assert slices(path) == {3}
-    return path
+
+    def make(folder: Path) -> None:
+        path = made(version, folder)
+        serve(open_table(path))
+        written(path, 3)
+        for number in range(3):
+            writer(rows(range(6), 10 + number)).upsert(str(path))
+        assert slices(path) == {3}
+
+    return template(("to clean", version), into / "with", make) / CASE
 
 
 @pytest.fixture(params=["v9", deep("v8"), deep("v6")])
