@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from bench.processes import run
 from bench.report import Goal, Report
@@ -75,7 +76,15 @@ class ListedFromMemory(LocalStorage):
     def open_input(self, path: str, *, whole: bool = True) -> pa.NativeFile:
         if path.startswith(".hoodie"):
             return LocalStorage.open_input(self, path)
-        return pa.BufferReader(_log(self.times[-1]))
+        return pa.BufferReader(_base() if path.endswith(".parquet") else _log(self.times[-1]))
+
+
+@cache
+def _base() -> bytes:
+    """A base file without rows. Only footers are read, so that it stands for one of any size."""
+    file = pa.BufferOutputStream()
+    pq.write_table(_SCHEMA.empty_table(), file)
+    return bytes(file.getvalue())
 
 
 @cache
@@ -162,7 +171,8 @@ def _plan(folder: Path, groups: int, where: str, *, limited: bool) -> dict[str, 
                     path.write_bytes(_log(times[-1]))
                 else:
                     with open(path, "wb") as file:
-                        file.truncate(entry.size)  # a hole: it takes no room
+                        file.seek(entry.size - len(_base()))  # a hole: it takes no room
+                        file.write(_base())
         storage = LocalStorage(str(folder))
     else:
         storage = ListedFromMemory(str(folder), partitions, times)

@@ -41,6 +41,7 @@ from .parameters import (
     check_writers_known,
     lock_of,
 )
+from .schedule import fail_if_left_out, left_out_line, unmergeable
 
 
 @offers
@@ -85,7 +86,8 @@ def compact(
     killed, the next one finishes its work.
 
     With `--schedule` one command compacts the table: a plan is requested as by `schedule`, then all pending plans are
-    executed. If the run is killed in between, the plan stays pending for the next run.
+    executed. If the run is killed in between, the plan stays pending for the next run. File groups that cannot be
+    merged are left out; the exit code is 1 then.
 
     Examples: `compactor-daemon compact /data/orders`, `compactor-daemon compact /data/orders --schedule --sole-writer`
     """
@@ -103,6 +105,7 @@ def compact(
     if dry_run:
         opened = Table.open(table, parse_pairs(storage_option)).with_clock(clock)
         emit({**data, "compacted": [], "pending": _pending(opened, instant)}, json, _render_dry_run)
+        fail_if_left_out(requested)
         return
     check_reachable(lock)
     with compacting() as progress:
@@ -121,6 +124,7 @@ def compact(
         )
     executors = [{**asdict(one), "executor": one.executor.value} for one in results.executors]
     emit({**data, "compacted": [asdict(r) for r in results.done], "executors": executors}, json, render_compacted)
+    fail_if_left_out(requested)
 
 
 def _check(
@@ -154,7 +158,7 @@ def _scheduled(requested: Scheduled | None) -> dict[str, Any] | None:
         {"instant": one.instant, "action": one.plan.action, "file_groups": len(one.plan.operations)}
         for one in requested.requested
     ]
-    return {"plans": plans, "why": requested.why}
+    return {"plans": plans, "why": requested.why, "cannot_be_merged": unmergeable(requested)}
 
 
 def _pending(table: Table, instant: str | None) -> list[dict[str, Any]]:
@@ -208,6 +212,8 @@ def _render_scheduled(data: Mapping[str, Any]) -> Iterable[RenderableType]:
         verb = "would request" if data.get("dry_run") else "requested"
         at = "" if data.get("dry_run") else f" {plan['instant']}"
         yield Text(f"{verb} {what}{at}: {plural(plan['file_groups'], 'file group')}")
+    if scheduled and scheduled["plans"] and scheduled["cannot_be_merged"]:
+        yield left_out_line(scheduled["cannot_be_merged"])
 
 
 def _render_dry_run(data: Mapping[str, Any]) -> Iterable[RenderableType]:

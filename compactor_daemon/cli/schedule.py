@@ -3,7 +3,7 @@ back."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Annotated, Any
 
@@ -20,6 +20,7 @@ from phantombase.timeline.planning.options import PLAN_NOW, ScheduleOptions
 from phantombase.timeline.planning.schedule import Requested, Scheduled, schedule_compaction
 from phantombase.timeline.storage.access.storage_options import parse_pairs
 from phantombase.timeline.table.table import Table
+from phantombase.timeline.terminal.boundary import EXIT_FAILED
 from phantombase.timeline.terminal.console import configure_logging, emit
 from phantombase.timeline.terminal.plain import human_bytes, plural
 from phantombase.timeline.terminal.text_table import Column, RowsTable
@@ -69,6 +70,8 @@ def schedule(
     The plan must not race with writers, so one of these is needed: `--lock`, if all writers and schedulers share that
     lock, or `--sole-writer`, if no other process writes or schedules.
 
+    File groups whose files a compaction would refuse are left out: the exit code is 1 then, and `--json` lists them.
+
     Examples: `compactor-daemon schedule /data/orders --sole-writer`,
     `compactor-daemon schedule /data/orders --max-file-slices 10 --dry-run`
     """
@@ -92,6 +95,24 @@ def schedule(
         for one in done.requested:
             ring(opened, one.instant, fleet)
     emit(_data(table, done, dry_run), json, _render)
+    fail_if_left_out(done)
+
+
+def fail_if_left_out(done: Scheduled | None) -> None:
+    """Ends the command with exit code 1 where file groups were left out that cannot be merged."""
+    if unmergeable(done):
+        raise typer.Exit(EXIT_FAILED)
+
+
+def unmergeable(done: Scheduled | None) -> list[dict[str, Any]]:
+    """The file groups that were left out since a compaction would fail on them, each with the reason."""
+    left = done.notes.unmergeable if done is not None and done.notes else ()
+    return [{"partition": o.partition, "file_id": o.file_id, "why": o.why} for o in left]
+
+
+def left_out_line(left: Sequence[Mapping[str, Any]]) -> Text:
+    """For people."""
+    return Text(f"left out: {plural(len(left), 'file group')} that cannot be merged, such as {_where(left[0])}")
 
 
 def _data(table: str, done: Scheduled, dry_run: bool) -> dict[str, Any]:
@@ -105,10 +126,7 @@ def _data(table: str, done: Scheduled, dry_run: bool) -> dict[str, Any]:
             {"instant": r.instant, "action": r.plan.action, "file_groups": len(r.plan.operations)}
             for r in done.requested
         ],
-        "cannot_be_merged": [
-            {"partition": o.partition, "file_id": o.file_id, "why": o.why}
-            for o in (done.notes.unmergeable if done.notes else ())
-        ],
+        "cannot_be_merged": unmergeable(done),
     }
     if dry_run:
         data["instant"] = None
@@ -144,7 +162,7 @@ def _render(data: Mapping[str, Any]) -> Iterable[RenderableType]:
             what = "compaction" if plan["action"] == "compaction" else "log compaction"
             yield Text(f"requested {what} {plan['instant']}: {plural(plan['file_groups'], 'file group')}")
         if left := data["cannot_be_merged"]:
-            yield Text(f"left out: {plural(len(left), 'file group')} that cannot be merged, such as {_where(left[0])}")
+            yield left_out_line(left)
 
 
 def _render_dry_run(data: Mapping[str, Any]) -> Iterable[RenderableType]:

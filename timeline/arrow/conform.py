@@ -50,6 +50,26 @@ def conform(
     return pa.Table.from_arrays(columns, schema=schema)
 
 
+def check_conformable(
+    there: pa.Schema,
+    schema: pa.Schema,
+    where: str,
+    *,
+    float_as_text: bool = True,
+    names: Names = SAME_NAMES,
+    rows: int = 1,
+) -> None:
+    """What `conform` raises of data with these columns, whatever its values, as far as the types show it.
+
+    `there`: those of the schema's columns that the data has, in the schema's order; `rows`: how many rows at least.
+    """
+    lacking = [f for f in schema if names.get(f.name, f.name) not in there.names] if len(there) < len(schema) else []
+    if there.types != [f.type for f in schema if f not in lacking]:
+        conform(there.empty_table(), schema, where, float_as_text=float_as_text, names=names)
+    if rows and lacking:
+        conform(pa.table({"": pa.nulls(1)}), pa.schema(lacking), where, float_as_text=float_as_text, names=names)
+
+
 def _place(fields: pa.Schema | pa.StructType, name: str, where: str) -> int:
     """The index of the field, -1 if it is missing. MalformedError: it exists twice, which Arrow reports as -1 too."""
     index = fields.get_field_index(name)

@@ -50,10 +50,11 @@ def arrow_schema(text: str) -> pa.Schema:
     """The Arrow schema that matches an Avro record schema."""
     record = parse_avro(text)
     with reading(text, pa.ArrowException):
-        return pa.schema([_field(f["name"], f["type"]) for f in record["fields"]])
+        return pa.schema([avro_field(f["name"], f["type"]) for f in record["fields"]])
 
 
-def _field(name: str, node: Any) -> pa.Field:
+def avro_field(name: str, node: Any) -> pa.Field:
+    """The Arrow field of one Avro field, which may be a union with null."""
     inner, nullable = without_null(node)
     return pa.field(name, arrow_type(inner), nullable=nullable)
 
@@ -69,11 +70,11 @@ def arrow_type(node: Any) -> pa.DataType:
         precision, scale = int(part_of(node, "precision")), int(node.get("scale", 0))
         return (pa.decimal128 if precision <= 38 else pa.decimal256)(precision, scale)
     if kind == "record":
-        return pa.struct([_field(f["name"], f["type"]) for f in node["fields"]])
+        return pa.struct([avro_field(f["name"], f["type"]) for f in node["fields"]])
     if kind == "array":
-        return pa.list_(_field("element", node["items"]))
+        return pa.list_(avro_field("element", node["items"]))
     if kind == "map":
-        value = _field("value", node["values"])
+        value = avro_field("value", node["values"])
         return pa.map_(pa.string(), value)
     if kind == "fixed":
         return pa.binary(int(node["size"]))

@@ -20,8 +20,9 @@ from ..parquet.read import open_parquet
 from ..prefetch import prefetched, prefetched_when_slow
 from ..read.known_blocks import KnownBlocks
 from ..read.slice_log import check_slice, log_entries
+from ..read.slice_stream import check_base
 from ..read.table_rules import slice_rules
-from ..storage.contract import Entry, OwnLock, Storage, list_of_table, listed_if_there
+from ..storage.contract import Entry, OwnLock, list_of_table, listed_if_there
 from ..storage.folders import join
 from ..table.table import Table
 from ..view.partition_folders import is_partition, subfolders
@@ -39,6 +40,9 @@ from .universal import MergeKind, Picking
 
 _log = get_logger()
 
+_FOOTERS_MAX = 10_000
+"""So many footers of base files are read for one planning, and beyond them one for each instant that wrote some."""
+
 
 class Survey:
     """Reads a table for the planner, with a timeline and facts that were loaded before."""
@@ -51,6 +55,7 @@ class Survey:
         self._listed: set[str] = set()
         self._rules: SliceRules | None = None
         self._known_blocks: KnownBlocks | None = None
+        self._footers, self._base_instants = 0, set[str]()
 
     @property
     def finds_plain(self) -> bool:
@@ -94,10 +99,15 @@ class Survey:
         return self._grouped(listed, others, rules.timeline, plain)
 
     def _is_known(self, partition: str, slice_: PlainSlice) -> bool:
-        """Whether no log file of the slice is a reason to refuse it; one that cannot be read may be."""
-        known = self._known_blocks = self._known_blocks or KnownBlocks(self._table.storage, self._slice_rules())
+        """Whether no file of the slice is a reason to refuse it; one that cannot be read may be."""
+        storage, rules = self._table.storage, self._slice_rules()
+        known = self._known_blocks = self._known_blocks or KnownBlocks(storage, rules)
         try:
-            return all(known.hold(join(partition, log.name)) for log in slice_.logs)
+            if not all(known.hold(join(partition, log.name)) for log in slice_.logs):
+                return False
+            if self._asks_footer(slice_.base_instant):
+                check_base(storage, join(partition, slice_.base.name), rules, rules.names.at(slice_.base_instant))
+            return True
         except PhantombaseError:
             return False
 
@@ -151,7 +161,7 @@ class Survey:
         yield from prefetched(slices, lambda s: self._measured(self._sized(s), rules, counted))
 
     def refused(self, candidates: Iterable[Candidate]) -> Iterator[tuple[Candidate, str | None]]:
-        """Why a compactor would refuse to merge each candidate, as `check_slice` says; a few ahead.
+        """Why a compactor would refuse to merge each candidate, as `check_slice` and `check_base` say; a few ahead.
 
         An unreadable file is such a reason too, only for its own candidate. UnsupportedError, MalformedError: nothing
         in this table can be merged.
@@ -160,8 +170,25 @@ class Survey:
         first = next(source, None)
         if first is None:
             return  # a table without anything to merge may have no schema yet
-        storage, rules = self._table.storage, self._slice_rules()
-        yield from prefetched(chain([first], source), lambda c: (c, _refusal(storage, c, rules)))
+        rules = self._slice_rules()
+        yield from prefetched(chain([first], source), lambda c: (c, self._refusal(c, rules)))
+
+    def _refusal(self, candidate: Candidate, rules: SliceRules) -> str | None:
+        merged, storage = candidate.merged, self._table.storage
+        try:
+            check_slice(storage, merged, rules)
+            if (base := merged.base) is not None and self._asks_footer(base.name.instant):
+                check_base(storage, base.path, rules, rules.names.at(base.name.instant))
+        except PhantombaseError as error:
+            return str(error)
+        return None
+
+    def _asks_footer(self, instant: str) -> bool:
+        """Whether the footer of a base file is read. Of very many, those of one instant have the same columns."""
+        is_new = instant not in self._base_instants
+        self._base_instants.add(instant)
+        self._footers += 1
+        return is_new or self._footers <= _FOOTERS_MAX
 
     def _slice_rules(self) -> SliceRules:
         if self._rules is None:
@@ -213,14 +240,6 @@ class Survey:
         if entry is None:
             raise MissingFileError("a listed file is gone", path=file.path)
         return replace(file, size=entry.size)
-
-
-def _refusal(storage: Storage, candidate: Candidate, rules: SliceRules) -> str | None:
-    try:
-        check_slice(storage, candidate.merged, rules)
-    except PhantombaseError as error:
-        return str(error)
-    return None
 
 
 def _waiting_in(plan: Plan, *, last: bool) -> Iterable[str]:

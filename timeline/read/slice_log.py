@@ -7,12 +7,15 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ..arrow.conform import check_conformable
 from ..arrow.spill_file import spill_folder
-from ..avro.arrow_schema import project
+from ..arrow.stored_names import stored
+from ..avro.arrow_schema import avro_field, project
 from ..avro.schema import parse_avro
 from ..errors import MalformedError, UnsupportedError
 from ..log.block import BlockKind, HeaderKey, LogBlock, scan_blocks
@@ -220,7 +223,26 @@ def check_mergeable(block: LogBlock, source: pa.NativeFile, rules: SliceRules) -
     """See `check_slice`. Looks at nothing but headers and the content's version: `known_blocks` rests on that."""
     rules.names.at(block.instant)
     _check_deletes(block, rules)
-    check_block(block, source, partial=_partial_columns(block, rules) is not None)
+    partial = _partial_columns(block, rules)
+    check_block(block, source, partial=partial is not None)
+    if block.kind is not BlockKind.DELETE:
+        with decoding(block):
+            _check_types(block, rules, partial is not None)
+
+
+def _check_types(block: LogBlock, rules: SliceRules, is_partial: bool) -> None:
+    """Errors of the merge that the types of a block's columns show: `conform` raises them."""
+    names = rules.names.at(block.instant)
+    there = _columns(block.header(HeaderKey.SCHEMA), tuple(stored(rules.schema.names, names)))
+    text = rules.float_text_in_logs or block.kind is BlockKind.PARQUET_DATA
+    check_conformable(there, rules.schema, block.path, float_as_text=text, names=names, rows=not is_partial)
+
+
+@lru_cache(maxsize=64)
+def _columns(schema_text: str, wanted: tuple[str, ...]) -> pa.Schema:
+    """Those of the wanted columns that an Avro schema has."""
+    found = {field["name"]: field["type"] for field in parse_avro(schema_text)["fields"]}
+    return pa.schema([avro_field(name, found[name]) for name in wanted if name in found])
 
 
 def _check_deletes(block: LogBlock, rules: SliceRules) -> None:

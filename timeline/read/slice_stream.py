@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ..arrow.arrays import Hashes
-from ..arrow.conform import conform
+from ..arrow.conform import check_conformable, conform
 from ..arrow.spill_file import spill_folder
 from ..arrow.stored_names import SAME_NAMES, Names, stored
 from ..avro.arrow_schema import project
@@ -32,6 +32,7 @@ from ..merge.slice_merge import SliceMerge
 from ..merge.slice_rules import SliceRules
 from ..merge.spill import LogSpill
 from ..merge.spilled_merge import SpilledMerge
+from ..parquet.calendar import old_calendar
 from ..parquet.read import open_parquet, parquet_batches, readable
 from ..parquet.share import Share
 from ..parquet.travel import travels_whole
@@ -227,13 +228,55 @@ def base_tables(
     `open_source`: opens it in another way than as a whole, until its end. `names`: of the columns in the file.
     """
     with (open_source or partial(storage.open_input, path))() as source, readable("base file", path):
-        file = open_parquet(source)
-        there = frozenset(file.schema_arrow.names)
-        if OPERATION in there:
-            raise changelog(path)
-        wanted = [n for n in stored(schema.names, names) if n in there]
+        file, wanted = _opened(source, path, schema, names)
         for batch in parquet_batches(source, file, wanted, batch_rows, groups(file)):
             yield conform(_counted(batch), schema, path, names=names), file.metadata.num_rows
+
+
+def check_base(storage: Storage, path: str, rules: SliceRules, names: Names) -> None:
+    """What `base_tables` would raise of a base file that a compaction merges, as far as its footer shows it.
+
+    One request where the storage answers requests. `names`: of the columns in the file.
+    """
+    schema = rules.schema
+    with storage.open_input(path, whole=False) as source, readable("base file", path):
+        file, wanted = _opened(source, path, schema, names)
+        old_calendar(file)
+        there = pa.schema([file.schema_arrow.field(name) for name in wanted])
+        check_conformable(there, schema, path, names=names, rows=file.metadata.num_rows)
+        for name, column in _extremes(file, there, schema, names):
+            conform(pa.table({name: column}), project(schema, [stored(schema.names, names)[name]]), path, names=names)
+
+
+def _opened(source: pa.NativeFile, path: str, schema: pa.Schema, names: Names) -> tuple[pq.ParquetFile, list[str]]:
+    """A base file, and the columns of it that a schema has."""
+    file = open_parquet(source)
+    there = frozenset(file.schema_arrow.names)
+    if OPERATION in there:
+        raise changelog(path)
+    return file, [n for n in stored(schema.names, names) if n in there]
+
+
+def _extremes(
+    file: pq.ParquetFile, there: pa.Schema, schema: pa.Schema, names: Names
+) -> Iterator[tuple[str, pa.Array]]:
+    """The least and greatest values of columns of another type than the schema's, where the footer has them.
+
+    They show whether the values of a decimal fit into another one.
+    """
+    ours, metadata = stored(schema.names, names), file.metadata
+    at = {metadata.schema.column(i).path: i for i in range(metadata.num_columns)}
+    for field in there:
+        if (
+            field.name not in at
+            or not pa.types.is_decimal(field.type)
+            or field.type == schema.field(ours[field.name]).type
+        ):
+            continue
+        chunks = [metadata.row_group(g).column(at[field.name]) for g in range(metadata.num_row_groups)]
+        known = [chunk.statistics for chunk in chunks if chunk.is_stats_set and chunk.statistics.has_min_max]
+        if known:
+            yield field.name, pa.array([value for one in known for value in (one.min, one.max)], field.type)
 
 
 def _counted(batch: pa.RecordBatch) -> pa.Table:
