@@ -85,7 +85,7 @@ def _one_of_each_shape(slices: Sequence[FileSlice], partitions: Collection[str])
 def _agrees(storage: Storage, slice_: FileSlice, bounds: BoundsOf, where: Where, rules: SliceRules) -> bool:
     """Whether some rows of a slice are within the bounds that its folder gives the columns of the filter."""
     known = [name for name in sorted(where.columns) if bounds(name) is not UNKNOWN]
-    rows = _some_rows(storage, slice_, rules, known)
+    rows = some_rows(storage, slice_, rules, known)
     for name in known:
         found, ends = bounds(name), pc.min_max(rows.column(name))
         column = rows.column(name)
@@ -105,7 +105,7 @@ def _has_keys_of_fields(storage: Storage, slice_: FileSlice, config: TableConfig
     fields = config.record_key_fields
     if not config.populate_meta_fields or not fields or _footer_has_keys_of_field(storage, slice_, fields, rules):
         return True
-    rows = _some_rows(storage, slice_, rules, [RECORD_KEY, *fields])
+    rows = some_rows(storage, slice_, rules, [RECORD_KEY, *fields])
     keys, parts = flat(rows.column(RECORD_KEY)), [value_text(flat(rows.column(name)), name) for name in fields]
     same = pc.equal(keys, labelled_keys(fields, parts))
     if len(fields) == 1:
@@ -130,8 +130,8 @@ def _footer_has_keys_of_field(storage: Storage, slice_: FileSlice, fields: tuple
     return (keys.low, keys.high) in (plain, tuple(f"{fields[0]}:{value}" for value in plain))
 
 
-def _some_rows(storage: Storage, slice_: FileSlice, rules: SliceRules, columns: Sequence[str]) -> pa.Table:
-    """The first rows of a slice: of its base file, else of its logs."""
+def some_rows(storage: Storage, slice_: FileSlice, rules: SliceRules, columns: Sequence[str]) -> pa.Table:
+    """The first rows of a slice: of its base file, else of its logs. Errors as those of a read."""
     stream = SliceStream(storage, slice_, replace(rules, batch_rows=_SAMPLE_ROWS), columns)
     batches = stream.base_batches() if slice_.base is not None else stream.batches()
     first = islice((batch for batch in batches if batch.num_rows), 1)

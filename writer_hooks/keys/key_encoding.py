@@ -1,55 +1,253 @@
-"""The two encodings of a COMPLEX key of one field, `v` and `f:v`.
+"""What a table's rows say of its keys and folders, which comes before what its settings say.
 
-Hudi changed it twice: releases 0.14.1 to 1.0.2 write `v`, those before and after write `f:v`. Release 1.2.0 refuses to
-write such a table of version 6 or 8, unless its check is switched off. So the table's rows decide. A table without rows
-gets the encoding of the Hudi release that is the reference for its version: 0.15.0 writes `v` in version 6, 1.2.0
-writes `f:v` in versions 8 and 9.
+A COMPLEX key of one field has two encodings, `v` and `f:v`. Hudi changed it twice: releases 0.14.1 to 1.0.2 write `v`,
+those before and after write `f:v`. Release 1.2.0 refuses to write such a table of version 6 or 8, unless its check is
+switched off. So the table's rows decide. A table without rows gets the encoding of the Hudi release that is the
+reference for its version: 0.15.0 writes `v` in version 6, 1.2.0 writes `f:v` in versions 8 and 9.
+
+Clients that make keys and paths themselves, options that no table stores, and Hudi's SQL make tables whose settings
+tell something else than their rows: `f:v` under SIMPLE, folders of another style, dates in folders of three levels,
+timestamps as text. A write by the settings would not find the rows that are there, and would double them. So some rows
+of each kind of folder are read once in a process, and the generator is the one that gives them their keys and folders.
 
 With virtual keys no row has its key, so readers take `v`. Versions 8 and 9 are refused then: see `schema/virtual_keys`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from phantombase.timeline.arrow.columns import flat
 from phantombase.timeline.avro.schema import RECORD_KEY
-from phantombase.timeline.errors import MalformedError
-from phantombase.timeline.format.record_key import value_text
+from phantombase.timeline.errors import MalformedError, MissingFileError, PhantombaseError, UnsupportedError
+from phantombase.timeline.event_log import get_logger
+from phantombase.timeline.format.record_key import has_text, labelled_keys, value_text
 from phantombase.timeline.format.table_config import TableConfig
-from phantombase.timeline.read.table_read import ReadOptions, plan_read
-from phantombase.timeline.table.table import Table, consistent
+from phantombase.timeline.instants.timeline import Timeline
+from phantombase.timeline.merge.slice_rules import SliceRules
+from phantombase.timeline.read.pruning import some_rows
+from phantombase.timeline.read.table_rules import slice_rules
+from phantombase.timeline.storage.contract import Entry
+from phantombase.timeline.table.table import Table
+from phantombase.timeline.view.view import FileSlice, file_groups, latest_slice
 
-from .key_generator import field_values, has_one_field_complex_key
+from .key_generator import (
+    DEFAULT_PARTITION,
+    KeyGenerator,
+    TimestampText,
+    field_values,
+    has_one_field_complex_key,
+)
+
+_log = get_logger()
+
+_TRIES = 3
+"""So many partitions of a kind are asked: the files of one may be damaged, or gone."""
+
+_OLD_DEFAULT = "default"
+"""The folder of rows without a value in Hudi before 0.12."""
+
+_KNOWN_MAX = 256
+_known: dict[object, KeyGenerator] = {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Sample:
+    """Some rows of one partition."""
+
+    partition: str
+    rows: pa.Table
+
+
+def generator_of(table: Table, times: Mapping[str, str], *, moves: bool = False) -> KeyGenerator:
+    """The key generator of the writes of a table. `times`: see `KeyGenerator.of`. `moves`: keys are unique over all
+    partitions, so that a row may be in another partition than its own.
+
+    MalformedError: the encoding of keys cannot be determined. UnsupportedError: the rows' keys or folders are not those
+    that the table's settings give, nor known ones of Hudi. Other errors as `KeyGenerator.of`.
+    """
+    config = table.config
+    prefixed = config.layout.has_completion_times if has_one_field_complex_key(config) else None
+    usual = KeyGenerator.of(config, one_field_prefixed=prefixed, writer=times)
+    timeline = table.load_timeline()
+    if not timeline.has_rows:
+        return usual
+    first = min((i.requested_time for i in timeline.completed), default="")
+    name = (table.storage.location, config.dump(), first, tuple(sorted(times.items())), moves)
+    if name in _known:
+        return _known[name]
+    samples = list(_samples(table, timeline, usual))
+    found = _with_their_folders(table, _with_their_keys(config, usual, samples), samples, moves=moves)
+    if samples:
+        if len(_known) >= _KNOWN_MAX:
+            _known.clear()
+        _known[name] = found
+    return found
 
 
 def one_field_prefixed(table: Table) -> bool | None:
     """Whether the keys of this table are `f:v`; None if it has no one-field COMPLEX key.
 
-    Reads rows of one file slice. MalformedError as `is_prefixed`; other errors as those of a read of the table.
+    Errors as `generator_of`.
     """
     if not has_one_field_complex_key(table.config):
         return None
     if not table.config.populate_meta_fields:
         return False
-    return is_prefixed(table.config, consistent(lambda: _some_rows(table.reload())))
+    return generator_of(table, {}).labelled
 
 
-def _some_rows(table: Table) -> pa.Table | None:
-    if not table.load_timeline().has_rows:
-        return None
-    column = table.config.record_key_fields[0].partition(".")[0]
-    for batch in plan_read(table, ReadOptions(columns=(RECORD_KEY, column))).batches():
-        if batch.num_rows:
-            return pa.Table.from_batches([batch])
+def _samples(table: Table, timeline: Timeline, usual: KeyGenerator) -> Iterator[_Sample]:
+    """Some rows of each kind of folder. Files that cannot be read tell nothing."""
+    fields = (*usual.key_fields, *(field.name for field in usual.partition_fields))
+    schema = table.newest_schema(timeline)
+    names = {f if f in schema.arrow.names else f.partition(".")[0] for f in fields}
+    meta = [RECORD_KEY] if table.config.populate_meta_fields else []
+    wanted = [*meta, *sorted(name for name in names if name in schema.arrow.names)]
+    rules, facts = slice_rules(table, timeline, schema), table.load_facts(timeline)
+    done: dict[object, int] = {}
+    for partition, entries in _partitions(table, usual):
+        kind = tuple(_kind(folder) for folder in partition.split("/"))
+        if done.get(kind, 0) >= _TRIES:
+            continue
+        try:
+            groups = file_groups(partition, entries, timeline, facts)
+            slices = [
+                s for group in groups if (s := latest_slice(group)) is not None and group.key not in facts.replaced
+            ]
+            rows = _first_rows(table, slices, rules, wanted)
+        except PhantombaseError as error:
+            _log.warning("rows_not_asked_for_their_folder", partition=partition, error=str(error))
+            rows = None
+        done[kind] = _TRIES if rows is not None else done.get(kind, 0) + 1
+        if rows is not None:
+            yield _Sample(partition=partition, rows=rows)
+
+
+def _partitions(table: Table, usual: KeyGenerator) -> Iterable[tuple[str, Sequence[Entry]]]:
+    if usual.partition_fields:
+        return table.listing.below(table.storage, table.config, "")
+    try:
+        return table.listing.exactly(table.storage, table.config, [""])
+    except MissingFileError:
+        return ()
+
+
+def _kind(folder: str) -> tuple[bool, bool, bool, bool]:
+    """What is seen in the name of a folder."""
+    named, value = "=" in folder, folder.rpartition("=")[2]
+    return named, "%" in value, value in (DEFAULT_PARTITION, _OLD_DEFAULT), value.isdecimal()
+
+
+def _first_rows(
+    table: Table, slices: Sequence[FileSlice], rules: SliceRules, columns: Sequence[str]
+) -> pa.Table | None:
+    """Of a slice with a base file, else of one without; None: there are none."""
+    for slice_ in sorted(slices, key=lambda s: s.base is None):
+        rows = some_rows(table.storage, slice_, rules, columns)
+        if rows.num_rows:
+            return rows
     return None
 
 
-def is_prefixed(config: TableConfig, stored: pa.Table | None) -> bool:
-    """Whether the keys of a one-field COMPLEX table are `f:v` (True) or `v` (False).
+def _with_their_keys(config: TableConfig, usual: KeyGenerator, samples: Sequence[_Sample]) -> KeyGenerator:
+    """The generator that gives the rows of the samples their keys."""
+    if not config.populate_meta_fields:
+        return replace(usual, labelled=False) if has_one_field_complex_key(config) else usual
+    if not samples or not usual.key_fields:
+        return usual
+    rows = pa.concat_tables([sample.rows for sample in samples])
+    if not all(has_text(field_values(rows, name).type) for name in usual.key_fields):
+        return usual  # refused by name when its own rows come
+    if len(usual.key_fields) == 1:
+        return replace(usual, labelled=is_prefixed(config, rows))
+    parts = [value_text(field_values(rows, name), name) for name in usual.key_fields]
+    keys = flat(rows.column(RECORD_KEY))
+    wrong = pc.invert(pc.fill_null(pc.equal(keys, labelled_keys(usual.key_fields, parts)), False))
+    if pc.any(wrong).as_py():
+        raise UnsupportedError(
+            "the keys of this table are not made of its key fields: a write would double its rows",
+            expected=",".join(f"{name}:value" for name in usual.key_fields),
+            found=repr(keys.filter(wrong)[0].as_py()),
+            todo="Write this table with its own writers.",
+        )
+    return usual
 
-    `stored`: rows of the table with the key's meta column and the key field; None if the table has no rows.
+
+def _with_their_folders(table: Table, usual: KeyGenerator, samples: Sequence[_Sample], *, moves: bool) -> KeyGenerator:
+    """The generator that gives the rows of the samples their folders.
+
+    A row of a key that is unique over all partitions may be in another folder than its own, so the usual generator is
+    the right one if it is for some row of each sample. Another one must be right for all rows.
+    """
+    if all(_right(usual, sample) is not _NONE for sample in samples):
+        return usual
+    for other in _others(usual):
+        if all(_right(other, sample) is _ALL for sample in samples):
+            _log.warning("folders_contradict_settings", table=table.storage.base_path, example=samples[0].partition)
+            return other
+    if moves:
+        return usual
+    wrong = next(sample for sample in samples if _right(usual, sample) is _NONE)
+    raise UnsupportedError(
+        "the partition folders of this table are not those that its settings give: a write would double its rows",
+        path=f"{table.storage.base_path}/{wrong.partition}",
+        expected=_shown(usual, wrong),
+        found=f"{', '.join(sorted({s.partition for s in samples})[:3])}",
+        todo="Write this table with its own writers, or give it settings that fit its folders.",
+    )
+
+
+_NONE, _SOME, _ALL = "none", "some", "all"
+
+
+def _right(generator: KeyGenerator, sample: _Sample) -> str:
+    """For how many rows of a sample a generator gives the folder in which they are."""
+    try:
+        same = pc.equal(generator.partition_paths(sample.rows), sample.partition)
+    except PhantombaseError:
+        return _NONE
+    return _ALL if pc.all(same).as_py() else _SOME if pc.any(same).as_py() else _NONE
+
+
+def _shown(generator: KeyGenerator, sample: _Sample) -> str:
+    try:
+        return str(generator.partition_paths(sample.rows.slice(0, 1))[0].as_py())
+    except PhantombaseError as error:
+        return f"({error})"
+
+
+def _others(usual: KeyGenerator) -> Iterator[KeyGenerator]:
+    """Generators that name folders in other ways that Hudi has, those first that differ least."""
+    one_field = len(usual.partition_fields) == 1
+    ways = product(
+        (usual.hive_style, not usual.hive_style),
+        (usual.url_encode, not usual.url_encode),
+        TimestampText,
+        (False, True) if one_field else (False,),
+        (DEFAULT_PARTITION, _OLD_DEFAULT),
+    )
+    found = [
+        replace(usual, hive_style=hive, url_encode=url, timestamps=text, slashed_dates=slashed, null_folder=null)
+        for hive, url, text, slashed, null in ways
+    ]
+    return iter(sorted(found, key=lambda other: _differences(usual, other)))
+
+
+def _differences(one: KeyGenerator, other: KeyGenerator) -> int:
+    names = ("hive_style", "url_encode", "timestamps", "slashed_dates", "null_folder")
+    return sum(getattr(one, name) != getattr(other, name) for name in names)
+
+
+def is_prefixed(config: TableConfig, stored: pa.Table | None) -> bool:
+    """Whether the keys of a table with one key field are `f:v` (True) or `v` (False).
+
+    `stored`: rows of the table with the key's meta column and the key field; None if a COMPLEX table has no rows.
     MalformedError: the rows have keys of neither form or of both, or `stored` has no rows.
     """
     if stored is None:

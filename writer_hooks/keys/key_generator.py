@@ -12,13 +12,15 @@ values stands for the key. It depends on nothing else, so a repeated task sends 
 
 Timestamps are written as numbers, as in Hudi's upserts and inserts. Hudi's bulk inserts through Spark rows write them
 as `2024-01-02 03:04:05.123`, in 0.15 and in 1.2, and so does every write with
-`hoodie.datasource.write.keygenerator.consistent.logical.timestamp.enabled`, which no table stores.
+`hoodie.datasource.write.keygenerator.consistent.logical.timestamp.enabled`, which no table stores. Hudi's SQL writes
+`2024-01-02 03%3A04%3A05`. The folders that are there decide: see `key_encoding`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import Enum
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -39,6 +41,16 @@ _SLASHED_DATES = "hoodie.datasource.write.slash.separated.date.partitioning"
 _USE_HUDI = "Write this table with Hudi."
 
 
+class TimestampText(Enum):
+    """How folders show a timestamp: as its number; as Hudi's SQL writes it, escaped and cut to seconds; or as Java's
+    `Timestamp`, with a fraction, as bulk inserts of Spark rows write it. The texts are in UTC.
+    """
+
+    NUMBER = "1704164645123000"
+    SQL = "2024-01-02 03%3A04%3A05"
+    JAVA = "2024-01-02 03:04:05.123"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionField:
     """One level of the partition path. `times`: the format, if the value is a moment."""
@@ -49,13 +61,19 @@ class PartitionField:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyGenerator:
-    """How one table makes record keys and partition paths. Picklable: Spark tasks get a copy."""
+    """How one table makes record keys and partition paths. Picklable: Spark tasks get a copy.
+
+    `slashed_dates`, `timestamps`, `null_folder`: no table stores these; its folders show them, see `key_encoding`.
+    """
 
     key_fields: tuple[str, ...]
     labelled: bool
     partition_fields: tuple[PartitionField, ...]
     hive_style: bool
     url_encode: bool
+    slashed_dates: bool = False
+    timestamps: TimestampText = TimestampText.NUMBER
+    null_folder: str = DEFAULT_PARTITION
 
     @staticmethod
     def of(
@@ -140,11 +158,34 @@ class KeyGenerator:
         if field.times is not None:
             text = field.times.format(values, field.name)
         else:
-            text = pc.fill_null(_text(values, field.name, "partition"), "")
-            text = pc.if_else(pc.equal(text, ""), DEFAULT_PARTITION, text)
-        if self.url_encode:
+            text = pc.fill_null(self._value_text(values, field.name), "")
+            text = pc.if_else(pc.equal(text, ""), self.null_folder, text)
+        if self.url_encode or (self.timestamps is TimestampText.SQL and pa.types.is_timestamp(values.type)):
             text = escaped(text)
+        if self.slashed_dates:
+            text = _slashed(text, field.name, self.null_folder)
         return pc.binary_join_element_wise(f"{field.name}=", text, "") if self.hive_style else text
+
+    def _value_text(self, values: pa.Array, name: str) -> pa.StringArray:
+        if self.timestamps is TimestampText.NUMBER or not pa.types.is_timestamp(values.type):
+            return _text(values, name, "partition")
+        shown = pc.strftime(values.cast(pa.timestamp("us")), format="%Y-%m-%d %H:%M:%S")
+        if self.timestamps is TimestampText.SQL:
+            return pc.replace_substring_regex(shown, r"\.\d*$", "")
+        return pc.replace_substring_regex(shown, r"(\.\d+?)0*$", r"\1")
+
+
+def _slashed(text: pa.StringArray, name: str, null_folder: str) -> pa.StringArray:
+    """Dates as `2024/01/02`. UsageError: values of another form, whose folders are not known."""
+    dates = pc.match_substring_regex(text, r"^\d{4}-\d{2}-\d{2}$")
+    other = pc.invert(pc.or_(dates, pc.equal(text, null_folder)))
+    if pc.any(other).as_py():
+        raise UsageError(
+            "this table has dates as folders of three levels",
+            expected=f"{name}: dates, as 2024-01-02",
+            found=repr(text.filter(other)[0].as_py()),
+        )
+    return pc.if_else(dates, pc.replace_substring(text, "-", "/"), text)
 
 
 def generator_kind(config: TableConfig) -> str:

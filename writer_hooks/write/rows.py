@@ -31,8 +31,7 @@ from ..index.key_index import KeyIndex
 from ..index.placed_keys import place_keys
 from ..index.prepare_step import BySource, PrepareRows, Route, ToBucket, ToSlot
 from ..index.replaced_keys_step import replaced_keys
-from ..keys.key_encoding import one_field_prefixed
-from ..keys.key_generator import KeyGenerator
+from ..keys.key_encoding import generator_of
 from ..options import MovedKeys, Operation, Write, WriteOptions
 
 
@@ -52,7 +51,7 @@ def prepare_rows(
     rules = slice_rules(table, timeline, schema)
     if write.moved_keys is MovedKeys.MOVE and rules.merge.unset is not None:
         raise _moves_part_of_rows(table)
-    keys = KeyGenerator.of(config, one_field_prefixed=one_field_prefixed(table), writer=dict(write.options.times))
+    keys = generator_of(table, dict(write.options.times), moves=write.moved_keys is not None)
     return engine.prepare(
         PrepareRows(
             keys=keys,
