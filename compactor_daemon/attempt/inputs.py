@@ -84,7 +84,14 @@ def _closed(view: TableView, group: FileGroup | None, instant: str, operation: C
     want = {*base, *(log for log in operation.delta_file_paths if not _is_rolled_back(view, log))}
     if want - have or (slice_ is None and base):
         raise _missing(view, operation, instant, want, have)
+    _check_whole(group)
     return slice_ or _without_files(operation)
+
+
+def _check_whole(group: FileGroup | None) -> None:
+    """MissingFileError, MalformedError: a file of the group is lost or damaged, whether the plan names it or not."""
+    for one in group.slices if group is not None else ():
+        one.check_whole()
 
 
 def _is_rolled_back(view: TableView, log: str) -> bool:
@@ -117,6 +124,7 @@ def _planned_logs(
     have = set(input_names(home)) if home is not None else set()
     if home is None or wanted - have:
         raise _missing(view, operation, instant, wanted, have)
+    _check_whole(group)
     pieces, bottom = _neighbours(table, view, home, operation, instant, rules)
     files = {f for p in pieces for f in (*p.files, *p.replaced)}
     by_name = table.layout.slicing is Slicing.BY_BASE_INSTANT

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from phantombase.compactor_daemon.cli.main import app
 from phantombase.compactor_daemon.removal.unschedule import unschedule
 from phantombase.timeline.audit.audit import audit, audited_instants
-from phantombase.timeline.errors import MalformedError, PhantombaseError, StorageError, UsageError
+from phantombase.timeline.errors import PhantombaseError, StorageError, UsageError
 from phantombase.timeline.format.compaction_plan import CompactionPlan, encode_plan
 from phantombase.timeline.format.instant import Instant
 from phantombase.timeline.locks.section import Section
@@ -288,10 +288,16 @@ def test_a_size_nobody_tells_is_looked_up_or_refused(lost: str, path: Path, capl
         schedule(path, replace(small, missing_size=MissingSize.ERROR), without_sizes(path, lost))
 
 
-def test_an_empty_base_file_is_an_error(path: Path) -> None:
-    next(path.glob("2026/11/10/*.parquet")).write_bytes(b"")
-    with pytest.raises(MalformedError, match="empty base file"):
-        schedule(path, PLAN_NOW)
+def test_an_empty_base_file_is_left_out(path: Path) -> None:
+    """The other file groups are planned."""
+    empty = next(path.glob("2026/11/10/*.parquet"))
+    empty.write_bytes(b"")
+    done = schedule(path, PLAN_NOW)
+    assert done.notes is not None
+    (lost,) = done.notes.unmergeable
+    assert empty.name in lost.why
+    assert done.plan is not None
+    assert lost.file_id not in {o.file_id for o in done.plan.operations}
 
 
 @one_of("path", 6, 9, indirect=True)

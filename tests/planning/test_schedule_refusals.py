@@ -38,7 +38,7 @@ def appended(kind: int, headers: dict[int, str], content: bytes) -> Callable[[Pa
     """Appends a block of a completed write to a log."""
 
     def damage(path: Path, log: Path) -> None:
-        log.write_bytes(log.read_bytes() + block(kind, {0: written_instant(path), 2: "{}", **headers}, content))
+        log.write_bytes(log.read_bytes() + block(kind, {0: written_instant(log), 2: "{}", **headers}, content))
 
     return damage
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from phantombase.compactor_daemon.attempt.compact_instant import pending_instants
@@ -24,6 +25,7 @@ from phantombase.timeline.errors import (
 from phantombase.timeline.format.commit_metadata import encode
 from phantombase.timeline.format.compaction_plan import decode_plan
 from phantombase.timeline.instants.attempt_names import instant_folder
+from phantombase.timeline.log.block import scan_blocks
 from phantombase.timeline.read.table_read import read_table
 from phantombase.timeline.storage.folders import HOODIE
 from phantombase.timeline.table.table import Table
@@ -81,16 +83,17 @@ def planned_log(path: Path) -> Path:
     return path / operation.partition_path / operation.delta_file_paths[-1]
 
 
-def written_instant(path: Path) -> str:
-    """A completed delta commit's instant (the first)."""
-    return min(p.name.split(".")[0].split("_")[0] for p in (path / HOODIE).rglob("*.deltacommit"))
+def written_instant(log: Path) -> str:
+    """The instant of the last block of a log file."""
+    with log.open("rb") as file:
+        return [*scan_blocks(pa.PythonFile(file), log.name)][-1].instant
 
 
 def kryo_deletes(path: Path) -> None:
     """Appends a delete block of content version 2 (Kryo) to a planned log."""
     content = struct.pack(">ii", 2, 4) + b"kryo"
     log = planned_log(path)
-    log.write_bytes(log.read_bytes() + block(1, {0: written_instant(path), 2: "{}"}, content))
+    log.write_bytes(log.read_bytes() + block(1, {0: written_instant(log), 2: "{}"}, content))
 
 
 NO_COLUMNS = '{"type": "record", "name": "r", "fields": []}'
@@ -100,14 +103,14 @@ def partial_rows(path: Path) -> None:
     """Appends a data block that holds only some columns, and not the ordering column."""
     log = planned_log(path)
     log.write_bytes(
-        log.read_bytes() + block(3, {0: written_instant(path), 2: NO_COLUMNS, 7: "true"}, struct.pack(">ii", 3, 0))
+        log.read_bytes() + block(3, {0: written_instant(log), 2: NO_COLUMNS, 7: "true"}, struct.pack(">ii", 3, 0))
     )
 
 
 def hfile_rows(path: Path) -> None:
     """Appends an HFile block, as only metadata tables have."""
     log = planned_log(path)
-    log.write_bytes(log.read_bytes() + block(4, {0: written_instant(path), 2: "{}"}, b"hfile"))
+    log.write_bytes(log.read_bytes() + block(4, {0: written_instant(log), 2: "{}"}, b"hfile"))
 
 
 def evolves_on_read(path: Path) -> None:
@@ -237,5 +240,5 @@ def test_an_appended_delete_block_of_version_3_is_fine(tmp_path: Path) -> None:
     """The builder's delete block passes where the Kryo one is refused: the refusal is about the version."""
     path = unzip_golden("v8_pending", tmp_path)
     log = planned_log(path)
-    log.write_bytes(log.read_bytes() + delete_block(written_instant(path), [("no such key", None)]))
+    log.write_bytes(log.read_bytes() + delete_block(written_instant(log), [("no such key", None)]))
     call("compact", str(path))

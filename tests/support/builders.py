@@ -26,7 +26,8 @@ from phantombase.timeline.format.table_config import MergeMode
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.log.block import LogBlock, scan_blocks
 from phantombase.timeline.storage.contract import Entry
-from phantombase.timeline.view.view import FileGroup, FileSlice, GroupKey, ViewFacts, file_groups
+from phantombase.timeline.view.grouping import file_groups
+from phantombase.timeline.view.view import FileGroup, FileSlice, GroupKey, ViewFacts
 
 # --- log files -------------------------------------------------------------------------------------------------
 

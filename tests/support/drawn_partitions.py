@@ -1,8 +1,8 @@
 """Draws partitions with every odd state of file groups, for tests that two ways of looking at them agree.
 
 Several slices, logs of pending and unknown writes, groups in pending plans, replaced ones, compactions whose base file
-another attempt left too, archived instants, files of size 0, names that are not data files, change data, and times that
-two writes share.
+another attempt left too, lost and damaged files, archived instants, files of size 0, names that are not data files,
+change data, and times that two writes share.
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ from random import Random
 from phantombase.timeline.format.layout import LAYOUT_2, Layout
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.storage.contract import Entry
+from phantombase.timeline.view.named_files import NamedFile
 from phantombase.timeline.view.view import ViewFacts
+from phantombase.timeline.view.witness import Witness
 from tests.support.builders import timeline_of
 
 PARTITION = "p"
@@ -51,7 +53,7 @@ def drawn_listing(rng: Random) -> list[Entry]:
             end = rng.choice(("", "_0-0-0", "_0-0-0", "_9-0-0", "_10-0-0", "_0-0-0.cdc"))
             names.append(f".{file_id}_{instant}.log.{rng.choice((1, 1, 2, 10))}{number * (end == '') or ''}{end}")
     names += rng.sample(_OTHERS, rng.randint(0, 2))
-    names += ["readme_1.hfile"] if rng.random() < 0.03 else []  # malformed
+    names += ["readme_1.hfile"] if rng.random() < 0.03 else []  # no base file's name
     listed = [Entry(name=n, is_folder=False, size=rng.choice((1, 5, 7)) if rng.random() < 0.99 else 0) for n in names]
     folder = [Entry(name="a_0-0-0_60.parquet", is_folder=True)] if rng.random() < 0.05 else []
     unique = {entry.name: entry for entry in listed + folder}
@@ -70,7 +72,8 @@ def drawn_facts(rng: Random, timeline: Timeline, entries: list[Entry]) -> ViewFa
             named = entry.name if rng.random() < 0.8 else f"{file_id}_{token}-x_{instant}.parquet"
             compacted.setdefault((PARTITION, file_id), {})[instant] = named
     if rng.random() < 0.05:
-        compacted.setdefault(rng.choice(keys), {})["55"] = "lost"
+        key = rng.choice(keys)
+        compacted.setdefault(key, {})["55"] = f"{key[1]}_0-0-0_55.parquet"
     shared = timeline.shared_times
     return ViewFacts(
         pending_plans={k: rng.choice(pending) for k in keys if pending and rng.random() < 0.1},
@@ -78,4 +81,22 @@ def drawn_facts(rng: Random, timeline: Timeline, entries: list[Entry]) -> ViewFa
         compacted=compacted,
         shared={t: frozenset(f"{PARTITION}/{e.name}" for e in entries if rng.random() < 0.5) for t in shared},
         forming=frozenset(k for k in keys if rng.random() < 0.03),
+        witness=_witness(rng, timeline, entries) if rng.random() < 0.4 else Witness(),
     )
+
+
+def _witness(rng: Random, timeline: Timeline, entries: list[Entry]) -> Witness:
+    """Most files are named by a completed write, with their size; some are gone, some are another attempt's."""
+    named: dict[str, list[NamedFile]] = {write.requested_time: [] for write in timeline.completed}
+    names = [e.name for e in entries] + [
+        f"{rng.choice(FILES)}_0-0-0_50.parquet",
+        f".{rng.choice(FILES)}_30.log.7_0-0-0",
+    ]
+    sizes = {e.name: e.size for e in entries}
+    for name in names if named else ():
+        own = name.partition(".log.")[0].rpartition("_")[2].partition(".")[0]
+        write = own if own in named else rng.choice(list(named))
+        if rng.random() < (0.98 if name in sizes else 0.1):
+            size = sizes.get(name, 4) if rng.random() < 0.99 else rng.choice((0, 3, 9))
+            named[write].append(NamedFile(path=f"{PARTITION}/{name}", size=size))
+    return Witness.of((time, None if rng.random() < 0.02 else files) for time, files in named.items())

@@ -30,6 +30,8 @@ from ..pins.retain import earliest_to_retain, held_files
 from ..view.view import FileSlice, GroupKey, TableView, input_names
 from .options import CleanOptions, Policy
 
+_FLAWED = "a newer file of its file group is lost or damaged"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
@@ -104,6 +106,9 @@ def choose(view: TableView, facts: Facts, options: CleanOptions) -> Choice:
             some, why = group.slices[: -options.retained if by_versions else -1], "old"
         for slice_ in some:
             if any(file.path in held for file in slice_.files):
+                continue
+            if group.flaws:
+                kept[_FLAWED] = kept.get(_FLAWED, 0) + 1
                 continue
             if (reason := _why_kept(slice_, facts)) is None:
                 gone.append(_gone(slice_, why))

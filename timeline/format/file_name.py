@@ -47,8 +47,7 @@ class BaseFileName:
             raise MalformedError(
                 "not a base file name", expected="<fileId>_<token>_<instant>.parquet", found=repr(name)
             )
-        file_id, token, instant, extension = match.groups()
-        return BaseFileName(file_id=intern(file_id), token=token, instant=intern(instant), extension=intern(extension))
+        return _base_of(match)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,21 +84,29 @@ class LogFileName:
                 expected=".<fileId>_<instant>.log.<version>[_<token>]",
                 found=repr(name),
             )
-        file_id, instant, version, token, suffix = match.groups()
-        return LogFileName(
-            file_id=intern(file_id), instant=intern(instant), version=int(version), token=token, suffix=suffix or ""
-        )
+        return _log_of(match)
 
 
 def parse_data_file(name: str) -> BaseFileName | LogFileName | None:
-    """The parsed name of a data file, or None for other files beside data files.
+    """The parsed name of a data file, or None for every other name: it is passed over.
 
-    Skipped by rule: `.crc` side files of Hadoop's local file system, partition metadata, hidden names that are
-    not log files, `_`-prefixed marker files (`_SUCCESS`), and names that end neither in `.parquet` nor in `.hfile`
-    (base files of metadata tables). All other names must parse.
+    Folders of tables hold many: `.crc` side files of Hadoop's local file system, partition metadata, what NFS and tools
+    leave (`.nfs.log.0001`), `_SUCCESS`, files of Spark (`part-00000-....parquet`).
     """
-    if name.endswith(".crc") or name.startswith((".hoodie_partition_metadata", "_")):
-        return None
     if name.startswith("."):
-        return LogFileName.parse(name) if ".log." in name else None
-    return BaseFileName.parse(name) if name.endswith(_BASE_EXTENSIONS) else None
+        log = LOG_NAME.fullmatch(name)
+        return None if log is None else _log_of(log)
+    base = BASE_NAME.fullmatch(name) if name.endswith(_BASE_EXTENSIONS) else None
+    return None if base is None else _base_of(base)
+
+
+def _base_of(match: re.Match[str]) -> BaseFileName:
+    file_id, token, instant, extension = match.groups()
+    return BaseFileName(file_id=intern(file_id), token=token, instant=intern(instant), extension=intern(extension))
+
+
+def _log_of(match: re.Match[str]) -> LogFileName:
+    file_id, instant, version, token, suffix = match.groups()
+    return LogFileName(
+        file_id=intern(file_id), instant=intern(instant), version=int(version), token=token, suffix=suffix or ""
+    )

@@ -183,6 +183,11 @@ class Timeline:
             return False
         if time < self.start:
             return self.layout.has_completion_times
+        return self.has_savepoints
+
+    @cached_property
+    def has_savepoints(self) -> bool:
+        """Whether archiving may have passed some instants."""
         return any(i.action == "savepoint" for i in self.instants)
 
     def may_be_cleaned_since(self, before: Timeline) -> bool:

@@ -65,7 +65,10 @@ class HeaderKey(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogBlock:
-    """The position of one block in a log file and its headers; the content is read only when asked for."""
+    """The position of one block in a log file and its headers; the content is read only when asked for.
+
+    `is_named`: False if its write is known and does not name its file, which is another attempt's.
+    """
 
     path: str
     offset: int
@@ -73,6 +76,7 @@ class LogBlock:
     headers: Mapping[HeaderKey, str] = field(default_factory=dict)
     content_offset: int = 0
     content_bytes: int = 0
+    is_named: bool = True
 
     def header(self, key: HeaderKey) -> str:
         """The value of a header that this kind of block must have."""

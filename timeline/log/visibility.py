@@ -49,6 +49,7 @@ class Skipped(Enum):
     ROLLED_BACK = "rolled back"
     LOG_COMPACTED = "replaced by log compaction"
     CHANGE_DATA = "change data"
+    NOT_NAMED = "another attempt's"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +67,8 @@ def select_blocks(blocks: Iterable[LogBlock], visibility: Visibility) -> Selecti
     for block in blocks:
         if block.kind is BlockKind.CORRUPT:
             skipped.append((block, Skipped.CORRUPT))
+        elif not block.is_named:
+            skipped.append((block, Skipped.NOT_NAMED))
         elif block.kind is BlockKind.CDC_DATA:
             skipped.append((block, Skipped.CHANGE_DATA))
         elif block.kind is BlockKind.COMMAND:

@@ -21,7 +21,7 @@ def load_metadata_view(metadata: Table, partitions: Collection[str]) -> TableVie
     """Timeline, facts, then the listing of these partitions. MissingFileError: no such folder; see `file_groups`."""
     timeline = metadata.load_timeline()
     with anew_if_unreadable(metadata):
-        facts = without_rebuilt(metadata, timeline, metadata.load_facts(timeline))
+        facts = without_rebuilt(metadata, timeline, metadata.facts.load(timeline, witness=False))
     groups = list[FileGroup]()
     for partition in sorted(partitions):
         found = metadata.views.partition_groups(partition, timeline, facts)

@@ -18,8 +18,9 @@ from ..instants.timeline import Timeline
 from ..log.block import BlockKind, scan_blocks
 from ..storage.contract import Entry
 from ..table.table import Table
+from ..view.grouping import file_groups
 from ..view.listing import StorageListing
-from ..view.view import ViewFacts, file_groups, log_instants
+from ..view.view import ViewFacts, log_instants
 from .read import ListedFiles, read_files
 
 _LOOKS = 5

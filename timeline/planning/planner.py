@@ -252,6 +252,8 @@ class Planner:
             self.leave(group, Rule.BUSY, f"in the pending compaction {group.pending_compaction}")
         elif busy is not None:
             self.leave(group, Rule.BUSY, busy)
+        elif last.flaws:
+            self.leave(group, Rule.UNMERGEABLE, str(last.flaws[0].error()))
         elif not last.logs:
             self.leave(group, Rule.NO_LOGS, "it has no log files")
         elif (pattern := self._options.excluded_by(group.partition, group.file_id)) is not None:

@@ -7,11 +7,11 @@ first write. If the last plan does not record this (it is Hudi's, or there is no
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import replace
 from itertools import chain
 
 from ..errors import MalformedError, MissingFileError, PhantombaseError, StorageError
 from ..event_log import get_logger
+from ..format.file_name import parse_data_file
 from ..format.instant import Instant
 from ..instants.timeline import Timeline
 from ..log.block import BlockKind
@@ -25,9 +25,10 @@ from ..read.table_rules import slice_rules
 from ..storage.contract import Entry, OwnLock, list_of_table, listed_if_there
 from ..storage.folders import join
 from ..table.table import Table
+from ..view.grouping import file_groups
 from ..view.partition_folders import is_partition, subfolders
 from ..view.plain_slices import PlainRules, PlainSlice
-from ..view.view import DataFile, FileSlice, GroupKey, Name, ViewFacts, check_partitions, file_groups, log_instants
+from ..view.view import FileSlice, GroupKey, ViewFacts, log_instants
 from .candidate import NO_STATS, Candidate, SliceStats
 from .limits import MissingSize
 from .log_runs import runs_of
@@ -66,15 +67,17 @@ class Survey:
         """The partitions, listed when they are asked for.
 
         `aside`: look for plain slices, though not in these file groups; None: there are no plain ones.
-        MissingFileError, MalformedError: see `file_groups`; also if a complete survey lacks something that must exist.
+        A complete survey has also partitions that completed writes name and that are not there.
         """
         if aside is None:
             for listed, timeline in self._walked():
                 yield self._grouped(listed, listed.entries, timeline)
         else:
             yield from prefetched_when_slow(self._with_rules(aside), lambda one: self._with_plain(*one))
-        if self._everywhere:
-            check_partitions(self._facts, self._listed)
+        if self._everywhere:  # those that completed writes name and that are no partitions any more
+            for folder, entries in self._table.views.unlisted("", self._listed, self._facts):
+                gone = WalkedPartition(waiting=Waiting(folder=folder), entries=entries)
+                yield self._grouped(gone, entries, self._timeline)
 
     def _walked(self) -> Iterator[tuple[WalkedPartition, Timeline]]:
         for listed in self._walk:
@@ -114,7 +117,7 @@ class Survey:
     def _grouped(
         self, listed: WalkedPartition, entries: list[Entry], timeline: Timeline, plain: Sequence[PlainSlice] = ()
     ) -> PartitionGroups:
-        known = {slice_.file_id for slice_ in plain}
+        known, entries = {slice_.file_id for slice_ in plain}, list(self._with_sizes(listed.waiting.folder, entries))
         groups = file_groups(listed.waiting.folder, entries, timeline, self._facts, known)
         return PartitionGroups(waiting=listed.waiting, groups=groups, plain=tuple(plain))
 
@@ -151,14 +154,14 @@ class Survey:
         return list(found)
 
     def measure(self, slices: Iterable[FileSlice]) -> Iterator[tuple[FileSlice, SliceStats]]:
-        """Sizes that the listing did not give, and rows if an option needs them; a few slices ahead."""
+        """Rows, if an option needs them; a few slices ahead."""
         options = self._options
         counted = options.max_source_rows is not None or options.delete_ratio_threshold is not None
         if not (counted or options.picking is Picking.UNIVERSAL):
-            yield from ((self._sized(s), NO_STATS) for s in slices)
+            yield from ((s, NO_STATS) for s in slices)
             return
         rules = self._slice_rules()
-        yield from prefetched(slices, lambda s: self._measured(self._sized(s), rules, counted))
+        yield from prefetched(slices, lambda s: self._measured(s, rules, counted))
 
     def refused(self, candidates: Iterable[Candidate]) -> Iterator[tuple[Candidate, str | None]]:
         """Why a compactor would refuse to merge each candidate, as `check_slice` and `check_base` say; a few ahead.
@@ -217,29 +220,26 @@ class Survey:
         deletes = entries[BlockKind.DELETE]
         return SliceStats(base_rows=base_rows, log_rows=entries.total(), deletes=deletes, runs=runs)
 
-    def _sized(self, slice_: FileSlice) -> FileSlice:
-        """The slice with every size known: a base file always has bytes, and so has a log file with blocks."""
-        if (slice_.base is None or slice_.base.size > 0) and all(log.size > 0 for log in slice_.logs):
-            return slice_
-        base = self._looked_up(slice_.base) if slice_.base is not None else None
-        if base is not None and base.size <= 0:
-            raise MalformedError("an empty base file", path=base.path, expected="a Parquet file", found="0 bytes")
-        return replace(slice_, base=base, logs=tuple(self._looked_up(log) for log in slice_.logs))
+    def _with_sizes(self, folder: str, entries: Iterable[Entry]) -> Iterator[Entry]:
+        """The entries with every size known, as far as that can be: every base file has bytes, and most log files.
 
-    def _looked_up(self, file: DataFile[Name]) -> DataFile[Name]:
-        if file.size > 0:
-            return file
-        if self._options.missing_size is MissingSize.ERROR:
-            raise StorageError(
-                "the listing does not give the size of a file",
-                path=file.path,
-                todo="Look up sizes (missing-size=stat), or find out why the file is empty.",
-            )
-        _log.warning("size_looked_up", file=file.path)
-        entry = self._table.storage.find(file.path)
-        if entry is None:
-            raise MissingFileError("a listed file is gone", path=file.path)
-        return replace(file, size=entry.size)
+        StorageError: the listing does not give it, and it is not to be looked up.
+        """
+        for entry in entries:
+            if entry.size > 0 or entry.is_folder or parse_data_file(entry.name) is None:
+                yield entry
+                continue
+            path = join(folder, entry.name)
+            if self._options.missing_size is MissingSize.ERROR:
+                raise StorageError(
+                    "the listing does not give the size of a file",
+                    path=path,
+                    todo="Look up sizes (missing-size=stat), or find out why the file is empty.",
+                )
+            _log.warning("size_looked_up", file=path)
+            found = self._table.storage.find(path)
+            if found is not None:
+                yield found
 
 
 def _waiting_in(plan: Plan, *, last: bool) -> Iterable[str]:

@@ -30,7 +30,7 @@ from ..merge.spill import LogSpill
 from ..payloads.merge_settings import DeleteMarker
 from ..prefetch import prefetched
 from ..storage.contract import Storage, open_listed
-from ..view.log_blocks import open_headers, slice_blocks
+from ..view.log_blocks import blocks_of, open_headers, slice_blocks
 from ..view.view import FileSlice, LogFile
 from .where import Where
 
@@ -40,7 +40,7 @@ _PARTITIONS_MAX = 256
 
 def may_delete(storage: Storage, marker: DeleteMarker | None, slice_: FileSlice) -> bool:
     """Whether the log files of a slice may have entries that delete, according to the headers of their blocks."""
-    return any(log_may_delete(storage, marker, log.path) for log in slice_.logs)
+    return any(b.kind is BlockKind.DELETE or _may_mark(b, marker) for b in slice_blocks(storage, slice_))
 
 
 def log_may_delete(storage: Storage, marker: DeleteMarker | None, path: str) -> bool:
@@ -59,7 +59,7 @@ def may_delete_by_value(storage: Storage, marker: DeleteMarker | None, slice_: F
     """Whether the log files of a slice may have deletes with an ordering value, against which a later row may lose."""
     for log in slice_.logs:
         with open_listed(storage, log.path, log.size) as source:
-            for block in scan_blocks(source, log.path):
+            for block in blocks_of(log, source):
                 if _may_mark(block, marker):
                     return True
                 if block.kind is BlockKind.DELETE:
@@ -101,8 +101,9 @@ def read_logs(
     `out`: the row columns that are needed. `stack` keeps open files, and the spill's files. `where`: a read's filter:
     only entries of its keys are kept.
     """
+    slice_.check_whole(storage.base_path)
     sources = _opened(storage, slice_, stack)
-    selection = _select(sources, rules.visibility)
+    selection = _select(slice_, sources, rules.visibility)
     shapes = _shapes(selection.blocks, rules)
     fold, spill = LogFold(rules.merge, out, shapes), None
     total_bytes = sum(b.content_bytes for b in selection.blocks)
@@ -211,11 +212,12 @@ def _check_count(block: LogBlock, found: int, expected: int) -> None:
 
 def check_slice(storage: Storage, slice_: FileSlice, rules: SliceRules) -> None:
     """UnsupportedError or MalformedError if the slice's log files could not be merged; reads only headers."""
+    slice_.check_whole(storage.base_path)
     if slice_.base is not None:
         rules.names.at(slice_.base.name.instant)
     with ExitStack() as stack:
         sources = _opened(storage, slice_, stack, headers=True)
-        for block in _select(sources, rules.visibility).blocks:
+        for block in _select(slice_, sources, rules.visibility).blocks:
             check_mergeable(block, sources[block.path], rules)
 
 
@@ -269,8 +271,9 @@ def _opened(
     return {log.path: stack.enter_context(source) for log, source in zip(slice_.logs, sources, strict=True)}
 
 
-def _select(sources: Mapping[str, pa.NativeFile], visibility: Visibility) -> Selection:
-    return select_blocks((b for path, source in sources.items() for b in scan_blocks(source, path)), visibility)
+def _select(slice_: FileSlice, sources: Mapping[str, pa.NativeFile], visibility: Visibility) -> Selection:
+    """Errors as `blocks_of`."""
+    return select_blocks((b for log in slice_.logs for b in blocks_of(log, sources[log.path])), visibility)
 
 
 def count_blocks(selection: Selection, entries: int) -> LogCounts:
@@ -291,7 +294,7 @@ def log_entries(storage: Storage, slice_: FileSlice, visibility: Visibility) -> 
     counts: Counter[BlockKind] = Counter()
     with ExitStack() as stack:
         sources = _opened(storage, slice_, stack, headers=True)
-        for block in _select(sources, visibility).blocks:
+        for block in _select(slice_, sources, visibility).blocks:
             counts[block.kind] += count_entries(block, sources[block.path])
     return counts
 

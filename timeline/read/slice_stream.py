@@ -154,6 +154,7 @@ class SliceStream:
 
     def base_batches(self) -> Iterator[pa.RecordBatch]:
         """Only the base file's rows (read-optimized): no logs, no merge."""
+        self._slice.check_whole(self._storage.base_path)
         for table in self._base_tables(self._out, Needed.MATCHING):
             yield from self._matching(table).combine_chunks().to_batches()
 

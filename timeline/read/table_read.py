@@ -25,7 +25,7 @@ from ..parquet.output_options import OutputOptions
 from ..parquet.share import Share
 from ..table.schema_finder import WasVisible
 from ..table.table import Table, TableSchema, consistent
-from ..view.view import FileSlice, GroupKey, TableView, is_replaced, latest_base, latest_slice
+from ..view.view import FileSlice, GroupKey, TableView, is_replaced, latest_base_slice, latest_slice
 from ..windows.incremental import plan_increment
 from ..windows.retained import check_as_of, check_as_of_still
 from ..windows.window import Window
@@ -244,7 +244,10 @@ def _scan(
     where = where_of([f for f in (options.filter, also) if f is not None], table.config, rules.schema)
     kept, where = prune(table.storage, slices, where, table.config, rules)
     skips = options.data_skipping and not rules.names  # statistics have the names of their time
-    return Scan(table, skip(table, kept, where) if skips else kept, rules, options, where)
+    read = skip(table, kept, where) if skips else kept
+    for slice_ in read:
+        slice_.check_whole(table.storage.base_path)
+    return Scan(table, read, rules, options, where)
 
 
 def _check_query(options: ReadOptions) -> None:
@@ -289,12 +292,8 @@ def scan_slices(view: TableView, options: ReadOptions) -> tuple[FileSlice, ...]:
     if options.query is Query.SNAPSHOT:
         found = (latest_slice(g, options.as_of) for g in groups)
         return tuple(s for s in found if s is not None)
-    bases = ((g, latest_base(g, options.as_of)) for g in groups)
-    return tuple(
-        FileSlice(partition=g.partition, file_id=g.file_id, base_instant=b.name.instant, base=b, logs=())
-        for g, b in bases
-        if b is not None
-    )
+    found = (latest_base_slice(g, options.as_of) for g in groups)
+    return tuple(s for s in found if s is not None)
 
 
 def read_table(table: Table, options: ReadOptions | None = None) -> pa.Table:

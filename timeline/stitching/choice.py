@@ -106,6 +106,8 @@ def _why_kept(group: FileGroup, busy: Mapping[GroupKey, str]) -> str | None:
         return "in a pending compaction"
     if (why := busy.get(group.key)) is not None:
         return why
+    if group.flaws:
+        return str(group.flaws[0].error())
     return "it has log files" if group.slices[-1].logs or group.slices[-1].base is None else None
 
 

@@ -11,7 +11,9 @@ from ..format.instant import Instant, State
 from ..instants.instant_files import InstantFiles
 from ..instants.timeline import Timeline
 from .bucket_resize import forming_groups, is_consistently_hashed
+from .named_files import NamedFile, files_of, named_files
 from .view import GroupKey, ViewFacts
+from .witness import Witness
 
 _RECORDING = ("commit", "replacecommit")
 
@@ -22,12 +24,12 @@ class FactLoader:
 
     files: InstantFiles
 
-    def load(self, timeline: Timeline, prevails: str | None = None) -> ViewFacts:
-        """Pending plans, replaced file groups, base files of compactions and clusterings: from the instants' own files.
+    def load(self, timeline: Timeline, prevails: str | None = None, *, witness: bool = True) -> ViewFacts:
+        """Pending plans, replaced file groups, and the files of completed writes: from the instants' own files.
 
-        `prevails`: see `pending_plans`.
+        `prevails`: see `pending_plans`. `witness`: False leaves out the files of delta commits.
         """
-        self.read_ahead(timeline)
+        self.read_ahead(timeline, every=witness)
         planned = self.pending_plans(timeline, prevails)
         compacted: defaultdict[GroupKey, dict[str, str]] = defaultdict(dict)
         for instant in timeline.completed:
@@ -45,13 +47,31 @@ class FactLoader:
             compacted=compacted,
             shared={time: self.named_files(timeline, time) for time in timeline.shared_times},
             forming=self.forming(timeline),
+            witness=Witness.of((i.requested_time, self._named(i)) for i in timeline.completed)
+            if witness
+            else Witness(),
         )
 
-    def read_ahead(self, timeline: Timeline) -> None:
-        """Reads what `load` needs, and the newest write, which has the schema, at the same time."""
+    def _named(self, write: Instant) -> list[NamedFile] | None:
+        """The files that a completed write names; None: its file is torn, as a Hudi leaves it that is killed while it
+        completes a write, or was archived since. Its rows count, in whichever files they are."""
+        if write.family in _RECORDING:
+            return files_of(self.files.commit_metadata(write))
+        path = self.files.path(write)
+        try:
+            return named_files(self.files.storage.read(path), path)
+        except (MalformedError, MissingFileError):
+            return None
+
+    def read_ahead(self, timeline: Timeline, *, every: bool = False) -> None:
+        """Reads what `load` needs, and the newest write, which has the schema, at the same time.
+
+        `every`: all completed writes.
+        """
         newest = [timeline.completed_writes[t] for t in sorted(timeline.completed_writes)[-1:]]
         plans = [i.at(State.REQUESTED) for i in timeline.pending_compactions]
-        self.files.read_ahead([*plans, *newest, *(i for i in timeline.completed if i.family in _RECORDING)])
+        writes = timeline.completed if every else [i for i in timeline.completed if i.family in _RECORDING]
+        self.files.read_ahead([*plans, *newest, *writes])
 
     def named_files(self, timeline: Timeline, time: str, but: str | None = None) -> frozenset[str]:
         """Paths of the files that the completed writes of one time name; `but`: without those of this action."""

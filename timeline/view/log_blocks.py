@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
+from dataclasses import replace
+
 import pyarrow as pa
 
+from ..errors import MalformedError
 from ..format.layout import Slicing
 from ..instants.timeline import UNKNOWN_COMPLETION, Timeline
-from ..log.block import LogBlock, scan_blocks
+from ..log.block import BlockKind, HeaderKey, LogBlock, scan_blocks
 from ..log.visibility import Visibility
 from ..storage.contract import Storage, open_listed
 from ..storage.local import open_little
@@ -24,12 +28,58 @@ def open_headers(storage: Storage, log: LogFile) -> pa.NativeFile:
 
 
 def slice_blocks(storage: Storage, slice_: FileSlice) -> list[LogBlock]:
-    """The blocks of a slice's log files in log order; reads only headers."""
+    """The blocks of a slice's log files in log order; reads only headers. Errors as `blocks_of`, `check_whole`."""
+    slice_.check_whole()
     blocks: list[LogBlock] = []
     for log in slice_.logs:
         with open_headers(storage, log) as source:
-            blocks += scan_blocks(source, log.path)
+            blocks += blocks_of(log, source)
     return blocks
+
+
+def blocks_of(log: LogFile, source: pa.NativeFile) -> list[LogBlock]:
+    """The blocks of one log file, those of writes that do not name it marked.
+
+    MalformedError: see `scan_blocks`; also if the blocks of a completed write that names the file are damaged. What a
+    dead writer left torn lies in other files, or before or behind them.
+    """
+    marks = log.marks
+    if marks is None:
+        return list(scan_blocks(source, log.path))
+    try:
+        blocks = list(scan_blocks(source, log.path))
+    except MalformedError as error:
+        if marks.is_stray:
+            return [LogBlock(path=log.path, offset=0, kind=BlockKind.CORRUPT)]
+        if not marks.writes:
+            raise
+        raise _damaged(log, marks.writes[-1].instant, f"{error.what}: {error.found}") from error
+    for write in marks.writes:
+        mine = [b for b in blocks if write.offset <= b.offset < (write.size or source.size())]
+        torn = next((b for b in mine if b.kind is BlockKind.CORRUPT), None)
+        if torn is not None:
+            raise _damaged(log, write.instant, f"a corrupt block at byte {torn.offset}")
+        if all(b.headers.get(HeaderKey.INSTANT_TIME) != write.instant for b in mine):
+            raise _damaged(log, write.instant, "no block of this instant")
+    named = {w.instant for w in marks.writes}
+    return [replace(b, is_named=False) if _is_foreign(b, marks.known, named) else b for b in blocks]
+
+
+def _is_foreign(block: LogBlock, known: Set[str], named: Set[str]) -> bool:
+    instant = block.headers.get(HeaderKey.INSTANT_TIME)
+    return instant in known and instant not in named
+
+
+def _damaged(log: LogFile, instant: str, found: str) -> MalformedError:
+    return MalformedError(
+        "a log file of a completed write is damaged",
+        path=log.path,
+        instant=instant,
+        expected=f"whole blocks of this instant in {log.size} bytes",
+        found=found,
+        todo="Restore the file from a copy, or restore the table to an instant before that one: `compactor-daemon "
+        "restore TABLE --to INSTANT`. Other file groups are served, compacted and written meanwhile.",
+    )
 
 
 def visibility_of(timeline: Timeline, *, as_of: str | None = None) -> Visibility:

@@ -17,6 +17,7 @@ from ..format.layout import Slicing
 from ..instants.timeline import Timeline
 from ..storage.contract import Entry
 from .view import GroupKey, ViewFacts
+from .witness import Names, Written
 
 _Log: TypeAlias = tuple[str, int, str, Entry]
 """Instant, version and token, which sort like `LogFileName.sort_key`, and the entry."""
@@ -81,12 +82,14 @@ class PlainRules:
         facts = self.facts
         if key in facts.pending_plans or key in facts.replaced or key in facts.forming or key in self.aside:
             return None
-        compacted = facts.compacted.get(key)
+        compacted, names, known = facts.compacted.get(key), facts.witness.names(key), facts.witness.known
         visible: dict[str, Entry] = {}
         for instant, entry in bases:
             named = compacted.get(instant) if compacted else None
             if named != entry.name if named else not self._is_committed(instant):
                 continue
+            if (entry.name in names or instant in known) and not _is_whole(names.get(entry.name), entry, exact=True):
+                return None
             if instant in visible:
                 return None
             visible[instant] = entry
@@ -94,13 +97,30 @@ class PlainRules:
         if not visible or (compacted and max(compacted) > newest):
             return None
         stack = self._stack(visible, newest, logs)
-        if not stack:
+        if not stack or self._lacks(names, newest, logs, stack):
             return None
         stack.sort()
         base, files = visible[newest], [entry for *_, entry in stack]
         if base.size <= 0 or min(entry.size for entry in files) <= 0:
             return None
         return PlainSlice(newest, key[1], base, tuple(files))
+
+    def _lacks(self, names: Names, newest: str, logs: list[_Log], stack: list[_Log]) -> bool:
+        """Whether a file that completed writes name may be missing or short, or another attempt's is on the stack."""
+        by_name = self.timeline.layout.slicing is Slicing.BY_BASE_INSTANT
+        for text in names.keys() - {entry.name for *_, entry in logs}:
+            if text.startswith("."):
+                instant: str | None = text.partition(".log.")[0].rpartition("_")[2]
+                since = instant if by_name else self._completion_time(str(instant))
+                if since is None or max(since, str(instant)) >= newest:
+                    return True
+            elif text.rpartition("_")[2].partition(".")[0] > newest:
+                return True
+        known = self.facts.witness.known
+        return any(
+            (entry.name in names or instant in known) and not _is_whole(names.get(entry.name), entry)
+            for instant, _, _, entry in stack
+        )
 
     def _stack(self, visible: Collection[str], newest: str, logs: list[_Log]) -> list[_Log]:
         """The logs on the newest base file; none if some logs may be a slice of their own."""
@@ -129,3 +149,11 @@ class PlainRules:
         if instant not in self._completions:
             self._completions[instant] = self.timeline.completion_time(instant)
         return self._completions[instant]
+
+
+def _is_whole(writes: tuple[Written, ...] | None, entry: Entry, *, exact: bool = False) -> bool:
+    """Whether completed writes name a file, and it is as they name it; `exact`: no write appends to it."""
+    if writes is None:
+        return False
+    size = max(w.size for w in writes)
+    return size == 0 or entry.size == size or (entry.size > size and not exact)

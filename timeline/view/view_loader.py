@@ -17,8 +17,9 @@ from ..look.look import latest, list_ahead
 from ..storage.contract import Entry, Storage, listed_if_there
 from ..storage.folders import HOODIE
 from .fact_loader import FactLoader
-from .listing import Listing
-from .view import FileGroup, TableView, ViewFacts, base_instants, check_partitions, file_groups, log_instants
+from .grouping import file_groups
+from .listing import Listed, Listing
+from .view import FileGroup, TableView, ViewFacts, base_instants, log_instants
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,11 +58,11 @@ class ViewLoader:
         if exactly is not None:
             listings = list(self.listing.exactly(self.storage, self.config, exactly))
         else:
-            listings = list(self.listing.below(self.storage, self.config, _folder(partition)))
+            folder = _folder(partition)
+            listings = list(self.listing.below(self.storage, self.config, folder))
+            listings += self.unlisted(folder, {part for part, _ in listings}, facts)
         if partition and not listings:
             raise _no_partition(partition)
-        if partition is None and exactly is None:
-            check_partitions(facts, {part for part, _ in listings})
         if completed_by is None and any(needs_archive(timeline, entries) for _, entries in listings):
             timeline = self.timelines.with_its_archive(timeline)
         groups = tuple(g for part, entries in listings for g in file_groups(part, entries, timeline, facts))
@@ -71,6 +72,14 @@ class ViewLoader:
         several = completed_by is None and exactly is None and bool(self.config.partition_fields)
         self.check_not_cleaned(newest if completed_by else timeline, [e for _, e in listings], several=several)
         return TableView(timeline=timeline, facts=facts, groups=groups)
+
+    def unlisted(self, folder: str, listed: Collection[str], facts: ViewFacts) -> list[Listed]:
+        """The partitions at or under a folder that completed writes name and that a listing lacks, with their files.
+
+        Its metadata file may be lost, with which a folder is a partition; or its folder is gone, or empty.
+        """
+        below = (p for p in facts.partitions if not folder or p == folder or p.startswith(f"{folder}/"))
+        return [(p, listed_if_there(self.storage, p) or []) for p in sorted(set(below) - set(listed))]
 
     def planned_partitions(self, plans: Iterable[CompactionPlan]) -> set[str]:
         """The partitions that plans name and whose folders exist."""
@@ -111,11 +120,9 @@ class ViewLoader:
                 )
 
     def partition_groups(self, partition: str, timeline: Timeline, facts: ViewFacts) -> tuple[FileGroup, ...]:
-        """The file groups of one partition with a timeline and facts loaded before; () if there is no such folder."""
-        try:
-            entries = self.storage.list(partition)
-        except MissingFileError:
-            return ()
+        """The file groups of one partition with a timeline and facts loaded before. If there is no such folder, those
+        that completed writes name, with flaws."""
+        entries = listed_if_there(self.storage, partition) or []
         if needs_archive(timeline, entries):
             timeline = self.timelines.with_its_archive(timeline)
         self.check_not_cleaned(timeline, [entries])

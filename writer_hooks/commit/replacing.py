@@ -26,7 +26,7 @@ def replaced_groups(begun: Transaction, write: Write, counts: RowCounts) -> dict
     """
     if not write.operation.replaces:
         return {}
-    partitions = sorted(_partitions(begun.table, write, {partition for partition, _ in counts}))
+    partitions = sorted(_partitions(begun, write, {partition for partition, _ in counts}))
     views, facts = begun.table.views, begun.facts
     found = prefetched(partitions, lambda partition: views.partition_groups(partition, begun.timeline, facts))
     living = [[g for g in groups if g.slices and not is_replaced(g, facts)] for groups in found]
@@ -56,12 +56,13 @@ def refuse_planned(table: Table, instant: str, write: Write, replaced: Iterable[
             )
 
 
-def _partitions(table: Table, write: Write, of_rows: set[str]) -> set[str]:
+def _partitions(begun: Transaction, write: Write, of_rows: set[str]) -> set[str]:
+    """Also partitions whose folder is gone, if completed writes name files of them."""
     if write.operation is Operation.INSERT_OVERWRITE_TABLE:
-        return of_rows.union(table.partitions())
+        return of_rows.union(begun.table.partitions(), begun.facts.partitions)
     if write.operation is Operation.INSERT_OVERWRITE or write.partitions is None:
         return of_rows
-    return matching(write.partitions, table.partitions())
+    return matching(write.partitions, {*begun.table.partitions(), *begun.facts.partitions})
 
 
 def matching(patterns: Iterable[str], partitions: Iterable[str]) -> set[str]:

@@ -86,7 +86,7 @@ class WriteWork:
         return not self.deletes and rows.column_names == [RECORD_KEY]
 
     def groups(self, partition: str) -> list[FileGroup]:
-        """The partition's file groups that hold data and were not replaced."""
+        """The partition's file groups that hold data, or should, and were not replaced."""
         found = self.table.views.partition_groups(partition, self.timeline, self.facts)
         return [g for g in found if g.slices and not is_replaced(g, self.facts)]
 
@@ -105,8 +105,13 @@ class WriteWork:
             raise without_base(group.key, self.instant)
         return replace(merged, base_instant=last.base_instant)
 
-    def refuse_clustered(self, group: FileGroup) -> None:
-        """ConflictError while a clustering of the group is pending: Hudi rejects updates to it as well."""
+    def refuse_unchangeable(self, group: FileGroup) -> None:
+        """ConflictError while a clustering of the group is pending: Hudi rejects updates to it as well.
+
+        MissingFileError, MalformedError: a file of the group is lost or damaged.
+        """
+        for slice_ in group.slices:
+            slice_.check_whole(self.table.storage.base_path)
         if group.key in self.clustering:
             raise ConflictError(
                 "a pending clustering holds a file group this write would change",

@@ -174,7 +174,7 @@ class KeyStep:
         uncombined = replace(self.work, combine=False)  # these rows are combined already, if they must be
         if group is None:
             return new_base(stager, key, uncombined, pieces)
-        self.work.refuse_clustered(group)
+        self.work.refuse_unchangeable(group)
         if key in self.rewritten:
             if self.appends:
                 return with_rows_behind(stager, uncombined, group.slices[-1], pieces)

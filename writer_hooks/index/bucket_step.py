@@ -89,7 +89,7 @@ class BucketStep:
     ) -> StagedFile | None:
         work = self.work
         if group is not None:
-            work.refuse_clustered(group)
+            work.refuse_unchangeable(group)
             if work.into is not None:
                 return merged_log(stager, group, work, pieces, in_base=False)
             return log_of(stager, group, work, pieces)

@@ -76,6 +76,6 @@ def plan_inserts(
 def _room(group: FileGroup, busy: frozenset[GroupKey], small_file_bytes: int, file_bytes: int, row_bytes: float) -> int:
     """How many more rows a file group's base file may take."""
     last = group.slices[-1]
-    if group.pending_compaction is not None or group.key in busy or last.base is None or last.logs:
+    if group.flaws or group.pending_compaction is not None or group.key in busy or last.base is None or last.logs:
         return 0
     return int((file_bytes - last.base.size) / row_bytes) if last.base.size < small_file_bytes else 0

@@ -57,8 +57,12 @@ def looked_into(group: FileGroup) -> Slices:
     """The slices that hold a group's keys (pure).
 
     This is its base file; with a pending compaction, the slice that it merges, then the phantom slice.
+    MissingFileError, MalformedError: they are lost or damaged, so the group may hold any key.
     """
     plan = group.pending_compaction
+    for flaw in group.flaws:
+        if flaw.is_base or plan is not None:
+            raise flaw.error()
     if plan is not None:
         before = slice_before(group, plan)
         return (before, *(s for s in group.slices if s.base_instant >= plan)) if before is not None else ()
@@ -70,10 +74,15 @@ def looked_into(group: FileGroup) -> Slices:
 
 
 def bins_of(groups: Iterable[Slices], count: int) -> list[list[Slices]]:
-    """Distributes groups, the largest first, to at most `count` bins of about the same size (pure)."""
+    """Distributes groups, the largest first, to at most `count` bins of about the same size (pure).
+
+    MissingFileError, MalformedError: a slice has a flaw.
+    """
     bins: list[list[Slices]] = [[] for _ in range(count)]
     sizes = [0] * count
     for size, slices in sorted(((_size(slices), slices) for slices in groups), key=lambda pair: -pair[0]):
+        for slice_ in slices:
+            slice_.check_whole()
         least = sizes.index(min(sizes))
         bins[least].append(slices)
         sizes[least] += size

@@ -182,7 +182,6 @@ MUTANTS: tuple[Mutant, ...] = (
         'self.instant, str(self.version), self.token or ""',
         "format/file_name",
     ),
-    ("timeline/format/file_name", 'name.endswith(".crc") or', "", "format/file_name"),
     # Storage.
     (
         "timeline/storage/local",

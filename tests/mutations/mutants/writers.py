@@ -117,7 +117,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ("writer_hooks/commit/conflict", "(mine.rewritten | mine.appended | mine.replaced) & set(c", "(mine.rewritten | mine.appended) & set(c", "writing/overwrite"),
     ("writer_hooks/commit/replacing", "if g.slices and not is_replaced(g, facts)]", "if g.slices]", "writing/overwrite"),
     ("writer_hooks/commit/replacing", "    if write.operation is Operation.DELETE_PARTITION or table.config.captures_changes:\n", "    if False:\n", "writing/overwrite"),
-    ("writer_hooks/commit/replacing", "of_rows.union(table.partitions())", "of_rows", "writing/overwrite"),
+    ("writer_hooks/commit/replacing", "of_rows.union(begun.table.partitions(), begun.facts.partitions)", "of_rows", "writing/overwrite"),
     ("writer_hooks/commit/replacing", "map(re.escape, pattern.split(\"*\"))", "pattern.split(\"*\")", "writing/overwrite"),
     ("writer_hooks/commit/replacing", "wanted.fullmatch(partition)", "wanted.match(partition)", "writing/overwrite"),
     ("writer_hooks/commit/opening", "{} if operation is Operation.DELETE_PARTITION else _profile(rows)", "{}", "writing/overwrite"),

@@ -16,8 +16,8 @@ from ...instants.timeline import Timeline
 from ...look.look import list_ahead
 from ...storage.contract import Entry, listed_if_there
 from ...table.table import Table, consistent
+from ...view.grouping import check_partitions
 from ...view.partition_folders import is_partition
-from ...view.view import check_partitions
 from ...view.view_loader import needs_archive
 from .instant_records import InstantRecords, load_records
 from .recorded import FactsByPartition, planned_twice
@@ -61,7 +61,7 @@ def _load(table: Table, before: TableState | None, sweep: bool) -> TableState:
     facts = _facts(table, timeline, records)
     kept |= {p: replace(kept[p], facts=facts.of(p)) for p in forgotten(before, records.records) - listed.keys()}
     for partition in again.union(listed):
-        check_partitions(facts.of(partition), {*kept, *made})
+        check_partitions(facts.of(partition), {*kept, *made}, timeline)
     return TableState(config=table.config, timeline=timeline, partitions={**kept, **made}, records=records)
 
 
@@ -71,7 +71,7 @@ def _whole(table: Table, timeline: Timeline, records: InstantRecords) -> TableSt
     named = {p for _, r in records.records for p in (*r.bases, *r.planned)}
     facts = _facts(table, timeline, records)
     for partition in named - made.keys():
-        check_partitions(facts.of(partition), made.keys())
+        check_partitions(facts.of(partition), made.keys(), timeline)
     return TableState(config=table.config, timeline=timeline, partitions=made, records=records)
 
 

@@ -13,7 +13,8 @@ from ...format.instant import Instant, State
 from ...format.table_config import TableConfig
 from ...instants.timeline import UNKNOWN_COMPLETION, Timeline
 from ...storage.contract import Entry
-from ...view.view import FileGroup, GroupKey, ViewFacts, base_instants, file_groups, is_replaced, log_instants
+from ...view.grouping import file_groups
+from ...view.view import FileGroup, GroupKey, ViewFacts, base_instants, is_replaced, log_instants
 from .debt import GroupDebt, debt_of
 from .instant_records import InstantRecords
 from .recorded import kind_of
@@ -130,10 +131,13 @@ class TableState:
 
 
 def partition_files(partition: str, entries: Iterable[Entry], timeline: Timeline, facts: ViewFacts) -> PartitionFiles:
-    """A partition's files. MissingFileError, MalformedError: see `view.file_groups`."""
+    """A partition's files. MissingFileError, MalformedError: a slice has a flaw."""
     entries = tuple(entries)
+    groups = file_groups(partition, entries, timeline, facts)
+    for slice_ in (s for g in groups for s in g.slices):
+        slice_.check_whole()
     return PartitionFiles(
-        groups=file_groups(partition, entries, timeline, facts),
+        groups=groups,
         facts=facts,
         modified={e.name: e.modified_ms for e in entries if not e.is_folder},
         times=frozenset(log_instants(entries) | base_instants(entries)),

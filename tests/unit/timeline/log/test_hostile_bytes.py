@@ -23,13 +23,15 @@ from phantombase.timeline.errors import (
     UnsupportedError,
 )
 from phantombase.timeline.format.compaction_plan import CompactionOperation, CompactionPlan, decode_plan, encode_plan
+from phantombase.timeline.format.layout import LAYOUT_1
 from phantombase.timeline.format.record_key import KeySource
 from phantombase.timeline.format.table_config import TableConfig
 from phantombase.timeline.log.decode import decode_rows
 from phantombase.timeline.log.delete_block import decode_deletes
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.varint import encode_long
-from phantombase.timeline.view.view import ViewFacts, check_partitions
+from phantombase.timeline.view.grouping import check_partitions
+from phantombase.timeline.view.view import ViewFacts
 from tests.fuzz.avro import Container
 from tests.support.builders import (
     AVRO,
@@ -42,6 +44,7 @@ from tests.support.builders import (
     block,
     blocks_of,
     delete_content,
+    timeline_of,
 )
 
 
@@ -236,9 +239,10 @@ def test_paths_that_no_file_system_takes(tmp_path: Path) -> None:
 def test_a_planned_partition_that_is_not_listed() -> None:
     """Without its metadata file a partition is not seen, and a read would just be shorter."""
     facts = ViewFacts(pending_plans={("p", "f"): "10"}, replaced={}, compacted={})
-    check_partitions(facts, {"p"})
-    with pytest.raises(MissingFileError, match="names a partition"):
-        check_partitions(facts, {"q"})
+    timeline = timeline_of(LAYOUT_1, "10.compaction.requested")
+    check_partitions(facts, {"p"}, timeline)
+    with pytest.raises(MissingFileError, match="p/f"):
+        check_partitions(facts, {"q"}, timeline)
 
 
 def test_meta_columns_without_record_key_fields() -> None:

@@ -28,8 +28,9 @@ from phantombase.timeline.planning.strategies import Strategy
 from phantombase.timeline.planning.universal import Picking
 from phantombase.timeline.storage.contract import Entry
 from phantombase.timeline.storage.folders import inside_table
+from phantombase.timeline.view.grouping import file_groups
 from phantombase.timeline.view.plain_slices import PlainRules, PlainSlice
-from phantombase.timeline.view.view import FileSlice, GroupKey, file_groups, latest_slice
+from phantombase.timeline.view.view import FileSlice, GroupKey, latest_slice
 from tests.support.builders import NO_FACTS, listing_of, timeline_of
 from tests.support.drawn_partitions import FILES, drawn_facts, drawn_listing, drawn_timeline
 

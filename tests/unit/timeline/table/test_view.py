@@ -16,10 +16,10 @@ from phantombase.timeline.errors import MalformedError, MissingFileError
 from phantombase.timeline.format.layout import LAYOUT_1, LAYOUT_2
 from phantombase.timeline.instants.timeline import UNKNOWN_COMPLETION
 from phantombase.timeline.storage.contract import Entry
+from phantombase.timeline.view.grouping import file_groups
 from phantombase.timeline.view.view import (
     FileGroup,
     ViewFacts,
-    file_groups,
     is_replaced,
     latest_base,
     latest_slice,
@@ -367,8 +367,9 @@ def test_stray_base_file_of_an_older_compaction() -> None:
 
 def test_two_base_files_of_one_instant() -> None:
     """No commit says which of two is valid: that is an error naming both, not a choice."""
+    group = group_v6("10.deltacommit", "b10 b10x")
     with pytest.raises(MalformedError, match="two base files") as failure:
-        group_v6("10.deltacommit", "b10 b10x")
+        group.slices[0].check_whole()
     assert failure.value.instant == "10"
     assert {failure.value.expected, failure.value.found} == {"f_0-0-0_10.parquet", "f_9-9-9_10.parquet"}
 
@@ -377,8 +378,9 @@ def test_two_base_files_of_one_instant() -> None:
 def test_compaction_names_a_base_file_that_is_gone(files: str) -> None:
     """t20's commit names its base file and it is not listed: reading on would lose the rows in it."""
     timeline = timeline_of(LAYOUT_1, "10.deltacommit", "20.commit")
+    (group,) = file_groups("p", listing_of(*files.split()), timeline, facts_of(compacted="20"))
     with pytest.raises(MissingFileError) as failure:
-        file_groups("p", listing_of(*files.split()), timeline, facts_of(compacted="20"))
+        group.slices[-1].check_whole()
     assert failure.value.path == "p/f_0-0-0_20.parquet"
     assert failure.value.instant == "20"
 
@@ -392,9 +394,8 @@ def test_a_compacted_base_file_that_was_superseded_may_be_cleaned() -> None:
 def test_a_compacted_base_file_of_a_replaced_group_may_be_cleaned() -> None:
     """t30 replaced the whole group, and the cleaner took all its files."""
     facts = replace(facts_of(compacted="20"), replaced={GROUP: "30"})
-    group = group_v6("10.deltacommit 20.commit 30.replacecommit", "", facts)
-    assert group.slices == ()
-    assert latest_slice(group) is None
+    timeline = timeline_of(LAYOUT_1, "10.deltacommit", "20.commit", "30.replacecommit")
+    assert file_groups("p", [], timeline, facts) == ()
 
 
 def test_compactions_of_other_partitions_are_not_missed_here() -> None:
@@ -437,11 +438,15 @@ def test_groups_that_a_pending_resize_will_make_are_not_there() -> None:
     assert file_groups("p", entries, timeline, facts) == seen[:1]
 
 
-def test_a_malformed_name_is_an_error() -> None:
-    """What looks like data and does not parse is not skipped."""
-    for name in ("f.parquet", ".f_10.log.x"):
-        with pytest.raises(MalformedError, match="file name"):
-            group_v6("10.deltacommit", name)
+@pytest.mark.parametrize("name", ["f.parquet", "part-00000-1c2d.c000.snappy.parquet", ".f_10.log.x", ".nfs.log.0001"])
+def test_a_name_that_only_looks_like_hudis_is_passed_over(name: str) -> None:
+    (group,) = file_groups(
+        "p",
+        [*listing_of("b10"), Entry(name=name, is_folder=False, size=1)],
+        timeline_of(LAYOUT_1, "10.deltacommit"),
+        NO_FACTS,
+    )
+    assert pictures(group) == ["10: b10"]
 
 
 def test_groups_and_sizes() -> None:

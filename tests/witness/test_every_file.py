@@ -1,0 +1,159 @@
+"""Every data file of every golden table, damaged in every way, and beside every kind of stray: never other rows.
+
+A damaged file that an active completed write names is an error that names it, or the rows are the same: nothing needs
+the file. A stray file is passed over. No service publishes anything wrong meanwhile: with the whole file back all rows
+are there.
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from phantombase.compactor_daemon.cleaning.clean import clean_table
+from phantombase.compactor_daemon.options import AttemptOptions, ExecuteOptions, Executor
+from phantombase.compactor_daemon.run.pending import run_compactions
+from phantombase.timeline.cleaning.options import CleanOptions
+from phantombase.timeline.errors import PhantombaseError
+from phantombase.timeline.format.file_name import BaseFileName, LogFileName, parse_data_file
+from phantombase.timeline.locks.table_lock import ProcessLock
+from phantombase.timeline.parquet.output_options import OutputOptions
+from phantombase.timeline.planning.schedule import schedule_compaction
+from phantombase.timeline.read.table_read import read_table
+from phantombase.timeline.table.table import Table
+from tests.support.compare_rows import assert_same_rows
+from tests.support.golden_tables import GOLDEN, unzip_golden
+from tests.support.selection import deep
+
+Damage = Callable[[bytes], bytes | None]
+
+DAMAGES: dict[str, Damage] = {
+    "gone": lambda data: None,
+    "empty": lambda data: b"",
+    "halved": lambda data: data[: len(data) // 2],
+    "ten bytes short": lambda data: data[:-10],
+    "random": lambda data: random.Random(7).randbytes(len(data)),
+}
+
+STRAYS: dict[str, Damage] = {
+    "empty": lambda data: b"",
+    "four bytes": lambda data: data[:4],
+    "half": lambda data: data[: len(data) // 2],
+    "whole": lambda data: data,
+}
+
+STRANGERS = (".nfs000000000000001", ".nfs.log.0001", ".a.log.b", "part-00000-1c2d.c000.snappy.parquet", "x.parquet")
+
+USUAL = ("v6_log_compacted", "v9_pending")
+TABLES = [name if name in USUAL else deep(name) for name in GOLDEN]
+SERVED = [name if name == "v9_commit_time" else deep(name) for name in GOLDEN]
+
+
+def witnessed(path: Path) -> Iterator[Path]:
+    """The data files that an active completed write names."""
+    table = Table.open(str(path), reading=True)
+    for write in table.load_timeline().completed:
+        for named in sorted(table.commit_metadata(write).named_files):
+            if (path / named).exists():
+                yield path / named
+
+
+def rows(path: Path) -> pa.Table:
+    return read_table(Table.open(str(path), reading=True))
+
+
+def put(file: Path, data: bytes | None) -> None:
+    if data is None:
+        file.unlink()
+    else:
+        file.write_bytes(data)
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_a_damaged_file_is_named_or_not_needed(name: str, tmp_path: Path) -> None:
+    path = unzip_golden(name, tmp_path)
+    whole = rows(path)
+    for file in witnessed(path):
+        data = file.read_bytes()
+        for what, damage in DAMAGES.items():
+            put(file, damage(data))
+            refusal, found = None, None
+            try:
+                found = rows(path)
+            except PhantombaseError as error:
+                refusal = str(error)
+            if found is not None:
+                assert_same_rows(found, whole)
+            else:
+                assert file.name in str(refusal), f"{what}: {file}"
+        file.write_bytes(data)
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_a_stray_is_passed_over(name: str, tmp_path: Path) -> None:
+    """A second attempt's file sorts before or behind the one that the write names."""
+    path = unzip_golden(name, tmp_path)
+    whole = rows(path)
+    for file in witnessed(path):
+        data, parsed = file.read_bytes(), parse_data_file(file.name)
+        assert parsed is not None
+        for token in ("0-0-0", "9-999-999"):
+            for make in STRAYS.values():
+                stray = file.with_name(_with_token(parsed, token))
+                stray.write_bytes(make(data) or b"")
+                assert_same_rows(rows(path), whole)
+                stray.unlink()
+    for folder in sorted({file.parent for file in witnessed(path)}):
+        for stranger in STRANGERS:
+            (folder / stranger).write_bytes(b"x")
+    assert_same_rows(rows(path), whole)
+
+
+def _with_token(name: BaseFileName | LogFileName, token: str) -> str:
+    if isinstance(name, BaseFileName):
+        return f"{name.file_id}_{token}_{name.instant}{name.extension}"
+    return f".{name.file_id}_{name.instant}.log.{name.version}_{token}"
+
+
+@pytest.mark.parametrize("name", SERVED)
+def test_no_service_makes_a_damage_final(name: str, tmp_path: Path) -> None:
+    """Planning, compaction and cleaning beside the damage, then the whole file is back."""
+    path = unzip_golden(name, tmp_path / "table")
+    whole = rows(path)
+    for number, file in enumerate(witnessed(path)):
+        for damage in DAMAGES.values():
+            copy = tmp_path / f"{number}" / path.name
+            shutil.copytree(path, copy)
+            mine = copy / file.relative_to(path)
+            data = mine.read_bytes()
+            put(mine, damage(data))
+            for serve in (_schedule, _compact, _clean):
+                with suppress(PhantombaseError):
+                    serve(copy)
+            mine.write_bytes(data)
+            assert_same_rows(rows(copy), whole)
+            shutil.rmtree(copy.parent)
+
+
+def _schedule(path: Path) -> None:
+    schedule_compaction(Table.open(str(path)), ProcessLock("test"))
+
+
+def _compact(path: Path) -> None:
+    run_compactions(
+        str(path),
+        drop_metadata=True,
+        output=OutputOptions(),
+        execute=ExecuteOptions(executor=Executor.LOCAL),
+        attempt=AttemptOptions(),
+    )
+
+
+def _clean(path: Path) -> None:
+    clean_table(Table.open(str(path)), CleanOptions(retain=1, floor_s=0), ProcessLock("test"))

@@ -1,0 +1,143 @@
+"""What needs a lost or damaged file stops; everything else goes on."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from typer.testing import CliRunner
+
+from phantombase import read, writer
+from phantombase.compactor_daemon.cleaning.clean import clean_table
+from phantombase.compactor_daemon.cli.main import app
+from phantombase.timeline.cleaning.options import CleanOptions
+from phantombase.timeline.errors import MalformedError, MissingFileError
+from phantombase.timeline.locks.table_lock import ProcessLock
+from phantombase.timeline.stitching.choice import choose_windows
+from phantombase.timeline.stitching.options import StitchOptions
+from tests.support.compaction_steps import open_table
+
+PARTITIONS = ("a", "b")
+
+
+def rows_of(keys: range, ts: int, partition: str | None = None) -> Any:
+    """A writer of rows with these keys, in turns in the two partitions."""
+    batch = pa.table(
+        {
+            "id": [f"k{k}" for k in keys],
+            "p": [partition or PARTITIONS[k % 2] for k in keys],
+            "ts": pa.array([ts] * len(keys), pa.int64()),
+        }
+    )
+    return writer(batch).table("t", version=9).key("id").partition("p").ordering("ts")
+
+
+def values(path: Path, **how: str) -> dict[str, int]:
+    return {row["id"]: row["ts"] for row in read(str(path), **how).to_arrow().to_pylist()}
+
+
+def damage(path: Path, pattern: str) -> Path:
+    """Cuts the one file in two."""
+    (file,) = path.glob(pattern)
+    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+    return file
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """20 keys with a base file and a log file in each partition."""
+    path = tmp_path / "t"
+    rows_of(range(20), 1).upsert(str(path))
+    rows_of(range(4), 2).upsert(str(path))
+    return path
+
+
+def test_another_partition_is_read_and_written(path: Path) -> None:
+    file = damage(path, "b/*.parquet")
+    with pytest.raises(MalformedError, match=file.name):
+        values(path)
+    rows_of(range(0, 4, 2), 3).upsert(str(path))
+    assert values(path, partition="a")["k0"] == 3
+    assert values(path, filter="p = 'a'")["k0"] == 3
+
+
+def test_an_upsert_needs_all_base_files_of_its_partition(path: Path) -> None:
+    """Its keys may be in any of them. Inserts are put elsewhere."""
+    file = damage(path, "b/*.parquet")
+    with pytest.raises(MalformedError, match=file.name):
+        rows_of(range(1, 4, 2), 3).upsert(str(path))
+    rows_of(range(101, 104, 2), 3).insert(str(path))
+    assert len([*path.glob("b/*.parquet")]) == 2
+
+
+def test_an_upsert_does_not_append_behind_a_damaged_log(path: Path) -> None:
+    file = damage(path, "b/.*.log.*")
+    with pytest.raises(MalformedError, match=file.name):
+        rows_of(range(1, 4, 2), 3).upsert(str(path))
+
+
+def test_the_others_are_compacted(path: Path) -> None:
+    """The command says afterwards what was left out. With the whole file back nothing is lost."""
+    (file,) = path.glob("b/*.parquet")
+    whole = file.read_bytes()
+    file.unlink()
+    command = ["compact", str(path), "--schedule", "--sole-writer", "--executor", "local"]
+    done = CliRunner().invoke(app, command)
+    assert done.exit_code == 1
+    assert file.name.split("_")[0] in done.output
+    assert [len([*path.glob(f"{p}/*.parquet")]) for p in PARTITIONS] == [2, 0]
+    file.write_bytes(whole)
+    assert values(path) == {f"k{k}": 2 if k < 4 else 1 for k in range(20)}
+
+
+def test_a_clean_keeps_what_lies_below_a_lost_file(path: Path) -> None:
+    """A base file that a compaction made is lost: its inputs are all that is left of the file group."""
+    CliRunner().invoke(app, ["compact", str(path), "--schedule", "--sole-writer", "--executor", "local"])
+    newest = max(path.glob("b/*.parquet"), key=lambda file: file.name.rpartition("_")[2])
+    newest.unlink()
+    rows_of(range(0, 4, 2), 4).upsert(str(path))
+    clean_table(open_table(path), CleanOptions(retain=1, floor_s=0), ProcessLock("test"))
+    assert [len([*path.glob(f"{p}/*.parquet")]) for p in PARTITIONS] == [1, 1]
+    assert len([*path.glob("b/.*.log.*")]) == 1
+
+
+def test_a_damaged_file_is_not_clustered(tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    for start in (1, 101, 201):
+        rows_of(range(start, start + 4), 1, "a").bulk_insert(str(path))
+    view = open_table(path).load_view()
+    options = StitchOptions(min_files=2)
+    assert [len(w.slices) for w in choose_windows(view, {}, options, "t").windows] == [3]
+    file = max(path.glob("a/*.parquet"), key=lambda file: file.name.rpartition("_")[2])
+    file.write_bytes(file.read_bytes()[:-10])
+    view = open_table(path).load_view()
+    assert [len(w.slices) for w in choose_windows(view, {}, options, "t").windows] == [2]
+
+
+@pytest.mark.parametrize("folder", ["gone", "empty", "dangling"])
+def test_a_removed_partition_is_declared(folder: str, path: Path) -> None:
+    """A read of the table says how; a disk that is not mounted looks the same, and is no reason to lose its rows."""
+    shutil.rmtree(path / "b")
+    if folder == "empty":
+        (path / "b").mkdir()
+    elif folder == "dangling":
+        (path / "b").symlink_to(path / "unmounted")
+    with pytest.raises(MissingFileError, match="delete_partition"):
+        values(path)
+    with pytest.raises(MissingFileError, match="delete_partition"):
+        rows_of(range(1, 4, 2), 3).upsert(str(path))
+    assert len(values(path, partition="a")) == 10
+    if folder != "dangling":
+        rows_of(range(1), 3).delete_partition(str(path), ["b"])
+        assert set(values(path)) == {f"k{k}" for k in range(0, 20, 2)}
+
+
+def test_a_lost_partition_metadata_file(path: Path) -> None:
+    """Completed writes name the files of the partition."""
+    whole = values(path)
+    for mark in path.glob("b/.hoodie_partition_metadata*"):
+        mark.unlink()
+    assert values(path) == whole

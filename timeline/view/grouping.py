@@ -1,0 +1,312 @@
+"""From names to file slices: the file groups of a partition from its listing (pure).
+
+What completed writes name and is not there, or not as they name it, is a flaw of the slice that it belongs to
+(`witness`). Files that they do not name are no files of the table.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
+
+from ..format.file_name import BaseFileName, LogFileName, parse_data_file
+from ..format.layout import Slicing
+from ..instants.timeline import Timeline
+from ..storage.contract import Entry
+from .view import BaseFile, DataFile, FileGroup, FileSlice, GroupKey, LogFile, ViewFacts
+from .witness import Flaw, Marks, Names
+
+
+def file_groups(
+    partition: str,
+    entries: Iterable[Entry],
+    timeline: Timeline,
+    facts: ViewFacts,
+    known: Collection[str] = (),
+) -> tuple[FileGroup, ...]:
+    """The file groups of one partition from its listing, by file id. `known`: those that are known to be whole, whose
+    files are not among the entries.
+
+    Also groups of which nothing is listed, if a completed write names files of them that nothing supersedes. What is
+    not as it is named is a flaw of its slice.
+    """
+    bases: defaultdict[str, list[BaseFile]] = defaultdict(list)
+    logs: defaultdict[str, list[LogFile]] = defaultdict(list)
+    changes: defaultdict[str, list[LogFile]] = defaultdict(list)
+    for entry in entries:
+        if entry.is_folder:
+            continue
+        name = parse_data_file(entry.name)
+        if isinstance(name, BaseFileName):
+            bases[name.file_id].append(DataFile(partition=partition, name=name, size=entry.size))
+        elif isinstance(name, LogFileName):
+            kept = changes if name.is_cdc else logs
+            kept[name.file_id].append(DataFile(partition=partition, name=name, size=entry.size))
+    named = {i for i in facts.ids_in(partition) if (partition, i) not in facts.replaced} - set(known)
+    is_alone = not bases and not logs and not known
+    if is_alone:
+        named |= {file_id for path, file_id in facts.pending_plans if path == partition} - {
+            file_id for path, file_id in facts.replaced if path == partition
+        }
+    groups = (
+        _with_changes(
+            _file_group((partition, file_id), bases[file_id], logs[file_id], timeline, facts, is_alone=is_alone),
+            changes,
+        )
+        for file_id in sorted(bases.keys() | logs.keys() | named)
+        if (partition, file_id) not in facts.forming
+    )
+    return tuple(g for g in groups if g.slices or g.file_id in bases or g.file_id in logs)
+
+
+def _with_changes(group: FileGroup, changes: Mapping[str, Iterable[LogFile]]) -> FileGroup:
+    """The group with its files of change data capture: those of a write that made a base file have its instant."""
+    if group.file_id not in changes:
+        return group
+    of = defaultdict[str, list[LogFile]](list)
+    for file in sorted(changes[group.file_id], key=lambda file: file.name.sort_key):
+        of[file.name.instant].append(file)
+    return replace(group, slices=tuple(replace(s, changes=tuple(of[s.base_instant])) for s in group.slices))
+
+
+def check_partitions(facts: ViewFacts, listed: Collection[str], timeline: Timeline) -> None:
+    """MissingFileError: a completed write, or a pending compaction, names files of a partition that is not listed."""
+    for partition in sorted(facts.partitions - set(listed)):
+        for group in file_groups(partition, (), timeline, facts):
+            for flaw in group.flaws:
+                raise flaw.error()
+
+
+def _file_group(
+    key: GroupKey,
+    bases: list[BaseFile],
+    logs: list[LogFile],
+    timeline: Timeline,
+    facts: ViewFacts,
+    *,
+    is_alone: bool,
+) -> FileGroup:
+    """A file that is named and gone takes its place while the slices are made, so that the other files find theirs."""
+    pending, names = facts.pending_plans.get(key), facts.witness.names(key)
+    visible, flaws = _visible_bases(key, bases, timeline, facts)
+    there = [_marked(log, timeline, facts) for log in logs if not _is_stray(log, timeline, facts)]
+    gone = [] if key in facts.replaced else _gone_logs(key, there, names, max(visible, default=""), timeline)
+    ordered = sorted([*there, *gone], key=lambda log: log.name.sort_key)
+    if timeline.layout.slicing is Slicing.BY_BASE_INSTANT:
+        stacks = _slices_by_name(visible, ordered, pending, timeline, is_replaced=key in facts.replaced)
+    else:
+        stacks = _slices_by_completion(visible, ordered, pending, timeline)
+    partition, file_id = key
+    newest = max(visible, default="")
+    slices = list[FileSlice]()
+    for instant in sorted(stacks):
+        base, mine = visible.get(instant), tuple(log for log in stacks[instant] if log.size != _GONE)
+        # A clean may have taken files of slices below the newest base file.
+        wrong = _flaws(base, stacks[instant], names, key, bases, logs) if instant >= newest else []
+        wrong = [f for f in flaws if f.instant == instant] + wrong
+        if is_alone and instant == pending and not wrong and not slices:
+            wrong = [_unknown(key, instant)]
+        base = None if base is not None and base.size < 0 else base
+        if base is not None or mine or wrong or instant == pending or instant in visible:
+            slices.append(
+                FileSlice(
+                    partition=partition,
+                    file_id=file_id,
+                    base_instant=instant,
+                    base=base,
+                    logs=mine,
+                    flaws=tuple(replace(f, is_alone=is_alone) for f in wrong) if key not in facts.replaced else (),
+                )
+            )
+    return FileGroup(partition=partition, file_id=file_id, slices=tuple(slices), pending_compaction=pending)
+
+
+def _unknown(key: GroupKey, plan: str) -> Flaw:
+    """Nothing is left of a file group that a pending compaction has to merge, and no active write names its files."""
+    return Flaw(path="/".join(key), instant=plan, expected=0, found=None, is_base=True)
+
+
+_GONE = -1
+"""The size of a file that is not there."""
+
+
+def _gone_logs(key: GroupKey, there: Iterable[LogFile], names: Names, newest: str, timeline: Timeline) -> list[LogFile]:
+    """Log files that completed writes name and that are not listed. `newest`: the newest base file's instant.
+
+    From version 8 on a name of a table upgraded from version 6 does not tell the slice, where its instant is archived:
+    a log file whose writes completed before the newest base file was begun is of none that counts.
+    """
+    listed = {str(log.name) for log in there}
+    found = []
+    for text, writes in names.items():
+        if text.startswith(".") and text not in listed:
+            name = LogFileName.parse(text)
+            by_name = timeline.layout.slicing is Slicing.BY_BASE_INSTANT or name.instant in timeline.completed_writes
+            done = max(timeline.completion_time(w.instant) or "" for w in writes)
+            if by_name or done >= newest:
+                found.append(DataFile(partition=key[0], name=name, size=_GONE))
+    return found
+
+
+def _is_stray(log: LogFile, timeline: Timeline, facts: ViewFacts) -> bool:
+    """Versions 8 and 9: whether the delta commit in the name of a log file is known, and does not name it.
+
+    On version 6 the name has another instant. So it does in tables upgraded from there, and log files of new
+    consistent-hashing buckets are named after the resize.
+    """
+    instant = log.name.instant
+    if timeline.layout.slicing is Slicing.BY_BASE_INSTANT or instant not in facts.witness.known:
+        return False
+    write = timeline.completed_writes.get(instant)
+    if write is None or write.family != "deltacommit" or write.completion_time is None:
+        return False
+    return str(log.name) not in facts.witness.names((log.partition, log.name.file_id))
+
+
+def _marked(log: LogFile, timeline: Timeline, facts: ViewFacts) -> LogFile:
+    """The log file with what is known of its blocks."""
+    witness = facts.witness
+    if not witness.known:
+        return log
+    writes = witness.names((log.partition, log.name.file_id)).get(str(log.name), ())
+    # Every write to a slice is later than its base, unless archiving passed a savepoint.
+    is_stray = not writes and not timeline.has_savepoints and log.name.instant in witness.known and not witness.unread
+    return replace(log, marks=Marks(known=witness.known, writes=writes, is_stray=is_stray))
+
+
+def _flaws(
+    base: BaseFile | None,
+    logs: Iterable[LogFile],
+    names: Names,
+    key: GroupKey,
+    bases: Iterable[BaseFile],
+    others: Iterable[LogFile],
+) -> list[Flaw]:
+    """What is wrong with the files of one slice, those that are gone among them."""
+    found = list[Flaw]()
+    files: list[BaseFile | LogFile] = [*([base] if base is not None else []), *logs]
+    for file in files:
+        written = names.get(str(file.name), ())
+        size = max((w.size for w in written), default=0)
+        is_base = isinstance(file.name, BaseFileName)
+        if file.size == _GONE or (file.size != size if is_base else file.size < size) * (size > 0):
+            like: Iterable[BaseFile | LogFile] = bases if is_base else others
+            found.append(
+                Flaw(
+                    path=file.path,
+                    instant=max((w.instant for w in written), default=file.name.instant),
+                    expected=size,
+                    found=None if file.size == _GONE else file.size,
+                    is_base=is_base,
+                    whole=tuple(str(o.name) for o in like if o.size == size > 0 and _is_twin(o, file)),
+                )
+            )
+    return found
+
+
+def _is_twin(one: BaseFile | LogFile, other: BaseFile | LogFile) -> bool:
+    """Whether two files of a group have another write token alone: attempts of one task."""
+    a, b = one.name, other.name
+    if isinstance(a, LogFileName) and isinstance(b, LogFileName) and a.version != b.version:
+        return False
+    return a != b and a.instant == b.instant
+
+
+def _visible_bases(
+    key: GroupKey, bases: list[BaseFile], timeline: Timeline, facts: ViewFacts
+) -> tuple[dict[str, BaseFile], list[Flaw]]:
+    """Base files of committed instants, by instant. A base file of a pending compaction is never visible.
+
+    The newest one that is named is among them also if it is not there. The flaws: instants with two base files, of
+    which nothing tells the valid one.
+    """
+    compacted, pending = facts.compacted.get(key, {}), facts.pending_plans.get(key)
+    names, known = facts.witness.names(key), facts.witness.known
+    visible: dict[str, BaseFile] = {}
+    flaws = list[Flaw]()
+    for base in bases:
+        instant = base.name.instant
+        # The commit names the valid file of a compaction, and does not name stray files of other attempts. A writer's
+        # instant of the same time does not matter for a group that is in the plan.
+        named = compacted.get(instant)
+        if instant in facts.shared:
+            if base.path not in facts.shared[instant]:
+                continue
+        elif named is not None:
+            if named != str(base.name):
+                continue
+        elif instant in known:
+            if str(base.name) not in names:
+                continue
+        elif instant == pending or not timeline.is_committed(instant):
+            continue
+        if instant in visible:
+            flaws.append(
+                Flaw(
+                    path=base.path,
+                    instant=instant,
+                    expected=0,
+                    found=base.size,
+                    is_base=True,
+                    second=str(visible[instant].name),
+                )
+            )
+            continue
+        visible[instant] = base
+    if key not in facts.replaced:
+        newest = max(visible, default="")
+        gone = {**{_instant_of(text): text for text in names if not text.startswith(".")}, **compacted}
+        instant = max(gone, default="")
+        if instant > newest and instant != pending:
+            name = BaseFileName.parse(gone[instant])
+            visible[instant] = DataFile(partition=key[0], name=name, size=_GONE)
+    return visible, flaws
+
+
+def _instant_of(text: str) -> str:
+    return BaseFileName.parse(text).instant
+
+
+def _slices_by_name(
+    bases: Mapping[str, BaseFile], logs: list[LogFile], pending: str | None, timeline: Timeline, *, is_replaced: bool
+) -> dict[str, list[LogFile]]:
+    """Version 6: a log's name contains the base instant of its slice.
+
+    A slice counts if its base instant is committed or is the instant of the pending compaction. Without a base file
+    it is a log-only slice, opened by the delta commit in its name. A completed compaction opens none without a base
+    file: it left this file group out, which was replaced when it completed, and its logs belong to the slice below.
+    That counts where the replacing write is not seen, as in a read as of an earlier instant. Where the compaction is
+    archived, a slice below shows that it was one: a writer opens a log-only slice in a new file group only.
+    """
+    stacks: dict[str, list[LogFile]] = {instant: [] for instant in bases}
+    if pending is not None:
+        stacks.setdefault(pending, [])
+    for log in logs:
+        instant = log.name.instant
+        write = timeline.completed_writes.get(instant)
+        left_out = is_replaced and timeline.is_committed(instant) if write is None else write.action == "commit"
+        if instant not in stacks and left_out:
+            instant = max((time for time in stacks if time < instant), default=instant)
+        if instant in stacks or timeline.is_committed(instant):
+            stacks.setdefault(instant, []).append(log)
+    return stacks
+
+
+def _slices_by_completion(
+    bases: Mapping[str, BaseFile], logs: list[LogFile], pending: str | None, timeline: Timeline
+) -> dict[str, list[LogFile]]:
+    """Versions 8 and 9: a log belongs to the newest base requested before its delta commit completed.
+
+    Logs of delta commits that are not completed are dropped. A log older than every base opens its own slice.
+    """
+    stacks: dict[str, list[LogFile]] = {instant: [] for instant in bases}
+    if pending is not None:
+        stacks.setdefault(pending, [])
+    for log in logs:
+        completion = timeline.completion_time(log.name.instant)
+        if completion is None:
+            continue
+        home = max((instant for instant in stacks if instant <= completion), default=log.name.instant)
+        stacks.setdefault(home, []).append(log)
+    return stacks

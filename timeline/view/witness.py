@@ -1,0 +1,160 @@
+"""The timeline as the witness of files: which files its completed writes name, and what is wrong with them (pure).
+
+A file that a completed active write names is there as it was when the write ended, or the file slice that it belongs to
+has a flaw: what needs that slice stops with the error of the flaw. A file of such a write that the write does not name
+is another attempt's, and no file of the table. Files of archived writes count by their names alone.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Set
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TypeAlias
+
+from ..errors import MalformedError, MissingFileError, PhantombaseError
+from ..format.file_name import parse_data_file
+from .named_files import NamedFile
+
+GroupKey: TypeAlias = tuple[str, str]
+"""(partition path, file id)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Written:
+    """What one completed write says of a file, see `NamedFile`."""
+
+    instant: str
+    size: int
+    offset: int = 0
+
+
+Names: TypeAlias = Mapping[str, tuple[Written, ...]]
+"""The files of a file group that completed writes name, by name."""
+
+_NO_NAMES: Names = {}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Witness:
+    """`known`: the completed writes of the active timeline whose files are known, by requested time. `files`: these,
+    by file group. `unread`: completed writes whose files cannot be known: their files count by their names.
+    """
+
+    known: frozenset[str] = frozenset()
+    files: Mapping[GroupKey, Names] = field(default_factory=dict)
+    unread: frozenset[str] = frozenset()
+
+    @staticmethod
+    def of(writes: Iterable[tuple[str, Iterable[NamedFile] | None]]) -> Witness:
+        """From the requested times of writes and the files that each names; None: they cannot be known."""
+        files: defaultdict[GroupKey, dict[str, tuple[Written, ...]]] = defaultdict(dict)
+        known, unread = set[str](), set[str]()
+        for instant, named in writes:
+            if named is None:
+                unread.add(instant)
+                continue
+            known.add(instant)
+            for one in named:
+                partition, _, text = one.path.rpartition("/")
+                name = parse_data_file(text)
+                if name is not None:
+                    of = files[partition, name.file_id]
+                    written = Written(instant=instant, size=one.size, offset=one.offset)
+                    of[text] = (*of.get(text, ()), written)
+        return Witness(known=frozenset(known - unread), files=files, unread=frozenset(unread))
+
+    def names(self, key: GroupKey) -> Names:
+        """The files of one file group."""
+        return self.files.get(key, _NO_NAMES)
+
+    def ids_in(self, partition: str) -> Set[str]:
+        """The file ids of one partition."""
+        return self.ids_by_partition.get(partition, frozenset())
+
+    @cached_property
+    def ids_by_partition(self) -> Mapping[str, Set[str]]:
+        """The file ids of each partition."""
+        found: defaultdict[str, set[str]] = defaultdict(set)
+        for partition, file_id in self.files:
+            found[partition].add(file_id)
+        return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Marks:
+    """What is known of the blocks of one log file. `writes`: the completed writes that name it. `known`: of all
+    writes, see `Witness`. `is_stray`: every completed write that could have written it is known, and none names it.
+    """
+
+    known: frozenset[str]
+    writes: tuple[Written, ...]
+    is_stray: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flaw:
+    """A file of a slice that is not as a completed write names it.
+
+    `expected`: its bytes, 0 if they are not recorded. `found`: its bytes, None if it is not there. `whole`: names of
+    files of other attempts that have as many bytes. `is_alone`: nothing of its partition is there.
+    """
+
+    path: str
+    instant: str
+    expected: int
+    found: int | None
+    is_base: bool
+    whole: tuple[str, ...] = ()
+    is_alone: bool = False
+    second: str | None = None
+
+    def error(self, base_path: str = "") -> PhantombaseError:
+        """MissingFileError: it is not there. MalformedError: it has other bytes, or there are two of them."""
+        path = f"{base_path}/{self.path}" if base_path else self.path
+        kind = "base" if self.is_base else "log"
+        if self.second is not None:
+            return MalformedError(
+                "two base files of one file group and instant",
+                path=path,
+                instant=self.instant,
+                expected=self.second,
+                found=self.path.rpartition("/")[2],
+                todo="Find out which attempt wrote each; the commit metadata of the instant names the valid one.",
+            )
+        if self.found is not None:
+            return MalformedError(
+                f"a {kind} file is not as the completed write that made it names it",
+                path=path,
+                instant=self.instant,
+                expected=f"{self.expected} bytes",
+                found=f"{self.found} bytes",
+                todo=self._todo,
+            )
+        return MissingFileError(
+            f"a completed write names a {kind} file that does not exist",
+            path=path,
+            instant=self.instant,
+            expected=f"{self.expected} bytes" if self.expected else None,
+            found="no such file",
+            todo=self._todo,
+        )
+
+    @property
+    def _todo(self) -> str:
+        partition, _, name = self.path.rpartition("/")
+        restore = (
+            "Restore the file from a copy, or restore the table to an instant before that one: `compactor-daemon "
+            "restore TABLE --to INSTANT`. Other file groups are served, compacted and written meanwhile."
+        )
+        if self.is_alone and partition:
+            restore = (
+                "Nothing of this partition is there: is its disk mounted? If it was removed on purpose, declare that: "
+                f"`writer(rows).delete_partition(TABLE, [{partition!r}])`. {restore}"
+            )
+        elif partition:
+            restore = f"{restore} If its partition may go, `delete_partition` or `insert_overwrite` of it ends this."
+        if self.whole:
+            restore = f"Another attempt left {self.whole[0]} with as many bytes: rename it to {name}. {restore}"
+        return restore
