@@ -204,8 +204,12 @@ def _check_whole(table: Table, timeline: Timeline, target: str) -> None:
 def _load_groups(table: Table, timeline: Timeline) -> None:
     """MissingFileError: a base file that a completed compaction made by this timeline is gone."""
     facts = table.load_facts(timeline)
+    made = {i.requested_time for i in timeline.completed if i.family != "deltacommit"}
     for partition in table.partitions():
-        table.views.partition_groups(partition, timeline, facts)
+        for group in table.views.partition_groups(partition, timeline, facts):
+            for flaw in group.flaws:
+                if flaw.found is None and flaw.instant in made:
+                    raise flaw.error()
 
 
 def _refuse_lost(table: Table, timeline: Timeline, undone: Sequence[tuple[str, str]], target: str) -> None:

@@ -44,7 +44,12 @@ def _known(look: Callable[[], Row]) -> Row:
 
 
 def backlog_row(view: TableView) -> Row:
-    """Log files that no pending plan holds: each read merges them until they are compacted (pure)."""
+    """Log files that no pending plan holds: each read merges them until they are compacted (pure).
+
+    MissingFileError, MalformedError: a file is lost or damaged.
+    """
+    for flaw in (f for group in view.groups if not is_replaced(group, view.facts) for f in group.flaws):
+        raise flaw.error()
     newest = [
         found
         for group in view.groups

@@ -323,7 +323,7 @@ def test_a_compaction_whose_base_file_is_lost_is_an_error(tmp_path: Path) -> Non
     run_all(open_table(path))
     newest = max(p.name.split("_")[2].split(".")[0] for p in path.glob("*/*.parquet"))
     base_files(path, newest)[0].unlink()
-    with pytest.raises(MissingFileError, match="completed compaction or clustering names a base file"):
+    with pytest.raises(MissingFileError, match="completed write names a base file"):
         read_table(open_table(path))
 
 

@@ -35,7 +35,7 @@ def rows_of(keys: range, ts: int, partition: str | None = None) -> Any:
     return writer(batch).table("t", version=9).key("id").partition("p").ordering("ts")
 
 
-def values(path: Path, **how: str) -> dict[str, int]:
+def values(path: Path, **how: Any) -> dict[str, int]:
     return {row["id"]: row["ts"] for row in read(str(path), **how).to_arrow().to_pylist()}
 
 

@@ -27,6 +27,8 @@ def load_metadata_view(metadata: Table, partitions: Collection[str]) -> TableVie
         found = metadata.views.partition_groups(partition, timeline, facts)
         if not found:
             metadata.storage.list(partition)  # a folder that is not there has no groups either
+        for slice_ in (s for group in found for s in group.slices):
+            slice_.check_whole()
         groups += found
     metadata.check_unchanged()
     return TableView(timeline=timeline, facts=facts, groups=tuple(groups))

@@ -53,7 +53,11 @@ def create_savepoint(
         if (there := _completed(timeline, instant)) is not None:
             return _read(table, there)
         _refuse(table, timeline, instant)
-        files = state_files(table.load_view(), instant)
+        view = table.load_view()
+        for group in view.groups:
+            if not is_replaced(group, view.facts, instant) and (kept := latest_slice(group, instant)) is not None:
+                kept.check_whole(table.storage.base_path)
+        files = state_files(view, instant)
         made = Savepoint(user=user, comment=comment, made_ms=clock_ms(), files=files)
         if dry_run:
             if table.layout.has_completion_times:

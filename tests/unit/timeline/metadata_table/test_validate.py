@@ -245,16 +245,14 @@ def test_listing_option(table: Indexed, command: str, tmp_path: Path) -> None:
     plan = table.path / table.open().config.timeline_folder
     for path in plan.glob("*.compaction.requested"):
         path.unlink()  # it names files of south
-    assert slices("--listing", "metadata") == slices("--partition", "north")
-    with pytest.raises(PhantombaseError, match="no such partition"):
-        invoke(*args, "--listing", "metadata", "--partition", "south")
+    # Completed writes name files of south.
+    assert slices("--listing", "metadata") == slices() == 2 * slices("--listing", "metadata", "--partition", "south")
 
 
 def test_a_planned_partition_that_is_not_named(table: Indexed) -> None:
-    """Its rows would just not be there."""
+    """Without its folder its rows would just not be there."""
     table.commit(table.avro([entry("__all_partitions__", {"south": None})]))
-    with pytest.raises(PhantombaseError, match="plan names a partition that does not exist"):
-        invoke("slices", table.path, "--listing", "metadata")
+    assert "south" in invoke("slices", table.path, "--listing", "metadata")[1]
 
 
 @pytest.mark.parametrize("table", ["v6", "v8", "v9"], indirect=True)

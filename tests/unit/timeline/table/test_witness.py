@@ -11,6 +11,7 @@ import pytest
 from phantombase.timeline.errors import MalformedError, MissingFileError
 from phantombase.timeline.format.layout import LAYOUT_1, LAYOUT_2, Layout
 from phantombase.timeline.instants.timeline import Timeline
+from phantombase.timeline.log.block import HeaderKey
 from phantombase.timeline.log.visibility import Skipped, select_blocks
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.view.grouping import file_groups
@@ -143,7 +144,7 @@ class TestBlocks:
         found = slice_blocks(LocalStorage(str(tmp_path)), slice_)
         chosen = select_blocks(found, visibility_of(timeline))
         fates = {b.offset: reason for b, reason in chosen.skipped}
-        return [(b.headers.get(0, ""), fates.get(b.offset)) for b in found]
+        return [(b.headers.get(HeaderKey.INSTANT_TIME, ""), fates.get(b.offset)) for b in found]
 
     def named(self, log: str, data: bytes) -> tuple[str, list[NamedFile]]:
         return "20", [NamedFile(path=f"p/{listing_of(log)[0].name}", size=len(data))]
