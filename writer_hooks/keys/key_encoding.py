@@ -34,7 +34,8 @@ from phantombase.timeline.read.pruning import some_rows
 from phantombase.timeline.read.table_rules import slice_rules
 from phantombase.timeline.storage.contract import Entry
 from phantombase.timeline.table.table import Table
-from phantombase.timeline.view.view import FileSlice, file_groups, latest_slice
+from phantombase.timeline.view.grouping import file_groups
+from phantombase.timeline.view.view import FileSlice, latest_slice
 
 from .key_generator import (
     DEFAULT_PARTITION,
