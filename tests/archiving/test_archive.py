@@ -412,9 +412,13 @@ def test_a_dry_run_changes_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("version", [deep(6), 9])
 def test_a_dry_run_beside_another_archiver(version: int, tmp_path: Path) -> None:
-    """What it reads may be gone at each of its calls: it looks again."""
+    """What it reads may be gone at each of its calls: it looks again, and says what is true before or behind it."""
     origin = tmp_path / "origin"
     long_table(origin, version, 6)
+    done = shutil.copytree(origin, tmp_path / "done")
+    archive(done)
+    moments = [archive_table(open_table(one), SMALL, LOCK, dry_run=True).archived for one in (origin, done)]
+    assert moments[0]
     for at in count(0, 4):
         path, hit = shutil.copytree(origin, tmp_path / f"t{at}"), list[Call]()
 
@@ -425,7 +429,7 @@ def test_a_dry_run_beside_another_archiver(version: int, tmp_path: Path) -> None
             return call.do()
 
         hooked = HookedStorage(LocalStorage(str(path)), partial(hook, at=at, path=path, hit=hit))
-        archive_table(open_table(path, hooked), SMALL, LOCK, dry_run=True)
+        assert archive_table(open_table(path, hooked), SMALL, LOCK, dry_run=True).archived in moments
         if not hit:
             assert at > 10
             break

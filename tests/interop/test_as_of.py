@@ -56,7 +56,6 @@ def test_as_of_a_cleaned_point_is_refused(version: int, judge: Judge, tmp_path: 
         table.we_schedule()
         table.we_compact()
     judge.clean(table.path, retain_commits=1)
-    if not any(i.action == "clean" for i in table.open().load_timeline().instants):
-        pytest.skip("Hudi found nothing to clean")
+    assert any(i.action == "clean" for i in table.open().load_timeline().instants)
     with pytest.raises(UsageError, match="cleaned"):
         read_table(table.open(), ReadOptions(as_of=first))

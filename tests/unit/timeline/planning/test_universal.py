@@ -73,22 +73,29 @@ def test_an_unknown_age_fires_no_interval() -> None:
     assert picked(100, 1, optimization_interval_s=1.0) == "none"
 
 
-@given(
-    st.integers(0, 10**6),
-    st.lists(st.integers(1, 10**6), min_size=1, max_size=12),
-    st.integers(2, 8),
-    st.integers(0, 500),
-)
-def test_a_pick_is_possible_and_useful(base: int, logs: list[int], trigger: int, ratio: int) -> None:
+def test_a_pick_is_possible_and_useful() -> None:
     """Minor takes two of the logs at least, and a slice above the trigger never stays as it is."""
-    stack = Stack(base=base, logs=tuple(logs), delta_commits=len(logs))
-    found = pick(stack, options(compaction_trigger=trigger, size_ratio=ratio), NOON)
-    if found.kind is MergeKind.MINOR:
-        assert 2 <= found.logs <= len(logs)
-    if found.kind is MergeKind.NONE:
-        assert len(logs) <= trigger
-    if len(logs) < trigger:
-        assert found.kind is MergeKind.NONE
+    seen = set()
+
+    @given(
+        st.integers(0, 10**6),
+        st.lists(st.integers(1, 10**6), min_size=1, max_size=12),
+        st.integers(2, 8),
+        st.integers(0, 500),
+    )
+    def check(base: int, logs: list[int], trigger: int, ratio: int) -> None:
+        stack = Stack(base=base, logs=tuple(logs), delta_commits=len(logs))
+        found = pick(stack, options(compaction_trigger=trigger, size_ratio=ratio), NOON)
+        seen.add(found.kind)
+        if found.kind is MergeKind.MINOR:
+            assert 2 <= found.logs <= len(logs)
+        if found.kind is MergeKind.NONE:
+            assert len(logs) <= trigger
+        if len(logs) < trigger:
+            assert found.kind is MergeKind.NONE
+
+    check()
+    assert seen == set(MergeKind)
 
 
 @pytest.mark.parametrize(
