@@ -13,6 +13,7 @@ from phantombase.compactor_daemon.attempt.compact_instant import pending_instant
 from phantombase.compactor_daemon.decisions.hudi_executors import inflight_path
 from phantombase.compactor_daemon.options import AttemptOptions
 from phantombase.compactor_daemon.status.coexistence import Finding, Severity, coexistence, look_beside
+from phantombase.timeline.clock.evidence import Zone, ZoneVerdict
 from phantombase.timeline.format.instant import Instant, State
 from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.table.table import Table
@@ -98,6 +99,31 @@ def test_a_write_without_heartbeat_alone_and_beside_another(version: int, tmp_pa
         assert found.severity is Severity.DANGER
         assert found.found == f"29990101000000000 beside {ours.instant}"
         assert "optimistic_concurrency_control" in found.todo
+
+
+def test_a_write_that_ends_during_the_look_is_not_without_heartbeat(tmp_path: Path) -> None:
+    """Its heartbeat goes with it."""
+    _, table = pending(tmp_path, 9)
+    put(table, "29990101000000000", "deltacommit", State.INFLIGHT)
+    before = table.load_timeline()
+    assert look_beside(table, before).silent == ("29990101000000000",)
+    (instant,) = before.pending_delta_commits
+    table.storage.delete(table.instant_path(instant))
+    assert look_beside(table, before).silent == ()
+
+
+@pytest.mark.parametrize(
+    ("zone", "version", "severity"),
+    [
+        (Zone.BEHIND, 9, Severity.DANGER),
+        (Zone.AHEAD, 9, Severity.WARNING),
+        (Zone.AHEAD, 6, Severity.DANGER),  # Hudi 1.x compares times of files there
+    ],
+)
+def test_another_zone_than_that_of_the_writers(zone: Zone, version: int, severity: Severity, tmp_path: Path) -> None:
+    _, table = pending(tmp_path, 9)
+    beside = replace(look_beside(table, table.load_timeline()), version=version, zone=ZoneVerdict(zone=zone))
+    assert {f.name: f.severity for f in coexistence(beside, 0)}["time-zone"] is severity
 
 
 @pytest.mark.parametrize("version", [8, 9])

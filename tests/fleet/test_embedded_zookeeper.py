@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from phantombase.compactor_daemon.zookeeper import embedded
 from phantombase.compactor_daemon.zookeeper.embedded import default_folder, embedded_hosts, embedded_zookeeper
 from phantombase.compactor_daemon.zookeeper.server_process import ask, is_serving
 from phantombase.timeline.errors import ZooKeeperError
@@ -138,6 +139,31 @@ def test_a_dead_server_is_noticed_and_started_again(tmp_path: Path) -> None:
         wait_until(lambda: server.problem() is None)
         assert embedded_hosts(tmp_path) == server.hosts
     assert {"zookeeper_ended", "zookeeper_started_again"} <= {entry["event"] for entry in logs}
+
+
+def test_a_server_that_ends_at_once_is_not_started_again_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has ten seconds between two starts."""
+
+    class Ended:
+        def has_ended(self) -> bool:
+            return True
+
+        def stop(self) -> None: ...
+
+    started = []
+
+    def start(_folder: Path, *, port: int, **_: object) -> Ended:
+        started.append(port)
+        return Ended()
+
+    monkeypatch.setattr(embedded, "start_server", start)
+    keeper = embedded._Keeper(tmp_path)
+    keeper.port = 1
+    for _ in range(3):
+        keeper._look()
+    assert started == [1]
 
 
 def test_a_server_that_stands_still_is_a_problem(tmp_path: Path) -> None:

@@ -54,7 +54,12 @@ def dotted(module: str) -> str:
 def modules_of(folder: Path, tests: str) -> list[str]:
     """The files of test modules, relative to the folder."""
     names = ["/".join((*name.split("/")[:-1], f"test_{name.split('/')[-1]}.py")) for name in tests.split()]
-    return [str(path.relative_to(folder)) for name in names for path in (folder / "tests").rglob(name)]
+    return [path for name in names for path in _test_modules(folder) if path.endswith(f"/{name}")]
+
+
+@cache
+def _test_modules(folder: Path) -> list[str]:
+    return [str(path.relative_to(folder)) for path in (folder / "tests").rglob("test_*.py")]
 
 
 def by_turns(mutants: Sequence[Mutant], sample: int, turn: int) -> Sequence[Mutant]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from phantombase.compactor_daemon.daemon.metrics import Metrics
+from phantombase.timeline.dashboard.metrics import exposition
 from phantombase.timeline.dashboard.people_app import PeopleApp
 from phantombase.timeline.format.instant import parse_time
 from phantombase.timeline.service.app import ServiceApp
@@ -49,6 +51,13 @@ def test_a_table_and_what_waits_in_it(tmp_path: Path) -> None:
     done = max(i.requested_time for i in Table.open(str(path)).load_timeline().completed if i.action == "commit")
     shown = after["phantombase_last_compaction_timestamp_seconds"]
     assert shown == pytest.approx(parse_time(done).astimezone().timestamp(), abs=2)
+
+
+def test_times_are_since_the_epoch_whatever_the_zone_of_the_table() -> None:
+    row = {"path": "t", "health": "ok", "last_write": "20260102030405678", "utc_offset_s": 3600}
+    text = exposition([], [row]).decode()
+    (found,) = [f for f in text_string_to_metric_families(text) if f.name == "phantombase_last_write_timestamp_seconds"]
+    assert found.samples[0].value == datetime(2026, 1, 2, 2, 4, 5, 678_000, tzinfo=UTC).timestamp()
 
 
 def test_a_table_that_cannot_be_read_is_down(tmp_path: Path) -> None:

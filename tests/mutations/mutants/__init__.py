@@ -6,6 +6,7 @@ from tests.mutations.mutants import (
     clocks,
     copying,
     daemon,
+    edges,
     filters,
     formats,
     front_door,
@@ -47,4 +48,5 @@ MUTANTS: tuple[Mutant, ...] = (
     *cleaning.MUTANTS,
     *serving.MUTANTS,
     *front_door.MUTANTS,
+    *edges.MUTANTS,
 )

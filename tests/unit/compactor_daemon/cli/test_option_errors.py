@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
-import pytest
+from pathlib import Path
 
+import pytest
+from typer.testing import CliRunner
+
+from phantombase.compactor_daemon.attempt.compact_instant import pending_instants
+from phantombase.compactor_daemon.cli.lake import LakeFlags
+from phantombase.compactor_daemon.cli.main import app
 from phantombase.compactor_daemon.cli.option_flags import offers
 from phantombase.timeline.errors import UsageError
 from phantombase.timeline.planning.options import ScheduleOptions
+from phantombase.timeline.storage.access.storage_options import StorageOptions
+from tests.support.compaction_steps import open_table
+from tests.support.golden_tables import unzip_golden
 
 DEFAULT = ScheduleOptions()
 
@@ -40,3 +49,27 @@ def test_an_option_given_twice_shows_both_values() -> None:
     given = {"trigger": "num-commits", "conf": ["hoodie.compact.inline.trigger.strategy=TIME_ELAPSED"]}
     with pytest.raises(UsageError, match=r"found --trigger: num-commits and time-elapsed"):
         schedule(**{name: given.get(name) for name in names})
+
+
+@pytest.mark.parametrize(
+    ("tables", "flags", "what"),
+    [
+        ([], LakeFlags(), "the tables are named, or found"),
+        (["t"], LakeFlags(root="/r"), "the tables are named, or found"),
+        ([], LakeFlags(root="/r", catalog="hive:h:1"), "the tables are named, or found"),
+        (["t"], LakeFlags(include=("sales_*",)), "--include and --exclude are for tables that are found"),
+        (["t"], LakeFlags(exclude=("sales_*",)), "--include and --exclude are for tables that are found"),
+        ([], LakeFlags(catalog="glue:h:1"), "unknown kind of catalog"),
+    ],
+)
+def test_tables_are_named_or_found(tables: list[str], flags: LakeFlags, what: str) -> None:
+    with pytest.raises(UsageError, match=what):
+        flags.lake(tables, flags.lanes(None, DEFAULT), StorageOptions())
+
+
+def test_only_an_unreadable_decision_needs_a_lock(tmp_path: Path) -> None:
+    """Who gives one means to take a decision back."""
+    path = unzip_golden("v9_pending", tmp_path)
+    (instant,) = pending_instants(open_table(path))
+    said = CliRunner().invoke(app, ["release", str(path), instant, "--sole-writer"])
+    assert "only --unreadable needs a lock" in f"{said.output} {said.exception}"

@@ -324,7 +324,9 @@ def test_read_columns_partition_and_as_of(tmp_path: Path) -> None:
     assert set(pq.read_table(output)["_hoodie_commit_time"].to_pylist()) == {first}
 
 
-def test_read_refuses_bad_outputs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_read_refuses_bad_outputs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """An output that is there, has no folder, is a folder, or would lie in the table."""
     table, output = unzip_golden("v6_plain", tmp_path), tmp_path / "out.parquet"
     output.write_text("precious")
@@ -336,6 +338,8 @@ def test_read_refuses_bad_outputs(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert call("read", table, "--output", output, "--overwrite").startswith(
         f"{pq.read_table(output).num_rows} rows of "
     )
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    assert "to a terminal" in misused(capsys, "read", table, "--output", "-")
 
 
 def _break_slices(monkeypatch: pytest.MonkeyPatch, failures: int) -> None:

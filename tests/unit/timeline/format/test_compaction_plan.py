@@ -27,6 +27,7 @@ from phantombase.timeline.format.compaction_plan import (
     CompactionStrategy,
     decode_plan,
     encode_plan,
+    operation_metrics,
     pending_clustering_file_groups,
 )
 from phantombase.timeline.storage.folders import inside_table
@@ -161,12 +162,21 @@ def test_absolute_paths_of_version_1_become_names(version: int | None) -> None:
         {"deltaFilePaths": [""]},
         {"fileId": None},
         {"fileId": ""},
+        {"partitionPath": "../p"},
+        {"partitionPath": "/p"},
     ],
 )
 def test_impossible_operations_are_malformed(changes: dict[str, Any]) -> None:
-    """A path in a version 2 plan, an empty name and a missing file id are refused, with the plan's path."""
+    """A path in a version 2 plan, an empty name, a missing file id, a folder outside the table: refused, with the
+    plan's path."""
     with pytest.raises(MalformedError, match=r"where\.requested"):
         decode_plan(plan_bytes(2, **changes), "where.requested")
+
+
+def test_metrics_have_whole_megabytes_floored() -> None:
+    found = operation_metrics(2, 5, (2 << 20) - 1, (3 << 20) + 1)
+    assert (found[TOTAL_IO_READ_MB], found[TOTAL_IO_WRITE_MB], found[TOTAL_IO_MB]) == (1, 3, 4)
+    assert (found[TOTAL_LOG_FILES], found[TOTAL_LOG_FILES_SIZE]) == (2, 5)
 
 
 def test_nulls_mean_empty() -> None:

@@ -354,6 +354,14 @@ REFUSALS: list[tuple[int, dict[str, str | None], str]] = [
     (6, {"payload__delete__field": "op"}, "merge property.*found op"),
     (6, {"compaction__payload__class": f"{PAYLOADS}debezium.MySqlDebeziumAvroPayload"}, "payload class.*MySql"),
     (8, {"compaction__payload__class": f"{PAYLOADS}debezium.PostgresDebeziumAvroPayload"}, "payload class.*version 9"),
+    (
+        6,
+        {
+            "compaction__payload__class": f"{PAYLOADS}debezium.PostgresDebeziumAvroPayload",
+            "table__precombine__field": "ts",
+        },
+        "another ordering field.*_event_lsn.*found ts",
+    ),
     (8, {"compaction__payload__class": "com.example.Mine"}, "payload class.*com.example.Mine"),
     (
         9,
@@ -413,6 +421,12 @@ def test_virtual_keys_of_plain_generators_are_supported(kind: str) -> None:
 def test_harmless_settings_are_not_refused(key: str, value: str) -> None:
     """Settings that change nothing for reading and compacting are let through."""
     config_of(**{key: value}).check_changeable()
+
+
+@pytest.mark.parametrize(("initial", "may"), [("9", False), ("8", True), ("6", True), (None, True)])
+def test_log_files_of_version_6_lie_in_tables_that_were_upgraded(initial: str | None, may: bool) -> None:
+    assert config_of(9, table__initial__version=initial).may_have_upgraded_logs is may
+    assert not config_of(6, table__initial__version=initial).may_have_upgraded_logs
 
 
 def test_without_metadata_table() -> None:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -404,6 +405,21 @@ def schema_of(data: bytes) -> object:
     """The writer's schema in an Avro container file."""
     start = data.index(b"{")
     return json.JSONDecoder().raw_decode(data[start:].decode(errors="replace"))[0]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"doomed": (("../other", "f"),)},
+        {"revoked": (RevokedSlice(partition="p", file_id="", base_instant="1", logs={"l": 1}),)},
+        {"revoked": (RevokedSlice(partition="p", file_id="f", base_instant="", logs={"l": 1}),)},
+    ],
+)
+def test_a_plan_that_cannot_be_followed_is_malformed(change: dict[str, Any]) -> None:
+    """A folder outside the table; log files of no slice."""
+    plan = replace(RollbackPlan(target="20990101000000001", action="deltacommit"), **change)
+    with pytest.raises(MalformedError, match=r"found .*where|where.*found"):
+        decode_rollback_plan(encode_rollback_plan(plan, "/b"), "where")
 
 
 def test_plans_of_one_target_add_up() -> None:
