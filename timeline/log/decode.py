@@ -92,7 +92,8 @@ def _parquet_rows(
 ) -> Iterator[pa.Table]:
     content = pa.BufferReader(content_of(block, source))
     file = open_parquet(content)
-    wanted = [name for name in stored(schema.names, names) if name in file.schema_arrow.names]
+    there = frozenset(file.schema_arrow.names)
+    wanted = [name for name in stored(schema.names, names) if name in there]
     metadata = file.metadata
     rows = max(1, metadata.num_rows)
     decoded = sum(metadata.row_group(i).total_byte_size for i in range(metadata.num_row_groups))

@@ -83,8 +83,9 @@ class Keyed:
         rows: pa.Table, keys: pa.Array, ordering_fields: Sequence[str], kept: Sequence[str], rule: MergeRule
     ) -> Keyed:
         """A batch with the keys of its rows. `kept`: the columns to keep, as far as the batch has them."""
+        there = frozenset(rows.column_names)  # a list that is made anew each time
         return Keyed(
-            rows=rows.select([name for name in kept if name in rows.column_names]),
+            rows=rows.select([name for name in kept if name in there]),
             keys=keys,
             ordering=tuple(flat(rows.column(name)) for name in ordering_fields),
             deleted=rule.deleted(rows),

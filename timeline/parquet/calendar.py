@@ -110,8 +110,9 @@ def old_calendar(file: pq.ParquetFile) -> OldCalendar | None:
     if not (dates or old_times):
         return None
     leaves: dict[str, tuple[str, ...]] = {}
+    names = frozenset(file.schema_arrow.names)
     for column in (file.schema.column(i) for i in range(len(file.schema))):
-        name = column.path.partition(".")[0] if column.path not in file.schema_arrow.names else column.path
+        name = column.path.partition(".")[0] if column.path not in names else column.path
         leaves[name] = (*leaves.get(name, ()), column.physical_type)
     zone = said.get(_ZONE)
     found = OldCalendar(

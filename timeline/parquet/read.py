@@ -132,7 +132,8 @@ def read_parquet(source: pa.NativeFile, names: Sequence[str], batch_rows: int = 
     UnsupportedError: the file decodes to far more than its bytes.
     """
     file = open_parquet(source)
-    wanted = [name for name in names if name in file.schema_arrow.names]
+    there = frozenset(file.schema_arrow.names)
+    wanted = [name for name in names if name in there]
     limit = _EXPANSION_FREE_BYTES + _EXPANSION_MAX * source.size()
     batches, decoded = [], 0
     for batch in parquet_batches(source, file, wanted, batch_rows):

@@ -31,9 +31,9 @@ def to_file_schema(rows: pa.RecordBatch | pa.Table, schema: pa.Schema) -> pa.Tab
             expected=", ".join(str(f) for f in target),
             found=", ".join(str(f) for f in merged if f not in target),
         )
-    columns = []
+    columns, there = [], frozenset(table.column_names)
     for field in target:
-        if field.name in table.column_names:
+        if field.name in there:
             columns.append(_field(flat(table.column(field.name)), field, field.name, 0))
         else:
             columns.append(pa.nulls(table.num_rows, field.type))

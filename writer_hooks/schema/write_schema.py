@@ -90,8 +90,9 @@ def checked_schema(config: TableConfig, own: str | None, incoming: pa.Schema, wr
         text = new_schema(config.name, incoming) if own is None else evolve(own, incoming)
     if own is not None and config.merge_mode is not MergeMode.COMMIT_TIME:
         _check_ordering(config, arrow_schema(own), arrow_schema(text))
-    empty = project(arrow_schema(text), [n for n in arrow_schema(text).names if n in incoming.names]).empty_table()
-    check_virtual_keys(config, arrow_schema(text))
+    whole, given = arrow_schema(text), frozenset(incoming.names)
+    empty = project(whole, [n for n in whole.names if n in given]).empty_table()
+    check_virtual_keys(config, whole)
     keys = KeyGenerator.of(config, one_field_prefixed=False, writer=dict(write.options.times))
     keys.keys(empty)
     keys.partition_paths(empty)
