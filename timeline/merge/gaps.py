@@ -30,6 +30,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..arrow.arrays import Flags, Indices
+from ..arrow.rows_at import rows_at
 from ..avro.schema import META_COLUMNS
 from ..errors import MalformedError
 from ..payloads.merge_settings import NotGiven
@@ -160,7 +161,7 @@ class Lacking:
     def completed(self, rows: pa.Table, row: Indices, base: pa.Table, hit: Indices) -> pa.Table:
         """The winners with the numbers `row`, and the columns they lack from the base rows with the numbers `hit`."""
         # Only the rows of these numbers: a `take` from several arrays copies all of them first.
-        won, below = rows.select(base.column_names).take(pa.array(row)), base.take(pa.array(hit))
+        won, below = rows_at(rows.select(base.column_names), row), rows_at(base, hit)
         own, columns = np.arange(len(row)), []
         for name in base.column_names:
             lacks = self.columns.get(name)
@@ -177,7 +178,7 @@ class Lacking:
         The flags: which of them the winners changed.
         """
         own, columns, changed = np.arange(len(hit)), [], np.zeros(len(hit), np.bool_)
-        base, won = base.take(pa.array(hit)), rows.select(base.column_names).take(pa.array(row))
+        base, won = rows_at(base, hit), rows_at(rows.select(base.column_names), row)
         for name in base.column_names:
             given = ~unset.present(base, name) | (name in unset.stamped)
             if name in self.columns:
@@ -196,7 +197,11 @@ class Lacking:
 
 def _either(first: pa.ChunkedArray, second: pa.ChunkedArray, numbers: Indices) -> pa.ChunkedArray:
     """Values of both, numbered one after the other. The type is that of the first."""
-    return pa.chunked_array([*first.chunks, *second.chunks], first.type).take(pa.array(numbers))
+    return _taken(pa.chunked_array([*first.chunks, *second.chunks], first.type), numbers)
+
+
+def _taken(column: pa.ChunkedArray, numbers: Indices) -> pa.ChunkedArray:
+    return rows_at(pa.table({"": column}), numbers).column(0)
 
 
 def _required(rows: pa.Table) -> pa.Table:
@@ -230,7 +235,7 @@ def filled(
         source[code[has][::-1]] = entries[has][::-1]
         source[code[has & leading]] = entries[has & leading]
         lacks = source[wanted] < 0
-        columns.append(rows.column(name).take(pa.array(numbers[np.where(lacks, chosen, source[wanted])])))
+        columns.append(_taken(rows.column(name), numbers[np.where(lacks, chosen, source[wanted])]))
         if lacks.any():
             lacking[name] = lacks
     nullable = pa.schema([field.with_nullable(True) for field in out])

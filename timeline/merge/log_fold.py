@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from ..arrow import ordering
 from ..arrow.arrays import Flags, Indices
 from ..arrow.ordering import Ordering, ranks, same_class
+from ..arrow.rows_at import rows_at
 from ..errors import MalformedError
 from ..format.table_config import MergeMode
 from ..log.delete_block import Deletes
@@ -132,7 +133,7 @@ def _rows_at(rows: pa.Table, numbers: Indices) -> pa.Table:
     """The rows with these numbers, in one piece, so that each later `take` need not copy it together first."""
     if len(numbers) == rows.num_rows and (numbers == np.arange(len(numbers))).all():
         return rows.combine_chunks()  # each key came once: no copy, if the rows are of one block
-    return rows.take(pa.array(numbers))  # only the winning rows stay in memory
+    return rows_at(rows, numbers)  # only the winning rows stay in memory
 
 
 def won(rule: MergeRule, settled: Settled, row: Indices, rows: pa.Table, entries: int) -> Winners:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from ..arrow.arrays import Flags, Hashes, Indices
 from ..arrow.columns import flat
 from ..arrow.ordering import Ordering
+from ..arrow.rows_at import MANY_BYTES, cuts, row_bytes, rows_at
 from ..payloads.merge_settings import DeleteMarker, MergeMode
 from .gaps import Unset
 
@@ -108,6 +109,29 @@ class Changes:
 
     def apply(self, rows: pa.Table) -> pa.Table:
         """The batch after the changes, in the same order."""
+        return pa.concat_tables(self.pieces(rows))
+
+    def pieces(self, rows: pa.Table) -> Iterator[pa.Table]:
+        """The same one after the other, where its new rows are too large for one table."""
+        if not len(self.row) or self.values.nbytes * len(self.row) < MANY_BYTES * self.values.num_rows:
+            yield self._applied(rows)
+            return
+        order = np.argsort(self.replaced)
+        replaced, row, start = self.replaced[order], self.row[order], 0
+        for last in (*cuts(row_bytes(self.values)[row]).tolist(), len(replaced)):
+            end = int(replaced[last]) if last < len(replaced) else rows.num_rows
+            low, high = np.searchsorted(replaced, [start, end])
+            part = replace(
+                self,
+                replaced=replaced[low:high] - start,
+                deleted=self.deleted[(self.deleted >= start) & (self.deleted < end)] - start,
+                values=rows_at(self.values, row[low:high]),
+                row=np.arange(high - low, dtype=np.int64),
+            )
+            yield part._applied(rows.slice(start, end - start))
+            start = end
+
+    def _applied(self, rows: pa.Table) -> pa.Table:
         if not len(self.replaced) and not len(self.deleted):
             return rows
         new, row = self._new_rows()

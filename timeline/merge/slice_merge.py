@@ -24,6 +24,7 @@ import pyarrow as pa
 from ..arrow.arrays import Flags, Hashes, Indices
 from ..arrow.key_lookup import KeyLookup
 from ..arrow.ordering import at_least
+from ..arrow.rows_at import rows_at
 from ..format.table_config import MergeMode
 from .identity import identity_hashes
 from .ledger import Ledger
@@ -131,7 +132,7 @@ class SliceMerge:
         """The winners whose key is in no base row: number of the key, row, hash. Call after the last batch."""
         missing = np.flatnonzero(self._won.is_update & ~self._seen)
         row = self._won.row[missing]
-        rows = self._won.rows.take(pa.array(row))
+        rows = rows_at(self._won.rows, row)
         if self._won.lacking is not None:
             rows = self._won.lacking.inserted(rows)  # the hashes take null for what is lacking, too
         return missing, rows, self._of(row)

@@ -14,6 +14,7 @@ import pyarrow as pa
 from ..arrow.arrays import Indices
 from ..arrow.columns import flat
 from ..arrow.key_lookup import hash_keys
+from ..arrow.rows_at import rows_at
 from ..arrow.spill_file import POSITION, SpillFile
 from .gaps import Gaps
 from .log_fold import Entries, Winners, row_numbers, settle, won, won_partly
@@ -71,7 +72,7 @@ class LogSpill:
         columns = [part.keys, pa.array(part.kinds), pa.array(part.natural), pa.array(positions), *part.ordering]
         entries = pa.Table.from_arrays(columns, schema=self._entry_schema).take(pa.array(order))
         is_row = (part.kinds == EntryKind.ROW)[order]
-        rows = part.rows.take(pa.array(row_numbers(part.kinds)[order[is_row]]))
+        rows = rows_at(part.rows, row_numbers(part.kinds)[order[is_row]])
         ends = np.searchsorted(home[order], np.arange(len(self) + 1))
         row_ends = np.concatenate([[0], np.cumsum(is_row)])[ends]
         for partition, start, end, row_start, row_end in zip(
@@ -111,6 +112,6 @@ def _pick(file: SpillFile, wanted: Indices, schema: pa.Schema) -> pa.Table:
     found, start = [schema.empty_table()], 0
     for table in file.read():
         low, high = np.searchsorted(wanted, [start, start + table.num_rows])
-        found.append(table.take(pa.array(wanted[low:high] - start)).cast(schema))
+        found.append(rows_at(table, wanted[low:high] - start).cast(schema))
         start += table.num_rows
     return pa.concat_tables(found).combine_chunks()

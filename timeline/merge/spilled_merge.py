@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from ..arrow.arrays import Hashes, Indices
+from ..arrow.rows_at import rows_at
 from ..arrow.spill_file import POSITION, SortedRun, SpillFile, by_position
 from .ledger import Ledger, total
 from .rule import NO_HASHES, Changes, Keyed, MergeRule
@@ -57,7 +58,7 @@ class SpilledMerge:
             for batch in base():
                 changes = merge.changes(batch)
                 replaced.append(
-                    self._run(changes.replaced + start, changes.values.take(pa.array(changes.row)), changes.hashes)
+                    self._run(changes.replaced + start, rows_at(changes.values, changes.row), changes.hashes)
                 )
                 deleted.append(self._run(changes.deleted + start, None, NO_HASHES))
                 start += len(batch.keys)

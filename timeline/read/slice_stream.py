@@ -114,13 +114,13 @@ class SliceStream:
         if not won.entries:  # nothing to merge, so keys and ordering values are not needed
             for table in self._base_tables(self._out, Needed.MATCHING):
                 merge.untouched(table.num_rows)
-                yield self._changed(table, NO_CHANGES)
+                yield from self._changed(table, NO_CHANGES)
             return
         if self._nothing_matches(won):
             return
         for table in self._base_tables(self._base_schema, Needed.MERGED):
             keyed = self._keyed(table)
-            yield self._changed(keyed.rows, merge.changes(keyed))
+            yield from self._changed(keyed.rows, merge.changes(keyed))
         _, rows, hashes = merge.inserts()
         yield self._inserted(rows, hashes)
 
@@ -138,14 +138,14 @@ class SliceStream:
 
         merge.decide(keys, max(1, rules.batch_rows // len(spill)))
         for table in self._base_tables(self._out, Needed.ALL):
-            yield self._changed(table, merge.changes(table.num_rows))
+            yield from self._changed(table, merge.changes(table.num_rows))
         for rows, hashes in merge.inserts(rules.batch_rows):
             yield self._inserted(rows, hashes)
 
-    def _changed(self, rows: pa.Table, changes: Changes) -> pa.Table:
+    def _changed(self, rows: pa.Table, changes: Changes) -> Iterator[pa.Table]:
         if self._tally is not None:
             self._tally.merged(rows, changes)
-        return changes.apply(rows)
+        return changes.pieces(rows)
 
     def _inserted(self, rows: pa.Table, hashes: Hashes) -> pa.Table:
         if self._tally is not None:

@@ -174,7 +174,7 @@ def written_anew(stager: Stager, work: WriteWork, slice_: FileSlice, pieces: Ite
                 gone = keyed.keys.take(pa.array(changes.deleted))
                 # A key that moves is noted where it arrives: behind that, a note here would take it out.
                 notes.deleted.append(gone.filter(pc.invert(pc.is_in(gone, value_set=moved))))
-            yield changes.apply(table)
+            yield from changes.pieces(table)
         yield from _noted(work, [merge.inserts()[1]], notes)
 
     def counts(rows: int) -> Counts:

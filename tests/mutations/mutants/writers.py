@@ -37,7 +37,7 @@ MUTANTS: tuple[Mutant, ...] = (
     # Virtual keys.
     ("writer_hooks/index/lookup_step", "rules.keys.are_stored and not _may_hold", "not _may_hold", "writing/virtual_keys"),
     ("timeline/read/slice_log", "block.kind is BlockKind.DELETE and rules.keys.other_in_deletes", "False", "writing/virtual_keys"),
-    ("writer_hooks/schema/write_schema", "    check_virtual_keys(config, arrow_schema(text))\n", "", "writing/virtual_keys"),
+    ("writer_hooks/schema/write_schema", "    check_virtual_keys(config, whole)\n", "", "writing/virtual_keys"),
     ("writer_hooks/schema/write_schema", "    refuse_virtual(config, write)\n", "", "writing/virtual_keys"),
     ("writer_hooks/write/write", "    _refuse_record_index(table)\n", "", "writing/virtual_keys"),
     ("writer_hooks/keys/key_encoding", "    if not table.config.populate_meta_fields:\n", "    if False:\n", "writing/virtual_keys"),
