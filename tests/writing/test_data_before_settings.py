@@ -6,6 +6,8 @@ with options of Hudi that no table stores, by Hudi's SQL.
 
 from __future__ import annotations
 
+import shutil
+import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import datetime
@@ -15,13 +17,17 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from phantombase import UnsupportedError, Writer, writer
+from phantombase import UnsupportedError, UsageError, Writer, writer
 from phantombase.timeline.errors import MalformedError
+from phantombase.timeline.format.bucket import KeySplit, bucket_of
 from phantombase.timeline.read.table_read import ReadOptions, read_table
 from phantombase.timeline.table.table import Table
+from phantombase.timeline.view.view import FileGroup
+from phantombase.writer_hooks.index import bucket_step
 from phantombase.writer_hooks.keys import key_encoding
 from phantombase.writer_hooks.keys.key_generator import KeyGenerator, TimestampText
 from tests.reading.test_data_before_settings import HIVE, KIND, URL, changed, check_filters
+from tests.support.golden_tables import unzip_golden
 
 TEXTS = ["north", None, "x y", "2024-01-02"]
 MOMENTS = [datetime(2023, 12, 1, 8), datetime(2023, 12, 1, 8, 0, 0, 789000), datetime(1969, 1, 1, 0, 0, 1)]
@@ -143,3 +149,79 @@ def test_moved_keys_and_damaged_files_do_not_stop_a_write(tmp_path: Path) -> Non
     key_encoding._known.clear()
     described(rows(["x"], pa.string(), 4).set_column(0, "id", pa.array(["new"])), 9).upsert(path)
     assert read_table(Table.open(path), ReadOptions(partition="x")).num_rows == 1
+
+
+def bucketed(ids: list[str], count: int, version: int, partition: str = "x", ts: int = 1) -> Writer:
+    data = pa.table({"id": ids, "p": [partition] * len(ids), "ts": [ts] * len(ids)})
+    return described(data, version).buckets(count)
+
+
+@pytest.mark.parametrize("version", [6, 9])
+def test_another_number_of_buckets_is_refused(version: int, tmp_path: Path) -> None:
+    """Also where all buckets of a batch are there, and in a partition that is new."""
+    path, ids = str(tmp_path), [f"k{n}" for n in range(100)]
+    bucketed(ids, 4, version).upsert(path)
+    split = KeySplit.of(Table.open(path).layout)
+    right, wrong = (bucket_of(pa.array(ids), ["id"], count, split) for count in (4, 5))
+    moved = [one for one, a, b in zip(ids, right, wrong, strict=True) if a != b and b < 4]
+    there = read_table(Table.open(path))
+    for made in (
+        bucketed(moved[:1], 5, version, ts=3),
+        bucketed(["new"], 3, version, "y"),
+        bucketed(["new"], 5, version, "y"),
+    ):
+        with pytest.raises(UsageError, match=r"this bucket index|table's bucket index: rows would be doubled"):
+            made.upsert(path)
+        with pytest.raises(UsageError, match=r"this bucket index|table's bucket index: rows would be doubled"):
+            made.delete(path)
+    with pytest.raises(UsageError, match="this table has a bucket index"):
+        described(rows(["y"], pa.string(), 1), version).upsert(path)
+    assert read_table(Table.open(path)).equals(there)
+    bucketed(["new"], 4, version, "y").upsert(path)
+
+
+@pytest.mark.parametrize("name", ["v6_log_only", "v9_log_only"])
+def test_file_groups_of_logs_only_are_asked_too(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bucket_step, "latest_base", lambda group: None)
+    path = str(unzip_golden(name, tmp_path))
+    there = read_table(Table.open(path))
+    row = there.slice(0, 1).drop_columns([n for n in there.column_names if n.startswith("_hoodie_")])
+    groups = {s.file_id[:8] for s in Table.open(path).load_view().groups}
+    most = max(map(int, groups)) + 1
+    writer(row).buckets(most).upsert(path)
+    with pytest.raises(UsageError, match=r"rows would be doubled"):
+        writer(row).buckets(most + 1).upsert(path)
+    assert read_table(Table.open(path)).num_rows == there.num_rows
+
+
+def test_a_file_is_asked_once_for_its_buckets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = str(tmp_path)
+    bucketed([f"k{n}" for n in range(100)], 4, 9).upsert(path)
+    asked: list[object] = []
+    plain = bucket_step.BucketStep._some_keys
+
+    def asking(self: bucket_step.BucketStep, group: FileGroup) -> pa.StringArray:
+        asked.append(group.key)
+        return plain(self, group)
+
+    monkeypatch.setattr(bucket_step.BucketStep, "_some_keys", asking)
+    for ts in (2, 3):
+        bucketed([f"k{n}" for n in range(100)], 4, 9, ts=ts).upsert(path)
+    assert len(asked) == len(set(asked)) == 3
+
+
+def test_two_file_groups_of_one_bucket_are_named_and_have_a_way_out(tmp_path: Path) -> None:
+    path, ids = str(tmp_path), [f"k{n}" for n in range(40)]
+    bucketed(ids, 2, 9).upsert(path)
+    base = next((tmp_path / "x").glob("00000000*.parquet"))
+    shutil.copy(base, base.with_name(base.name.replace(base.name[8:36], str(uuid.UUID(int=7))[8:])))
+    doubled = read_table(Table.open(path)).num_rows
+    assert doubled > 40
+    for made in (bucketed(ids, 2, 9, ts=2), described(rows(["x"], pa.string(), 2), 9)):
+        for write in (made.upsert, made.delete):
+            with pytest.raises(UsageError, match=r"two file groups of one bucket.*bucket 0.*insert_overwrite"):
+                write(path)
+    bucketed(ids, 2, 9, ts=3).insert_overwrite(path)
+    assert read_table(Table.open(path)).num_rows == 40
+    bucketed(ids, 2, 9, ts=4).upsert(path)
+    assert set(read_table(Table.open(path))["ts"].to_pylist()) == {4}

@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import islice
 
 import numpy as np
+import pyarrow as pa
 
-from phantombase.timeline.errors import UsageError
-from phantombase.timeline.format.bucket import bucket_file_id, bucket_of_file_id
+from phantombase.timeline.arrow.columns import flat
+from phantombase.timeline.avro.schema import RECORD_KEY
+from phantombase.timeline.errors import MalformedError, MissingFileError, UsageError
+from phantombase.timeline.format.bucket import bucket_file_id, bucket_of_file_id, looks_like_bucket
 from phantombase.timeline.parquet.read import open_parquet, readable
-from phantombase.timeline.view.view import FileGroup, latest_base
+from phantombase.timeline.view.view import FileGroup, latest_base, latest_slice
 
 from ..engine.row_blobs import Piece, by_target
 from ..files.merged_log import merged_log
 from ..files.stager import StagedFile, Stager
-from ..files.stored_keys import base_keys
+from ..files.stored_keys import base_keys, slice_keys
 from ..files.target_files import done_piece, log_of, new_base
 from ..files.task_context import WriteWork
 from .prepare_step import ToBucket
 
 _FILES_ASKED = 3
 _KEYS_ASKED = 1000
+_COMMITS_ASKED = 10
 
 
 @dataclass(frozen=True)
@@ -37,26 +42,23 @@ class BucketStep:
 
     def __call__(self, slot: int, pieces: Iterator[Piece]) -> Iterator[Piece]:
         stager = Stager(self.work, slot)
-        partition, groups, asked = None, dict[int, FileGroup](), False
+        partition, groups = None, dict[int, FileGroup]()
         for (path, target), group in by_target(pieces):
             if path != partition:
-                partition, groups, asked = path, self._groups(path), False
-            there = groups.get(int(target))
-            if there is not None and there.key in self.work.replaced:
-                there = None
-            if there is None and not asked:
-                self._check_keys(groups)
-                asked = True
-            done = self._bucket(stager, path, int(target), there, group)
+                partition, groups = path, self._groups(path)
+                self._check_keys(groups.values() or living_elsewhere(self.work, path))
+            done = self._bucket(stager, path, int(target), groups.get(int(target)), group)
             if done is not None:
                 yield done_piece(done)
 
     def _groups(self, partition: str) -> dict[int, FileGroup]:
-        """The partition's file groups by bucket."""
+        """The partition's file groups by bucket, without those that the write replaces."""
+        groups = [group for group in self.work.groups(partition) if group.key not in self.work.replaced]
+        refuse_two_of_one_bucket(groups)
         found: dict[int, FileGroup] = {}
-        for group in self.work.groups(partition):
+        for group in groups:
             bucket = bucket_of_file_id(group.file_id)
-            if bucket is None or bucket >= self.route.targets or bucket in found:
+            if bucket is None or bucket >= self.route.targets:
                 raise UsageError(
                     "not a table with this bucket index",
                     path=f"{partition}/{group.file_id}",
@@ -67,22 +69,37 @@ class BucketStep:
             found[bucket] = group
         return found
 
-    def _check_keys(self, groups: Mapping[int, FileGroup]) -> None:
-        """UsageError: existing keys are not in the bucket that `route` gives them. Called before a bucket is opened."""
-        bases = ((bucket, base) for bucket, group in groups.items() if (base := latest_base(group)) is not None)
-        for bucket, base in islice(bases, _FILES_ASKED):
-            with self.work.table.storage.open_input(base.path, whole=False) as source, readable("base file", base.path):
-                asked = base_keys(source, open_parquet(source), base.path, self.work.rules, _KEYS_ASKED)
-                for keys in islice(asked, 1):
-                    wrong = np.flatnonzero(self.route(keys, 0) != bucket)
-                    if len(wrong):
-                        raise UsageError(
-                            "this is not the table's bucket index: rows would be doubled",
-                            path=base.path,
-                            expected=f"keys of bucket {bucket} of {self.route.targets}",
-                            found=repr(keys[int(wrong[0])].as_py()),
-                            todo="Give the number of buckets and the fields with which the table was written.",
-                        )
+    def _check_keys(self, groups: Iterable[FileGroup]) -> None:
+        """UsageError: existing keys are not in the bucket that `route` gives them. Each file is asked once."""
+        asked = sorted(groups, key=lambda group: (latest_base(group) is None, group.key))
+        for group in asked[:_FILES_ASKED]:
+            bucket, first = bucket_of_file_id(group.file_id), group.slices[-1]
+            path = (latest_base(group) or first.logs[0]).path if latest_base(group) or first.logs else ""
+            held = _held(self.work.table.storage.location, path, self.route)
+            if held or not path:
+                continue
+            keys = self._some_keys(group)
+            wrong = np.flatnonzero(self.route(keys, 0) != bucket)
+            if len(wrong):
+                raise UsageError(
+                    "this is not the table's bucket index: rows would be doubled",
+                    path=path,
+                    expected=f"keys of bucket {bucket} of {self.route.targets}",
+                    found=repr(keys[int(wrong[0])].as_py()),
+                    todo="Give the number of buckets and the fields with which the table was written.",
+                )
+            held.append(len(keys))
+
+    def _some_keys(self, group: FileGroup) -> pa.StringArray:
+        """Keys of a group's base file, or of its logs: Hudi's bucket writers make groups of logs only."""
+        storage, rules, base = self.work.table.storage, self.work.rules, latest_base(group)
+        found: list[pa.StringArray] = []
+        if base is not None:
+            with storage.open_input(base.path, whole=False) as source, readable("base file", base.path):
+                found += islice(base_keys(source, open_parquet(source), base.path, rules, _KEYS_ASKED), 1)
+        elif (slice_ := latest_slice(group)) is not None:
+            found += (flat(held.column(RECORD_KEY)) for held in islice(slice_keys(storage, slice_, rules), 1))
+        return found[0] if found else pa.array([], pa.string())
 
     def _bucket(
         self, stager: Stager, partition: str, bucket: int, group: FileGroup | None, pieces: Iterator[Piece]
@@ -97,3 +114,44 @@ class BucketStep:
             return None
         file_id = bucket_file_id(work.instant, partition, bucket)
         return new_base(stager, (partition, file_id), work, pieces)
+
+
+@lru_cache(maxsize=4096)
+def _held(place: str, path: str, route: ToBucket) -> list[int]:
+    """Not empty if the keys of a file were found in their bucket: files do not change."""
+    return []
+
+
+def refuse_two_of_one_bucket(groups: Iterable[FileGroup]) -> None:
+    """UsageError: a bucket has two file groups, as after two writers without a common lock. Hudi refuses it too."""
+    seen: dict[int | None, FileGroup] = {}
+    for group in groups:
+        bucket = bucket_of_file_id(group.file_id)
+        other = seen.setdefault(bucket, group)
+        if other is not group and looks_like_bucket(group.file_id):
+            raise UsageError(
+                "two file groups of one bucket: a key may be in both",
+                path=f"{group.partition}/{group.file_id}",
+                expected=f"one file group for bucket {bucket}",
+                found=f"{other.file_id} and {group.file_id}",
+                todo="Read the partition, keep one row for each key, and give these to insert_overwrite with the "
+                "table's number of buckets; or delete_partition, then write them.",
+            )
+
+
+def living_elsewhere(work: WriteWork, partition: str) -> list[FileGroup]:
+    """The file groups of another partition, the one that the newest write with files names; empty: there is none.
+
+    A partition that is new says nothing of the table's index.
+    """
+    for requested in sorted(work.timeline.completed_writes, reverse=True)[:_COMMITS_ASKED]:
+        try:
+            metadata = work.table.commit_metadata(work.timeline.completed_writes[requested])
+        except (MalformedError, MissingFileError):
+            continue
+        for other in metadata.partition_to_write_stats:
+            if other != partition:
+                found = [group for group in work.groups(other) if group.key not in work.replaced]
+                if found:
+                    return found
+    return []

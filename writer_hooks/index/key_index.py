@@ -16,6 +16,7 @@ from ..engine.engine import Pieces, RowCounts
 from ..files.task_context import WriteWork
 from ..options import WriteOptions
 from .assign_step import NEW, AssignStep, KeyStep, MeetStep
+from .bucket_step import living_elsewhere, refuse_two_of_one_bucket
 from .insert_plan import ROW_BYTES, plan_inserts
 from .lookup_step import KeysToBins, LookupStep, bins_of, looked_into
 from .prepare_step import ToSlot
@@ -60,6 +61,9 @@ class KeyIndex:
             found = dict(zip(partitions, pool.map(self.work.groups, partitions), strict=True))
         for partition, groups in found.items():
             _refuse_buckets(partition, groups)
+        if found and not any(found.values()):
+            elsewhere = living_elsewhere(self.work, partitions[0])
+            _refuse_buckets(elsewhere[0].partition if elsewhere else "", elsewhere)
         return {p: [g for g in groups if g.key not in self.work.replaced] for p, groups in found.items()}
 
     def _lookup(self, rows: Pieces, groups: Mapping[str, list[FileGroup]]) -> Pieces | None:
@@ -128,6 +132,7 @@ def _refuse_logs_only(partition: str, groups: list[FileGroup]) -> None:
 def _refuse_buckets(partition: str, groups: list[FileGroup]) -> None:
     """UsageError: the file ids are those of a bucket index, which other files would break."""
     if groups and all(looks_like_bucket(g.file_id) for g in groups):
+        refuse_two_of_one_bucket(groups)
         raise UsageError(
             "this table has a bucket index",
             path=f"{partition}/{groups[0].file_id}",
