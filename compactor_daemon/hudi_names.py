@@ -10,8 +10,10 @@ import difflib
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
 from enum import Enum
 from functools import cache
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +38,10 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HudiName:
-    """`agreeing`: values that ask for what is done here anyway, Hudi's defaults first. `why`: the name sets nothing."""
+    """`agreeing`: values that ask for what is done here anyway, Hudi's defaults first.
+
+    `why`: what the name says, or why it sets nothing.
+    """
 
     name: str
     kind: Kind
@@ -49,10 +54,10 @@ class HudiName:
         return _plain(text) in map(_plain, self.agreeing)
 
 
-def _plain(text: str) -> str:
+def _plain(text: str) -> str | Decimal:
     try:
-        return repr(float(text))
-    except ValueError:
+        return Decimal(text.strip())
+    except InvalidOperation:
         return text.strip().lower()
 
 
@@ -104,18 +109,28 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
 
 
 def texts(conf: Mapping[str, Any]) -> dict[str, str]:
-    """Values as Hudi reads them: true and false, numbers and words as text. UsageError: another type."""
-    found = {}
-    for name, value in conf.items():
-        if isinstance(value, bool):
-            found[name] = str(value).lower()
-        elif isinstance(value, str | int | float):
-            found[name] = str(value)
-        else:
-            raise UsageError(
-                "not a value of a configuration", expected=f"text, a number or a bool for {name}", found=repr(value)
-            )
-    return found
+    """Values as Hudi reads them: true and false, numbers and words as text; a member of an enum is its value.
+
+    UsageError: another type, or a name that is no text.
+    """
+    if any(not isinstance(name, str) for name in conf):
+        raise UsageError("the name of a configuration is a text", found=", ".join(map(repr, conf)))
+    return {name: _text(name, value.value if isinstance(value, Enum) else value) for name, value in conf.items()}
+
+
+def _text(name: str, value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str):
+        return value
+    if isinstance(value, Integral):
+        return str(int(value))
+    if isinstance(value, Real):
+        number = float(value)
+        return str(int(number)) if number.is_integer() else str(number)
+    raise UsageError(
+        "not a value of a configuration", expected=f"text, a number or a bool for {name}", found=repr(value)
+    )
 
 
 def without_doubles(conf: Mapping[str, str]) -> dict[str, str]:
@@ -131,11 +146,18 @@ def without_doubles(conf: Mapping[str, str]) -> dict[str, str]:
         first = given.setdefault(setting, name)
         if first == name:
             kept[name] = value
-        elif _plain(kept[first]) != _plain(value):
-            raise UsageError(
-                "two names of one configuration contradict each other",
-                expected=f"{first}={kept[first]}",
-                found=f"{name}={value}",
-                todo="Leave one of them out.",
-            )
+        elif kept[first].strip() != value.strip() and (
+            not known[name].agreeing or _plain(kept[first]) != _plain(value)  # names of columns have capitals
+        ):
+            raise contradiction(first, kept[first], name, value)
     return kept
+
+
+def contradiction(one: str, value: Any, other: str, other_value: Any) -> UsageError:
+    """The error for two ways to give one setting that say two things."""
+    return UsageError(
+        "configurations that contradict each other",
+        expected=f"{one}={value}",
+        found=f"{other}={other_value}",
+        todo="Leave one of them out.",
+    )

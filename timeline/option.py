@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import field, fields, replace
-from typing import Any
+from enum import Enum
+from typing import Any, TypeVar, get_args, get_type_hints
 
 from .errors import UsageError
 
@@ -26,6 +27,32 @@ def option(
     """
     metadata = {"help": help_text, "flag": flag, "size": size, "metavar": metavar, "least": least}
     return field(default=default, metadata=metadata)
+
+
+_E = TypeVar("_E", bound=Enum)
+
+
+def member(kind: type[_E], value: Any, what: str) -> _E:
+    """A member of an enum, also by its value or name as text, in capitals or not. UsageError: there is none."""
+    if isinstance(value, kind):
+        return value
+    word = str(value).strip().upper().replace("-", "_")
+    for one in kind:
+        if word in (one.name, str(one.value).upper().replace("-", "_")):
+            return one
+    *names, last = (str(one.value) for one in kind)
+    raise UsageError(f"not {what}", expected=f"{', '.join(names)} or {last}", found=repr(value))
+
+
+def with_members(options: type, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields of an option dataclass, with texts as the members of enums that they name. UsageError: there is none."""
+    hints = get_type_hints(options)
+    kinds = {name: _enum(hints[name]) for name, value in given.items() if isinstance(value, str) and name in hints}
+    return {**given, **{n: member(kind, given[n], f"a value of {n}") for n, kind in kinds.items() if kind is not None}}
+
+
+def _enum(hint: Any) -> type[Enum] | None:
+    return next((kind for kind in (hint, *get_args(hint)) if isinstance(kind, type) and issubclass(kind, Enum)), None)
 
 
 def same_option(options: type, name: str) -> Any:

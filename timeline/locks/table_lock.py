@@ -14,6 +14,8 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
+import xxhash
+
 from ..clock.now import clock_ms
 from ..errors import LockError, PhantombaseError, UsageError
 from ..format.table_config import load_table_config
@@ -41,6 +43,12 @@ STORAGE = "storage"
 
 NAME = "{name}"
 """Stands for the name of the table in the text of a lock."""
+
+BASE_PATH_HASH = "{base_path_hash}"
+"""Stands for the hash of the base path in the node of Hudi's ZookeeperBasedImplicitBasePathLockProvider."""
+
+_HASH_SEED = 0xDABADABA - (1 << 32) + (1 << 64)
+"""Hudi's, a negative int as a long."""
 
 _ZOOKEEPER = "zookeeper:HOST:PORT[,HOST:PORT]/BASE/PATH/KEY"
 
@@ -164,10 +172,11 @@ def _busy(name: str, timeout_s: float, purpose: str) -> LockError:
 def table_lock(storage: Storage, given: str | None, *, sole_writer: bool = False) -> TableLock:
     """The lock that all processes of a table share: the given one (see `parse_lock`), else one on its storage.
 
-    `storage` names the latter too. `{name}` in a given lock stands for the name of the table (`hoodie.table.name`), so
-    that one text serves many tables. On an object store the lock of the storage is the one Hudi's own writers share
-    (StorageBasedLockProvider). HDFS has none that Hudi's writers share: there a ZooKeeper lock must be given, unless
-    this process is the `sole_writer`. UsageError: it is not given, or a lock file is named for a table there.
+    `storage` names the latter too. In a given lock `{name}` stands for the name of the table (`hoodie.table.name`), and
+    `{base_path_hash}` for the `base_path_hash` of its path, so that one text serves many tables.
+    On an object store the lock of the storage is the one Hudi's own writers share (StorageBasedLockProvider). HDFS has
+    none that Hudi's writers share: there a ZooKeeper lock must be given, unless this process is the `sole_writer`.
+    UsageError: it is not given, or a lock file is named for a table there.
     """
     if given is None or given == STORAGE:
         if storage.own_lock is OwnLock.PRIVATE and not (sole_writer and given is None):
@@ -179,6 +188,7 @@ def table_lock(storage: Storage, given: str | None, *, sole_writer: bool = False
                 todo="Name the lock that all writers of the table share; a command with --sole-writer needs none.",
             )
         return StorageLock(storage, HUDI_LOCK if storage.own_lock is OwnLock.SHARED else f"{RECORDS}/table.lock")
+    given = given.replace(BASE_PATH_HASH, base_path_hash(storage.base_path))
     lock = parse_lock(_named(storage, given) if NAME in given else given)
     if isinstance(lock, FileLock) and storage.own_lock is not OwnLock.FILE:
         shared = f"{STORAGE} (an object of the table, as Hudi's StorageBasedLockProvider), or "
@@ -189,6 +199,15 @@ def table_lock(storage: Storage, given: str | None, *, sole_writer: bool = False
             found=given,
         )
     return lock
+
+
+def base_path_hash(path: str) -> str:
+    """The node below /tmp that Hudi's ZookeeperBasedImplicitBasePathLockProvider holds for a base path (1.2.0).
+
+    It is of the text: with a slash at its end, or with another scheme than `s3a` for `s3`, it is another node.
+    """
+    s3 = f"s3://{path[6:]}" if path[:6].lower() == "s3a://" else path
+    return xxhash.xxh64_hexdigest(s3.encode(), seed=_HASH_SEED).upper()
 
 
 def _named(storage: Storage, given: str) -> str:

@@ -10,6 +10,7 @@ from phantombase.timeline.format.commit_metadata import CommitMetadata, WriteSta
 from phantombase.timeline.format.commit_metadata import encode as encode_commit
 from phantombase.timeline.format.layout import Layout
 from phantombase.timeline.format.replace_request import encode_replace_request
+from phantombase.timeline.locks.heartbeat import EXPIRY_S
 
 from ..engine.engine import RowCounts
 from ..options import Operation
@@ -19,11 +20,16 @@ DELTA_COMMIT, REPLACE_COMMIT = "deltacommit", "replacecommit"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opening:
-    """The action of a write, and the content of its requested and inflight file."""
+    """The action of a write, and the content of its requested and inflight file.
+
+    `expiry_s`: the write counts as dead after so long without a heartbeat: Hudi's default, which others may have been
+    told, or less.
+    """
 
     action: str = DELTA_COMMIT
     requested: bytes = b""
     inflight: bytes = b""
+    expiry_s: float = EXPIRY_S
 
 
 def action_of(operation: Operation) -> str:

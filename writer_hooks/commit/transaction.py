@@ -63,7 +63,8 @@ class Transaction:
     """A write in progress. `timeline` and `facts` were loaded after `instant` was visible under `action`.
 
     `clustering`: file groups of pending clusterings. `pulse`: of this write's heartbeat. `earlier_rollbacks`: rollbacks
-    that were pending before `instant` was visible, so that none of them can undo it.
+    that were pending before `instant` was visible, so that none of them can undo it. `expiry_s`: the time without a
+    heartbeat after which other writers may count it as dead.
     """
 
     table: Table
@@ -75,6 +76,7 @@ class Transaction:
     clustering: frozenset[GroupKey]
     pulse: Pulse
     earlier_rollbacks: frozenset[str]
+    expiry_s: float = EXPIRY_S
 
     def check_conflicts(self, mine: Footprint, schema: Mapping[str, str]) -> None:
         """ConflictError: another process has rolled back this write meanwhile, or changed what it changes.
@@ -257,12 +259,12 @@ class Transaction:
         for rollback in rollbacks:
             if isinstance(rollback, UnreadableRollback) and rollback.instant not in self.earlier_rollbacks:
                 raise _unclear(self.table, self.instant, rollback)
-        if self.pulse.lapsed():
+        if self.pulse.lapsed(self.expiry_s):
             raise ConflictError(
                 "this write had no heartbeat for too long",
                 path=path,
                 instant=self.instant,
-                expected=f"one every {EXPIRY_S:g} s at least",
+                expected=f"one every {self.expiry_s:g} s at least",
                 todo="Another process may consider it dead and be rolling it back. Write again.",
             )
 
@@ -297,7 +299,10 @@ def _instant(time: str, action: str, state: State) -> Instant:
 
 @contextmanager
 def transaction(
-    table: Table, lock: TableLock, heartbeat_s: float, opening: Opening = _DELTA_COMMIT
+    table: Table,
+    lock: TableLock,
+    heartbeat_s: float,
+    opening: Opening = _DELTA_COMMIT,
 ) -> Iterator[Transaction]:
     """Begins a write; rolls it back if the block fails, so that the table reads as before.
 
@@ -339,6 +344,7 @@ def transaction(
             clustering=frozenset(clustered_file_groups(table, timeline)),
             pulse=pulse,
             earlier_rollbacks=earlier_rollbacks,
+            expiry_s=opening.expiry_s,
         )
 
 

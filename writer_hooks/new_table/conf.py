@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from phantombase.compactor_daemon.hudi_names import contradiction, hudi_names
 from phantombase.timeline.errors import UsageError
 from phantombase.timeline.format.table_config import MergeMode
 from phantombase.timeline.format.table_support import KEY_GENERATOR_CLASSES
 
 from ..keys.partition_times import PREFIX
+from .spec import MERGE_STRATEGIES
 
 _OLD_PREFIXES = ("hoodie.deltastreamer.keygen.timebased.", "hoodie.streamer.keygen.timebased.")
 
@@ -42,6 +44,15 @@ def _payload(text: str) -> MergeMode:
     return by_payload[text.strip().removeprefix("org.apache.hudi.common.model.")]
 
 
+def _strategy(text: str) -> MergeMode:
+    return {strategy: mode for mode, strategy in MERGE_STRATEGIES.items()}[text.strip().lower()]
+
+
+def _version(text: str) -> int:
+    """A number, or Hudi's word for it."""
+    return {"SIX": 6, "EIGHT": 8, "NINE": 9}.get(text.strip().upper()) or int(text)
+
+
 def _zone(text: str) -> bool:
     return {"UTC": True, "LOCAL": False}[text.strip().upper()]
 
@@ -69,15 +80,43 @@ _KNOWN: Mapping[str, tuple[str, Callable[[str], Any]]] = {
     "hoodie.table.precombine.field": ("ordering_fields", _fields),
     "hoodie.table.keygenerator.class": ("key_generator", _generator_class),
     "hoodie.table.keygenerator.type": ("key_generator", _generator_type),
+    "hoodie.base.path": ("base_path", str),
+    "hoodie.table.version": ("version", _version),
+    "hoodie.record.merge.strategy.id": ("merge_mode", _strategy),
+    "hoodie.write.record.merge.strategy.id": ("merge_mode", _strategy),
+    "hoodie.compaction.payload.class": ("merge_mode", _payload),
 }
+"""The field of `NewTable` that a name sets; `base_path` is none of them, but the path that a write must be given."""
+
+_OF_TABLES = frozenset(
+    (
+        "hoodie.table.version",
+        "hoodie.record.merge.strategy.id",
+        "hoodie.write.record.merge.strategy.id",
+        "hoodie.compaction.payload.class",
+    )
+)
+"""Hudi makes these of the others: at the default of a release they say nothing."""
 
 TABLE_NAMES = frozenset(_KNOWN)
-"""All names of `parse_table_conf` but those of times, which begin as `is_table_conf` knows."""
+"""All names of `parse_table_conf` but those of times, which begin as `is_table_conf` knows, and alternative ones."""
 
 
 def is_table_conf(name: str) -> bool:
     """Whether a name describes a table."""
-    return name in TABLE_NAMES or name.startswith((PREFIX, *_OLD_PREFIXES))
+    return _own(name) in TABLE_NAMES or name.startswith((PREFIX, *_OLD_PREFIXES))
+
+
+def table_field(name: str) -> str | None:
+    """The field of `NewTable` that a name sets; None: it sets none."""
+    if not is_table_conf(name):
+        return None
+    return _KNOWN[_own(name)][0] if _own(name) in _KNOWN else "times"
+
+
+def _own(name: str) -> str:
+    """The name of a setting, of which a name may be an alternative one."""
+    return name if name in _KNOWN or name not in hudi_names() else hudi_names()[name].name
 
 
 def parse_table_conf(conf: Mapping[str, str]) -> dict[str, Any]:
@@ -87,22 +126,29 @@ def parse_table_conf(conf: Mapping[str, str]) -> dict[str, Any]:
     """
     found: dict[str, Any] = {}
     times: dict[str, str] = {}
+    said: dict[str, str] = {}
     for name, value in conf.items():
         prefix = next((p for p in (PREFIX, *_OLD_PREFIXES) if name.startswith(p)), None)
         if prefix is not None:
             if value.strip():  # Hudi's default of some is an empty text: none
-                _put(times, PREFIX + name.removeprefix(prefix), value, name)
+                _put(times, PREFIX + name.removeprefix(prefix), value, name, conf, said)
             continue
-        if name not in _KNOWN:
+        own = _own(name)
+        if own in _OF_TABLES and hudi_names()[own].agrees(value):
+            continue
+        if own not in _KNOWN:
             raise UsageError("not a known configuration of a write or a table", found=f"{name}={value}")
-        field, convert = _KNOWN[name]
+        field, convert = _KNOWN[own]
         try:
-            _put(found, field, convert(value), name)
+            converted = convert(value)
         except (KeyError, ValueError) as error:
             raise UsageError(f"not a known value of {name}", found=value) from error
+        _put(found, field, converted, name, conf, said)
     return {**found, "times": tuple(sorted(times.items()))} if times else found
 
 
-def _put(into: dict[str, Any], key: str, value: Any, name: str) -> None:
+def _put(into: dict[str, Any], key: str, value: Any, name: str, conf: Mapping[str, str], said: dict[str, str]) -> None:
+    """Sets a field once. `said`: the name that has set it."""
+    first = said.setdefault(key, name)
     if into.setdefault(key, value) != value:
-        raise UsageError("configurations that contradict each other", expected=str(into[key]), found=f"{name}: {value}")
+        raise contradiction(first, conf[first], name, conf[name])

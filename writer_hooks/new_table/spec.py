@@ -23,10 +23,11 @@ _PAYLOADS = {
     MergeMode.EVENT_TIME: "org.apache.hudi.common.model.DefaultHoodieRecordPayload",
     MergeMode.COMMIT_TIME: "org.apache.hudi.common.model.OverwriteWithLatestAvroPayload",
 }
-_STRATEGIES = {
+MERGE_STRATEGIES = {
     MergeMode.EVENT_TIME: EVENT_TIME_STRATEGY,
     MergeMode.COMMIT_TIME: "ce9acb64-bde0-424c-9b91-f6ebba25356d",
 }
+"""The id of Hudi's merge strategy, by merge mode."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,7 +133,7 @@ class NewTable:
             **ordering,
             "hoodie.archivelog.folder": "archived",
             "hoodie.compaction.payload.class": _PAYLOADS[self.mode],
-            "hoodie.compaction.record.merger.strategy": _STRATEGIES[MergeMode.EVENT_TIME],
+            "hoodie.compaction.record.merger.strategy": MERGE_STRATEGIES[MergeMode.EVENT_TIME],
             "hoodie.database.name": self.database,
             "hoodie.table.keygenerator.class": next(c for c, k in KEY_GENERATOR_CLASSES.items() if k == self.kind),
             "hoodie.timeline.layout.version": "1",
@@ -143,7 +144,7 @@ class NewTable:
         database = {"hoodie.database.name": self.database} if self.database else {}
         payload = {
             "hoodie.compaction.payload.class": _PAYLOADS[self.mode],
-            "hoodie.record.merge.strategy.id": _STRATEGIES[self.mode],
+            "hoodie.record.merge.strategy.id": MERGE_STRATEGIES[self.mode],
         }
         return {
             **ordering,

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeAlias
 
 from phantombase.compactor_daemon.hudi_conf import HUDI_NAMES, SCHEDULE_CONF, parse_hudi_conf, parse_schedule_conf
-from phantombase.compactor_daemon.hudi_names import hudi_names, texts, without_doubles
+from phantombase.compactor_daemon.hudi_names import contradiction, hudi_names, texts, without_doubles
 from phantombase.timeline.archiving.options import ArchiveOptions
 from phantombase.timeline.cleaning.options import CleanOptions, Policy
 from phantombase.timeline.errors import PhantombaseError, UnsupportedError, UsageError
@@ -19,7 +19,7 @@ from phantombase.timeline.log.encode import LogFormat
 from phantombase.timeline.metadata_table.services.options import MetadataOptions
 
 from ..commit.stream_batches import checked_stream
-from ..new_table.conf import TABLE_NAMES, is_table_conf, parse_table_conf
+from ..new_table.conf import TABLE_NAMES, is_table_conf, parse_table_conf, table_field
 from ..options import BackPressure, CompactionOptions, FullAction, Mode, MovedKeys, Operation, WriteOptions
 from .lock_conf import LOCK, is_tuning, lock_of
 from .pasted import CONCURRENCY, OPTIMISTIC, has_effect_elsewhere, refused, unknown
@@ -126,11 +126,14 @@ _PARTITIONS = "hoodie.datasource.write.partitions.to.delete"
 _STREAM = "hoodie.datasource.write.streaming.checkpoint.identifier"
 
 
-def parse_write_conf(given_conf: Mapping[str, Any], options: WriteOptions) -> tuple[dict[str, Any], WriteOptions]:
+def parse_write_conf(
+    given_conf: Mapping[str, Any], options: WriteOptions, said: Collection[str] = ()
+) -> tuple[dict[str, Any], WriteOptions]:
     """The fields of `NewTable` that `conf` sets, and `options` with the fields of the write that it sets.
 
     Whole dictionaries of Hudi's jobs may be given, with values of text, numbers and bools. What has no meaning here and
     is not at Hudi's default is named in one warning (`pasted`).
+    `said`: fields of `options` that the job has set itself.
     UsageError: unknown names, wrong values, contradictions. UnsupportedError: something that phantombase does not do.
     All that cannot be followed is in one error.
     """
@@ -181,7 +184,8 @@ def parse_write_conf(given_conf: Mapping[str, Any], options: WriteOptions) -> tu
         for name, value in conf.items():
             attempt(name, partial(take, name, value))
         if not is_tuning(lock):
-            attempt("hoodie.write.lock.*", lambda: found.update(lock=lock_of(lock)))
+            named = next((value for name, value in conf.items() if table_field(name) == "name"), None)
+            attempt("hoodie.write.lock.*", lambda: found.update(lock=lock_of(lock, named)))
         attempt(CONCURRENCY, lambda: _check_rollback(conf, found))
         attempt("hoodie.client.heartbeat.*", lambda: found.update(_heartbeat(parts["beat"])))
         attempt(_INDEX, lambda: found.update(_buckets(conf, parts["bucket"], options, ignored)))
@@ -189,10 +193,11 @@ def parse_write_conf(given_conf: Mapping[str, Any], options: WriteOptions) -> tu
             found["output"] = replace(options.output, **parse_hudi_conf(output))
         attempt("the compaction after a write", lambda: _put_compaction(found, options, modes, schedule))
         attempt("the table", lambda: given.update(parse_table_conf(table)))
+        attempt("the options of the write", lambda: _check_said(found, parts, options, said, conf))
     if parts["pressure"]:
         found["back_pressure"] = replace(options.back_pressure or BackPressure(), **parts["pressure"])
     if parts["clean"]:
-        found["clean"] = _clean(options.clean, parts["clean"])
+        found["clean"] = _clean(options.clean, parts["clean"], infers="clean" not in said)
     if parts["archive"]:
         found["archive"] = _archive(options.archive, parts["archive"])
     if conf.get(_SERVICES, "true").strip().lower() == "false":
@@ -267,6 +272,42 @@ def _put(into: dict[str, Any], name: str, field: dict[str, Any]) -> None:
             )
 
 
+def _check_said(
+    found: Mapping[str, Any],
+    parts: Mapping[str, Mapping[str, Any]],
+    options: WriteOptions,
+    said: Collection[str],
+    conf: Mapping[str, str],
+) -> None:
+    """UsageError: an option of the write that the job has set itself says something else.
+
+    Of options that are groups of others, such as `clean`, those count that differ from their defaults.
+    """
+
+    def name_of(field: str) -> str:
+        known = {**_KNOWN, **{name: one for part in _PARTS.values() for name, one in part.items()}}
+        together = {"moved_keys": _INDEX, "lock": f"{LOCK}provider"}
+        return together.get(field) or next((name for name in conf if known.get(name, ("",))[0] == field), _INDEX)
+
+    for field in ("lock", "moved_keys", *(f for f, _ in _KNOWN.values()), *(f for f, _ in _BUCKET.values())):
+        if field in said and field in found and found[field] != getattr(options, field):
+            raise contradiction(f"option {field}", getattr(options, field), name_of(field), found[field])
+    if "buckets" in said and options.buckets is not None and conf.get(_INDEX, _BY_BUCKET).strip().upper() != _BY_BUCKET:
+        raise contradiction("option buckets", options.buckets, _INDEX, conf[_INDEX])
+    if "heartbeat_expiry_s" in said and found.get("heartbeat_expiry_s", options.heartbeat_expiry_s) != (
+        options.heartbeat_expiry_s
+    ):
+        raise contradiction("option heartbeat_expiry_s", options.heartbeat_expiry_s, next(iter(_BEAT)), "another time")
+    for part, option in (("clean", "clean"), ("archive", "archive"), ("pressure", "back_pressure")):
+        own: Any = getattr(options, option)
+        if option not in said or own is None:
+            continue
+        for field, value in parts[part].items():
+            mine = getattr(own, field, value)
+            if mine not in (value, getattr(type(own)(), field, value)):
+                raise contradiction(f"option {option}.{field}", mine, name_of(field), value)
+
+
 def _check_rollback(conf: Mapping[str, str], found: Mapping[str, Any]) -> None:
     """UsageError: other writers are at work, and each of their unfinished writes would be rolled back at once."""
     if conf.get(CONCURRENCY, "").strip().upper() == OPTIMISTIC and found.get("lazy_rollback") is False:
@@ -302,12 +343,15 @@ def _archive(options: ArchiveOptions | None, given: dict[str, Any]) -> ArchiveOp
     return replace(options or ArchiveOptions(), **given) if given.pop("automatic", True) else None
 
 
-def _clean(options: CleanOptions | None, given: dict[str, Any]) -> CleanOptions | None:
-    """As with Hudi, it is on unless `hoodie.clean.automatic` is false, and only the number of the policy counts."""
+def _clean(options: CleanOptions | None, given: dict[str, Any], *, infers: bool) -> CleanOptions | None:
+    """As with Hudi, it is on unless `hoodie.clean.automatic` is false, and only the number of the policy counts.
+
+    `infers`: without a policy it is that of the only number.
+    """
     if not given.get("automatic", True):
         return None
     options = options or CleanOptions()
-    policy = given.get("policy") or _inferred(given) or options.policy
+    policy = given.get("policy") or (_inferred(given) if infers else None) or options.policy
     retain = given.get(policy.value, options.retain if policy is options.policy else None)
     return replace(options, policy=policy, retain=retain)
 
@@ -319,7 +363,7 @@ def _inferred(given: Mapping[str, Any]) -> Policy | None:
 
 
 def _compaction(options: CompactionOptions, modes: Mapping[str, str], schedule: list[str]) -> CompactionOptions:
-    chosen = [_MODES[name] for name, value in modes.items() if value.strip().lower() == "true"]
+    chosen = [_MODES[name] for name, value in modes.items() if _value({name: ("on", _flag)}, name, value)["on"]]
     if len(chosen) > 1:
         raise UsageError("configurations that contradict each other", found=", ".join(modes))
     return replace(

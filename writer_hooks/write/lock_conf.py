@@ -5,13 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from phantombase.timeline.errors import UnsupportedError, UsageError
-from phantombase.timeline.locks.table_lock import STORAGE
+from phantombase.timeline.locks.table_lock import BASE_PATH_HASH, STORAGE
 
 LOCK = "hoodie.write.lock."
 _ZOOKEEPER = "org.apache.hudi.client.transaction.lock.ZookeeperBasedLockProvider"
 _STORAGE = "org.apache.hudi.client.transaction.lock.StorageBasedLockProvider"
 _PORT = "2181"
 
+
+_INSTEAD = {
+    "InProcess": "A lock within one process, such as InProcessLockProvider, keeps no other process away: leave the "
+    "lock out if no other process writes.",
+    "DynamoDB": "Give all writers of the table, Hudi's too, one of the expected providers: a lock in DynamoDB is not "
+    "taken, and another lock would not keep them away.",
+}
+"""What to do, by a part of a provider's name."""
 
 _OF_A_NODE = ("zookeeper.url", "zookeeper.base_path", "zookeeper.lock_key")
 
@@ -22,26 +30,38 @@ def is_tuning(conf: Mapping[str, str]) -> bool:
     return provider == _ZOOKEEPER and not any(name in conf for name in _OF_A_NODE)
 
 
-def lock_of(conf: Mapping[str, str]) -> str:
-    """The lock, as `--lock` names it. `conf`: the options without their common beginning."""
+_IMPLICIT = "org.apache.hudi.client.transaction.lock.ZookeeperBasedImplicitBasePathLockProvider"
+
+
+def lock_of(conf: Mapping[str, str], table: str | None = None) -> str:
+    """The lock, as `--lock` names it. `conf`: the options without their common beginning.
+
+    `table`: the name of the table, if it is given: Hudi takes it for a ZooKeeper lock without a key.
+    """
     provider = conf.get("provider", _ZOOKEEPER)  # Hudi's default
     if provider == _STORAGE:
         return STORAGE
+    if provider == _IMPLICIT:
+        return f"zookeeper:{_address(conf)}/tmp/{BASE_PATH_HASH}/lock_key"
     if provider != _ZOOKEEPER:
         raise UnsupportedError(
             "this lock provider is not supported",
-            expected=f"{_ZOOKEEPER} or {_STORAGE}",
+            expected=f"{_ZOOKEEPER}, {_IMPLICIT} or {_STORAGE}",
             found=str(provider),
-            todo="A lock within one process, such as InProcessLockProvider, keeps no other process away: leave the "
-            "lock out if no other process writes."
-            if "InProcess" in str(provider)
-            else None,
+            todo=next((todo for part, todo in _INSTEAD.items() if part in str(provider)), None),
         )
-    try:
-        url, base, key = (conf[f"zookeeper.{part}"] for part in ("url", "base_path", "lock_key"))
-    except KeyError as error:
-        raise UsageError("an incomplete ZooKeeper lock", expected=f"{LOCK}{error.args[0]}") from error
-    return f"zookeeper:{_with_ports(url, conf.get('zookeeper.port'))}{base.rstrip('/')}/{key}"
+    base, key = conf.get("zookeeper.base_path"), conf.get("zookeeper.lock_key", table)
+    address = _address(conf)
+    for part, value in (("base_path", base), ("lock_key", key)):
+        if value is None:
+            raise UsageError("an incomplete ZooKeeper lock", expected=f"{LOCK}zookeeper.{part}")
+    return f"zookeeper:{address}{str(base).rstrip('/')}/{key}"
+
+
+def _address(conf: Mapping[str, str]) -> str:
+    if "zookeeper.url" not in conf:
+        raise UsageError("an incomplete ZooKeeper lock", expected=f"{LOCK}zookeeper.url")
+    return _with_ports(conf["zookeeper.url"], conf.get("zookeeper.port"))
 
 
 def _with_ports(url: str, port: str | None) -> str:

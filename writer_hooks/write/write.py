@@ -215,6 +215,8 @@ def _attempt(table: Table, job: _Job, room: Room) -> Written:
         if what.options.buckets is not None and not what.operation.replaces and what.moved_keys is None:
             _check_buckets(room, counts)
         opening = opening_of(what.operation, table.layout, counts)
+        expiry_s = max(what.options.heartbeat_s, what.options.heartbeat_expiry_s)
+        opening = replace(opening, expiry_s=min(opening.expiry_s, expiry_s))
         with transaction(table, job.lock, what.options.heartbeat_s, opening) as begun:
             if batch is not None:
                 begin_batch(begun.table, job.lock, batch, begun.instant)

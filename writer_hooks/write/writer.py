@@ -17,12 +17,15 @@ from typing import Any
 
 import pyarrow as pa
 
+from phantombase.compactor_daemon.hudi_names import contradiction
 from phantombase.compactor_daemon.zookeeper.session import ZooKeeperOptions
 from phantombase.timeline.archiving.options import ArchiveOptions
 from phantombase.timeline.avro.arrow_schema import arrow_schema
 from phantombase.timeline.cleaning.options import CleanOptions, Policy
 from phantombase.timeline.errors import NotATableError, UsageError
 from phantombase.timeline.format.table_config import MergeMode
+from phantombase.timeline.locks.table_lock import BASE_PATH_HASH, base_path_hash
+from phantombase.timeline.option import member, with_members
 from phantombase.timeline.planning.options import ScheduleOptions
 from phantombase.timeline.storage.access.storage_options import StorageOptions
 from phantombase.timeline.storage.open_storage import open_storage
@@ -35,6 +38,7 @@ from ..engine.spark import SparkEngine, default_slots
 from ..engine.spark_jobs import streaming_run
 from ..keys.key_generator import generator_kind
 from ..merge_into import MergeInto
+from ..new_table.conf import table_field
 from ..new_table.create import create_table
 from ..new_table.spec import NewTable, check_same_table
 from ..options import BackPressure, CompactionOptions, FullAction, Mode, MovedKeys, Operation, Write, WriteOptions
@@ -51,7 +55,8 @@ class Writer:
     """The description of a write; every method returns a new one. In brackets: Hudi's names, which `conf` takes.
 
     The fields of the table (name, key, ...) are needed to make a new table. With an existing table they can be left
-    out; those that are given must agree with it.
+    out; those that are given must agree with it. `said`: fields of table and write that
+    methods have set, other than `conf` and `config`.
     """
 
     source: Any
@@ -61,6 +66,7 @@ class Writer:
     operation: Operation = Operation.UPSERT
     partitions: tuple[str, ...] | None = None
     stream: str = DEFAULT_STREAM
+    said: frozenset[str] = frozenset()
 
     # --- the table -------------------------------------------------------------------------------------------------
 
@@ -107,9 +113,9 @@ class Writer:
         named = tuple(sorted((f"hoodie.keygen.timebased.{n.replace('_', '.')}", v) for n, v in times.items()))
         return self._with(key_generator=kind, times=named or None)
 
-    def merge_mode(self, mode: MergeMode) -> Writer:
+    def merge_mode(self, mode: MergeMode | str) -> Writer:
         """The merge rule of a new table: EVENT_TIME or COMMIT_TIME (`hoodie.record.merge.mode`)."""
-        return self._with(merge_mode=mode)
+        return self._with(merge_mode=member(MergeMode, mode, "a merge mode"))
 
     def timezone(self, name: str) -> Writer:
         """The time zone of the table's instants, the same for all its writers: LOCAL (the zone of this process, the
@@ -124,7 +130,7 @@ class Writer:
 
         Every writer of the table must use the same values. Without them the key index is used.
         """
-        return replace(self, options=replace(self.options, buckets=count, bucket_fields=fields))
+        return self.option(buckets=count, bucket_fields=fields)
 
     def global_keys(self, *, move: bool = True) -> Writer:
         """Keys are unique over all partitions, as under Hudi's GLOBAL_SIMPLE, GLOBAL_BLOOM and RECORD_INDEX, which a
@@ -138,7 +144,8 @@ class Writer:
 
     def option(self, **options: Any) -> Writer:
         """Sets fields of `WriteOptions`."""
-        return replace(self, options=replace(self.options, **options))
+        options = with_members(WriteOptions, options)
+        return replace(self, options=replace(self.options, **options), said=self.said | options.keys())
 
     def schedule(self, *, notify: Callable[[], None] | None = None, fleet: str | None = None, **options: Any) -> Writer:
         """Request a compaction after each commit, if one is due: fields of `ScheduleOptions`
@@ -150,7 +157,7 @@ class Writer:
         """
         compaction = CompactionOptions(
             mode=Mode.SCHEDULE,
-            schedule=ScheduleOptions(**options),
+            schedule=ScheduleOptions(**with_members(ScheduleOptions, options)),
             notify=notify,
             fleet=ZooKeeperOptions.of(fleet) if fleet is not None else None,
         )
@@ -162,28 +169,25 @@ class Writer:
 
         `limit_s`: seconds after which staging stops; the next write, or another compactor, continues.
         """
-        schedule = ScheduleOptions(**options)
+        schedule = ScheduleOptions(**with_members(ScheduleOptions, options))
         return self.option(compaction=CompactionOptions(mode=Mode.INLINE, schedule=schedule, limit_s=limit_s))
 
-    def back_pressure(self, *, action: str = FullAction.WAIT.value, **options: Any) -> Writer:
+    def back_pressure(self, *, action: FullAction | str = FullAction.WAIT, **options: Any) -> Writer:
         """Wait, or fail, instead of making a file group's log too long: fields of `BackPressure`
         (`phantombase.write.stop.trigger`, `.action`, `.wait.seconds`).
 
         `action`: "wait", "fail" or "go-on". By default batches of a stream wait, and other writes go on.
         """
-        if action not in {one.value for one in FullAction}:
-            raise UsageError("not an action for a full file group", expected="wait, fail or go-on", found=action)
-        return self.option(back_pressure=BackPressure(action=FullAction(action), **options))
+        chosen = member(FullAction, action, "an action for a full file group")
+        return self.option(back_pressure=BackPressure(action=chosen, **options))
 
-    def clean(self, *, policy: str = Policy.COMMITS.value, **options: Any) -> Writer:
+    def clean(self, *, policy: Policy | str = Policy.COMMITS, **options: Any) -> Writer:
         """Remove the files that no reader needs after each commit (`hoodie.clean.automatic`): fields of `CleanOptions`
         (`hoodie.clean.commits.retained`, ...).
 
         `policy`: "commits", "hours" or "versions".
         """
-        if policy not in {one.value for one in Policy}:
-            raise UsageError("not a policy of cleaning", expected="commits, hours or versions", found=policy)
-        return self.option(clean=CleanOptions(policy=Policy(policy), **options))
+        return self.option(clean=CleanOptions(policy=member(Policy, policy, "a policy of cleaning"), **options))
 
     def archive(self, **options: Any) -> Writer:
         """Archive old instants after each commit (`hoodie.archive.automatic`): fields of `ArchiveOptions`
@@ -213,19 +217,21 @@ class Writer:
         """Sets all of the above under Hudi's names, and what `write` does (`hoodie.datasource.write.operation`,
         `...partitions.to.delete`). UsageError: an unknown name, or what contradicts another name or an earlier call."""
         chosen, rest = parse_operation_conf(conf)
-        given, options = parse_write_conf(rest, self.options)
+        given, options = parse_write_conf(rest, self.options, self.said)
         for name, value in given.items():
-            if self.given.get(name, value) != value:
+            if name in self.said and self.given[name] != value:
+                said = next((n for n in rest if table_field(n) == name), "hoodie.metadata.enable")
                 raise UsageError(
                     "a configuration contradicts what the writer was told before",
                     expected=f"{name}={self.given[name]!r}",
-                    found=f"{value!r}",
+                    found=f"{said}={rest[said]}",
                     todo="Say it once.",
                 )
         return replace(self, given={**self.given, **given}, options=options, **chosen)
 
     def _with(self, **fields: Any) -> Writer:
-        return replace(self, given={**self.given, **{k: v for k, v in fields.items() if v is not None}})
+        known = {k: v for k, v in fields.items() if v is not None}
+        return replace(self, given={**self.given, **known}, said=self.said | known.keys())
 
     # --- what to do ------------------------------------------------------------------------------------------------
 
@@ -260,7 +266,7 @@ class Writer:
         UsageError, UnsupportedError: see `MergeInto`; or two rows have one key.
         """
         into = MergeInto.of(on, update, set, inserts=insert, delete=delete)
-        engine, what = self._engine(), replace(self._described(Operation.UPSERT), into=into)
+        engine, what = self._engine(), replace(self._described(path, Operation.UPSERT), into=into)
         table = self._opened(path, engine, what)
         own = _columns(table)
         into.check(table.config, own)
@@ -328,7 +334,7 @@ class Writer:
 
         def sink(frame: Any, number: int) -> None:
             described = replace(self, source=in_arrow(frame))
-            engine, what = described._engine(), described._described(chosen)
+            engine, what = described._engine(), described._described(path, chosen)
             table = described._opened(path, engine, what)
             query, run = streaming_run(described.source)
             batch = StreamBatch(
@@ -345,12 +351,15 @@ class Writer:
         return sink
 
     def _write(self, path: str, operation: Operation) -> Written:
-        engine, what = self._engine(), self._described(operation)
+        engine, what = self._engine(), self._described(path, operation)
         return write(self._opened(path, engine, what), engine, what)
 
-    def _described(self, operation: Operation) -> Write:
-        """The write, with the settings of TIMESTAMP keys that a table does not store."""
+    def _described(self, path: str, operation: Operation) -> Write:
+        """The write, with the settings of TIMESTAMP keys that a table does not store; and with the lock of the path as
+        it is given, which is Hudi's for the same path: it hashes the text."""
         options = replace(self.options, times=self.given.get("times", self.options.times))
+        if options.lock is not None and BASE_PATH_HASH in options.lock:
+            options = replace(options, lock=options.lock.replace(BASE_PATH_HASH, base_path_hash(str(path))))
         return Write(operation=operation, options=options, partitions=self.partitions)
 
     def _engine(self) -> Engine:
@@ -364,6 +373,9 @@ class Writer:
         """The table at the path. If there is none, it is made, unless the rows do not fit it."""
         options = self.storage_options.over(engine.hadoop_conf(path))
         storage = open_storage(path, options)
+        said = self.given.get("base_path")
+        if said is not None and open_storage(said, options).base_path != storage.base_path:
+            raise contradiction("the path of the write", path, "hoodie.base.path", said)
         try:
             table = Table.open(path, options)
         except NotATableError:
@@ -385,7 +397,9 @@ class Writer:
             url_encode=config.url_encode,
             database=config.database,
         )
-        check_same_table(config, replace(known, **{k: v for k, v in self.given.items() if k != "times"}))
+        check_same_table(
+            config, replace(known, **{k: v for k, v in self.given.items() if k not in ("times", "base_path")})
+        )
         return table
 
     def _new_table(self) -> NewTable:
@@ -396,7 +410,8 @@ class Writer:
                 expected=", ".join(missing),
                 todo='Add .table("name").key("column"), or .key() for a keyless table, or check the path.',
             )
-        return NewTable(**{"version": NEW_TABLE_VERSION, **self.given})
+        described = {k: v for k, v in self.given.items() if k != "base_path"}
+        return NewTable(**{"version": NEW_TABLE_VERSION, **described})
 
 
 def _no_rows(path: str, storage_options: StorageOptions) -> pa.Table:

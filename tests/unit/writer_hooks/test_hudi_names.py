@@ -12,9 +12,17 @@ from phantombase import read, writer
 from phantombase.compactor_daemon.hudi_conf import parse_hudi_conf
 from phantombase.compactor_daemon.hudi_names import Kind, hudi_names
 from phantombase.timeline.cleaning.options import CleanOptions, Policy
-from phantombase.timeline.errors import PhantombaseError, UnsupportedError, UsageError
-from phantombase.timeline.format.table_config import PROPERTIES, TableConfig
+from phantombase.timeline.errors import ConflictError, PhantombaseError, UnsupportedError, UsageError
+from phantombase.timeline.format.table_config import PROPERTIES, MergeMode, TableConfig
 from phantombase.timeline.locks.heartbeat import BEAT_S
+from phantombase.timeline.locks.table_lock import ProcessLock, base_path_hash, table_lock
+from phantombase.timeline.locks.zookeeper_lock import ZooKeeperLock
+from phantombase.timeline.log.encode import LogFormat
+from phantombase.timeline.planning.triggers import TriggerStrategy
+from phantombase.timeline.storage.local import LocalStorage
+from phantombase.timeline.table.table import Table
+from phantombase.writer_hooks.commit.opening import Opening
+from phantombase.writer_hooks.commit.transaction import transaction
 from phantombase.writer_hooks.options import Operation, Write, WriteOptions
 from tests.support.logs import capture_logs
 
@@ -31,6 +39,15 @@ STARTS = {
     "hoodie.metadata.enable": "metadata_table",
 }
 """A service runs where its name is given; its name, and what it is the option of."""
+LOCKS = "org.apache.hudi.client.transaction.lock"
+IMPLICIT = f"{LOCKS}.ZookeeperBasedImplicitBasePathLockProvider"
+ZOOKEEPER = {
+    "hoodie.write.lock.provider": f"{LOCKS}.ZookeeperBasedLockProvider",
+    "hoodie.write.lock.zookeeper.url": "zk:2181",
+    "hoodie.write.lock.zookeeper.base_path": "/locks",
+}
+STAYS = {"hoodie.simple.index.update.partition.path": "false"}
+COMMIT_TIME_ID = "ce9acb64-bde0-424c-9b91-f6ebba25356d"
 NEEDS_OTHERS = {"hoodie.datasource.write.table.type": "not Hudi's default", "hoodie.index.type": "no default"}
 
 
@@ -241,3 +258,144 @@ def test_what_the_writer_was_told_before_is_not_overridden() -> None:
     with pytest.raises(UsageError, match="contradicts what the writer was told before"):
         writer().key("id").conf({"hoodie.datasource.write.recordkey.field": "other"})
     assert writer().key("id").conf({"hoodie.datasource.write.recordkey.field": "id"}).given["key_fields"] == ("id",)
+
+
+@pytest.mark.parametrize("value", ["COMMIT_TIME_ORDERING", "commit_time", "commit-time", MergeMode.COMMIT_TIME])
+def test_a_member_of_an_enum_may_be_named(value: Any) -> None:
+    assert writer().merge_mode(value).given["merge_mode"] is MergeMode.COMMIT_TIME
+    with pytest.raises(UsageError, match="not a merge mode"):
+        writer().merge_mode("LATEST")
+    assert writer().option(log_format="avro").options.log_format is LogFormat.AVRO
+    assert (
+        writer().schedule(strategy="time-elapsed").options.compaction.schedule.strategy is TriggerStrategy.TIME_ELAPSED
+    )
+    with pytest.raises(UsageError, match="not a value of log_format"):
+        writer().option(log_format="orc")
+
+
+def test_values_are_what_they_say() -> None:
+    made = writer().conf(
+        {"hoodie.upsert.shuffle.parallelism": 2.0, "hoodie.write.record.merge.mode": MergeMode.EVENT_TIME}
+    )
+    assert made.options.slots == 2
+    assert made.given["merge_mode"] is MergeMode.EVENT_TIME
+
+
+@pytest.mark.parametrize(
+    ("own", "conf"),
+    [
+        (lambda w: w.option(slots=3), {"hoodie.upsert.shuffle.parallelism": 4}),
+        (lambda w: w.buckets(4), {"hoodie.index.type": "BUCKET", "hoodie.bucket.index.num.buckets": 8}),
+        (lambda w: w.buckets(4), {"hoodie.index.type": "SIMPLE"}),
+        (lambda w: w.option(lock="file:/a"), {**ZOOKEEPER, "hoodie.write.lock.zookeeper.lock_key": "t"}),
+        (lambda w: w.clean(policy="hours"), {"hoodie.clean.policy": "KEEP_LATEST_FILE_VERSIONS"}),
+        (lambda w: w.clean(retain=9, policy="hours"), {"hoodie.clean.policy": "KEEP_LATEST_COMMITS"}),
+        (lambda w: w.archive(min_instants=5), {"hoodie.keep.min.commits": 6}),
+        (lambda w: w.back_pressure(action="fail"), {"phantombase.write.stop.action": "go-on"}),
+        (lambda w: w.option(heartbeat_expiry_s=200.0), {"hoodie.client.heartbeat.interval_in_ms": 60000}),
+        (lambda w: w.option(retries=1), {"hoodie.write.num.retries.on.conflict.failures": 2}),
+        (lambda w: w.global_keys(), {"hoodie.index.type": "GLOBAL_SIMPLE", **STAYS}),
+        (lambda w: w.ordering("a"), {"hoodie.table.precombine.field": "b"}),
+    ],
+)
+def test_an_option_that_contradicts_its_name_is_one_error_with_both(own: Any, conf: dict[str, Any]) -> None:
+    described = own(writer())
+    with pytest.raises(UsageError, match="contradict") as refused:
+        described.conf(conf)
+    assert any(name in str(refused.value) for name in conf)
+
+
+def test_an_option_and_its_name_that_agree_are_one_setting() -> None:
+    number = {"hoodie.index.type": "BUCKET", "hoodie.bucket.index.num.buckets": 8}
+    assert writer().buckets(8).conf(number).options == writer().conf(number).options
+    assert writer().clean(policy="hours").conf({"hoodie.clean.hours.retained": 7}).options.clean == CleanOptions(
+        policy=Policy.HOURS, retain=7
+    )
+
+
+@pytest.mark.parametrize(
+    ("conf", "field", "value"),
+    [
+        (
+            {"hoodie.record.merge.strategy.id": "ce9acb64-bde0-424c-9b91-f6ebba25356d"},
+            "merge_mode",
+            MergeMode.COMMIT_TIME,
+        ),
+        ({"hoodie.table.version": "NINE", "hoodie.write.table.version": 6}, "version", 6),
+        ({"hoodie.table.version": "EIGHT"}, "version", 8),
+        ({"hoodie.table.recordkey.fields": "a,b"}, "key_fields", ("a", "b")),
+    ],
+)
+def test_names_of_a_table_describe_it(conf: dict[str, Any], field: str, value: Any) -> None:
+    assert writer().conf(conf).given == {field: value}
+
+
+def test_names_of_a_table_that_contradict_are_refused() -> None:
+    for conf in (
+        {"hoodie.record.merge.mode": "EVENT_TIME_ORDERING", "hoodie.write.record.merge.strategy.id": COMMIT_TIME_ID},
+        {"hoodie.table.version": 8, "hoodie.write.table.version": "9"},
+        {"hoodie.table.ordering.fields": "ts", "hoodie.table.precombine.field": "TS"},
+        {"hoodie.table.recordkey.fields": "a", "hoodie.datasource.write.recordkey.field": "b"},
+    ):
+        with pytest.raises(UsageError, match="contradict") as refused:
+            writer().conf(conf)
+        assert all(name in str(refused.value) for name in conf)
+    with pytest.raises(UsageError, match="not a known value"):
+        writer().conf({"hoodie.record.merge.strategy.id": "0" * 36})
+
+
+def test_the_base_path_of_a_dictionary_is_that_of_the_write(tmp_path: Path) -> None:
+    rows = pa.table({"id": ["a"], "p": ["x"]})
+    described = writer(rows).table("t").key("id").partition("p").conf({"hoodie.base.path": f"{tmp_path}/t/"})
+    assert described.upsert(str(tmp_path / "t")).writes == 1
+    with pytest.raises(UsageError, match=r"contradict.*hoodie\.base\.path"):
+        described.upsert(str(tmp_path / "other"))
+
+
+@pytest.mark.parametrize(
+    ("path", "node"),
+    [
+        ("/tmp/t/a", "C7CFBEA710DFE976"),
+        ("/tmp/t/a/", "8286AD4C3E3AE4EA"),
+        ("file:///tmp/t/a", "26E93E961615DDBE"),
+        ("s3a://bucket/k/t", "C76FFC88E5DD01B2"),
+        ("s3://bucket/k/t", "C76FFC88E5DD01B2"),
+        ("S3A://b/k", "7441B06803D82074"),
+        ("s3a:/b/k", "CC7F8916E9952EEF"),
+        ("x/s3a://k", "892093F350D40D1E"),
+        ("/t/511", "000DAAB8C22EBB78"),
+        ("/t/é", "067A9F700DFD3B73"),
+    ],
+)
+def test_the_node_of_the_implicit_lock_is_that_of_real_hudi(path: str, node: str) -> None:
+    """What `ZookeeperBasedImplicitBasePathLockProvider.getLockBasePath` of 1.2.0 gives."""
+    assert base_path_hash(path) == node
+    made = writer().conf({"hoodie.write.lock.provider": IMPLICIT, "hoodie.write.lock.zookeeper.url": "zk:2181"})
+    assert made._described(path, Operation.UPSERT).options.lock == f"zookeeper:zk:2181/tmp/{node}/lock_key"
+
+
+def test_an_implicit_lock_of_a_command_is_that_of_the_path(tmp_path: Path) -> None:
+    lock = table_lock(LocalStorage(str(tmp_path)), "zookeeper:zk:2181/tmp/{base_path_hash}/lock_key")
+    assert isinstance(lock, ZooKeeperLock)
+    assert (lock.base_path, lock.key) == (f"/tmp/{base_path_hash(str(tmp_path))}", "lock_key")
+
+
+def test_the_key_of_a_zookeeper_lock_is_the_name_of_the_table() -> None:
+    assert writer().conf({**ZOOKEEPER, "hoodie.table.name": "rides"}).options.lock == "zookeeper:zk:2181/locks/rides"
+    with pytest.raises(UsageError, match=r"incomplete ZooKeeper lock.*lock_key"):
+        writer().conf(ZOOKEEPER)
+    with pytest.raises(UnsupportedError, match=r"DynamoDB.*Give all writers"):
+        writer().conf({"hoodie.write.lock.provider": "org.apache.hudi.aws.transaction.lock.DynamoDBBasedLockProvider"})
+
+
+def test_a_quick_heartbeat_that_lapses_ends_the_write(tmp_path: Path) -> None:
+    """Other writers count it as dead after four intervals of 5 ms."""
+    rows = pa.table({"id": ["a"], "p": ["x"]})
+    described = writer(rows).table("t").key("id").partition("p")
+    described.upsert(str(tmp_path))
+    table = Table.open(str(tmp_path))
+    with (
+        pytest.raises(ConflictError, match="no heartbeat for too long"),
+        transaction(table, ProcessLock("w"), 30.0, Opening(expiry_s=0.0)) as begun,
+    ):
+        begun._check_still_ours()
