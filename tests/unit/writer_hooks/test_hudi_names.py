@@ -8,13 +8,14 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+import phantombase.writer_hooks.write.write
 from phantombase import read, writer
 from phantombase.compactor_daemon.hudi_conf import parse_hudi_conf
 from phantombase.compactor_daemon.hudi_names import Kind, hudi_names
 from phantombase.timeline.cleaning.options import CleanOptions, Policy
 from phantombase.timeline.errors import ConflictError, PhantombaseError, UnsupportedError, UsageError
 from phantombase.timeline.format.table_config import PROPERTIES, MergeMode, TableConfig
-from phantombase.timeline.locks.heartbeat import BEAT_S
+from phantombase.timeline.locks.heartbeat import BEAT_S, EXPIRY_S
 from phantombase.timeline.locks.table_lock import ProcessLock, base_path_hash, table_lock
 from phantombase.timeline.locks.zookeeper_lock import ZooKeeperLock
 from phantombase.timeline.log.encode import LogFormat
@@ -399,3 +400,21 @@ def test_a_quick_heartbeat_that_lapses_ends_the_write(tmp_path: Path) -> None:
         transaction(table, ProcessLock("w"), 30.0, Opening(expiry_s=0.0)) as begun,
     ):
         begun._check_still_ours()
+
+
+@pytest.mark.parametrize(("interval_ms", "expiry_s"), [(10_000, 20.0), (600_000, EXPIRY_S)])
+def test_a_write_counts_itself_as_dead_when_others_do(
+    interval_ms: int, expiry_s: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After Hudi's default at the latest: others may have been told nothing."""
+    begun: list[float] = []
+
+    def noted(table: Table, lock: Any, heartbeat_s: float, opening: Opening) -> Any:
+        begun.append(opening.expiry_s)
+        return transaction(table, lock, heartbeat_s, opening)
+
+    monkeypatch.setattr(phantombase.writer_hooks.write.write, "transaction", noted)
+    rows = pa.table({"id": ["a"], "p": ["x"]})
+    described = writer(rows).table("t").key("id").partition("p")
+    described.conf({"hoodie.client.heartbeat.interval_in_ms": interval_ms}).upsert(str(tmp_path))
+    assert begun == [expiry_s]
