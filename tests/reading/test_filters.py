@@ -29,7 +29,7 @@ from tests.support.selection import ALL, deep
 
 _USUAL = {"v6_pending", "v6_complex_key", "v9_types", "v9_virtual_keys", "v9_bucket_nonpart", "v9_two_pending"}
 LOCAL = ExecuteOptions(executor=Executor.LOCAL, threads=1)
-_FILTERS = 60 if ALL else 20
+_FILTERS = 60 if ALL else 12
 
 
 @pytest.mark.parametrize("name", [name if name in _USUAL else deep(name) for name in GOLDEN])

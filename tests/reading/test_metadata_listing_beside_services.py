@@ -83,7 +83,7 @@ def test_all_rows_or_an_error(
 
     looked = 0
     reads = Faults.of(made, lambda storage: found.append(_rows(Path(storage.base_path), options, storage)))
-    for point, _, error in reads.pauses(serve):
+    for point, _, error in replace(reads, each=True).pauses(serve):
         if (version, pending, read) in USUAL or error is None:
             assert error is None
             assert found[-1] in moments, f"services before {point}"

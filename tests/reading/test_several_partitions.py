@@ -75,7 +75,6 @@ USUAL = {
     (6, "a partition moved", "objects", "rows"),
     (9, "archived", "objects", "rows"),
     (8, "compacted and archived", "objects", "rows"),
-    (9, "a partition moved", "files", "files"),
     (6, "a partition moved", "objects", "files"),
 }
 

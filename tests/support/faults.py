@@ -160,7 +160,7 @@ class Faults:
         A usual run takes the first call of each kind behind each other kind: what was seen before it matters too.
         """
         which, of = (0, 1) if ALL else self.share
-        for point in [p for p in self.points if (p.new or ALL) and among(p)][which::of]:
+        for point in [p for p in self.points if (p.new or self.each or ALL) and among(p)][which::of]:
             with _copied(self.origin) as path:
 
                 def goes_on(call: Call, path: Path = path) -> Any:

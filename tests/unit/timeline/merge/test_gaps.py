@@ -23,6 +23,7 @@ from phantombase.timeline.merge.spill import LogSpill
 from phantombase.timeline.merge.spilled_merge import SpilledMerge
 from phantombase.timeline.payloads.merge_settings import NotGiven
 from tests.support.seed import SEED
+from tests.support.selection import ALL
 
 COMMIT, EVENT = MergeMode.COMMIT_TIME, MergeMode.EVENT_TIME
 NAMES = ("id", "a", "b", "c")
@@ -148,7 +149,7 @@ def test_rows_are_put_together_as_in_the_model(mode: MergeMode, lack: str, tmp_p
     random, unset = Random(f"{SEED} {mode} {lack}"), UNSET.get(lack)
     rule = MergeRule(mode=mode, ordering_types=(pa.int64(),) if mode is EVENT else (), unset=unset)
     keys = [f"k{n:02d}" for n in range(24)]
-    for number in range(60):
+    for number in range(60 if ALL else 25):
         base = {
             key: Entry(order=random.randrange(4), row={"id": key, **{name: f"{name}-base" for name in given}})
             for key in random.sample(keys, 16)

@@ -42,6 +42,7 @@ from tests.support.builders import (
     reference_merge,
     same_java_class,
 )
+from tests.support.selection import ALL
 
 COMMIT, EVENT = MergeMode.COMMIT_TIME, MergeMode.EVENT_TIME
 OVERWRITE_0X, EVENT_0X = MergeMode.OVERWRITE_WITH_LATEST_0X, MergeMode.EVENT_TIME_0X
@@ -496,7 +497,7 @@ SHAPES = [
 
 
 @pytest.mark.parametrize(("mode", "columns"), SHAPES)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60 if ALL else 25, deadline=None)
 @given(data=st.data())
 def test_every_slice_merges_as_in_the_model(mode: MergeMode, columns: Columns, data: st.DataObject) -> None:
     """Random slices: same rows in the same order as the model, and books that balance and agree with it."""
