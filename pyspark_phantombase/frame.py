@@ -97,7 +97,9 @@ def _alike(scan: Scan, slice_: FileSlice) -> bool:
         scan.table.storage.open_input(slice_.base.path, whole=False) as source,
         readable("base file", slice_.base.path),
     ):
-        return read_alike(open_parquet(source), scan.schema, scan.rules.names.at(slice_.base.name.instant))
+        return read_alike(
+            open_parquet(source), scan.schema, scan.rules.names.at(slice_.base.name.instant), scan.rules.defaults
+        )
 
 
 def _by_spark(spark: SparkSession, storage: Storage, slices: Iterable[FileSlice], columns: StructType) -> DataFrame:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from phantombase.timeline.arrow.conform import NO_DEFAULTS, Defaults
 from phantombase.timeline.arrow.stored_names import SAME_NAMES, Names
 from phantombase.timeline.avro.schema import OPERATION
 from phantombase.timeline.parquet.calendar import old_calendar
@@ -41,11 +42,14 @@ def only_base(slice_: FileSlice) -> bool:
     return not any(part.startswith(_HIDDEN) for part in slice_.base.path.split("/"))
 
 
-def read_alike(file: pq.ParquetFile, wanted: pa.Schema, names: Names = SAME_NAMES) -> bool:
+def read_alike(
+    file: pq.ParquetFile, wanted: pa.Schema, names: Names = SAME_NAMES, defaults: Defaults = NO_DEFAULTS
+) -> bool:
     """The columns of a base file need no change to become those of the table. `names`: of the columns in the file.
 
     They have the table's types and are required where the table's are. A column that the file lacks is null, if the
-    table's may be. Spark finds columns whatever the case of their letters, so no two may differ by case alone.
+    table's may be and has no other default. Spark finds columns whatever the case of their letters, so no two may
+    differ by case alone.
     """
     found: pa.Schema = file.schema_arrow
     by_case = {name.lower(): name for name in found.names}
@@ -54,6 +58,9 @@ def read_alike(file: pq.ParquetFile, wanted: pa.Schema, names: Names = SAME_NAME
     if OPERATION in found.names or len(by_case) < len(found.names) or len(_lower(wanted)) < len(wanted.names):
         return False
     physical = {leaf.path: leaf.physical_type for leaf in (file.schema.column(i) for i in range(len(file.schema)))}
+    defaulted = {path[0] for path in defaults.values}
+    if any(name in defaulted and name.lower() not in by_case for name in wanted.names):
+        return False
     return all(_alike(field, found, by_case, physical) for field in wanted)
 
 

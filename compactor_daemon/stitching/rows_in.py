@@ -46,7 +46,12 @@ class RowsIn:
         for path, source in self.opened():
             footer_rows = 0
             read = base_tables(
-                self._storage, path, self._rules.schema, self._rules.batch_rows, open_source=partial(_same, source)
+                self._storage,
+                path,
+                self._rules.schema,
+                self._rules.batch_rows,
+                open_source=partial(_same, source),
+                defaults=self._rules.defaults,
             )
             for table, footer_rows in read:  # noqa: B007, the last one counts
                 held.append(table)

@@ -1,20 +1,51 @@
 """Brings Arrow data written under an older schema into the table's schema (pure, vectorised).
 
-Columns are matched by name (`stored_names`): missing ones become null, unknown ones are dropped, widened ones are
-cast. The changes are the Avro promotions: int -> long, float, double; long -> float, double; float -> double; string
-<-> bytes; and int, long -> string; nested records field by field. Hudi also turns floats into text. That is refused
-here, because Java prints floats differently from every other implementation.
+Columns, and fields of records, are matched by name (`stored_names`), by one in other letters where no exact one is
+there. Missing ones get the default that the schema gives them (`Defaults`), or null; unknown ones are dropped, widened
+ones are cast. The changes are those that Hudi reads:
+
+    int -> long, float, double; long -> float, double; float -> double          Avro's promotions
+    string <-> bytes
+    int, long, float, double -> string                                          Java's texts, see `java_text`
+    decimal -> decimal                                                          of as many digits, if values fit
+    timestamp-micros -> timestamp-millis, long -> local-timestamp-*             the same numbers under another label
+
+Old Hudi versions put the label `timestamp-micros` on milliseconds, and none on local timestamps. Since 1.1 Hudi takes
+the table's label for such a file's numbers; there is no other meaning of a table that went from micros to millis.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from decimal import Decimal
+from functools import partial
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 
 from ..errors import MalformedError, UnsupportedError
 from .columns import list_parts
-from .stored_names import SAME_NAMES, Names
+from .java_text import java_text
+from .stored_names import SAME_NAMES, Names, names_in
+
+Path: TypeAlias = tuple[str, ...]
+"""The name of a column, then those of its part; `element` and `value` are parts of lists and maps."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Defaults:
+    """The defaults of columns, and of their parts, that are not null, as their Avro schema has them. Picklable.
+
+    `filled`: rows that were written before such a column get them, as Avro has it, and Hudi 0.15.0 in logs and
+    compactions. Hudi 1.2.0 fails there, so elsewhere a file without such a column is refused.
+    """
+
+    values: Mapping[Path, Any] = field(default_factory=dict)
+    filled: bool = False
+
+
+NO_DEFAULTS = Defaults()
 
 
 def conform(
@@ -24,30 +55,20 @@ def conform(
     *,
     float_as_text: bool = True,
     names: Names = SAME_NAMES,
+    defaults: Defaults = NO_DEFAULTS,
 ) -> pa.Table:
     """`data` with exactly the columns of `schema`, in its order and types; `where` names the source in errors.
 
-    `names`: those of the columns in `data`, where they differ.
+    `names`: those of the columns in `data`, where they differ. `defaults`: of the columns of `schema`.
 
     `float_as_text`: float widens to double through its decimal text (1.1f -> 1.1). Hudi does this everywhere except
     in Avro log blocks read by 0.15, which keep the bits (1.100000023841858) unless another column of the record
     turns into text or bytes: then 0.15 rewrites the whole record, floats through their text.
 
-    MalformedError: a required column is missing or holds nulls. UnsupportedError: a type change that is not a
-    promotion.
+    MalformedError: a required column is missing or holds nulls, or a value does not fit. UnsupportedError: a type
+    change that is not a promotion, or names that differ by case only.
     """
-    table = data if isinstance(data, pa.Table) else pa.Table.from_batches([data])
-    kinds = {f.name: f.type for f in table.schema}
-    float_as_text = float_as_text or any(
-        _is_rewrite(kinds.get(names.get(f.name, f.name) or ""), f.type) for f in schema
-    )
-    columns = []
-    for field in schema:
-        there = names.get(field.name, field.name)
-        index = -1 if there is None else _place(table.schema, there, where)
-        column = pa.nulls(table.num_rows, field.type) if index < 0 else table.column(index)
-        columns.append(_column(column, field, where, float_as_text))
-    return pa.Table.from_arrays(columns, schema=schema)
+    return _Change(text=float_as_text, defaults=defaults).table(data, schema, where, names)
 
 
 def check_conformable(
@@ -55,19 +76,172 @@ def check_conformable(
     schema: pa.Schema,
     where: str,
     *,
-    float_as_text: bool = True,
     names: Names = SAME_NAMES,
-    rows: int = 1,
+    defaults: Defaults = NO_DEFAULTS,
+    rows: bool = True,
 ) -> None:
-    """What `conform` raises of data with these columns, whatever its values, as far as the types show it.
+    """What `conform` raises of data with these columns, whatever its values, as far as types and names show it.
 
-    `there`: those of the schema's columns that the data has, in the schema's order; `rows`: how many rows at least.
+    `there`: those of the schema's columns that the data has. `rows`: there are some, so required columns must be there.
     """
-    lacking = [f for f in schema if names.get(f.name, f.name) not in there.names] if len(there) < len(schema) else []
-    if there.types != [f.type for f in schema if f not in lacking]:
-        conform(there.empty_table(), schema, where, float_as_text=float_as_text, names=names)
-    if rows and lacking:
-        conform(pa.table({"": pa.nulls(1)}), pa.schema(lacking), where, float_as_text=float_as_text, names=names)
+    if there == schema:
+        return
+    empty = pa.Table.from_arrays([pa.nulls(0, field.type) for field in there], schema=there)
+    _Change(text=True, defaults=defaults, strict=rows).table(empty, schema, where, names)
+
+
+def convert(array: pa.Array, target: pa.DataType, where: str, float_as_text: bool = True) -> pa.Array:
+    """`array` as `target`, by promotion only; nulls stay where they are."""
+    return _Change(text=float_as_text, required=False).array(array, target, where, ())
+
+
+@dataclass(frozen=True, slots=True)
+class _Change:
+    """`text`: see `float_as_text`. `strict`: a required column must be there also where there are no rows. `required`:
+    fields that may not be null are looked at."""
+
+    text: bool
+    defaults: Defaults = NO_DEFAULTS
+    strict: bool = False
+    required: bool = True
+
+    def table(self, data: pa.RecordBatch | pa.Table, schema: pa.Schema, where: str, names: Names) -> pa.Table:
+        table = data if isinstance(data, pa.Table) else pa.Table.from_batches([data])
+        names = names_in(schema.names, names, table.schema.names, where)
+        kinds = {f.name: f.type for f in table.schema}
+        rewritten = any(_is_rewrite(kinds.get(names.get(f.name, f.name) or ""), f.type) for f in schema)
+        change = replace(self, text=self.text or rewritten)
+        columns = []
+        for one in schema:
+            there = names.get(one.name, one.name)
+            index = -1 if there is None else _place(table.schema, there, where)
+            if index < 0:
+                columns.append(change.missing(one, table.num_rows, f"{where}: column {one.name}", (one.name,)))
+            else:
+                columns.append(change.column(table.column(index), one, where))
+        return pa.Table.from_arrays(columns, schema=schema)
+
+    def column(self, column: Any, one: pa.Field, where: str) -> Any:
+        if column.type != one.type:
+            chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
+            at = f"{where}: column {one.name}"
+            column = pa.chunked_array([self.array(c, one.type, at, (one.name,)) for c in chunks], type=one.type)
+        if not one.nullable and column.null_count:
+            raise _required(where, one, f"{column.null_count} nulls")
+        return column
+
+    def missing(self, one: pa.Field, rows: int, where: str, path: Path, above: int = 0) -> Any:
+        """The values of a column, or a field of a record, that the data does not have. `above`: of these the nulls that
+        stand for no record."""
+        if path in self.defaults.values:
+            return pa.repeat(self.default(path, one, where), rows)
+        if not one.nullable and (rows > above or self.strict):
+            raise _required(where.partition(": column ")[0], one, f"no column {'.'.join(path)}")
+        return pa.nulls(rows, one.type)
+
+    def default(self, path: Path, one: pa.Field, where: str) -> pa.Scalar:
+        value = self.defaults.values[path]
+        if not self.defaults.filled:
+            raise UnsupportedError(
+                "a file from before a column that has another default than null",
+                path=where,
+                expected="the column in each file, or the default null: Hudi 1.x does not read such a file either",
+                found=f"default {value!r}",
+                todo="Write its file group anew with Hudi, or record the schema with the default null.",
+            )
+        try:
+            return _scalar(value, one.type)
+        except (pa.ArrowException, ValueError, TypeError, OverflowError, ArithmeticError) as error:
+            raise UnsupportedError(
+                "a default that is not supported", path=where, expected=f"a value of {one.type}", found=repr(value)[:80]
+            ) from error
+
+    def array(self, array: pa.Array, target: pa.DataType, where: str, path: Path) -> pa.Array:
+        """`array` as `target`, by promotion only."""
+        source = array.type
+        if source == target:
+            return array
+        if pa.types.is_dictionary(source):
+            return self.array(array.dictionary_decode(), target, where, path)
+        if pa.types.is_struct(target) and pa.types.is_struct(source):
+            return self.struct(array, target, where, path)
+        if pa.types.is_list(target) and _is_list(source):
+            offsets, values = list_parts(array)
+            nulls = partial(_nulls_in_lists, array)
+            values = self.part(values, target.value_field, where, (*path, "element"), nulls)
+            return pa.ListArray.from_arrays(offsets, values, type=target, mask=null_mask(array))
+        if pa.types.is_map(target) and _is_list(source):
+            return self.map(array, target, where, path)
+        if not _is_promotion(source, target):
+            raise UnsupportedError(
+                "column type change is not a promotion", path=where, expected=str(target), found=str(source)
+            )
+        try:
+            return self.promoted(array, target)
+        except pa.ArrowInvalid as error:
+            raise MalformedError(
+                "a value does not fit the type of its column",
+                path=where,
+                expected=str(target),
+                found=f"{source}: {str(error)[:200]}",
+            ) from error
+
+    def promoted(self, array: pa.Array, target: pa.DataType) -> pa.Array:
+        source = array.type
+        if self.text and pa.types.is_float32(source) and pa.types.is_float64(target):
+            return array.cast(pa.string()).cast(pa.float64())
+        if pa.types.is_floating(source) and _is_text(target):
+            return java_text(array).cast(target)
+        if pa.types.is_timestamp(target) and _is_relabelled(source, target):
+            return array.cast(pa.int64()).cast(target)
+        # Java rounds whole numbers beyond a float's mantissa; polars has times of day in nanoseconds only.
+        rounds = pa.types.is_floating(target) or pa.types.is_time(target)
+        return array.cast(target, safe=not rounds)
+
+    def struct(self, array: pa.StructArray, target: pa.StructType, where: str, path: Path) -> pa.StructArray:
+        parts = []
+        fields = [target.field(i) for i in range(target.num_fields)]
+        there = [array.type.field(i).name for i in range(array.type.num_fields)]
+        names = names_in([one.name for one in fields], SAME_NAMES, there, where)
+        for one in fields:
+            at = f"{where}.{one.name}"
+            index = _place(array.type, names.get(one.name, one.name) or "", where)
+            if index < 0:
+                parts.append(self.missing(one, len(array), at, (*path, one.name), array.null_count))
+            else:
+                # field(i) ignores the parent's validity; the mask below carries it.
+                part = array.field(index)
+                parts.append(self.part(part, one, at, (*path, one.name), partial(_nulls_in_records, part, array)))
+        return pa.StructArray.from_arrays(parts, fields=fields, mask=null_mask(array))
+
+    def map(self, array: Any, target: pa.MapType, where: str, path: Path) -> pa.MapArray:
+        offsets, pairs = list_parts(array)
+        keys = self.array(pairs.field(0), target.key_type, where, (*path, "key"))
+        nulls = partial(_nulls_in_lists, array, 1)
+        items = self.part(pairs.field(1), target.item_field, where, (*path, "value"), nulls)
+        return pa.MapArray.from_arrays(offsets, keys, items, type=target, mask=null_mask(array))
+
+    def part(self, array: pa.Array, one: pa.Field, where: str, path: Path, nulls: Callable[[], int]) -> pa.Array:
+        """A part of a column. MalformedError: it must not hold nulls, and holds one that is not that of its record."""
+        found = self.array(array, one.type, where, path)
+        if self.required and not one.nullable and found.null_count and nulls():
+            raise _required(where.partition(": column ")[0], one, f"nulls in {'.'.join(path)}")
+        return found
+
+
+def _nulls_in_records(part: pa.Array, records: pa.Array) -> int:
+    """How many values are null although the record around them is not."""
+    return int((part.filter(records.is_valid()) if records.null_count else part).null_count)
+
+
+def _nulls_in_lists(lists: Any, field: int | None = None) -> int:
+    """The same of the elements of lists, or their fields: a null list may stand over values that belong to no list."""
+    values = list_parts(lists.drop_null())[1]
+    return int((values if field is None else values.field(field)).null_count)
+
+
+def _required(where: str, one: pa.Field, found: str) -> MalformedError:
+    return MalformedError("required column is missing or holds nulls", path=where, expected=str(one), found=found)
 
 
 def _place(fields: pa.Schema | pa.StructType, name: str, where: str) -> int:
@@ -78,66 +252,21 @@ def _place(fields: pa.Schema | pa.StructType, name: str, where: str) -> int:
     return int(index)
 
 
-def _column(column: Any, field: pa.Field, where: str, text: bool) -> Any:
-    if column.type != field.type:
-        chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
-        column = pa.chunked_array(
-            [convert(c, field.type, f"{where}: column {field.name}", text) for c in chunks], type=field.type
-        )
-    if not field.nullable and column.null_count:
-        raise MalformedError(
-            "required column is missing or holds nulls",
-            path=where,
-            expected=str(field),
-            found=f"{column.null_count} nulls",
-        )
-    return column
-
-
-def convert(array: pa.Array, target: pa.DataType, where: str, float_as_text: bool = True) -> pa.Array:
-    """`array` as `target`, by promotion only."""
-    source = array.type
-    if source == target:
-        return array
-    if pa.types.is_dictionary(source):
-        return convert(array.dictionary_decode(), target, where, float_as_text)
-    if pa.types.is_struct(target) and pa.types.is_struct(source):
-        return _struct(array, target, where, float_as_text)
-    if pa.types.is_list(target) and _is_list(source):
-        offsets, values = list_parts(array)
-        values = convert(values, target.value_type, where, float_as_text)
-        return pa.ListArray.from_arrays(offsets, values, type=target, mask=null_mask(array))
-    if pa.types.is_map(target) and _is_list(source):
-        return _map(array, target, where, float_as_text)
-    if not _is_promotion(source, target):
-        raise UnsupportedError(
-            "column type change is not a promotion", path=where, expected=str(target), found=str(source)
-        )
-    if float_as_text and pa.types.is_float32(source) and pa.types.is_float64(target):
-        return array.cast(pa.string()).cast(pa.float64())
-    # Java rounds whole numbers beyond a float's mantissa; polars has times of day in nanoseconds only.
-    rounds = pa.types.is_floating(target) or pa.types.is_time(target)
-    return array.cast(target, safe=not rounds)
-
-
-def _struct(array: pa.StructArray, target: pa.StructType, where: str, text: bool) -> pa.StructArray:
-    children = []
-    fields = [target.field(i) for i in range(target.num_fields)]
-    for field in fields:
-        index = _place(array.type, field.name, where)
-        if index < 0:
-            children.append(pa.nulls(len(array), field.type))
-        else:
-            # field(i) ignores the parent's validity; the mask below carries it.
-            children.append(convert(array.field(index), field.type, f"{where}.{field.name}", text))
-    return pa.StructArray.from_arrays(children, fields=fields, mask=null_mask(array))
-
-
-def _map(array: Any, target: pa.MapType, where: str, text: bool) -> pa.MapArray:
-    offsets, pairs = list_parts(array)
-    keys = convert(pairs.field(0), target.key_type, where, text)
-    items = convert(pairs.field(1), target.item_type, where, text)
-    return pa.MapArray.from_arrays(offsets, keys, items, type=target, mask=null_mask(array))
+def _scalar(value: Any, kind: pa.DataType) -> pa.Scalar:
+    """An Avro default, which stands in JSON, as a value of this type."""
+    types = pa.types
+    if _is_bytes(kind) or types.is_decimal(kind):
+        raw = value.encode("latin-1")
+        if not types.is_decimal(kind):
+            return pa.scalar(raw, kind)
+        return pa.scalar(Decimal(int.from_bytes(raw, "big", signed=True)).scaleb(-kind.scale), kind)
+    if types.is_boolean(kind) != isinstance(value, bool) or _is_text(kind) != isinstance(value, str):
+        raise TypeError(value)
+    if types.is_temporal(kind):
+        return pa.scalar(value, pa.int32() if kind.bit_width == 32 else pa.int64()).cast(kind)
+    if types.is_nested(kind) and value:
+        raise TypeError(value)
+    return pa.scalar([] if types.is_map(kind) else value, kind)
 
 
 def null_mask(array: pa.Array) -> pa.Array | None:
@@ -154,7 +283,8 @@ def _is_promotion(source: pa.DataType, target: pa.DataType) -> bool:
     if types.is_null(source):
         return True
     if _is_text(target) or _is_bytes(target):
-        return _is_text(source) or _is_bytes(source) or (_is_text(target) and bool(types.is_integer(source)))
+        number = types.is_integer(source) or types.is_float32(source) or types.is_float64(source)
+        return _is_text(source) or _is_bytes(source) or (_is_text(target) and bool(number))
     if types.is_fixed_size_binary(target):
         return _is_bytes(source)
     if types.is_integer(target):
@@ -164,10 +294,23 @@ def _is_promotion(source: pa.DataType, target: pa.DataType) -> bool:
     if types.is_decimal(target):
         return bool(types.is_decimal(source) and source.scale <= target.scale and source.precision <= target.precision)
     if types.is_timestamp(target):
-        return bool(types.is_timestamp(source))
+        return _is_relabelled(source, target) or (types.is_timestamp(source) and not _is_finer(source, target))
     if types.is_time(target):
         return bool(types.is_time(source))
     return False
+
+
+def _is_relabelled(source: pa.DataType, target: pa.TimestampType) -> bool:
+    """The same numbers under another label: see the head of this file."""
+    if pa.types.is_int64(source):
+        return target.tz is None
+    moments = pa.types.is_timestamp(source) and source.tz is not None and target.tz is not None
+    return bool(moments and source.unit == "us" and target.unit == "ms")
+
+
+def _is_finer(source: pa.TimestampType, target: pa.TimestampType) -> bool:
+    order = ("s", "ms", "us", "ns")
+    return order.index(source.unit) > order.index(target.unit)
 
 
 def _is_rewrite(source: pa.DataType | None, target: pa.DataType) -> bool:

@@ -1,12 +1,14 @@
 """Names of a table's columns in its files, where they differ: columns renamed since, or dropped and added anew.
 
-Only tables whose columns evolve on read have such files; see `table/evolved_schema.py`.
+Tables whose columns evolve on read have such files, see `table/evolved_schema.py`, and tables of which a column was
+written in other letters, see `names_in`.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from operator import itemgetter
 from types import MappingProxyType
@@ -55,7 +57,39 @@ class StoredNames:
         return self.changes[max(at, 0)][1]
 
 
-def stored(columns: Iterable[str], names: Names) -> dict[str, str]:
-    """The columns by their names in a file, those that it does not have left out."""
-    found = ((name, names.get(name, name)) for name in columns)
-    return {there: name for name, there in found if there is not None}
+def names_in(columns: Collection[str], names: Names, there: Collection[str], where: str = "") -> Names:
+    """The names of all the columns of a table, or the fields of a record, in a file with the names `there`.
+
+    Hudi on Spark takes no account of case. So a column that a file does not have is one of another case there, unless
+    the columns evolve on read, where their numbers tell. UnsupportedError: the file has several such; `where` names it.
+    """
+    if names or there == columns:
+        return names
+    present, known = frozenset(there), frozenset(columns)
+    lacking = [name for name in columns if name not in present]
+    if not lacking:
+        return names
+    by_case = defaultdict[str, list[str]](list)
+    for name in there:
+        if name not in known:
+            by_case[name.lower()].append(name)
+    found = dict[str, str | None]()
+    for name in lacking:
+        alike = by_case.get(name.lower(), [])
+        if len(alike) > 1:
+            raise UnsupportedError(
+                "columns whose names differ by case only are not supported",
+                path=where or None,
+                expected=f"one column for {name}",
+                found=", ".join(alike),
+            )
+        if alike:
+            found[name] = alike[0]
+    return found
+
+
+def stored(columns: Collection[str], names: Names, there: Collection[str]) -> list[str]:
+    """The names of the columns in a file with the columns `there`, those that it does not have left out."""
+    names, present = names_in(columns, names, there), frozenset(there)
+    found = (names.get(name, name) for name in columns)
+    return list(dict.fromkeys(name for name in found if name is not None and name in present))

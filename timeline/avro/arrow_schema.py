@@ -19,6 +19,7 @@ Its own module: what only reads plans and commits starts without pyarrow.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import pyarrow as pa
@@ -46,6 +47,7 @@ _LOGICAL = {
 }
 
 
+@lru_cache(maxsize=64)
 def arrow_schema(text: str) -> pa.Schema:
     """The Arrow schema that matches an Avro record schema."""
     record = parse_avro(text)

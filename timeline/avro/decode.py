@@ -88,7 +88,8 @@ def _maps_as_arrays(node: Any) -> Any:
     if not isinstance(node, dict):
         return node
     if node["type"] == "record":
-        return {**node, "fields": [{**f, "type": _maps_as_arrays(f["type"])} for f in node["fields"]]}
+        fields = [{"name": f["name"], "type": _maps_as_arrays(f["type"])} for f in node["fields"]]
+        return {**node, "fields": fields}
     if node["type"] == "array":
         return {**node, "items": _maps_as_arrays(node["items"])}
     if node["type"] == "map":

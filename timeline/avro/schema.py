@@ -45,6 +45,8 @@ def changelog(path: str | None = None, instant: str | None = None) -> Unsupporte
 def parse_avro(text: str) -> dict[str, Any]:
     """A record schema in which every reference to a named type is replaced by the definition (with new names).
 
+    Fields have `name`, `type`, and `default` where it is not null.
+
     The result is shared: do not change it.
     """
     with reading(text):
@@ -162,7 +164,11 @@ class _Expander:
         if node["type"] == "enum":
             return {**fresh, "symbols": part_of(node, "symbols")}
         fields = [
-            {"name": part_of(f, "name"), "type": self.expand(part_of(f, "type"), home, (*above, full))}
+            {
+                "name": part_of(f, "name"),
+                "type": self.expand(part_of(f, "type"), home, (*above, full)),
+                **({"default": f["default"]} if f.get("default") is not None else {}),
+            }
             for f in part_of(node, "fields")
         ]
         return {**fresh, "type": "record", "fields": fields}
@@ -195,6 +201,26 @@ def without_null(node: Any) -> tuple[Any, bool]:
     if len(branches) != 1:
         raise UnsupportedError("Avro unions of several types are not supported", found=json.dumps(node)[:120])
     return branches[0], len(branches) < len(node)
+
+
+def defaults_of(text: str) -> dict[tuple[str, ...], Any]:
+    """The defaults of columns and their parts that are not null, as in JSON, by path: `element` and `value` are parts
+    of arrays and maps."""
+    return dict(_defaults(parse_avro(text), ()))
+
+
+def _defaults(node: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
+    inner = without_null(node)[0]
+    kind = inner if isinstance(inner, str) else inner["type"]
+    for field in inner["fields"] if kind == "record" else ():
+        here = (*path, field["name"])
+        if "default" in field:
+            yield here, field["default"]
+        yield from _defaults(field["type"], here)
+    if kind == "array":
+        yield from _defaults(inner["items"], (*path, "element"))
+    if kind == "map":
+        yield from _defaults(inner["values"], (*path, "value"))
 
 
 def with_meta_columns(text: str) -> str:

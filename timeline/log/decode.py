@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from ..arrow.conform import conform
+from ..arrow.conform import NO_DEFAULTS, Defaults, conform
 from ..arrow.stored_names import SAME_NAMES, Names, stored
 from ..avro.decode import decode_records
 from ..avro.framing import record_starts
@@ -40,22 +40,24 @@ def decode_rows(
     part_bytes: int | None = None,
     partial: bool = False,
     names: Names = SAME_NAMES,
+    defaults: Defaults = NO_DEFAULTS,
 ) -> Iterator[pa.Table]:
     """The rows of a data block under `schema` (only its columns are decoded or read); see `conform` for
     `float_as_text`. A block of more than `part_bytes` encoded bytes is returned in several tables. `partial`: the
     caller knows which columns a block of partial updates lacks; they are null here. `names`: of the columns in the
-    block.
+    block. `defaults`: of the columns of `schema`.
 
     UnsupportedError: HFile blocks, changelogs, and partial updates unless `partial`. MalformedError: the content does
     not match the framing or the headers.
     """
     check_block(block, source, partial=partial)
     parquet = block.kind is BlockKind.PARQUET_DATA
+    defaults = NO_DEFAULTS if block.is_partial else defaults
     with decoding(block):
         parts = (
-            _parquet_rows(block, source, schema, part_bytes, names)
+            _parquet_rows(block, source, schema, part_bytes, names, defaults)
             if parquet
-            else _avro_rows(block, source, schema, float_as_text, part_bytes, names)
+            else _avro_rows(block, source, schema, float_as_text, part_bytes, names, defaults)
         )
         yield from parts
 
@@ -88,38 +90,48 @@ def count_entries(block: LogBlock, source: pa.NativeFile) -> int:
 
 
 def _parquet_rows(
-    block: LogBlock, source: pa.NativeFile, schema: pa.Schema, part_bytes: int | None, names: Names
+    block: LogBlock,
+    source: pa.NativeFile,
+    schema: pa.Schema,
+    part_bytes: int | None,
+    names: Names,
+    defaults: Defaults,
 ) -> Iterator[pa.Table]:
     content = pa.BufferReader(content_of(block, source))
     file = open_parquet(content)
-    there = frozenset(file.schema_arrow.names)
-    wanted = [name for name in stored(schema.names, names) if name in there]
+    wanted = stored(schema.names, names, file.schema_arrow.names)
     metadata = file.metadata
     rows = max(1, metadata.num_rows)
     decoded = sum(metadata.row_group(i).total_byte_size for i in range(metadata.num_row_groups))
     if part_bytes is not None and decoded > part_bytes:
         rows = max(1, rows * part_bytes // decoded)
     if not metadata.num_rows:
-        yield conform(file.schema_arrow.empty_table(), schema, block.path, names=names)
+        yield conform(file.schema_arrow.empty_table(), schema, block.path, names=names, defaults=defaults)
     for batch in parquet_batches(content, file, wanted, rows):
-        yield conform(_with_rows(pa.Table.from_batches([batch]), batch.num_rows), schema, block.path, names=names)
+        whole = _with_rows(pa.Table.from_batches([batch]), batch.num_rows)
+        yield conform(whole, schema, block.path, names=names, defaults=defaults)
 
 
 def _avro_rows(
-    block: LogBlock, source: pa.NativeFile, schema: pa.Schema, text: bool, part_bytes: int | None, names: Names
+    block: LogBlock,
+    source: pa.NativeFile,
+    schema: pa.Schema,
+    text: bool,
+    part_bytes: int | None,
+    names: Names,
+    defaults: Defaults,
 ) -> Iterator[pa.Table]:
     content = content_of(block, source)
     count = content_version(content[:8].to_pybytes(), block)
     record = parse_avro(block.header(HeaderKey.SCHEMA))
     framed = {**record, "fields": [_LENGTH_FIELD, *record["fields"]]}
-    present = {f["name"] for f in record["fields"]}
-    columns = [_LENGTH, *(name for name in stored(schema.names, names) if name in present)]
+    columns = [_LENGTH, *stored(schema.names, names, [f["name"] for f in record["fields"]])]
     for data, rows in _avro_parts(block, content[8:], count, framed, part_bytes):
         table = decode_records(data, rows, framed, block.path, columns=columns)
         if rows:
             _check_lengths(_lengths(table), data.size - 4 * rows, block)
             table = table.remove_column(0)
-        yield conform(_with_rows(table, rows), schema, block.path, float_as_text=text, names=names)
+        yield conform(_with_rows(table, rows), schema, block.path, float_as_text=text, names=names, defaults=defaults)
 
 
 def _avro_parts(

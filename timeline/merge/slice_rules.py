@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from ..arrow.conform import NO_DEFAULTS, Defaults
 from ..arrow.stored_names import StoredNames
 from ..format.record_key import KeySource
 from ..log.visibility import Visibility
@@ -20,7 +21,8 @@ class SliceRules:
 
     `schema`: the table's, meta columns included. `batch_rows`: rows of a base batch. `memory_bytes`: memory for merging
     one slice; None: everything stays in memory. `spill_folder`: where the rest is spilled; None: the system's folder
-    for temporary files. `identity`: keep the identity sums too. `names`: of the columns in older files.
+    for temporary files. `identity`: keep the identity sums too. `names`: of the columns in older files. `defaults`: of
+    columns that files lack.
     """
 
     schema: pa.Schema
@@ -34,6 +36,7 @@ class SliceRules:
     spill_folder: str | None = None
     identity: bool = False
     names: StoredNames = StoredNames()
+    defaults: Defaults = NO_DEFAULTS
 
     @property
     def fold_bytes(self) -> float:

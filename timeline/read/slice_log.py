@@ -182,6 +182,7 @@ def _parts(
         part_bytes=rules.part_bytes,
         partial=columns is not None,
         names=rules.names.at(block.instant),
+        defaults=rules.defaults,
     ):
         keyed = rules.keyed(rows, out.names, block.path)
         yield keyed if shapes is None else _with_shape(keyed, shapes.shape_of(columns))
@@ -235,9 +236,10 @@ def check_mergeable(block: LogBlock, source: pa.NativeFile, rules: SliceRules) -
 def _check_types(block: LogBlock, rules: SliceRules, is_partial: bool) -> None:
     """Errors of the merge that the types of a block's columns show: `conform` raises them."""
     names = rules.names.at(block.instant)
-    there = _columns(block.header(HeaderKey.SCHEMA), tuple(stored(rules.schema.names, names)))
-    text = rules.float_text_in_logs or block.kind is BlockKind.PARQUET_DATA
-    check_conformable(there, rules.schema, block.path, float_as_text=text, names=names, rows=not is_partial)
+    text = block.header(HeaderKey.SCHEMA)
+    wanted = stored(rules.schema.names, names, [field["name"] for field in parse_avro(text)["fields"]])
+    there, rows = _columns(text, tuple(wanted)), not is_partial
+    check_conformable(there, rules.schema, block.path, names=names, defaults=rules.defaults, rows=rows)
 
 
 @lru_cache(maxsize=64)

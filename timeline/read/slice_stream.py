@@ -19,9 +19,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ..arrow.arrays import Hashes
-from ..arrow.conform import check_conformable, conform
+from ..arrow.conform import NO_DEFAULTS, Defaults, check_conformable, conform
 from ..arrow.spill_file import spill_folder
-from ..arrow.stored_names import SAME_NAMES, Names, stored
+from ..arrow.stored_names import SAME_NAMES, Names, names_in, stored
 from ..avro.arrow_schema import project
 from ..avro.schema import OPERATION, changelog
 from ..merge.identity import IdentityTally
@@ -194,7 +194,10 @@ class SliceStream:
             whole = self._share is None and travels_whole(base.size, len(schema.names), len(self._rules.schema.names))
             opened = self._opened or partial(open_listed, self._storage, base.path, base.size, whole=whole)
             self._opened = None  # it is opened once
-            for table, rows in base_tables(self._storage, base.path, schema, batch_rows, groups, opened, names):
+            rules = self._rules
+            for table, rows in base_tables(
+                self._storage, base.path, schema, batch_rows, groups, opened, names, rules.defaults
+            ):
                 self.base_rows = rows
                 yield table
 
@@ -221,17 +224,19 @@ def base_tables(
     groups: RowGroups = _all_groups,
     open_source: Callable[[], AbstractContextManager[pa.NativeFile]] | None = None,
     names: Names = SAME_NAMES,
+    defaults: Defaults = NO_DEFAULTS,
 ) -> Iterator[tuple[pa.Table, int]]:
     """A Parquet base file's rows under a schema, by batches, each with the number of rows in the footer.
 
     MalformedError: not a readable file. UnsupportedError: a file of a changelog table, whose operations would be lost.
     Reads only the columns of the schema, and the row groups that `groups` chooses.
     `open_source`: opens it in another way than as a whole, until its end. `names`: of the columns in the file.
+    `defaults`: of the columns of the schema.
     """
     with (open_source or partial(storage.open_input, path))() as source, readable("base file", path):
         file, wanted = _opened(source, path, schema, names)
         for batch in parquet_batches(source, file, wanted, batch_rows, groups(file)):
-            yield conform(_counted(batch), schema, path, names=names), file.metadata.num_rows
+            yield conform(_counted(batch), schema, path, names=names, defaults=defaults), file.metadata.num_rows
 
 
 def check_base(storage: Storage, path: str, rules: SliceRules, names: Names) -> None:
@@ -244,9 +249,10 @@ def check_base(storage: Storage, path: str, rules: SliceRules, names: Names) -> 
         file, wanted = _opened(source, path, schema, names)
         old_calendar(file)
         there = pa.schema([file.schema_arrow.field(name) for name in wanted])
-        check_conformable(there, schema, path, names=names, rows=file.metadata.num_rows)
+        rows = file.metadata.num_rows
+        check_conformable(there, schema, path, names=names, defaults=rules.defaults, rows=rows > 0)
         for name, column in _extremes(file, there, schema, names):
-            conform(pa.table({name: column}), project(schema, [stored(schema.names, names)[name]]), path, names=names)
+            conform(pa.table({name: column}), project(schema, [name]), path)
 
 
 def _opened(source: pa.NativeFile, path: str, schema: pa.Schema, names: Names) -> tuple[pq.ParquetFile, list[str]]:
@@ -255,17 +261,19 @@ def _opened(source: pa.NativeFile, path: str, schema: pa.Schema, names: Names) -
     there = frozenset(file.schema_arrow.names)
     if OPERATION in there:
         raise changelog(path)
-    return file, [n for n in stored(schema.names, names) if n in there]
+    return file, stored(schema.names, names, there)
 
 
 def _extremes(
     file: pq.ParquetFile, there: pa.Schema, schema: pa.Schema, names: Names
 ) -> Iterator[tuple[str, pa.Array]]:
-    """The least and greatest values of columns of another type than the schema's, where the footer has them.
+    """The least and greatest values of columns of another type than the schema's, where the footer has them, by name.
 
     They show whether the values of a decimal fit into another one.
     """
-    ours, metadata = stored(schema.names, names), file.metadata
+    metadata = file.metadata
+    named = names_in(schema.names, names, there.names)
+    ours = {named.get(name, name): name for name in schema.names}
     at = {metadata.schema.column(i).path: i for i in range(metadata.num_columns)}
     for field in there:
         if (
@@ -277,7 +285,7 @@ def _extremes(
         chunks = [metadata.row_group(g).column(at[field.name]) for g in range(metadata.num_row_groups)]
         known = [chunk.statistics for chunk in chunks if chunk.is_stats_set and chunk.statistics.has_min_max]
         if known:
-            yield field.name, pa.array([value for one in known for value in (one.min, one.max)], field.type)
+            yield ours[field.name], pa.array([value for one in known for value in (one.min, one.max)], field.type)
 
 
 def _counted(batch: pa.RecordBatch) -> pa.Table:

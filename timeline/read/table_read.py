@@ -243,7 +243,9 @@ def _scan(
     rules = replace(rules, memory_bytes=options.memory_limit, spill_folder=options.spill_dir)
     where = where_of([f for f in (options.filter, also) if f is not None], table.config, rules.schema)
     kept, where = prune(table.storage, slices, where, table.config, rules)
-    skips = options.data_skipping and not rules.names  # statistics have the names of their time
+    # Statistics have the names of their time, and count a column that a file lacks as nulls.
+    defaulted = {path[0] for path in rules.defaults.values}
+    skips = options.data_skipping and not rules.names and (where is None or not defaulted & where.columns)
     read = skip(table, kept, where) if skips else kept
     for slice_ in read:
         slice_.check_whole(table.storage.base_path)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
 import pyarrow as pa
 
+from ..arrow.conform import Defaults
 from ..errors import MalformedError, UnsupportedError
 from ..format.record_key import KeySource
 from ..format.table_config import PROPERTIES, MergeMode, TableConfig
@@ -39,6 +41,7 @@ def slice_rules(
     UnsupportedError: log files would be merged wrongly.
     """
     config = table.config
+    _check_names(table, schema.arrow)
     if not merging:
         return _base_files_only(table, timeline, schema, as_of, batch_rows)
     try:
@@ -46,7 +49,7 @@ def slice_rules(
     except UnsupportedError as error:
         raise error.below(table.storage.base_path) from error
     fields = _ordering_fields(config.ordering_fields, schema.arrow)
-    keys = _key_source(config)
+    keys = _key_source(config, schema.arrow)
     if not keys.fields or not set(keys.fields) <= set(schema.arrow.names):
         raise MalformedError(
             "the table's record key is not among its columns",
@@ -85,16 +88,44 @@ def slice_rules(
         float_text_in_logs=table.layout.float_text_in_logs,
         batch_rows=batch_rows,
         names=schema.names,
+        defaults=_defaults(table, schema),
     )
 
 
-def _key_source(config: TableConfig) -> KeySource:
+def _defaults(table: Table, schema: TableSchema) -> Defaults:
+    """Avro's rule holds on version 6: Hudi 0.15.0 follows it in logs and when it compacts, 1.2.0 fails."""
+    return Defaults(values=schema.defaults, filled=not table.layout.has_completion_times)
+
+
+def _named(name: str, schema: pa.Schema) -> str:
+    """The column that a setting means, whatever the case of its letters, as on Spark."""
+    if name in schema.names:
+        return name
+    alike = [column for column in schema.names if column.lower() == name.lower()]
+    return alike[0] if len(alike) == 1 else name
+
+
+def _check_names(table: Table, schema: pa.Schema) -> None:
+    """UnsupportedError: columns that differ by case only, which Hudi on Spark takes for one."""
+    if len({name.lower() for name in schema.names}) == len(schema.names):
+        return
+    count = Counter(name.lower() for name in schema.names)
+    raise UnsupportedError(
+        "columns whose names differ by case only are not supported",
+        path=table.storage.base_path,
+        expected="names that differ in other letters, as Spark needs them",
+        found=", ".join(name for name in schema.names if count[name.lower()] > 1),
+    )
+
+
+def _key_source(config: TableConfig, schema: pa.Schema) -> KeySource:
     """How rows tell their keys.
 
     With virtual keys of one field, Hudi 1.x's COMPLEX generator puts `f:v` into log blocks that delete. Its readers
     compare `v`: they find the row only by its position in the base file, where the block has positions of that file.
     """
-    keys = KeySource.of(config.populate_meta_fields, config.record_key_fields)
+    named = tuple(_named(name, schema) for name in config.record_key_fields)
+    keys = KeySource.of(config.populate_meta_fields, named)
     has_two_forms = config.key_generator == "COMPLEX" and len(config.record_key_fields) == 1
     virtual = not config.populate_meta_fields
     return replace(keys, other_in_deletes=virtual and has_two_forms and config.layout.has_completion_times)
@@ -105,18 +136,20 @@ def _base_files_only(
 ) -> SliceRules:
     return SliceRules(
         schema=schema.arrow,
-        keys=_key_source(table.config),
+        keys=_key_source(table.config, schema.arrow),
         ordering_fields=(),
         merge=MergeRule(mode=MergeMode.COMMIT_TIME, ordering_types=()),
         visibility=visibility_of(timeline, as_of=as_of),
         float_text_in_logs=table.layout.float_text_in_logs,
         batch_rows=batch_rows,
         names=schema.names,
+        defaults=_defaults(table, schema),
     )
 
 
 def _ordering_fields(names: Sequence[str], schema: pa.Schema) -> tuple[str, ...]:
     """Ordering fields that are columns. A field without a column has no values: Hudi then merges by commit time."""
+    names = [_named(name, schema) for name in names]
     nested = [name for name in names if "." in name and name not in schema.names]
     if nested:
         raise UnsupportedError("ordering fields inside records are not supported", found=", ".join(nested))

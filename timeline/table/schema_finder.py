@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ..arrow.stored_names import StoredNames
-from ..avro.schema import with_meta_columns, without_meta_columns
+from ..avro.schema import defaults_of, with_meta_columns, without_meta_columns
 from ..errors import MalformedError
 from ..format.commit_metadata import SERVICE_OPERATIONS
 from ..format.instant import Instant
@@ -49,6 +49,11 @@ class TableSchema:
         from ..avro.arrow_schema import arrow_schema  # late: `show` does not need it to start
 
         return arrow_schema(self.file_text)
+
+    @cached_property
+    def defaults(self) -> Mapping[tuple[str, ...], Any]:
+        """The defaults of columns, see `avro.schema.defaults_of`."""
+        return defaults_of(self.file_text)
 
     @property
     def recorded(self) -> dict[str, str]:

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from phantombase.timeline.arrow.conform import conform
+from phantombase.timeline.arrow.stored_names import SAME_NAMES, stored
 from phantombase.timeline.avro.arrow_schema import project
 from phantombase.timeline.avro.schema import RECORD_KEY
 from phantombase.timeline.errors import MalformedError
@@ -26,12 +27,12 @@ def base_keys(
 ) -> Iterator[pa.Array]:
     """The keys of an opened base file, by batches. MalformedError: it lacks a column that they are made of."""
     names = rules.keys.fields
-    missing = [name for name in names if name not in file.schema_arrow.names]
-    if missing:
-        expected = ", ".join(names)
-        raise MalformedError("base file without record keys", path=path, expected=expected, found=", ".join(missing))
+    there = stored(names, SAME_NAMES, file.schema_arrow.names)
+    if len(there) < len(names):
+        expected, found = ", ".join(names), ", ".join(there) or "none of them"
+        raise MalformedError("base file without record keys", path=path, expected=expected, found=found)
     schema = project(rules.schema, names)
-    for batch in parquet_batches(source, file, list(names), batch_rows or rules.batch_rows):
+    for batch in parquet_batches(source, file, there, batch_rows or rules.batch_rows):
         yield rules.keys.keys(conform(pa.Table.from_batches([batch]), schema, path), path)
 
 

@@ -211,4 +211,7 @@ def with_rows_behind(stager: Stager, work: WriteWork, slice_: FileSlice, pieces:
 def _base_rows(work: WriteWork, slice_: FileSlice) -> Iterator[pa.Table]:
     assert slice_.base is not None
     path, schema, names = slice_.base.path, work.schema.arrow, work.schema.names.at(slice_.base.name.instant)
-    return (rows for rows, _ in base_tables(work.table.storage, path, schema, work.output.batch_rows, names=names))
+    read = base_tables(
+        work.table.storage, path, schema, work.output.batch_rows, names=names, defaults=work.rules.defaults
+    )
+    return (rows for rows, _ in read)

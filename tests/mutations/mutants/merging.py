@@ -39,7 +39,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ("timeline/planning/survey", "        return is_new or self._footers", "        return self._footers", "planning/left_out"),
     ("timeline/read/slice_log", "            _check_types(block, rules, partial is not None)\n", "            pass\n", "planning/left_out"),
     ("timeline/read/slice_stream", "        for name, column in _extremes(file, there, schema, names):\n", "        for name, column in ():\n", "planning/left_out"),
-    ("timeline/arrow/conform", "    if rows and lacking:\n", "    if False:\n", "planning/left_out"),
+    ("timeline/arrow/conform", "(rows > above or self.strict)", "rows > above", "planning/left_out arrow/conform"),
     ("compactor_daemon/cli/schedule", "    if unmergeable(done):\n", "    if False:\n", "planning/left_out"),
     ("timeline/planning/survey", "    except MalformedError:\n        return None  #", "    except ZeroDivisionError:\n        return None  #", "restoring/torn_commit"),
     ("timeline/merge/gaps", "leading = leads | (name in gaps.stamped)", "leading = leads", "gaps"),

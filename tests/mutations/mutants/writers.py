@@ -103,7 +103,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ("writer_hooks/write/write", "chain((0.0,), doubling_pauses(_PAUSE_S, _PAUSE_MAX_S))", "doubling_pauses(_PAUSE_S, _PAUSE_MAX_S)", "writing/writer"),
     ("timeline/pauses", "min(2 * pause_s, most_s)", "2 * pause_s", "writing/writer"),
     # Columns that evolve on read.
-    ("writer_hooks/files/target_files", "work.output.batch_rows, names=names)", "work.output.batch_rows)", "writing/evolved_on_read"),
+    ("writer_hooks/files/target_files", "work.output.batch_rows, names=names, defaults", "work.output.batch_rows, defaults", "writing/evolved_on_read"),
     ("writer_hooks/commit/transaction", "                carry_history(table.files, table.load_timeline(), done)\n", "                pass\n", "writing/evolved_on_read"),
     ("writer_hooks/commit/conflict", "and theirs_evolved != mine.get(LATEST_SCHEMA):", "and False:", "writing/evolved_on_read"),
     ("writer_hooks/write/write", "extra_metadata={**extra, **schema.recorded}", 'extra_metadata={**extra, "schema": schema.commit_text}', "writing/evolved_on_read"),

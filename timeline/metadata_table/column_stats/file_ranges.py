@@ -34,15 +34,21 @@ _LOG_DATA = (BlockKind.AVRO_DATA, BlockKind.PARQUET_DATA)
 def ranges_of_parquet(source: pa.NativeFile, path: str, columns: Sequence[IndexedColumn]) -> tuple[ColumnRange, ...]:
     """The range of each column of a Parquet file. MalformedError, UnsupportedError: as in any read of the file.
 
-    A column that the file does not have counts as a column of nulls.
+    A column that the file does not have counts as a column of nulls; one that it has in other letters has no range.
     """
     with readable("file", path):
         file = open_parquet(source)
+        columns = [c for c in columns if not _is_in_other_letters(c, file.schema_arrow)]
         places = {file.metadata.schema.column(i).path: i for i in range(file.metadata.num_columns)}
         known = {c.name: _of_footer(file, places[c.name], c) for c in columns if c.name in places}
         unknown = [c for c in columns if known.get(c.name) is None]
         read = {r.column: r for r in _of_columns(source, file, unknown)}
         return tuple(_sized(known.get(c.name) or read[c.name], file.metadata, places.get(c.name)) for c in columns)
+
+
+def _is_in_other_letters(column: IndexedColumn, schema: pa.Schema) -> bool:
+    name = column.name.partition(".")[0]
+    return name not in schema.names and name.lower() in {there.lower() for there in schema.names}
 
 
 def ranges_of_log(

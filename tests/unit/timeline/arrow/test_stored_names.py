@@ -8,14 +8,25 @@ import pyarrow as pa
 import pytest
 
 from phantombase.timeline.arrow.conform import conform
-from phantombase.timeline.arrow.stored_names import SAME_NAMES, StoredNames, stored
+from phantombase.timeline.arrow.stored_names import SAME_NAMES, StoredNames, names_in, stored
 from phantombase.timeline.errors import UnsupportedError
 
 
 def test_columns_by_their_names_in_a_file() -> None:
     """Those that it does not have are left out."""
-    assert stored(["a", "b", "c"], SAME_NAMES) == {"a": "a", "b": "b", "c": "c"}
-    assert stored(["a", "b", "c"], {"a": "b", "b": None}) == {"b": "a", "c": "c"}
+    assert stored(["a", "b", "c"], SAME_NAMES, ["c", "a", "d"]) == ["a", "c"]
+    assert stored(["a", "b", "c"], {"a": "b", "b": None}, ["a", "b", "c"]) == ["b", "c"]
+
+
+def test_columns_in_other_letters() -> None:
+    """A column that the file lacks is the one of another case there, but not one that is another column's."""
+    assert stored(["State", "id"], SAME_NAMES, ["id", "state"]) == ["state", "id"]
+    assert names_in(["State", "id"], SAME_NAMES, ["id", "state"]) == {"State": "state"}
+    assert names_in(["State", "STATE"], SAME_NAMES, ["STATE"]) == {}
+    assert names_in(["a"], {"b": "a"}, ["A"]) == {"b": "a"}  # columns that evolve on read have numbers
+    with pytest.raises(UnsupportedError, match="differ by case only") as failure:
+        names_in(["State"], SAME_NAMES, ["state", "STATE"], "p/base.parquet")
+    assert failure.value.path == "p/base.parquet"
 
 
 @pytest.mark.parametrize(
