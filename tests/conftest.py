@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import os
 import re
+import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -28,6 +29,7 @@ pytest_plugins = [
     "tests.support.zookeeper_server",
     "tests.support.zookeeper_ensemble",
     "tests.support.spark_cluster",
+    "tests.support.spark_session",
     "tests.support.azure_server",
     "tests.support.minio_server",
     "tests.support.hive_metastore",
@@ -35,7 +37,6 @@ pytest_plugins = [
 
 # JVMs of Spark that tests start live for seconds: a compiler that makes code fast costs more than it saves.
 _BRIEF = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-os.environ["SPARK_SUBMIT_OPTS"] = os.environ["SPARK_LAUNCHER_OPTS"] = _BRIEF
 
 if (_MEMORY := memory()) is not None:
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", _MEMORY)
@@ -44,6 +45,27 @@ if (_MEMORY := memory()) is not None:
 # the same examples each time.
 settings.register_profile("phantombase", deadline=None, print_blob=True, derandomize=not ALL)
 settings.load_profile("phantombase")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """The environment of the processes that tests start, until the run ends."""
+    patch = pytest.MonkeyPatch()
+    config.add_cleanup(patch.undo)
+    patch.setenv("SPARK_SUBMIT_OPTS", _BRIEF)
+    patch.setenv("SPARK_LAUNCHER_OPTS", _BRIEF)
+
+
+@pytest.fixture
+def local_zone() -> Iterator[Callable[[str], None]]:
+    """Sets this process's time zone, until the test ends."""
+    with pytest.MonkeyPatch.context() as patch:
+
+        def go(name: str) -> None:
+            patch.setenv("TZ", name)
+            time.tzset()
+
+        yield go
+    time.tzset()
 
 
 @pytest.fixture(autouse=True)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -47,20 +47,10 @@ ONE_BUCKET = WriteOptions(buckets=1, slots=1)
 
 
 @pytest.fixture(autouse=True)
-def zone() -> Iterator[Callable[[str], None]]:
+def zone(local_zone: Callable[[str], None]) -> Callable[[str], None]:
     """Sets this process's zone: UTC to begin with."""
-    before = os.environ.get("TZ")
-
-    def go(name: str) -> None:
-        os.environ["TZ"] = name
-        time.tzset()
-
-    go("UTC")
-    yield go
-    os.environ.pop("TZ")
-    if before is not None:
-        os.environ["TZ"] = before
-    time.tzset()
+    local_zone("UTC")
+    return local_zone
 
 
 class AsHudi:

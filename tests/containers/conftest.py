@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import os
-
-# testcontainers reads it when it is imported; its cleaner is an image that cannot be pulled everywhere.
-os.environ.setdefault("TESTCONTAINERS_RYUK_DISABLED", "true")
-
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from testcontainers.core.config import testcontainers_config
 
 from tests.containers.compose import Compose, compose_command
 from tests.containers.engine import NoContainersError, running_engine
@@ -26,7 +22,10 @@ def engine() -> Iterator[str]:
             host = stack.enter_context(running_engine())
         except NoContainersError as error:
             pytest.skip(f"no containers here: {error}")
-        stack.enter_context(pytest.MonkeyPatch.context()).setenv("DOCKER_HOST", host)
+        patch = stack.enter_context(pytest.MonkeyPatch.context())
+        patch.setenv("DOCKER_HOST", host)
+        # The cleaner of testcontainers is an image that cannot be pulled everywhere.
+        patch.setattr(testcontainers_config, "ryuk_disabled", True)
         remove_leftovers(host)
         stack.callback(remove_leftovers, host)
         yield host

@@ -115,7 +115,7 @@ def test_a_delay_makes_answers_late(zookeeper: ZooKeeper) -> None:
         network.delay(0.2)
         began = time.monotonic()
         slow.exists("/")
-        assert time.monotonic() - began >= 0.4
+        assert time.monotonic() - began > 0.39  # the loop's timers may be a tick early
 
 
 def test_a_client_moves_to_a_member_it_can_reach(ensemble: Ensemble) -> None:

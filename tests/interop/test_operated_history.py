@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -36,14 +36,11 @@ def test_all_read_the_same_after_every_step(judge: Judge, version: int, stock: b
 
 
 @pytest.fixture
-def hours_ahead(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> Iterator[ClockOptions]:
+def hours_ahead(judge: Judge, local_zone: Callable[[str], None]) -> ClockOptions:
     """This process is five hours ahead of the judge, which is in UTC: what is chosen here would hide Hudi's writes."""
     assert judge.version  # started before: it has the zone of the process that starts it
-    monkeypatch.setenv("TZ", "Asia/Karachi")
-    time.tzset()
-    yield ClockOptions(timezone="UTC")
-    monkeypatch.undo()
-    time.tzset()
+    local_zone("Asia/Karachi")
+    return ClockOptions(timezone="UTC")
 
 
 @pytest.mark.skipif(time.timezone != 0, reason="the judge has this machine's zone, which is to be UTC here")

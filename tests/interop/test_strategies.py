@@ -6,10 +6,9 @@ The order in which Hudi lists file groups, and with it how ties fall, is taken f
 from __future__ import annotations
 
 import random
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import fields, replace
-from datetime import date, datetime
+from datetime import date
 from pathlib import Path
 
 import pytest
@@ -92,18 +91,22 @@ def cases(rng: random.Random, slices: Sequence[FileSlice]) -> Iterator[StrategyO
     yield StrategyOptions(strategies=(S.LOG_FILE_SIZE, S.DAY_BASED), target_partitions=2, strategy_io_mb=6)
 
 
-def wait_for_a_quiet_hour() -> None:
-    """Until midnight has passed, when it is near: both sides must mean the same day by today."""
-    while (now := datetime.now()).hour == 23 and now.minute >= 55:
-        time.sleep(1)
-
-
 @pytest.mark.parametrize("table_version", [9, deep(6)])
 def test_same_choice_as_hudi(judge: Judge, tmp_path: Path, table_version: int) -> None:
     """Every strategy, several thresholds each, and lists of them; a third of it on version 6 and in a usual run."""
-    wait_for_a_quiet_hour()
+    today = date.today()
+    try:
+        _same_choice(judge, tmp_path / "table", table_version, today)
+    except AssertionError:
+        if date.today() == today:
+            raise
+        # Midnight has passed: both sides must mean the same day by today.
+        _same_choice(judge, tmp_path / "again", table_version, date.today())
+
+
+def _same_choice(judge: Judge, path: Path, table_version: int, today: date) -> None:
     with seed_note(SEED, table_version):
-        rng, path, today = random.Random(f"{SEED}-{table_version}"), tmp_path / "table", date.today()
+        rng = random.Random(f"{SEED}-{table_version}")
         hive_style = table_version == 6
         random_table(
             rng, path, table_version, day_paths(today, [0, 1, 2, 3, 30, *rng.sample(range(4, 29), 2)], hive_style)
@@ -116,7 +119,6 @@ def test_same_choice_as_hudi(judge: Judge, tmp_path: Path, table_version: int) -
         for options in tuple(cases(rng, latest(path)))[:: 3 if table_version == 6 or not ALL else 1]:
             with seed_note(SEED, options):
                 found.append(compare(judge, path, listed, options, today))
-        assert date.today() == today, "it took too long"
         assert 0 in found
         assert len(set(found)) > 3
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -28,16 +27,13 @@ THERE = ClockOptions(timezone=NEW_YORK)
 
 
 @pytest.fixture
-def there(version: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[Judge]:
+def there(version: int, local_zone: Callable[[str], None]) -> Iterator[Judge]:
     """Real Hudi in New York, in a JVM of its own; this process is in UTC."""
-    monkeypatch.setenv("TZ", NEW_YORK)
+    local_zone(NEW_YORK)
     judge = Judge(HUDI[version], java_options=BRIEF)
-    monkeypatch.setenv("TZ", "UTC")
-    time.tzset()
+    local_zone("UTC")
     yield judge
     judge.close()
-    monkeypatch.undo()
-    time.tzset()
 
 
 @versions(9, deep=[6])

@@ -18,6 +18,7 @@ import pytest
 import typer
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+from setuptools import find_packages  # type: ignore[import-untyped]
 from typer.testing import CliRunner
 
 import phantombase
@@ -122,12 +123,18 @@ def test_status_starts_without_the_daemon() -> None:
     assert not {f"phantombase.compactor_daemon.{name}" for name in ("attempt.attempt", "cleaning.clean")} & found
 
 
-@pytest.mark.parametrize("words", [(), ("compact",), ("show",), ("savepoint", "create")], ids=" ".join)
-@pytest.mark.parametrize("main", ["compactor_daemon", "timeline"])
+@pytest.mark.parametrize(
+    ("main", "words"),
+    [
+        ("compactor_daemon", ()),
+        ("compactor_daemon", ("compact",)),
+        ("compactor_daemon", ("savepoint", "create")),
+        ("timeline", ()),
+        ("timeline", ("show",)),
+    ],
+)
 def test_help_imports_no_command(main: str, words: tuple[str, ...]) -> None:
     """It takes a tenth of a second of processor time; pyarrow alone would take two."""
-    if words and words[0] not in (timeline if main == "timeline" else compactor).COMMANDS:
-        pytest.skip("a command of the other program")
     script = (
         f"import sys; from phantombase.{main}.cli.main import main\n"
         f"sys.argv[1:] = [*{words!r}, '--help']\n"
@@ -161,6 +168,24 @@ def test_the_version_is_shown() -> None:
 
 def test_modules_of_a_user_may_be_called_like_ours(tmp_path: Path) -> None:
     assert run_job(sys.executable, tmp_path) == ROWS
+
+
+def test_a_wheel_would_hold_every_package_and_its_files() -> None:
+    """By what setuptools is told, without a build."""
+    told = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
+    found = set(find_packages(str(ROOT), include=told["packages"]["find"]["include"]))
+    paths = [path.relative_to(ROOT) for path in modules().values()]
+    named = [
+        path if path.parts[0] in ("phantombase", "pyspark_phantombase") else "phantombase" / path for path in paths
+    ]
+    assert {".".join(path.parent.parts) for path in named} <= found
+    left_out = []
+    for package in found:
+        for file in (ROOT / package.replace(".", "/")).iterdir():
+            patterns = told["package-data"].get(package, [])
+            if file.is_file() and file.suffix not in (".py", ".pyc") and not any(map(file.match, patterns)):
+                left_out.append(str(file))
+    assert left_out == []
 
 
 def sources(folder: Path) -> Path:

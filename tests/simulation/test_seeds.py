@@ -133,9 +133,8 @@ def test_no_real_clock_is_asked(stage: Stage) -> None:
     assert not asked
 
 
-@pytest.mark.skipif(SEED is None, reason="PHANTOMBASE_SEED is not given")
 def test_one_seed(stage: Stage) -> None:
-    """Its every step is printed (`pytest -s`)."""
+    """`PHANTOMBASE_SEED`, else 0; its every step is printed (`pytest -s`)."""
     played(int(SEED or 0), stage, trace=True)
 
 

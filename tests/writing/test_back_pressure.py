@@ -313,14 +313,14 @@ def test_time_is_up(version: int, buckets: int | None, tmp_path: Path) -> None:
     plan = table.schedule()
     table.write()  # on the phantom slice
     (group,) = open_table(table.path).load_view().groups
-    began = time.monotonic()
     with pytest.raises(PressureError) as caught:
         table.write(table.describe(stop_trigger=LIMIT, wait_s=0.5).schedule())
-    assert 0.5 <= time.monotonic() - began < LONG_S / 2
     error = caught.value
     assert error.path == f"{table.path}/{'/'.join(group.key)}"
     assert (error.instant, error.expected) == (plan, f"fewer than {LIMIT}")
-    assert re.search(rf"{LIMIT + 1}, its compaction is pending, waited \d+\.\d s", str(error))
+    waited = re.search(rf"{LIMIT + 1}, its compaction is pending, waited (\d+\.\d) s", str(error))
+    assert waited is not None
+    assert float(waited[1]) >= 0.5
     assert "Nothing of this write is visible" in str(error)
     table.compact()
     table.check()

@@ -303,10 +303,9 @@ def test_the_schema_is_that_of_the_newest_delta_commit(table: Table) -> None:
         newest_schema(metadata)
 
 
+@one_of("table", "v9", "v8", indirect=True)
 def test_statistics_of_a_write_are_there(table: Table) -> None:
     """A record a column of a new log file, and partitions that are told of its values."""
-    if "column_stats" not in table.config.metadata_partitions:
-        pytest.skip("0.15 builds none by default")
     writer(rows(range(6), 10**6)).upsert(str(path_of(table)))
     now = table.reload()
     instant = now.load_timeline().latest_completed
@@ -350,10 +349,9 @@ def test_columns_indexed_since_a_file_was_measured_are_told_too(
     assert "ts" in {s["columnName"] for s in told if instant in s["fileName"]}
 
 
+@one_of("table", "v9", "v8", indirect=True)
 def test_every_record_is_in_the_file_group_of_its_key(table: Table) -> None:
     """Readers look for a key nowhere else."""
-    if "column_stats" not in table.config.metadata_partitions:
-        pytest.skip("0.15 builds none by default")
     writer(rows(range(6), 10**6)).upsert(str(path_of(table)))
     instant = table.reload().load_timeline().latest_completed
     metadata = open_metadata_table(table.reload())
@@ -367,11 +365,9 @@ def test_every_record_is_in_the_file_group_of_its_key(table: Table) -> None:
         assert {file_group_index(key, 2) for key in keys} == {int(LogFileName.parse(name).file_id.split("-")[2])}
 
 
-@one_of("table", "v6", "v9", "v8", indirect=True)
+@one_of("table", "v9", "v8", indirect=True)
 def test_a_column_that_becomes_wider_takes_the_statistics_of_partitions_out(table: Table) -> None:
     """Hudi's readers would merge an int with a long, and fail."""
-    if "partition_stats" not in table.config.metadata_partitions:
-        pytest.skip("0.15 has none")
     batch = rows(range(6), 10**6)
     writer(batch.append_column("n", pa.array([7] * 6, pa.int32()))).upsert(str(path_of(table)))
     assert "partition_stats" in table.reload().config.metadata_partitions

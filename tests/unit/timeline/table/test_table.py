@@ -6,8 +6,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -249,16 +248,9 @@ def test_a_commit_that_is_just_being_written_is_read_again(
 
 
 @pytest.fixture
-def new_york() -> Iterator[None]:
+def new_york(local_zone: Callable[[str], None]) -> None:
     """This process's zone, five hours behind UTC in winter."""
-    before = os.environ.get("TZ")
-    os.environ["TZ"] = "America/New_York"
-    time.tzset()
-    yield
-    del os.environ["TZ"]
-    if before is not None:
-        os.environ["TZ"] = before
-    time.tzset()
+    local_zone("America/New_York")
 
 
 @pytest.mark.usefixtures("new_york")
