@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from phantombase.timeline.errors import MalformedError, NotATableError
+from collections.abc import Callable
+
+from phantombase.timeline.errors import MalformedError, NotATableError, StorageError, UsageError
 from phantombase.timeline.format.table_config import PROPERTIES, TableConfig, load_table_config, make_table_folders
 from phantombase.timeline.metadata_table.create import make_metadata_table
-from phantombase.timeline.storage.contract import Storage
+from phantombase.timeline.storage.contract import Storage, listed_if_there
 from phantombase.timeline.storage.folders import HOODIE
 from phantombase.timeline.table.table import Table
+from phantombase.timeline.view.partition_folders import subfolders
 
 from .spec import NewTable, check_same_table
 
@@ -30,6 +33,51 @@ def create_table(storage: Storage, spec: NewTable) -> Table:
         existing = load_table_config(storage)
     check_same_table(existing, spec)
     return Table.on(storage)
+
+
+def refuse_place(storage: Storage, opened: Callable[[str], Storage]) -> None:
+    """UsageError: a new table would be inside another one or above others, or in a table of another format.
+
+    `opened`: gives the storage at a URL. A folder above that cannot be looked at counts as none: access to an object
+    store may be for the folder of the table alone. Below, so many levels are looked into as when tables are searched.
+    """
+    above = storage.base_path.rstrip("/")
+    while (parent := above.rpartition("/")[0]) and not parent.endswith(":/"):
+        try:
+            if opened(parent).find(HOODIE) is not None:
+                raise _no_place(storage, f"in the table {parent}")
+        except StorageError:
+            break
+        above = parent
+    level = [""]
+    for depth in range(_LEVELS + 1):
+        below: list[str] = []
+        for folder in level:
+            entries = [] if (found := listed_if_there(storage, folder)) is None else list(found)
+            names = {entry.name for entry in entries}
+            if "_delta_log" in names:
+                raise _no_place(storage, f"a Delta table at {folder or 'this path'}")
+            if folder.rpartition("/")[2] == "metadata" and any(name.endswith(".metadata.json") for name in names):
+                raise _no_place(storage, f"an Iceberg table at {folder.rpartition('/')[0] or 'this path'}")
+            if folder and HOODIE in names:
+                raise _no_place(storage, f"the table {folder} below it")
+            if depth < _LEVELS:
+                below += subfolders(folder, entries)
+        level = below[:_FOLDERS_MAX]
+
+
+_LEVELS = 3
+_FOLDERS_MAX = 1000
+
+
+def _no_place(storage: Storage, found: str) -> UsageError:
+    return UsageError(
+        "a table cannot be made here",
+        path=storage.base_path,
+        expected="a folder that is not in a table, and holds none",
+        found=found,
+        todo="Check the path. A new table needs a folder of its own.",
+    )
 
 
 def _existing(storage: Storage) -> TableConfig | None:

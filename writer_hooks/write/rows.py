@@ -7,11 +7,13 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from phantombase.timeline.avro.arrow_schema import project
+from phantombase.timeline.avro.arrow_schema import arrow_schema, project
 from phantombase.timeline.avro.schema import META_COLUMNS
 from phantombase.timeline.errors import UnsupportedError
 from phantombase.timeline.format.bucket import KeySplit
+from phantombase.timeline.format.table_config import MergeMode, TableConfig
 from phantombase.timeline.instants.timeline import Timeline
+from phantombase.timeline.locks.table_lock import NAME, STORAGE, parse_lock
 from phantombase.timeline.metadata_table.column_stats.measure import Measure
 from phantombase.timeline.metadata_table.index_keys import FileKeys, NotedKeys
 from phantombase.timeline.metadata_table.record_index import has_one_record_index
@@ -32,6 +34,7 @@ from ..index.placed_keys import place_keys
 from ..index.prepare_step import BySource, PrepareRows, Route, ToBucket, ToSlot
 from ..index.replaced_keys_step import replaced_keys
 from ..keys.key_encoding import generator_of
+from ..keys.key_generator import KeyGenerator
 from ..options import MovedKeys, Operation, Write, WriteOptions
 
 
@@ -65,6 +68,28 @@ def prepare_rows(
         table.storage,
         here=here,
     )
+
+
+def check_first_rows(config: TableConfig, schema_text: str, rows: pa.Table, write: Write) -> None:
+    """Looks at the rows of a first write before its table is made, so that a refused one leaves nothing behind.
+
+    UsageError, UnsupportedError: as those of the write itself.
+    """
+    own = pa.schema([field for field in arrow_schema(schema_text) if field.name not in META_COLUMNS])
+    prefixed, options = config.layout.has_completion_times, write.options
+    fields = options.bucket_fields or config.record_key_fields
+    prepare = PrepareRows(
+        keys=KeyGenerator.of(config, one_field_prefixed=prefixed, writer=dict(options.times)),
+        data_schema=own,
+        ordering_fields=() if config.merge_mode is MergeMode.COMMIT_TIME else config.ordering_fields,
+        route=BySource(1) if options.buckets is None else ToBucket(options.buckets, fields, KeySplit.of(config.layout)),
+        key_only=False,
+        batch_bytes=options.batch_bytes,
+    )
+    for _ in prepare(0, iter(rows.to_batches())):
+        pass
+    if options.lock not in (None, STORAGE):
+        parse_lock(str(options.lock).replace(NAME, config.name))
 
 
 def _moves_part_of_rows(table: Table) -> UnsupportedError:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -39,11 +40,12 @@ from ..engine.spark_jobs import streaming_run
 from ..keys.key_generator import generator_kind
 from ..merge_into import MergeInto
 from ..new_table.conf import table_field
-from ..new_table.create import create_table
+from ..new_table.create import create_table, refuse_place
 from ..new_table.spec import NewTable, check_same_table
 from ..options import BackPressure, CompactionOptions, FullAction, Mode, MovedKeys, Operation, Write, WriteOptions
 from ..schema.write_schema import checked_schema
 from .conf import parse_operation_conf, parse_write_conf
+from .rows import check_first_rows
 from .write import Written, write, write_batch
 
 NEW_TABLE_VERSION = 9
@@ -382,7 +384,10 @@ class Writer:
             if what.deletes or what.into is not None:
                 raise
             spec = self._new_table()
-            checked_schema(spec.config(), None, engine.schema, what)
+            text = checked_schema(spec.config(), None, engine.schema, what)
+            if isinstance(self.source, pa.Table):
+                check_first_rows(spec.config(), text, self.source, what)
+            refuse_place(storage, partial(open_storage, options=options))
             storage.make_folder("")
             return create_table(storage, spec)
         config = table.config
