@@ -16,6 +16,7 @@ import typer
 
 from phantombase.compactor_daemon.daemon.dispatch import Rules
 from phantombase.compactor_daemon.hudi_conf import _KNOWN, SCHEDULE_CONF
+from phantombase.compactor_daemon.hudi_names import Kind, hudi_names
 from phantombase.compactor_daemon.options import AttemptOptions, ExecuteOptions
 from phantombase.compactor_daemon.state.failures import RetryOptions
 from phantombase.timeline.archiving.options import ArchiveOptions
@@ -34,6 +35,7 @@ from tests.project.every_command import APPS
 from tests.support.places import ROOT
 
 PAGE = ROOT / "docs/reference/options.md"
+NAMES_PAGE = ROOT / "docs/reference/hudi-names.md"
 HELP = {name: ROOT / name.replace("-", "_") / "cli/help.json" for name in APPS}
 """What `--help` of the commands shows without loading them."""
 
@@ -113,6 +115,36 @@ def reference() -> str:
     lines += ["## Options by command", ""]
     for name, command in commands.items():
         lines += [f"### `{name}`", "", *_command(command), ""]
+    return "\n".join(lines)
+
+
+_NAMES_HEAD = """# Hudi's names
+
+This page is generated from `compactor_daemon/hudi_names.tsv` by `python -m tests.project.option_reference`; a test
+compares it. It has each configuration of Hudi 0.15.0 and 1.2.0, and some of Hudi's data source. At one of the values
+in the second column a name changes no row: they are Hudi's defaults, and what phantombase does anyway. A name of
+cleaning, archiving or the metadata table turns that on, as with Hudi. How to give them:
+[Beside Hudi](../guides/hudi.md#hudis-names-for-options).
+"""
+_NAMES_PARTS = {
+    Kind.SET: ("Followed", "says"),
+    Kind.ONLY: ("Refused with another value", "why"),
+    Kind.WISH: ("Not done here, with one warning", "why"),
+    Kind.CLIENT: ("Of Hudi's client, with the same warning", "why"),
+}
+
+
+def names_reference() -> str:
+    """The page of Hudi's names."""
+    lines = [_NAMES_HEAD]
+    for kind, (title, last) in _NAMES_PARTS.items():
+        lines += [f"## {title}", "", f"| name | usual values | {last} |", "| --- | --- | --- |"]
+        for name, one in hudi_names().items():
+            if one.kind is kind and name == one.name:
+                names = ", ".join(f"`{n}`" for n in (name, *one.alternatives))
+                usual = ", ".join(f"`{value}`" if value else "none" for value in dict.fromkeys(one.agreeing))
+                lines.append(f"| {names} | {_cell(usual)} | {_cell(one.why)} |")
+        lines.append("")
     return "\n".join(lines)
 
 
@@ -216,6 +248,7 @@ def _command(command: Any) -> Iterator[str]:
 def main() -> None:
     """Writes the page, and the help of each program."""
     PAGE.write_text(reference())
+    NAMES_PAGE.write_text(names_reference())
     for name, path in HELP.items():
         path.write_text(written(pages_of(APPS[name])))
 

@@ -14,7 +14,7 @@ from phantombase.timeline.storage.access.hadoop_options import hadoop_names
 from phantombase.timeline.storage.access.storage_options import CONNECTION, SETTINGS
 from tests.project.doc_pages import ALL_PAGES, PAGES, SHOWN_ZOOKEEPER, Story, comparable
 from tests.project.every_command import APPS
-from tests.project.option_reference import PAGE, reference
+from tests.project.option_reference import NAMES_PAGE, PAGE, names_reference, reference
 from tests.project.rooms import ours
 from tests.support.places import ROOT
 from tests.support.zookeeper_server import ZooKeeper
@@ -59,6 +59,7 @@ def headings(page: str) -> set[str]:
 def test_the_reference_of_options_is_that_of_the_code() -> None:
     """`python -m tests.project.option_reference` has been run since an option changed."""
     assert PAGE.read_text() == reference()
+    assert NAMES_PAGE.read_text() == names_reference()
 
 
 def test_every_command_is_described() -> None:

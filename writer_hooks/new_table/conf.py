@@ -82,18 +82,14 @@ _KNOWN: Mapping[str, tuple[str, Callable[[str], Any]]] = {
     "hoodie.table.keygenerator.type": ("key_generator", _generator_type),
     "hoodie.base.path": ("base_path", str),
     "hoodie.table.version": ("version", _version),
-    "hoodie.record.merge.strategy.id": ("merge_mode", _strategy),
     "hoodie.write.record.merge.strategy.id": ("merge_mode", _strategy),
-    "hoodie.compaction.payload.class": ("merge_mode", _payload),
 }
 """The field of `NewTable` that a name sets; `base_path` is none of them, but the path that a write must be given."""
 
 _OF_TABLES = frozenset(
     (
         "hoodie.table.version",
-        "hoodie.record.merge.strategy.id",
         "hoodie.write.record.merge.strategy.id",
-        "hoodie.compaction.payload.class",
     )
 )
 """Hudi makes these of the others: at the default of a release they say nothing."""

@@ -318,7 +318,7 @@ def test_an_option_and_its_name_that_agree_are_one_setting() -> None:
     ("conf", "field", "value"),
     [
         (
-            {"hoodie.record.merge.strategy.id": "ce9acb64-bde0-424c-9b91-f6ebba25356d"},
+            {"hoodie.write.record.merge.strategy.id": "ce9acb64-bde0-424c-9b91-f6ebba25356d"},
             "merge_mode",
             MergeMode.COMMIT_TIME,
         ),
@@ -342,7 +342,7 @@ def test_names_of_a_table_that_contradict_are_refused() -> None:
             writer().conf(conf)
         assert all(name in str(refused.value) for name in conf)
     with pytest.raises(UsageError, match="not a known value"):
-        writer().conf({"hoodie.record.merge.strategy.id": "0" * 36})
+        writer().conf({"hoodie.write.record.merge.strategy.id": "0" * 36})
 
 
 def test_the_base_path_of_a_dictionary_is_that_of_the_write(tmp_path: Path) -> None:
