@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -131,7 +132,7 @@ def test_the_writer_says_what_the_table_does_not() -> None:
             UsageError,
         ),
         ({"timestamp_type": "UNIX_TIMESTAMP", "output_dateformat": "yyyy EEE", "timezone": "UTC"}, UnsupportedError),
-        ({"timestamp_type": "UNIX_TIMESTAMP", "output_dateformat": "yyyy-M", "timezone": "UTC"}, UnsupportedError),
+        ({"timestamp_type": "UNIX_TIMESTAMP", "output_dateformat": "yyyy-MMM", "timezone": "UTC"}, UnsupportedError),
         ({"timestamp_type": "UNIX_TIMESTAMP", "output_dateformat": "yyyy'x", "timezone": "UTC"}, UnsupportedError),
         ({"timestamp_type": "UNIX_TIMESTAMP", "output_dateformat": "yyyy", "timezone": "Nowhere"}, UnsupportedError),
         ({"timestamp_type": "EPOCHDAYS", "output_dateformat": "yyyy", "timezone": "UTC"}, UnsupportedError),
@@ -183,3 +184,30 @@ def test_an_hour_that_the_zone_leaves_out() -> None:
     )
     with pytest.raises(UsageError, match="does not exist in the zone"):
         pattern.format(pa.array(["2024033102"]), "x")
+
+
+_ANSWERS = Path(__file__).with_name("date_formats.tsv")
+"""The partition paths of Hudi's TimestampBasedAvroKeyGenerator, 1.2.0 and 0.15.0 alike, in UTC: type, input
+format and zone, output format and zone, value, path; `!` and an exception where it fails."""
+
+
+def test_date_formats_are_those_of_hudi() -> None:
+    """Each letter by itself, offsets, fractions, half days, quoted text. What is not known here is refused by name."""
+    refused = set()
+    for line in _ANSWERS.read_text().splitlines():
+        kind, read, read_zone, shown, shown_zone, value, answer = line.split("\t")
+        names = ("timestamp.type", "input.dateformat", "input.timezone", "output.dateformat", "output.timezone")
+        settings = zip(names, (kind, read, read_zone, shown, shown_zone), strict=True)
+        given = {PREFIX + name: text for name, text in settings if text}
+        try:
+            times = PartitionTimes.of(given, {})
+        except UnsupportedError:
+            refused.add(shown)
+            continue
+        values = pa.array([value if kind == "DATE_STRING" else int(value)])
+        if answer.startswith("!") or value == "2024-3-1":
+            with pytest.raises(UsageError, match="do not fit the table's date formats"):
+                times.format(values, "p")
+        else:
+            assert times.format(values, "p").to_pylist() == [answer], line
+    assert refused == {"MMM", "MMMM", "ddd", "z", "w", "ww", "e", "E", "EEEE", "x", "xxxx", "G", "C"}
