@@ -89,7 +89,7 @@ def open_attempt(table: Table, instant: str, options: AttemptOptions) -> Attempt
         _log.info("attempt_declared_dead", instant=instant, attempt=number)
     number = open_next(storage, instant, who)
     table = table.still(reload=False)
-    _refuse_unscheduled(table, instant, who)
+    _refuse_unscheduled(table, instant, who, plan)
     # The plan is visible to every write that begins from here on. Writes that are pending now may have begun before the
     # plan was visible: they must end before the decision (barrier).
     timeline = table.load_timeline()
@@ -107,18 +107,22 @@ def open_attempt(table: Table, instant: str, options: AttemptOptions) -> Attempt
     )
 
 
-def _refuse_unscheduled(table: Table, instant: str, who: str) -> None:
+def _refuse_unscheduled(table: Table, instant: str, who: str, plan: CompactionPlan) -> None:
     """Looks for the plan again, now that the attempt is open.
 
-    A process that removes the plan ends every attempt that it finds open. It may have missed this one.
+    A process that removes the plan, or takes file groups out of it, ends every attempt that it finds open. It may have
+    missed this one.
     """
     try:
-        table.compaction_plan(instant)
+        if table.compaction_plan(instant).groups == plan.groups:
+            return
+        found, cause = "file groups were taken out of it", None
     except MissingFileError as error:
-        declare_dead(table.storage, instant, who)
-        raise ConflictError(
-            "this compaction was just unscheduled", path=table.storage.base_path, instant=instant
-        ) from error
+        found, cause = "it is gone", error
+    declare_dead(table.storage, instant, who)
+    raise ConflictError(
+        "this compaction was just unscheduled", path=table.storage.base_path, instant=instant, found=found
+    ) from cause
 
 
 def merge_rules(table: Table, timeline: Timeline, schema: TableSchema, output: OutputOptions) -> SliceRules:

@@ -62,7 +62,7 @@ def decide_go(
 def _check_undisturbed(table: Table, attempt: Attempt) -> None:
     instant = attempt.instant
     try:
-        table.compaction_plan(instant)
+        plan = table.compaction_plan(instant)
     except MissingFileError as error:
         raise ConflictError(
             "this compaction was meanwhile unscheduled, or rolled back and removed",
@@ -70,6 +70,13 @@ def _check_undisturbed(table: Table, attempt: Attempt) -> None:
             instant=instant,
             todo="This attempt published nothing.",
         ) from error
+    if plan.groups != attempt.plan.groups:
+        raise ConflictError(
+            "file groups were taken out of this plan meanwhile",
+            path=table.storage.base_path,
+            instant=instant,
+            todo="This attempt published nothing. Run again.",
+        )
     done = completed_compaction(table, instant)
     if done is not None:
         raise ConflictError("another process completed this compaction", path=table.instant_path(done), instant=instant)

@@ -74,6 +74,8 @@ def _outlook(data: Row) -> Iterator[RenderableType]:
     facts: dict[str, str] = {}
     if (ahead := data.get("next_plan")) is not None:
         facts["next plan"] = ahead["problem"] or f"{_due(ahead)} ({ahead['trigger']})"
+        if not ahead["problem"] and ahead["due"]:
+            facts["requested by"] = "a daemon with --schedule, a writer's .schedule(), or `compactor-daemon schedule`"
         for one in ahead.get("triggers", ()):
             if one["trigger"] != ahead["trigger"]:
                 facts[f"  by {one['trigger']}"] = _due(one)

@@ -7,6 +7,7 @@ import signal
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, replace
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from types import FrameType
@@ -248,7 +249,7 @@ def run_daemon(
             metrics_port=metrics_port,
         )
         summary = daemon.run()
-    emit(_data(summary), json, _render)
+    emit(_data(summary), json, partial(_render, requests=schedule))
     if summary.failed or summary.problems or any(done.failed for _, done in summary.services):
         raise typer.Exit(EXIT_FAILED)
 
@@ -306,11 +307,13 @@ def _data(summary: Summary) -> dict[str, Any]:
     }
 
 
-def _render(data: Mapping[str, Any]) -> Iterable[RenderableType]:
+def _render(data: Mapping[str, Any], *, requests: bool) -> Iterable[RenderableType]:
     left = sum(len(instants) for instants in data["left"].values())
     yield Text(
         f"{plural(len(data['compacted']), 'compaction')} done, {len(data['failed'])} failed, {left} left pending"
     )
+    if not requests and not data["compacted"] and not left:
+        yield Text("no plan was pending, and a run without --schedule requests none: add it, or let writers request")
     for failed in data["failed"]:
         yield Text(f"failed: {failed['table']} {failed['instant']}: {failed['error']}")
     for one in data["services"]:

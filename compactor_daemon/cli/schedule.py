@@ -221,9 +221,10 @@ def unschedule_command(
 ) -> None:
     """Take back a requested compaction; its file groups are then free for the next plan.
 
-    Refused while the compaction is being published, while Hudi may be at work on it, and if rows written since would be
-    lost or doubled without the plan: then it must be executed. An unreadable plan is taken back if nothing depends on
-    it.
+    On version 6 file groups that were written since stay in the plan, and the others are taken out of it. Refused where
+    all of them were written since, while the compaction is being published, while Hudi may be at work on it, and if
+    rows would be lost or doubled without the plan: then it must be executed. An unreadable plan is taken back if
+    nothing depends on it.
 
     Example: `compactor-daemon unschedule /data/orders 20260101120000000 --sole-writer`
     """
@@ -239,11 +240,14 @@ def unschedule_command(
         dry_run=dry_run,
     )
     done = unschedule(opened, instant, held, dry_run=dry_run)
-    emit({"table": table, "dry_run": dry_run, **asdict(done)}, json, _render_unscheduled)
+    data = {name: value for name, value in asdict(done).items() if name != "kept" or value}
+    emit({"table": table, "dry_run": dry_run, **data}, json, _render_unscheduled)
 
 
 def _render_unscheduled(data: Mapping[str, Any]) -> Iterable[RenderableType]:
     ended = f"; {plural(len(data['attempts']), 'attempt')} ended" if data["attempts"] else ""
     groups = plural(data["file_groups"], "file group")
     verb = "would unschedule" if data["dry_run"] else "unscheduled"
-    yield Text(f"{verb} compaction {data['instant']}: {groups} free for the next plan{ended}")
+    kept = data.get("kept", 0)
+    stays = f"; {plural(kept, 'file group')} with logs on the plan stay: run compactor-daemon compact" if kept else ""
+    yield Text(f"{verb} compaction {data['instant']}: {groups} free for the next plan{ended}{stays}")

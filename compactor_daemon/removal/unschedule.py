@@ -23,6 +23,13 @@ Unscheduling is refused if rows would be lost, doubled or hidden:
     a pending delta commit  version 6: it may be about to write such a log
     moved keys              see `moved_keys`
 
+Of a plan of several file groups, those without a log of the instant are taken out, and the plan stays with the others:
+see `_narrow`. There is no way to take one out that has such logs. They name the plan as their base instant: without a
+plan and without a base file of that instant, Hudi's readers take them for all there is of the file group, or pass them
+over. Under another name they would be found; but the commits that wrote them, and Hudi's rollbacks, which look for a
+base instant that a commit names, would not find them, and rows that were rolled back would come again once the commit
+is archived. So it must be executed, or replaced by an insert_overwrite of its partition.
+
 A pending log compaction is safe to remove: no reader or writer depends on it.
 
 Hudi has its own command (CompactionAdminClient, with all writers stopped). Release 0.15 renames the logs, and removes
@@ -32,23 +39,25 @@ the plan only if there were logs; 1.x removes the plan without looking for logs.
 from __future__ import annotations
 
 import uuid
+from collections.abc import Collection
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 
 from phantombase.timeline.errors import AttemptDeadError, ConflictError
 from phantombase.timeline.event_log import get_logger
-from phantombase.timeline.format.compaction_plan import CompactionPlan
+from phantombase.timeline.format.compaction_plan import CompactionPlan, encode_plan
 from phantombase.timeline.instants.attempt_names import instant_folder
 from phantombase.timeline.locks.heartbeat import is_live, process_name, read_heartbeat
 from phantombase.timeline.locks.section import Section
 from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.metadata_table.update import forget
+from phantombase.timeline.planning.notes import NOTES
 from phantombase.timeline.read.slice_log import log_may_delete
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.server_clock import storage_ms
 from phantombase.timeline.table.table import Table, consistent
-from phantombase.timeline.view.view import TableView
+from phantombase.timeline.view.view import GroupKey, TableView
 
 from ..attempt.compact_instant import pending_instants
 from ..attempt.moved_keys import movable_keys, refuse_moved
@@ -58,7 +67,7 @@ from ..decisions.take_back import take_back
 from ..options import AttemptOptions
 from ..records.fate import Go, declare_dead, find_go, open_next, read_fates, void_record, write_fate
 from .unreadable_plan import is_unreadable, refuse_begun
-from .untouched import refuse_inflight, refuse_touched
+from .untouched import refuse_inflight, refuse_touched, written_groups
 
 _log = get_logger()
 
@@ -67,11 +76,13 @@ _TRIES = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unscheduled:
-    """A plan that was removed: its instant, the number of its file groups, and the attempts that were ended."""
+    """A plan that was removed: its instant, the number of its file groups that are free now, and the attempts that were
+    ended. `kept`: file groups that stay in the plan, see `_narrow`."""
 
     instant: str
     file_groups: int
     attempts: tuple[int, ...]
+    kept: int = 0
 
 
 def unschedule(
@@ -98,10 +109,13 @@ def unschedule(
             table.storage.prove()
         with lock.hold("unschedule a compaction") as section:
             table = table.reload()
-            plan, go = _refuse(table, instant, options)
+            plan, kept, go = _refuse(table, instant, options)
             if movable_keys(_view(table, instant), instant, deletes) == keys:
+                free = len(plan.operations) - len(kept)
                 if dry_run:
-                    return Unscheduled(instant=instant, file_groups=len(plan.operations), attempts=())
+                    return Unscheduled(instant=instant, file_groups=free, attempts=(), kept=len(kept))
+                if kept:
+                    return _narrow(table, instant, plan, kept, go, section)
                 return _remove(table, instant, plan, go, options, section)
     raise ConflictError(
         "writes under this plan kept completing while their keys were looked at",
@@ -139,8 +153,11 @@ def _view(table: Table, instant: str) -> TableView:
     return table.reload().load_plan_view([table.compaction_plan(instant)], prevails=instant)
 
 
-def _refuse(table: Table, instant: str, options: AttemptOptions) -> tuple[CompactionPlan, Go | None]:
-    """The plan, unless it must stay, and the decision that must be taken back. A decision found later stands."""
+def _refuse(
+    table: Table, instant: str, options: AttemptOptions
+) -> tuple[CompactionPlan, frozenset[GroupKey], Go | None]:
+    """The plan, unless it must stay; its file groups that must stay in it, of several; and the decision that must be
+    taken back. A decision found later stands."""
     (_,) = pending_instants(table, instant)
     storage, plan = table.storage, table.compaction_plan(instant)
     # A publisher holds the lock when it completes. If its lock has expired, its heartbeat shows that it is alive. The
@@ -148,8 +165,53 @@ def _refuse(table: Table, instant: str, options: AttemptOptions) -> tuple[Compac
     go, beat = find_go(storage, instant), read_heartbeat(storage, instant)
     if go is not None and beat is not None and is_live(beat, storage_ms(storage), options.heartbeat_expiry_s):
         raise _decided(instant)
-    refuse_touched(table, instant, plan, options)
-    return plan, go
+    kept = written_groups(table, instant, plan)
+    if kept == plan.groups:
+        kept = frozenset()  # refused below
+    dead = refuse_touched(table, instant, _without(plan, kept), options)
+    if kept and dead is not None:  # what it made is in the file groups that stay, too
+        refuse_touched(table, instant, plan, options)
+    return plan, kept, go
+
+
+def _without(plan: CompactionPlan, groups: Collection[GroupKey]) -> CompactionPlan:
+    left = tuple(o for o in plan.operations if (o.partition_path, o.file_id) not in groups)
+    return replace(plan, operations=left) if groups else plan
+
+
+def _narrow(
+    table: Table, instant: str, plan: CompactionPlan, kept: frozenset[GroupKey], go: Go | None, section: Section
+) -> Unscheduled:
+    """Takes the other file groups out of a plan that must stay, because writes have put logs onto it (version 6).
+
+    No row is lost: the plan is replaced in one step, in the lock, while no delta commit is pending that could still put
+    a log onto a file group that goes; those that stay are read and compacted as before. A file group that goes has no
+    file of the instant, so it is as if it had never been planned. The next planning looks at everything, since the
+    notes of the plan, which say where it must look, do not know of these. No process executes the plan of before: its
+    attempts are ended, and one that opens meanwhile compares the plans (`attempt.open_attempt`, `attempt.decision`).
+    """
+    storage, who = table.storage, f"taken out by {process_name()}"
+    section.check()
+    if go is not None:
+        take_back(table, go, who, section)
+    ended = _end_attempts(storage, instant, who)
+    path = table.instant_path(table.files.requested_merge(instant))
+    data, gone = storage.read(path), sorted({partition for partition, _ in plan.groups - kept})
+    left = _without(plan, plan.groups - kept)
+    notes = {name: text for name, text in (plan.extra_metadata or {}).items() if name != NOTES}
+    missing = tuple(dict.fromkeys([*(plan.missing_schedule_partitions or ()), *gone]))
+    section.check()
+    storage.overwrite(path, encode_plan(replace(left, extra_metadata=notes, missing_schedule_partitions=missing)))
+    try:
+        ended |= _end_attempts(storage, instant, who)
+    except ConflictError:
+        storage.overwrite(path, data)
+        raise
+    done = Unscheduled(
+        instant=instant, file_groups=len(plan.groups - kept), attempts=tuple(sorted(ended)), kept=len(kept)
+    )
+    _log.info("plan_narrowed", instant=instant, file_groups=done.file_groups, kept=done.kept)
+    return done
 
 
 def _remove(

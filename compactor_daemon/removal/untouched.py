@@ -15,6 +15,7 @@ from phantombase.timeline.format.compaction_plan import CompactionPlan
 from phantombase.timeline.format.file_name import BaseFileName, LogFileName, parse_data_file
 from phantombase.timeline.format.layout import Slicing
 from phantombase.timeline.table.table import Table
+from phantombase.timeline.view.view import GroupKey
 
 from ..decisions.hudi_executors import foreign_trace, inflight_path, is_live
 from ..decisions.standing import refuse_rollback
@@ -22,8 +23,9 @@ from ..options import AttemptOptions
 from ..records.fate import decisions
 
 _OTHERWISE = (
-    "If it cannot be executed, restore the missing files, or restore the table to an instant before the plan: "
-    "`compactor-daemon restore TABLE --to INSTANT`."
+    "If it cannot be executed because of some file groups, write their partitions anew by insert_overwrite: replaced "
+    "file groups are passed over, and the others are compacted. Or restore the missing files, or the table to an "
+    "instant before the plan: `compactor-daemon restore TABLE --to INSTANT`."
 )
 
 
@@ -74,6 +76,18 @@ def refuse_touched(table: Table, instant: str, plan: CompactionPlan, options: At
         )
     left = _refuse_files(table, instant, plan, is_dead=is_dead)
     return DeadExecutor(inflight=inflight_path(table, instant), files=left) if is_dead else None
+
+
+def written_groups(table: Table, instant: str, plan: CompactionPlan) -> frozenset[GroupKey]:
+    """The file groups of a pending compaction that must stay in its plan: a write has put a log onto it (version 6).
+
+    Without the plan no reader would find such a log below the base file of its file group. Empty where the plan is of
+    log compactions, and from version 8 on.
+    """
+    if table.layout.slicing is not Slicing.BY_BASE_INSTANT or plan.merges_logs:
+        return frozenset()
+    found = ((path, name) for path, name in _files_of(table, instant, plan) if isinstance(name, LogFileName))
+    return frozenset((path.rpartition("/")[0], name.file_id) for path, name in found)
 
 
 def refuse_inflight(table: Table, instant: str, path: str, options: AttemptOptions) -> None:

@@ -6,6 +6,8 @@ read, write and compact on, whatever is in it (seen). What it would say follows 
 
     prove   each planned file group has one base file of the instant, whole, with just the rows that merging the
             planned files gives, by counts and hashes of all rows; outside of the lock
+            where a completed clean has removed the planned files, the base file is whole: the clean itself counts the
+            compaction as completed, and no other file has those rows any more
     write   in the lock: the file is still torn, its plan and its time are the same. One step replaces it
 
 Nothing else changes, so what Hudi has built upon the compaction since holds. On version 6 the file keeps its time,
@@ -15,13 +17,16 @@ which is a completion time for Hudi 1.x; if the process dies right before that i
 from __future__ import annotations
 
 from collections import defaultdict
+from contextlib import suppress
 from dataclasses import dataclass
 
 from phantombase.timeline.errors import ConflictError, LedgerError, MalformedError, MissingFileError, UsageError
 from phantombase.timeline.event_log import get_logger
+from phantombase.timeline.format.clean import decode_clean_plan
 from phantombase.timeline.format.commit_metadata import CommitMetadata, WriteStat, decode, encode
 from phantombase.timeline.format.compaction_plan import CompactionOperation, CompactionPlan
 from phantombase.timeline.format.file_name import BaseFileName, LogFileName, parse_data_file
+from phantombase.timeline.format.instant import State
 from phantombase.timeline.format.layout import Slicing
 from phantombase.timeline.instants.state_files import StateFile, load_state_files
 from phantombase.timeline.locks.heartbeat import may_be_written
@@ -72,8 +77,9 @@ def write_anew(table: Table, instant: str, lock: TableLock, *, dry_run: bool = F
     )
     rules = merge_rules(table, table.load_timeline(), schema, OutputOptions())
     stats: defaultdict[str, list[WriteStat]] = defaultdict(list)
+    cleaned = _cleaned(table, instant)
     for operation in plan.operations:
-        if (stat := _prove(table, operation, instant, rules)) is not None:
+        if (stat := _prove(table, operation, instant, rules, cleaned)) is not None:
             stats[operation.partition_path].append(stat)
     content = CommitMetadata(
         partition_to_write_stats={partition: tuple(of) for partition, of in stats.items()},
@@ -152,9 +158,29 @@ def _torn(table: Table, instant: str) -> tuple[StateFile, CompactionPlan]:
         raise _lost("the plan of this compaction is gone", error.path or torn.path, instant) from error
 
 
-def _prove(table: Table, operation: CompactionOperation, instant: str, rules: SliceRules) -> WriteStat | None:
+def _cleaned(table: Table, instant: str) -> frozenset[tuple[str, str]]:
+    """What completed cleans after an instant have removed: (partition, name). An archived one is not known any more."""
+    found: set[tuple[str, str]] = set()
+    for clean in table.load_timeline().instants:
+        if clean.action == "clean" and clean.completed and clean.requested_time > instant:
+            path = table.instant_path(clean.at(State.REQUESTED))
+            with suppress(MissingFileError):
+                plan = decode_clean_plan(table.storage.read(path), path)
+                found |= {(partition, name) for partition, names in plan.files.items() for name in names}
+    return frozenset(found)
+
+
+def _prove(
+    table: Table,
+    operation: CompactionOperation,
+    instant: str,
+    rules: SliceRules,
+    cleaned: frozenset[tuple[str, str]],
+) -> WriteStat | None:
     """The statistics of one planned file group's base file; None: there were no rows, so Hudi wrote none."""
-    partition, slice_, outputs = _files(table, operation, instant)
+    partition, slice_, outputs, gone = _files(table, operation, instant)
+    if gone:
+        return _trust(table, operation, instant, rules, outputs, gone, cleaned)
     stream = SliceStream(table.storage, slice_, rules)
     for _ in stream.batches():
         pass
@@ -182,20 +208,56 @@ def _prove(table: Table, operation: CompactionOperation, instant: str, rules: Sl
     return _stat(operation, path, size, ledger, slice_, stream.log_counts.blocks)
 
 
-def _files(table: Table, operation: CompactionOperation, instant: str) -> tuple[str, FileSlice, list[str]]:
-    """The partition, the planned file slice, and the base files of the instant. MissingFileError: an input is gone."""
+def _trust(
+    table: Table,
+    operation: CompactionOperation,
+    instant: str,
+    rules: SliceRules,
+    outputs: list[str],
+    gone: list[str],
+    cleaned: frozenset[tuple[str, str]],
+) -> WriteStat:
+    """The statistics where inputs are gone. MissingFileError: not by a clean, or there is not one base file."""
+    partition = operation.partition_path
+    if lost := [name for name in gone if (partition, name) not in cleaned]:
+        raise _lost("a file that this compaction merged is gone", join(partition, lost[0]), instant)
+    if len(outputs) != 1:
+        raise _lost(
+            "not one base file of this compaction is there for a planned file group, whose other files were cleaned",
+            join(partition, operation.file_id),
+            instant,
+            found=", ".join(outputs) or "none",
+        )
+    path = join(partition, outputs[0])
+    rows, _, size = read_back(table.storage, path, rules)
+    return WriteStat(
+        file_id=operation.file_id,
+        path=path,
+        prev_commit=operation.base_instant_time or "null",
+        num_writes=rows,
+        total_write_bytes=size,
+        file_size_in_bytes=size,
+        partition_path=partition,
+        total_log_files_compacted=len(operation.delta_file_paths),
+        prev_base_file=operation.data_file_path,
+    )
+
+
+def _files(table: Table, operation: CompactionOperation, instant: str) -> tuple[str, FileSlice, list[str], list[str]]:
+    """The partition, the planned file slice, the base files of the instant, and the inputs that are gone."""
     partition, file_id, base = operation.partition_path, operation.file_id, operation.data_file_path
     sizes = {e.name: e.size for e in table.storage.list(partition) if not e.is_folder}
     inputs = [*operation.delta_file_paths, *([] if base is None else [base])]
-    if lost := sorted(set(inputs) - sizes.keys()):
-        raise _lost("a file that this compaction merged is gone", join(partition, lost[0]), instant)
+    gone = sorted(set(inputs) - sizes.keys())
     slice_ = FileSlice(
         partition=partition,
         file_id=file_id,
         base_instant=operation.base_instant_time or "",
-        base=None if base is None else DataFile(partition=partition, name=BaseFileName.parse(base), size=sizes[base]),
+        base=None
+        if base is None
+        else DataFile(partition=partition, name=BaseFileName.parse(base), size=sizes.get(base, 0)),
         logs=tuple(
-            DataFile(partition=partition, name=log, size=sizes[str(log)])
+            DataFile(partition=partition, name=log, size=sizes.get(str(log), 0))
             for log in sorted(map(LogFileName.parse, operation.delta_file_paths), key=lambda log: log.sort_key)
         ),
     )
@@ -203,7 +265,7 @@ def _files(table: Table, operation: CompactionOperation, instant: str) -> tuple[
     outputs = [
         text for text, n in named if isinstance(n, BaseFileName) and (n.file_id, n.instant) == (file_id, instant)
     ]
-    return partition, slice_, sorted(outputs)
+    return partition, slice_, sorted(outputs), gone
 
 
 def _stat(

@@ -71,6 +71,35 @@ def test_hudi_s_logs_on_a_plan_keep_it(judge: Judge, version: int, tmp_path: Pat
 
 
 @pytest.mark.deep
+@pytest.mark.parametrize("by_hudi", [True, False], ids=["executed by Hudi", "executed by us"])
+@pytest.mark.parametrize("version", [6], indirect=True, ids="v{}".format)
+def test_hudi_goes_on_with_a_plan_that_lost_file_groups(
+    judge: Judge, version: int, by_hudi: bool, tmp_path: Path
+) -> None:
+    """Version 6: those without logs of the plan are free; Hudi reads, writes, executes the rest, plans them anew."""
+    table, rows = SharedTable(judge=judge, path=tmp_path / "table", version=version), Rows(seed=6)
+    table.create(rows(range(20), 1))
+    table.upsert(rows(range(10), 2))
+    instant = table.hudi_schedules()
+    table.upsert(rows([0], 3))
+    before = table.agree()
+    done = unschedule(table.open(), instant, ProcessLock(str(table.path)))
+    assert (done.kept, done.file_groups > 0) == (1, True)
+    same(table.agree(), before)
+    if by_hudi:
+        table.hudi_compacts(instant)
+    else:
+        assert table.we_compact() == [instant]
+    same(table.agree(), before)
+    table.upsert(rows(range(5, 25), 4))
+    before, again = table.agree(), table.hudi_schedules()
+    assert len(table.open().compaction_plan(again).operations) > done.file_groups - 1
+    table.hudi_compacts(again)
+    judge.clean(table.path)
+    same(table.agree(), before)
+
+
+@pytest.mark.deep
 @pytest.mark.parametrize(
     ("version", "merge"),
     [(9, COMMIT_TIME), deep(6, EVENT_TIME), deep(9, EVENT_TIME), deep(6, COMMIT_TIME)],

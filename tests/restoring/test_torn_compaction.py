@@ -40,7 +40,7 @@ def _tear(path: Path, done: Instant, size: int = 0, *, age_s: float = 200) -> Pa
     return file
 
 
-def _essence(metadata: CommitMetadata) -> object:
+def _essence(metadata: CommitMetadata) -> tuple[object, ...]:
     stats = sorted(
         (s.path, s.num_writes, s.file_size_in_bytes) for of in metadata.partition_to_write_stats.values() for s in of
     )
@@ -65,6 +65,31 @@ def test_the_command_that_its_error_names_writes_it_anew(version: int, size: int
     assert _essence(open_table(path).commit_metadata(done)) == _essence(metadata)
     if version == 6:  # a completion time for Hudi 1.x
         assert file.stat().st_mtime_ns // 10**6 == before // 10**6
+    assert read_rows(path) == rows
+    upsert(path, one_row("k0", 100))
+    compact(path)
+    assert read_rows(path) == rows | {"k0": (100, 100.0)}
+
+
+@pytest.mark.parametrize("version", _VERSIONS)
+def test_where_a_clean_has_removed_what_it_merged(version: int, tmp_path: Path) -> None:
+    """Hudi cleans behind such a file, and reads on. The clean shows that the compaction counts as completed."""
+    path = tmp_path / "trips"
+    rows, done, metadata = _made(path, version)
+    keep = ["--policy", "versions", "--retain", "1", "--floor", "0"]
+    cleaned = CliRunner().invoke(app, ["clean", str(path), *keep, "--sole-writer"])
+    assert cleaned.exit_code == 0, cleaned.output
+    inputs = [_input(open_table(path), done, base) for base in _base_files(path, metadata)]
+    assert not any((path / name).exists() for name in inputs)
+    _tear(path, done)
+    (clean,) = (f for f in (path / ".hoodie").rglob("*.clean") if f.is_file())
+    clean.rename(clean.with_suffix(".away"))
+    _refused(path, done, MissingFileError, "merged is gone")
+    clean.with_suffix(".away").rename(clean)
+    ended = CliRunner().invoke(app, ["repair", str(path), done.requested_time, "--sole-writer"])
+    assert ended.exit_code == 0, ended.output
+    stats, *rest = _essence(metadata)
+    assert _essence(open_table(path).commit_metadata(done)) == (stats, *rest)
     assert read_rows(path) == rows
     upsert(path, one_row("k0", 100))
     compact(path)

@@ -139,8 +139,8 @@ class Storage(Protocol):
         ...
 
     def overwrite(self, path: str, data: bytes) -> None:
-        """Replaces an object. Only for hoodie.properties, heartbeats, records of what ran last, and completed files
-        that cannot be read: no other object is ever replaced."""
+        """Replaces an object. Only for hoodie.properties, heartbeats, records of what ran last, completed files that
+        cannot be read, and a plan that loses file groups: no other object is ever replaced."""
         ...
 
     def delete(self, path: str) -> None:

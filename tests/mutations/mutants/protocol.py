@@ -9,7 +9,12 @@ _NO_LOCK = 'if section := type("NoLock", (), {"check": lambda _: None})():'
 
 MUTANTS: tuple[Mutant, ...] = (
     # Attempts: who may work, what is adopted, barrier and closure.
-    ("compactor_daemon/attempt/attempt", "    _refuse_unscheduled(table, instant, who)\n", "", "removal/unschedule"),
+    (
+        "compactor_daemon/attempt/attempt",
+        "    _refuse_unscheduled(table, instant, who, plan)\n",
+        "",
+        "removal/unschedule",
+    ),
     ("compactor_daemon/attempt/attempt", "    refuse_live(trace, table, instant, options)\n", "", "attempt/attempt"),
     (
         "compactor_daemon/attempt/attempt",

@@ -6,8 +6,11 @@ from __future__ import annotations
 from tests.mutations.mutants.mutant import Mutant
 
 MUTANTS: tuple[Mutant, ...] = (
+    ("compactor_daemon/attempt/attempt", "if table.compaction_plan(instant).groups == plan.groups:", "if table.compaction_plan(instant).operations:", "removal/narrowed"),
+    ("compactor_daemon/removal/unschedule", ".items() if name != NOTES}", ".items()}", "removal/narrowed"),
+    ("compactor_daemon/removal/unschedule", "                if kept:\n", "                if False:\n", "removal/narrowed"),
     ("compactor_daemon/removal/unschedule", "        storage.put_if_absent(path, data)\n", "", "removal/unschedule"),
-    ("compactor_daemon/removal/unschedule", "        ended |= _end_attempts(storage, instant, who)\n", "        pass\n", "removal/unschedule"),
+    ("compactor_daemon/removal/unschedule", "        ended |= _end_attempts(storage, instant, who)\n        refuse_inflight", "        refuse_inflight", "removal/unschedule"),
     ("compactor_daemon/removal/untouched", "by_base and pending and not plan.merges_logs", "by_base and False", "removal/unschedule"),
     ("compactor_daemon/removal/untouched", "left = _refuse_files(table, instant, plan, is_dead=is_dead)", "left = ()", "removal/unschedule attempt/stuck"),
     ("compactor_daemon/removal/untouched", "    refuse_rollback(table, instant)\n", "", "removal/unschedule"),
