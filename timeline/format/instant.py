@@ -189,6 +189,8 @@ def later(time: str, milliseconds: int) -> str:
 
 _DATE_TIME = re.compile(r"\d{4}-\d\d-\d\d(?:[ T]\d\d:\d\d:\d\d(?:\.\d{1,3})?)?")
 _EPOCH = re.compile(r"\d{10}(\d{3})?")
+_DATE_HOUR = re.compile(r"20\d\d(0[1-9]|1[0-2])(0[1-9]|[12]\d|3[01])([01]\d|2[0-3])\d*")
+"""Ten digits, or thirteen, of which the first are a date and an hour: as a moment since the epoch from 2033 on."""
 
 
 def parse_as_of(text: str, moment: Callable[[int], str]) -> str:
@@ -196,12 +198,13 @@ def parse_as_of(text: str, moment: Callable[[int], str]) -> str:
 
     14 or 17 digits: an instant; 10 or 13 digits: seconds or milliseconds since the epoch, which `moment` (given
     milliseconds) converts to the table's zone; else a date with an optional time of day behind a blank or a `T`.
+    UsageError: none of them, or digits that begin as an instant: as a moment in ten years they would mean the newest.
     """
     if _TIME.fullmatch(text):
         parse_time(text)
         return text
     try:
-        if match := _EPOCH.fullmatch(text):
+        if (match := _EPOCH.fullmatch(text)) and not _DATE_HOUR.fullmatch(text):
             return moment(int(text) if match[1] else int(text) * 1000)
         if _DATE_TIME.fullmatch(text):
             return format_time(datetime.fromisoformat(text))

@@ -12,9 +12,11 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol, TypeAlias
 
+import numpy as np
 import pyarrow as pa
 
 from phantombase.compactor_daemon.execution.runners import LocalRunner, Runner
+from phantombase.timeline.arrow.rows_at import MANY_BYTES, rows_at
 from phantombase.timeline.storage.contract import Storage
 
 from .row_blobs import Piece
@@ -104,7 +106,7 @@ class LocalEngine:
 
     def prepare(self, prepare: Prepare, storage: Storage, *, here: bool = False) -> Pieces:
         """See `Engine`."""
-        return LocalPieces(list(prepare(0, iter(self._rows.to_batches()))), self.slots)
+        return LocalPieces(list(prepare(0, in_batches(self._rows))), self.slots)
 
     def runner(self) -> Runner:
         """See `Engine`."""
@@ -117,6 +119,15 @@ class LocalEngine:
     def hadoop_conf(self, path: str) -> dict[str, str]:
         """See `Engine`."""
         return {}
+
+
+def in_batches(rows: pa.Table) -> Iterator[pa.RecordBatch]:
+    """The batches of a table; one that is so large that its text may not fit Arrow's offsets of 32 bits in parts."""
+    for batch in rows.to_batches():
+        if batch.nbytes < MANY_BYTES:
+            yield batch
+        else:
+            yield from rows_at(pa.Table.from_batches([batch]), np.arange(batch.num_rows)).to_batches()
 
 
 class LocalPieces:

@@ -13,6 +13,7 @@ from phantombase.timeline.arrow import rows_at as module
 from phantombase.timeline.arrow.rows_at import row_bytes, rows_at
 from phantombase.timeline.merge import rule
 from phantombase.timeline.merge.rule import Changes
+from phantombase.writer_hooks.engine import engine
 
 
 @pytest.fixture(autouse=True)
@@ -86,3 +87,17 @@ def test_a_batch_is_changed_in_pieces(seed: int, monkeypatch: pytest.MonkeyPatch
     pieces = list(changes.pieces(rows))
     assert [row for piece in pieces for row in piece.to_pylist()] == model
     assert changes.apply(rows).to_pylist() == model
+
+
+def test_a_large_batch_of_a_write_comes_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Text that other libraries hold with offsets of 64 bits fits those of the table part by part."""
+    monkeypatch.setattr(engine, "MANY_BYTES", 200)
+    text = ["x" * 60] * 9
+    rows = pa.table({"t": pa.array(text, pa.large_string())})
+    batches = list(engine.in_batches(rows))
+    assert pa.Table.from_batches(batches).equals(rows)
+    assert len(batches) > 3
+    for batch in batches:
+        offsets = np.frombuffer(batch.column(0).buffers()[1], np.int64)
+        assert offsets[0] == 0
+        assert offsets[batch.num_rows] <= 200
