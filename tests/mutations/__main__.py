@@ -71,6 +71,8 @@ def by_turns(mutants: Sequence[Mutant], sample: int, turn: int) -> Sequence[Muta
 def outcome(mutant: Mutant, usual: bool, until: float) -> tuple[str, str, float]:
     """What became of a mutant, the test or the output that says so, and seconds."""
     module, old, new, names = mutant
+    if time.monotonic() > until:
+        return "unreached", "", 0.0
     source = (ROOT / source_path(module)).read_text()
     if source.count(old) != 1:
         return "stale", "", 0.0
@@ -120,7 +122,8 @@ def main(arguments: Sequence[str]) -> int:
             module, old, new, _ = made[future]
             result, why, seconds = future.result()
             count[result] += 1
-            print(f"{result:10} {seconds:5.1f} s {module}: {old.strip()!r} -> {new.strip()!r}: {why}", flush=True)
+            if result != "unreached":
+                print(f"{result:10} {seconds:5.1f} s {module}: {old.strip()!r} -> {new.strip()!r}: {why}", flush=True)
     said = ", ".join(f"{number} {result}" for result, number in count.most_common())
     print(f"{len(chosen)} of {len(MUTANTS)} mutants in {time.monotonic() - start:.0f} s: {said or 'none'}")
     return 1 if count.keys() - GOOD else 0

@@ -78,8 +78,9 @@ def run(tests: Sequence[str], mutant: tuple[str, str] | None, everything: bool, 
             finally:
                 os._exit(code)
         ended = _ends(pid, limit)
+        os.kill(pid, signal.SIGKILL)  # it may have no group of its own yet
         with suppress(ProcessLookupError):
-            os.killpg(pid, signal.SIGKILL)  # with what the tests have left
+            os.killpg(pid, signal.SIGKILL)  # what its tests have left
         status = os.waitpid(pid, 0)[1]
         at = folder / "at"
         last = at.read_text() if at.exists() else ""
