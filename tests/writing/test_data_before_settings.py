@@ -6,8 +6,6 @@ with options of Hudi that no table stores, by Hudi's SQL.
 
 from __future__ import annotations
 
-import shutil
-import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import datetime
@@ -210,13 +208,15 @@ def test_a_file_is_asked_once_for_its_buckets(tmp_path: Path, monkeypatch: pytes
     assert len(asked) == len(set(asked)) == 3
 
 
-def test_two_file_groups_of_one_bucket_are_named_and_have_a_way_out(tmp_path: Path) -> None:
+def test_two_file_groups_of_one_bucket_are_named_and_have_a_way_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path, ids = str(tmp_path), [f"k{n}" for n in range(40)]
     bucketed(ids, 2, 9).upsert(path)
-    base = next((tmp_path / "x").glob("00000000*.parquet"))
-    shutil.copy(base, base.with_name(base.name.replace(base.name[8:36], str(uuid.UUID(int=7))[8:])))
-    doubled = read_table(Table.open(path)).num_rows
-    assert doubled > 40
+    with monkeypatch.context() as patch:
+        patch.setattr(bucket_step.BucketStep, "_groups", lambda *args: {})
+        bucketed(ids, 2, 9).upsert(path)
+    assert read_table(Table.open(path)).num_rows == 80
     for made in (bucketed(ids, 2, 9, ts=2), described(rows(["x"], pa.string(), 2), 9)):
         for write in (made.upsert, made.delete):
             with pytest.raises(UsageError, match=r"two file groups of one bucket.*bucket 0.*insert_overwrite"):
@@ -225,3 +225,29 @@ def test_two_file_groups_of_one_bucket_are_named_and_have_a_way_out(tmp_path: Pa
     assert read_table(Table.open(path)).num_rows == 40
     bucketed(ids, 2, 9, ts=4).upsert(path)
     assert set(read_table(Table.open(path))["ts"].to_pylist()) == {4}
+
+
+def test_custom_keys_of_version_6_have_the_types_of_their_writer(tmp_path: Path) -> None:
+    """Hudi 0.15 does not store them: each writer gives them, as it does for Hudi."""
+    typed = {"hoodie.datasource.write.partitionpath.field": "n.level:SIMPLE,day:TIMESTAMP"}
+    times = {"timestamp.type": "DATE_STRING", "input.dateformat": "yyyy-MM-dd", "output.dateformat": "yyyy/MM"}
+    times = {f"hoodie.keygen.timebased.{name}": text for name, text in times.items()}
+    kind = {"hoodie.datasource.write.keygenerator.type": "CUSTOM"}
+
+    def made(ts: int) -> Writer:
+        data = pa.table({"id": ["a", "b"], "n": [{"level": "x"}, {"level": "y"}], "day": ["2024-03-01"] * 2})
+        return writer(data.append_column("ts", pa.array([ts] * 2)))
+
+    new = made(1).table("t", version=9).key("id").ordering("ts").conf({**typed, **times, **kind})
+    new.upsert(str(tmp_path))
+    fields = {"hoodie.table.partition.fields": "n.level,day"}
+    changed(tmp_path, fields)
+    with pytest.raises(UnsupportedError, match=r"types the table does not store.*partitionpath\.field=n\.level:SIMPLE"):
+        made(2).conf(times).upsert(str(tmp_path))
+    made(2).conf({**typed, **times, **kind}).upsert(str(tmp_path))
+    found = read_table(Table.open(str(tmp_path)))
+    assert (found["ts"].to_pylist(), Table.open(str(tmp_path)).partitions()) == ([2, 2], ["x/2024/03", "y/2024/03"])
+    wrong = {"hoodie.datasource.write.partitionpath.field": "n.level:TIMESTAMP,day:TIMESTAMP"}
+    changed(tmp_path, {"hoodie.table.partition.fields": "n.level:SIMPLE,day:TIMESTAMP"})
+    with pytest.raises(UsageError, match="contradicts the table"):
+        made(3).conf({**wrong, **times, **kind}).upsert(str(tmp_path))

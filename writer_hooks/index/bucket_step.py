@@ -45,15 +45,16 @@ class BucketStep:
         partition, groups = None, dict[int, FileGroup]()
         for (path, target), group in by_target(pieces):
             if path != partition:
-                partition, groups = path, self._groups(path)
-                self._check_keys(groups.values() or living_elsewhere(self.work, path))
+                there = self.work.groups(path)
+                partition, groups = path, self._groups(path, there)
+                self._check_keys(there or living_elsewhere(self.work, path))
             done = self._bucket(stager, path, int(target), groups.get(int(target)), group)
             if done is not None:
                 yield done_piece(done)
 
-    def _groups(self, partition: str) -> dict[int, FileGroup]:
-        """The partition's file groups by bucket, without those that the write replaces."""
-        groups = [group for group in self.work.groups(partition) if group.key not in self.work.replaced]
+    def _groups(self, partition: str, there: Iterable[FileGroup]) -> dict[int, FileGroup]:
+        """The file groups of a partition by bucket, without those that the write replaces."""
+        groups = [group for group in there if group.key not in self.work.replaced]
         refuse_two_of_one_bucket(groups)
         found: dict[int, FileGroup] = {}
         for group in groups:

@@ -37,6 +37,8 @@ DEFAULT_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 """The folder of rows whose partition value is null or empty."""
 
 _SUPPORTED = ("SIMPLE", "COMPLEX", "NON_PARTITION", "TIMESTAMP", "CUSTOM")
+PARTITION_TYPES = "hoodie.datasource.write.partitionpath.field"
+"""The option of a write that gives the types of CUSTOM partition fields: `field:SIMPLE,other:TIMESTAMP`."""
 _SLASHED_DATES = "hoodie.datasource.write.slash.separated.date.partitioning"
 _USE_HUDI = "Write this table with Hudi."
 
@@ -282,15 +284,37 @@ def _partition_fields(config: TableConfig, kind: str, writer: Mapping[str, str])
     if kind != "CUSTOM":
         times = PartitionTimes.of(config.properties, writer) if kind == "TIMESTAMP" else None
         return tuple(PartitionField(name=name, times=times) for name in config.partition_fields)
-    typed = [f.strip() for f in config.properties.get("hoodie.table.partition.fields", "").split(",") if f.strip()]
     fields = []
-    for field in typed:
+    for field in _typed(config, writer):
         name, _, type_ = field.partition(":")
         if type_.upper() not in ("SIMPLE", "TIMESTAMP"):
-            raise _refusal("CUSTOM keys whose partition types the table does not store", "field:SIMPLE", field)
+            raise UnsupportedError(
+                "CUSTOM keys whose partition types the table does not store: not supported for writing",
+                expected=f"{PARTITION_TYPES}={name}:SIMPLE, or {name}:TIMESTAMP",
+                found=field,
+                todo='Give them as the table\'s other writers do, by .conf({...}) or .partition("field:TYPE").',
+            )
         times = PartitionTimes.of(config.properties, writer) if type_.upper() == "TIMESTAMP" else None
         fields.append(PartitionField(name=name, times=times))
     return tuple(fields)
+
+
+def _typed(config: TableConfig, writer: Mapping[str, str]) -> list[str]:
+    """The partition fields of a CUSTOM generator, with their types: of the table, or of its writer where the table
+    stores none, as on version 6. UsageError: both do, and differ, or the fields are others.
+    """
+    stored, given = (
+        [field.strip() for field in text.split(",") if field.strip()]
+        for text in (config.properties.get("hoodie.table.partition.fields", ""), writer.get(PARTITION_TYPES, ""))
+    )
+    if not given:
+        return stored
+    known = [field for field in stored if ":" in field]
+    if [f.partition(":")[0] for f in given] != list(config.partition_fields) or (
+        known and [f.upper() for f in known] != [f.upper() for f in given]
+    ):
+        raise UsageError(f"{PARTITION_TYPES} contradicts the table", expected=",".join(stored), found=",".join(given))
+    return given
 
 
 def _refusal(what: str, expected: str, found: str) -> UnsupportedError:

@@ -37,7 +37,7 @@ from ..engine.arrow_source import in_arrow, rows_mark, with_columns
 from ..engine.engine import Engine, LocalEngine
 from ..engine.spark import SparkEngine, default_slots
 from ..engine.spark_jobs import streaming_run
-from ..keys.key_generator import generator_kind
+from ..keys.key_generator import PARTITION_TYPES, generator_kind
 from ..merge_into import MergeInto
 from ..new_table.conf import table_field
 from ..new_table.create import create_table, refuse_place
@@ -357,9 +357,12 @@ class Writer:
         return write(self._opened(path, engine, what), engine, what)
 
     def _described(self, path: str, operation: Operation) -> Write:
-        """The write, with the settings of TIMESTAMP keys that a table does not store; and with the lock of the path as
-        it is given, which is Hudi's for the same path: it hashes the text."""
-        options = replace(self.options, times=self.given.get("times", self.options.times))
+        """The write, with the settings of TIMESTAMP and CUSTOM keys that a table does not store; and with the lock of
+        the path as it is given, which is Hudi's for the same path: it hashes the text."""
+        times, fields = self.given.get("times", self.options.times), self.given.get("partition_fields", ())
+        if any(":" in field for field in fields):
+            times = (*times, (PARTITION_TYPES, ",".join(fields)))
+        options = replace(self.options, times=times)
         if options.lock is not None and BASE_PATH_HASH in options.lock:
             options = replace(options, lock=options.lock.replace(BASE_PATH_HASH, base_path_hash(str(path))))
         return Write(operation=operation, options=options, partitions=self.partitions)

@@ -126,8 +126,8 @@ MUTANTS: tuple[Mutant, ...] = (
     ("writer_hooks/index/key_index", " if g.key not in self.work.replaced]", "]", "writing/overwrite"),
     ("writer_hooks/index/key_index", "except (MalformedError, MissingFileError):", "except MissingFileError:", "restoring/torn_commit"),
     ("writer_hooks/index/key_index", "except (MalformedError, MissingFileError):", "except MalformedError:", "writing/archived_meanwhile"),
-    ("writer_hooks/index/bucket_step", "groups(partition) if group.key not in self.work.replaced]", "groups(partition)]", "writing/overwrite"),
-    ("writer_hooks/index/bucket_step", "_check_keys(groups.values() or living_elsewhere(self.work, path))", "_check_keys(groups.values())", "writing/data_before_settings"),
+    ("writer_hooks/index/bucket_step", "in there if group.key not in self.work.replaced]", "in there]", "writing/overwrite"),
+    ("writer_hooks/index/bucket_step", "_check_keys(there or living_elsewhere(self.work, path))", "_check_keys(there)", "writing/data_before_settings"),
     ("writer_hooks/index/bucket_step", "            held.append(len(keys))\n", "            pass\n", "writing/data_before_settings"),
     ("writer_hooks/index/key_index", "        if found and not any(found.values()):\n", "        if False:\n", "writing/data_before_settings"),
     ("writer_hooks/keys/key_encoding", "is not _NONE for sample", "is not None for sample", "writing/data_before_settings"),
@@ -137,4 +137,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ("writer_hooks/keys/key_encoding", "replace(usual, labelled=is_prefixed(config, rows))", "usual", "writing/data_before_settings"),
     ("writer_hooks/write/write", "_is_written(table, lock, batch, action_of(what.operation))", "_is_written(table, lock, batch, \"deltacommit\")", "writing/overwrite_faults"),
     ("timeline/format/replace_request", "names_deletes and operation", "operation", "writing/overwrite"),
+    ("writer_hooks/new_table/create", "            if folder and HOODIE in names:\n", "            if False:\n", "writing/new_places"),
+    ("writer_hooks/new_table/create", "opened(parent).find(HOODIE) is not None:", "False:", "writing/new_places"),
+    ("writer_hooks/keys/partition_times", "        if offset is None and self.input_zone", "        if self.input_zone", "keys/partition_times"),
 )  # fmt: skip
