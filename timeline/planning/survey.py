@@ -29,6 +29,7 @@ from ..view.grouping import file_groups
 from ..view.partition_folders import is_partition, subfolders
 from ..view.plain_slices import PlainRules, PlainSlice
 from ..view.view import FileSlice, GroupKey, ViewFacts, log_instants
+from ..view.view_loader import believed
 from .candidate import NO_STATS, Candidate, SliceStats
 from .limits import MissingSize
 from .log_runs import runs_of
@@ -119,6 +120,7 @@ class Survey:
     ) -> PartitionGroups:
         known, entries = {slice_.file_id for slice_ in plain}, list(self._with_sizes(listed.waiting.folder, entries))
         groups = file_groups(listed.waiting.folder, entries, timeline, self._facts, known)
+        groups = believed(self._table.storage, groups)
         return PartitionGroups(waiting=listed.waiting, groups=groups, plain=tuple(plain))
 
     def waiting(self, planned: Planned) -> list[Waiting]:

@@ -3,5 +3,5 @@
 `view` holds the rules as pure functions, among them the pending-compaction rule; `view_loader` loads their
 input.
 
-May import: avro, format, ground, instants, log, look, storage.
+May import: avro, format, ground, instants, log, look, parquet, storage.
 """

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from ..errors import MalformedError, MissingFileError, TableChangedError, UsageError
+from ..errors import MalformedError, MissingFileError, PhantombaseError, TableChangedError, UsageError
 from ..format.compaction_plan import CompactionPlan
 from ..format.instant import Instant
 from ..format.table_config import TableConfig, load_table_config
@@ -20,6 +20,34 @@ from .fact_loader import FactLoader
 from .grouping import file_groups
 from .listing import Listed, Listing
 from .view import FileGroup, TableView, ViewFacts, base_instants, log_instants
+from .witness import Flaw
+
+
+def believed(storage: Storage, groups: Iterable[FileGroup]) -> tuple[FileGroup, ...]:
+    """The groups without the flaws of base files that have another size than their write says, but are whole.
+
+    A Parquet file ends with its footer, so it says itself whether it is whole; a log file does not. Another
+    tool has then written it anew under its name, as a repair does.
+    """
+    return tuple(_believed(storage, group) if group.flaws else group for group in groups)
+
+
+def _believed(storage: Storage, group: FileGroup) -> FileGroup:
+    slices = (replace(s, flaws=tuple(f for f in s.flaws if not _is_whole(storage, f))) for s in group.slices)
+    return replace(group, slices=tuple(slices))
+
+
+def _is_whole(storage: Storage, flaw: Flaw) -> bool:
+    if not flaw.is_base or not flaw.found or flaw.second is not None:
+        return False
+    from ..parquet.read import open_parquet, readable  # late: few tables have such a file
+
+    try:
+        with storage.open_input(flaw.path, whole=False) as source, readable("base file", flaw.path):
+            open_parquet(source)
+    except PhantombaseError:
+        return False
+    return True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +93,8 @@ class ViewLoader:
             raise _no_partition(partition)
         if completed_by is None and any(needs_archive(timeline, entries) for _, entries in listings):
             timeline = self.timelines.with_its_archive(timeline)
-        groups = tuple(g for part, entries in listings for g in file_groups(part, entries, timeline, facts))
+        found = (g for part, entries in listings for g in file_groups(part, entries, timeline, facts))
+        groups = believed(self.storage, found)
         self.check_unchanged()
         self.check_not_undone(newest)
         # A past state is checked by its moment, see `windows.retained`.
@@ -126,7 +155,7 @@ class ViewLoader:
         if needs_archive(timeline, entries):
             timeline = self.timelines.with_its_archive(timeline)
         self.check_not_cleaned(timeline, [entries])
-        return file_groups(partition, entries, timeline, facts)
+        return believed(self.storage, file_groups(partition, entries, timeline, facts))
 
     def check_not_cleaned(
         self, timeline: Timeline, listings: Collection[Sequence[Entry]], *, several: bool = False

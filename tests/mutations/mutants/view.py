@@ -6,6 +6,8 @@ from __future__ import annotations
 from tests.mutations.mutants.mutant import Mutant
 
 MUTANTS: tuple[Mutant, ...] = (
+    ("timeline/view/view_loader", "    if not flaw.is_base or not flaw.found or flaw.second is not None:\n        return False\n", "    return False\n", "reading/type_pairs"),
+    ("timeline/view/view_loader", "    except PhantombaseError:\n        return False\n    return True\n", "    except PhantombaseError:\n        return True\n    return True\n", "witness/every_file"),
     # File slices.
     ("timeline/view/grouping", "            if named != str(base.name):\n", "            if False:\n", "table/view"),
     ("timeline/view/grouping", "elif instant == pending or not timeline.is_committed(instant):", "elif instant == pending:", "table/view"),
