@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from phantombase import schedule, writer
+from phantombase.timeline.format.commit_metadata import encode
 from phantombase.timeline.table.table import Table
 from tests.support.change_feeds import check_window, feed, moments_of, services_of, state
 from tests.support.compaction_steps import open_table, run_all
@@ -44,6 +46,15 @@ def restamped_by_clustering(folder: Path) -> Table:
         at = rows.schema.get_field_index("_hoodie_commit_time")
         stamped = rows.set_column(at, rows.schema.field(at), pa.array([clustering] * rows.num_rows))
         pq.write_table(stamped, made)
+        sizes = {str(made.relative_to(path)): made.stat().st_size}
+        write = table.load_timeline().completed_writes[clustering]
+        metadata = table.commit_metadata(write)
+        stats = {
+            partition: tuple(replace(s, file_size_in_bytes=sizes.get(str(s.path), s.file_size_in_bytes)) for s in of)
+            for partition, of in metadata.partition_to_write_stats.items()
+        }
+        metadata = replace(metadata, partition_to_write_stats=stats)
+        (path / table.instant_path(write)).write_bytes(encode(metadata, table.layout.encoding))
     return table
 
 

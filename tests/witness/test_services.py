@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from phantombase import read, writer
 from phantombase.compactor_daemon.cleaning.clean import clean_table
 from phantombase.compactor_daemon.cli.main import app
 from phantombase.timeline.cleaning.options import CleanOptions
+from phantombase.timeline.cli.main import app as timeline_app
 from phantombase.timeline.errors import MalformedError, MissingFileError
 from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.stitching.choice import choose_windows
@@ -141,3 +143,18 @@ def test_a_lost_partition_metadata_file(path: Path) -> None:
     for mark in path.glob("b/.hoodie_partition_metadata*"):
         mark.unlink()
     assert values(path) == whole
+
+
+def test_validate_shows_what_is_lost_and_what_is_passed_over(path: Path) -> None:
+    stray = path / "a" / ".nfs.log.0001"
+    stray.write_bytes(b"x")
+    (named,) = path.glob("a/*.parquet")
+    attempt = named.with_name("_9-999-999_".join((named.name.split("_")[0], named.name.rpartition("_")[2])))
+    attempt.write_bytes(b"")
+    found = CliRunner().invoke(timeline_app, ["validate", str(path), "--json"])
+    assert found.exit_code == 0
+    assert sorted(json.loads(found.output)["strays"]) == sorted(f"a/{file.name}" for file in (stray, attempt))
+    lost = damage(path, "b/*.parquet")
+    found = CliRunner().invoke(timeline_app, ["validate", str(path), "--json"])
+    assert found.exit_code == 1
+    assert [row["file"] for row in json.loads(found.output)["lost"]] == [f"b/{lost.name}"]

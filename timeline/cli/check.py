@@ -72,7 +72,10 @@ def validate(
     storage_option: StorageOption = None,
     json: Json = False,
 ) -> None:
-    """Compare the metadata table, and the times of version 6, with what is on storage. Exit code 1 when they differ.
+    """Compare completed writes, the metadata table, and the times of version 6 with what is on storage.
+
+    Exit code 1 when they differ. Files that completed writes of the active timeline name must be there, with the bytes
+    that they name; files that are passed over, as those of another attempt, are shown.
 
     Hudi's [b]metadata table[/b] (.hoodie/metadata) is an index of a table's files: readers that use it do not see a
     file that it does not name. This compares partitions, and names and sizes of the files of completed writes; files
@@ -94,8 +97,10 @@ def validate(
         commits = commits_to_compact(table)
     else:
         found, commits = Validation(partitions=0, files=0, differences=()), None
-    emit(validation_report(found, commits, wrong, table.storage.base_path), json, render.validate)
-    if found.differences or wrong:
+    view = consistent(lambda: table.reload().load_view())
+    report = validation_report(found, commits, wrong, view, table.views.strays(view), table.storage.base_path)
+    emit(report, json, render.validate)
+    if not report["good"]:
         raise typer.Exit(EXIT_FAILED)
 
 

@@ -285,6 +285,16 @@ def validate(data: Row) -> Iterator[RenderableType]:
     for row in data["mistimed"]:
         when = f"{row['file']} was modified at {row['modified']}, {row['why']}"
         yield Text.assemble(("mistimed:", "bold red"), f" {row['instant']}: {when}")
+    for row in data["lost"]:
+        found = "is not there" if row["found_bytes"] is None else f"has {row['found_bytes']} bytes"
+        yield Text.assemble(
+            ("lost:", "bold red"),
+            f" {row['file']} {found}; the completed write {row['instant']} names it with {row['expected_bytes']} bytes",
+        )
+    for time in data["unreadable_commits"]:
+        yield Text(f"torn: the completed file of {time} cannot be read: which files it wrote is not known")
+    for path in data["strays"]:
+        yield Text(f"passed over: {path} is no file of the table")
     verdict = Text("good", "green") if data["good"] else Text("WRONG", "bold red")
     compared = f"{plural(data['partitions'], 'partition')}, {plural(data['files'], 'file')}"
     commits = data["metadata_commits_since_compaction"]

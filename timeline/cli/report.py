@@ -13,7 +13,7 @@ from ..errors import MissingFileError
 from ..format.compaction_plan import CompactionOperation, CompactionPlan, _path, planned_paths
 from ..format.instant import Instant
 from ..terminal.plain import Row
-from ..view.view import FileGroup, FileSlice, TableView, slice_before
+from ..view.view import FileGroup, FileSlice, TableView, is_replaced, slice_before
 
 if TYPE_CHECKING:  # what `show` does not need to start
     from ..audit.audit import InstantAudit
@@ -149,12 +149,19 @@ def audit_report(audits: Sequence[InstantAudit], table_path: str) -> Row:
 
 
 def validation_report(
-    found: Validation, metadata_commits: int | None, wrong: Sequence[Mistimed], table_path: str
+    found: Validation,
+    metadata_commits: int | None,
+    wrong: Sequence[Mistimed],
+    view: TableView,
+    strays: Sequence[str],
+    table_path: str,
 ) -> Row:
-    """The results of `timeline validate`. `metadata_commits`: see `table_facts`; None if there is no metadata table."""
+    """The results of `timeline validate`. `metadata_commits`: see `table_facts`; None if there is no metadata table.
+    `strays`: of the view."""
+    flaws = [f for g in view.groups if not is_replaced(g, view.facts) for f in g.flaws]
     return {
         "table": table_path,
-        "good": not found.differences and not wrong,
+        "good": not found.differences and not wrong and not flaws,
         "partitions": found.partitions,
         "files": found.files,
         "metadata_commits_since_compaction": metadata_commits,
@@ -169,6 +176,11 @@ def validation_report(
             for d in found.differences
         ],
         "mistimed": [{"instant": m.instant, "file": m.path, "modified": m.modified, "why": m.why} for m in wrong],
+        "lost": [
+            {"file": f.path, "instant": f.instant, "expected_bytes": f.expected, "found_bytes": f.found} for f in flaws
+        ],
+        "unreadable_commits": sorted(view.facts.witness.unread),
+        "strays": list(strays),
     }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 
@@ -11,9 +11,10 @@ import pyarrow.compute as pc
 
 from ..arrow.columns import flat
 from ..avro.schema import RECORD_KEY
+from ..errors import MalformedError
 from ..filter.bind import bound
 from ..filter.parse import parse_filter
-from ..filter.possible import UNKNOWN, BoundsOf, comparable, may_match
+from ..filter.possible import UNKNOWN, Bounds, BoundsOf, comparable, may_match
 from ..filter.tree import And, Filter
 from ..format.record_key import labelled_keys, value_text
 from ..format.table_config import TableConfig
@@ -28,6 +29,7 @@ from .slice_stream import SliceStream
 from .where import Where
 
 _SAMPLE_ROWS = 1024
+_SLICES_TRIED = 3
 
 
 def where_of(wanted: Sequence[Filter | str], config: TableConfig, schema: pa.Schema) -> Where | None:
@@ -54,7 +56,7 @@ def prune(
         return tuple(slices), None
     bounds = {s.partition: partition_bounds(s.partition, config, where.schema) for s in slices}
     out = {partition for partition, of in bounds.items() if not may_match(where.filter, of)}
-    if not all(_agrees(storage, s, bounds[s.partition], where, rules) for s in _one_of_each_shape(slices, out)):
+    if not all(_agrees(storage, some, bounds, where, rules) for some in _some_of_each_shape(slices, out)):
         out = set()
     left = tuple(s for s in slices if s.partition not in out)
     if (
@@ -69,31 +71,45 @@ def prune(
 
 def _first(slices: Sequence[FileSlice]) -> FileSlice:
     """The slice whose rows are asked: a base file costs least."""
-    return next((s for s in slices if s.base is not None), slices[0])
+    return next((s for s in slices if s.base is not None and not s.flaws), slices[0])
 
 
-def _one_of_each_shape(slices: Sequence[FileSlice], partitions: Collection[str]) -> Iterator[FileSlice]:
-    """A slice for each way in which the folders of these partitions are named."""
-    seen = set[tuple[tuple[bool, bool], ...]]()
-    for slice_ in sorted(slices, key=lambda s: (s.base is None, s.partition)):
+def _some_of_each_shape(slices: Sequence[FileSlice], partitions: Collection[str]) -> Iterator[list[FileSlice]]:
+    """A few slices for each way in which the folders of these partitions are named, their own first.
+
+    Not slices with lost or damaged files: these are no reason to refuse a read of other partitions.
+    """
+    found: dict[tuple[tuple[bool, bool], ...], list[FileSlice]] = {}
+    for slice_ in sorted(slices, key=lambda s: (s.partition not in partitions, s.base is None, s.partition)):
         shape = tuple(("=" in folder, "%" in folder) for folder in slice_.partition.split("/"))
-        if slice_.partition in partitions and shape not in seen:
-            seen.add(shape)
-            yield slice_
+        if slice_.partition in partitions:
+            found.setdefault(shape, [])
+        if shape in found and not slice_.flaws and len(found[shape]) < _SLICES_TRIED:
+            found[shape].append(slice_)
+    yield from found.values()
 
 
-def _agrees(storage: Storage, slice_: FileSlice, bounds: BoundsOf, where: Where, rules: SliceRules) -> bool:
-    """Whether some rows of a slice are within the bounds that its folder gives the columns of the filter."""
-    known = [name for name in sorted(where.columns) if bounds(name) is not UNKNOWN]
-    rows = some_rows(storage, slice_, rules, known)
-    for name in known:
-        found, ends = bounds(name), pc.min_max(rows.column(name))
-        column = rows.column(name)
-        if len(column) and (
-            column.null_count or comparable(ends["min"]) < found.low or comparable(ends["max"]) > found.high
-        ):
-            return False
+def _agrees(
+    storage: Storage, some: Sequence[FileSlice], bounds: Mapping[str, BoundsOf], where: Where, rules: SliceRules
+) -> bool:
+    """Whether some rows of the first readable slice are within the bounds that its folder gives the columns of the
+    filter."""
+    for slice_ in some:
+        of = bounds[slice_.partition]
+        known = [name for name in sorted(where.columns) if of(name) is not UNKNOWN]
+        try:
+            rows = some_rows(storage, slice_, rules, known)
+        except MalformedError:
+            continue  # damaged: a read of it says so
+        return all(_is_within(rows.column(name), of(name)) for name in known)
     return True
+
+
+def _is_within(column: pa.ChunkedArray, bounds: Bounds) -> bool:
+    if not len(column):
+        return True
+    ends = pc.min_max(column)
+    return not (column.null_count or comparable(ends["min"]) < bounds.low or comparable(ends["max"]) > bounds.high)
 
 
 def _uses_keys(slices: Sequence[FileSlice]) -> bool:

@@ -60,6 +60,30 @@ def file_groups(
     return tuple(g for g in groups if g.slices or g.file_id in bases or g.file_id in logs)
 
 
+def strays(partition: str, entries: Iterable[Entry], timeline: Timeline, facts: ViewFacts) -> list[str]:
+    """The names in a folder that are passed over: files of other attempts, and what only looks like data."""
+    found = list[str]()
+    for entry in entries:
+        name = None if entry.is_folder else parse_data_file(entry.name)
+        if isinstance(name, LogFileName):
+            log = DataFile(partition=partition, name=name, size=entry.size)
+            marks = _marked(log, timeline, facts).marks
+            if not name.is_cdc and (_is_stray(log, timeline, facts) or (marks is not None and marks.is_stray)):
+                found.append(entry.name)
+        elif name is not None:
+            if name.instant in facts.witness.known and entry.name not in facts.witness.names((partition, name.file_id)):
+                found.append(entry.name)
+        elif not entry.is_folder and _looks_like_data(entry.name):
+            found.append(entry.name)
+    return found
+
+
+def _looks_like_data(name: str) -> bool:
+    if name.endswith(".crc") or name.startswith((".hoodie_partition_metadata", "_")):
+        return False
+    return ".log." in name if name.startswith(".") else name.endswith((".parquet", ".hfile"))
+
+
 def _with_changes(group: FileGroup, changes: Mapping[str, Iterable[LogFile]]) -> FileGroup:
     """The group with its files of change data capture: those of a write that made a base file have its instant."""
     if group.file_id not in changes:

@@ -15,9 +15,9 @@ from ..instants.timeline import Timeline
 from ..instants.timeline_loader import TimelineLoader
 from ..look.look import latest, list_ahead
 from ..storage.contract import Entry, Storage, listed_if_there
-from ..storage.folders import HOODIE
+from ..storage.folders import HOODIE, join
 from .fact_loader import FactLoader
-from .grouping import file_groups
+from .grouping import file_groups, strays
 from .listing import Listed, Listing
 from .view import FileGroup, TableView, ViewFacts, base_instants, log_instants
 from .witness import Flaw
@@ -109,6 +109,11 @@ class ViewLoader:
         """
         below = (p for p in facts.partitions if not folder or p == folder or p.startswith(f"{folder}/"))
         return [(p, listed_if_there(self.storage, p) or []) for p in sorted(set(below) - set(listed))]
+
+    def strays(self, view: TableView) -> list[str]:
+        """Paths of the files that a view has passed over, see `grouping.strays`."""
+        listed = self.listing.below(self.storage, self.config, "")
+        return [join(p, name) for p, entries in listed for name in strays(p, entries, view.timeline, view.facts)]
 
     def planned_partitions(self, plans: Iterable[CompactionPlan]) -> set[str]:
         """The partitions that plans name and whose folders exist."""
