@@ -72,7 +72,8 @@ class BucketStep:
 
     def _check_keys(self, groups: Iterable[FileGroup]) -> None:
         """UsageError: existing keys are not in the bucket that `route` gives them. Each file is asked once."""
-        asked = sorted(groups, key=lambda group: (latest_base(group) is None, group.key))
+        whole = (group for group in groups if not group.flaws)  # a lost file is no reason to refuse other buckets
+        asked = sorted(whole, key=lambda group: (latest_base(group) is None, group.key))
         for group in asked[:_FILES_ASKED]:
             bucket, first = bucket_of_file_id(group.file_id), group.slices[-1]
             path = (latest_base(group) or first.logs[0]).path if latest_base(group) or first.logs else ""

@@ -83,7 +83,8 @@ MUTANTS: tuple[Mutant, ...] = (
     ("timeline/dashboard/metrics", '.timestamp() - row["utc_offset_s"]', ".timestamp()", "service/metrics"),
     # Commands.
     ("timeline/cli/check", "    if not all(f.good for f in found):", "    if False:", "audit/audit project/commands"),
-    ("timeline/cli/check", "    if found.differences or wrong:", "    if found.differences:", "clock/clock"),
+    ("timeline/cli/report", "not found.differences and not wrong and not flaws", "not found.differences and not flaws", "clock/clock"),
+    ("timeline/cli/report", "not found.differences and not wrong and not flaws", "not found.differences and not wrong", "witness/services"),
     ("timeline/cli/check", "    if not dry_run:\n        set_times", "    if True:\n        set_times", "clock/clock"),
     ("timeline/cli/read_to", "limit if options.limit is not None else limit + 1", "limit", "cli/main project/commands"),
     ("timeline/cli/read_to", "    if sys.stdout.isatty():", "    if False:", "cli/main"),
