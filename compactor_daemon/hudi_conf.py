@@ -10,7 +10,7 @@ from phantombase.timeline.parquet.output_options import Bloom, Codec
 from phantombase.timeline.planning.strategies import STRATEGY_CONF, Strategy
 from phantombase.timeline.planning.triggers import TriggerStrategy
 
-from .hudi_names import hudi_names
+from .hudi_names import Kind, hudi_names, nearest
 
 
 def _codec(text: str) -> Codec:
@@ -72,7 +72,9 @@ def _parsed(pairs: Iterable[str], known: _Known) -> dict[str, Any]:
         if name not in known and (one := hudi_names().get(name)) is not None and one.agrees(value):
             continue  # Hudi's default, spelled out
         if name not in known:
-            raise UsageError("not a known Hudi configuration", expected=", ".join(known), found=pair)
+            raise UsageError(
+                "not a known Hudi configuration", expected=", ".join(known), found=pair, todo=_todo(name, known)
+            )
         field, convert = known[name]
         try:
             converted = convert(value)
@@ -81,3 +83,14 @@ def _parsed(pairs: Iterable[str], known: _Known) -> dict[str, Any]:
         if options.setdefault(field, converted) != converted:
             raise UsageError("a configuration is given twice with different values", found=pair)
     return options
+
+
+def _todo(name: str, known: Iterable[str]) -> str | None:
+    """What to do about a name that a command does not take."""
+    one = hudi_names().get(name)
+    if one is None:
+        near = nearest(name, [*known, *hudi_names()])
+        return f"Did you mean {near}?" if near else None
+    if one.kind is Kind.SET:
+        return "Leave it out here: writes take it, and commands have options."
+    return f"Leave it out: {one.why}."

@@ -331,8 +331,12 @@ def _heartbeat(given: Mapping[str, int]) -> dict[str, float]:
 def _buckets(
     conf: Mapping[str, str], given: Mapping[str, Any], options: WriteOptions, ignored: list[str]
 ) -> Mapping[str, Any]:
-    """The bucket index, if the dictionary asks for it; otherwise Hudi does not look at its names either."""
-    if conf.get(_INDEX, "").strip().upper() == _BY_BUCKET:
+    """The bucket index, if the dictionary asks for it, or the write has it without another one in the dictionary.
+
+    Otherwise Hudi does not look at its names either.
+    """
+    usual = _BY_BUCKET if options.buckets is not None else ""
+    if conf.get(_INDEX, usual).strip().upper() == _BY_BUCKET:
         return {"buckets": options.buckets or _BUCKETS, **given}
     ignored.extend(name for name in _BUCKET if name in conf and not hudi_names()[name].agrees(conf[name]))
     return {}

@@ -131,6 +131,13 @@ def test_a_command_takes_defaults_too() -> None:
     assert parse_hudi_conf(every) == {}
     with pytest.raises(UsageError, match="not a known Hudi configuration"):
         parse_hudi_conf(["hoodie.clustering.inline=true"])
+    for pair, todo in {
+        "hoodie.parquet.compresion.codec=zstd": r"Did you mean hoodie\.parquet\.compression\.codec\?",
+        "hoodie.clean.policy=KEEP_LATEST_BY_HOURS": "writes take it",
+        "hoodie.clustering.inline=true": "Leave it out: .*stitch",
+    }.items():
+        with pytest.raises(UsageError, match=todo):
+            parse_hudi_conf([pair])
 
 
 def test_alternative_names_that_contradict_are_one_error() -> None:
@@ -288,6 +295,8 @@ def test_values_are_what_they_say() -> None:
         (lambda w: w.option(slots=3), {"hoodie.upsert.shuffle.parallelism": 4}),
         (lambda w: w.buckets(4), {"hoodie.index.type": "BUCKET", "hoodie.bucket.index.num.buckets": 8}),
         (lambda w: w.buckets(4), {"hoodie.index.type": "SIMPLE"}),
+        (lambda w: w.buckets(4), {"hoodie.bucket.index.num.buckets": 8}),
+        (lambda w: w.buckets(4, "a"), {"hoodie.bucket.index.hash.field": "b"}),
         (lambda w: w.option(lock="file:/a"), {**ZOOKEEPER, "hoodie.write.lock.zookeeper.lock_key": "t"}),
         (lambda w: w.clean(policy="hours"), {"hoodie.clean.policy": "KEEP_LATEST_FILE_VERSIONS"}),
         (lambda w: w.clean(retain=9, policy="hours"), {"hoodie.clean.policy": "KEEP_LATEST_COMMITS"}),
@@ -309,6 +318,11 @@ def test_an_option_that_contradicts_its_name_is_one_error_with_both(own: Any, co
 def test_an_option_and_its_name_that_agree_are_one_setting() -> None:
     number = {"hoodie.index.type": "BUCKET", "hoodie.bucket.index.num.buckets": 8}
     assert writer().buckets(8).conf(number).options == writer().conf(number).options
+    with capture_logs() as logs:
+        made = (
+            writer().buckets(8, "a").conf({"hoodie.bucket.index.num.buckets": 8, "hoodie.bucket.index.hash.field": "a"})
+        )
+    assert (made.options.buckets, made.options.bucket_fields, logs) == (8, ("a",), [])
     assert writer().clean(policy="hours").conf({"hoodie.clean.hours.retained": 7}).options.clean == CleanOptions(
         policy=Policy.HOURS, retain=7
     )
