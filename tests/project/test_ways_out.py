@@ -1,0 +1,234 @@
+"""Each way out that an error or `status` names works: from the state that the error comes from, the words that it
+prints are run, and the table is served again with all rows that it had.
+
+What the others of these tests hold: an instant in the future (tests/clock/test_future.py), a torn completed file
+(tests/restoring/test_torn_commit.py, test_torn_compaction.py), a plan with logs (tests/removal/test_narrowed.py).
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from typer.main import get_command
+from typer.testing import CliRunner
+
+from phantombase import read, writer
+from phantombase.compactor_daemon.cli.main import app as daemon
+from phantombase.timeline.cli.main import app as timeline_app
+from phantombase.timeline.errors import PhantombaseError
+from tests.support.places import ROOT
+
+PROPERTY = "hoodie.table.timeline.timezone"
+PARTITIONS = ("p0", "p1", "p2")
+
+
+def batch(ts: int, *partitions: str) -> pa.Table:
+    ids = [f"{p}-{n}" for p in partitions for n in range(3)]
+    return pa.table({"id": ids, "p": [i[:2] for i in ids], "ts": pa.array([ts] * len(ids), pa.int64())})
+
+
+def made(path: Path, version: int) -> None:
+    """Three partitions, each with a base file and a log."""
+    writer(batch(1, *PARTITIONS)).table("t", version=version).key("id").partition("p").ordering("ts").upsert(str(path))
+    writer(batch(2, *PARTITIONS)).upsert(str(path))
+
+
+def rows(path: Path) -> dict[str, int]:
+    found = read(str(path)).to_arrow()
+    return dict(zip(found["id"].to_pylist(), found["ts"].to_pylist(), strict=True))
+
+
+def at(ts: int, *partitions: str) -> dict[str, int]:
+    return {f"{p}-{n}": ts for p in partitions for n in range(3)}
+
+
+def run(*words: str, code: int = 0) -> str:
+    """What a command prints, its error included."""
+    done = CliRunner().invoke(daemon, list(words))
+    if isinstance(done.exception, PhantombaseError):
+        assert code, done.exception
+        return str(done.exception)
+    assert done.exit_code == code, done.output
+    return " ".join(done.output.split())
+
+
+def named(text: str, path: Path) -> list[str]:
+    """The first command in an error's advice, for this table."""
+    found = re.search(r"`compactor-daemon ([^`]*)`", text)
+    assert found, text
+    return [str(path) if word == "TABLE" else word for word in found[1].split()]
+
+
+def damage(path: Path, partition: str) -> None:
+    (base,) = (path / partition).glob("*.parquet")
+    base.write_bytes(base.read_bytes()[:100])
+
+
+def served(path: Path, expected: dict[str, int]) -> None:
+    """It is read, written, compacted and read again."""
+    assert rows(path) == expected
+    writer(batch(7, "p0")).upsert(str(path))
+    run("compact", str(path), "--schedule", "--sole-writer", "--executor", "local")
+    assert rows(path) == expected | at(7, "p0")
+
+
+@pytest.fixture
+def zone() -> Iterator[Callable[[str], None]]:
+    before = os.environ.get("TZ")
+
+    def go(name: str) -> None:
+        os.environ["TZ"] = name
+        time.tzset()
+
+    yield go
+    os.environ.pop("TZ", None)
+    if before is not None:
+        os.environ["TZ"] = before
+    time.tzset()
+
+
+@pytest.mark.parametrize("version", [6, 9])
+def test_a_plan_with_a_damaged_file_is_unscheduled(version: int, tmp_path: Path) -> None:
+    """On version 6 what was not written since; then `schedule` names the file, and an overwrite ends it."""
+    path = tmp_path / "t"
+    made(path, version)
+    instant = re.findall(r"\d{17}", run("schedule", str(path), "--sole-writer"))[0]
+    writer(batch(3, "p0")).upsert(str(path))
+    damage(path, "p2")
+    run("compact", str(path), "--executor", "local", code=1)
+    run("unschedule", str(path), instant, "--sole-writer")
+    said = run("compact", str(path), "--schedule", "--sole-writer", "--executor", "local", code=1)
+    assert "p2/" in said
+    writer(batch(4, "p2")).insert_overwrite(str(path))
+    served(path, at(3, "p0") | at(2, "p1") | at(4, "p2"))
+
+
+def test_a_plan_of_version_6_whose_damaged_file_was_written_since(tmp_path: Path) -> None:
+    """The error of `unschedule` names insert_overwrite, then `compact`."""
+    path = tmp_path / "t"
+    made(path, 6)
+    instant = re.findall(r"\d{17}", run("schedule", str(path), "--sole-writer"))[0]
+    writer(batch(3, *PARTITIONS)).upsert(str(path))
+    damage(path, "p2")
+    said = run("unschedule", str(path), instant, "--sole-writer", code=1)
+    assert "insert_overwrite" in said
+    writer(batch(4, "p2")).insert_overwrite(str(path))
+    run("compact", str(path), "--executor", "local")
+    served(path, at(3, "p0", "p1") | at(4, "p2"))
+
+
+@pytest.mark.parametrize("version", [6, 9])
+def test_a_write_in_the_future_is_rolled_back(version: int, tmp_path: Path) -> None:
+    """By the command in the error; its rows can be written again."""
+    path = tmp_path / "t"
+    made(path, version)
+    names = sorted(f.name.partition(".")[0] for f in path.rglob("*.deltacommit"))
+    year = str(datetime.now().year + 1)
+    for file in [f for f in path.rglob("*") if f.is_file()]:
+        name, data = file.name, file.read_bytes()
+        for old in names[-1].split("_"):
+            name, data = name.replace(old, year + old[4:]), data.replace(old.encode(), (year + old[4:]).encode())
+        if name != file.name:
+            file.write_bytes(data)
+            file.rename(file.with_name(name))
+    with pytest.raises(PhantombaseError) as refused:
+        writer(batch(3, "p0")).upsert(str(path))
+    run(*named(str(refused.value), path), "--sole-writer")
+    assert rows(path) == at(1, *PARTITIONS)
+    writer(batch(2, *PARTITIONS)).upsert(str(path))
+    served(path, at(2, *PARTITIONS))
+
+
+@pytest.mark.parametrize("version", [6, 9])
+def test_a_table_that_says_utc_and_is_not(version: int, tmp_path: Path, zone: Callable[[str], None]) -> None:
+    """The error names the property; with LOCAL and the writers' zone it goes on."""
+    path = tmp_path / "t"
+    zone("America/Caracas")
+    made(path, version)
+    properties = path / ".hoodie/hoodie.properties"
+
+    def says(value: str) -> None:
+        kept = [line for line in properties.read_text().splitlines() if not line.startswith(PROPERTY)]
+        properties.write_text("\n".join([*kept, f"{PROPERTY}={value}", ""]))
+
+    says("UTC")
+    zone("UTC")
+    said = run("schedule", str(path), "--sole-writer", code=1)
+    assert f"{PROPERTY}=UTC" in said
+    assert "set it to LOCAL" in said
+    says("LOCAL")
+    run("schedule", str(path), "--sole-writer", "--timezone", "America/Caracas")
+    zone("America/Caracas")
+    run("compact", str(path), "--executor", "local")
+    served(path, at(2, *PARTITIONS))
+
+
+@pytest.mark.parametrize("version", [6, 9])
+def test_a_removed_partition_is_declared(version: int, tmp_path: Path) -> None:
+    """By delete_partition, which the guide and the error name."""
+    path = tmp_path / "t"
+    made(path, version)
+    run("compact", str(path), "--schedule", "--sole-writer", "--executor", "local")
+    shutil.rmtree(path / "p2")
+    with pytest.raises(PhantombaseError, match="delete_partition"):
+        rows(path)
+    writer(batch(1, "p2").slice(0, 0)).delete_partition(str(path), ["p2"])
+    served(path, at(2, "p0", "p1"))
+
+
+def test_nothing_requests_a_plan(tmp_path: Path) -> None:
+    """`status` says who would, and a run that does not request says so; what they name compacts the table."""
+    path = tmp_path / "t"
+    made(path, 9)
+    for ts in range(3, 7):
+        writer(batch(ts, "p0")).upsert(str(path))
+    said = run("status", str(path))
+    assert "due" in said
+    assert "compactor-daemon schedule" in said
+    assert "a run without --schedule requests none" in run("run", str(path), "--once", "--executor", "local")
+    run("run", str(path), "--once", "--executor", "local", "--schedule", "--sole-writer")
+    served(path, at(6, "p0") | at(2, "p1", "p2"))
+
+
+def _texts() -> Iterator[tuple[str, str]]:
+    """(file, text) of all strings in the packages, with X for what is filled in, and of the guides."""
+    for package in ("timeline", "compactor_daemon", "writer_hooks", "pyspark_phantombase"):
+        for file in sorted((ROOT / package).rglob("*.py")):
+            for node in ast.walk(ast.parse(file.read_text())):
+                if isinstance(node, ast.JoinedStr):
+                    parts = (v.value if isinstance(v, ast.Constant) else "X" for v in node.values)
+                    yield str(file), "".join(map(str, parts))
+                elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                    yield str(file), node.value
+    for file in sorted((ROOT / "docs").rglob("*.md")):
+        yield str(file), file.read_text()
+
+
+def test_every_command_that_an_advice_names_is_there_with_its_options() -> None:
+    """In errors, findings and guides, as `compactor-daemon COMMAND ...` or `timeline COMMAND ...`."""
+    apps = {"compactor-daemon": get_command(daemon), "timeline": get_command(timeline_app)}
+    wrong, seen = [], set[str]()
+    for file, text in _texts():
+        for app, words in re.findall(r"`(compactor-daemon|timeline) ([a-z][^`\n]*)`", text):
+            command: Any = apps[app]
+            rest = words.split()
+            while rest and (below := getattr(command, "commands", {}).get(rest[0])) is not None:
+                command, rest = below, rest[1:]
+            options = {name for p in command.params for name in (*p.opts, *p.secondary_opts)} | {"--help"}
+            given = {word.partition("=")[0].rstrip(".,;)") for word in rest if word.startswith("--")}
+            seen.add(words)
+            unknown = hasattr(command, "commands") and rest and "|" not in rest[0]
+            if unknown or not given <= options:
+                wrong.append((file, words))
+    assert wrong == []
+    assert len(seen) > 50
