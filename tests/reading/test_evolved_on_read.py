@@ -220,6 +220,19 @@ def test_a_table_without_rows_of_another_type(tmp_path: Path) -> None:
     assert rows(table) == before
 
 
+@pytest.mark.parametrize("version", [6, 9])
+def test_a_float_becomes_a_double(version: int, tmp_path: Path) -> None:
+    """1.1 stays 1.1, in base files and logs, before and after a compaction."""
+    for key, ts in (("base", 1), ("log", 1), ("log", 2)):
+        given = pa.table({"id": [key], "f": pa.array([1.1], pa.float32()), "ts": [ts]})
+        writer(given).table("t", version=version).key("id").ordering("ts").upsert(str(tmp_path))
+    table = open_table(tmp_path)
+    alter(table, [{**one, "avro": ["null", "double"]} if one["name"] == "f" else one for one in columns_of(table)])
+    for _ in range(2):
+        assert {key: row["f"] for key, row in rows(table).items()} == {"base": 1.1, "log": 1.1}
+        compacted(tmp_path, table)
+
+
 @pytest.mark.parametrize("kind", ["long", "string"])
 @one_of("version", 6, 9)
 def test_ordering_columns_keep_their_type(version: int, kind: str, tmp_path: Path) -> None:

@@ -85,11 +85,16 @@ def slice_rules(
             marker=settings.marker if settings.marker is not None and settings.marker.in_logs else None,
         ),
         visibility=visibility_of(timeline, as_of=as_of),
-        float_text_in_logs=table.layout.float_text_in_logs,
+        float_text_in_logs=_float_text_in_logs(table, schema),
         batch_rows=batch_rows,
         names=schema.names,
         defaults=_defaults(table, schema),
     )
+
+
+def _float_text_in_logs(table: Table, schema: TableSchema) -> bool:
+    """Where columns evolve on read, Hudi 0.15.0 rewrites each record of a log, floats through their text."""
+    return table.layout.float_text_in_logs or schema.evolved is not None
 
 
 def _defaults(table: Table, schema: TableSchema) -> Defaults:
@@ -140,7 +145,7 @@ def _base_files_only(
         ordering_fields=(),
         merge=MergeRule(mode=MergeMode.COMMIT_TIME, ordering_types=()),
         visibility=visibility_of(timeline, as_of=as_of),
-        float_text_in_logs=table.layout.float_text_in_logs,
+        float_text_in_logs=_float_text_in_logs(table, schema),
         batch_rows=batch_rows,
         names=schema.names,
         defaults=_defaults(table, schema),

@@ -57,7 +57,7 @@ def load_columns(files: InstantFiles, timeline: Timeline, newest: str) -> Column
         raise UnsupportedError(
             "this schema evolution on read is not supported",
             path=base,
-            expected="columns added, dropped, renamed, int made long, and both made string, with their whole history",
+            expected="columns added, dropped, renamed, int made long, both string, float double, their whole history",
             found=why,
             todo="Use Hudi for this table.",
         )

@@ -21,7 +21,7 @@ from ..errors import MalformedError
 LATEST_SCHEMA = "latest_schema"
 """The entry of a commit's extra metadata."""
 
-_ALIKE = frozenset({"int", "long", "string"})
+_ALIKE = (frozenset({"int", "long", "string"}), frozenset({"float", "double"}))
 """Types that a column may have one after another: a file's old values read as Hudi reads them."""
 
 _KNOWN_KINDS = frozenset({"boolean", "int", "long", "float", "double", "string", "record", "array", "map"})
@@ -72,7 +72,7 @@ def unsupported_change(
 ) -> str | None:
     """A change that cannot be followed from file to file; None: there is none.
 
-    An int may become a long, and both may become a string. Columns may be renamed, dropped and added anew, but not
+    An int may become a long, both a string, a float a double. Columns may be renamed, dropped and added anew, but not
     parts of them, and not the `fixed` ones, which the table's settings name. The `ordering` columns keep their type:
     text orders 10 before 9, and a delete with an int as its ordering value wins over every row of longs.
     """
@@ -101,7 +101,7 @@ def unsupported_change(
                 continue
             if column.kind is not None:
                 kinds[column.id].add(column.kind)
-            if len(kinds[column.id]) > 1 and not kinds[column.id] <= _ALIKE:
+            if len(kinds[column.id]) > 1 and not any(kinds[column.id] <= alike for alike in _ALIKE):
                 return f"{'.'.join(path)} changed its type: {', '.join(sorted(kinds[column.id]))}"
             ids[part].add(column.id)
             parts[column.id].add(part)
