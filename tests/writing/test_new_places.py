@@ -72,3 +72,20 @@ def test_a_folder_with_other_files_may_become_a_table(tmp_path: Path) -> None:
     (tmp_path / "t" / "README").write_text("x")
     described().upsert(str(tmp_path / "t"))
     assert len(read(str(tmp_path / "t")).to_arrow()) == 2
+
+
+@pytest.mark.parametrize("version", [6, 9])
+def test_a_partition_below_another_one_is_refused(version: int, tmp_path: Path) -> None:
+    """Readers of folders look for none below a partition, so an acknowledged row would be in no read."""
+    path = str(tmp_path / "t")
+
+    def made(*zones: str) -> Writer:
+        ids = [f"k{number}" for number in range(len(zones))]
+        return writer(pa.table({"id": ids, "zone": zones})).table("t", version=version).key("id").partition("zone")
+
+    made("a", "c/d").upsert(path)
+    for zones in (("a/b",), ("c",), ("c/d/e/f",), ("x", "x/y")):
+        with pytest.raises(UsageError, match="a partition below another one would not be read"):
+            made(*zones).upsert(path)
+    made("a", "c/d", "c/e", "x").upsert(path)
+    assert sorted(read(path).to_arrow()["zone"].to_pylist()) == ["a", "c/d", "c/e", "x"]

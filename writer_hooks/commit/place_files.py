@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
+from phantombase.timeline.errors import UsageError
 from phantombase.timeline.format.commit_metadata import WriteStat
 from phantombase.timeline.format.file_name import LogFileName, parse_data_file
 from phantombase.timeline.format.layout import Slicing
@@ -42,8 +43,29 @@ def place_all(table: Table, instant: str, files: Sequence[StagedFile]) -> list[P
     for file in files:
         by_partition[file.partition].append(file)
     with ThreadPoolExecutor(_THREADS) as pool:
+        list(pool.map(lambda partition: _refuse_nested(table, partition, by_partition), by_partition))
         placed = pool.map(lambda item: _place_partition(table, instant, *item), by_partition.items())
         return [one for part in placed for one in part]
+
+
+def _refuse_nested(table: Table, partition: str, all_: Collection[str]) -> None:
+    """UsageError: a new partition is below another one, or above one. Readers of folders, Hudi's too, look for none
+    below a partition: its rows would be lost."""
+    if not partition or table.storage.find(f"{partition}/{_PARTITION_METADATA}") is not None:
+        return
+    parts = partition.split("/")
+    above = ["/".join(parts[:depth]) for depth in range(1, len(parts))]
+    other = next(
+        (p for p in above if p in all_ or table.storage.find(f"{p}/{_PARTITION_METADATA}") is not None), None
+    ) or next(iter(table.partitions(partition)), None)
+    if other is not None:
+        raise UsageError(
+            "a partition below another one would not be read",
+            path=f"{table.storage.base_path}/{partition}",
+            expected="partition values of which none begins with another one and a slash",
+            found=f"{other} and {partition}",
+            todo="Change the values, or make the table anew with URL encoding of partition values.",
+        )
 
 
 def _place_partition(table: Table, instant: str, partition: str, files: Iterable[StagedFile]) -> list[Placed]:
