@@ -124,6 +124,8 @@ def compact(
         )
     executors = [{**asdict(one), "executor": one.executor.value} for one in results.executors]
     emit({**data, "compacted": [asdict(r) for r in results.done], "executors": executors}, json, render_compacted)
+    if not json and (left := unmergeable(requested)):  # last: the table of what was compacted may be long
+        typer.echo(f"error: {left_out_line(left).plain}", err=True)
     fail_if_left_out(requested)
 
 
