@@ -162,8 +162,8 @@ class TableClock:
         """A time greater than the clock and the used times, but none in the future.
 
         Beyond the allowed difference above `shown`, only times of completed writes count: what is chosen below others
-        hides nothing, and is not one of them. Up to `waits` all instants count. Those that a pending rollback or
-        restore undoes never do, nor those of `undone`. ClockError: what is left is in the future. `probes`: the
+        hides nothing, and is not one of them. Up to `waits` all instants count. Those of `undone` never do.
+        ClockError: what is left is in the future. `probes`: the
         storage's clock may be asked, if this one seems to be behind.
         """
         now = self.now()
@@ -175,8 +175,7 @@ class TableClock:
         if probes:
             reach += timedelta(milliseconds=max(0, -ahead_of(self.storage, clock_ms).most_ms))
         bound, patience = format_time(reach), format_time(max(reach, waits) if waits else reach)
-        going = self.going(timeline).union(undone)
-        used = [u for u in used if u.time <= bound or u.counts(patience, going)]
+        used = [u for u in used if u.time <= bound or u.counts(patience, undone)]
         time = next_time(now, (u.time for u in used))
         if time <= bound:
             return time

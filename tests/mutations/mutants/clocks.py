@@ -36,7 +36,6 @@ MUTANTS: tuple[Mutant, ...] = (
     ("timeline/instants/table_clock", "        is_visible = self.by.is_write and self.by.completed\n", "        is_visible = False\n", "clock/future"),
     ("timeline/instants/table_clock", "        is_visible = self.by.is_write and self.by.completed\n", "        is_visible = True\n", "clock/future"),
     ("timeline/instants/table_clock", " and self.by.requested_time not in going", "", "clock/future"),
-    ("timeline/instants/table_clock", "        going = self.going(timeline).union(undone)\n", "        going = set(undone)\n", "clock/future"),
     ("timeline/instants/table_clock", "return self._chosen(used, timeline, verdict, self._shown(), undone, probes=True)", "return self._chosen(used, timeline, verdict, self.now(), undone, probes=True)", "clock/future"),
     ("timeline/instants/table_clock", "        if probes:\n", "        if False:\n", "clock/future"),
     ("timeline/instants/table_clock", "always=decided and time not in of)", "always=False)", "attempt/decision"),
