@@ -28,7 +28,8 @@ _AGE_S = 1000.0
 def leave(path: Path, action: str, content: bytes, *, age_s: float = _AGE_S, inflight: bool = False) -> Path:
     """A plan that cannot be read; its requested file."""
     metadata = open_metadata_table(open_table(path))
-    begun = Instant(requested_time="20301231000000000", action=action, state=State.REQUESTED)
+    newest = max(i.requested_time for i in metadata.load_timeline().instants)
+    begun = Instant(requested_time=str(int(newest) + 1), action=action, state=State.REQUESTED)
     for state in (State.REQUESTED, State.INFLIGHT)[: 1 + inflight]:
         file = Path(metadata.storage.base_path) / metadata.instant_path(begun.at(state))
         file.write_bytes(content if state is State.REQUESTED else b"")
@@ -51,10 +52,11 @@ def test_a_rollback_keeps_no_write_away(inflight: bool, content: bytes, path: Pa
 @pytest.mark.parametrize("action", ["rollback", "clean"])
 def test_services_forget_what_no_process_began(action: str, content: bytes, path: Path) -> None:
     file = leave(path, action, content)
+    begun = file.name.partition(".")[0]
     shown = serve(open_table(path), dry_run=True)
     assert file.exists()
     done = serve(open_table(path))
-    assert shown.forgotten == done.forgotten == ("20301231000000000",)
+    assert shown.forgotten == done.forgotten == (begun,)
     assert not file.exists()
     assert not open_metadata_table(open_table(path)).load_timeline().pending(action)
     assert validate(open_table(path)).differences == ()
