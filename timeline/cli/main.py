@@ -21,7 +21,7 @@ COMMANDS = {
     "plan": _of("show", "plan", "Look and read", "What a compaction will merge, and how many executors are useful."),
     "read": _of("read", "read", "Look and read", "Read a table: rows to the terminal, or all of them into one file."),
     "audit": _of("check", "audit", "Check and repair", "Verify completed compactions again from the files that still exist. Exit code 1 when something is wrong."),
-    "validate": _of("check", "validate", "Check and repair", "Compare the metadata table, and the times of version 6, with what is on storage. Exit code 1 when they differ."),
+    "validate": _of("check", "validate", "Check and repair", "Compare completed writes, the metadata table, and the times of version 6 with what is on storage."),
     "repair-times": _of("check", "repair_times", "Check and repair", "Set the modification times of timeline files back to the times in their names."),
     "serve": _of("serve", "serve", "Service", "Answer for tables over HTTP: Hudi writers use it as their remote file-system view."),
     "pins": _of("pins", "pins", "Readers", "Which readers hold old states of a table, and until when."),
