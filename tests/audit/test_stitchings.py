@@ -14,6 +14,7 @@ from phantombase.timeline.audit.group_ledger import STITCHED, decode_ledgers
 from phantombase.timeline.audit.stitchings import audit_stitching, stitched_instants
 from phantombase.timeline.cli.main import app
 from phantombase.timeline.errors import MissingFileError
+from phantombase.timeline.read.table_read import read_table
 from phantombase.timeline.view.view import is_replaced
 from tests.cleaning.test_clean import ONE
 from tests.stitching.test_late import built_upon
@@ -66,8 +67,10 @@ def test_another_file_under_its_name(tmp_path: Path) -> None:
     assert verdict is Verdict.WRONG
     assert not found.good
     data.unlink()
-    with pytest.raises(MissingFileError, match="clustering"):  # readers fail, too
-        audited(path)
+    _, verdict = audited(path)
+    assert verdict is Verdict.WRONG
+    with pytest.raises(MissingFileError, match="a completed write names a base file"):  # readers fail, too
+        read_table(open_table(path))
 
 
 def test_other_rows_than_recorded(tmp_path: Path) -> None:

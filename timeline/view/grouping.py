@@ -223,6 +223,7 @@ def _flaws(
                     expected=size,
                     found=None if file.size == _GONE else file.size,
                     is_base=is_base,
+                    rows=max((w.rows for w in written), default=0),
                     whole=tuple(str(o.name) for o in like if o.size == size > 0 and _is_twin(o, file)),
                 )
             )

@@ -30,12 +30,14 @@ class NamedFile:
     """One file of a write. `path`: relative to the table.
 
     `size`: of the whole file in bytes when the write had ended, 0 if it is not recorded. `offset`: where the write
-    began in a log file; its blocks lie from there up to `size`.
+    began in a log file; its blocks lie from there up to `size`. `rows`: that it wrote, of a base file all; 0 if that is
+    not recorded.
     """
 
     path: str
     size: int
     offset: int = 0
+    rows: int = 0
 
 
 def named_files(data: bytes, where: str) -> list[NamedFile]:
@@ -58,7 +60,11 @@ def named_files(data: bytes, where: str) -> list[NamedFile]:
 def files_of(metadata: CommitMetadata) -> list[NamedFile]:
     """The same of metadata that is decoded."""
     stats = (stat for of in metadata.partition_to_write_stats.values() for stat in of)
-    return [NamedFile(path=s.path, size=s.file_size_in_bytes, offset=s.log_offset or 0) for s in stats if s.path]
+    return [
+        NamedFile(path=s.path, size=s.file_size_in_bytes, offset=s.log_offset or 0, rows=s.num_writes)
+        for s in stats
+        if s.path
+    ]
 
 
 def _named(stats: Mapping[str, Iterable[Mapping[str, Any]]]) -> Iterator[NamedFile]:
@@ -66,7 +72,8 @@ def _named(stats: Mapping[str, Iterable[Mapping[str, Any]]]) -> Iterator[NamedFi
         for stat in of:
             if path := stat.get("path"):
                 size, offset = stat.get("fileSizeInBytes") or 0, stat.get("logOffset") or 0
-                yield NamedFile(path=str(path), size=int(size), offset=int(offset))
+                rows = stat.get("numWrites") or 0
+                yield NamedFile(path=str(path), size=int(size), offset=int(offset), rows=int(rows))
 
 
 def _avro_record(data: bytes) -> dict[str, Any]:

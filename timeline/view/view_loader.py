@@ -26,8 +26,9 @@ from .witness import Flaw
 def believed(storage: Storage, groups: Iterable[FileGroup]) -> tuple[FileGroup, ...]:
     """The groups without the flaws of base files that have another size than their write says, but are whole.
 
-    A Parquet file ends with its footer, so it says itself whether it is whole; a log file does not. Another
-    tool has then written it anew under its name, as a repair does.
+    A Parquet file ends with its footer, so it says itself whether it is whole, and how many rows it has; a log file
+    does not. Another tool has then written it anew under its name, as a repair does. With other rows than its write
+    says it stays a flaw.
     """
     return tuple(_believed(storage, group) if group.flaws else group for group in groups)
 
@@ -44,10 +45,10 @@ def _is_whole(storage: Storage, flaw: Flaw) -> bool:
 
     try:
         with storage.open_input(flaw.path, whole=False) as source, readable("base file", flaw.path):
-            open_parquet(source)
+            rows: int = open_parquet(source).metadata.num_rows
     except PhantombaseError:
         return False
-    return True
+    return not flaw.rows or rows == flaw.rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

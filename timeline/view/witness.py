@@ -28,6 +28,7 @@ class Written:
     instant: str
     size: int
     offset: int = 0
+    rows: int = 0
 
 
 Names: TypeAlias = Mapping[str, tuple[Written, ...]]
@@ -61,7 +62,7 @@ class Witness:
                 name = parse_data_file(text)
                 if name is not None:
                     of = files[partition, name.file_id]
-                    written = Written(instant=instant, size=one.size, offset=one.offset)
+                    written = Written(instant=instant, size=one.size, offset=one.offset, rows=one.rows)
                     of[text] = (*of.get(text, ()), written)
         return Witness(known=frozenset(known - unread), files=files, unread=frozenset(unread))
 
@@ -97,7 +98,8 @@ class Marks:
 class Flaw:
     """A file of a slice that is not as a completed write names it.
 
-    `expected`: its bytes, 0 if they are not recorded. `found`: its bytes, None if it is not there. `whole`: names of
+    `expected`: its bytes, 0 if they are not recorded. `found`: its bytes, None if it is not there. `rows`: that a base
+    file has, 0 if they are not recorded. `whole`: names of
     files of other attempts that have as many bytes. `is_alone`: nothing of its partition is there.
     """
 
@@ -106,6 +108,7 @@ class Flaw:
     expected: int
     found: int | None
     is_base: bool
+    rows: int = 0
     whole: tuple[str, ...] = ()
     is_alone: bool = False
     second: str | None = None
