@@ -97,7 +97,7 @@ def test_a_write_whose_heartbeat_cannot_be_written_ends(
     url = f"s3://{s3.new_bucket()}/t"
     trips(rows((1, 1, 1.0)), 9).upsert(url)
     lapsed = Pulse.lapsed
-    monkeypatch.setattr(Pulse, "lapsed", lambda self: lapsed(self, 1.0))
+    monkeypatch.setattr(Pulse, "lapsed", lambda self, expiry_s: lapsed(self, 1.0))
 
     def faults(asked: Request) -> Fault:
         is_beat = "/.heartbeat/" in asked.path and asked.kind is Kind.PUT
