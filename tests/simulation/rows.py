@@ -1,6 +1,7 @@
 """Rows of a simulated table: base files and log blocks hold the names of rows, and merging is putting them together.
 
-Everything around the rows is real: names, block framing, which blocks count, views, plans, commits, books.
+Everything around the rows is real: names, Parquet footers, block framing, which blocks count, views, plans, commits,
+books.
 """
 
 from __future__ import annotations
@@ -11,6 +12,10 @@ import zlib
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from functools import lru_cache
+
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from phantombase.compactor_daemon.execution.runners import SliceProgress
 from phantombase.compactor_daemon.execution.slice_task import SliceTask, _base_instant, _merged, _record
@@ -50,7 +55,7 @@ SCHEMA_TEXT = json.dumps(
         "fields": [{"name": "id", "type": "string"}, {"name": "part", "type": "string"}],
     }
 )
-_BASE_BYTES = 4096
+_PADDING = {"padding": " " * 3072}
 FIRST = "20251201000000000"
 FIRST_FILE = f"_{FIRST}.parquet"
 """How the names of a new table's base files end."""
@@ -151,12 +156,26 @@ def rows_of_files(storage: Storage, commit: CommitMetadata) -> dict[str, str]:
     """The rows of the base files that a commit names and that are there, with their file groups."""
     stats = [stat_ for of in commit.partition_to_write_stats.values() for stat_ in of]
     homes = {s.path: s.file_id for s in stats if s.path and storage.find(s.path) is not None}
-    return {row: file_id for path, file_id in homes.items() for row in json.loads(storage.read(path))}
+    return {row: file_id for path, file_id in homes.items() for row in base_rows(storage.read(path))}
 
 
 def base_bytes(rows: Iterable[str]) -> bytes:
     """A base file, much larger than a log file: log files alone are merged where that is asked for."""
-    return json.dumps(list(rows)).encode().ljust(_BASE_BYTES)
+    return _parquet(tuple(rows))
+
+
+@lru_cache(maxsize=1 << 12)
+def _parquet(rows: tuple[str, ...]) -> bytes:
+    columns = {"id": pa.array(rows, pa.string()), "part": pa.repeat(PARTITIONS[0], len(rows))}
+    sink = pa.BufferOutputStream()
+    pq.write_table(pa.table(columns).replace_schema_metadata(_PADDING), sink, compression="none")
+    return bytes(sink.getvalue())
+
+
+@lru_cache(maxsize=1 << 12)
+def base_rows(data: bytes) -> tuple[str, ...]:
+    """The names of the rows of a base file."""
+    return tuple(pq.read_table(pa.BufferReader(data), columns=["id"])["id"].to_pylist())
 
 
 def log_bytes(instant: str, row: str) -> bytes:
@@ -197,7 +216,7 @@ def visibility_of(table: Table, timeline: Timeline) -> Visibility:
 
 def slice_rows(storage: Storage, slice_: FileSlice, visibility: Visibility) -> tuple[list[str], list[str], LogCounts]:
     """The rows of a slice's base file, those of its logs, and which blocks count."""
-    base = json.loads(storage.read(slice_.base.path)) if slice_.base is not None else []
+    base = list(base_rows(storage.read(slice_.base.path))) if slice_.base is not None else []
     blocks = []
     data = {}
     for log in slice_.logs:
@@ -266,7 +285,7 @@ def planned_group(window: Window) -> StitchGroup:
 
 def make_stitched(storage: Storage, recipe: Recipe, file_id: str, name: str, inputs: tuple[FileSlice, ...]) -> Made:
     """Stands for `made.make`."""
-    found = [row for one in inputs if one.base is not None for row in json.loads(storage.read(one.base.path))]
+    found = [row for one in inputs if one.base is not None for row in base_rows(storage.read(one.base.path))]
     staged, data = f"{staged_folder(recipe.instant)}/{uuid.uuid4().hex}.parquet", base_bytes(found)
     storage.put_if_absent(staged, data)
     partition = inputs[0].partition
@@ -288,10 +307,10 @@ def make_stitched(storage: Storage, recipe: Recipe, file_id: str, name: str, inp
 def read_stitched(storage: Storage, path: str, rules: SliceRules) -> tuple[int, int, int]:
     """Stands for `slice_task.read_back` of such a file."""
     data = storage.read(path)
-    return len(json.loads(data)), _hash(json.loads(data)), len(data)
+    return len(base_rows(data)), _hash(base_rows(data)), len(data)
 
 
-def _hash(found: list[str]) -> int:
+def _hash(found: Iterable[str]) -> int:
     return sum(zlib.crc32(row.encode()) for row in found)
 
 
