@@ -15,7 +15,7 @@ from phantombase.compactor_daemon.attempt.retire import finish_completed
 from phantombase.compactor_daemon.decisions.standing import Evidence, Ruling, Standing, rule
 from phantombase.compactor_daemon.records.fate import Go, decisions, find_go
 from phantombase.compactor_daemon.removal.unschedule import unschedule
-from phantombase.timeline.errors import ConflictError, PhantombaseError
+from phantombase.timeline.errors import ConflictError, MissingFileError, PhantombaseError
 from phantombase.timeline.format.commit_metadata import CommitMetadata, encode
 from phantombase.timeline.format.instant import Instant, State
 from phantombase.timeline.format.layout import LAYOUT_2
@@ -26,6 +26,7 @@ from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.read.table_read import read_table
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.writer_hooks.options import WriteOptions
+from phantombase.writer_hooks.write.writer import writer
 from tests.attempt.test_broken_rules import schedule, upsert
 from tests.support.compaction_steps import base_files, check_no_strays, decided, open_table, run_all
 from tests.support.golden_tables import unzip_golden
@@ -100,6 +101,14 @@ def place_all(path: Path, go: Go) -> None:
     """All files of a decision get their final names."""
     for one in go.placements:
         place(open_table(path), go, one)
+
+
+def check_removed(path: Path, partition: str) -> None:
+    """The folder of the table's only partition was removed: reads fail until the writer says that it is to be gone."""
+    with pytest.raises(MissingFileError, match=r"delete_partition\(TABLE"):
+        read_rows(path)
+    writer(rows((0, 1, 1.0))).buckets(1).delete_partition(str(path), [partition])
+    assert read_rows(path) == {}
 
 
 # --- restored away ----------------------------------------------------------------------------------------------------
@@ -273,6 +282,19 @@ def clean(path: Path, file_id: str) -> None:
         file.unlink()
 
 
+def forget_group(path: Path, file_id: str) -> None:
+    """No completed write of the active timeline names a file of the group any more."""
+    table = open_table(path)
+    for instant in table.load_timeline().completed:
+        if instant.is_write:
+            metadata = table.commit_metadata(instant)
+            stats = {
+                p: tuple(s for s in of if s.file_id != file_id) for p, of in metadata.partition_to_write_stats.items()
+            }
+            content = encode(replace(metadata, partition_to_write_stats=stats), table.layout.encoding)
+            (path / table.instant_path(instant)).write_bytes(content)
+
+
 @one_of("name", "v6_pending", "v9_pending")
 @pytest.mark.parametrize("when", ["before the attempt", "after the decision", "after placing", "in the lock"])
 @pytest.mark.parametrize("cleaned", [True, False])
@@ -303,7 +325,8 @@ def test_nothing_is_placed_in_a_replaced_group(name: str, when: str, cleaned: bo
     assert pending_instants(open_table(path)) == ()
     assert read_table(open_table(path)).num_rows == truth
     clean(path, file_id)
-    commit.unlink()  # archived, after its files were cleaned
+    commit.unlink()  # archived, after its files were cleaned, and with it what older writes say of them
+    forget_group(path, file_id)
     assert read_table(open_table(path)).num_rows == truth
     check_no_strays(path)
 

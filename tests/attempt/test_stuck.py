@@ -56,8 +56,12 @@ def leave_executor(path: Path, instant: str) -> tuple[Path, Path]:
     return inflight, left
 
 
-def lose_planned_log(path: Path) -> None:
-    next(path.glob("*/.*.log.*")).unlink()
+def lose_planned_log(path: Path) -> tuple[Path, bytes]:
+    """The file, and what it held: a copy."""
+    log = next(path.glob("*/.*.log.*"))
+    content = log.read_bytes()
+    log.unlink()
+    return log, content
 
 
 @one_of("version", 9, 6)
@@ -66,14 +70,17 @@ def test_a_dead_executor_and_a_lost_input(version: int, tmp_path: Path) -> None:
     path = tmp_path / "t"
     instant = planned(path, version)
     inflight, left = leave_executor(path, instant)
-    lose_planned_log(path)
+    lost, copy = lose_planned_log(path)
     with pytest.raises(MissingFileError, match=f"unschedule TABLE {instant}"):
         run_all(open_table(path))
     unschedule(open_table(path), instant, LOCK)
     assert pending_instants(open_table(path)) == ()
     assert not inflight.exists()
     assert not left.exists()
-    assert set(read_rows(path)) == set(BEFORE)
+    with pytest.raises(MissingFileError, match="Restore the file from a copy"):  # never fewer rows
+        read_rows(path)
+    lost.write_bytes(copy)
+    assert read_rows(path) == BEFORE
     upsert(LocalStorage(str(path)), rows((0, 5, 5.0)))
     assert read_rows(path)["k0000"] == (5, 5.0)
 
@@ -157,7 +164,7 @@ def test_on_version_6_with_writes_on_the_plan_the_errors_name_what_works(tmp_pat
         run_all(open_table(path))
     assert "compactor-daemon unschedule" not in str(lost.value)
     assert "restore the table to an instant before the plan" in str(lost.value)
-    with pytest.raises(ConflictError, match="restore the table to an instant before the plan"):
+    with pytest.raises(ConflictError, match="or the table to an instant before the plan"):
         unschedule(open_table(path), instant, LOCK)
     gone.write_bytes(kept)
     run_all(open_table(path))

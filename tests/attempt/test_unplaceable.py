@@ -19,7 +19,7 @@ from phantombase.compactor_daemon.removal.unschedule import unschedule
 from phantombase.timeline.errors import MissingFileError, StorageError
 from phantombase.timeline.read.table_read import read_table
 from phantombase.timeline.storage.probe import probe_partitions
-from tests.attempt.test_standing import BEFORE, LOCK, planned
+from tests.attempt.test_standing import BEFORE, LOCK, check_removed, planned
 from tests.support.compaction_steps import base_files, decided, open_table, run_all
 from tests.support.golden_tables import unzip_golden
 from tests.support.tables import one_of
@@ -108,12 +108,13 @@ def test_a_partition_that_was_removed(version: int, tmp_path: Path) -> None:
     """Nothing on the timeline says that it should be gone: an error, and the command that it names ends it."""
     path = tmp_path / "t"
     instant = planned(path, version)
-    shutil.rmtree(partitions(path)[0])
+    (partition,) = partitions(path)
+    shutil.rmtree(partition)
     with pytest.raises(MissingFileError, match="compactor-daemon unschedule"):
         run_all(open_table(path))
     unschedule(open_table(path), instant, LOCK)
     assert pending_instants(open_table(path)) == ()
-    assert read_rows(path) == {}
+    check_removed(path, partition.name)
     assert not base_files(path, instant)
 
 

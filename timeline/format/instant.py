@@ -108,6 +108,13 @@ def highest_states(instants: Iterable[Instant]) -> tuple[Instant, ...]:
     return tuple(sorted(best.values(), key=lambda i: i.identity))
 
 
+def hidden_writes(instants: Iterable[Instant], shown: Iterable[Instant]) -> tuple[Instant, ...]:
+    """Completed delta commits that `highest_states` left out: a write and a log compaction may share their time."""
+    kept = frozenset(shown)
+    completed = {i for i in instants if i.completed and i.family == "deltacommit"}
+    return tuple(sorted(completed - kept, key=lambda i: (i.requested_time, i.completion_time or "")))
+
+
 def _height(instant: Instant) -> tuple[bool, bool, State]:
     return instant.completed, instant.action not in SERVICES, instant.state
 

@@ -23,7 +23,8 @@ class Timeline:
     `legacy_completions`: for completed files without a completion time in their name (tables upgraded from
     version 6) the files' modification times, as instant times. `written`: what modification times show about the
     writers' clocks; it does not take part in comparisons of timelines. `commits_are_writes`: the table is
-    COPY_ON_WRITE; elsewhere a completed commit is a compaction.
+    COPY_ON_WRITE; elsewhere a completed commit is a compaction. `hidden`: completed delta commits that are not among
+    the instants, since these have another of their time (a write and a log compaction); their files count.
     """
 
     layout: Layout
@@ -32,6 +33,7 @@ class Timeline:
     legacy_completions: dict[str, str] = field(default_factory=dict)
     written: ClockEvidence = field(default_factory=ClockEvidence, compare=False)
     commits_are_writes: bool = False
+    hidden: tuple[Instant, ...] = ()
 
     @cached_property
     def completed(self) -> tuple[Instant, ...]:
@@ -254,6 +256,7 @@ class Timeline:
             self,
             instants=tuple(sorted([*kept, *late], key=lambda i: i.identity)),
             archived=tuple(i for i in self.archived if i not in gone),
+            hidden=tuple(i for i in self.hidden if self._counts_at(i, time)),
         )
 
     def _counts_at(self, instant: Instant, time: str) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..clock.evidence import written
-from ..format.instant import highest_states
+from ..format.instant import hidden_writes, highest_states
 from ..format.table_config import TableConfig
 from ..storage.contract import Storage, list_of_table
 from .table_clock import TableClock
@@ -35,9 +35,11 @@ class TimelineLoader:
             for instant, modified_ms in files
             if instant.completed and instant.completion_time is None and self.config.layout.has_completion_times
         }
+        instants = highest_states(i for i, _ in files)
         timeline = Timeline(
             layout=self.config.layout,
-            instants=highest_states(i for i, _ in files),
+            instants=instants,
+            hidden=hidden_writes((i for i, _ in files), instants),
             legacy_completions=legacy,
             written=written(files),
             commits_are_writes=not self.config.has_logs,

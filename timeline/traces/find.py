@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from ..errors import ConflictError, MissingFileError
 from ..format.file_name import BaseFileName, LogFileName, parse_data_file
@@ -19,8 +19,9 @@ def traces_of(table: Table, target: str, action: str, *, scan: bool) -> Rollback
     """The files of a pending instant, by its markers and by listing.
 
     Names of base files contain their instant. So do names of log files from version 8 on, and before version 8 in file
-    groups that the instant began. Other log files of version 6 are known from their markers. Without any marker, and
-    with `scan`, all log files are searched for blocks of the instant.
+    groups that the instant began. Other log files of version 6 are known from their markers: also those on a base file
+    of another action of the same time, which later writes may have written. Without any marker, and with `scan`, all
+    log files are searched for blocks of the instant.
     """
     markers = list_markers(table.storage, target)
     marked: dict[str, set[str]] = {m.partition: set() for m in markers}
@@ -32,12 +33,15 @@ def traces_of(table: Table, target: str, action: str, *, scan: bool) -> Rollback
     by_base = table.layout.slicing is Slicing.BY_BASE_INSTANT
     search = scan and not markers and by_base
     planned, named = _planned_groups(table, target), _named_by_others(table, target, action)
+    begun = _groups_of(named) if by_base else frozenset()
     for partition in sorted({*table.partitions(), *marked}):
         for entry, name in data_files(table, partition):
             # A plan may share its millisecond with a writer that takes no lock: the plan's base files, and on version 6
             # the logs that others wrote under it, do not belong to the write.
-            of_plan = (partition, name.file_id) in planned and (by_base or isinstance(name, BaseFileName))
-            if name.instant == target and not of_plan and join(partition, entry.name) not in named:
+            is_base, key = isinstance(name, BaseFileName), (partition, name.file_id)
+            of_plan = key in planned and (by_base or is_base)
+            on_others = key in begun and not is_base
+            if name.instant == target and not (of_plan or on_others) and join(partition, entry.name) not in named:
                 doomed.append((partition, entry.name))
             elif entry.name in marked.get(partition, ()) or (search and _wrote_to(table, partition, name, target)):
                 logs.setdefault((partition, name.file_id, name.instant), {})[entry.name] = entry.size
@@ -58,6 +62,14 @@ def _planned_groups(table: Table, time: str) -> frozenset[tuple[str, str]]:
     if requested.action != "compaction" or table.storage.find(table.instant_path(requested)) is None:
         return frozenset()
     return table.compaction_plan(time).groups
+
+
+def _groups_of(paths: Iterable[str]) -> frozenset[tuple[str, str]]:
+    """The file groups of data files."""
+    split = (path.rpartition("/") for path in paths)
+    return frozenset(
+        (partition, name.file_id) for partition, _, text in split if (name := parse_data_file(text)) is not None
+    )
 
 
 def _named_by_others(table: Table, time: str, action: str) -> frozenset[str]:

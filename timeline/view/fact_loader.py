@@ -47,7 +47,7 @@ class FactLoader:
             compacted=compacted,
             shared={time: self.named_files(timeline, time) for time in timeline.shared_times},
             forming=self.forming(timeline),
-            witness=Witness.of((i.requested_time, self._named(i)) for i in timeline.completed)
+            witness=Witness.of((i.requested_time, self._named(i)) for i in (*timeline.completed, *timeline.hidden))
             if witness
             else Witness(),
         )

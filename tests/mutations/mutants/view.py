@@ -15,6 +15,8 @@ MUTANTS: tuple[Mutant, ...] = (
     ("timeline/view/grouping", "elif instant == pending or not timeline.is_committed(instant):", "elif not timeline.is_committed(instant):", "table/view attempt/same_millisecond"),
     ("timeline/view/grouping", "ordered = sorted([*there, *gone], key=lambda log: log.name.sort_key)", "ordered = [*there, *gone]", "table/view"),
     # Files that completed writes name.
+    ("timeline/view/fact_loader", "(*timeline.completed, *timeline.hidden)", "timeline.completed", "attempt/late_events"),
+    ("timeline/traces/find", "on_others = key in begun and not is_base", "on_others = False", "attempt/late_events"),
     ("timeline/view/grouping", "            if str(base.name) not in names:\n", "            if False:\n", "table/witness"),
     ("timeline/view/grouping", "if instant > newest and instant != pending:", "if False:", "table/witness"),
     ("timeline/view/grouping", "if instant > newest and instant != pending:", "if instant:", "table/witness"),
