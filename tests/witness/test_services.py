@@ -98,14 +98,18 @@ def test_the_others_are_compacted(path: Path) -> None:
     assert values(path) == {f"k{k}": 2 if k < 4 else 1 for k in range(20)}
 
 
-def test_a_clean_keeps_what_lies_below_a_lost_file(path: Path) -> None:
-    """A base file that a compaction made is lost: its inputs are all that is left of the file group."""
+@pytest.mark.parametrize("is_lost", [True, False], ids=["lost", "damaged"])
+def test_a_clean_keeps_what_lies_below_such_a_file(is_lost: bool, path: Path) -> None:
+    """A base file that a compaction made is lost or damaged: its inputs are all that is left of the file group."""
     CliRunner().invoke(app, ["compact", str(path), "--schedule", "--sole-writer", "--executor", "local"])
     newest = max(path.glob("b/*.parquet"), key=lambda file: file.name.rpartition("_")[2])
-    newest.unlink()
+    if is_lost:
+        newest.unlink()
+    else:
+        newest.write_bytes(newest.read_bytes()[:-10])
     rows_of(range(0, 4, 2), 4).upsert(str(path))
     clean_table(open_table(path), CleanOptions(retain=1, floor_s=0), ProcessLock("test"))
-    assert [len([*path.glob(f"{p}/*.parquet")]) for p in PARTITIONS] == [1, 1]
+    assert [len([*path.glob(f"{p}/*.parquet")]) for p in PARTITIONS] == [1, 1 if is_lost else 2]
     assert len([*path.glob("b/.*.log.*")]) == 1
 
 

@@ -7,7 +7,7 @@ from tests.mutations.mutants.mutant import Mutant
 
 MUTANTS: tuple[Mutant, ...] = (
     ("timeline/view/view_loader", "    if not flaw.is_base or not flaw.found or flaw.second is not None:\n        return False\n", "    return False\n", "reading/type_pairs"),
-    ("timeline/view/view_loader", "    except PhantombaseError:\n        return False\n    return not flaw.rows", "    except PhantombaseError:\n        return True\n    return not flaw.rows", "witness/every_file"),
+    ("timeline/view/view_loader", "    except PhantombaseError:\n        return False\n    return not flaw.rows", "    except PhantombaseError:\n        return True\n    return not flaw.rows", "witness/services"),
     ("timeline/view/view_loader", "return not flaw.rows or rows == flaw.rows", "return True", "witness/services"),
     # File slices.
     ("timeline/view/grouping", "            if named != str(base.name):\n", "            if False:\n", "table/view"),

@@ -13,7 +13,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phantombase.timeline.errors import PhantombaseError
 from phantombase.timeline.format.compaction_plan import decode_plan, encode_operation, encode_plan
 from phantombase.timeline.format.layout import LAYOUT_1, LAYOUT_2, Layout
 from phantombase.timeline.planning.build_plan import drafts
@@ -109,24 +108,18 @@ def test_both_ways_plan_the_same(layout: Layout) -> None:
     seen: Counter[str] = Counter()
     for seed in range(1500):
         world = World.drawn(Random(f"plan {layout.slicing.name} {seed}"), layout)
-        try:
-            slow = world.slowly()
-        except PhantombaseError as error:
-            with pytest.raises(type(error)):
-                world.fast()
-            seen["errors"] += 1
-            continue
-        fast = world.fast()
+        slow, fast = world.slowly(), world.fast()
         assert (fast.why, fast.notes, fast.again) == (slow.why, slow.notes, slow.again), seed
         assert (fast.waits_for, fast.closed_in) == (slow.waits_for, slow.closed_in), seed
         assert written(fast) == written(slow), seed
         packed = [list(plan.partitions) for plan in fast.plans if isinstance(plan, PackedPlan)]
         objects = [[c.slice.partition for c in plan] for plan in slow.plans if isinstance(plan, tuple)]
         assert packed == [list(dict.fromkeys(of)) for of in objects], seed
+        seen["flaws"] += any(one.why != "broken" for one in fast.notes.unmergeable)
         seen["planned"] += sum(map(len, fast.plans))
         seen["several plans"] += len(packed) > 1
         seen["waiting"] += bool(world.since) and bool(packed)
-    assert min(seen[what] for what in ("errors", "planned", "several plans", "waiting")) > 20, seen
+    assert min(seen[what] for what in ("flaws", "planned", "several plans", "waiting")) > 20, seen
 
 
 NAMES = st.from_regex(r"[^_/.\0][^_/\0]{0,40}", fullmatch=True).filter(lambda text: text.isprintable())
