@@ -256,8 +256,6 @@ def test_a_publisher_that_wakes_up_after_archiving_publishes_nothing(tmp_path: P
 
 # --- replaced ---------------------------------------------------------------------------------------------------------
 
-_REPLACE_TIMES = {6: "29990101000000000", 9: "29990101000000000_29990101000000001"}
-
 
 def replace_first_group(path: Path, instant: str) -> tuple[str, Path]:
     """A completed replace commit of the plan's first file group; its file id, and the commit's file."""
@@ -270,8 +268,9 @@ def replace_first_group(path: Path, instant: str) -> tuple[str, Path]:
         partition_to_replace_file_ids={group.partition_path: (group.file_id,)},
         extra_metadata={"schema": schema},
     )
-    name = f"{_REPLACE_TIMES[table.config.version]}.replacecommit"
-    file = path / table.config.timeline_folder / name
+    time = table.next_time(table.load_timeline())
+    name = time if table.config.version == 6 else f"{time}_{int(time) + 1}"
+    file = path / table.config.timeline_folder / f"{name}.replacecommit"
     file.write_bytes(encode(commit, table.layout.encoding))
     return group.file_id, file
 
