@@ -55,7 +55,7 @@ SCHEMA_TEXT = json.dumps(
         "fields": [{"name": "id", "type": "string"}, {"name": "part", "type": "string"}],
     }
 )
-_PADDING = {"padding": " " * 3072}
+_PADDING = {"padding": " " * 3600}
 FIRST = "20251201000000000"
 FIRST_FILE = f"_{FIRST}.parquet"
 """How the names of a new table's base files end."""
@@ -167,8 +167,10 @@ def base_bytes(rows: Iterable[str]) -> bytes:
 @lru_cache(maxsize=1 << 12)
 def _parquet(rows: tuple[str, ...]) -> bytes:
     columns = {"id": pa.array(rows, pa.string()), "part": pa.repeat(PARTITIONS[0], len(rows))}
-    sink = pa.BufferOutputStream()
-    pq.write_table(pa.table(columns).replace_schema_metadata(_PADDING), sink, compression="none")
+    table, sink = pa.table(columns), pa.BufferOutputStream()
+    with pq.ParquetWriter(sink, table.schema, compression="none", store_schema=False) as writer:
+        writer.write_table(table)
+        writer.add_key_value_metadata(_PADDING)
     return bytes(sink.getvalue())
 
 

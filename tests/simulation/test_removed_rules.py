@@ -158,7 +158,7 @@ REMOVED: list[tuple[str, Search, dict[str, Any], str]] = [
     ),
     (
         "7: one base file",
-        seeds(100, first=100, hudi=True, locked=True, unschedules=False, services=frozenset(), compactors=2),
+        seeds(100, first=200, hudi=True, locked=True, unschedules=False, services=frozenset(), compactors=2),
         {
             "attempt.publish.remove_placed": nothing,
             "attempt.retire.remove_placed": nothing,
