@@ -108,6 +108,7 @@ def _commands(kind: str, code: str) -> Iterator[str]:
 def comparable(text: str) -> str:
     """A page without what differs from run to run: times, instants, file ids, sizes, widths of columns."""
     for pattern, same in (
+        (r"\s+", " "),  # first: a line is broken where the folder of a test is long
         (r"\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f…-]+", "FILE"),
         (r"\b\d{17}\b", "INSTANT"),
         (r"\d{4}-\d\d-\d\d ", "DAY "),
@@ -116,7 +117,6 @@ def comparable(text: str) -> str:
         (r"\d+(\.\d+)? (ms|s|min|h|d)\b( \d+ (s|min|h)\b)*", "TIME"),
         (r"\d+ of (\d+) seconds", r"SECONDS of \1"),
         (r"─+", "─"),
-        (r"\s+", " "),
     ):
         text = re.sub(pattern, same, text)
     return text
