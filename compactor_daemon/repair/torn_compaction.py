@@ -178,7 +178,7 @@ def _prove(
     cleaned: frozenset[tuple[str, str]],
 ) -> WriteStat | None:
     """The statistics of one planned file group's base file; None: there were no rows, so Hudi wrote none."""
-    partition, slice_, outputs, gone = _files(table, operation, instant)
+    slice_, outputs, gone = _files(table, operation, instant)
     if gone:
         return _trust(table, operation, instant, rules, outputs, gone, cleaned)
     stream = SliceStream(table.storage, slice_, rules)
@@ -186,14 +186,7 @@ def _prove(
         pass
     if not outputs and not stream.log_counts.entries:
         return None
-    if len(outputs) != 1:
-        raise _lost(
-            "not one base file of this compaction is there for a planned file group",
-            join(partition, operation.file_id),
-            instant,
-            found=", ".join(outputs) or "none",
-        )
-    path = join(partition, outputs[0])
+    path = _only(operation, instant, outputs, "not one base file of this compaction is there for a planned file group")
     rows, hash_out, size = read_back(table.storage, path, rules)
     ledger = stream.ledger(rows, hash_out)
     try:
@@ -206,6 +199,14 @@ def _prove(
     except LedgerError as error:
         raise error.advising(f"The base file is not what merging the planned files gives. {_OTHERWISE}") from error
     return _stat(operation, path, size, ledger, slice_, stream.log_counts.blocks)
+
+
+def _only(operation: CompactionOperation, instant: str, outputs: list[str], problem: str) -> str:
+    """The path of the one base file that the compaction made of the group. MissingFileError: it is not just one."""
+    if len(outputs) != 1:
+        where = join(operation.partition_path, operation.file_id)
+        raise _lost(problem, where, instant, found=", ".join(outputs) or "none")
+    return join(operation.partition_path, outputs[0])
 
 
 def _trust(
@@ -221,14 +222,12 @@ def _trust(
     partition = operation.partition_path
     if lost := [name for name in gone if (partition, name) not in cleaned]:
         raise _lost("a file that this compaction merged is gone", join(partition, lost[0]), instant)
-    if len(outputs) != 1:
-        raise _lost(
-            "not one base file of this compaction is there for a planned file group, whose other files were cleaned",
-            join(partition, operation.file_id),
-            instant,
-            found=", ".join(outputs) or "none",
-        )
-    path = join(partition, outputs[0])
+    path = _only(
+        operation,
+        instant,
+        outputs,
+        "not one base file of this compaction is there for a planned file group, whose other files were cleaned",
+    )
     rows, _, size = read_back(table.storage, path, rules)
     return WriteStat(
         file_id=operation.file_id,
@@ -243,8 +242,8 @@ def _trust(
     )
 
 
-def _files(table: Table, operation: CompactionOperation, instant: str) -> tuple[str, FileSlice, list[str], list[str]]:
-    """The partition, the planned file slice, the base files of the instant, and the inputs that are gone."""
+def _files(table: Table, operation: CompactionOperation, instant: str) -> tuple[FileSlice, list[str], list[str]]:
+    """The planned file slice, the base files of the instant, and the inputs that are gone."""
     partition, file_id, base = operation.partition_path, operation.file_id, operation.data_file_path
     sizes = {e.name: e.size for e in table.storage.list(partition) if not e.is_folder}
     inputs = [*operation.delta_file_paths, *([] if base is None else [base])]
@@ -265,7 +264,7 @@ def _files(table: Table, operation: CompactionOperation, instant: str) -> tuple[
     outputs = [
         text for text, n in named if isinstance(n, BaseFileName) and (n.file_id, n.instant) == (file_id, instant)
     ]
-    return partition, slice_, sorted(outputs), gone
+    return slice_, sorted(outputs), gone
 
 
 def _stat(

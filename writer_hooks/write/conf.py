@@ -200,7 +200,7 @@ def parse_write_conf(
         found["clean"] = _clean(options.clean, parts["clean"], infers="clean" not in said)
     if parts["archive"]:
         found["archive"] = _archive(options.archive, parts["archive"])
-    if conf.get(_SERVICES, "true").strip().lower() == "false":
+    if not _flag(conf.get(_SERVICES, "true")):
         found |= {"clean": None, "archive": None, "metadata": None}
         found["compaction"] = replace(found.get("compaction", options.compaction), mode=Mode.WRITE_ONLY)
     if _METADATA in conf:
