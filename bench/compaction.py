@@ -33,7 +33,7 @@ from bench.child import THREADS
 from bench.processes import Ran, child, run
 from bench.report import Goal, Report
 from bench.tables import HUDI, Made, TableSpec, copy_of, large, make, small
-from tests.judge.client import Judge
+from tests.hudi.judge.client import Judge
 
 _WARM_RUN = 3
 """The run that counts as warm."""

@@ -36,7 +36,7 @@ from phantombase.timeline.table.table import Table
 from phantombase.writer_hooks.engine.engine import LocalEngine
 from phantombase.writer_hooks.options import Operation, Write, WriteOptions
 from phantombase.writer_hooks.write.write import write
-from tests.judge.client import METADATA_TABLE, Judge
+from tests.hudi.judge.client import METADATA_TABLE, Judge
 from tests.support.golden_tables import unzip_golden
 
 _FILES = (1_000, 100_000)

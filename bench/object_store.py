@@ -29,7 +29,7 @@ from bench.child import THREADS
 from bench.processes import child, run
 from bench.report import Goal, Report
 from bench.tables import copy_of, make, readable, small
-from tests.support.s3_server import Asked, Fault, S3Server, s3_server
+from tests.support.servers.s3_server import Asked, Fault, S3Server, s3_server
 
 _READS = 3
 

@@ -44,7 +44,7 @@ from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table
 from phantombase.writer_hooks.new_table.create import create_table
 from phantombase.writer_hooks.new_table.spec import NewTable
-from tests.judge.timeline_server import hudi_server
+from tests.hudi.judge.timeline_server import hudi_server
 
 _GROUPS = (1_000, 20_000, 100_000)
 _PER_PARTITION = 100

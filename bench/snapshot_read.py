@@ -17,7 +17,7 @@ from bench.child import THREADS
 from bench.processes import child
 from bench.report import Goal, Report
 from bench.tables import HUDI, make, readable
-from tests.judge.client import Judge
+from tests.hudi.judge.client import Judge
 
 _WARM_RUN = 3
 

@@ -25,7 +25,7 @@ from bench.processes import run
 from bench.report import Goal, Report
 from bench.spark_queries import QUERIES
 from bench.tables import HUDI, Made, make, partitioned
-from tests.judge import environment
+from tests.hudi.judge import environment
 
 _GOALS = {"full": 1.0, "three": 1.5, "count": 2.0, "partition": 1.5, "key": 3.0}
 _CORES = 2

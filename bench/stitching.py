@@ -34,7 +34,7 @@ from phantombase.timeline.read.table_read import read_table
 from phantombase.timeline.stitching.options import Copy, StitchOptions
 from phantombase.timeline.table.table import Table
 from phantombase.writer_hooks.write.writer import writer
-from tests.judge.client import Judge
+from tests.hudi.judge.client import Judge
 
 _HUDI = "1.2.0"
 _RUNS = 3

@@ -33,7 +33,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from filelock import FileLock
 
-from tests.judge.client import Judge
+from tests.hudi.judge.client import Judge
 
 HUDI = "1.2.0"
 _PART_ROWS = 500_000

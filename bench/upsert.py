@@ -21,7 +21,7 @@ from bench.child import THREADS
 from bench.processes import child
 from bench.report import Goal, Report
 from bench.tables import HUDI, home, save_rows, written
-from tests.judge.client import Judge
+from tests.hudi.judge.client import Judge
 
 _OURS = (
     ("like_hudi", "spark", "gzip", "avro"),

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Runs the unit tests on the lowest versions that pyproject.toml declares, in an environment of its own (.venv-lowest).
-# Arguments go to pytest; without any, tests/unit is run.
+# Runs tests of single modules on the lowest versions that pyproject.toml declares, in an environment of its own
+# (.venv-lowest).
+# Arguments go to pytest; without any, those of formats, storage, merge, planning, schemas and commands are run.
 source "$(dirname "${BASH_SOURCE[0]}")/setup.sh" ""  # not the arguments of this script
 
 lowest=.venv-lowest
@@ -12,5 +13,9 @@ uv="$lowest/bin/uv"
   --output-file "$lowest/lowest.txt"
 # The tests themselves use the newest versions of their tools that go with these.
 "$uv" pip install --quiet --constraint "$lowest/lowest.txt" --editable ".[dev]"
-if [ $# -eq 0 ]; then set -- tests/unit; fi
+if [ $# -eq 0 ]; then
+  set -- tests/timeline/{arrow,avro,cli,filter,format,instants,locks,log,merge,metadata_table,parquet,pins,planning} \
+    tests/timeline/{recovery,table,view} tests/timeline/storage/test_*.py tests/writer_hooks/{keys,new_table,schema} \
+    tests/compactor_daemon/{cli,records}
+fi
 exec "$lowest/bin/python" -m pytest -n 2 -p no:cacheprovider "$@"

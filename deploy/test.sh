@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Sets everything up and runs linters, type checker and tests (tests/support/selection.py).
 #   test.sh                    the usual run: every rule once, the same run each time
-#   test.sh --all              all tests, and all unit tests on the lowest versions
+#   test.sh --all              all tests, and those of single modules on the lowest versions
 #   test.sh --part N           one of the six parts of --all, without what the usual run has
 #   test.sh ARGUMENTS          the usual run; the arguments go to pytest
 source "$(dirname "${BASH_SOURCE[0]}")/setup.sh" dev
@@ -22,6 +22,6 @@ fi
 if [ -n "${PHANTOMBASE_ALL:-}" ]; then
   bash deploy/lowest.sh
 elif [ $# -eq 0 ]; then
-  bash deploy/lowest.sh -q tests/unit/timeline/{arrow,avro,cli,format,parquet,storage}
+  bash deploy/lowest.sh -q tests/timeline/{arrow,avro,cli,format,parquet} tests/timeline/storage/test_*.py
 fi
 exec "${tests[@]}" "$@"

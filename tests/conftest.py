@@ -18,21 +18,21 @@ from phantombase.compactor_daemon.execution import spark_session as spark_start
 from phantombase.timeline.event_log import NAME
 from tests.support.places import memory
 from tests.support.seed import SEED
-from tests.support.selection import ALL, COLLECTED, PARTS, asked_part, is_usual, part_of
+from tests.support.selection import ALL, COLLECTED, PARTS, asked_part, is_usual, part_of, place
 
 pytest_plugins = [
-    "tests.support.s3_server",
-    "tests.judge.fixtures",
-    "tests.support.gcs_server",
-    "tests.support.fault_proxy",
-    "tests.support.hdfs_cluster",
-    "tests.support.zookeeper_server",
-    "tests.support.zookeeper_ensemble",
-    "tests.support.spark_cluster",
+    "tests.support.servers.s3_server",
+    "tests.hudi.judge.fixtures",
+    "tests.support.servers.gcs_server",
+    "tests.support.servers.fault_proxy",
+    "tests.support.servers.hdfs_cluster",
+    "tests.support.servers.zookeeper_server",
+    "tests.support.servers.zookeeper_ensemble",
+    "tests.support.servers.spark_cluster",
     "tests.support.spark_session",
-    "tests.support.azure_server",
-    "tests.support.minio_server",
-    "tests.support.hive_metastore",
+    "tests.support.servers.azure_server",
+    "tests.support.servers.minio_server",
+    "tests.support.servers.hive_metastore",
 ]
 
 # JVMs of Spark that tests start live for seconds: a compiler that makes code fast costs more than it saves.
@@ -147,26 +147,25 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeSch
 class _ByFile(LoadScopeScheduling):  # type: ignore[misc]
     def _split_scope(self, nodeid: str) -> str:
         path, _, test = nodeid.partition("::")
-        if _folder(nodeid) in ("interop", "judge") or "real_hudi" in path or "/stock/" in path:
+        if place(path).startswith(("hudi/cases/", "hudi/judge/", "hudi/stock/")):
             if re.search(r"[-[]v?6\b", test):
                 return "Hudi 0.15"
             return "Hudi 1.2, second half" if ALL and path.rpartition("/")[2] >= _HALF else "Hudi 1.2"
         if "hdfs" in path:
             return "hdfs"  # one cluster
-        if _folder(nodeid) == "spark_source" or path.endswith("/test_writer_spark.py"):
+        if place(path).startswith("pyspark_phantombase/") or path.endswith("/test_writer_spark.py"):
             return "Spark"  # one JVM
-        return "containers" if _folder(nodeid) == "containers" else path
+        return "containers" if place(path).startswith("outside/containers/") else path
 
 
 _HALF = "test_n"
 """What the tests with Hudi 1.2 are parted at in a run of all tests: one worker has them too long."""
 _FILES = 40
 """Files of tests whose time a run shows."""
-_LONG = ("interop", "judge", "spark_source", "containers", "project", "chaos", "fleet", "simulation", "writing", "")
-"""Folders in the order of their work; the rest is quick."""
+_LONG = ("hudi/", "pyspark_phantombase/", "outside/", "project/", "world/", "compactor_daemon/", "writer_hooks/", "")
+"""Folders below `tests` in the order of their work; the rest is quick."""
 
 
 def _folder(nodeid: str) -> str:
     """One of those."""
-    found = nodeid.split("/")[1]
-    return found if found in _LONG else ""
+    return next(folder for folder in _LONG if place(nodeid).startswith(folder))

@@ -27,7 +27,7 @@ from typer.testing import CliRunner
 from tests.project.every_command import APPS
 from tests.support.golden_tables import unzip_golden
 from tests.support.places import ROOT
-from tests.support.zookeeper_server import zookeeper_server
+from tests.support.servers.zookeeper_server import zookeeper_server
 
 ALL_PAGES = ("README.md", *(str(p.relative_to(ROOT)) for p in sorted((ROOT / "docs").rglob("*.md"))))
 PAGES = ("README.md", "docs/start.md", *(str(p.relative_to(ROOT)) for p in sorted((ROOT / "docs/guides").glob("*.md"))))

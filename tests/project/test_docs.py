@@ -17,7 +17,7 @@ from tests.project.every_command import APPS
 from tests.project.option_reference import NAMES_PAGE, PAGE, names_reference, reference
 from tests.project.rooms import ours
 from tests.support.places import ROOT
-from tests.support.zookeeper_server import ZooKeeper
+from tests.support.servers.zookeeper_server import ZooKeeper
 
 _FOLDERS = "timeline|compactor_daemon|writer_hooks|pyspark_phantombase|phantombase|tests|deploy|bench"
 _FILE = re.compile(rf"`((?:{_FOLDERS})/[\w/.-]+\.\w+)`")

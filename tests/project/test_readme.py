@@ -12,7 +12,7 @@ from phantombase import Writer
 from phantombase.timeline.table.table import Table
 from tests.support.golden_tables import unzip_golden
 from tests.support.places import ROOT
-from tests.support.zookeeper_server import ZooKeeper, wait_until
+from tests.support.servers.zookeeper_server import ZooKeeper, wait_until
 
 README = (ROOT / "README.md").read_text()
 FLEET = (ROOT / "docs/guides/fleet.md").read_text()

@@ -9,13 +9,13 @@ from collections.abc import Mapping
 
 import pytest
 
-from tests.mutations.__main__ import modules_of
-from tests.mutations.mutants import MUTANTS
 from tests.support.golden_tables import GOLDEN
 from tests.support.places import ROOT
 from tests.support.selection import ALL, COLLECTED, JOURNEYS, ONLY_ALL, PARTS, part_of, place
+from tests.world.mutations.__main__ import modules_of
+from tests.world.mutations.mutants import MUTANTS
 
-ONLY_ALL_NOTICE = {"fleet/spark_cluster", "storage/hdfs_store"}
+ONLY_ALL_NOTICE = {"spark_cluster", "hdfs_store"}
 """Modules of tests that mutants name, and that only a run of all tests takes: they start a cluster."""
 
 
@@ -37,9 +37,19 @@ def usual(pytestconfig: pytest.Config) -> Mapping[str, frozenset[str]]:
     return {path: frozenset(names) for path, names in tests.items()}
 
 
+def _files_of_tests() -> set[str]:
+    """The files of tests below `tests`."""
+    return {str(path.relative_to(ROOT / "tests")) for path in (ROOT / "tests").rglob("test_*.py")}
+
+
+def _folder_of(path: str) -> str:
+    """The folder that a file of tests lies in, the upper two of them."""
+    return "/".join(path.split("/")[:-1][:2])
+
+
 def test_every_folder_has_tests(usual: Mapping[str, frozenset[str]]) -> None:
-    folders = {path.parent.name for path in (ROOT / "tests").glob("*/test_*.py")} | {"unit"}
-    assert folders - {path.split("/")[0] for path in usual} == {"judge"}
+    folders = {_folder_of(path) for path in _files_of_tests()}
+    assert folders - {_folder_of(path) for path in usual} == {"hudi/judge"}
 
 
 def test_every_journey_is_taken(usual: Mapping[str, frozenset[str]]) -> None:
@@ -48,22 +58,21 @@ def test_every_journey_is_taken(usual: Mapping[str, frozenset[str]]) -> None:
 
 
 def test_hudi_is_asked_in_each_of_its_versions(usual: Mapping[str, frozenset[str]]) -> None:
-    beside = "".join(test for path, tests in usual.items() if path.startswith("interop/") for test in tests)
+    beside = "".join(test for path, tests in usual.items() if path.startswith("hudi/cases/") for test in tests)
     assert "v9" in beside
     assert "v6" in beside
 
 
 def test_what_only_a_run_of_all_tests_takes_is_there() -> None:
     """Each of these places has a file, so that no name outlives its tests."""
-    files = {str(path.relative_to(ROOT / "tests")) for path in (ROOT / "tests").rglob("test_*.py")}
+    files = _files_of_tests()
     named = [*ONLY_ALL, *JOURNEYS]
     assert [one for one in named if not any(path.startswith(one.partition("::")[0]) for path in files)] == []
 
 
 def test_each_part_of_a_run_of_all_tests_has_some() -> None:
-    files = [f"tests/{path.relative_to(ROOT / 'tests')}" for path in (ROOT / "tests").rglob("test_*.py")]
-    assert {part_of(path) for path in files} == set(range(1, len(PARTS) + 1))
-    assert part_of("tests/interop/test_pyspark35.py") == 1
+    assert {part_of(f"tests/{path}") for path in _files_of_tests()} == set(range(1, len(PARTS) + 1))
+    assert part_of("tests/hudi/cases/test_pyspark35.py") == 1
 
 
 def test_the_usual_run_is_not_larger_than_said(usual: Mapping[str, frozenset[str]]) -> None:
@@ -71,7 +80,7 @@ def test_the_usual_run_is_not_larger_than_said(usual: Mapping[str, frozenset[str
 
 
 def test_every_golden_table_is_read(usual: Mapping[str, frozenset[str]]) -> None:
-    read = "".join(usual["reading/test_golden.py"])
+    read = "".join(usual["timeline/read/test_golden.py"])
     assert [name for name in GOLDEN if f"[{name}]" not in read] == []
 
 

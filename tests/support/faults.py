@@ -29,7 +29,7 @@ Said: TypeAlias = PhantombaseError | OSError
 
 _OWN_NAMES = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|[0-9a-f]{16,}|\d+")
 _PROBES = ("/tmp/probe-", "/.phantombase-probe")
-"""Files of the probe of a storage, which has a test of its own (`tests/attempt/test_attempt.py`)."""
+"""Files of the probe of a storage, which has a test of its own (`tests/compactor_daemon/attempt/test_attempt.py`)."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 from phantombase.timeline.metadata_table.read import read_entries
 from phantombase.timeline.read.table_read import read_table
 from phantombase.timeline.table.table import Table
-from tests.judge.client import METADATA_TABLE, Judge
+from tests.hudi.judge.client import METADATA_TABLE, Judge
 
 Places: TypeAlias = dict[str, tuple[str, str]]
 """Partition and file id by key."""

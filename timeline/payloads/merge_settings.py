@@ -1,7 +1,7 @@
 """How records of one key are merged, by the table's properties alone (pure).
 
 `properties` is hoodie.properties as a mapping; callers use `TableConfig`. Payload classes of version 6 mean what Hudi
-0.15.0 does with them, merge modes of versions 8 and 9 what 1.2.0 does. Source: both were asked (`tests/interop`).
+0.15.0 does with them, merge modes of versions 8 and 9 what 1.2.0 does. Source: both were asked (`tests/hudi/cases`).
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@ of them, without an object for each file (pure).
 
 A group is plain if nothing but its files decides: it is in no plan and not replaced, a base file is the newest thing in
 it that counts, all its logs lie on base files, and every size is known. Whatever is not plain is left to `view`. Tests
-hold the two against each other (tests/planning/test_plain_slices.py).
+hold the two against each other (tests/timeline/planning/test_plain_slices.py).
 """
 
 from __future__ import annotations

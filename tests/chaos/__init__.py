@@ -1,1 +1,0 @@
-"""A fleet of daemons among deaths, pauses, partitions and bad disks, with writers and readers who go on."""

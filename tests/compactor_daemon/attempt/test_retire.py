@@ -1,0 +1,330 @@
+"""Behind a completed compaction: what is removed, what stays, and for how long."""
+
+from __future__ import annotations
+
+import io
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import fastavro
+import pytest
+
+from phantombase.compactor_daemon.attempt.attempt import open_attempt
+from phantombase.compactor_daemon.attempt.compact_instant import pending_instants
+from phantombase.compactor_daemon.attempt.publish import place, publish
+from phantombase.compactor_daemon.attempt.retire import finish, finish_completed, littered_instants, retire
+from phantombase.compactor_daemon.options import AttemptOptions
+from phantombase.compactor_daemon.records.fate import Go, find_go, open_next, read_fate
+from phantombase.timeline.audit.group_ledger import audit_path
+from phantombase.timeline.errors import ConflictError, MissingFileError
+from phantombase.timeline.format.instant import Instant, State
+from phantombase.timeline.instants.attempt_names import DEAD, attempt_folder, instant_folder, recorded_instants
+from phantombase.timeline.locks.heartbeat import heartbeat, heartbeat_path
+from phantombase.timeline.locks.section import Section
+from phantombase.timeline.locks.table_lock import ProcessLock
+from phantombase.timeline.storage.folders import HEARTBEATS, RECORDS
+from phantombase.timeline.storage.local import LocalStorage
+from phantombase.timeline.table.table import Table
+from tests.compactor_daemon.decisions.test_standing import clean, planned, replace_first_group, timeline_files
+from tests.support.compaction_steps import base_files, decided, open_table, run_all, staged
+from tests.support.failing_storage import HookedStorage
+from tests.support.golden_tables import unzip_golden
+from tests.support.sections import kept
+from tests.support.tables import one_of
+
+VERSIONS = pytest.mark.parametrize("version", [6, 9])
+LOCK = ProcessLock("retire")
+
+
+@pytest.fixture
+def published(version: int, tmp_path: Path) -> tuple[Path, Go]:
+    """A table of two file groups in two partitions, and a decision that was published and not yet retired."""
+    path = unzip_golden(f"v{version}_pending", tmp_path)
+    table = open_table(path)
+    go = decided(table, pending_instants(table)[0])
+    publish(table, go, LOCK)
+    return path, go
+
+
+def staged_files(path: Path, instant: str) -> list[Path]:
+    """Staged files and records of file slices."""
+    return [p for p in (path / instant_folder(instant)).glob("*/*") if p.name not in ("open", "fate")]
+
+
+# --- not before it is safe --------------------------------------------------------------------------------------------
+
+
+@one_of("version", 9, 6)
+def test_what_is_not_completed_is_not_retired(version: int, tmp_path: Path) -> None:
+    """Its staged files are all there is of it."""
+    path = unzip_golden(f"v{version}_pending", tmp_path)
+    table = open_table(path)
+    go = decided(table, pending_instants(table)[0])
+    with pytest.raises(MissingFileError, match="not completed"):
+        retire(table, go)
+    assert len(staged_files(path, go.instant)) == 4
+    assert littered_instants(table) == ()
+    publish(table, go, LOCK)
+    assert littered_instants(table) == (go.instant,)
+
+
+def test_what_was_requested_between_the_listings_of_a_look_is_not_littered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A look lists records and timeline at the same time, in no order: the attempt just opened must not be ended."""
+    path = unzip_golden("v9_pending", tmp_path)
+    table = open_table(path)
+    instant = pending_instants(table)[0]
+    plan = path / table.instant_path(table.files.requested_merge(instant))
+    content = plan.read_bytes()
+    plan.unlink()
+    for folder in (HEARTBEATS, RECORDS):
+        (path / folder).mkdir(exist_ok=True)
+    seen = table.still()
+    assert pending_instants(seen) == ()
+    plan.write_bytes(content)
+    opened = open_attempt(table, instant, AttemptOptions())
+    with heartbeat(table.storage, instant, 60.0):
+        monkeypatch.setattr(Table, "still", lambda self, *, reload=True: seen if reload else self.reload())
+        assert littered_instants(table) == ()
+    assert read_fate(table.storage, instant, opened.number) is None
+
+
+def test_nothing_is_retired_under_a_rollback_of_it(tmp_path: Path) -> None:
+    """It may end either way."""
+    path = unzip_golden("v9_pending", tmp_path)
+    table = open_table(path)
+    go = decided(table, pending_instants(table)[0])
+    publish(table, go, LOCK)
+    pending_rollback(path, tmp_path, go.instant)
+    with pytest.raises(ConflictError, match="rollback of this compaction is pending"):
+        retire(table, go)
+    assert len(staged_files(path, go.instant)) == 4
+
+
+def pending_rollback(path: Path, tmp_path: Path, target: str) -> None:
+    """A rollback that Hudi has requested, of version 9."""
+    donor = unzip_golden("v9_rolled_back", tmp_path / "donor")
+    (plan,) = (donor / ".hoodie" / "timeline").glob("*.rollback.requested")
+    data = plan.read_bytes()
+    (record,) = fastavro.reader(io.BytesIO(data))
+    of = str(record["instantToRollback"]["commitTime"])  # type: ignore[index, call-overload]
+    file = path / ".hoodie" / "timeline" / "20990101000000000.rollback.requested"
+    file.write_bytes(data.replace(of.encode(), target.encode()))
+
+
+# --- what goes, what is placed again ----------------------------------------------------------------------------------
+
+
+@one_of("version", 6, 9)
+def test_retiring_twice_changes_nothing(published: tuple[Path, Go]) -> None:
+    """Staged files and the heartbeat go; final files, records and books stay."""
+    path, go = published
+    with heartbeat(open_table(path).storage, go.instant, 100.0):
+        finals = base_files(path, go.instant)
+        for _ in range(2):
+            retire(open_table(path), go)
+            assert staged_files(path, go.instant) == []
+            assert not (path / heartbeat_path(go.instant)).exists()
+            assert base_files(path, go.instant) == finals
+            assert find_go(open_table(path).storage, go.instant) == go
+            assert (path / audit_path(go.instant)).exists()
+
+
+@VERSIONS
+@pytest.mark.parametrize(("of_the_group", "committed"), [(True, True), (False, True), (True, False)])
+def test_a_lost_file_is_needed_unless_its_group_has_a_newer_base_file(
+    of_the_group: bool, committed: bool, published: tuple[Path, Go]
+) -> None:
+    """Compacted again and cleaned, it would come back as litter; another group's newer file, or one that does not count
+    yet, says nothing."""
+    path, go = published
+    table = open_table(path)
+    if committed:
+        time = "20990101000000000"
+        completion = f"{time[:-1]}1" if table.layout.has_completion_times else None
+        done = Instant(requested_time=time, action="commit", state=State.COMPLETED, completion_time=completion)
+        (path / table.instant_path(done)).write_bytes(b"")
+    lost = path / go.placements[0].final
+    file_id = lost.name.partition("_")[0] if of_the_group else "another-group-0"
+    shutil.copy(lost, lost.with_name(f"{file_id}_1-2-3_20990101000000000.parquet"))
+    lost.unlink()
+    retire(open_table(path), go)
+    assert lost.exists() is not (of_the_group and committed)
+
+
+@one_of("version", 9, 6)
+def test_what_the_commit_does_not_name_is_not_placed(version: int, tmp_path: Path) -> None:
+    """Its file group was replaced before the decision was published; the replace commit is archived by now."""
+    path = unzip_golden(f"v{version}_pending", tmp_path)
+    table = open_table(path)
+    go = decided(table, pending_instants(table)[0])
+    file_id, commit = replace_first_group(path, go.instant)
+    publish(table, go, LOCK)
+    clean(path, file_id)
+    commit.unlink()
+    storage = HookedStorage(LocalStorage(str(path)), lambda call: call.do())
+    retire(open_table(path, storage), go)
+    assert "place" not in storage.calls  # not even for a moment: it would be visible
+    assert [p.name for p in base_files(path, go.instant)] == [Path(go.placements[1].final).name]
+
+
+@one_of("version", 9, 6)
+def test_base_files_of_other_instants_are_no_strays(published: tuple[Path, Go]) -> None:
+    """An older and a newer one of the same file group, which no commit of ours names."""
+    path, go = published
+    one = path / go.placements[0].final
+    file_id = one.name.partition("_")[0]
+    others = [one.with_name(f"{file_id}_1-2-3_{time}.parquet") for time in ("20200101000000000", "20990101000000000")]
+    stray = one.with_name(f"{file_id}_1-2-3_{go.instant}.parquet")
+    for file in (*others, stray):
+        shutil.copy(one, file)
+    retire(open_table(path), go)
+    assert all(file.exists() for file in others)
+    assert one.exists()
+    assert not stray.exists()
+
+
+# --- instants that are not pending any more ---------------------------------------------------------------------------
+
+
+@one_of("version", 6, 9)
+def test_a_pending_instant_is_not_litter(version: int, tmp_path: Path) -> None:
+    """Staged by an attempt that may still be at work."""
+    path = unzip_golden(f"v{version}_pending", tmp_path)
+    table = open_table(path)
+    staged(table, pending_instants(table)[0])
+    assert littered_instants(table) == ()
+    finish_completed(table, LOCK)
+    assert len(staged_files(path, pending_instants(table)[0])) == 4
+
+
+@one_of("version", 9, 6)
+def test_an_attempt_at_what_somebody_else_completed_is_dead(version: int, tmp_path: Path) -> None:
+    """It may wake up: its decision must fail then, before its staged files go."""
+    path = unzip_golden(f"v{version}_pending", tmp_path)
+    table = open_table(path)
+    (instant,) = pending_instants(table)
+    staged(table, instant)
+    other = unzip_golden(f"v{version}_pending", tmp_path / "other")
+    run_all(open_table(other))
+    for file in (*timeline_files(other), *base_files(other, instant)):
+        target = path / file.relative_to(other)
+        if not target.exists():
+            shutil.copy(file, target)
+    finish(table, instant, LOCK)
+    fate = read_fate(table.storage, instant, 1)
+    assert fate is not None
+    assert fate.kind == DEAD
+    assert staged_files(path, instant) == []
+
+
+@one_of("version", 9, 6)
+def test_what_somebody_else_completed_has_no_books_here(version: int, tmp_path: Path) -> None:
+    """The audit log would speak of files that are not the table's. Files placed for the lost decision go."""
+    path = unzip_golden(f"v{version}_pending", tmp_path)
+    table = open_table(path)
+    go = decided(table, pending_instants(table)[0])
+    for placement in go.placements:
+        place(table, go, placement)
+    other = unzip_golden(f"v{version}_pending", tmp_path / "other")
+    staged(open_table(other), go.instant)
+    for record in (other / instant_folder(go.instant)).glob("1/*.ok"):
+        record.unlink()
+    theirs = decided(open_table(other), go.instant)
+    publish(open_table(other), theirs, LOCK)
+    for name in (theirs.completed_path, *(p.final for p in theirs.placements)):
+        shutil.copy(other / name, path / name)
+    finish(table, go.instant, LOCK)
+    assert not (path / audit_path(go.instant)).exists()
+    assert {str(p.relative_to(path)) for p in base_files(path, go.instant)} == {p.final for p in theirs.placements}
+
+
+@one_of("version", 6, 9)
+def test_a_decision_is_taken_back_in_the_table_lock(version: int, tmp_path: Path) -> None:
+    """The plan is back by then (a restore that failed, a backup): it is pending again, and nothing is taken."""
+    path = tmp_path / "t"
+    instant = planned(path, version)
+    table = open_table(path)
+    go = decided(table, instant)
+    before = {file: file.read_bytes() for file in timeline_files(path)}
+    (plan,) = (file for file in before if file.name == f"{instant}.compaction.requested")
+    plan.unlink()
+
+    @contextmanager
+    def hold(purpose: str) -> Iterator[Section]:
+        plan.write_bytes(before[plan])
+        yield kept(purpose)
+
+    lock = type("Lock", (), {"hold": staticmethod(hold)})()
+    finish(table, instant, lock)
+    assert find_go(table.storage, instant) == go
+    assert len(staged_files(path, instant)) == 2
+
+
+@one_of("version", 9, 6)
+def test_while_a_restore_pends_staged_files_stay(version: int, tmp_path: Path) -> None:
+    """It has removed the plan; how it ends is not known, and a hand may put the plan back."""
+    path = tmp_path / "t"
+    instant = planned(path, version)
+    table = open_table(path)
+    go = decided(table, instant)
+    (plan,) = (file for file in timeline_files(path) if file.name == f"{instant}.compaction.requested")
+    plan.unlink()
+    (plan.parent / "20990101000000000.restore.inflight").touch()
+    finish(table, instant, LOCK)
+    assert find_go(table.storage, instant) == go
+    assert len(staged_files(path, instant)) == 2
+
+
+# --- for how long records stay ----------------------------------------------------------------------------------------
+
+
+def archive_before(path: Path, first_left: str) -> None:
+    """Hudi moved the oldest completed instants into its archive."""
+    for file in timeline_files(path):
+        if file.name[:17] < first_left:
+            file.unlink()
+
+
+def later_write(path: Path, time: str) -> None:
+    """A completed delta commit without files."""
+    (one, *_) = (f for f in timeline_files(path) if f.name.endswith(".deltacommit"))
+    completion = f"_{time[:-1]}9" if "_" in one.name else ""
+    shutil.copy(one, one.with_name(f"{time}{completion}.deltacommit"))
+
+
+@one_of("version", 9, 6)
+def test_records_are_forgotten_with_the_archived_instant_and_not_before(published: tuple[Path, Go]) -> None:
+    """Until then they stop a zombie. Tombstones behind the timeline's start stay, and so does the audit log."""
+    path, go = published
+    table = open_table(path)
+    tombstone = "20980101000000000"
+    open_next(table.storage, tombstone, "unscheduled")
+    later_write(path, "20970101000000000")
+    finish_completed(table, LOCK)
+    assert recorded_instants(table.storage) == (go.instant, tombstone)
+    assert {p.name for p in (path / attempt_folder(go.instant, go.attempt)).iterdir()} == {"open", "fate"}
+    archive_before(path, "20970101000000000")
+    finish_completed(table, LOCK)
+    assert recorded_instants(table.storage) == (tombstone,)
+    assert not (path / instant_folder(go.instant)).exists()
+    assert (path / audit_path(go.instant)).exists()
+    assert (path / go.placements[0].final).exists()
+    archive_before(path, "20990101000000000")  # nothing is active: nothing says that the tombstone is old
+    finish_completed(table, LOCK)
+    assert recorded_instants(table.storage) == (tombstone,)
+
+
+@one_of("version", 6, 9)
+def test_an_unscheduled_instant_between_active_ones_is_not_forgotten(published: tuple[Path, Go]) -> None:
+    """Nothing of it is on the timeline, and its time must not be used again."""
+    path, go = published
+    table = open_table(path)
+    tombstone = f"{go.instant[:-1]}{(int(go.instant[-1]) + 1) % 10}"
+    (path / RECORDS / tombstone / "1").mkdir(parents=True)
+    later_write(path, "20970101000000000")
+    finish_completed(table, LOCK)
+    assert tombstone in recorded_instants(table.storage)

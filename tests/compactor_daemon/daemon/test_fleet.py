@@ -1,0 +1,455 @@
+"""Daemons on real tables with a real ZooKeeper, step by step. `tests/world/chaos` has them meet at random."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from typer.testing import CliRunner
+
+from phantombase import writer
+from phantombase.compactor_daemon.cli.main import app
+from phantombase.compactor_daemon.cli.run import _signals
+from phantombase.compactor_daemon.daemon.assemble import open_daemon
+from phantombase.compactor_daemon.daemon.dispatch import Order, Rules, Stop
+from phantombase.compactor_daemon.daemon.loop import Daemon, Summary
+from phantombase.compactor_daemon.daemon.table_on_storage import Settings
+from phantombase.compactor_daemon.execution.runners import LocalRunner, Runner, SliceProgress
+from phantombase.compactor_daemon.execution.slice_task import SliceTask
+from phantombase.compactor_daemon.options import AttemptOptions, ExecuteOptions, Executor
+from phantombase.compactor_daemon.records.fate import read_fate
+from phantombase.compactor_daemon.records.slice_done import SliceDone, done_slices
+from phantombase.compactor_daemon.removal.unschedule import unschedule
+from phantombase.compactor_daemon.state.failures import RetryOptions, read_failures
+from phantombase.compactor_daemon.zookeeper.session import ZooKeeperOptions
+from phantombase.timeline.errors import LedgerError, StorageError, UnsupportedError, UsageError
+from phantombase.timeline.format.table_config import save_table_config
+from phantombase.timeline.instants.attempt_names import DEAD, GO, attempts
+from phantombase.timeline.locks.table_lock import table_lock
+from phantombase.timeline.parquet.output_options import OutputOptions
+from phantombase.timeline.planning.options import ScheduleOptions
+from phantombase.timeline.planning.triggers import TriggerStrategy
+from phantombase.timeline.read.table_read import read_table
+from phantombase.timeline.storage.contract import Entry, Storage
+from phantombase.timeline.storage.folders import RECORDS
+from phantombase.timeline.storage.local import LocalStorage
+from phantombase.timeline.storage.open_storage import open_storage
+from tests.support.compaction_steps import check_no_strays, open_table
+from tests.support.compare_rows import assert_same_rows
+from tests.support.golden_tables import unzip_golden
+from tests.support.servers.zookeeper_server import ZooKeeper, wait_until
+
+WAIT_S = 120.0
+SESSION_S = 30.0
+"""No daemon here is to lose its session, also when the machine stands still for some seconds."""
+
+
+@contextmanager
+def daemon_on(
+    *paths: Path,
+    zookeeper: ZooKeeper | None,
+    runner: Runner | None = None,
+    who: str = "daemon",
+    once: bool = True,
+    poll_s: float = 600.0,
+    order: Order = Order.EARLIEST,
+    schedule: ScheduleOptions | None = None,
+    max_concurrent: int = 1,
+) -> Iterator[Daemon]:
+    """A daemon over tables, in this process."""
+    retry = RetryOptions(retries=1, backoff_s=0.2)
+    settings = Settings(
+        who=who,
+        output=OutputOptions(),
+        attempt=AttemptOptions(barrier_s=0.5, barrier_poll_s=0.05),
+        retry=retry,
+        order=order,
+        schedule=schedule,
+    )
+    with open_daemon(
+        [str(p) for p in paths],
+        rules=Rules(once=once, poll_s=poll_s, order=order, max_concurrent=max_concurrent),
+        settings=settings,
+        execute=ExecuteOptions(executor=Executor.LOCAL),
+        zookeeper=ZooKeeperOptions(hosts=zookeeper.hosts, session_timeout_s=SESSION_S) if zookeeper else None,
+        runner=runner or LocalRunner(1),
+    ) as daemon:
+        yield daemon
+
+
+@contextmanager
+def at_work(daemon: Daemon, how: Stop = Stop.FINISH) -> Iterator[list[Summary]]:
+    """The daemon in a thread; stopped at the end, then its summary is in the list."""
+    summaries: list[Summary] = []
+    thread = threading.Thread(target=lambda: summaries.append(daemon.run()), daemon=True)
+    thread.start()
+    try:
+        yield summaries
+    finally:
+        daemon.stop(how)
+        thread.join(WAIT_S)
+    assert summaries, "the daemon did not end"
+
+
+class HeldUp:
+    """Compacts the first `free` slices of a run, then waits until it is let go, or told to stop."""
+
+    def __init__(self, free: int = 0) -> None:
+        self.free = free
+        self.reached = threading.Event()
+        self.let_go = threading.Event()
+
+    def __call__(self, storage: Storage, tasks: list[SliceTask], progress: SliceProgress) -> list[SliceDone]:
+        inner = LocalRunner(1)
+        done = inner(storage, tasks[: self.free], progress) if self.free else []
+        self.reached.set()
+        while not self.let_go.wait(0.02):
+            progress(len(done), len(tasks))
+        return done + inner(storage, tasks[self.free :], progress)
+
+
+class Fails:
+    """A runner whose error is given by a function of the instant; None: it works."""
+
+    def __init__(self, error: Callable[[str], Exception | None]) -> None:
+        self.error = error
+        self.tried: list[str] = []
+
+    def __call__(self, storage: Storage, tasks: list[SliceTask], progress: SliceProgress) -> list[SliceDone]:
+        self.tried.append(tasks[0].instant)
+        error = self.error(tasks[0].instant)
+        if error is not None:
+            raise error
+        return LocalRunner(1)(storage, tasks, progress)
+
+
+def pending(path: Path) -> list[str]:
+    return [i.requested_time for i in open_table(path).load_timeline().pending_compactions]
+
+
+def check_whole(path: Path, before: pa.Table) -> None:
+    """Everything is compacted, the same rows are read, and nothing lies around."""
+    assert not pending(path)
+    assert_same_rows(read_table(open_table(path)), before)
+    (path / RECORDS / "table-id").unlink(missing_ok=True)
+    check_no_strays(path)
+
+
+def buckets_table(path: Path, groups: int = 3) -> Path:
+    """A version 9 table of so many file groups, each with logs under one pending plan."""
+    rows = pa.table({"id": [str(i) for i in range(60)], "ts": [1] * 60, "fare": [1.0] * 60})
+    writer(rows).table("rides").key("id").ordering("ts").buckets(groups).upsert(str(path))
+    ask = writer(rows.slice(0, 30)).buckets(groups).schedule(strategy=TriggerStrategy.ALWAYS)
+    assert ask.upsert(str(path)).after.scheduled is not None
+    return path
+
+
+def ask_for_plan(path: Path, number: int, zookeeper: ZooKeeper | None) -> None:
+    """One more write, which requests a compaction and rings the fleet's doorbell."""
+    rows = pa.table({"id": [str(number)], "ts": [number], "fare": [2.0]})
+    hosts = zookeeper.hosts if zookeeper else None
+    ask = writer(rows).buckets(3).schedule(strategy=TriggerStrategy.ALWAYS, fleet=hosts)
+    assert ask.upsert(str(path)).after.scheduled is not None
+
+
+@pytest.mark.parametrize("fleet", [True, False])
+def test_a_daemon_compacts_all_its_tables(tmp_path: Path, zookeeper: ZooKeeper, fleet: bool) -> None:
+    tables = [unzip_golden(name, tmp_path / name) for name in ("v9_two_pending", "v6_two_pending", "v8_pending")]
+    before = [read_table(open_table(t)) for t in tables]
+    with daemon_on(*tables, zookeeper=zookeeper if fleet else None) as daemon:
+        summary = daemon.run()
+    assert len(summary.done) == 5
+    assert not summary.failed
+    assert not summary.left
+    for table, rows in zip(tables, before, strict=True):
+        check_whole(table, rows)
+
+
+def test_two_daemons_share_a_table_and_do_everything_once(tmp_path: Path, zookeeper: ZooKeeper) -> None:
+    table = unzip_golden("v9_two_pending", tmp_path)
+    held = HeldUp()
+    with (
+        daemon_on(table, zookeeper=zookeeper, runner=held, once=False, who="one") as one,
+        daemon_on(table, zookeeper=zookeeper, who="two") as two,
+        at_work(one) as first,
+    ):
+        assert held.reached.wait(WAIT_S)
+        summary = two.run()
+        assert len(summary.done) == 1
+        assert len(pending(table)) == 1
+        held.let_go.set()
+        wait_until(lambda: not pending(table), WAIT_S)
+    assert [c.attempt for _, c in [*summary.done, *first[0].done]] == [1, 1]
+
+
+@pytest.mark.parametrize("name", ["v9_two_pending", "v6_pending"])
+def test_a_cut_off_daemon_loses_its_claim_and_publishes_nothing(
+    tmp_path: Path, zookeeper: ZooKeeper, name: str
+) -> None:
+    """The instant is taken over; the first daemon, which comes back, finds its attempt dead."""
+    table = unzip_golden(name, tmp_path)
+    before = read_table(open_table(table))
+    instant, held = pending(table)[0], HeldUp()
+    with daemon_on(table, zookeeper=zookeeper, runner=held, once=False, who="one") as one:
+        claims = one._served[str(table)].claims
+        assert isinstance(claims, object)
+        with at_work(one):
+            assert held.reached.wait(WAIT_S)
+            # A session that is lost unseen: its node goes, the daemon works on.
+            client = claims.session.client  # type: ignore[attr-defined]
+            client.delete(claims._path(instant))  # type: ignore[attr-defined]
+            with daemon_on(table, zookeeper=zookeeper, who="two") as two:
+                taken = two.run()
+            assert instant in [c.instant for _, c in taken.done]
+            held.let_go.set()
+    storage = open_table(table).storage
+    fates = [f.kind for n in attempts(storage, instant) if (f := read_fate(storage, instant, n)) is not None]
+    assert fates == [DEAD, GO]
+    with daemon_on(table, zookeeper=zookeeper) as three:
+        three.run()  # sweeps what the first one staged after it was retired
+    check_whole(table, before)
+
+
+def test_handing_over_leaves_finished_slices_to_the_next_daemon(tmp_path: Path, zookeeper: ZooKeeper) -> None:
+    table = buckets_table(tmp_path / "table")
+    before = read_table(open_table(table))
+    (instant,) = pending(table)
+    held = HeldUp(free=2)
+    with (
+        daemon_on(table, zookeeper=zookeeper, runner=held, once=False) as one,
+        at_work(one, Stop.HAND_OVER) as summaries,
+    ):
+        assert held.reached.wait(WAIT_S)
+    assert not summaries[0].done
+    assert len(done_slices(open_table(table).storage, instant, 1)) == 2
+    counted = Fails(lambda _: None)
+    with daemon_on(table, zookeeper=zookeeper, runner=counted) as two:
+        (only,) = two.run().done
+    assert only[1].attempt == 2
+    assert only[1].file_groups == 3
+    check_whole(table, before)
+
+
+def test_an_idle_fleet_is_woken_by_a_writer(tmp_path: Path, zookeeper: ZooKeeper) -> None:
+    """Its poll would come in ten minutes."""
+    table = buckets_table(tmp_path / "table")
+    with daemon_on(table, zookeeper=zookeeper, once=False) as daemon, at_work(daemon):
+        wait_until(lambda: not pending(table), WAIT_S)
+        ask_for_plan(table, 1, zookeeper)
+        wait_until(lambda: not pending(table), WAIT_S)
+
+
+def test_plans_of_others_are_found_by_polling(tmp_path: Path, zookeeper: ZooKeeper) -> None:
+    table = buckets_table(tmp_path / "table")
+    with daemon_on(table, zookeeper=zookeeper, once=False, poll_s=0.3) as daemon, at_work(daemon):
+        wait_until(lambda: not pending(table), WAIT_S)
+        ask_for_plan(table, 1, None)
+        wait_until(lambda: not pending(table), WAIT_S)
+
+
+def test_a_writer_does_not_wait_for_a_zookeeper_that_is_gone(tmp_path: Path, zookeeper: ZooKeeper) -> None:
+    table = buckets_table(tmp_path / "table")
+    with daemon_on(table, zookeeper=zookeeper) as daemon:
+        daemon.run()
+    rows = pa.table({"id": ["1"], "ts": [9], "fare": [2.0]})
+    started = time.monotonic()
+    ask = writer(rows).buckets(3).schedule(strategy=TriggerStrategy.ALWAYS, fleet="127.0.0.1:1")
+    assert ask.upsert(str(table)).after.scheduled is not None
+    assert time.monotonic() - started < WAIT_S / 2
+
+
+def test_the_schedule_command_wakes_the_fleet(tmp_path: Path, zookeeper: ZooKeeper) -> None:
+    table = buckets_table(tmp_path / "table")
+    with daemon_on(table, zookeeper=zookeeper, once=False) as daemon, at_work(daemon):
+        wait_until(lambda: not pending(table), WAIT_S)
+        writer(pa.table({"id": ["1"], "ts": [7], "fare": [2.0]})).buckets(3).upsert(str(table))
+        line = ["schedule", str(table), "--lock", f"file:{table}/.hoodie/.phantombase/table.lock"]
+        done = CliRunner().invoke(app, [*line, "--zookeeper", zookeeper.hosts, "--json"])
+        assert done.exit_code == 0, done.output
+        wait_until(lambda: not pending(table), WAIT_S)
+
+
+def test_a_daemon_that_schedules_needs_nobody_else(tmp_path: Path, zookeeper: ZooKeeper) -> None:
+    table = buckets_table(tmp_path / "table")
+    due = ScheduleOptions(strategy=TriggerStrategy.NUM_COMMITS_AFTER_LAST_REQUEST, max_delta_commits=2)
+    with daemon_on(table, zookeeper=zookeeper, once=False, poll_s=0.3, schedule=due) as daemon, at_work(daemon) as done:
+        wait_until(lambda: not pending(table), WAIT_S)
+        for number in range(2):
+            rows = pa.table({"id": [str(number)], "ts": [9], "fare": [2.0]})
+            writer(rows).buckets(3).upsert(str(table))
+        wait_until(lambda: len(open_table(table).files.completed_commits()) == 2, WAIT_S)
+    assert len(done[0].done) == 2
+
+
+def test_failures_back_off_then_park_until_released(tmp_path: Path, zookeeper: ZooKeeper) -> None:
+    table = unzip_golden("v9_two_pending", tmp_path)
+    bad, good = pending(table)
+    full = Fails(lambda instant: StorageError("disk full") if instant == bad else None)
+    with daemon_on(table, zookeeper=zookeeper, runner=full, once=False, poll_s=0.1) as daemon, at_work(daemon):
+        wait_until(lambda: len(read_failures(open_table(table).storage, bad)) == 2, WAIT_S)
+        wait_until(lambda: pending(table) == [bad], WAIT_S)
+    assert full.tried.count(bad) == 2  # one retry, then parked
+    assert full.tried.count(good) == 1
+    with daemon_on(table, zookeeper=zookeeper) as other:
+        assert other.run().left == {str(table): (bad,)}  # another daemon knows as well
+    shown = CliRunner().invoke(app, ["status", str(table), "--retries", "1", "--backoff", "0.2", "--json"])
+    (row,) = json.loads(shown.stdout)["pending"]
+    assert row["state"] == "parked"
+    assert "disk full" in row["why"]
+    assert CliRunner().invoke(app, ["release", str(table), bad]).exit_code == 0
+    with daemon_on(table, zookeeper=zookeeper) as other:
+        assert [c.instant for _, c in other.run().done] == [bad]
+
+
+def test_a_plan_that_is_unscheduled_under_a_daemon_is_no_failure(tmp_path: Path, zookeeper: ZooKeeper) -> None:
+    table, held = buckets_table(tmp_path / "table"), HeldUp()
+    (instant,) = pending(table)
+    with daemon_on(table, zookeeper=zookeeper, runner=held, once=False) as daemon, at_work(daemon) as done:
+        assert held.reached.wait(WAIT_S)
+        unschedule(open_table(table), instant, table_lock(open_storage(str(table)), None))
+        held.let_go.set()
+        wait_until(lambda: not daemon._work, WAIT_S)
+    assert not done[0].done
+    assert not read_failures(open_table(table).storage, instant)
+
+
+def test_books_that_do_not_balance_park_at_once(tmp_path: Path, zookeeper: ZooKeeper) -> None:
+    table = unzip_golden("v9_pending", tmp_path)
+    wrong = Fails(lambda _: LedgerError("the books do not balance"))
+    with daemon_on(table, zookeeper=zookeeper, runner=wrong, once=False, poll_s=0.1) as daemon, at_work(daemon):
+        wait_until(lambda: bool(read_failures(open_table(table).storage, pending(table)[0])), WAIT_S)
+        wait_until(lambda: not daemon._states[str(table)].is_startable(0), WAIT_S)
+    assert len(wrong.tried) == 1
+    assert pending(table) != []
+
+
+def test_the_largest_instant_first(tmp_path: Path, zookeeper: ZooKeeper) -> None:
+    table = unzip_golden("v9_two_pending", tmp_path)
+    seen = Fails(lambda _: None)
+    sizes = {
+        i: sum(sum((table / o.partition_path / f).stat().st_size for f in o.delta_file_paths) for o in plan.operations)
+        for i in pending(table)
+        if (plan := open_table(table).compaction_plan(i))
+    }
+    with daemon_on(table, zookeeper=zookeeper, runner=seen, order=Order.LARGEST) as daemon:
+        daemon.run()
+    assert seen.tried == sorted(sizes, key=lambda i: (-sizes[i], i))
+
+
+def test_several_instants_at_a_time(tmp_path: Path, zookeeper: ZooKeeper) -> None:
+    table, held = unzip_golden("v9_two_pending", tmp_path), HeldUp()
+    with (
+        daemon_on(table, zookeeper=zookeeper, runner=held, once=False, max_concurrent=2) as daemon,
+        at_work(daemon) as done,
+    ):
+        wait_until(lambda: len(daemon._work) == 2, WAIT_S)
+        held.let_go.set()
+        wait_until(lambda: not pending(table), WAIT_S)
+    assert len(done[0].done) == 2
+
+
+def test_a_table_upgraded_under_a_claim_is_compacted_by_the_next_attempt(tmp_path: Path, zookeeper: ZooKeeper) -> None:
+    """Nothing is published by the attempt that began before."""
+    table, held = unzip_golden("v9_pending", tmp_path), HeldUp()
+    opened = open_table(table)
+    with daemon_on(table, zookeeper=zookeeper, runner=held, once=False, poll_s=0.1) as daemon, at_work(daemon) as done:
+        assert held.reached.wait(WAIT_S)
+        properties = {**opened.config.properties, "hoodie.table.version": "8"}
+        save_table_config(opened.storage, type(opened.config)(properties=properties))
+        held.let_go.set()
+        wait_until(lambda: not pending(table), WAIT_S)
+    assert done[0].done[0][1].attempt == 2
+
+
+def test_an_idle_look_costs_one_listing(tmp_path: Path, zookeeper: ZooKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = unzip_golden("v9_plain", tmp_path)
+    listed: list[str] = []
+    list_ = LocalStorage.list
+
+    def counted(self: LocalStorage, folder: str) -> list[Entry]:
+        listed.append(folder)
+        return list_(self, folder)
+
+    with daemon_on(table, zookeeper=zookeeper) as daemon:
+        served = daemon._served[str(table)]
+        served.look()
+        monkeypatch.setattr(LocalStorage, "list", counted)
+        for _ in range(3):
+            assert served.look().pending == ()
+    assert listed == [".hoodie/timeline"] * 3
+
+
+def test_logs_say_table_instant_attempt_and_file_group(tmp_path: Path, zookeeper: ZooKeeper) -> None:
+    """Each as JSON, from a daemon as users start it."""
+    table = unzip_golden("v9_pending", tmp_path)
+    command = [str(Path(sys.executable).with_name("compactor-daemon")), "run", str(table), "--once", "--json", "-v"]
+    options = ["--executor", "local", "--zookeeper", zookeeper.hosts]
+    done = subprocess.run([*command, *options], capture_output=True, text=True, timeout=300, check=True)
+    logs = [json.loads(line) for line in done.stderr.splitlines()]
+    (staging,) = [line for line in logs if line["event"] == "staging"]
+    assert (staging["table"], staging["instant"], staging["attempt"]) == (str(table), staging["instant"], 1)
+    slices = [line for line in logs if line["event"] == "slice_compacted"]
+    assert len({line["file_group"] for line in slices}) == len(slices) == 2
+    assert {(line["table"], line["attempt"]) for line in slices} == {(str(table), 1)}
+    assert json.loads(done.stdout)["compacted"][0]["instant"] == staging["instant"]
+
+
+def test_the_first_signal_stops_gracefully_the_second_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    stopped: list[Stop] = []
+
+    def exit_(code: int) -> None:
+        raise SystemExit(code)
+
+    class Stopped:
+        def stop(self, how: Stop) -> None:
+            stopped.append(how)
+
+    monkeypatch.setattr(os, "_exit", exit_)
+    with _signals(Stopped(), Stop.HAND_OVER):  # type: ignore[arg-type]
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert stopped == [Stop.HAND_OVER]
+        with pytest.raises(SystemExit) as ended:
+            os.kill(os.getpid(), signal.SIGINT)
+    assert ended.value.code == 128 + signal.SIGINT
+    assert stopped == [Stop.HAND_OVER]
+
+
+def test_a_table_that_cannot_be_served_leaves_the_others_and_is_refused_alone(
+    tmp_path: Path, zookeeper: ZooKeeper
+) -> None:
+    good, bad = unzip_golden("v9_pending", tmp_path / "a"), unzip_golden("v9_with_metadata_table", tmp_path / "b")
+    properties = bad / ".hoodie/hoodie.properties"
+    properties.write_bytes(properties.read_bytes() + b"\nhoodie.table.metadata.partitions=files,vector_index\n")
+    with pytest.raises(UnsupportedError), daemon_on(bad, zookeeper=zookeeper):
+        pass
+    with daemon_on(good, bad, zookeeper=zookeeper) as daemon:
+        summary = daemon.run()
+    assert [table for table, _ in summary.done] == [str(good)]
+    assert list(summary.problems) == [str(bad)]
+    assert daemon.trouble is None, "it is ready: one table can be served"
+    with pytest.raises(UsageError, match="twice"), daemon_on(good, good / "." / "..", good, zookeeper=zookeeper):
+        pass
+    assert not (bad / ".hoodie/.phantombase").exists()
+
+
+def test_a_single_daemon_and_the_compact_command_take_turns(tmp_path: Path) -> None:
+    table, held = unzip_golden("v9_pending", tmp_path), HeldUp()
+    with daemon_on(table, zookeeper=None, runner=held, once=False) as daemon, at_work(daemon):
+        assert held.reached.wait(WAIT_S)
+        line = ["compact", str(table), "--executor", "local"]
+        refused = CliRunner().invoke(app, line)
+        assert refused.exit_code != 0
+        assert "another compactor is at work" in str(refused.exception)
+        held.let_go.set()
+        wait_until(lambda: not pending(table), WAIT_S)
+    assert CliRunner().invoke(app, line).exit_code == 0

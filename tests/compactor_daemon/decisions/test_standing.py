@@ -1,0 +1,381 @@
+"""A decision whose table has moved on before it is published: restored, rolled back, archived, replaced."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from phantombase.compactor_daemon.attempt.compact_instant import pending_instants
+from phantombase.compactor_daemon.attempt.publish import place, publish
+from phantombase.compactor_daemon.attempt.retire import finish_completed
+from phantombase.compactor_daemon.decisions.standing import Evidence, Ruling, Standing, rule
+from phantombase.compactor_daemon.records.fate import Go, decisions, find_go
+from phantombase.compactor_daemon.removal.unschedule import unschedule
+from phantombase.timeline.errors import ConflictError, MissingFileError, PhantombaseError
+from phantombase.timeline.format.commit_metadata import CommitMetadata, encode
+from phantombase.timeline.format.instant import Instant, State
+from phantombase.timeline.format.layout import LAYOUT_2
+from phantombase.timeline.instants.attempt_names import instant_folder
+from phantombase.timeline.instants.timeline import Timeline
+from phantombase.timeline.locks.section import Section
+from phantombase.timeline.locks.table_lock import ProcessLock
+from phantombase.timeline.read.table_read import read_table
+from phantombase.timeline.storage.local import LocalStorage
+from phantombase.writer_hooks.options import WriteOptions
+from phantombase.writer_hooks.write.writer import writer
+from tests.compactor_daemon.attempt.test_broken_rules import schedule, upsert
+from tests.support.compaction_steps import base_files, check_no_strays, decided, open_table, run_all
+from tests.support.golden_tables import unzip_golden
+from tests.support.sections import kept
+from tests.support.tables import one_of
+from tests.support.written_tables import read_rows, written_table
+from tests.writer_hooks.write.test_writer import rows
+
+VERSIONS = pytest.mark.parametrize("version", [6, 9])
+FIRST = {"k0000": (1, 1.0), "k0003": (1, 1.0)}
+BEFORE = {"k0000": (2, 2.0), "k0003": (1, 1.0)}
+LOCK = ProcessLock("standing")
+
+
+def planned(path: Path, version: int) -> str:
+    """A table of one file group, written twice, with a plan; its instant."""
+    written_table(path, version, rows((0, 1, 1.0), (3, 1, 1.0)), WriteOptions(buckets=1, slots=1))
+    upsert(LocalStorage(str(path)), rows((0, 2, 2.0)))
+    instant = schedule(path).instant
+    assert instant is not None
+    return instant
+
+
+def timeline_files(path: Path) -> list[Path]:
+    """The files of instants, by time."""
+    folder = path / open_table(path).config.timeline_folder
+    return sorted(p for p in folder.iterdir() if p.is_file() and p.name[:17].isdigit())
+
+
+def remove_all_but_first_commit(path: Path) -> None:
+    """What Hudi's restore leaves: later instants, the plan too, and their files are gone; base files that no commit
+    names stay (seen: 0.15.0, 1.2.0)."""
+    first = timeline_files(path)[0].name[:17]
+    for file in timeline_files(path):
+        if file.name[:17] > first:
+            file.unlink()
+    for log in path.glob("*/.*.log.*"):
+        log.unlink()
+
+
+def restore_first_commit(path: Path) -> None:
+    """The same on the table of `planned`."""
+    remove_all_but_first_commit(path)
+    assert read_rows(path) == FIRST
+
+
+def roll_back_newest_write(path: Path) -> None:
+    """What Hudi's rollback of a completed delta commit leaves, its log removed as from version 8 on."""
+    newest = max(f.name[:17] for f in timeline_files(path) if "deltacommit" in f.name)
+    for file in timeline_files(path):
+        if file.name.startswith(newest):
+            file.unlink()
+    for log in path.glob("*/.*.log.*"):
+        log.unlink()
+    assert read_rows(path) == FIRST
+
+
+@dataclass
+class Sleeper:
+    """A lock under which a publisher wakes up late."""
+
+    meanwhile: Callable[[], None]
+
+    @contextmanager
+    def hold(self, purpose: str) -> Iterator[Section]:
+        """See `TableLock`."""
+        self.meanwhile()
+        yield kept(purpose)
+
+
+def place_all(path: Path, go: Go) -> None:
+    """All files of a decision get their final names."""
+    for one in go.placements:
+        place(open_table(path), go, one)
+
+
+def check_removed(path: Path, partition: str) -> None:
+    """The folder of the table's only partition was removed: reads fail until the writer says that it is to be gone."""
+    with pytest.raises(MissingFileError, match=r"delete_partition\(TABLE"):
+        read_rows(path)
+    writer(rows((0, 1, 1.0))).buckets(1).delete_partition(str(path), [partition])
+    assert read_rows(path) == {}
+
+
+# --- restored away ----------------------------------------------------------------------------------------------------
+
+
+@one_of("version", 9, 6)
+@pytest.mark.parametrize("asleep", ["before placing", "before the lock"])
+def test_what_was_restored_away_stays_away(version: int, asleep: str, tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    instant = planned(path, version)
+    go = decided(open_table(path), instant)
+    lock = Sleeper(lambda: restore_first_commit(path))
+    if asleep == "before placing":
+        restore_first_commit(path)
+        lock = Sleeper(lambda: None)
+    with pytest.raises(ConflictError, match="its plan is gone"):
+        publish(open_table(path), go, lock)
+    assert read_rows(path) == FIRST
+    assert not base_files(path, instant)
+    check_no_strays(path)
+    with pytest.raises(ConflictError, match="its plan is gone"):  # and again, as any number of publishers may
+        publish(open_table(path), go, lock)
+
+
+@one_of("version", 6, 9)
+def test_placed_files_of_a_plan_that_is_gone_are_taken_back(version: int, tmp_path: Path) -> None:
+    """The process died before the completed file; once archiving has passed them they would count as committed."""
+    path = tmp_path / "t"
+    instant = planned(path, version)
+    go = decided(open_table(path), instant)
+    place_all(path, go)
+    restore_first_commit(path)
+    finish_completed(open_table(path), LOCK)
+    assert not base_files(path, instant)
+    assert find_go(open_table(path).storage, instant) is None
+    with suppress(PhantombaseError):  # a publisher that slept meanwhile
+        place_all(path, go)
+    finish_completed(open_table(path), LOCK)
+    assert not base_files(path, instant)
+    assert read_rows(path) == FIRST
+
+
+@one_of("version", 9, 6)
+def test_while_a_restore_is_pending_nothing_is_done(version: int, tmp_path: Path) -> None:
+    """Neither published nor taken back: it may remove the plan next, or fail."""
+    path = tmp_path / "t"
+    instant = planned(path, version)
+    table = open_table(path)
+    go = decided(table, instant)
+    place_all(path, go)
+    pending = Instant(requested_time=table.next_time(table.load_timeline()), action="restore", state=State.REQUESTED)
+    (path / table.instant_path(pending)).write_bytes(b"")
+    with pytest.raises(ConflictError, match=r"restore .* is pending"):
+        publish(open_table(path), go, LOCK)
+    assert base_files(path, instant)
+    (path / table.instant_path(pending)).unlink()
+    publish(open_table(path), go, LOCK)
+    assert read_rows(path) == BEFORE
+
+
+@one_of("version", 9, 6)
+def test_what_could_not_be_published_at_first_is_placed_in_the_lock(version: int, tmp_path: Path) -> None:
+    """The restore ends, given up, before the publisher has the lock: its commit names files that are there."""
+    path = tmp_path / "t"
+    instant = planned(path, version)
+    table = open_table(path)
+    go = decided(table, instant)
+    pending = Instant(requested_time=table.next_time(table.load_timeline()), action="restore", state=State.REQUESTED)
+    file = path / table.instant_path(pending)
+    file.write_bytes(b"")
+    publish(open_table(path), go, Sleeper(file.unlink))
+    assert base_files(path, instant)
+    assert read_rows(path) == BEFORE
+
+
+# --- rolled back ------------------------------------------------------------------------------------------------------
+
+
+@VERSIONS
+@pytest.mark.parametrize("ends_by", ["compact", "unschedule"])
+def test_a_merged_write_that_was_rolled_back_stays_away(version: int, ends_by: str, tmp_path: Path) -> None:
+    """The decision is taken back, for ever; the plan is executed anew, without the write, or taken back."""
+    path = tmp_path / "t"
+    instant = planned(path, version)
+    go = decided(open_table(path), instant)
+    place_all(path, go)
+    if version == 6:  # there the log stays, and a command block revokes it; the plan's file is not gone
+        newest = max(f.name[:17] for f in timeline_files(path) if "deltacommit" in f.name)
+        for file in timeline_files(path):
+            if file.name.startswith(newest):
+                file.unlink()
+    else:
+        roll_back_newest_write(path)
+    assert read_rows(path) == FIRST
+    with pytest.raises(ConflictError, match="was rolled back"):
+        publish(open_table(path), go, LOCK)
+    assert not base_files(path, instant)
+    if ends_by == "compact":
+        run_all(open_table(path))
+        assert [g.attempt for g in decisions(open_table(path).storage, instant)] == [1, 2]
+    else:
+        unschedule(open_table(path), instant, LOCK)
+    assert pending_instants(open_table(path)) == ()
+    assert read_rows(path) == FIRST
+    with pytest.raises(ConflictError):  # the first publisher wakes up
+        publish(open_table(path), go, LOCK)
+    assert read_rows(path) == FIRST
+    check_no_strays(path)
+
+
+# --- archived ---------------------------------------------------------------------------------------------------------
+
+
+def archive_all_but_last(path: Path, version: int) -> None:
+    """As Hudi archives, with an archive that was removed since."""
+    last = timeline_files(path)[-1].name[:17]
+    for file in timeline_files(path):
+        if file.name[:17] < last:
+            file.unlink()
+
+
+def test_a_publisher_that_wakes_up_after_archiving_publishes_nothing(tmp_path: Path) -> None:
+    """Its commit would begin the timeline anew: what was archived behind it would count as uncommitted (version 6)."""
+    path = tmp_path / "t"
+    instant = planned(path, 6)
+    go = decided(open_table(path), instant)
+    truth = {}
+
+    def meanwhile() -> None:
+        run_all(open_table(path))
+        for n in range(4):
+            upsert(LocalStorage(str(path)), rows((0, 10 + n, 10.0 + n), (6 + 3 * n, 1, 1.0)))
+        archive_all_but_last(path, 6)
+        truth.update(read_rows(path))
+
+    with pytest.raises(ConflictError, match="the active timeline begins after it"):
+        publish(open_table(path), go, Sleeper(meanwhile))
+    assert base_files(path, instant), "they are the table's"
+    assert read_rows(path) == truth
+    finish_completed(open_table(path), LOCK)
+    assert not (path / instant_folder(instant)).exists()
+    assert base_files(path, instant)
+    assert read_rows(path) == truth
+
+
+# --- replaced ---------------------------------------------------------------------------------------------------------
+
+
+def replace_first_group(path: Path, instant: str) -> tuple[str, Path]:
+    """A completed replace commit of the plan's first file group; its file id, and the commit's file."""
+    table = open_table(path)
+    group = table.compaction_plan(instant).operations[0]
+    schema = table.newest_schema(table.load_timeline()).commit_text
+    commit = CommitMetadata(
+        partition_to_write_stats={},
+        operation_type="INSERT_OVERWRITE",
+        partition_to_replace_file_ids={group.partition_path: (group.file_id,)},
+        extra_metadata={"schema": schema},
+    )
+    time = table.next_time(table.load_timeline())
+    name = time if table.config.version == 6 else f"{time}_{int(time) + 1}"
+    file = path / table.config.timeline_folder / f"{name}.replacecommit"
+    file.write_bytes(encode(commit, table.layout.encoding))
+    return group.file_id, file
+
+
+def clean(path: Path, file_id: str) -> None:
+    """A cleaner by file versions removes all files of a replaced group, also under a plan (seen: 0.15.0, 1.2.0)."""
+    for file in path.glob(f"*/*{file_id}*"):
+        file.unlink()
+
+
+def forget_group(path: Path, file_id: str) -> None:
+    """No completed write of the active timeline names a file of the group any more."""
+    table = open_table(path)
+    for instant in table.load_timeline().completed:
+        if instant.is_write:
+            metadata = table.commit_metadata(instant)
+            stats = {
+                p: tuple(s for s in of if s.file_id != file_id) for p, of in metadata.partition_to_write_stats.items()
+            }
+            content = encode(replace(metadata, partition_to_write_stats=stats), table.layout.encoding)
+            (path / table.instant_path(instant)).write_bytes(content)
+
+
+@one_of("name", "v6_pending", "v9_pending")
+@pytest.mark.parametrize("when", ["before the attempt", "after the decision", "after placing", "in the lock"])
+@pytest.mark.parametrize("cleaned", [True, False])
+def test_nothing_is_placed_in_a_replaced_group(name: str, when: str, cleaned: bool, tmp_path: Path) -> None:
+    path = unzip_golden(name, tmp_path)
+    (instant,) = pending_instants(open_table(path))
+    replaced: list[tuple[str, Path]] = []
+
+    def meanwhile() -> None:
+        replaced.append(replace_first_group(path, instant))
+        if cleaned:
+            clean(path, replaced[0][0])
+
+    if when != "before the attempt":
+        go = decided(open_table(path), instant)
+        if when == "after placing":
+            place_all(path, go)
+        if when == "in the lock":
+            publish(open_table(path), go, Sleeper(meanwhile))
+        else:
+            meanwhile()
+    else:
+        meanwhile()
+    truth = read_table(open_table(path)).num_rows
+    run_all(open_table(path))
+    ((file_id, commit),) = replaced
+    assert not [p for p in base_files(path, instant) if file_id in p.name]
+    assert pending_instants(open_table(path)) == ()
+    assert read_table(open_table(path)).num_rows == truth
+    clean(path, file_id)
+    commit.unlink()  # archived, after its files were cleaned, and with it what older writes say of them
+    forget_group(path, file_id)
+    assert read_table(open_table(path)).num_rows == truth
+    check_no_strays(path)
+
+
+# --- the rule itself --------------------------------------------------------------------------------------------------
+
+_C = Instant(requested_time="20260101000000005", action="commit", state=State.COMPLETED)
+
+
+def write(time: str, state: State = State.COMPLETED, action: str = "deltacommit") -> Instant:
+    return Instant(requested_time=f"202601010000000{time}", action=action, state=state)
+
+
+def seen(*instants: Instant, archived: tuple[Instant, ...] = ()) -> Evidence:
+    return Evidence(
+        timeline=Timeline(layout=LAYOUT_2, instants=instants, archived=archived),
+        has_plan=True,
+        undone=frozenset(),
+        allows_equal_times=True,
+    )
+
+
+_OLD, _NEW = write("01"), write("09")
+_OLDEST = _OLD.requested_time
+_BASIC = seen(_OLD, _NEW)
+
+
+@pytest.mark.parametrize(
+    ("what", "expected"),
+    [
+        (_BASIC, Standing.STANDS),
+        (replace(_BASIC, has_plan=False), Standing.FALLEN),
+        (replace(seen(_NEW), has_plan=False), Standing.PAST),
+        (replace(seen(_NEW, archived=(_OLD,)), has_plan=False), Standing.FALLEN),
+        (replace(seen(_NEW, archived=(_OLD, _C)), has_plan=False), Standing.PAST),
+        (seen(_OLD, _NEW, write("08", State.INFLIGHT, "restore")), Standing.WAITS),
+        (seen(_OLD, _NEW, write("08", State.COMPLETED, "restore")), Standing.STANDS),
+        (replace(_BASIC, undone=frozenset({_C.requested_time})), Standing.WAITS),
+        (replace(_BASIC, undone=frozenset({_OLD.requested_time})), Standing.WAITS),
+        (replace(seen(_OLD, write("09", State.INFLIGHT)), undone=frozenset({_NEW.requested_time})), Standing.STANDS),
+        (replace(_BASIC, undone=frozenset({_NEW.requested_time})), Standing.WAITS),  # "only the newest is rolled back"
+        (seen(write("00"), _NEW), Standing.FALLEN),
+        (seen(write("00"), write("01", State.INFLIGHT), _NEW), Standing.FALLEN),
+        (seen(_NEW), Standing.FALLEN),
+        (seen(_NEW, archived=(_OLD,)), Standing.STANDS),
+        (seen(_OLD, write("05"), _NEW), Standing.STANDS),
+        (replace(seen(_OLD, write("05"), _NEW), allows_equal_times=False), Standing.FALLEN),
+    ],
+)
+def test_rule(what: Evidence, expected: Standing) -> None:
+    found: Ruling = rule(_C, [_OLD.requested_time], _OLDEST, what)
+    assert found.standing is expected
+    assert bool(found.why) is (expected is not Standing.STANDS)

@@ -1,0 +1,168 @@
+"""Spark starts in the background: it fails where tasks wait for it, and leaves nothing when it was not needed."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+import uuid
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from phantombase.compactor_daemon.execution.runners import spark_words
+from phantombase.compactor_daemon.execution.spark_session import StartingSpark, chosen_settings, last_words
+from phantombase.compactor_daemon.options import ExecuteOptions, Executor
+from phantombase.timeline.errors import UsageError
+from tests.support.golden_tables import unzip_golden
+from tests.timeline.read.test_refusals import lose_planned_log
+
+_LINGERS_S = 120.0
+
+
+def test_spark_that_cannot_start_is_told_to_who_waits(tmp_path: Path) -> None:
+    """In a process of its own: one that has a JVM already starts no other."""
+    script = f"""if True:
+        import os
+        from phantombase.compactor_daemon.options import ExecuteOptions
+        from phantombase.compactor_daemon.execution.spark_session import StartingSpark
+        from phantombase.timeline.errors import SparkError
+
+        os.environ["JAVA_HOME"] = {str(tmp_path)!r}
+        spark = StartingSpark(ExecuteOptions(master="local[1]"))
+        try:
+            spark.context()
+        except SparkError as error:
+            print(error)
+        spark.stop()
+    """
+    ran = _run(tmp_path, "-c", script)
+    assert "Spark did not start" in ran.stdout
+    assert str(tmp_path) in ran.stdout, "the end of the JVM's output"
+
+
+def test_the_words_of_a_jvm_are_its_causes() -> None:
+    """A master that does not exist: Spark names it first, and then its stack, which says nothing to a user."""
+    frames = "".join(f"\tat org.apache.spark.deploy.SparkSubmit.main(SparkSubmit.scala:{n})\n" for n in range(30))
+    output = f"Exception in thread main SparkException: Could not parse Master URL: 'wrong'\n{frames}\t... 9 more\n"
+    assert last_words(BytesIO(output.encode())) == output.splitlines()[0]
+    assert last_words(BytesIO(frames.encode())) == "none"
+
+
+@pytest.mark.spark
+def test_one_context_after_the_other() -> None:
+    for number in range(2):
+        spark = StartingSpark(ExecuteOptions(master="local[1]", spark_conf=(("spark.app.name", f"no. {number}"),)))
+        assert spark.context().parallelize([number]).map(str).collect() == [str(number)]
+        assert spark.context().appName == f"no. {number}"
+        spark.stop()
+
+
+@pytest.mark.spark
+def test_refusal_while_spark_starts_is_told_and_leaves_nothing(tmp_path: Path) -> None:
+    table = unzip_golden("v9_event_time", tmp_path)
+    lose_planned_log(table)
+    ran = _run(tmp_path, "-m", "phantombase.compactor_daemon.cli.main", "compact", str(table), "--master", "local[1]")
+    assert ran.returncode == 1
+    assert ran.stderr.count("error: ") == 1
+    assert "a file that is not there" in ran.stderr
+
+
+@pytest.mark.spark
+def test_stop_while_the_jvm_starts_leaves_nothing(tmp_path: Path) -> None:
+    script = """if True:
+        import os, tempfile, time
+        from phantombase.compactor_daemon.options import ExecuteOptions
+        from phantombase.compactor_daemon.execution.spark_session import StartingSpark
+
+        spark = StartingSpark(ExecuteOptions(master="local[1]"))
+        while not os.listdir(tempfile.gettempdir()):  # where the JVM will tell its port
+            time.sleep(0.01)
+        spark.stop()
+    """
+    ran = _run(tmp_path, "-c", script)
+    assert (ran.returncode, ran.stderr) == (0, "")
+
+
+def _run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Runs Python; no process, temporary file or archive of a JVM that has seen no Spark is left behind."""
+    temporary, cache, mark = folder / "temporary", folder / "cache", uuid.uuid4().hex
+    temporary.mkdir()
+    environment = os.environ | {"TMPDIR": str(temporary), "XDG_CACHE_HOME": str(cache), "MARK": mark}
+    once = "from phantombase.compactor_daemon.jvm_archive import class_archive; class_archive()"
+    subprocess.run([sys.executable, "-c", once], env=environment, check=True)  # the second run would make an archive
+    ran = subprocess.run(
+        [sys.executable, *arguments],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    deadline = time.monotonic() + _LINGERS_S
+    while (left := _processes(mark)) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not left
+    assert not list(temporary.iterdir())
+    assert not list(cache.rglob("*.new"))
+    return ran
+
+
+def _processes(mark: str) -> list[str]:
+    """Command lines of the processes whose environment has the mark."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            if f"MARK={mark}".encode() in (folder / "environ").read_bytes():
+                found.append((folder / "cmdline").read_text().replace("\0", " "))
+        except OSError:
+            continue  # ended meanwhile
+    return found
+
+
+def test_what_is_asked_of_spark() -> None:
+    conf = (("spark.executor.cores", "2"), ("spark.dynamicAllocation.executorIdleTimeout", "5s"))
+    options = ExecuteOptions(master="spark://m:7077", executor_memory="2g", max_executors=8, spark_conf=conf)
+    assert chosen_settings(options) == {
+        "spark.executor.memory": "2g",
+        "spark.dynamicAllocation.enabled": "true",
+        "spark.dynamicAllocation.shuffleTracking.enabled": "true",
+        "spark.dynamicAllocation.maxExecutors": "8",
+        **dict(conf),
+    }
+    assert chosen_settings(ExecuteOptions()) == {}
+
+
+@pytest.mark.parametrize(
+    ("options", "what"),
+    [
+        ({"max_executors": 2}, "--max-executors means nothing here"),
+        ({"max_executors": 2, "master": "local[4]"}, "--max-executors means nothing here"),
+        ({"executor_memory": "1g", "master": "yarn", "executor": Executor.LOCAL}, "--executor-memory means nothing"),
+        ({"spark_conf": (("hoodie.x", "1"),)}, "not a setting of Spark"),
+        ({"spark_conf": (("spark.master", "yarn"),)}, "Use --master"),
+        ({"spark_conf": (("spark.driver.memory", "1g"),)}, "Use --driver-memory"),
+    ],
+)
+def test_impossible_options_are_refused(options: dict[str, Any], what: str) -> None:
+    with pytest.raises(UsageError, match=what):
+        ExecuteOptions(**options)
+
+
+def test_the_cause_of_a_failed_job_is_told_without_its_trace() -> None:
+    said = """An error occurred while calling z:org.apache.spark.api.python.PythonRDD.collectAndServe.
+        : org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 0.0 failed 4 times
+        \tat org.apache.spark.util.SparkErrorUtils.tryWithSafeFinally(SparkErrorUtils.scala:83)
+        Caused by: java.io.IOException: Cannot run program "/nowhere/python3": error=2, No such file or directory
+        \t... 16 more
+        Caused by: java.io.IOException: error=2, No such file or directory
+        \tat java.base/java.lang.ProcessImpl.forkAndExec(Native Method)"""
+    causes = spark_words(RuntimeError(said)).split(" | ")
+    assert causes == [
+        'java.io.IOException: Cannot run program "/nowhere/python3": error=2, No such file or directory',
+        "java.io.IOException: error=2, No such file or directory",
+    ]
+    assert spark_words(ValueError("no")) == "ValueError: no"

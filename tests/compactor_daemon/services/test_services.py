@@ -1,0 +1,303 @@
+"""The services of a table as the daemon and writers run them: what is due is done, and no row changes."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from functools import partial
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from phantombase import writer
+from phantombase.compactor_daemon.claims.table_claims import TableClaims
+from phantombase.compactor_daemon.cli.main import app
+from phantombase.compactor_daemon.daemon.dispatch import Order
+from phantombase.compactor_daemon.daemon.table_on_storage import ServedTable, Settings
+from phantombase.compactor_daemon.execution.runners import LocalRunner
+from phantombase.compactor_daemon.options import AttemptOptions
+from phantombase.compactor_daemon.services.done import ServiceDone
+from phantombase.compactor_daemon.services.last_run import LastRun, due, last_runs, note_runs
+from phantombase.compactor_daemon.services.options import Service, ServiceOptions, parse_services
+from phantombase.compactor_daemon.services.serve import serve_table
+from phantombase.compactor_daemon.state.failures import RetryOptions
+from phantombase.timeline.archiving.options import ArchiveOptions
+from phantombase.timeline.cleaning.options import CleanOptions, Policy
+from phantombase.timeline.errors import StorageError, UsageError
+from phantombase.timeline.format.table_config import PROPERTIES
+from phantombase.timeline.locks.table_lock import TableLock
+from phantombase.timeline.metadata_table.services.options import MetadataOptions
+from phantombase.timeline.parquet.output_options import OutputOptions
+from phantombase.timeline.storage.local import LocalStorage
+from phantombase.timeline.table.table import Table
+from phantombase.writer_hooks.engine.engine import LocalEngine
+from phantombase.writer_hooks.options import Operation, Write, WriteOptions
+from phantombase.writer_hooks.write.write import write
+from tests.compactor_daemon.cleaning.test_clean import old_table
+from tests.compactor_daemon.cleaning.test_golden import LOCK, data_files
+from tests.support.archived_tables import one_row
+from tests.support.compaction_steps import open_table
+from tests.support.failing_storage import Call, HookedStorage
+from tests.support.tables import one_of
+from tests.support.written_tables import read_rows
+
+ALL_OF = ServiceOptions(
+    metadata=MetadataOptions(),
+    clean=CleanOptions(retain=1, floor_s=0),
+    archive=ArchiveOptions(min_instants=2, max_instants=3, commits_retained=1, compaction_commits=1),
+)
+
+
+def run(path: Path, *options: str) -> Any:
+    """`compactor-daemon run --once`, its exit code and JSON."""
+    done = CliRunner().invoke(app, ["run", str(path), "--once", "--executor", "local", "--json", *options])
+    return done.exit_code, json.loads(done.stdout) if done.exit_code in (0, 1) and done.stdout else done.output
+
+
+@one_of("version", 9, 6)
+def test_the_daemon_cleans_and_archives(version: int, tmp_path: Path) -> None:
+    path = tmp_path / "trips"
+    rows = old_table(path, version)
+    before = data_files(path)
+    small = ["--clean-retain", "1", "--clean-floor", "0", "--archive-min-instants", "3", "--archive-max-instants", "4"]
+    code, data = run(path, "--services", "metadata,clean,archive", "--sole-writer", *small)
+    assert code == 0
+    did = {one["service"]: one for one in data["services"]}
+    assert did["clean"]["files"] == len(before - data_files(path)) > 0
+    assert did["archive"]["instants"] > 0
+    assert "metadata" not in did  # it has none
+    assert read_rows(path) == rows
+    known = last_runs(open_table(path).storage)
+    assert list(known) == [Service.METADATA, Service.CLEAN, Service.ARCHIVE]
+    shown = " ".join(CliRunner().invoke(app, ["status", str(path)]).stdout.split())
+    for service in ("clean", "archive"):
+        assert re.search(rf"service: {service}, \S+ s ago: {re.escape(did[service]['what'])}", shown)
+    code, data = run(path, "--services", "clean", "--sole-writer", "--clean-retain", "1", "--clean-floor", "0")
+    assert (code, data["services"]) == (0, [])
+
+
+@pytest.mark.parametrize("typed", [True, False])
+def test_a_daemon_that_requests_nothing_keeps_the_commits_that_a_trigger_elsewhere_counts(
+    typed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "trips"
+    for number in range(6):
+        writer(one_row("k0", number)).table("trips").key("id").ordering("ts").upsert(str(path))
+    small = ["--services", "archive", "--sole-writer", "--archive-min-instants", "2", "--archive-max-instants", "3"]
+    counted = ["--archive-compaction-commits", "50"] if typed else []
+    with monkeypatch.context() as environment:
+        if not typed:
+            environment.setenv("PHANTOMBASE_ARCHIVE_COMPACTION_COMMITS", "50")
+        code, data = run(path, *small, "--archive-commits-retained", "1", *counted)
+        assert (code, data["services"]) == (0, [])
+    code, data = run(path, *small, "--archive-commits-retained", "1", "--archive-compaction-commits", "1")
+    assert (code, [one["service"] for one in data["services"]]) == (0, ["archive"])
+
+
+def test_services_need_to_know_the_writers_and_their_options_a_service(tmp_path: Path) -> None:
+    path = tmp_path / "trips"
+    old_table(path, 9, 1)
+    before = sorted(p.name for p in path.rglob("*"))
+    for options, text in (
+        (["--services", "clean"], "--services needs to know"),
+        (["--services", "clean,tidy", "--sole-writer"], "not a service"),
+        (["--services", "archive", "--sole-writer", "--clean-retain", "3"], "--services clean,archive"),
+        (["--clean-retain", "3"], "--services clean"),
+        (["--services", "", "--sole-writer"], "not a service"),
+        (["--services-interval", "60"], "--services-interval without --services has no effect"),
+        (["--serve-host", "127.0.0.1", "--serve-hudi-clients", "10.0.0.0/8"], "Add --serve PORT"),
+        (["--zookeeper-session", "20"], "Add --zookeeper HOSTS"),
+    ):
+        done = CliRunner().invoke(app, ["run", str(path), "--once", *options])
+        assert isinstance(done.exception, UsageError), done.output
+        assert text in str(done.exception)
+    assert sorted(p.name for p in path.rglob("*")) == before
+
+
+def test_archiving_keeps_what_the_cleaner_and_the_trigger_count() -> None:
+    options = ServiceOptions(archive=ArchiveOptions(), clean=CleanOptions(retain=40), counted_commits=7)
+    assert (options.archiving.commits_retained, options.archiving.compaction_commits) == (40, 7)
+    assert (options.archiving.min_instants, options.archiving.max_instants) == (42, 52)  # else 40 are never there
+    hours = ServiceOptions(archive=ArchiveOptions(), clean=CleanOptions(policy=Policy.HOURS, retain=40))
+    assert (hours.archiving.commits_retained, hours.archiving.compaction_commits) == (10, 5)
+    assert hours.services == (Service.CLEAN, Service.ARCHIVE)
+    assert parse_services("archive, clean") == {Service.CLEAN, Service.ARCHIVE}
+
+
+def test_a_fleet_runs_the_services_once_an_interval() -> None:
+    """A record of the future is of a clock that was off."""
+    both = (Service.CLEAN, Service.ARCHIVE)
+    ran = {Service.CLEAN: LastRun(at_ms=100_000, who="a", what="")}
+    for now, clean_is_due in ((99_999, True), (100_000, False), (144_999, False), (145_000, True)):
+        assert due(both, ran, 50, now) == both[0 if clean_is_due else 1 :]
+    assert due(both, {}, 50, 0) == both
+    assert due(both, ran, 0, 100_000) == both
+
+
+def test_records_of_last_runs_that_cannot_be_read_are_none(tmp_path: Path) -> None:
+    """One entry leaves the others; the second record is of a release with one entry for all services."""
+    path = tmp_path / "trips"
+    old_table(path, 9, 1)
+    storage = open_table(path).storage
+    assert last_runs(storage) == {}
+    good = {"at_ms": 7, "who": "a", "what": "nothing"}
+    bad = {**good, "failed": True}
+    one = {Service.STITCH: LastRun(**good)}  # type: ignore[arg-type]
+    two = {**one, Service.CLEAN: LastRun(**bad)}  # type: ignore[arg-type]
+    for record, found in (
+        (b"{", {}),
+        ({"at_ms": 1, "did": ["clean: 3 files"], "who": "a"}, {}),
+        ({"clean": {"at_ms": "x"}, "archive": 3, "stitch": good, "later": {}}, one),
+        ({"clean": bad, "stitch": good}, two),
+    ):
+        data = record if isinstance(record, bytes) else json.dumps(record).encode()
+        storage.overwrite(".hoodie/.phantombase/services", data)
+        assert last_runs(storage) == found
+
+
+def test_status_says_which_service_failed(tmp_path: Path) -> None:
+    path = tmp_path / "trips"
+    old_table(path, 9)
+    storage = open_table(path).storage
+    done = [ServiceDone(service=Service.CLEAN, what="no", failed=True), ServiceDone(service=Service.STITCH, what="yes")]
+    note_runs(storage, "a", done)
+    shown = CliRunner().invoke(app, ["status", str(path), "--brief"]).stdout
+    assert re.search(r"service failed: *clean, \S+ s ago: no", shown)
+    assert re.search(r"service: *stitch, \S+ s ago: yes", shown)
+    data = json.loads(CliRunner().invoke(app, ["status", str(path), "--brief", "--json"]).stdout)
+    assert {one["service"]: one["failed"] for one in data["services"]} == {"clean": True, "stitch": False}
+
+
+def test_daemons_with_different_services_do_not_keep_each_other_from_their_turn(tmp_path: Path) -> None:
+    """Each service has its own interval: that of one daemon has run, that of the other has not."""
+    path = tmp_path / "trips"
+    old_table(path, 9)
+    small = ArchiveOptions(min_instants=2, max_instants=3, commits_retained=1, compaction_commits=1)
+    cleans = ServiceOptions(clean=CleanOptions(retain=1, floor_s=0))
+    both = ServiceOptions(clean=CleanOptions(retain=1, floor_s=0), archive=small)
+    ran = [
+        [one.service for one in served(path, options).serve(3600, lambda: False)]
+        for options in (cleans, cleans, both, both)
+    ]
+    assert ran == [[Service.CLEAN], [], [Service.ARCHIVE], []]
+    assert list(last_runs(open_table(path).storage)) == [Service.CLEAN, Service.ARCHIVE]
+
+
+def served(path: Path, services: ServiceOptions) -> ServedTable:
+    """The table as a daemon with these services has it."""
+    table = open_table(path)
+    settings = Settings(
+        who="a daemon",
+        output=OutputOptions(),
+        attempt=AttemptOptions(),
+        retry=RetryOptions(),
+        order=Order.EARLIEST,
+        services=services,
+    )
+    return ServedTable(str(path), TableClaims(table, "a daemon"), LOCK, LocalRunner(1), settings)
+
+
+@pytest.mark.parametrize(
+    ("error", "what"), [(StorageError("no answer"), "no answer"), (KeyError("bug"), "internal error: KeyError: 'bug'")]
+)
+def test_an_error_of_one_service_keeps_none_of_the_others(
+    error: Exception, what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "trips"
+    old_table(path, 9)
+
+    def failing(table: Table, options: CleanOptions, lock: TableLock) -> None:
+        raise error
+
+    monkeypatch.setattr("phantombase.compactor_daemon.services.serve.clean_table", failing)
+    done = {one.service: one for one in serve_table(open_table(path), ALL_OF, LOCK)}
+    assert (done[Service.CLEAN].failed, done[Service.CLEAN].what) == (True, what)
+    assert done[Service.ARCHIVE].instants > 0
+
+
+def test_what_services_did_is_known_where_it_cannot_be_noted(tmp_path: Path) -> None:
+    """As with a full disk, or without permission: metrics and log must say what ran, and what failed."""
+    path = tmp_path / "trips"
+    old_table(path, 9)
+    (path / ".hoodie/.phantombase/services").mkdir(parents=True)
+    (done,) = served(path, ServiceOptions(clean=CleanOptions(retain=1, floor_s=0))).serve(3600, lambda: False)
+    assert (done.service, done.failed, done.files > 0) == (Service.CLEAN, False, True)
+
+
+def test_no_service_begins_once_its_daemon_stops(tmp_path: Path) -> None:
+    path = tmp_path / "trips"
+    old_table(path, 9)
+    answers = iter([False, True, True])
+    (done,) = serve_table(open_table(path), ALL_OF, LOCK, stopping=lambda: next(answers))
+    assert done.service is Service.METADATA
+
+
+def test_a_write_that_is_complete_raises_no_error_of_its_services(tmp_path: Path) -> None:
+    """Its caller would write the rows twice. Here the settings of the table cannot be read once."""
+    origin, reads = tmp_path / "origin", 0
+    old_table(origin, 9)
+    how = Write(operation=Operation.INSERT, options=WriteOptions(slots=1, clean=ALL_OF.clean, archive=ALL_OF.archive))
+    for number in count(1):
+        path, reads = shutil.copytree(origin, tmp_path / f"t{number}"), 0
+
+        def hook(call: Call, number: int) -> Any:
+            nonlocal reads
+            reads += (call.name, call.path) == ("read", PROPERTIES)
+            if reads == number and call.path == PROPERTIES:
+                raise StorageError("no answer")
+            return call.do()
+
+        failed = False
+        try:
+            table = Table.on(HookedStorage(LocalStorage(str(path)), partial(hook, number=number)))
+            write(table, LocalEngine(one_row("new", 300), slots=1), how)
+        except StorageError:
+            failed = True
+        assert failed == ("new" not in read_rows(path)), number
+        if reads < number:
+            break
+    assert number > 5
+
+
+@one_of("version", 6, 9)
+def test_a_writer_cleans_after_its_commits(version: int, tmp_path: Path) -> None:
+    """The number of files stays bounded, also under Hudi's names."""
+    path = tmp_path / "trips"
+    old_table(path, version, 1)
+    ours = writer(one_row("k0", 200)).key("id").compact_inline(max_delta_commits=1, gate_s=0)
+    named = ours.conf({"hoodie.clean.policy": "KEEP_LATEST_FILE_VERSIONS", "hoodie.cleaner.fileversions.retained": "1"})
+    assert named.options.clean == CleanOptions(policy=Policy.VERSIONS, retain=1)
+    own = ours.clean(policy="versions", retain=1, floor_s=0)
+    counts, cleaned = [], 0
+    for one in (own, named.option(clean=own.options.clean)) * 4:
+        cleaned += one.upsert(str(path)).after.cleaned
+        counts.append(len(data_files(path)))
+    assert cleaned > 0
+    assert max(counts[2:]) == counts[2]
+    assert read_rows(path)["k0"] == (200, 200.0)
+
+
+def test_hudis_names_of_cleaning() -> None:
+    rows = writer(one_row("k0", 1))
+    assert rows.options.clean is None
+    named = {
+        "hoodie.clean.automatic": "true",
+        "hoodie.cleaner.policy": "KEEP_LATEST_BY_HOURS",
+        "hoodie.clean.hours.retained": "72",
+        "hoodie.cleaner.commits.retained": "5",
+    }
+    assert rows.conf(named).options.clean == CleanOptions(policy=Policy.HOURS, retain=72)
+    assert rows.conf({"hoodie.cleaner.commits.retained": "5"}).options.clean == CleanOptions(retain=5)
+    assert rows.clean(retain=9).conf({"hoodie.clean.automatic": "true"}).options.clean == CleanOptions(retain=9)
+    by_hours = {"hoodie.clean.policy": "KEEP_LATEST_BY_HOURS"}
+    assert rows.clean(retain=9).conf(by_hours).options.clean == CleanOptions(policy=Policy.HOURS)
+    assert rows.clean().conf({"hoodie.clean.automatic": "false"}).options == WriteOptions()
+    assert rows.conf({"hoodie.clean.failed.writes.policy": "LAZY"}).options.lazy_rollback is True
+    with pytest.raises(UsageError, match=r"not a value of hoodie\.clean\.policy"):
+        rows.conf({"hoodie.clean.policy": "KEEP_ALL"})
+    with pytest.raises(UsageError, match="commits, hours or versions"):
+        rows.clean(policy="days")

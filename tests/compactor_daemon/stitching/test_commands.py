@@ -1,0 +1,147 @@
+"""`compactor-daemon stitch`, and the service of the daemon."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from typer.testing import CliRunner
+
+from phantombase.compactor_daemon.cli.main import app
+from phantombase.timeline.errors import UnsupportedError, UsageError
+from phantombase.timeline.read.table_read import read_table
+from phantombase.writer_hooks.engine.engine import LocalEngine
+from phantombase.writer_hooks.options import Operation, Write
+from phantombase.writer_hooks.write.write import write
+from tests.compactor_daemon.stitching.test_stitch import WRITES, forget_heartbeats, living, request, small_files
+from tests.support.archived_tables import one_row
+from tests.support.compaction_steps import open_table
+from tests.support.golden_tables import unzip_golden
+from tests.support.written_tables import read_rows
+
+
+def run(*arguments: str) -> Any:
+    done = CliRunner().invoke(app, [*arguments, "--json"])
+    assert done.exit_code == 0, done.output or done.exception
+    return json.loads(done.stdout)
+
+
+def test_the_command(tmp_path: Path) -> None:
+    path = tmp_path / "trips"
+    rows = small_files(path, 9, 5)
+    before = sorted(p.name for p in path.rglob("*"))
+    would = run("stitch", str(path), "--dry-run")
+    assert (would["done"]["files"], would["done"]["made"], would["done"]["instant"]) == (5, 1, "")
+    assert sorted(p.name for p in path.rglob("*")) == before
+    done = run("stitch", str(path), "--sole-writer", "--target-size", "1g", "--codec", "gzip")
+    assert (done["done"]["files"], done["done"]["rows"], done["why"]) == (5, 5, "")
+    assert read_rows(path) == rows
+    again = CliRunner().invoke(app, ["stitch", str(path), "--sole-writer"])
+    assert "nothing to stitch: too few small files in a row; 1 small file" in again.stdout
+
+
+@pytest.mark.parametrize("copy", ["reencode", "force"])
+def test_a_repeated_key_is_counted(copy: str, tmp_path: Path) -> None:
+    path = tmp_path / "trips"
+    small_files(path, 9, 5)
+    for ts in (10, 11):
+        write(
+            open_table(path), LocalEngine(one_row("k1", ts), slots=1), Write(operation=Operation.INSERT, options=WRITES)
+        )
+    done = CliRunner().invoke(app, ["stitch", str(path), "--sole-writer", "--copy", copy])
+    assert "2 rows with the record key of another row of the same new file" in done.stdout.replace("\n", " ")
+    assert read_table(open_table(path)).num_rows == 7
+
+
+def test_what_it_refuses(tmp_path: Path) -> None:
+    path = tmp_path / "trips"
+    small_files(path, 9, 5)
+    for options, text in (
+        ([], "which other processes write"),
+        (["--sole-writer", "--lock", "file:/x"], "which other processes write"),
+        (["--dry-run", "--take-back"], "cannot be combined"),
+        (["--take-back", "--sole-writer", "--full", "--codec", "gzip"], "found --full, --codec"),
+        (["--sole-writer", "--sort-order", "zorder"], "an order without columns"),
+        (["--sole-writer", "--small-size", "1g"], "small-size must not be above target-size"),
+    ):
+        done = CliRunner().invoke(app, ["stitch", str(path), *options])
+        assert isinstance(done.exception, UsageError), done.output
+        assert text in str(done.exception)
+    bucket = unzip_golden("v9_bucket_nonpart", tmp_path)
+    done = CliRunner().invoke(app, ["stitch", str(bucket), "--dry-run"])
+    assert isinstance(done.exception, UnsupportedError)
+
+
+def test_take_back_and_status(tmp_path: Path) -> None:
+    path = tmp_path / "trips"
+    rows = small_files(path, 9, 5)
+    instant = request(path, alive=False)
+    shown = run("status", str(path))
+    assert [(one["instant"], one["action"]) for one in shown["half_way"]] == [(instant, "clustering")]
+    assert "stitch" in shown["half_way"][0]["todo"]
+    assert run("stitch", str(path), "--take-back", "--sole-writer")["taken_back"] == [instant]
+    again = CliRunner().invoke(app, ["stitch", str(path), "--take-back", "--sole-writer"])
+    assert "nothing to take back" in again.stdout
+    assert read_rows(path) == rows
+
+
+def test_a_dry_run_shows_what_a_killed_run_left(tmp_path: Path) -> None:
+    path = tmp_path / "trips"
+    rows = small_files(path, 9, 5)
+    instant = request(path, alive=True)
+    assert run("stitch", str(path), "--dry-run")["finished"] == []  # its process lives
+    forget_heartbeats(path)
+    before = sorted(p.name for p in path.rglob("*"))
+    (would,) = run("stitch", str(path), "--dry-run")["finished"]
+    assert sorted(p.name for p in path.rglob("*")) == before
+    assert (would["instant"], would["files"], would["made"]) == (instant, 5, 1)
+    assert "of an earlier run" in CliRunner().invoke(app, ["stitch", str(path), "--dry-run"]).stdout
+    (done,) = run("stitch", str(path), "--sole-writer")["finished"]
+    assert {key for key in done if done[key] != would[key]} <= {"bytes_made", "rows", "copied_row_groups", "copied"}
+    assert read_rows(path) == rows
+
+
+@pytest.mark.parametrize("copy", ["reencode", "force"])
+def test_the_daemon_stitches(copy: str, tmp_path: Path) -> None:
+    """And goes on beside a table that cannot be stitched."""
+    path, bucket = tmp_path / "trips", unzip_golden("v9_bucket_nonpart", tmp_path)
+    rows = small_files(path, 9, 5)
+    options = [
+        "--once",
+        "--executor",
+        "local",
+        "--services",
+        "stitch,clean",
+        "--sole-writer",
+        "--stitch-min-file-num",
+        "3",
+        "--stitch-copy",
+        copy,
+    ]
+    data = run("run", str(path), str(bucket), *options)
+    assert [(one["table"], one["service"], one["what"]) for one in data["services"]] == [
+        (str(path), "stitch", "5 files stitched, now 1")
+    ]
+    assert read_rows(path) == rows
+    (file_id,) = living(path)
+    (made,) = path.rglob(f"{file_id}*.parquet")
+    assert pq.read_metadata(made).num_row_groups == (5 if copy == "force" else 1)
+
+
+def test_a_reason_is_said_once(tmp_path: Path) -> None:
+    """Nothing is archived of a young table, and a table without metadata table has one reason for all its services."""
+    path = tmp_path / "trips"
+    small_files(path, 9, 3)
+    shown = {c: CliRunner().invoke(app, [c, str(path), "--dry-run"]).stdout for c in ("archive", "metadata")}
+    assert shown["archive"].count("archiving begins above 30") == 1
+    assert shown["metadata"] == "nothing to do: the table has no metadata table\n"
+    columns = CliRunner().invoke(app, ["stitch", str(path), "--dry-run", "--sort-by", "fear"])
+    assert ", day, ts, fare; found fear" in str(columns.exception)
+    pending = CliRunner().invoke(
+        app, ["clean", str(unzip_golden("v9_pending", tmp_path)), "--dry-run", "--retain", "1", "--floor", "0"]
+    )
+    assert re.match(r"nothing to clean: compaction \d{17} is pending", pending.stdout)

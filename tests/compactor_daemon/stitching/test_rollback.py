@@ -1,0 +1,191 @@
+"""A completed stitching is taken back: the files that it joined count again, and no row changes, wherever it dies."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from phantombase.compactor_daemon.cleaning.clean import clean_table
+from phantombase.compactor_daemon.cli.main import app
+from phantombase.compactor_daemon.restoring.rollback import roll_back_newest
+from phantombase.compactor_daemon.stitching.rollback import is_stitching, roll_back_stitching
+from phantombase.timeline.cleaning.options import CleanOptions, Policy
+from phantombase.timeline.errors import UsageError
+from phantombase.timeline.format.instant import format_time, parse_time
+from phantombase.timeline.locks.heartbeat import Process
+from phantombase.timeline.metadata_table.validate import validate
+from phantombase.timeline.read.table_read import read_table
+from phantombase.timeline.savepoints.savepoint import create_savepoint
+from phantombase.timeline.storage.contract import Storage
+from phantombase.timeline.storage.local import LocalStorage
+from phantombase.timeline.table.table import Table
+from tests.compactor_daemon.cleaning.test_golden import data_files
+from tests.compactor_daemon.stitching.test_stitch import golden_small_files, living, small_files, stitch
+from tests.support.archived_tables import LOCK, one_row, upsert
+from tests.support.compaction_steps import open_table
+from tests.support.failing_storage import HookedStorage, ProcessDied, die_at_nth
+from tests.support.faults import died_or_ended
+from tests.support.golden_tables import unzip_golden
+from tests.support.tables import one_of
+from tests.support.written_tables import check_nothing_left, read_rows
+
+
+def call(path: Path, instant: str, *options: str) -> Any:
+    done = CliRunner().invoke(app, ["rollback", str(path), instant, "--json", *options], catch_exceptions=False)
+    assert done.exit_code == 0
+    return json.loads(done.stdout)
+
+
+def stitched(path: Path) -> str:
+    done = stitch(path).done
+    assert done is not None
+    return done.instant
+
+
+def roll_back(path: Path, instant: str, storage: Storage | None = None) -> None:
+    roll_back_stitching(open_table(path, storage), LOCK, instant)
+
+
+@one_of("version", 9, 8, 6)
+def test_the_joined_files_count_again(version: int, tmp_path: Path) -> None:
+    path = tmp_path / "trips"
+    rows = small_files(path, version, 4)
+    files, ids = data_files(path), sorted(living(path))
+    instant = stitched(path)
+    before = {p: p.stat().st_mtime_ns for p in path.rglob("*")}
+    shown = call(path, instant, "--dry-run")
+    assert {p: p.stat().st_mtime_ns for p in path.rglob("*")} == before
+    done = call(path, instant, "--sole-writer")
+    assert {**shown, "dry_run": False} == done
+    assert (done["files"], done["metadata_dropped"]) == (4, False)
+    assert (read_rows(path), data_files(path), sorted(living(path))) == (rows, files, ids)
+    assert not [i for i in open_table(path).load_timeline().instants if i.requested_time == instant]
+    check_nothing_left(path)
+    upsert(path, one_row("k0", 50))
+    again = stitched(path)
+    assert again > instant
+    assert read_rows(path) == rows | {"k0": (50, 50.0)}
+
+
+@one_of("version", 6, 9, 8)
+def test_the_last_active_write_is_not_taken_back(version: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where only archived writes are left, Hudi finds no rows."""
+    path = tmp_path / "trips"
+    rows = small_files(path, version, 4)
+    instant = stitched(path)
+    timeline = open_table(path).load_timeline()
+    left = tuple(i for i in timeline.instants if i.requested_time == instant)
+    others = tuple(i for i in timeline.completed if i.requested_time != instant)
+    with monkeypatch.context() as patch:
+        loaded = replace(timeline, instants=left)
+        patch.setattr(Table, "load_timeline", lambda self: loaded)
+        patch.setattr(Table, "with_archive", lambda self, seen: replace(seen, archived=others))
+        with pytest.raises(UsageError, match="no completed write would be left"):
+            roll_back_stitching(open_table(path), LOCK, instant, dry_run=True)
+    assert read_rows(path) == rows
+
+
+def test_the_time_at_which_it_completed_is_not_used_again(tmp_path: Path) -> None:
+    """A consumer may have read up to it. The clock of its process was ahead of those of the next writers."""
+    path = tmp_path / "trips"
+    small_files(path, 9, 4)
+    instant = stitched(path)
+    (done,) = (path / ".hoodie/timeline").glob(f"{instant}_*.replacecommit")
+    ahead = format_time(parse_time(instant) + timedelta(seconds=20))
+    done.rename(done.with_name(f"{instant}_{ahead}.replacecommit"))
+    roll_back(path, instant)
+    upsert(path, one_row("k0", 50))
+    assert open_table(path).load_timeline().latest_completed > ahead
+
+
+@one_of("version", 9, 8, 6)
+def test_died_anywhere_no_row_changes(version: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next write takes it back, or a stitching, or the same command."""
+    monkeypatch.setattr(Process, "is_gone", lambda _process: True)
+    path = tmp_path / "trips"
+    rows = small_files(path, version, 3)
+    instant, died = stitched(path), 0
+    for died, copy in enumerate(  # noqa: B007
+        died_or_ended(path, lambda storage: roll_back(path, instant, storage))
+    ):
+        assert read_rows(copy) == rows
+        there = any(i.requested_time == instant for i in open_table(copy).load_timeline().instants)
+        assert is_stitching(open_table(copy), instant) is there
+        if there:
+            again = shutil.copytree(copy, tmp_path / "again")
+            roll_back(again, instant)
+            assert read_rows(again) == rows
+            assert len(living(again)) == 3
+            shutil.rmtree(again)
+        upsert(copy, one_row("new", 1))
+        assert read_rows(copy) == rows | {"new": (1, 1.0)}
+        stitch(copy)
+        assert read_rows(copy) == rows | {"new": (1, 1.0)}
+        assert not open_table(copy).load_timeline().pending_writes
+        shutil.rmtree(copy)
+    assert died > 5
+
+
+def test_its_instant_is_buried_before_its_commit_goes(tmp_path: Path) -> None:
+    """Else a stitching that comes in between would complete it again, and then lose its files."""
+    path = tmp_path / "trips"
+    small_files(path, 9, 3)
+    instant = stitched(path)
+    with pytest.raises(ProcessDied):
+        roll_back(path, instant, HookedStorage(LocalStorage(str(path)), die_at_nth(1, "put_if_absent", instant)))
+    assert instant in open_table(path).load_timeline().completed_writes
+
+
+def test_what_was_built_upon_stays(tmp_path: Path) -> None:
+    path = tmp_path / "trips"
+    small_files(path, 9, 4)
+    instant = stitched(path)
+
+    def refused(error: type[Exception], text: str, copy: Path) -> None:
+        rows = read_rows(copy)
+        for options in (["--dry-run"], ["--sole-writer"]):
+            done = CliRunner().invoke(app, ["rollback", str(copy), instant, *options])
+            assert isinstance(done.exception, error), done.output
+            assert text in str(done.exception)
+        assert read_rows(copy) == rows
+        shutil.rmtree(copy)
+
+    def another() -> Path:
+        return shutil.copytree(path, tmp_path / "another")
+
+    upsert(copy := another(), one_row("k0", 50))
+    refused(UsageError, "only the newest write", copy)
+    create_savepoint(open_table(copy := another()), LOCK, instant, user="", comment="")
+    refused(UsageError, "a later savepoint would be lost", copy)
+    clean_table(open_table(copy := another()), CleanOptions(policy=Policy.VERSIONS, retain=1, floor_s=0), LOCK)
+    refused(UsageError, "may have been cleaned", copy)
+    copy = another()
+    next(p for p in copy.rglob("*.parquet") if instant not in p.name).unlink()
+    refused(UsageError, "a file that this stitching joined is gone", copy)
+
+
+@one_of("name", "v9_with_metadata_table", "v6_with_metadata_table")
+def test_the_metadata_table_forgets_it(name: str, tmp_path: Path) -> None:
+    path = golden_small_files(name, tmp_path)
+    before, files = read_table(open_table(path)), data_files(path)
+    roll_back(path, stitched(path))
+    assert data_files(path) == files
+    assert read_table(open_table(path)).sort_by("id") == before.sort_by("id")
+    if open_table(path).config.metadata_partitions:
+        assert validate(open_table(path)).differences == ()
+
+
+def test_a_clustering_of_hudi_is_for_restore(tmp_path: Path) -> None:
+    """The error says to which instant."""
+    path = unzip_golden("v9_clustered", tmp_path)
+    [newest] = [t for t, i in open_table(path).load_timeline().completed_writes.items() if i.family == "replacecommit"]
+    assert not is_stitching(open_table(path), newest)
+    with pytest.raises(UsageError, match=r"restore TABLE --to \d{17}` undoes it"):
+        roll_back_newest(open_table(path), LOCK, newest)

@@ -1,0 +1,164 @@
+"""The metadata table's compaction by phantombase: real Hudi reads it, writes after it, finishes one left half done."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from phantombase.compactor_daemon.restoring.rollback import roll_back_newest
+from phantombase.timeline.locks.table_lock import ProcessLock
+from phantombase.timeline.metadata_table.location import METADATA_FOLDER, open_metadata_table
+from phantombase.timeline.metadata_table.services.options import MetadataOptions
+from phantombase.timeline.metadata_table.services.serve import serve_metadata
+from phantombase.timeline.metadata_table.validate import validate
+from phantombase.timeline.storage.local import LocalStorage
+from tests.hudi.cases.indexed_table import ALL_INDEXES, IndexedTable
+from tests.hudi.cases.rows import Rows, same, without_files
+from tests.hudi.cases.shared_table import check_rows
+from tests.hudi.judge.client import Judge
+from tests.support.compaction_steps import open_table
+from tests.support.failing_storage import Call, HookedStorage, ProcessDied
+from tests.support.selection import ALL, versions
+from tests.timeline.metadata_table.services.test_unknown import left_behind
+
+pytestmark = pytest.mark.interop
+
+ROWS = Rows(seed=17)
+AT_ONCE = MetadataOptions(max_delta_commits=1)
+INDEXES = {**ALL_INDEXES, "hoodie.metadata.record.index.enable": "true"}
+"""Our write takes the record index out, and Hudi's next one builds it anew. Not of 0.15: its own fails on our keys."""
+
+
+def compact(table: IndexedTable) -> set[str]:
+    """The metadata table's compactions by phantombase, one that was pending included; their instants."""
+    done = serve_metadata(table.open(), AT_ONCE, ProcessLock("x")).compactions
+    assert done
+    assert all(one.log_files > 0 for one in done)
+    return {one.instant for one in done}
+
+
+def dead_at(table: IndexedTable, ending: str) -> None:
+    """The metadata table's compaction dies before it puts a file of that ending."""
+
+    def hook(call: Call) -> object:
+        if call.name == "put_if_absent" and METADATA_FOLDER in call.path and call.path.endswith(ending):
+            raise ProcessDied(call.path)
+        return call.do()
+
+    with pytest.raises(ProcessDied):
+        serve_metadata(
+            open_table(table.path, HookedStorage(LocalStorage(str(table.path)), hook)), AT_ONCE, ProcessLock("x")
+        )
+
+
+def compactions(table: IndexedTable) -> list[str]:
+    """Completed ones of the metadata table."""
+    timeline = open_metadata_table(table.open()).load_timeline()
+    assert not timeline.pending_compactions
+    return [i.requested_time for i in timeline.completed if i.action == "commit"]
+
+
+@versions(9, deep=[8, 6])
+def test_hudi_reads_and_writes_after_our_compaction(judge: Judge, version: int, tmp_path: Path) -> None:
+    """Logs of ours and of Hudi's below it, logs of both above it, then again with base files of ours below."""
+    table = IndexedTable(
+        judge=judge, path=tmp_path / "table", version=version, options=ALL_INDEXES if version == 6 else INDEXES
+    )
+    table.create(ROWS(range(40), 1))
+    table.upsert(ROWS(range(0, 40, 2), 2))
+    expected = compact(table)
+    table.agree()
+    third, last = ROWS(range(20, 60), 3), ROWS(range(0, 60, 5), 5)
+    table.upsert(third)
+    check_rows(table.agree(), third)
+    if not ALL:
+        return
+    table.writer(ROWS(range(0, 60, 3), 4)).upsert(str(table.path))
+    expected |= compact(table)
+    table.agree()
+    table.we_schedule()
+    table.we_compact()
+    table.upsert(last)
+    expected |= compact(table)
+    check_rows(table.agree(), last)
+    assert expected <= set(compactions(table))
+    assert validate(table.open()).differences == ()
+
+
+def hudi_goes_on(table: IndexedTable, rows: pa.Table) -> None:
+    table.upsert(rows)
+
+
+def we_go_on(table: IndexedTable, rows: pa.Table) -> None:
+    compact(table)
+    table.upsert(rows)
+
+
+def we_go_on_beside_a_write_of_hudi(table: IndexedTable, rows: pa.Table) -> None:
+    table.writer(rows).upsert(str(table.path))
+    compact(table)
+
+
+@versions(deep=[9, 8, 6])
+def test_a_compaction_that_died_is_finished(judge: Judge, version: int, tmp_path: Path) -> None:
+    """At each of its files; by Hudi, and by phantombase with a write in between."""
+    made = IndexedTable(judge=judge, path=tmp_path / "table", version=version, options=ALL_INDEXES)
+    made.create(ROWS(range(40), 1))
+    made.upsert(ROWS(range(0, 40, 2), 2))
+    cases: list[tuple[str, Callable[[IndexedTable, pa.Table], None]]] = [
+        (".compaction.inflight", hudi_goes_on),
+        (".hfile", we_go_on),
+        (".commit", hudi_goes_on),
+        (".commit", we_go_on_beside_a_write_of_hudi),
+    ]
+    rows = ROWS(range(10, 50), 7)
+    for ending, go_on in cases:
+        table = made.copy()
+        dead_at(table, ending)
+        table.agree()
+        go_on(table, rows)
+        check_rows(table.agree(), rows)
+        assert compactions(table), (ending, go_on.__name__)
+        assert validate(table.open()).differences == ()
+        shutil.rmtree(table.path)
+
+
+@versions(deep=[9, 8, 6])
+def test_a_write_that_a_pending_compaction_holds_is_rolled_back(judge: Judge, version: int, tmp_path: Path) -> None:
+    """The metadata table goes with the plan. Hudi's next write makes it anew, and reads the same rows by it."""
+    table = IndexedTable(judge=judge, path=tmp_path / "table", version=version, options=ALL_INDEXES)
+    table.create(ROWS(range(40), 1))
+    table.upsert(ROWS(range(0, 40, 2), 2))
+    before = table.agree()
+    table.writer(ROWS(range(20, 50), 3)).upsert(str(table.path))
+    dead_at(table, ".compaction.inflight")
+    newest = max(table.open().load_timeline().completed_writes)
+    assert roll_back_newest(table.open(), ProcessLock("x"), newest).metadata_dropped
+    same(without_files(table.agree()), without_files(before))
+    rows = ROWS(range(10, 50), 7)
+    table.upsert(rows)
+    assert table.open().config.metadata_partitions
+    check_rows(table.agree(), rows)
+
+
+@versions(deep=[9, 8, 6])
+def test_a_delta_commit_that_was_forgotten(judge: Judge, version: int, tmp_path: Path) -> None:
+    """A process slept before it put a file of it, and lost its lock: its write was rolled back meanwhile."""
+    table = IndexedTable(judge=judge, path=tmp_path / "table", version=version, options=ALL_INDEXES)
+    table.create(ROWS(range(40), 1))
+    table.upsert(ROWS(range(0, 40, 2), 2))
+    before = table.agree()
+    instant = left_behind(table.path, 3)
+    same(table.agree(), before)
+    other = table.copy()
+    assert serve_metadata(table.open(), AT_ONCE, ProcessLock("x")).forgotten == (instant,)
+    rows = ROWS(range(10, 50), 7)
+    for one in (table, other):  # Hudi ends it by itself
+        same(one.agree(), before)
+        one.upsert(rows)
+        check_rows(one.agree(), rows)
+        assert not [i for i in open_metadata_table(one.open()).load_timeline().instants if not i.completed]

@@ -1,1 +1,0 @@
-"""Our compactor and real Hudi at work on the same tables."""

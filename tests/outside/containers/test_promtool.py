@@ -1,0 +1,145 @@
+"""What Prometheus' own tool says of alerts, of the dashboard's queries and of the metrics, and when alerts fire."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from phantombase.compactor_daemon.daemon.metrics import Metrics
+from phantombase.timeline.dashboard.metrics import exposition
+from phantombase.timeline.service.served_tables import ServedTables
+from tests.support.golden_tables import unzip_golden
+from tests.support.places import ROOT
+from tests.support.servers.debian import NotInstalledError, unpacked
+from tests.support.service_client import ServiceClient
+
+ALERTS = ROOT / "deploy/alerts.yaml"
+RULES = [rule for group in yaml.safe_load(ALERTS.read_text())["groups"] for rule in group["rules"]]
+
+T = 'table="/t"'
+UP = 'up{job="phantombase",instance="a"}'
+FIRING: dict[str, tuple[dict[str, str], str, dict[str, str], str]] = {
+    "PhantombaseNoDaemon": ({}, "3m", {}, "no compactor daemon answers"),
+    "PhantombaseDaemonDown": (
+        {UP: "0x60", 'up{job="phantombase",instance="b"}': "1x60"}, "6m", {"job": "phantombase", "instance": "a"},
+        "the daemon at a does not answer"),
+    "PhantombaseZooKeeperLost": (
+        {'phantombase_zookeeper_connected{instance="a"}': "0x60"}, "3m", {"instance": "a"},
+        "the daemon at a has no ZooKeeper and claims nothing"),
+    "PhantombaseParked": (
+        {f"phantombase_parked{{{T}}}": "2x60"}, "2m", {"table": "/t"},
+        "/t: 2 compactions are parked and wait for an operator"),
+    "PhantombaseTableInTrouble": (
+        {f"phantombase_table_up{{{T}}}": "0x60"}, "16m", {"table": "/t"}, "/t: no daemon can serve the table"),
+    "PhantombaseFailing": (
+        {f"phantombase_failed_total{{{T}}}": "0+1x60"}, "31m", {"table": "/t"}, "/t: compactions fail repeatedly"),
+    "PhantombaseServiceFails": (
+        {f'phantombase_service_failed_total{{{T},service="clean"}}': "0+1x60"}, "31m",
+        {"table": "/t", "service": "clean"}, "/t: the service clean fails repeatedly"),
+    "PhantombaseNobodyWorks": (
+        {f"phantombase_pending{{{T}}}": "1x60", f"phantombase_parked{{{T}}}": "0x60",
+         f"phantombase_running{{{T}}}": "0x60", f"phantombase_completed_total{{{T}}}": "5x60"},
+        "31m", {"table": "/t"}, "/t: compactions are pending and no daemon works on them"),
+    "PhantombaseOverdue": (
+        {f"phantombase_oldest_pending_seconds{{{T}}}": "7200x60"}, "6m", {"table": "/t"},
+        "/t: the oldest compaction has been pending for 2h 0m 0s"),
+    "PhantombaseFallsBehind": (
+        {f"phantombase_pending{{{T}}}": "12x60"}, "31m", {"table": "/t"},
+        "/t: never less than 12 compactions pending in half an hour"),
+    "PhantombaseSlowClaims": (
+        {'phantombase_claim_latency_seconds_bucket{le="300"}': "0x90",
+         'phantombase_claim_latency_seconds_bucket{le="900"}': "0+2x90",
+         'phantombase_claim_latency_seconds_bucket{le="+Inf"}': "0+2x90"},
+        "62m", {}, "requested compactions wait for 14m 29s until a daemon takes them"),
+    "PhantombaseTableStuck": (
+        {f"phantombase_health{{{T}}}": "2x60"}, "11m", {"table": "/t"},
+        "/t: a write is stuck, a compaction is parked, or the table cannot be read"),
+    "PhantombaseNoSuccess": (
+        {f"phantombase_last_success_timestamp_seconds{{{T}}}": "1x500", f"phantombase_pending{{{T}}}": "1x500"},
+        "400m", {"table": "/t"}, "/t: compactions are pending, and none has completed for 6h 39m 59s"),
+}  # fmt: skip
+"""By alert: series with a value a minute, when they are looked at, the labels, and the summary."""
+
+QUIET = {
+    UP: "1x60",
+    'phantombase_zookeeper_connected{instance="a"}': "1x60",
+    f"phantombase_pending{{{T}}}": "1x60",
+    f"phantombase_parked{{{T}}}": "0x60",
+    f"phantombase_running{{{T}}}": "1x60",
+    f"phantombase_table_up{{{T}}}": "1x60",
+    f"phantombase_failed_total{{{T}}}": "0x29 1x30",
+    f'phantombase_service_failed_total{{{T},service="clean"}}': "0x29 1x30",
+    f"phantombase_completed_total{{{T}}}": "0+1x60",
+    f"phantombase_oldest_pending_seconds{{{T}}}": "100x60",
+    f"phantombase_health{{{T}}}": "1x60",
+    f"phantombase_last_success_timestamp_seconds{{{T}}}": "0+60x60",
+}
+"""A fleet at work: one try has failed, one table is late."""
+
+
+@pytest.fixture(scope="module")
+def promtool() -> Path:
+    try:
+        return unpacked("prometheus", "usr/bin/promtool")
+    except NotInstalledError as error:
+        pytest.skip(f"NO PROMTOOL HERE: {error}")
+
+
+def said(*command: object, given: bytes | None = None) -> tuple[int, str]:
+    done = subprocess.run([str(c) for c in command], input=given, capture_output=True, timeout=120)
+    return done.returncode, (done.stdout + done.stderr).decode()
+
+
+def test_it_takes_the_alerts_and_the_configuration(promtool: Path) -> None:
+    for command in (("check", "rules", ALERTS), ("check", "config", ROOT / "deploy/prometheus.yaml")):
+        code, text = said(promtool, *command)
+        assert (code, f"SUCCESS: {len(RULES)} rules found" in text) == (0, True), text
+
+
+def test_it_takes_the_queries_of_the_dashboard(promtool: Path, tmp_path: Path) -> None:
+    panels = json.loads((ROOT / "deploy/grafana.json").read_text())["panels"]
+    queries = [target["expr"].replace("$table", ".*") for panel in panels for target in panel["targets"]]
+    rules = [{"record": f"panel:{n}", "expr": query} for n, query in enumerate(queries)]
+    file = tmp_path / "panels.yaml"
+    file.write_text(yaml.safe_dump({"groups": [{"name": "panels", "rules": rules}]}))
+    code, text = said(promtool, "check", "rules", file)
+    assert (code, f"{len(queries)} rules found" in text) == (0, True), text
+
+
+def test_it_takes_the_metrics(promtool: Path, tmp_path: Path) -> None:
+    """Those of a service, and of a daemon with one inside; names are as Prometheus wants them."""
+    path = unzip_golden("v9_pending", tmp_path)
+    tables = ServedTables([str(path)])
+    rows = ServiceClient.of_tables(tables).ask("/api/tables").json()["tables"]
+    daemon = Metrics()
+    daemon.serves(str(path))
+    for registry in (None, daemon.registry):
+        code, text = said(promtool, "check", "metrics", given=exposition(list(tables.by_name.values()), rows, registry))
+        assert (code, text) == (0, ""), text
+
+
+def case(series: dict[str, str], at: str, expected: dict[str, Any]) -> dict[str, Any]:
+    """One test of promtool. `expected`: by alert, its labels and annotations."""
+    asked = [{"eval_time": at, "alertname": name, "exp_alerts": alerts} for name, alerts in expected.items()]
+    inputs = [{"series": name, "values": values} for name, values in series.items()]
+    return {"interval": "1m", "input_series": inputs, "alert_rule_test": asked}
+
+
+def test_alerts_fire_when_they_should_and_not_before(promtool: Path, tmp_path: Path) -> None:
+    assert FIRING.keys() == {rule["alert"] for rule in RULES}
+    cases = [case(QUIET, "60m", {rule["alert"]: [] for rule in RULES})]
+    for rule in RULES:
+        series, at, labels, summary = FIRING[rule["alert"]]
+        annotations = {"summary": summary, "runbook": rule["annotations"]["runbook"]}
+        alert = {"exp_labels": {**labels, **rule["labels"]}, "exp_annotations": annotations}
+        cases.append(case(series, at, {rule["alert"]: [alert]}))
+        cases.append(case(series, "0m", {rule["alert"]: []}) if "for" in rule else case({}, at, {}))
+    file = tmp_path / "cases.yaml"
+    file.write_text(yaml.safe_dump({"rule_files": [str(ALERTS)], "evaluation_interval": "1m", "tests": cases}))
+    code, text = said(promtool, "test", "rules", file)
+    assert code == 0, text

@@ -1,0 +1,143 @@
+"""The pages in a real Chromium: what it complains of, their width, what axe finds, and forms without scripts.
+
+`PHANTOMBASE_SHOTS=FOLDER` keeps a picture of each.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Iterator
+from itertools import product
+from pathlib import Path
+
+import pytest
+
+from phantombase.timeline.dashboard.actions.action_app import ActionApp
+from phantombase.timeline.dashboard.actions.orders import CommandSettings
+from phantombase.timeline.dashboard.actions.runner import Runner, installed
+from phantombase.timeline.dashboard.login_app import LoginApp
+from phantombase.timeline.dashboard.people_app import PeopleApp
+from phantombase.timeline.service.access import Access
+from phantombase.timeline.service.run import Pages, ServeOptions, Service
+from phantombase.timeline.service.served_tables import ServedTables
+from tests.support.selection import deep
+from tests.support.servers import axe
+from tests.support.servers.chromium import Browser, Look, Page, chromium
+from tests.support.servers.debian import NotInstalledError
+from tests.support.table_healths import tables_of_every_health
+from tests.timeline.dashboard.test_pages import Knows
+
+TOKEN = "a token of twenty-seven bytes"
+SETTINGS = CommandSettings(sole_writer=True)
+
+ALONE = {"/": 200, "/t/pending": 200, "/t/two_pending": 200, "/t/compacted_cleaned": 200, "/t/plain": 200,
+         "/t/none": 200, "/t/pending/groups": 200, "/t/two_pending/groups?partition=north&sort=log_files": 200,
+         "/t/pending/instant/20261121091332703": 200, "/fleet": 200, "/t/nowhere": 404, "/t/pending?again=never": 200,
+         "/t/pending/groups?page=99": 400}  # fmt: skip
+"""Pages of a service of its own, about tables that are late, fine, broken, stuck, and none."""
+
+WITH_CREW = {"/": 200, "/t/pending": 200, "/fleet": 200}
+"""Pages inside a daemon, with buttons, behind a login."""
+
+FORM = {"/login": 200, "/t/pending": 200}
+"""What is shown before the login."""
+
+LOOKS = [Look(width=w, dark=d, script=s) for w, d, s in product((390, 1280), (False, True), (True, False))]
+PAGES = {"alone": ALONE, "crew": WITH_CREW, "form": FORM}
+CASES = [(where, page) for where, pages in PAGES.items() for page in pages]
+SOME = [(*case, LOOKS[n * 3 % len(LOOKS)]) for n, case in enumerate(CASES)]
+REST = [(*case, look) for case in CASES for look in LOOKS if (*case, look) not in SOME]
+
+
+@pytest.fixture
+def browser(tmp_path: Path) -> Iterator[Browser]:
+    try:
+        axe.source()
+        with chromium(tmp_path / "profile") as found:
+            yield found
+    except NotInstalledError as error:
+        pytest.skip(f"NO CHROMIUM HERE: the pages are not opened in a browser: {error}")
+
+
+def service(paths: list[Path], *, crew: bool) -> Service:
+    """As `timeline serve`, and with a crew as inside a daemon with buttons."""
+
+    def pages(tables: ServedTables, access: Access) -> Pages:
+        actions = ActionApp(access, Runner(installed()), SETTINGS) if crew else None
+        people = PeopleApp(tables, 60, Knows() if crew else None, settings=SETTINGS, actions=actions)
+        return Pages(pages=people, login=LoginApp(access))
+
+    token = TOKEN if crew else None
+    return Service(paths=[str(p) for p in paths], options=ServeOptions(port=0), pages=pages, token=token)
+
+
+def log_in(browser: Browser, address: str) -> None:
+    """In a tab without scripts; the cookie is the browser's."""
+    page = Page(browser, Look(script=False))
+    assert page.open(address) == 200
+    page.type("another token")
+    assert "This is not the token" in page.html
+    page.type(TOKEN)
+    assert "<h1>Tables" in page.html
+    assert page.problems == []
+    assert page.open(f"{address}/login") == 200
+    assert "<h1>Tables" in page.html
+    page.close()
+
+
+@pytest.mark.parametrize("shown", [SOME, deep(REST)], ids=["some", "all"])
+def test_pages_are_as_they_should_be(shown: list[tuple[str, str, Look]], browser: Browser, tmp_path: Path) -> None:
+    """No complaint of the browser, none of axe, no wider than the window; the same without scripts."""
+    paths = tables_of_every_health(tmp_path)
+    shots = os.environ.get("PHANTOMBASE_SHOTS")
+    found: dict[str, object] = {}
+    with service(paths, crew=False).beside() as alone, service(paths, crew=True).beside() as crew:
+        log_in(browser, crew)
+        for where, path, look in shown:
+            page, name = Page(browser, look, private=where == "form"), f"{where} {path} {look}"
+            expected = PAGES[where][path]
+            status = page.open(f"{alone if where == 'alone' else crew}{path}")
+            page.open_details()
+            wrong: dict[str, object] = {"status": status} if status != expected else {}
+            wrong |= {"problems": page.problems} if page.problems and status == 200 else {}
+            wrong |= {"too wide": wide} if (wide := page.too_wide()) else {}
+            wrong |= {"axe": bad} if look.script and (bad := page.violations()) else {}
+            if "<h1" not in page.html:
+                wrong["empty"] = page.html
+            if shots:
+                page.picture(Path(shots) / f"{re.sub('[^a-z0-9_]+', '-', name.lower()).strip('-')}.png")
+            page.close()
+            if wrong:
+                found[name] = wrong
+    assert found == {}
+
+
+def test_a_button_is_pressed_without_scripts(browser: Browser, tmp_path: Path) -> None:
+    """By the keyboard: the plan that cannot be read is taken back, and the page says so."""
+    paths = tables_of_every_health(tmp_path)
+    (plan,) = paths[3].glob(".hoodie/timeline/*.compaction.requested")
+    os.utime(plan, (time.time() - 500,) * 2)  # a process may still be writing a younger one
+    with service(paths, crew=True).beside() as address:
+        log_in(browser, address)
+        page = Page(browser, Look(width=390, script=False))
+        assert page.open(f"{address}/t/plain") == 200
+        assert "stuck" in page.html
+        assert page.press("form.order button") == 200
+        assert "● done" in page.html
+        assert "stuck" not in page.html
+        assert page.problems == []
+
+
+def test_a_page_reads_itself_again_until_it_is_paused(browser: Browser, tmp_path: Path) -> None:
+    paths = tables_of_every_health(tmp_path)
+    with service(paths, crew=False).beside() as address:
+        page = Page(browser, Look(script=False))
+        page.open(f"{address}/t/pending")
+        assert 'http-equiv="refresh"' in page.html
+        page.press(".again a")
+        assert "Paused" in page.html
+        assert 'http-equiv="refresh"' not in page.html
+        page.press(".again a")
+        assert 'http-equiv="refresh"' in page.html

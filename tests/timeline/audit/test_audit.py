@@ -1,0 +1,285 @@
+"""`timeline audit`: what it proves, what it says of files a cleaner took, and that it sees every kind of wrong."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+from typer.testing import CliRunner
+
+from phantombase.compactor_daemon.options import AttemptOptions, ExecuteOptions, Executor
+from phantombase.compactor_daemon.run.pending import run_compactions
+from phantombase.timeline.audit.audit import InstantAudit, Verdict, audit, audited_instants
+from phantombase.timeline.audit.group_ledger import LEDGER, GroupLedger, audit_path, decode_ledgers
+from phantombase.timeline.cli.main import app
+from phantombase.timeline.errors import UsageError
+from phantombase.timeline.parquet.output_options import OutputOptions
+from phantombase.timeline.storage.local import LocalStorage
+from phantombase.timeline.table.table import Table
+from phantombase.writer_hooks.options import WriteOptions
+from tests.compactor_daemon.attempt.test_broken_rules import schedule, upsert
+from tests.support.compaction_steps import open_table, run_all
+from tests.support.golden_tables import unzip_golden
+from tests.support.selection import deep
+from tests.support.tables import one_of
+from tests.support.written_tables import written_table
+from tests.writer_hooks.write.test_writer import rows
+
+
+def compact(path: Path) -> list[str]:
+    """Executes what is pending; the instants."""
+    done = run_compactions(
+        str(path),
+        drop_metadata=True,
+        output=OutputOptions(),
+        execute=ExecuteOptions(executor=Executor.LOCAL),
+        attempt=AttemptOptions(),
+    )
+    return [d.instant for d in done.done]
+
+
+def compacted(name: str, folder: Path) -> tuple[Path, str]:
+    path = unzip_golden(name, folder)
+    return path, compact(path)[0]
+
+
+@pytest.fixture(params=["v9_pending", deep("v6_pending")])
+def table(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, str]:
+    """A compacted table and the instant of its first compaction."""
+    return compacted(request.param, tmp_path)
+
+
+def look(path: Path, instant: str) -> InstantAudit:
+    return audit(Table.open(str(path)), instant)
+
+
+def ledgers_of(path: Path, instant: str) -> list[GroupLedger]:
+    entry = json.loads((path / audit_path(instant)).read_bytes())
+    return decode_ledgers(entry["ledger"], "audit log")
+
+
+def problem(path: Path, instant: str) -> str:
+    found = look(path, instant)
+    assert not found.good
+    return " | ".join([*found.problems, *(p for g in found.groups for p in g.problems)])
+
+
+def test_everything_is_there(table: tuple[Path, str]) -> None:
+    """The repeated merge gives the same ledger, hashes included."""
+    path, instant = table
+    found = look(path, instant)
+    assert found.good
+    assert found.groups
+    assert not found.leftovers
+    assert {g.verdict for g in found.groups} == {Verdict.PROVED}
+    assert all(b.ledger.identity is not None for b in ledgers_of(path, instant))
+
+
+@pytest.mark.parametrize("name", ["v9_virtual_keys", "v9_parquet_log", "v6_types", "v9_types"])
+def test_other_tables(name: str, tmp_path: Path) -> None:
+    """Tables without meta columns, other log blocks, every column type."""
+    path = unzip_golden(name, tmp_path)
+    if not list(path.glob(".hoodie/**/*.compaction.requested")):
+        from phantombase.timeline.locks.table_lock import ProcessLock
+        from phantombase.timeline.metadata_table.drop import drop_metadata_table
+        from phantombase.timeline.planning.schedule import schedule_compaction
+
+        lock = ProcessLock(str(path))
+        schedule_compaction(drop_metadata_table(Table.open(str(path)), lock), lock)
+    done = compact(path)
+    assert done
+    assert all(look(path, instant).good for instant in done)
+
+
+@one_of("table", "v6_pending", "v9_pending", indirect=True)
+def test_cleaned_inputs(table: tuple[Path, str]) -> None:
+    """The output still proves itself."""
+    path, instant = table
+    for recorded in ledgers_of(path, instant):
+        for name in recorded.inputs:
+            (path / recorded.path(name)).unlink()
+    found = look(path, instant)
+    assert found.good
+    assert {g.verdict for g in found.groups} == {Verdict.OUTPUT_PROVED}
+
+
+def test_a_lost_base_file_is_wrong(table: tuple[Path, str]) -> None:
+    """Nothing newer has taken its place: rows are lost."""
+    path, instant = table
+    (first, *_) = [b for b in ledgers_of(path, instant) if b.output is not None]
+    assert first.output is not None
+    (path / first.path(first.output)).unlink()
+    assert first.output in problem(path, instant)
+
+
+def rewrite(path: Path, change: Any) -> None:
+    """Another Parquet file of the same size on disk is not needed: the size is told apart on its own."""
+    file = pq.ParquetFile(path)
+    rows, metadata = file.read(), file.metadata.metadata
+    changed = change(rows)
+    with pq.ParquetWriter(path, changed.schema, store_schema=False) as writer:
+        writer.write_table(changed)
+        writer.add_key_value_metadata(metadata)
+
+
+def other_sequence_numbers(rows: pa.Table) -> pa.Table:
+    name = "_hoodie_commit_seqno"
+    column = rows.column(name)
+    return rows.set_column(rows.schema.get_field_index(name), name, pc.utf8_reverse(column))
+
+
+def test_another_row_shows(table: tuple[Path, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many rows, one of them another one: only the hash tells."""
+    path, instant = table
+    (first, *_) = [b for b in ledgers_of(path, instant) if b.output is not None]
+    assert first.output is not None
+    target = path / first.path(first.output)
+    rewrite(target, other_sequence_numbers)
+    assert "size of the written file" in problem(path, instant)
+    entry = path / audit_path(instant)
+    entry.write_text(entry.read_text().replace(f'\\"size\\":{first.size}', f'\\"size\\":{target.stat().st_size}'))
+    for commit in path.glob(".hoodie/**/*.commit"):
+        commit.unlink() if LEDGER.encode() in commit.read_bytes() else None
+    assert "hash of the rows" in problem(path, instant)
+
+
+@one_of("table", "v6_pending", "v9_pending", indirect=True)
+def test_a_second_base_file_shows(table: tuple[Path, str]) -> None:
+    """Readers would take either."""
+    path, instant = table
+    (first, *_) = [b for b in ledgers_of(path, instant) if b.output is not None]
+    assert first.output is not None
+    second = first.output.replace(f"_{instant}", f"x_{instant}")
+    shutil.copy(path / first.path(first.output), path / first.path(second))
+    found = problem(path, instant)
+    assert f"{second}: a second base file of the instant" in found
+
+
+def test_a_log_that_was_left_out_shows(tmp_path: Path) -> None:
+    """A writer without the lock put a log under the plan after the compaction had looked."""
+    path, instant = compacted("v6_pending", tmp_path)
+    (first, *_) = [b for b in ledgers_of(path, instant) if len(b.inputs) > 1]
+    log = first.inputs[-1]
+    head, _, tail = log.partition(".log.")
+    late = f"{head}.log.9{tail[1:]}"
+    shutil.copy(path / first.path(log), path / first.path(late))
+    assert f"{late} belongs to the compacted slice but was not merged" in problem(path, instant)
+
+
+def test_a_changed_ledger_shows(table: tuple[Path, str]) -> None:
+    """The audit log and the commit must say the same; each equation must hold."""
+    path, instant = table
+    entry = path / audit_path(instant)
+    whole = entry.read_text()
+    entry.write_text(whole.replace('\\"rows_out\\":', '\\"rows_out\\":1', 1))
+    assert "different ledgers" in problem(path, instant)
+    entry.unlink()
+    assert "no entry" in problem(path, instant)
+    entry.write_text("{}")
+    assert "unreadable entry of the audit log" in problem(path, instant)
+
+
+def change_ledger(path: Path, instant: str, name: str) -> None:
+    """One more of a count, in the only copy of the ledger."""
+    for commit in path.glob(f".hoodie/**/{instant}*.commit"):
+        commit.unlink()
+    entry = path / audit_path(instant)
+    document = json.loads(entry.read_bytes())
+    ledger = json.loads(document["ledger"])
+    for group in ledger["file_groups"].values():
+        group[name] += 1
+    entry.write_text(json.dumps({**document, "ledger": json.dumps(ledger)}))
+
+
+def test_a_ledger_that_does_not_balance_shows(table: tuple[Path, str]) -> None:
+    """Also when the inputs are gone and the merge cannot be run again."""
+    path, instant = table
+    for recorded in ledgers_of(path, instant):
+        for name in recorded.inputs:
+            (path / recorded.path(name)).unlink()
+    change_ledger(path, instant, "kept")
+    assert "does not balance" in problem(path, instant)
+
+
+@one_of("table", "v6_pending", "v9_pending", indirect=True)
+def test_a_wrong_ledger_that_balances_shows(table: tuple[Path, str]) -> None:
+    """One log entry more, superseded: only the repeated merge shows it."""
+    path, instant = table
+    change_ledger(path, instant, "log_entries")
+    assert "ledger of the repeated merge" in problem(path, instant)
+
+
+def test_the_audit_log_outlives_the_commit(table: tuple[Path, str]) -> None:
+    """Hudi archives commits; the ledger stays, and the table is audited as before."""
+    path, instant = table
+    for commit in path.glob(f".hoodie/**/{instant}*.commit"):
+        ledger = json.loads(json.loads((path / audit_path(instant)).read_bytes())["ledger"])
+        assert ledger["total"]["identity"]
+        assert commit.is_file()
+    assert audited_instants(Table.open(str(path)), instant) == (instant,)
+
+
+def test_leftovers_are_listed(table: tuple[Path, str]) -> None:
+    """Staged data that a killed run left: no fault of the table."""
+    path, instant = table
+    left = path / f".hoodie/.phantombase/{instant}/1/0-abc.parquet"
+    left.parent.mkdir(parents=True, exist_ok=True)
+    left.write_bytes(b"x")
+    found = look(path, instant)
+    assert found.good
+    assert found.leftovers == (f".hoodie/.phantombase/{instant}/1/0-abc.parquet",)
+
+
+@one_of("table", "v6_pending", "v9_pending", indirect=True)
+def test_the_command(table: tuple[Path, str]) -> None:
+    """Exit code 0 when all is well, 1 when not; JSON; an instant without a ledger is refused by name."""
+    path, instant = table
+    run = CliRunner().invoke
+    good = run(app, ["audit", str(path), "--json"])
+    assert good.exit_code == 0
+    document = json.loads(good.stdout)
+    assert document["good"]
+    assert instant in [i["instant"] for i in document["instants"]]
+    shown = run(app, ["audit", str(path), instant])
+    assert shown.exit_code == 0
+    assert "proved" in shown.stdout
+    (path / audit_path(instant)).unlink()
+    bad = run(app, ["audit", str(path), instant])
+    assert bad.exit_code == 1
+    assert "wrong:" in bad.stdout
+    with pytest.raises(UsageError, match="no ledger of this instant"):
+        audited_instants(Table.open(str(path)), "20200101000000000")
+
+
+@pytest.mark.parametrize("version", [6, 9])
+def test_a_log_that_was_not_merged_is_noticed_without_a_base_file_too(version: int, tmp_path: Path) -> None:
+    """As where an index puts new keys into logs: a write whose clock was behind completes under the compaction."""
+    path = tmp_path / "t"
+    written_table(path, version, rows((0, 1, 1.0), (3, 1, 1.0)), WriteOptions(buckets=1, slots=1))
+    upsert(LocalStorage(str(path)), rows((0, 2, 2.0)))
+    upsert(LocalStorage(str(path)), rows((3, 7, 7.0)))
+    (base,) = path.glob("*/*.parquet")
+    base.unlink()
+    folder = path / open_table(path).config.timeline_folder
+    times = sorted({f.name[:17] for f in folder.iterdir() if f.name[:17].isdigit()})
+    for file in folder.glob(f"{times[0]}*"):
+        file.unlink()
+    late = max(path.glob("*/.*.log.*"))
+    unseen = {file: file.read_bytes() for file in (late, *folder.glob(f"{times[-1]}*"))}
+    for file in unseen:
+        file.unlink()
+    instant = schedule(path).instant
+    assert instant is not None
+    run_all(open_table(path))
+    assert audit(open_table(path), instant).good
+    for file, content in unseen.items():
+        file.write_bytes(content)
+    found = audit(open_table(path), instant)
+    assert not found.good
+    assert late.name in str(found.groups[0].problems)

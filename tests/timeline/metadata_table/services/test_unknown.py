@@ -1,0 +1,162 @@
+"""Delta commits of the metadata table that a sleeper left behind, of instants that are gone: services forget them."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from phantombase import writer
+from phantombase.timeline.clock.options import ClockOptions
+from phantombase.timeline.errors import ConflictError, PhantombaseError, UnknownStateError
+from phantombase.timeline.format.instant import Instant, State
+from phantombase.timeline.locks.heartbeat import heartbeat_path
+from phantombase.timeline.locks.section import Section
+from phantombase.timeline.metadata_table.commit import commit_records, newest_schema
+from phantombase.timeline.metadata_table.location import open_metadata_table
+from phantombase.timeline.metadata_table.records.encode import encoder
+from phantombase.timeline.metadata_table.records.files import files_records
+from phantombase.timeline.metadata_table.services.options import MetadataOptions
+from phantombase.timeline.metadata_table.validate import validate
+from phantombase.timeline.storage.local import LocalStorage
+from tests.support.compaction_steps import open_table, run_all
+from tests.support.failing_storage import Call, HookedStorage
+from tests.support.golden_tables import unzip_golden
+from tests.support.selection import deep
+from tests.support.tables import one_of
+from tests.timeline.metadata_table.services.test_serve import entries, files_of, rows, serve
+
+
+@pytest.fixture(params=["v9", deep("v8"), deep("v6")])
+def path(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """A table whose metadata table has no compaction of the table to wait for."""
+    found = unzip_golden(f"{request.param}_with_metadata_table", tmp_path)
+    run_all(open_table(found))
+    return found
+
+
+def left_behind(path: Path, puts: int, instant: str = "") -> str:
+    """A process that lost the lock has put the first files of an instant, one that the table does not know."""
+    table = open_table(path)
+    instant = instant or table.next_time(table.load_timeline(), open_metadata_table(table).load_timeline().used_times())
+    held = True
+
+    def hook(call: Call) -> object:
+        nonlocal held, puts
+        if call.name == "put_if_absent":
+            puts -= 1
+            held = puts > 0
+        return call.do()
+
+    table = open_table(path, HookedStorage(LocalStorage(str(path)), hook))
+    schema = newest_schema(open_metadata_table(table))
+    records = {"files": [encoder(schema)(one) for one in files_records({"north": {"never.parquet": 1}})]}
+    section = Section(purpose="write", lock="lost", is_held=lambda: held)
+    with suppress(PhantombaseError):
+        commit_records(table, instant, records, schema, section)
+    return instant
+
+
+@pytest.mark.parametrize("puts", [1, 3])
+def test_it_is_forgotten(path: Path, puts: int) -> None:
+    before, there = entries(open_table(path)), files_of(path)
+    instant = left_behind(path, puts)
+    assert files_of(path) > there
+    seen = files_of(path)
+    planned = serve(open_table(path), dry_run=True)
+    assert planned.forgotten == (instant,)
+    assert len(planned.compactions) == 1
+    assert files_of(path) == seen
+    done = serve(open_table(path))
+    assert done.forgotten == (instant,)
+    assert len(done.compactions) == 1
+    assert [i for i in open_metadata_table(open_table(path)).load_timeline().instants if not i.completed] == []
+    assert entries(open_table(path)) == before
+    writer(rows(range(6), 10**6)).upsert(str(path))
+    assert serve(open_table(path)).forgotten == ()
+    assert validate(open_table(path)).differences == ()
+
+
+@one_of("path", "v6", "v9", "v8", indirect=True)
+def test_a_record_that_came_too_late_is_withdrawn(path: Path) -> None:
+    """Its files are gone, and from version 8 on readers would list them. Not while the table knows the instant."""
+    before, there = entries(open_table(path)), open_metadata_table(open_table(path)).load_timeline().instants
+    left_behind(path, 4)
+    assert entries(open_table(path)) == before
+    assert open_metadata_table(open_table(path)).load_timeline().instants == there
+    assert len(serve(open_table(path)).compactions) == 1
+    assert entries(open_table(path)) == before
+    table = open_table(path)
+    put(path, Instant(requested_time=table.next_time(table.load_timeline()), action="clean", state=State.REQUESTED))
+    known = left_behind(path, 4, open_table(path).load_timeline().instants[-1].requested_time)
+    assert open_metadata_table(open_table(path)).load_timeline().instants[-1].requested_time == known
+
+
+def waits(path: Path, instant: str) -> None:
+    found = serve(open_table(path))
+    assert found.forgotten == ()
+    assert found.compactions == ()
+    assert instant in found.why
+
+
+def test_a_living_process_keeps_it(path: Path) -> None:
+    """Also one without the lock: a fresh heartbeat of Hudi."""
+    instant = left_behind(path, 1)
+    storage = open_metadata_table(open_table(path)).storage
+    storage.overwrite(heartbeat_path(instant), b"")
+    waits(path, instant)
+    elsewhere = open_table(path).with_clock(ClockOptions(timezone="Asia/Karachi"))
+    assert serve(elsewhere, dry_run=True).forgotten == ()
+
+
+def put(path: Path, instant: Instant) -> None:
+    table = open_table(path)
+    table.storage.put_if_absent(table.instant_path(instant), b"")
+
+
+def test_the_table_knows_it(path: Path) -> None:
+    """It may complete yet, whichever action it is."""
+    instant = left_behind(path, 1)
+    put(path, Instant(requested_time=instant, action="clean", state=State.REQUESTED))
+    other = left_behind(path, 1)
+    assert other > instant
+    assert serve(open_table(path)).forgotten == (other,)
+    waits(path, instant)
+
+
+@one_of("path", "v6", "v9", "v8", indirect=True)
+def test_during_a_restore_nothing_is_known(path: Path) -> None:
+    left_behind(path, 1)
+    table = open_table(path)
+    put(path, Instant(requested_time=table.next_time(table.load_timeline()), action="restore", state=State.REQUESTED))
+    assert serve(open_table(path)).forgotten == ()
+
+
+def test_during_an_upgrade_nothing_is_known(path: Path) -> None:
+    left_behind(path, 1)
+    table = open_table(path)
+    elsewhere = ".hoodie/timeline" if table.config.timeline_folder == ".hoodie" else ".hoodie"
+    table.storage.put_if_absent(f"{elsewhere}/20200101000000000.deltacommit.requested", b"")
+    with pytest.raises(ConflictError, match="upgraded"):
+        serve(open_table(path))
+
+
+@pytest.mark.parametrize("path", ["v6", deep("v8"), "v9"], indirect=True)
+def test_what_is_archived_is_known(path: Path) -> None:
+    """An archive that cannot be read may hold it."""
+    left_behind(path, 1)
+    table = open_table(path)
+    name = "manifest_1" if table.layout.has_completion_times else ".commits_.archive.1_1-0-1"
+    table.storage.put_if_absent(f"{table.config.history_folder}/{name}", b"no archive")
+    with pytest.raises(UnknownStateError):
+        serve(open_table(path))
+
+
+def test_what_fills_a_partition_is_no_instant_of_the_table(path: Path) -> None:
+    """Nor is, on version 6, one of the metadata table's own services."""
+    metadata = open_metadata_table(open_table(path))
+    for time in ("00000000000000012", "20270101000000000004"):
+        begun = Instant(requested_time=time, action="deltacommit", state=State.REQUESTED)
+        metadata.storage.put_if_absent(metadata.instant_path(begun), b"")
+    assert serve(open_table(path), MetadataOptions(max_delta_commits=1)).forgotten == ()

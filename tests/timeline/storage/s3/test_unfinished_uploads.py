@@ -1,0 +1,211 @@
+"""Processes that are killed in the middle of an upload: nothing of it is visible, and a sweep aborts it."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pyarrow.parquet as pq
+import pytest
+
+from phantombase.compactor_daemon.attempt import abandoned
+from phantombase.compactor_daemon.attempt.abandoned import abort_abandoned_uploads
+from phantombase.timeline.read.table_read import read_table
+from phantombase.timeline.storage import unfinished_uploads
+from phantombase.timeline.storage.access.storage_options import StorageOptions
+from phantombase.timeline.storage.object_store import ObjectStorage
+from phantombase.timeline.storage.open_storage import open_storage
+from phantombase.timeline.table.table import Table
+from tests.support.compare_rows import assert_same_rows
+from tests.support.golden_tables import unzip_golden
+from tests.support.logs import capture_logs
+from tests.support.places import ROOT
+from tests.support.servers.minio_server import MinioServer
+from tests.support.servers.s3_server import Asked, Fault, S3Server
+from tests.timeline.storage.s3.test_faults import end_leases, fares
+from tests.timeline.storage.s3.test_on_s3 import run
+from tests.writer_hooks.write.test_writer import rows, trips
+
+_SMALL_PARTS = "from phantombase.timeline.storage import object_files; object_files._PART_BYTES = 1 << 16; "
+_COMPACT = "from phantombase.compactor_daemon.cli.main import main; main()"
+_WRITE = (
+    "import sys; from tests.writer_hooks.write.test_writer import rows, trips; "
+    "trips(rows(*((3 * n, 2, n / 7) for n in range(20_000))), 9).upsert(sys.argv[1])"
+)
+
+
+@pytest.fixture
+def uploads(s3: S3Server) -> Uploads:
+    return Uploads(s3)
+
+
+class Uploads:
+    """The unfinished uploads of a server."""
+
+    def __init__(self, s3: S3Server) -> None:
+        keys = {"aws_access_key_id": "tests", "aws_secret_access_key": "tests"}
+        self._client: Any = boto3.client("s3", endpoint_url=s3.url, region_name="us-east-1", **keys)
+
+    def begin(self, bucket: str, key: str) -> None:
+        self._client.create_multipart_upload(Bucket=bucket, Key=key)
+
+    def of(self, bucket: str) -> list[str]:
+        return sorted(u["Key"] for u in self._client.list_multipart_uploads(Bucket=bucket).get("Uploads", ()))
+
+
+@pytest.fixture
+def storage(s3: S3Server) -> ObjectStorage:
+    return ObjectStorage(f"s3://{s3.new_bucket()}/tables/t")
+
+
+def die_in_an_upload(s3: S3Server, code: str, *args: str, where: str, part: int) -> None:
+    """Runs code in a process that is killed when it sends that part of an upload whose path has that pattern."""
+    command = [sys.executable, "-c", (_SMALL_PARTS if part > 1 else "") + code, *args]
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+
+    def kill(asked: Asked) -> Fault:
+        if re.search(where, asked.path) and f"partNumber={part}&" in f"{asked.query}&" and asked.method == "PUT":
+            os.kill(process.pid, signal.SIGKILL)
+        return Fault.NONE
+
+    s3.faults = kill
+    _, said = process.communicate()
+    assert process.returncode == -signal.SIGKILL, said.decode()
+    s3.faults = lambda asked: Fault.NONE
+
+
+@pytest.mark.parametrize(
+    ("where", "part"),
+    [
+        pytest.param(r"\.phantombase/.*\.parquet", 3, id="a staged file"),
+        pytest.param(r"/t/north/.*\.parquet", 1, id="a copy to a final name"),
+    ],
+)
+def test_a_compactor_is_killed_in_an_upload(
+    where: str, part: int, s3: S3Server, uploads: Uploads, tmp_path: Path
+) -> None:
+    path = unzip_golden("v9_pending", tmp_path)
+    expected = path.with_name(f"{path.name}.expected")
+    bucket = s3.new_bucket()
+    url = s3.upload(path, bucket, "tables/t")
+    die_in_an_upload(s3, _COMPACT, "compact", url, "--executor", "local", where=where, part=part)
+    left, storage = uploads.of(bucket), ObjectStorage(url)
+    assert any(re.search(where, f"/{key}") for key in left)
+    assert not {storage.key(path) for path, _ in storage.list_below("")} & set(left)
+    assert_same_rows(read_table(Table.open(url)), pq.read_table(expected / "snapshot.parquet"))
+    for lease in (".hoodie/.phantombase/claim.lock", ".hoodie/.locks/table_lock.json"):  # their time has ended
+        storage.delete(lease)
+    end_leases(url)
+    run("compact", url, "--executor", "local")
+    assert_same_rows(read_table(Table.open(url)), pq.read_table(expected / "snapshot_after_compaction.parquet"))
+    assert uploads.of(bucket) == []
+
+
+def test_a_writer_is_killed_in_an_upload(s3: S3Server, uploads: Uploads) -> None:
+    bucket = s3.new_bucket()
+    url = f"s3://{bucket}/tables/t"
+    trips(rows((3, 1, 1.0)), 9).upsert(url)
+    die_in_an_upload(s3, _WRITE, url, where=r"\.phantombase/writes/", part=2)
+    assert uploads.of(bucket) != []
+    assert fares(url) == {"k0003": 1.0}
+    trips(rows((3, 3, 1.5)), 9).upsert(url)
+    abort_abandoned_uploads(ObjectStorage(url))
+    assert fares(url) == {"k0003": 1.5}
+    assert uploads.of(bucket) == []
+
+
+OURS = (
+    ".hoodie/.phantombase/20260101000000000/1/0-ab.parquet",
+    ".hoodie/.phantombase/writes/20260101000000000/ab.log",
+    "north/.phantombase-probe",
+    "north/f-0_3-1-990000000_20260101000000000.parquet",
+    "f-0_0-980000000-77_20260101000000000.parquet",
+    "a/b/.f-0_20260101000000000.log.1_0-980000000-77",
+)
+THEIRS = (
+    "north/f-0_3-1-99_20260101000000000.parquet",
+    ".f-0_20260101000000000.log.1_0-98-77",
+    ".f-0_20260101000000000.log.1",
+    ".hoodie/timeline/20260101000000000.commit.requested",
+    "north/not-ours.parquet",
+    "north/__magic/job/990000000/part-0.parquet",
+)
+
+
+def test_only_uploads_of_this_table_and_of_phantombase_are_aborted(storage: ObjectStorage, uploads: Uploads) -> None:
+    for path in (*OURS, *THEIRS):
+        uploads.begin(storage.clients.bucket, storage.key(path))
+    others = ["tables/t2/" + OURS[0], OURS[0]]
+    for key in others:
+        uploads.begin(storage.clients.bucket, key)
+    abort_abandoned_uploads(storage)
+    assert uploads.of(storage.clients.bucket) == sorted([*others, *map(storage.key, THEIRS)])
+
+
+def test_a_bucket_may_be_a_table(s3: S3Server, uploads: Uploads) -> None:
+    storage = ObjectStorage(f"s3://{s3.new_bucket()}")
+    uploads.begin(storage.clients.bucket, OURS[0])
+    abort_abandoned_uploads(storage)
+    assert uploads.of(storage.clients.bucket) == []
+
+
+def test_an_upload_that_may_be_under_way_stays(
+    storage: ObjectStorage, uploads: Uploads, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server of these tests says of all uploads that they began in 2010."""
+    monkeypatch.setattr(abandoned, "_UPLOAD_S", 100 * 365 * 86_400)
+    uploads.begin(storage.clients.bucket, storage.key(OURS[0]))
+    abort_abandoned_uploads(storage)
+    assert uploads.of(storage.clients.bucket) == [storage.key(OURS[0])]
+
+
+@pytest.fixture
+def logged(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[dict[str, Any]]]:
+    """What is logged of uploads that stay."""
+    monkeypatch.setattr(unfinished_uploads, "_logged", set())
+    with capture_logs() as found:
+        yield found
+
+
+def test_without_boto3_the_bucket_needs_a_rule(
+    storage: ObjectStorage, uploads: Uploads, monkeypatch: pytest.MonkeyPatch, logged: list[dict[str, Any]]
+) -> None:
+    """Logged once a process."""
+    uploads.begin(storage.clients.bucket, storage.key(OURS[0]))
+    monkeypatch.setitem(sys.modules, "botocore.exceptions", None)
+    for _ in range(2):
+        abort_abandoned_uploads(storage)
+    assert len(uploads.of(storage.clients.bucket)) == 1
+    [entry] = logged
+    assert "boto3" in entry["why"]
+    assert "AbortIncompleteMultipartUpload" in entry["todo"]
+
+
+def test_a_server_that_does_not_list_uploads(
+    storage: ObjectStorage, s3: S3Server, logged: list[dict[str, Any]]
+) -> None:
+    """No error: the bucket's rule does it."""
+    s3.faults = lambda asked: Fault.SLOW_DOWN if "uploads" in asked.query else Fault.NONE
+    abort_abandoned_uploads(storage)
+    [entry] = logged
+    assert "AbortIncompleteMultipartUpload" in entry["todo"]
+
+
+def test_the_options_of_the_table_are_used(
+    minio: MinioServer, monkeypatch: pytest.MonkeyPatch, logged: list[dict[str, Any]]
+) -> None:
+    """This server knows who asks: without the key it would refuse."""
+    url, environment = f"s3://{minio.new_bucket()}/t", minio.environment()
+    for name in environment:
+        monkeypatch.delenv(name)
+    options = {name.removeprefix("AWS_").lower(): value for name, value in environment.items()}
+    options["endpoint"] = options.pop("endpoint_url")
+    abort_abandoned_uploads(open_storage(url, StorageOptions.of(options)))
+    assert logged == []

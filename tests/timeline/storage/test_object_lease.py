@@ -1,0 +1,172 @@
+"""Whether a lease is still held, as the section under it is told."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import pytest
+
+from phantombase.timeline import elapsed
+from phantombase.timeline.errors import LockError
+from phantombase.timeline.storage import object_lease
+from phantombase.timeline.storage.object_store import ObjectStorage
+from phantombase.timeline.storage.probe import probe
+from tests.support.clock import Clock
+from tests.support.servers.s3_server import Asked, Fault, S3Server
+from tests.support.servers.zookeeper_server import wait_until
+
+BUSY = LockError("held by another process")
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    return Clock(monkeypatch)
+
+
+@pytest.fixture
+def storage(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> ObjectStorage:
+    """With leases that are renewed often."""
+    monkeypatch.setattr(object_lease, "_PAUSES_S", (0.0,) * 3)
+    monkeypatch.setattr(object_lease, "RENEW_S", 0.02)
+    found = ObjectStorage(f"s3://{s3.new_bucket()}/t")
+    probe(found)
+    return found
+
+
+def renews(asked: Asked) -> bool:
+    return asked.method == "PUT" and asked.path.endswith("/lock")
+
+
+def is_new(storage: ObjectStorage, clock: Clock) -> bool:
+    """Whether the lease was just renewed."""
+    return int(json.loads(storage.read("lock"))["validUntil"]) > clock.now_ms() + 40_000
+
+
+@pytest.mark.parametrize("fault", [Fault.NONE, Fault.LOST])
+def test_a_renewed_lease_is_held(storage: ObjectStorage, s3: S3Server, clock: Clock, fault: Fault) -> None:
+    """Also where the answer is lost: it is read back."""
+    with storage.hold("lock", 0, BUSY) as is_held:
+        s3.faults = lambda asked: fault if renews(asked) else Fault.NONE
+        for _ in range(4):  # a lease is for 45 s
+            clock.passed_s += 20
+            assert is_held()
+            wait_until(lambda: is_new(storage, clock))
+        s3.faults = lambda asked: Fault.NONE
+
+
+def test_a_lease_whose_renewals_are_refused_is_lost_before_others_take_it(
+    storage: ObjectStorage, s3: S3Server, clock: Clock
+) -> None:
+    with storage.hold("lock", 0, BUSY) as is_held:
+        s3.faults = lambda asked: Fault.SLOW_DOWN if renews(asked) else Fault.NONE
+        wait_until(lambda: any(map(renews, s3.asked)))
+        clock.passed_s += 30
+        assert is_held()
+        clock.passed_s += 14.5
+        assert not is_held()
+        s3.faults = lambda asked: Fault.NONE
+
+
+@pytest.mark.parametrize("stolen", [True, False])
+def test_a_lease_that_another_has_or_nobody_is_lost_with_the_next_renewal(
+    storage: ObjectStorage, clock: Clock, stolen: bool
+) -> None:
+    """Nobody: Hudi's overwrite of a whole table takes the lock away with it."""
+    with storage.hold("lock", 0, BUSY) as is_held:
+        assert is_held()
+        if stolen:
+            theirs = {"expired": False, "validUntil": clock.now_ms() + 60_000, "owner": "x"}
+            storage.overwrite("lock", json.dumps(theirs).encode())
+        else:
+            storage.delete("lock")
+        wait_until(lambda: not is_held(), 20)  # its time alone would end it after 44 s
+    if stolen:
+        assert json.loads(storage.read("lock"))["owner"] == "x"
+
+
+@pytest.mark.parametrize("clock_name", ["time", "monotonic"])
+def test_a_process_that_slept_past_the_end_has_lost_its_lease(
+    storage: ObjectStorage, monkeypatch: pytest.MonkeyPatch, clock_name: str
+) -> None:
+    """One of the two clocks may stand while the machine sleeps; it is known before any request."""
+    monkeypatch.setattr(object_lease, "RENEW_S", 60)
+    monkeypatch.setattr(elapsed, "_SET_S", 1000.0)  # that rule has a test of its own
+    real = getattr(time, clock_name)
+    with storage.hold("lock", 0, BUSY) as is_held:
+        assert is_held()
+        with monkeypatch.context() as patch:
+            patch.setattr(time, clock_name, lambda: real() + 44.5)
+            assert not is_held()
+
+
+def test_a_try_to_take_it_that_came_late_is_ones_own(storage: ObjectStorage, s3: S3Server) -> None:
+    """It had no answer, and nothing was there when it was looked for: not another's lock."""
+    lease = object_lease._Lease(storage.clients, storage.key("lock"))
+    assert lease.try_take()
+    assert lease.try_take()
+    assert not object_lease._Lease(storage.clients, storage.key("lock")).try_take()
+
+
+def test_an_answer_that_is_lost_each_time_is_no_refusal(storage: ObjectStorage, s3: S3Server) -> None:
+    """What is there tells, after the first request."""
+    s3.faults = lambda asked: Fault.LOST if renews(asked) else Fault.NONE
+    with storage.hold("lock", 0, BUSY) as is_held:
+        assert is_held()
+    assert json.loads(storage.read("lock"))["expired"]
+
+
+def test_a_lease_whose_renewal_came_late_is_renewed_again(storage: ObjectStorage, clock: Clock) -> None:
+    """It had no effect when it was looked for, and has one now: what is there is ours, of a version not known yet."""
+    lease = object_lease._Lease(storage.clients, storage.key("lock"))
+    assert lease.try_take()
+    late = {**json.loads(storage.read("lock")), "validUntil": clock.now_ms() + 20_000}
+    storage.overwrite("lock", json.dumps(late).encode())
+    lease.renew()
+    assert not lease.lost
+    assert is_new(storage, clock)
+
+
+@pytest.mark.parametrize("by_s", [10, -10])
+def test_a_clock_that_is_set_ends_the_lease(
+    storage: ObjectStorage, monkeypatch: pytest.MonkeyPatch, by_s: float
+) -> None:
+    """The times in it are that clock's: no other process is told a wrong one."""
+    real = time.time
+    with storage.hold("lock", 0, BUSY) as is_held:
+        assert is_held()
+        with monkeypatch.context() as patch:
+            patch.setattr(time, "time", lambda: real() + by_s)
+            assert not is_held()
+            time.sleep(0.2)  # a renewal may have been under way
+            there = storage.read("lock")
+            time.sleep(0.2)
+            assert storage.read("lock") == there
+
+
+def test_what_this_process_gave_back_it_takes_by_one_request(storage: ObjectStorage, s3: S3Server) -> None:
+    """A version that nobody has replaced since is free."""
+    with storage.hold("lock", 0, BUSY):
+        pass
+    first = len(s3.asked)
+    with storage.hold("lock", 0, BUSY) as is_held:
+        asked = [a.method for a in s3.asked[first:]]
+        assert is_held()
+    assert asked[:1] == ["PUT"]
+    assert "GET" not in asked
+
+
+def test_what_it_gave_back_and_another_has_since_is_busy(storage: ObjectStorage) -> None:
+    """And free again later, also where it is gone."""
+    with storage.hold("lock", 0, BUSY):
+        pass
+    theirs = json.dumps({"expired": False, "validUntil": round(time.time() * 1000) + 40_000, "owner": "another"})
+    storage.overwrite("lock", theirs.encode())
+    with pytest.raises(LockError, match="held by another"), storage.hold("lock", 0, BUSY):
+        pass
+    assert storage.read("lock") == theirs.encode()
+    storage.delete("lock")
+    for _ in range(2):
+        with storage.hold("lock", 0, BUSY) as is_held:
+            assert is_held()
+        storage.delete("lock")

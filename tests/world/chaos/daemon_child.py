@@ -1,0 +1,210 @@
+"""One daemon in a process of its own, with faults that the test switches on and off, and counts of what it tried."""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import datetime, timedelta, tzinfo
+from pathlib import Path
+from typing import IO, Any
+
+import kazoo.client
+import kazoo.recipe.watchers  # noqa: F401  loaded once, by the server that forks the daemons
+
+from phantombase.compactor_daemon.attempt import compact_instant as compactor
+from phantombase.compactor_daemon.attempt import decision
+from phantombase.compactor_daemon.cli.main import main
+from phantombase.compactor_daemon.daemon import table_on_storage as served_table
+from phantombase.compactor_daemon.daemon.table_on_storage import ServedTable
+from phantombase.compactor_daemon.records.fate import Go, read_fate
+from phantombase.timeline.errors import AttemptDeadError
+from phantombase.timeline.instants import table_clock
+from phantombase.timeline.instants.attempt_names import instant_folder
+from phantombase.timeline.locks import table_lock as lock
+from phantombase.timeline.locks import zookeeper_lock
+from phantombase.timeline.storage import local as local_storage
+from phantombase.timeline.storage.contract import Storage, files_below
+from phantombase.timeline.storage.local import LocalStorage
+from phantombase.timeline.table.table import Table, consistent
+from tests.world.chaos.child import begin
+from tests.world.chaos.switches import Point, Switches
+
+_METHODS = ("list", "find", "read", "open_input", "open_output", "put_if_absent", "place", "overwrite", "delete")
+
+_counting = threading.Lock()
+
+
+def run_child(argv: list[str], log: Path, switches: Switches, lock_session_s: float) -> None:
+    """The `compactor-daemon` command in this process, its output in `log`.
+
+    Where the table lock is in ZooKeeper, a daemon that stands still inside for longer than `lock_session_s` loses it.
+    """
+    begin(log)
+    switches.busy = 0
+    _shift_clock(switches)
+    _spoil_disk(switches)
+    _spoil_calls(switches)
+    _watch(switches)
+    _shorten_locks(lock_session_s)
+    sys.argv = ["compactor-daemon", *argv]
+    main()
+
+
+def _patched(*modules: Any) -> tuple[Any, ...]:
+    """Modules in which names are about to get another meaning, for the type checker."""
+    return modules
+
+
+def _shift_clock(switches: Switches) -> None:
+    real = time.time
+
+    class Shifted(datetime):
+        @classmethod
+        def now(cls, tz: tzinfo | None = None) -> Any:
+            return datetime.now(tz) + timedelta(seconds=switches.clock_s)
+
+    (clock, tables) = _patched(time, table_clock)
+    clock.time = lambda: real() + switches.clock_s
+    tables.datetime = Shifted
+
+
+class _Disk(io.FileIO):
+    """A new file on a disk that may be full."""
+
+    switches: Switches
+
+    def write(self, data: Any) -> int:
+        _room(self.switches)
+        return super().write(data)
+
+
+def _room(switches: Switches) -> None:
+    if switches.full:
+        raise OSError(28, "No space left on device")
+
+
+def _spoil_disk(switches: Switches) -> None:
+    _Disk.switches = switches
+    link, folders = os.link, os.makedirs
+
+    def spoiled_open(path: str, mode: str) -> IO[bytes]:
+        return io.BufferedWriter(_Disk(path, mode)) if "x" in mode else open(path, mode)
+
+    def spoiled_link(source: str, target: str) -> None:
+        _room(switches)
+        link(source, target)
+
+    def spoiled_folders(path: str, exist_ok: bool = False) -> None:
+        if not os.path.isdir(path):
+            _room(switches)
+        folders(path, exist_ok=exist_ok)
+
+    storage, system = _patched(local_storage, os)
+    storage.open = spoiled_open
+    system.link, system.makedirs = spoiled_link, spoiled_folders
+
+
+def _spoil_calls(switches: Switches) -> None:
+    for name in _METHODS:
+        setattr(LocalStorage, name, _spoiled(name, getattr(LocalStorage, name), switches))
+
+
+def _spoiled(name: str, method: Callable[..., Any], switches: Switches) -> Callable[..., Any]:
+    """The method, slow where the disk is, and perhaps the last thing this process does."""
+
+    def call(storage: LocalStorage, path: str, *rest: Any, **named: Any) -> Any:
+        if switches.slow_s:
+            time.sleep(switches.slow_s)
+        data = (r for r in rest if isinstance(r, bytes))
+        hit = switches.point and list(Point)[switches.point - 1].is_at(name, path, *data)
+        if hit and not switches.after:
+            _strike(switches)
+        result = method(storage, path, *rest, **named)
+        if hit and switches.after:
+            _strike(switches)
+        return result
+
+    return call
+
+
+def _strike(switches: Switches) -> None:
+    """Sent to this thread: a signal to the process may be taken by another one, and this one would go on a little."""
+    switches.point = 0
+    switches.struck += 1
+    signal.pthread_kill(threading.get_ident(), switches.signal)
+
+
+def _watch(switches: Switches) -> None:
+    """Counts decisions and what becomes of those of dead attempts; looks whether what is published was decided."""
+    deciding, compacting, serving = _patched(decision, compactor, served_table)
+    look = ServedTable.look
+    write_fate, publish, compact = deciding.write_fate, compacting.publish, compacting.compact_instant
+
+    def count(name: str, by: int = 1) -> None:
+        with _counting:
+            setattr(switches, name, getattr(switches, name) + by)
+
+    def broken(storage: Storage, instant: str, what: str) -> None:
+        if _is_archived(storage, instant):
+            return
+        count("broken")
+        names = [path for path, _ in files_below(storage, instant_folder(instant))]
+        print(f"broken: {what}; instant {instant}, records {names}", file=sys.stderr, flush=True)
+
+    def decided(storage: Storage, instant: str, attempt: int, record: bytes, nonce: str) -> None:
+        before = read_fate(storage, instant, attempt)
+        try:
+            write_fate(storage, instant, attempt, record, nonce)
+        except AttemptDeadError:
+            count("refused")
+            raise
+        fate = read_fate(storage, instant, attempt)
+        if before is None and fate is not None and fate.nonce == nonce:
+            count("decided")
+        else:
+            broken(storage, instant, f"attempt {attempt} decided, fate before {before}, fate now {fate}")
+
+    def published(table: Any, go: Go, *rest: Any) -> None:
+        fate = read_fate(table.storage, go.instant, go.attempt)
+        if fate is None or fate.nonce != go.nonce:
+            broken(table.storage, go.instant, f"attempt {go.attempt} is published, its fate is {fate}")
+        publish(table, go, *rest)
+
+    def compacted(*args: Any, **options: Any) -> Any:
+        count("busy")
+        try:
+            return compact(*args, **options)
+        except AttemptDeadError:
+            count("noticed")
+            raise
+        finally:
+            count("busy", -1)
+
+    def looked(table: ServedTable) -> Any:
+        count("looks")
+        return look(table)
+
+    deciding.write_fate = decided
+    compacting.publish = published
+    serving.compact_instant = compacted
+    serving.ServedTable.look = looked
+
+
+def _is_archived(storage: Storage, instant: str) -> bool:
+    """Whether others completed it and archived it while this process slept: its records go, and it publishes nothing.
+
+    The archiver of a slow disk removes them one by one, so some may still be there.
+    """
+    return instant < consistent(Table.on(storage).load_timeline).start
+
+
+def _shorten_locks(session_s: float) -> None:
+    parse = zookeeper_lock.parse_zookeeper_lock
+    (locks,) = _patched(lock)
+    locks.parse_zookeeper_lock = lambda text: replace(parse(text), session_timeout_s=session_s)

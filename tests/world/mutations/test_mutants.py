@@ -1,0 +1,80 @@
+"""Mutants keep up with the code: each changes what is there, and the protocol has some in every file."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests.support.places import ROOT
+from tests.world.mutations.__main__ import by_turns, dotted, modules_of, source_path
+from tests.world.mutations.mutants import MUTANTS
+from tests.world.mutations.mutated import install
+
+PROTOCOL = (
+    "compactor_daemon/attempt/attempt",
+    "compactor_daemon/attempt/decision",
+    "compactor_daemon/decisions/hudi_executors",
+    "compactor_daemon/attempt/inputs",
+    "compactor_daemon/attempt/publish",
+    "compactor_daemon/records/fate",
+    "compactor_daemon/attempt/remerge",
+    "compactor_daemon/attempt/retire",
+    "compactor_daemon/execution/slice_task",
+    "compactor_daemon/decisions/standing",
+    "compactor_daemon/decisions/take_back",
+    "timeline/locks/heartbeat",
+    "timeline/instants/archived_timeline",
+    "timeline/locks/table_lock",
+    "timeline/instants/reserved_times",
+    "timeline/storage/staged_file",
+    "timeline/table/table",
+    "timeline/view/view_loader",
+    "timeline/locks/zookeeper_lock",
+)
+LEAST = 5
+
+
+def test_the_text_that_a_mutant_changes_stands_once_in_its_file() -> None:
+    """Else it is stale: give it the rule's new text, or take it out with the rule."""
+    stale = [
+        (module, old)
+        for module, old, new, _ in MUTANTS
+        if (ROOT / source_path(module)).read_text().count(old) != 1 or old == new
+    ]
+    assert stale == []
+
+
+def test_the_tests_that_are_to_notice_a_mutant_are_there() -> None:
+    missing = {name for *_, tests in MUTANTS for name in tests.split() if not modules_of(ROOT, name)}
+    assert missing == set()
+
+
+def test_no_mutant_is_there_twice() -> None:
+    assert [m for m, count in Counter(m[:3] for m in MUTANTS).items() if count > 1] == []
+
+
+def test_every_file_of_the_protocol_has_mutants() -> None:
+    count = Counter(module for module, *_ in MUTANTS)
+    assert {module: count[module] for module in PROTOCOL if count[module] < LEAST} == {}
+
+
+def test_turns_come_to_every_mutant_once() -> None:
+    taken = [m for turn in range(100, 125) for m in by_turns(MUTANTS[:1500], 60, turn)]
+    assert sorted(taken) == sorted(MUTANTS[:1500])
+
+
+def test_a_mutant_is_imported_instead_of_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert importlib.import_module(dotted("timeline/cleaning/choice"))
+    (tmp_path / "mutant_of_this.py").write_text("rule = True\n")
+    (tmp_path / "text").write_text("rule = False\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
+    monkeypatch.setattr(sys, "modules", dict(sys.modules))
+    install("mutant_of_this", str(tmp_path / "text"))
+    assert not importlib.import_module("mutant_of_this").rule
+    with pytest.raises(RuntimeError):
+        install("mutant_of_this", str(tmp_path / "text"))

@@ -1,0 +1,99 @@
+"""Small instances, exhaustively: at every step of everybody another goes on, or the one at work dies or sleeps.
+
+`PHANTOMBASE_TURNS=n`: runs with up to so many such turns (default 1; 2 take hours).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.selection import ALL, deep
+from tests.world.simulation.explore import Explorer, Instance
+from tests.world.simulation.played import Stage, simulated
+
+TURNS = int(os.environ.get("PHANTOMBASE_TURNS", "1"))
+_EVERY = 1 if ALL or TURNS > 1 else 4
+"""Beside services a usual run takes each n-th turn: neighbours mostly differ in a reading call."""
+
+
+@pytest.fixture
+def stage(monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
+    """Where worlds are played."""
+    yield from simulated(monkeypatch)
+
+
+@pytest.mark.parametrize(
+    ("version", "locked", "people"),
+    [
+        deep(6, True, "compactor1 compactor2 unscheduler writer"),
+        (9, True, "compactor1 compactor2 unscheduler writer"),
+        deep(6, True, "unscheduler writer compactor1"),
+        deep(9, False, "writer compactor1 compactor2"),
+    ],
+)
+def test_every_turn(version: int, locked: bool, people: str, stage: Stage) -> None:
+    """No run breaks a rule; how many there were is printed."""
+    explorer = Explorer(Instance(version=version, locked=locked, people=tuple(people.split())), TURNS, stage)
+    explorer.explore()
+    print(f"{explorer.runs} runs, {explorer.states} states")
+    assert explorer.runs > 100
+
+
+_THREE = "write service write service write service"
+
+
+def explore_locked(version: int, people: str, groups: int, before: str, stage: Stage) -> None:
+    """All runs of these people, who share a lock, on a table of so many file groups."""
+    instance = Instance(
+        version=version, locked=True, people=tuple(people.split()), before=tuple(before.split()), groups=groups
+    )
+    explorer = Explorer(instance, TURNS, stage, every=_EVERY)
+    explorer.explore()
+    print(f"{explorer.runs} runs, {explorer.states} states")
+    assert explorer.runs > 100 // _EVERY
+
+
+@pytest.mark.parametrize(
+    ("version", "people", "groups", "before"),
+    [
+        deep(9, "stitcher1 stitcher2 writer", 3, ""),
+        deep(6, "stitcher1 stitcher2 writer", 3, ""),
+        (6, "cleaner stitcher writer", 3, "service"),
+        deep(9, "cleaner stitcher writer", 3, "service"),
+        *(deep(version, "stitcher service writer", 3, "write") for version in (6, 9)),
+        *(deep(version, "cleaner compactor writer", 1, "write schedule write") for version in (6, 9)),
+        *(deep(version, "archiver service writer", 1, _THREE) for version in (6, 9)),
+        *(deep(version, "cleaner archiver writer", 1, _THREE) for version in (6, 9)),
+    ],
+)
+def test_services(version: int, people: str, groups: int, before: str, stage: Stage) -> None:
+    """Stitching, cleaning and archiving of phantombase break no rule either, however they are interrupted."""
+    explore_locked(version, people, groups, before, stage)
+
+
+@pytest.mark.parametrize(
+    ("version", "people", "groups", "before"),
+    [
+        (9, "stitcher undoer", 3, "write write"),
+        *(deep(version, "stitcher restorer", 3, "write write") for version in (6, 9)),
+        deep(9, "compactor restorer writer", 1, "write schedule write"),
+        deep(6, "compactor restorer", 1, "write schedule write"),
+        deep(6, "archiver restorer writer", 1, _THREE + " write"),
+    ],
+)
+def test_taking_back(version: int, people: str, groups: int, before: str, stage: Stage) -> None:
+    """A restore or rollback of phantombase at every step of others: a reader sees the rows of what is left."""
+    explore_locked(version, people, groups, before, stage)
+
+
+@pytest.mark.parametrize("people", ["scheduler writer compactor", deep("writer scheduler compactor")])
+@pytest.mark.parametrize("version", [9, deep(6)])
+def test_one_millisecond(version: int, people: str, stage: Stage) -> None:
+    """Without a lock a writer and a scheduler choose the same time, as the clock stands; no row is lost."""
+    instance = Instance(version=version, locked=False, people=tuple(people.split()), before=("write",), still=True)
+    explorer = Explorer(instance, 1, stage)
+    explorer.explore()
+    assert explorer.shared_times > 0

@@ -1,0 +1,144 @@
+"""Thousands of seeded runs of the real protocol code in one process.
+
+`PHANTOMBASE_SEEDS=n`: so many of them. `PHANTOMBASE_SEED=x`: that one, with every step it takes.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from hashlib import sha256
+from types import FrameType
+from typing import Any
+
+import pytest
+
+from tests.support.places import ROOT
+from tests.support.selection import deep
+from tests.world.simulation.played import Stage, simulated
+from tests.world.simulation.story import Plot, Story
+
+SEEDS = int(os.environ.get("PHANTOMBASE_SEEDS", "1500"))
+SEED = os.environ.get("PHANTOMBASE_SEED")
+_CHUNKS = 20
+_OWN = str(ROOT / "phantombase")
+_USUAL = _CHUNKS if "PHANTOMBASE_SEEDS" in os.environ else 1
+"""So many chunks are played in a usual run."""
+
+
+@pytest.fixture
+def stage(monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
+    """Where worlds are played."""
+    yield from simulated(monkeypatch)
+
+
+def played(seed: int, stage: Stage, *, trace: bool = False, plot: Plot | None = None) -> Story:
+    """A story to its end; AssertionError or an error of the tree with the seed in a note."""
+    story = Story(seed, trace=trace, plot=plot)
+    try:
+        story.play(stage)
+    except BaseException as error:
+        error.add_note(f"PHANTOMBASE_SEED={seed}, {story.plot}")
+        raise
+    finally:
+        print("\n".join(story.rules.trace or ()))
+    return story
+
+
+@pytest.mark.skipif(SEED is not None, reason="one seed is played")
+@pytest.mark.parametrize("chunk", [*range(_USUAL), *map(deep, range(_USUAL, _CHUNKS))])
+def test_no_row_is_lost(chunk: int, stage: Stage) -> None:
+    """Whoever crashes, pauses, loses a session or takes no lock; and all that can be finished is finished."""
+    outcomes: Counter[str] = Counter()
+    for seed in range(chunk, SEEDS, _CHUNKS):
+        outcomes += played(seed, stage).outcomes
+    print(dict(outcomes))
+    if SEEDS >= 1500:
+        seldom = {
+            "compacted",
+            "compacted by a fleet",
+            "Hudi compacted",
+            "unscheduled",
+            "killed",
+            "paused",
+            "napped",
+            "log files alone",
+        }
+        assert all(outcomes[what] > 1 for what in seldom), "the stories have become dull"
+
+
+def test_clocks_jump(stage: Stage) -> None:
+    """By an hour, forward and back, in mid-run: what is refused then is done once they are right."""
+    outcomes: Counter[str] = Counter()
+    for seed in range(60):
+        plot = replace(Plot.of(random.Random(seed)), locked=True, hudi=False, jumps=4)
+        outcomes += played(seed, stage, plot=plot).outcomes
+    print(dict(outcomes))
+    refused = sum(number for what, number in outcomes.items() if "this process's clock" in what)
+    assert outcomes["clocks jumped"] > 60
+    assert refused > 8
+
+
+def _steps(count: int) -> str:
+    """A digest of all that happens in the worlds of the first seeds."""
+    digest = sha256()
+    with pytest.MonkeyPatch.context() as patch:
+        for stage in simulated(patch):
+            for seed in range(count):
+                story = Story(seed, trace=True)
+                story.play(stage)
+                steps = "\n".join(
+                    (story.rules.trace or [])[1:]
+                )  # the first one shows the plot, with its set of services
+                digest.update(steps.encode())
+    return digest.hexdigest()
+
+
+def test_a_seed_plays_the_same_world_in_every_process() -> None:
+    """Whatever order sets of names have there, and however many digits its number has: no step depends on it."""
+    found = set()
+    for order, number in ("1", 7), ("2", 1_234_567):
+        code = f"import os; os.getpid = lambda: {number}; from {__name__} import _steps; print(_steps({SEEDS // 150}))"
+        run = partial(
+            subprocess.run, [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+        )
+        found.add(run(env={**os.environ, "PYTHONHASHSEED": order}).stdout.splitlines()[-1])
+    assert len(found) == 1
+
+
+def test_no_real_clock_is_asked(stage: Stage) -> None:
+    """Or a slow machine plays another world. A parameter's default is bound before the stage is set."""
+    asked: Counter[str] = Counter()
+
+    def note(frame: FrameType, event: str, what: Any) -> None:
+        if (
+            event == "c_call"
+            and getattr(what, "__module__", None) == "time"
+            and frame.f_code.co_filename.startswith(_OWN)
+        ):
+            asked[f"{what.__name__} at {frame.f_code.co_filename}:{frame.f_lineno}"] += 1
+
+    sys.setprofile(note)
+    try:
+        for seed in range(5):
+            played(seed, stage)
+    finally:
+        sys.setprofile(None)
+    assert not asked
+
+
+def test_one_seed(stage: Stage) -> None:
+    """`PHANTOMBASE_SEED`, else 0; its every step is printed (`pytest -s`)."""
+    played(int(SEED or 0), stage, trace=True)
+
+
+def test_a_seed_is_always_the_same_run(stage: Stage) -> None:
+    """Or a failure could not be looked at again."""
+    for seed in range(5):
+        assert played(seed, stage, trace=True).rules.trace == played(seed, stage, trace=True).rules.trace

@@ -1,0 +1,250 @@
+"""New tables: what is refused, what lies there afterwards, and two creators at once."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import javaproperties
+import pyarrow as pa
+import pytest
+
+from phantombase.timeline.errors import MalformedError, PhantombaseError, UnsupportedError, UsageError
+from phantombase.timeline.format.partition_metadata import partition_metadata
+from phantombase.timeline.format.table_config import MergeMode
+from phantombase.timeline.read.table_read import read_table
+from phantombase.timeline.storage.contract import Storage
+from phantombase.timeline.storage.local import LocalStorage
+from phantombase.timeline.table.table import Table
+from phantombase.writer_hooks.keys.key_encoding import one_field_prefixed
+from phantombase.writer_hooks.new_table.conf import parse_table_conf
+from phantombase.writer_hooks.new_table.create import create_table
+from phantombase.writer_hooks.new_table.spec import NewTable
+from phantombase.writer_hooks.schema.table_schema import new_schema
+from tests.support.failing_storage import HookedStorage, ProcessDied, die_at, pause_at
+from tests.writer_hooks.schema.test_table_schema import schema
+
+SPEC = NewTable(name="t", version=9, key_fields=("id",), partition_fields=("p",), ordering_fields=("ts",))
+VERSIONS = (6, 8, 9)
+TIMES = (
+    ("hoodie.keygen.timebased.output.dateformat", "yyyy"),
+    ("hoodie.keygen.timebased.timestamp.type", "UNIX_TIMESTAMP"),
+    ("hoodie.keygen.timebased.timezone", "UTC"),
+)
+
+
+def files(path: Path) -> list[str]:
+    """Everything in a folder."""
+    return sorted(str(p.relative_to(path)) for p in path.rglob("*"))
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_new_table_is_empty(version: int, tmp_path: Path) -> None:
+    """It opens, has no instants, and reads as no rows where its schema is said."""
+    spec = replace(SPEC, version=version, schema_text=new_schema("t", schema(id=pa.string())))
+    table = create_table(LocalStorage(str(tmp_path)), spec)
+    assert not table.load_timeline(archived=True).instants
+    assert read_table(Table.open(str(tmp_path))).num_rows == 0
+    assert table.config.merge_mode in (MergeMode.EVENT_TIME, MergeMode.EVENT_TIME_0X)
+    assert one_field_prefixed(table) is None
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_one_field_complex_keys_of_an_empty_table(version: int, tmp_path: Path) -> None:
+    """As the judge of the version writes them."""
+    spec = replace(SPEC, version=version, key_generator="COMPLEX")
+    assert one_field_prefixed(create_table(LocalStorage(str(tmp_path)), spec)) is (version > 6)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"name": " "},
+        {"key_fields": ("id", "id")},
+        {"partition_fields": ("a,b",)},
+        {"partition_fields": (" p",)},
+        {"version": 7},
+        {"ordering_fields": (), "merge_mode": MergeMode.EVENT_TIME},
+        {"merge_mode": MergeMode.EVENT_TIME_0X},
+        {"version": 8, "ordering_fields": ("a", "b")},
+        {"key_generator": "MINE"},
+        {"key_generator": "NON_PARTITION"},
+        {"key_generator": "SIMPLE", "key_fields": ("a", "b")},
+        {"key_generator": "TIMESTAMP"},
+        {"key_generator": "GLOBAL_DELETE"},
+        {"key_generator": "CUSTOM"},
+        {"key_generator": "CUSTOM", "partition_fields": ("p:SIMPLE",), "version": 6},
+        {
+            "key_generator": "TIMESTAMP",
+            "version": 6,
+            "times": (*TIMES[:1], ("hoodie.keygen.timebased.timestamp.type", "EPOCHMICROSECONDS"), *TIMES[2:]),
+        },
+    ],
+)
+def test_impossible_tables(changes: dict[str, Any], tmp_path: Path) -> None:
+    """Nothing is left behind."""
+    with pytest.raises((UsageError, UnsupportedError)):
+        create_table(LocalStorage(str(tmp_path)), replace(SPEC, **changes))
+    assert files(tmp_path) == []
+
+
+def test_what_the_timestamp_generator_stores(tmp_path: Path) -> None:
+    """0.15 leaves the type out; the writer's own options still make a generator of it."""
+    for version in VERSIONS:
+        spec = replace(SPEC, version=version, key_generator="TIMESTAMP", times=TIMES)
+        stored = {k: v for k, v in spec.config().properties.items() if "timebased" in k}
+        assert stored == dict(TIMES if version > 6 else (TIMES[0], TIMES[2]))
+    custom = replace(SPEC, key_generator="CUSTOM", partition_fields=("p:TIMESTAMP", "q:simple"), times=TIMES)
+    assert custom.config().properties["hoodie.table.partition.fields"] == "p:TIMESTAMP,q:simple"
+    assert not [k for k in custom.config().properties if "timebased" in k]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"name": "other"}, "name other; found name t"),
+        ({"key_fields": ("id", "n"), "key_generator": "COMPLEX"}, "record key fields id,n"),
+        ({"partition_fields": ()}, "partition fields none.*found partition fields p"),
+        ({"ordering_fields": ("n",)}, "ordering fields n; found ordering fields ts"),
+        ({"key_generator": "COMPLEX"}, "key generator COMPLEX; found key generator SIMPLE"),
+        ({"hive_style": True}, "hive style folders True"),
+        ({"merge_mode": MergeMode.COMMIT_TIME}, "merge mode COMMIT_TIME; found merge mode EVENT_TIME"),
+    ],
+)
+@pytest.mark.parametrize("version", VERSIONS)
+def test_another_table_is_there(version: int, changes: dict[str, Any], message: str, tmp_path: Path) -> None:
+    """Named with both; the same one is opened, and nothing changes."""
+    storage = LocalStorage(str(tmp_path))
+    spec = replace(SPEC, version=version)
+    create_table(storage, spec)
+    before = (tmp_path / ".hoodie/hoodie.properties").read_bytes()
+    with pytest.raises(UsageError, match=message):
+        create_table(storage, replace(spec, **changes))
+    for same in (spec, replace(spec, version=8), replace(spec, merge_mode=MergeMode.EVENT_TIME)):
+        assert create_table(storage, same).config.version == version
+    assert (tmp_path / ".hoodie/hoodie.properties").read_bytes() == before
+
+
+def test_a_table_that_lost_its_properties(tmp_path: Path) -> None:
+    """Its rows must not get new ones."""
+    storage = LocalStorage(str(tmp_path))
+    create_table(storage, SPEC)
+    (tmp_path / ".hoodie/timeline/20260101000000000.deltacommit.requested").touch()
+    (tmp_path / ".hoodie/hoodie.properties").unlink()
+    with pytest.raises(MalformedError, match=r"without its hoodie\.properties"):
+        create_table(storage, SPEC)
+    assert not (tmp_path / ".hoodie/hoodie.properties").exists()
+
+
+def test_killed_anywhere(tmp_path: Path) -> None:
+    """The next one finishes: there is no table, or a whole one."""
+    done = HookedStorage(LocalStorage(str(tmp_path / "done")), lambda call: call.do())
+    create_table(done, SPEC)
+    for number in range(len(done.calls)):
+        inner = LocalStorage(str(tmp_path / str(number)))
+        with pytest.raises(ProcessDied):
+            create_table(HookedStorage(inner, die_at(number)), SPEC)
+        assert create_table(inner, SPEC).config == Table.on(done.inner).config
+
+
+@pytest.mark.parametrize("other", [SPEC, replace(SPEC, name="other")])
+def test_a_second_creator_at_any_moment(other: NewTable, tmp_path: Path) -> None:
+    """The first that places hoodie.properties wins; the other opens it, or says what is there."""
+    calls = HookedStorage(LocalStorage(str(tmp_path / "count")), lambda call: call.do())
+    create_table(calls, SPEC)
+    for number in range(len(calls.calls)):
+        inner = LocalStorage(str(tmp_path / f"{number}"))
+        hooked = HookedStorage(inner, pause_at(number, lambda inner=inner: create_other(inner, other)))  # type: ignore[misc]
+        create_other(hooked, SPEC)
+        first = number > calls.calls.index("put_if_absent")
+        assert Table.on(inner).config.name == (SPEC if first else other).name
+        assert len(list((tmp_path / f"{number}/.hoodie").glob("hoodie.properties*"))) == 1
+
+
+def create_other(storage: Storage, spec: NewTable) -> None:
+    """The second creator may lose too."""
+    with suppress(UsageError):
+        create_table(storage, spec)
+
+
+def test_many_creators(tmp_path: Path) -> None:
+    """Eight at once, of two minds: one table, and who asked for it has it."""
+    results: list[str] = []
+    barrier = threading.Barrier(8)
+
+    def run(name: str) -> None:
+        barrier.wait()
+        try:
+            results.append(create_table(LocalStorage(str(tmp_path)), replace(SPEC, name=name)).config.name)
+        except PhantombaseError as error:
+            results.append(type(error).__name__)
+
+    threads = [threading.Thread(target=run, args=(f"t{i % 2}",)) for i in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    winner = Table.open(str(tmp_path)).config.name
+    assert sorted(results) == sorted([winner] * 4 + ["UsageError"] * 4)
+
+
+def test_partition_metadata() -> None:
+    """Java Properties text under Hudi's first line."""
+    data = partition_metadata("20260101000000000", 2)
+    assert data.startswith(b"#partition metadata\n")
+    assert javaproperties.loads(data) == {"commitTime": "20260101000000000", "partitionDepth": "2"}
+
+
+# --- Hudi's names -----------------------------------------------------------------------------------------------
+
+
+def test_hudi_names() -> None:
+    """A writer's options as a table."""
+    conf = {
+        "hoodie.table.name": "t",
+        "hoodie.write.table.version": "9",
+        "hoodie.datasource.write.recordkey.field": "id, n",
+        "hoodie.datasource.write.partitionpath.field": "p",
+        "hoodie.datasource.write.precombine.field": "ts",
+        "hoodie.datasource.write.keygenerator.class": "org.apache.hudi.keygen.ComplexAvroKeyGenerator",
+        "hoodie.datasource.write.keygenerator.type": "complex",
+        "hoodie.datasource.write.hive_style_partitioning": "TRUE",
+        "hoodie.write.record.merge.mode": "commit_time_ordering",
+        "hoodie.table.timeline.timezone": "utc",
+    }
+    spec = NewTable(**parse_table_conf(conf))
+    assert spec == NewTable(
+        name="t",
+        version=9,
+        key_fields=("id", "n"),
+        partition_fields=("p",),
+        ordering_fields=("ts",),
+        key_generator="COMPLEX",
+        hive_style=True,
+        merge_mode=MergeMode.COMMIT_TIME,
+        utc_timezone=True,
+    )
+    old = {"hoodie.deltastreamer.keygen.timebased.timezone": "UTC", "hoodie.keygen.timebased.timestamp.type": "X"}
+    assert parse_table_conf(old)["times"] == (
+        ("hoodie.keygen.timebased.timestamp.type", "X"),
+        ("hoodie.keygen.timebased.timezone", "UTC"),
+    )
+
+
+@pytest.mark.parametrize(
+    ("conf", "error"),
+    [
+        ({"hoodie.nothing": "1"}, UsageError),
+        ({"hoodie.write.table.version": "nine"}, UsageError),
+        ({"hoodie.datasource.write.keygenerator.class": "com.mine.Generator"}, UsageError),
+        ({"hoodie.datasource.write.hive_style_partitioning": "yes"}, UsageError),
+        ({"hoodie.table.name": "a", "hoodie.datasource.write.table.name": "b"}, UsageError),
+    ],
+)
+def test_refused_names_and_values(conf: dict[str, str], error: type[Exception]) -> None:
+    """What has no meaning here."""
+    with pytest.raises(error):
+        parse_table_conf(conf)

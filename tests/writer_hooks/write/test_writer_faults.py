@@ -1,0 +1,244 @@
+"""A write whose storage dies or fails at every call, and what becomes of the table."""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from phantombase.timeline.errors import ConflictError, LockError
+from phantombase.timeline.format.file_name import parse_data_file
+from phantombase.timeline.locks.table_lock import ProcessLock
+from phantombase.timeline.recovery.dead_writers import roll_back_dead_writers
+from phantombase.timeline.storage.contract import Storage
+from phantombase.timeline.storage.local import LocalStorage
+from phantombase.writer_hooks.commit.transaction import transaction
+from phantombase.writer_hooks.engine.engine import LocalEngine
+from phantombase.writer_hooks.merge_into import MergeInto
+from phantombase.writer_hooks.options import Operation, Write, WriteOptions
+from phantombase.writer_hooks.write.write import Written, write
+from tests.support.compaction_steps import open_table
+from tests.support.failing_storage import Call, Failure, HookedStorage, MovingStorage
+from tests.support.faults import Faults
+from tests.support.interleaving import serial_pools
+from tests.support.lost_lock import LockLostAt
+from tests.support.selection import ALL, deep
+from tests.support.written_tables import Rows, check_nothing_left, impatient, read_rows, written_table
+from tests.writer_hooks.write.test_writer import rows
+
+BEFORE: Rows = {f"k{n:04d}": (10, 1.0) for n in (0, 3, 1, 4)} | {"k0003": (11, 2.0)}
+BATCH = rows(*((n, 20, 3.0) for n in (0, 3, 4, 7, 2, 5)))
+DURING: Rows = {f"k{n:04d}": (20, 3.0) for n in (0, 3, 4, 7, 2, 5)}
+NEXT = rows(*((n, 30, 4.0) for n in (0, 1, 2, 8)))
+AFTER: Rows = {f"k{n:04d}": (30, 4.0) for n in (0, 1, 2, 8)}
+
+
+@dataclass(frozen=True)
+class Ground:
+    """A table, and a write that appends to a file group with a log, makes a new file group, and under the key index
+    writes a small base file anew. `into`: it sets some columns, and inserts. `share`: see `Faults`.
+    """
+
+    folder: Path
+    buckets: int | None
+    into: MergeInto | None
+    share: tuple[int, int]
+
+    @staticmethod
+    def made(
+        folder: Path, share: tuple[int, int], version: int, buckets: int | None, into: MergeInto | None = None
+    ) -> Ground:
+        options = WriteOptions(buckets=buckets, slots=1)
+        ground = Ground(folder, buckets, into, share)
+        written_table(ground.origin, version, rows(*((n, 10, 1.0) for n in (0, 3, 1, 4))), options)
+        write(
+            open_table(ground.origin),
+            LocalEngine(rows((3, 11, 2.0)), slots=1),
+            Write(operation=Operation.UPSERT, options=options),
+        )
+        with ground.copy() as path:
+            assert ground.write(LocalStorage(str(path))).files == 3
+            assert read_rows(path) == BEFORE | DURING
+        return ground
+
+    @property
+    def origin(self) -> Path:
+        return self.folder / "origin"
+
+    def faults(self, storage: Callable[[str], Storage] = LocalStorage) -> Faults:
+        """Those of the write."""
+        return Faults.of(self.origin, self.write, storage, self.share)
+
+    @contextmanager
+    def copy(self) -> Iterator[Path]:
+        """A fresh copy of the table."""
+        path = self.folder / "copy"
+        shutil.copytree(self.origin, path)
+        yield path
+        shutil.rmtree(path)
+
+    def write(self, storage: Storage, batch: pa.Table = BATCH) -> Written:
+        """One upsert, which takes every other writer for dead: all of this process are one process."""
+        options = impatient(WriteOptions(buckets=self.buckets, slots=1, lazy_rollback=False))
+        what = Write(operation=Operation.UPSERT, options=options, into=self.into)
+        return write(open_table(Path(storage.base_path), storage), LocalEngine(batch, slots=1), what)
+
+    def check_next(self, path: Path) -> None:
+        """A reader sees the disturbed write or does not; the next write works, and nothing is left of the other."""
+        seen = read_rows(path)
+        assert seen in (BEFORE, BEFORE | DURING)
+        self.write(LocalStorage(str(path)), NEXT)
+        assert read_rows(path) == seen | AFTER
+        check_nothing_left(path)
+
+
+MERGE = MergeInto.of(None, ["ts", "fare"], None, inserts=True, delete=None)
+GROUNDS: dict[str, tuple[Any, ...]] = {
+    "6 keys": (6, None),
+    "9 buckets": (9, 1),
+    "9 merge": (9, None, MERGE),
+    "6 buckets": (6, 1),
+    "9 keys": (9, None),
+    "9 merge buckets": (9, 1, MERGE),
+}
+
+
+_USUAL = 3
+"""So many of them are those of a usual run."""
+
+
+@pytest.fixture(
+    params=[(n, case) if n < _USUAL else deep((n, case)) for n, case in enumerate(GROUNDS.values())], ids=list(GROUNDS)
+)
+def ground(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ground:
+    """A table of each layout and index, and one that is merged into; in a usual run not each layout with each, and each
+    kind of call on one of them.
+    """
+    serial_pools(monkeypatch)
+    number, case = request.param
+    return Ground.made(tmp_path, (number % _USUAL, _USUAL), *case)
+
+
+def test_a_death_at_every_storage_call(ground: Ground) -> None:
+    died = 0
+    for _, path in ground.faults().deaths():
+        ground.check_next(path)
+        died += 1
+    assert died > (8 if ALL else 3)
+
+
+def test_an_error_at_every_storage_call(ground: Ground) -> None:
+    """The write goes on rightly, or says that it failed and then nothing of it is visible."""
+    said: Counter[bool] = Counter()
+    for _, _, path, error in ground.faults().errors():
+        assert read_rows(path) == (BEFORE if error else BEFORE | DURING)
+        ground.check_next(path)
+        said[error is not None] += 1
+    assert said[True] > 8
+    assert said[False] > 0
+
+
+def test_deaths_in_the_rollback_too(ground: Ground) -> None:
+    """A death, a death of the write that rolls back at a call of the same kind or a later one, then one that
+    finishes.
+    """
+    faults = ground.faults()
+    changes = faults.chosen(lambda point: point.changes)
+    for number, (first, path) in enumerate(faults.deaths()):
+        faults.dies_at(changes[-1 - number] if number % 2 else first, path)
+        ground.check_next(path)
+
+
+def test_a_write_taken_for_dead_at_every_storage_call(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another one rolls it back and writes; the first comes back and loses, unless it was under the lock or done."""
+    monkeypatch.setattr(
+        "phantombase.writer_hooks.write.write.table_lock",
+        lambda storage, _: ProcessLock(storage.location, timeout_s=0.0),
+    )
+    others: list[Written] = []
+    ended: Counter[bool] = Counter()
+    for _, path, error in ground.faults().pauses(partial(write_if_free, ground, others), lambda point: point.changes):
+        assert error is None or isinstance(error, ConflictError)
+        assert error is None or others
+        expected = BEFORE | ({} if error else DURING) | (AFTER if others else {})
+        assert read_rows(path) == expected
+        ground.write(LocalStorage(str(path)), NEXT)
+        assert read_rows(path) == expected | AFTER
+        check_nothing_left(path)
+        ended[error is not None] += 1
+        others.clear()
+    assert ended[True] > 0
+    assert ended[False] > 0
+
+
+def test_a_write_rolled_back_while_it_stages_places_nothing(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What nobody knows of would count as committed once archiving has passed its instant."""
+    monkeypatch.setattr(
+        "phantombase.writer_hooks.write.write.table_lock", lambda storage, _: ProcessLock(storage.location)
+    )
+    with ground.copy() as path:
+        done: list[object] = []
+
+        def rolled_back(call: Call) -> Any:
+            if call.name == "open_output" and not done:
+                table, lock = open_table(path), ProcessLock(str(path))
+                done.append(roll_back_dead_writers(table, lock, lazy=False, now_ms=lambda: 0, expiry_s=-1e12))
+            return call.do()
+
+        before = data_files(path)
+        with pytest.raises(ConflictError, match="another process rolled this write back"):
+            ground.write(HookedStorage(LocalStorage(str(path)), rolled_back))
+        assert done[0]
+        assert data_files(path) == before
+
+
+def data_files(path: Path) -> set[str]:
+    """Names of base and log files."""
+    return {p.name for p in path.glob("*/*") if parse_data_file(p.name) is not None}
+
+
+def write_if_free(ground: Ground, done: list[Written], path: Path) -> None:
+    """Another process's write, unless somebody is under the lock."""
+    with suppress(LockError):
+        done.append(ground.write(LocalStorage(str(path)), NEXT))
+
+
+def test_a_placing_that_moves_the_staged_file(ground: Ground) -> None:
+    """As on HDFS: dead before or behind it, or failed; the rollback and the next write need no staged file."""
+    faults = replace(ground.faults(MovingStorage), share=(0, 1))
+    changes = [point for point in faults.points if point.changes]
+    behind = [point for before, point in pairwise(changes) if before.name == "place"]
+    placings = [point for point in faults.chosen() if point.name == "place"]
+    assert placings
+    for _, path in replace(faults, points=(*placings, *behind)).deaths():
+        ground.check_next(path)
+    for _, failure, path, _ in replace(faults, points=tuple(placings)).errors():
+        if failure is Failure.AFTER:  # its effect is found
+            assert read_rows(path) == BEFORE | DURING
+        ground.check_next(path)
+
+
+def test_a_lock_that_is_lost_before_a_write_begins(ground: Ground) -> None:
+    """Nothing is left of an instant that was never begun: no next write need look for its heartbeat. From the first
+    file on it stays, so that Hudi rolls the instant back.
+    """
+    for asked, left in ((0, 0), (1, 1)):
+        with ground.copy() as path:
+            lock = LockLostAt(asked)
+            with (
+                pytest.raises(LockError),
+                transaction(open_table(path), lock, 30.0),
+                lock.hold("complete it") as section,
+            ):
+                section.check()
+            assert len(list((path / ".hoodie/.heartbeat").glob("*"))) == left
+            ground.check_next(path)
