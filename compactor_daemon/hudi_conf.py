@@ -10,7 +10,7 @@ from phantombase.timeline.parquet.output_options import Bloom, Codec
 from phantombase.timeline.planning.strategies import STRATEGY_CONF, Strategy
 from phantombase.timeline.planning.triggers import TriggerStrategy
 
-from .hudi_names import Kind, hudi_names, nearest
+from .hudi_names import Kind, contradiction, hudi_names, nearest, put_once
 
 
 def _codec(text: str) -> Codec:
@@ -67,6 +67,8 @@ def parse_schedule_conf(pairs: Iterable[str], strategies: tuple[Strategy, ...] =
 
 def _parsed(pairs: Iterable[str], known: _Known) -> dict[str, Any]:
     options: dict[str, Any] = {}
+    said: dict[str, str] = {}
+    conf: dict[str, str] = {}
     for pair in pairs:
         name, _, value = pair.partition("=")
         if name not in known and (one := hudi_names().get(name)) is not None and one.agrees(value):
@@ -80,8 +82,10 @@ def _parsed(pairs: Iterable[str], known: _Known) -> dict[str, Any]:
             converted = convert(value)
         except (KeyError, ValueError) as error:
             raise UsageError(f"not a value of {name}", found=value) from error
-        if options.setdefault(field, converted) != converted:
-            raise UsageError("a configuration is given twice with different values", found=pair)
+        if name in conf and options[field] != converted:
+            raise contradiction(name, conf[name], name, value)
+        put_once(options, field, converted, name, conf | {name: value}, said)
+        conf[name] = value
     return options
 
 

@@ -133,6 +133,14 @@ def _text(name: str, value: Any) -> str:
     )
 
 
+def overruled(earlier: Mapping[str, str], later: Mapping[str, str]) -> dict[str, str]:
+    """Two dictionaries in one: of one setting the later value counts, under whichever name, as with Spark's options."""
+    known = hudi_names()
+    settings = {known[name].name if name in known else name for name in later}
+    kept = {n: v for n, v in earlier.items() if (known[n].name if n in known else n) not in settings}
+    return {**kept, **later}
+
+
 def without_doubles(conf: Mapping[str, str]) -> dict[str, str]:
     """One name for each setting: of alternative names that agree, the first given one.
 
@@ -151,6 +159,18 @@ def without_doubles(conf: Mapping[str, str]) -> dict[str, str]:
         ):
             raise contradiction(first, kept[first], name, value)
     return kept
+
+
+def put_once(
+    into: dict[str, Any], field: str, value: Any, name: str, conf: Mapping[str, Any], said: dict[str, str]
+) -> None:
+    """Sets a field that several names of `conf` may set. `said`: the name that has set each field.
+
+    UsageError: see `contradiction`.
+    """
+    first = said.setdefault(field, name)
+    if into.setdefault(field, value) != value:
+        raise contradiction(first, conf[first], name, conf[name])
 
 
 def contradiction(one: str, value: Any, other: str, other_value: Any) -> UsageError:

@@ -18,6 +18,7 @@ from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.open_storage import whole_path
 from phantombase.timeline.table.table import Table
 
+from ..hudi_names import contradiction
 from ..options import AttemptOptions, ExecuteOptions
 
 OUTPUT, EXECUTE, ATTEMPT, CLOCK = OutputOptions(), ExecuteOptions(), AttemptOptions(), ClockOptions()
@@ -113,8 +114,8 @@ def merge_options(names: Mapping[str, str], *sources: Mapping[str, Any]) -> dict
     found: dict[str, Any] = {}
     for one in sources:
         if differing := [name for name in one if name in found and found[name] != one[name]]:
-            values = ", ".join(f"{names[n]}: {_plain(found[n])} and {_plain(one[n])}" for n in differing)
-            raise UsageError("an option is given twice with different values", found=values)
+            first = differing[0]
+            raise contradiction(names[first], _plain(found[first]), f"{names[first]} by --conf", _plain(one[first]))
         found |= one
     return found
 

@@ -263,9 +263,53 @@ def test_a_lock_without_its_place_is_no_lock() -> None:
 
 
 def test_what_the_writer_was_told_before_is_not_overridden() -> None:
-    with pytest.raises(UsageError, match="contradicts what the writer was told before"):
+    with pytest.raises(
+        UsageError, match=r"contradict.*option key_fields.*hoodie\.datasource\.write\.recordkey\.field=other"
+    ):
         writer().key("id").conf({"hoodie.datasource.write.recordkey.field": "other"})
     assert writer().key("id").conf({"hoodie.datasource.write.recordkey.field": "id"}).given["key_fields"] == ("id",)
+
+
+B = {"hoodie.index.type": "BUCKET"}
+SIMPLE = {"hoodie.index.type": "SIMPLE"}
+SHUFFLE = "hoodie.upsert.shuffle.parallelism"
+
+
+@pytest.mark.parametrize(
+    ("calls", "whole"),
+    [
+        ([{"hoodie.bucket.index.num.buckets": 8}, B], {"hoodie.bucket.index.num.buckets": 8, **B}),
+        ([{**B, "hoodie.bucket.index.num.buckets": 8}, SIMPLE], SIMPLE),
+        ([{SHUFFLE: 4}, {SHUFFLE: 5}], {SHUFFLE: 5}),
+        ([{"hoodie.cleaner.policy": "KEEP_LATEST_BY_HOURS"}, {"hoodie.clean.policy": "KEEP_LATEST_FILE_VERSIONS"}],
+         {"hoodie.clean.policy": "KEEP_LATEST_FILE_VERSIONS"}),
+        ([{"hoodie.table.services.enabled": "false"}, {"hoodie.clean.automatic": "true"}],
+         {"hoodie.table.services.enabled": "false", "hoodie.clean.automatic": "true"}),
+        ([{"hoodie.index.type": "GLOBAL_SIMPLE"}, STAYS], {"hoodie.index.type": "GLOBAL_SIMPLE", **STAYS}),
+        ([{"hoodie.client.heartbeat.interval_in_ms": 5000}, {"hoodie.client.heartbeat.tolerable.misses": 3}],
+         {"hoodie.client.heartbeat.interval_in_ms": 5000, "hoodie.client.heartbeat.tolerable.misses": 3}),
+        ([{"hoodie.datasource.write.recordkey.field": "a"}, {"hoodie.datasource.write.recordkey.field": "b"}],
+         {"hoodie.datasource.write.recordkey.field": "b"}),
+    ],
+)  # fmt: skip
+def test_dictionaries_of_several_calls_are_one(calls: list[dict[str, Any]], whole: dict[str, Any]) -> None:
+    """The later value of a name counts, as with Spark's options, and no name is forgotten meanwhile."""
+    made = writer()
+    for conf in calls:
+        made = made.conf(conf)
+    assert (made.options, made.given) == (writer().conf(whole).options, writer().conf(whole).given)
+
+
+def test_a_method_behind_a_dictionary_counts_more() -> None:
+    """As a later option of Spark; a dictionary that follows does not undo it silently."""
+    made = writer().conf({SHUFFLE: 4, "hoodie.datasource.write.recordkey.field": "a"}).option(slots=3).key("b")
+    assert (made.options.slots, made.given["key_fields"]) == (3, ("b",))
+    again = made.conf({"hoodie.combine.before.insert": "true"})
+    assert (again.options.slots, again.options.combine_inserts, again.given["key_fields"]) == (3, True, ("b",))
+    with pytest.raises(UsageError, match=f"contradict.*{SHUFFLE}=4"):
+        made.conf({SHUFFLE: 4})
+    bucket = writer().conf({**B, "hoodie.bucket.index.num.buckets": 8}).buckets(4)
+    assert bucket.conf({"hoodie.combine.before.insert": "true"}).options.buckets == 4
 
 
 @pytest.mark.parametrize("value", ["COMMIT_TIME_ORDERING", "commit_time", "commit-time", MergeMode.COMMIT_TIME])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from phantombase.compactor_daemon.hudi_names import contradiction, hudi_names
+from phantombase.compactor_daemon.hudi_names import hudi_names, put_once
 from phantombase.timeline.errors import UsageError
 from phantombase.timeline.format.table_config import MergeMode
 from phantombase.timeline.format.table_support import KEY_GENERATOR_CLASSES
@@ -127,7 +127,7 @@ def parse_table_conf(conf: Mapping[str, str]) -> dict[str, Any]:
         prefix = next((p for p in (PREFIX, *_OLD_PREFIXES) if name.startswith(p)), None)
         if prefix is not None:
             if value.strip():  # Hudi's default of some is an empty text: none
-                _put(times, PREFIX + name.removeprefix(prefix), value, name, conf, said)
+                put_once(times, PREFIX + name.removeprefix(prefix), value, name, conf, said)
             continue
         own = _own(name)
         if own in _OF_TABLES and hudi_names()[own].agrees(value):
@@ -139,12 +139,5 @@ def parse_table_conf(conf: Mapping[str, str]) -> dict[str, Any]:
             converted = convert(value)
         except (KeyError, ValueError) as error:
             raise UsageError(f"not a known value of {name}", found=value) from error
-        _put(found, field, converted, name, conf, said)
+        put_once(found, field, converted, name, conf, said)
     return {**found, "times": tuple(sorted(times.items()))} if times else found
-
-
-def _put(into: dict[str, Any], key: str, value: Any, name: str, conf: Mapping[str, str], said: dict[str, str]) -> None:
-    """Sets a field once. `said`: the name that has set it."""
-    first = said.setdefault(key, name)
-    if into.setdefault(key, value) != value:
-        raise contradiction(first, conf[first], name, conf[name])

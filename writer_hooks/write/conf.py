@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, TypeAlias
 
 from phantombase.compactor_daemon.hudi_conf import HUDI_NAMES, SCHEDULE_CONF, parse_hudi_conf, parse_schedule_conf
-from phantombase.compactor_daemon.hudi_names import contradiction, hudi_names, texts, without_doubles
+from phantombase.compactor_daemon.hudi_names import contradiction, hudi_names, put_once, texts, without_doubles
 from phantombase.timeline.archiving.options import ArchiveOptions
 from phantombase.timeline.cleaning.options import CleanOptions, Policy
 from phantombase.timeline.errors import PhantombaseError, UnsupportedError, UsageError
@@ -147,6 +147,12 @@ def parse_write_conf(
     locks = {name.removeprefix(LOCK): value for name, value in conf.items() if name.startswith(LOCK)}
     has_lock = options.lock is not None or not is_tuning(locks)
 
+    said_by: dict[str, dict[str, str]] = {part: {} for part in ("", *_PARTS)}
+
+    def put(name: str, known: _Known, part: str = "") -> None:
+        for field, value in _value(known, name, conf[name]).items():
+            put_once(parts[part] if part else found, field, value, name, conf, said_by[part])
+
     def take(name: str, value: str) -> None:
         if name == _INDEX:
             found.update(moved_keys=_moved_keys(value, conf))
@@ -169,9 +175,9 @@ def parse_write_conf(
             parse_hudi_conf([f"{name}={value}"])
             output.append(f"{name}={value}")
         elif name in _KNOWN:
-            _put(found, name, _value(_KNOWN, name, value))
+            put(name, _KNOWN)
         elif (part := next((p for p, known in _PARTS.items() if name in known), None)) is not None:
-            _put(parts[part], name, _value(_PARTS[part], name, value))
+            put(name, _PARTS[part], part)
         elif is_table_conf(name):
             parse_table_conf({name: value})
             table[name] = value
@@ -208,6 +214,23 @@ def parse_write_conf(
     if ignored:
         _log.warning("configurations_without_meaning", names=" ".join(sorted(ignored)))
     return given, replace(options, **found)
+
+
+def option_of(name: str) -> str | None:
+    """The option of a write, or else the field of a new table, that a name says; None: neither."""
+    by_part = {"clean": "clean", "archive": "archive", "pressure": "back_pressure", "beat": "heartbeat_expiry_s"}
+    if name in (_INDEX, *_MOVES):
+        return "moved_keys"
+    if name.startswith(LOCK):
+        return "lock"
+    if name in SCHEDULE_CONF or name in _MODES:
+        return "compaction"
+    if name in HUDI_NAMES:
+        return "output"
+    for part, known in _PARTS.items():
+        if name in known:
+            return by_part.get(part) or known[name][0]
+    return _KNOWN[name][0] if name in _KNOWN else table_field(name)
 
 
 @contextmanager
@@ -261,15 +284,6 @@ def _value(known: _Known, name: str, value: str) -> dict[str, Any]:
         return {field: convert(value)}
     except (KeyError, ValueError) as error:
         raise UsageError(f"not a value of {name}", found=value) from error
-
-
-def _put(into: dict[str, Any], name: str, field: dict[str, Any]) -> None:
-    """Adds a field. UsageError: another name has set it to another value."""
-    for key, value in field.items():
-        if into.setdefault(key, value) != value:
-            raise UsageError(
-                "configurations that contradict each other", expected=f"{key}: {into[key]}", found=f"{name}: {value}"
-            )
 
 
 def _check_said(
@@ -369,7 +383,8 @@ def _inferred(given: Mapping[str, Any]) -> Policy | None:
 def _compaction(options: CompactionOptions, modes: Mapping[str, str], schedule: list[str]) -> CompactionOptions:
     chosen = [_MODES[name] for name, value in modes.items() if _value({name: ("on", _flag)}, name, value)["on"]]
     if len(chosen) > 1:
-        raise UsageError("configurations that contradict each other", found=", ".join(modes))
+        (first, value), (second, other) = modes.items()
+        raise contradiction(first, value, second, other)
     return replace(
         options,
         mode=chosen[0] if chosen else options.mode,

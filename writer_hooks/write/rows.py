@@ -18,6 +18,7 @@ from phantombase.timeline.metadata_table.column_stats.measure import Measure
 from phantombase.timeline.metadata_table.index_keys import FileKeys, NotedKeys
 from phantombase.timeline.metadata_table.record_index import has_one_record_index
 from phantombase.timeline.read.table_rules import slice_rules
+from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.table.table import Table, TableSchema
 from phantombase.timeline.view.view import GroupKey
 
@@ -55,41 +56,36 @@ def prepare_rows(
     if write.moved_keys is MovedKeys.MOVE and rules.merge.unset is not None:
         raise _moves_part_of_rows(table)
     keys = generator_of(table, dict(write.options.times), moves=write.moved_keys is not None)
-    return engine.prepare(
-        PrepareRows(
-            keys=keys,
-            data_schema=own,
-            ordering_fields=rules.ordering_fields,
-            route=_route(table, engine.slots, write),
-            key_only=write.deletes,
-            batch_bytes=write.options.batch_bytes,
-            together=write.moved_keys is not None,
-        ),
-        table.storage,
-        here=here,
+    prepare = _preparation(config, keys, own, rules.ordering_fields, engine.slots, write)
+    return engine.prepare(prepare, table.storage, here=here)
+
+
+def _preparation(
+    config: TableConfig, keys: KeyGenerator, own: pa.Schema, ordering: tuple[str, ...], slots: int, write: Write
+) -> PrepareRows:
+    return PrepareRows(
+        keys=keys,
+        data_schema=own,
+        ordering_fields=ordering,
+        route=_route(config, slots, write),
+        key_only=write.deletes,
+        batch_bytes=write.options.batch_bytes,
+        together=write.moved_keys is not None,
     )
 
 
-def check_first_rows(config: TableConfig, schema_text: str, rows: pa.Table, write: Write) -> None:
-    """Looks at the rows of a first write before its table is made, so that a refused one leaves nothing behind.
-
-    UsageError, UnsupportedError: as those of the write itself.
+def first_rows(config: TableConfig, schema_text: str, engine: Engine, storage: Storage, write: Write) -> Pieces:
+    """The prepared rows of a first write, before its table is made: `row_counts` looks at them, so that a refused
+    write leaves no table behind. UsageError, UnsupportedError: as those of the write itself.
     """
     own = pa.schema([field for field in arrow_schema(schema_text) if field.name not in META_COLUMNS])
     prefixed, options = config.layout.has_completion_times, write.options
-    fields = options.bucket_fields or config.record_key_fields
-    prepare = PrepareRows(
-        keys=KeyGenerator.of(config, one_field_prefixed=prefixed, writer=dict(options.times)),
-        data_schema=own,
-        ordering_fields=() if config.merge_mode is MergeMode.COMMIT_TIME else config.ordering_fields,
-        route=BySource(1) if options.buckets is None else ToBucket(options.buckets, fields, KeySplit.of(config.layout)),
-        key_only=False,
-        batch_bytes=options.batch_bytes,
-    )
-    for _ in prepare(0, iter(rows.to_batches())):
-        pass
     if options.lock not in (None, STORAGE):
         parse_lock(str(options.lock).replace(NAME, config.name))
+    keys = KeyGenerator.of(config, one_field_prefixed=prefixed, writer=dict(options.times))
+    ordering = () if config.merge_mode is MergeMode.COMMIT_TIME else config.ordering_fields
+    prepare = _preparation(config, keys, own, ordering, engine.slots, write)
+    return engine.prepare(prepare, storage, here=needs_only_rows(write, None) and write.moved_keys is None)
 
 
 def _moves_part_of_rows(table: Table) -> UnsupportedError:
@@ -102,15 +98,15 @@ def _moves_part_of_rows(table: Table) -> UnsupportedError:
     )
 
 
-def _route(table: Table, slots: int, write: Write) -> Route:
+def _route(config: TableConfig, slots: int, write: Write) -> Route:
     if write.options.buckets is not None:
-        return _to_bucket(table, write.options.buckets, write.options)
+        return _to_bucket(config, write.options.buckets, write.options)
     # All rows of one key must come to one task.
     return ToSlot(slots) if write.looks_keys_up or write.combines else BySource(slots)
 
 
-def _to_bucket(table: Table, buckets: int, options: WriteOptions) -> ToBucket:
-    return ToBucket(buckets, options.bucket_fields or table.config.record_key_fields, KeySplit.of(table.config.layout))
+def _to_bucket(config: TableConfig, buckets: int, options: WriteOptions) -> ToBucket:
+    return ToBucket(buckets, options.bucket_fields or config.record_key_fields, KeySplit.of(config.layout))
 
 
 def stage_rows(
@@ -153,7 +149,7 @@ def stage_rows(
     elif write.moved_keys is None:
         done = _staged(work, rows, counts, slots, write)
     else:
-        route = _route(begun.table, slots, write)
+        route = _route(begun.table.config, slots, write)
         with place_keys(rows, work, route, slots, write.moved_keys).kept() as placed:
             done = _staged(work, placed, placed.row_counts(), slots, write)
     files = [StagedFile.from_json(data) for data in done]
@@ -163,7 +159,7 @@ def stage_rows(
 def _staged(work: WriteWork, rows: Pieces, counts: RowCounts, slots: int, write: Write) -> list[bytes]:
     options = write.options
     if options.buckets is not None:
-        return rows.regroup(BucketStep(work, _to_bucket(work.table, options.buckets, options))).collect()
+        return rows.regroup(BucketStep(work, _to_bucket(work.table.config, options.buckets, options))).collect()
     if write.operation is Operation.BULK_INSERT:
         return rows.regroup(NewFilesStep(work)).collect()
     if write.operation is Operation.INSERT or write.operation.replaces:
@@ -171,9 +167,9 @@ def _staged(work: WriteWork, rows: Pieces, counts: RowCounts, slots: int, write:
     return KeyIndex(work, options, slots).upsert(rows, counts)
 
 
-def needs_only_rows(write: Write, table: Table) -> bool:
-    """Whether `stage_rows` takes as long as there are rows, and reads nothing of the table's own."""
-    looks = write.into is not None or (write.operation.replaces and has_one_record_index(table))
+def needs_only_rows(write: Write, table: Table | None) -> bool:
+    """Whether `stage_rows` takes as long as there are rows, and reads nothing of the table's own. None: a new table."""
+    looks = write.into is not None or (write.operation.replaces and table is not None and has_one_record_index(table))
     return (write.options.buckets is not None and not looks) or write.operation is Operation.BULK_INSERT
 
 

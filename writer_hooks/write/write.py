@@ -25,6 +25,7 @@ from phantombase.timeline.metadata_table.update import check_keepable
 from phantombase.timeline.pauses import doubling_pauses
 from phantombase.timeline.recovery.dead_writers import roll_back_dead_writers
 from phantombase.timeline.recovery.rollback import roll_back
+from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.server_clock import storage_ms
 from phantombase.timeline.table.left_to_hudi import refuse_consistent_hashing
 from phantombase.timeline.table.table import Table, TableSchema
@@ -39,7 +40,7 @@ from ..commit.replacing import refuse_planned, replaced_groups
 from ..commit.services_after import services_after
 from ..commit.stream_batches import StreamBatch, begin_batch, check_intended, note_run, written_as
 from ..commit.transaction import Transaction, transaction
-from ..engine.engine import Engine, RowCounts
+from ..engine.engine import Engine, Pieces, RowCounts
 from ..files.stager import StagedFile
 from ..index.global_keys import GlobalKeys, looks_everywhere
 from ..index.once_step import check_once
@@ -95,18 +96,21 @@ class _Job:
         return _schema(table, timeline, self.engine, self.write)
 
 
-def write(table: Table, engine: Engine, what: Write) -> Written:
+def write(table: Table, engine: Engine, what: Write, first: Pieces | None = None) -> Written:
     """Writes the engine's input as one delta commit or replacecommit.
 
+    `first`: the input as `first_rows` prepared it, for the first try.
     UsageError, UnsupportedError: refused before any change. ConflictError: another process changed the same file groups
     meanwhile, and `retries` are used up. PressureError: a file group is full (see `back_pressure`). After each of these
     errors the table reads as before.
     """
     table, lock = _checked(table, engine, what)
-    return _retried(table, _Job(lock=lock, engine=engine, write=what))
+    return _retried(table, _Job(lock=lock, engine=engine, write=what), first)
 
 
-def write_batch(table: Table, engine: Engine, what: Write, batch: StreamBatch) -> Written | None:
+def write_batch(
+    table: Table, engine: Engine, what: Write, batch: StreamBatch, first: Pieces | None = None
+) -> Written | None:
     """Writes a part of a batch of a stream exactly once: None if an earlier try has written it. Errors as `write`;
     UsageError: also one of `written_as`."""
     table, lock = _checked(table, engine, what)
@@ -115,7 +119,7 @@ def write_batch(table: Table, engine: Engine, what: Write, batch: StreamBatch) -
     if _is_written(table, lock, batch, action_of(what.operation)):
         _finish(table, job)  # the try that wrote the batch may have died before this step
         return None
-    return _retried(table, job)
+    return _retried(table, job, first)
 
 
 def _schema(table: Table, timeline: Timeline, engine: Engine, what: Write) -> TableSchema:
@@ -148,14 +152,14 @@ def _checked(table: Table, engine: Engine, what: Write) -> tuple[Table, TableLoc
     return table, lock
 
 
-def _retried(table: Table, job: _Job) -> Written:
+def _retried(table: Table, job: _Job, first: Pieces | None) -> Written:
     left, pauses = job.options.retries, retry_pauses()
     room = _room(table, job)
-    shown = f"phantombase {job.write.operation.value.lower().replace('_', ' ')} {table.storage.base_path}"
     while True:
+        given, first = first, None
         try:
-            with job.engine.described(shown):
-                done = _attempt(table.reload(), job, room)
+            with job.engine.described(shown(job.write, table.storage)):
+                done = _attempt(table.reload(), job, room, given)
             return replace(done, waited_s=room.waited_s, after=_finish(table, job))
         except PressureError:
             room.wait()
@@ -165,6 +169,11 @@ def _retried(table: Table, job: _Job) -> Written:
             _log.info("write_again", retries_left=left, error=str(error))
             left -= 1
             time.sleep(next(pauses))
+
+
+def shown(what: Write, storage: Storage) -> str:
+    """The text under which the jobs of a write are shown."""
+    return f"phantombase {what.operation.value.lower().replace('_', ' ')} {storage.base_path}"
 
 
 def retry_pauses() -> Iterator[float]:
@@ -199,13 +208,13 @@ def _finish(table: Table, job: _Job) -> AfterCommit:
     return services_after(table, job.lock, job.options, after)
 
 
-def _attempt(table: Table, job: _Job, room: Room) -> Written:
+def _attempt(table: Table, job: _Job, room: Room, first: Pieces | None) -> Written:
     started = time.monotonic()
     engine, what, batch = job.engine, job.write, job.batch
     timeline = table.load_timeline()
     schema = job.schema_of(table, timeline)
     here = needs_only_rows(what, table) and not looks_everywhere(what, table)
-    with prepare_rows(table, timeline, schema, engine, what, here=here).kept() as rows:
+    with (first or prepare_rows(table, timeline, schema, engine, what, here=here)).kept() as rows:
         counts = rows.row_counts()  # errors in the rows are raised here, before the write is visible
         if what.into is not None:
             check_once(rows)

@@ -11,14 +11,15 @@ stream. Such rows are written in this process, without Spark.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
 import pyarrow as pa
 
-from phantombase.compactor_daemon.hudi_names import contradiction
+from phantombase.compactor_daemon.hudi_names import contradiction, overruled
 from phantombase.compactor_daemon.zookeeper.session import ZooKeeperOptions
 from phantombase.timeline.archiving.options import ArchiveOptions
 from phantombase.timeline.avro.arrow_schema import arrow_schema
@@ -34,7 +35,7 @@ from phantombase.timeline.table.table import Table
 
 from ..commit.stream_batches import DEFAULT_STREAM, StreamBatch, checked_stream
 from ..engine.arrow_source import in_arrow, rows_mark, with_columns
-from ..engine.engine import Engine, LocalEngine
+from ..engine.engine import Engine, LocalEngine, Pieces
 from ..engine.spark import SparkEngine, default_slots
 from ..engine.spark_jobs import streaming_run
 from ..keys.key_generator import PARTITION_TYPES, generator_kind
@@ -44,9 +45,9 @@ from ..new_table.create import create_table, refuse_place
 from ..new_table.spec import NewTable, check_same_table
 from ..options import BackPressure, CompactionOptions, FullAction, Mode, MovedKeys, Operation, Write, WriteOptions
 from ..schema.write_schema import checked_schema
-from .conf import parse_operation_conf, parse_write_conf
-from .rows import check_first_rows
-from .write import Written, write, write_batch
+from .conf import option_of, parse_operation_conf, parse_write_conf
+from .rows import first_rows
+from .write import Written, shown, write, write_batch
 
 NEW_TABLE_VERSION = 9
 """The version of new tables: the newest one; there a pending delta commit never delays scheduling."""
@@ -58,7 +59,7 @@ class Writer:
 
     The fields of the table (name, key, ...) are needed to make a new table. With an existing table they can be left
     out; those that are given must agree with it. `said`: fields of table and write that
-    methods have set, other than `conf` and `config`.
+    methods have set, other than `conf` and `config`; `own`: options without what `conf` set; `hoodie`: its names.
     """
 
     source: Any
@@ -69,6 +70,8 @@ class Writer:
     partitions: tuple[str, ...] | None = None
     stream: str = DEFAULT_STREAM
     said: frozenset[str] = frozenset()
+    hoodie: Mapping[str, str] = field(default_factory=dict, compare=False)
+    own: WriteOptions | None = field(default=None, compare=False)
 
     # --- the table -------------------------------------------------------------------------------------------------
 
@@ -147,7 +150,9 @@ class Writer:
     def option(self, **options: Any) -> Writer:
         """Sets fields of `WriteOptions`."""
         options = with_members(WriteOptions, options)
-        return replace(self, options=replace(self.options, **options), said=self.said | options.keys())
+        own = replace(self.own, **options) if self.own is not None else None
+        now = replace(self.options, **options)
+        return replace(self, options=now, own=own, said=self.said | options.keys(), hoodie=self._still_said(options))
 
     def schedule(self, *, notify: Callable[[], None] | None = None, fleet: str | None = None, **options: Any) -> Writer:
         """Request a compaction after each commit, if one is due: fields of `ScheduleOptions`
@@ -217,23 +222,31 @@ class Writer:
 
     def conf(self, conf: Mapping[str, Any]) -> Writer:
         """Sets all of the above under Hudi's names, and what `write` does (`hoodie.datasource.write.operation`,
-        `...partitions.to.delete`). UsageError: an unknown name, or what contradicts another name or an earlier call."""
+        `...partitions.to.delete`).
+
+        Dictionaries of several calls are one, in which the later value of a name counts, as with Spark's options; and a
+        method that is called behind them counts more than they. UsageError: an unknown name, or what contradicts
+        another name, or a method that was called before."""
         chosen, rest = parse_operation_conf(conf)
-        given, options = parse_write_conf(rest, self.options, self.said)
+        whole = overruled(self.hoodie, rest)
+        given, options = parse_write_conf(whole, self.own or self.options, self.said)
         for name, value in given.items():
             if name in self.said and self.given[name] != value:
                 said = next((n for n in rest if table_field(n) == name), "hoodie.metadata.enable")
-                raise UsageError(
-                    "a configuration contradicts what the writer was told before",
-                    expected=f"{name}={self.given[name]!r}",
-                    found=f"{said}={rest[said]}",
-                    todo="Say it once.",
-                )
-        return replace(self, given={**self.given, **given}, options=options, **chosen)
+                raise contradiction(f"option {name}", self.given[name], said, rest[said])
+        given = {**self.given, **given}
+        return replace(self, given=given, options=options, own=self.own or self.options, hoodie=whole, **chosen)
 
     def _with(self, **fields: Any) -> Writer:
         known = {k: v for k, v in fields.items() if v is not None}
-        return replace(self, given={**self.given, **known}, said=self.said | known.keys())
+        return replace(
+            self, given={**self.given, **known}, said=self.said | known.keys(), hoodie=self._still_said(known)
+        )
+
+    def _still_said(self, fields: Collection[str]) -> dict[str, str]:
+        """Hudi's names that earlier calls have given, without those that say these fields."""
+        asked = {"moved_keys" if field in ("buckets", "bucket_fields") else field for field in fields}
+        return {n: v for n, v in self.hoodie.items() if option_of(n) not in asked | set(fields)}
 
     # --- what to do ------------------------------------------------------------------------------------------------
 
@@ -269,12 +282,12 @@ class Writer:
         """
         into = MergeInto.of(on, update, set, inserts=insert, delete=delete)
         engine, what = self._engine(), replace(self._described(path, Operation.UPSERT), into=into)
-        table = self._opened(path, engine, what)
-        own = _columns(table)
-        into.check(table.config, own)
-        chosen = into.source_columns(own, table.config, engine.schema.names)
-        engine = replace(self, source=with_columns(self.source, chosen))._engine()
-        return write(table, engine, what)
+        with self._opened(path, engine, what) as (table, _):
+            own = _columns(table)
+            into.check(table.config, own)
+            chosen = into.source_columns(own, table.config, engine.schema.names)
+            engine = replace(self, source=with_columns(self.source, chosen))._engine()
+            return write(table, engine, what)
 
     def insert(self, path: str) -> Written:
         """Adds rows without looking for existing rows of their keys."""
@@ -337,7 +350,6 @@ class Writer:
         def sink(frame: Any, number: int) -> None:
             described = replace(self, source=in_arrow(frame))
             engine, what = described._engine(), described._described(path, chosen)
-            table = described._opened(path, engine, what)
             query, run = streaming_run(described.source)
             batch = StreamBatch(
                 name=name,
@@ -348,13 +360,15 @@ class Writer:
                 rows=rows_mark(described.source),
                 take_over=take_over,
             )
-            write_batch(table, engine, what, batch)
+            with described._opened(path, engine, what) as (table, first):
+                write_batch(table, engine, what, batch, first)
 
         return sink
 
     def _write(self, path: str, operation: Operation) -> Written:
         engine, what = self._engine(), self._described(path, operation)
-        return write(self._opened(path, engine, what), engine, what)
+        with self._opened(path, engine, what) as (table, rows):
+            return write(table, engine, what, rows)
 
     def _described(self, path: str, operation: Operation) -> Write:
         """The write, with the settings of TIMESTAMP and CUSTOM keys that a table does not store; and with the lock of
@@ -374,8 +388,10 @@ class Writer:
             return SparkEngine(self.source, slots=self.options.slots or default_slots(self.source))
         raise UsageError("no rows are given", todo="Give them to writer(...), or write a stream with foreach_batch.")
 
-    def _opened(self, path: str, engine: Engine, what: Write) -> Table:
-        """The table at the path. If there is none, it is made, unless the rows do not fit it."""
+    @contextmanager
+    def _opened(self, path: str, engine: Engine, what: Write) -> Iterator[tuple[Table, Pieces | None]]:
+        """The table at the path. If there is none, it is made, unless the rows do not fit it; with it come the rows,
+        which are prepared by then."""
         options = self.storage_options.over(engine.hadoop_conf(path))
         storage = open_storage(path, options)
         said = self.given.get("base_path")
@@ -387,12 +403,15 @@ class Writer:
             if what.deletes or what.into is not None:
                 raise
             spec = self._new_table()
-            text = checked_schema(spec.config(), None, engine.schema, what)
-            if isinstance(self.source, pa.Table):
-                check_first_rows(spec.config(), text, self.source, what)
+            config = spec.config()
+            text = checked_schema(config, None, engine.schema, what)
             refuse_place(storage, partial(open_storage, options=options))
-            storage.make_folder("")
-            return create_table(storage, spec)
+            with first_rows(config, text, engine, storage, what).kept() as rows:
+                with engine.described(shown(what, storage)):
+                    rows.row_counts()
+                storage.make_folder("")
+                yield create_table(storage, spec), rows
+            return
         config = table.config
         known = NewTable(
             name=config.name,
@@ -408,7 +427,7 @@ class Writer:
         check_same_table(
             config, replace(known, **{k: v for k, v in self.given.items() if k not in ("times", "base_path")})
         )
-        return table
+        yield table, None
 
     def _new_table(self) -> NewTable:
         missing = [what for what in ("name", "key_fields") if what not in self.given]

@@ -47,7 +47,7 @@ def test_the_option_is_named_as_it_was_typed(given: dict[str, object], what: str
 def test_an_option_given_twice_shows_both_values() -> None:
     names = schedule.__signature__.parameters  # type: ignore[attr-defined]
     given = {"trigger": "num-commits", "conf": ["hoodie.compact.inline.trigger.strategy=TIME_ELAPSED"]}
-    with pytest.raises(UsageError, match=r"found --trigger: num-commits and time-elapsed"):
+    with pytest.raises(UsageError, match=r"expected --trigger=num-commits; found --trigger by --conf=time-elapsed"):
         schedule(**{name: given.get(name) for name in names})
 
 

@@ -322,3 +322,26 @@ def test_a_checkpoint_that_was_deleted(spark: Any, tmp_path: Path) -> None:
     with pytest.raises(Exception, match="another query writes under the name of this stream"):
         run("b", "second")
     assert read_table(Table.open(str(path)))["id"].to_pylist() == ["a"]
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("operation", ["upsert", "bulk_insert"])
+def test_a_refused_first_write_leaves_nothing(spark: Any, operation: str, tmp_path: Path) -> None:
+    """Else there would be a table that refuses the right one. Rows are computed once, for the check and the write."""
+    seen = spark.sparkContext.accumulator(0)
+
+    def counted(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            seen.add(batch.num_rows)
+            yield batch
+
+    schema = "id string, zone string, ts bigint"
+    frame = spark.createDataFrame([("a", "x", 1), ("b", None, 2)], schema).mapInArrow(counted, schema)
+    path = str(tmp_path / "t")
+    with pytest.raises(UsageError, match="rows without a record key"):
+        getattr(writer(frame).table("t").key("zone"), operation)(path)
+    assert list(tmp_path.iterdir()) == []
+    before = seen.value
+    getattr(writer(frame).table("t").key("id").ordering("ts"), operation)(path)
+    assert seen.value - before == 2
+    assert sorted(read_table(Table.open(path)).column("id").to_pylist()) == ["a", "b"]
