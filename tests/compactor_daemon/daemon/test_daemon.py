@@ -96,7 +96,7 @@ class FakeTable:
         self.pending = list(instants)
         self.due = False
         self.looks = 0
-        self.look_s = 0.0
+        self.at_look: Callable[[], object] = lambda: None
         self.sweeps = 0
         self.closed = False
         self.serves: list[tuple[float, tuple[str, ...]]] = []
@@ -112,7 +112,7 @@ class FakeTable:
 
     def look(self) -> Seen:
         self.looks += 1
-        time.sleep(self.look_s)
+        self.at_look()
         if self.look_error is not None:
             raise self.look_error
         seen = tuple(Pending(instant=i) for i in self.pending)
@@ -157,8 +157,23 @@ class FakeTable:
         self.failures.append((instant, str(error)))
 
 
+class Clock:
+    """It moves where a test says so."""
+
+    def __init__(self) -> None:
+        self.now_ms = 1
+
+    def __call__(self) -> int:
+        return self.now_ms
+
+
 def daemon_of(
-    *tables: FakeTable, observer: Observer | None = None, gone: bool = False, backoff_s: float = 30.0, **rules: object
+    *tables: FakeTable,
+    observer: Observer | None = None,
+    gone: bool = False,
+    backoff_s: float = 30.0,
+    clock: Callable[[], int] = loop._steady_ms,
+    **rules: object,
 ) -> Daemon:
     rules = {"poll_s": 0.05, "once": True, **rules}
     return Daemon(
@@ -167,6 +182,7 @@ def daemon_of(
         RetryOptions(backoff_s=backoff_s),
         observer=observer,
         spark_is_gone=lambda: gone,
+        clock=clock,
     )
 
 
@@ -181,6 +197,13 @@ class Running:
 
     def _run(self) -> None:
         self.summary = self.daemon.run()
+
+    def goes_round(self) -> None:
+        """Waits until the loop has taken in all news of before, and what came of them, in some turns."""
+        for _ in range(3):
+            turned = threading.Event()
+            self.daemon._news.put(turned.set)
+            assert turned.wait(WAIT_S)
 
     def end(self, how: Stop) -> Summary:
         self.daemon.stop(how)
@@ -278,12 +301,14 @@ def test_a_daemon_that_runs_once_waits_for_nobody_twice() -> None:
     """Two instants that each wait for others would take turns for ever."""
     table = FakeTable("a", "1", "2")
 
+    clock = Clock()
+
     def work(instant: str, limit: Limit) -> None:
-        time.sleep(0.05)
+        clock.now_ms += 50
         raise ConflictError("a write is pending")
 
     table.work = work
-    assert daemon_of(table, backoff_s=0.01).run().left == {"a": ("1", "2")}
+    assert daemon_of(table, backoff_s=0.01, clock=clock).run().left == {"a": ("1", "2")}
     assert table.tried == ["1", "2"]
 
 
@@ -343,13 +368,15 @@ def test_without_a_doorbell_plans_are_found_by_polling() -> None:
 
 
 def test_an_idle_daemon_looks_once_a_poll() -> None:
-    table = FakeTable("a")
-    began = time.monotonic()
-    runs = Running(daemon_of(table, once=False, poll_s=0.2))
-    until(lambda: table.looks >= 5)
-    looks, passed_s = table.looks, time.monotonic() - began
+    table, clock = FakeTable("a"), Clock()
+    runs = Running(daemon_of(table, once=False, poll_s=0.02, clock=clock))
+    for looks in range(1, 6):
+        until(lambda looks=looks: table.looks == looks)  # type: ignore[misc]
+        for ms in (19, 1):
+            runs.goes_round()
+            assert table.looks == looks
+            clock.now_ms += ms
     runs.end(Stop.FINISH)
-    assert looks <= passed_s / 0.2 + 2
 
 
 def test_a_released_claim_of_others_is_noticed() -> None:
@@ -382,7 +409,7 @@ def test_finish_brings_the_work_to_its_end() -> None:
     runs = Running(daemon_of(table, once=False))
     assert slow.begun.wait(WAIT_S)
     runs.daemon.stop(Stop.FINISH)
-    time.sleep(0.1)
+    runs.goes_round()
     assert runs.summary is None
     slow.let_go.set()
     assert [c.instant for _, c in runs.end(Stop.FINISH).done] == ["1"]
@@ -552,7 +579,8 @@ def test_what_has_waited_takes_no_slot_that_another_holds() -> None:
     runs = Running(daemon_of(slow, other, once=False, max_concurrent=1, sweep_s=300.0))
     until(busy.is_set)
     write.set()
-    time.sleep(0.2)
+    until(lambda: runs.daemon._states["a"].eager != frozenset())
+    runs.goes_round()
     free.set()
     until(lambda: not slow.pending and not other.pending)
     assert seen == ["b", "a"]
@@ -640,8 +668,8 @@ def test_services_wait_for_claims_and_end_before_the_daemon() -> None:
     runs.daemon.session_changed()
     assert began.wait(WAIT_S)
     runs.daemon.stop(Stop.HAND_OVER)
-    runs.thread.join(0.3)
-    assert runs.thread.is_alive()
+    runs.goes_round()
+    assert runs.summary is None
     go_on.set()
     assert len(runs.end(Stop.HAND_OVER).services) == 1
 
@@ -654,8 +682,8 @@ def test_services_that_have_not_begun_do_not_begin_once_the_daemon_stops() -> No
     runs = Running(daemon_of(*tables, once=False, services=True, services_s=300.0))
     until(lambda: sum(len(table.serves) for table in tables) == 2)
     runs.daemon.stop(Stop.FINISH)
-    runs.thread.join(0.3)
-    assert runs.thread.is_alive()
+    runs.goes_round()
+    assert runs.summary is None
     go_on.set()
     assert len(runs.end(Stop.FINISH).services) == 2
     assert sum(len(table.serves) for table in tables) == 2
@@ -670,12 +698,18 @@ def test_a_table_in_trouble_is_looked_at_less_and_less_often_and_leaves_the_othe
         def trouble(self, table: str, error: str | None) -> None:
             seen.append((table, error))
 
-    daemon = daemon_of(bad, good, observer=Watching(), once=False, poll_s=0.1)
+    clock = Clock()
+    daemon = daemon_of(bad, good, observer=Watching(), once=False, poll_s=0.01, clock=clock)
     running = Running(daemon)
-    until(lambda: bad.looks >= 1 and daemon.trouble is None)
-    until(lambda: good.looks >= 12)
-    assert bad.looks <= 5, "after 0, 0.1, 0.3, 0.7 and 1.5 seconds"
+    for looks in range(1, 17):
+        until(lambda looks=looks: good.looks == looks)  # type: ignore[misc]
+        # At 0, 10, 30, 70 and 150 ms.
+        until(lambda looks=looks: bad.looks == sum(looks > n for n in (0, 1, 3, 7, 15)))  # type: ignore[misc]
+        running.goes_round()
+        assert daemon.trouble is None
+        clock.now_ms += 10
     bad.look_error = None
+    clock.now_ms += 1000
     until(lambda: ("a", None) in seen)
     summary = running.end(Stop.FINISH)
     assert ("a", "no such disk") in seen
@@ -707,7 +741,7 @@ def test_tables_come_and_go_while_the_daemon_runs() -> None:
     until(lambda: old.tried == ["1"])
     daemon.assign({"new": Assigned(served=new, lane=Lane())})
     daemon.wake("old")
-    time.sleep(0.1)
+    running.goes_round()
     assert not old.closed
     go_on.set()
     until(lambda: old.closed and new.tried == ["1"])
@@ -738,27 +772,37 @@ def test_a_table_that_comes_back_before_it_went_goes_on() -> None:
 
 def test_a_doorbell_is_heard_among_thousands_of_tables() -> None:
     """What rings comes before all tables that are looked at because of a poll."""
-    tables = [FakeTable(f"t{n:04}") for n in range(2000)]
-    daemon = daemon_of(*tables, once=False, poll_s=0.2)
+    tables, clock, begun = [FakeTable(f"t{n:04}") for n in range(2000)], Clock(), list[int]()
+    first, last, at = tables[0], tables[-1], list[int]()
+    daemon = daemon_of(*tables, once=False, poll_s=0.2, clock=clock)
+
+    def rings() -> None:
+        if first.looks == 2:  # the second turn over all tables begins
+            begun.append(sum(t.looks for t in tables))
+            last.pending.append("1")
+            daemon.wake(last.path)
+
+    first.at_look = rings
+    last.work = lambda instant, limit: at.append(sum(t.looks for t in tables))
     running = Running(daemon)
     until(lambda: all(t.looks for t in tables))
-    last, at = tables[-1], list[int]()
-    last.work = lambda instant, limit: at.append(sum(t.looks for t in tables))
-    before = sum(t.looks for t in tables)
-    last.pending.append("1")
-    daemon.wake(last.path)
-    until(lambda: last.tried == ["1"])
-    assert at[0] - before < len(tables) / 2
+    running.goes_round()
+    clock.now_ms += 200
+    until(lambda: last.tried == ["1"] and at != [])
+    assert at[0] - begun[0] < len(tables) / 2
     running.end(Stop.FINISH)
 
 
 def test_a_daemon_that_runs_once_ends_although_a_round_outlasts_the_poll() -> None:
-    tables = [FakeTable(f"t{n}", "1") for n in range(32)]
+    tables, clock = [FakeTable(f"t{n}", "1") for n in range(32)], Clock()
+
+    def passes() -> None:
+        clock.now_ms += 50
+
     for table in tables:
-        table.look_s = 0.05
-    runs = Running(daemon_of(*tables, poll_s=0.1))
-    runs.thread.join(WAIT_S / 4)
-    assert not runs.thread.is_alive()
+        table.at_look = passes
+    runs = Running(daemon_of(*tables, poll_s=0.1, clock=clock))
+    runs.thread.join(WAIT_S)
     assert runs.summary is not None
     assert len(runs.summary.done) == 32
 
@@ -770,16 +814,9 @@ def test_looks_that_are_quick_are_queued_in_greater_numbers(look_s: float, monke
     clock = SimpleNamespace(monotonic=lambda: sum(looked), sleep=time.sleep)  # it stands still but for looks
     monkeypatch.setattr(loop, "time", clock)
 
-    def taking_time(look: Callable[[], Seen]) -> Callable[[], Seen]:
-        def done() -> Seen:
-            looked.append(look_s)
-            return look()
-
-        return done
-
     tables = [FakeTable(f"t{n}") for n in range(64)]
     for table in tables:
-        table.look = taking_time(table.look)  # type: ignore[method-assign]
+        table.at_look = lambda: looked.append(look_s)
     daemon = daemon_of(*tables, poll_s=60.0)
     daemon.run()
     assert (daemon._upkeeps > 16) is (look_s == 0.0)

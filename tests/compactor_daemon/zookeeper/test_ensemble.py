@@ -13,18 +13,16 @@ from kazoo.exceptions import ConnectionLoss
 
 from tests.support.servers.network_partition import Side, link
 from tests.support.servers.zookeeper_ensemble import Ensemble
-from tests.support.servers.zookeeper_server import ZooKeeper, client, wait_until
+from tests.support.servers.zookeeper_server import ZooKeeper, client, expire, wait_until
 
-SESSION_S = 1.5
-"""Of a session that a test loses."""
-LONG_S = 20.0
-"""Of one that it keeps, also when the machine stands still for some seconds."""
+LONG_S = 30.0
+"""Of a session: it is kept also when the machine stands still for some seconds."""
 
 
 @contextmanager
-def listening_client(hosts: str, session_s: float = LONG_S) -> Iterator[tuple[Any, list[str]]]:
+def listening_client(hosts: str) -> Iterator[tuple[Any, list[str]]]:
     """A connected client, and the states it goes through."""
-    with client(hosts, session_s) as found:
+    with client(hosts, LONG_S) as found:
         states: list[str] = []
         found.add_listener(states.append)
         yield found, states
@@ -32,7 +30,6 @@ def listening_client(hosts: str, session_s: float = LONG_S) -> Iterator[tuple[An
 
 def test_a_session_survives_the_leaders_death(ensemble: Ensemble) -> None:
     """Killed or standing still: the others choose a new leader, and a client keeps its session and its node."""
-    began = time.monotonic()
     with client(ensemble.hosts, LONG_S) as zookeeper:
         zookeeper.create("/claim", b"mine", ephemeral=True)
         session = zookeeper.client_id
@@ -48,7 +45,6 @@ def test_a_session_survives_the_leaders_death(ensemble: Ensemble) -> None:
         ensemble.cont(second)
         wait_until(lambda: ensemble.leader() == third)
         assert zookeeper.client_id == session
-    assert time.monotonic() - began < 300
 
 
 def test_without_a_quorum_nothing_is_served(ensemble: Ensemble) -> None:
@@ -66,12 +62,15 @@ def test_without_a_quorum_nothing_is_served(ensemble: Ensemble) -> None:
 
 def test_a_cut_longer_than_the_session_takes_its_nodes(zookeeper: ZooKeeper) -> None:
     """Others see the node go, the client hears SUSPENDED while it is cut off and LOST when it is back."""
-    with link([zookeeper.port]) as network, listening_client(network.hosts, SESSION_S) as (cut_off, states):
+    with link([zookeeper.port]) as network, listening_client(network.hosts) as (cut_off, states):
         cut_off.retry(cut_off.create, "/cut-off", ephemeral=True)
+        session = cut_off.client_id
         network.cut()
-        with client(zookeeper.hosts) as other:
-            wait_until(lambda: other.exists("/cut-off") is None)
+        network.drop()
         wait_until(lambda: states[-1:] == [KazooState.SUSPENDED])
+        expire(zookeeper, session)
+        with client(zookeeper.hosts) as other:
+            assert other.exists("/cut-off") is None
         network.heal()
         wait_until(lambda: states[-1] == KazooState.CONNECTED)
         assert states[-3:] == [KazooState.SUSPENDED, KazooState.LOST, KazooState.CONNECTED]
@@ -84,7 +83,6 @@ def test_a_cut_shorter_than_the_session_takes_nothing(zookeeper: ZooKeeper) -> N
         session = cut_off.client_id
         network.cut()
         asked = cut_off.exists_async("/kept")
-        time.sleep(0.2)
         assert not asked.ready()
         network.heal()
         assert asked.get(timeout=60) is not None

@@ -57,6 +57,10 @@ class Link:
         """Connections end now, at both ends, and what waited is lost; a cut stays cut."""
         self._each(positions, lambda way: way.drop())
 
+    def hang_up(self, *positions: int) -> None:
+        """Connections end at the near end only, as if their process gave them up: what it sent still arrives."""
+        self._each(positions, lambda way: way.hang_up())
+
     def _each(self, positions: tuple[int, ...], act: Callable[[_Way], None]) -> None:
         async def acting() -> None:
             for position in positions or range(len(self._ways)):
@@ -89,6 +93,7 @@ class _Way:
         self._delay_s = 0.0
         self._connections: set[asyncio.Task[None]] = set()
         self._writers: set[asyncio.StreamWriter] = set()
+        self._near: set[asyncio.StreamWriter] = set()
         self._server: asyncio.Server | None = None
         self.port = 0
         self.heal()
@@ -126,12 +131,18 @@ class _Way:
         for connection in self._connections:
             connection.cancel()
 
+    def hang_up(self) -> None:
+        """See `Link.hang_up`."""
+        for writer in self._near:
+            writer.transport.abort()
+
     async def _serve(self, near_reader: asyncio.StreamReader, near: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
         self._connections.add(task)
         mine = {near}
         self._writers |= mine
+        self._near.add(near)
         pumps: list[asyncio.Task[None]] = []
         try:
             if not self._requests.is_set():
@@ -154,6 +165,7 @@ class _Way:
             for writer in mine:
                 writer.close()
             self._writers -= mine
+            self._near.discard(near)
             self._connections.discard(task)
 
     async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, flows: asyncio.Event) -> None:

@@ -8,11 +8,12 @@ from __future__ import annotations
 import random
 import subprocess
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import pytest
 from kazoo.client import KazooClient
@@ -76,6 +77,29 @@ def client(hosts: str, timeout_s: float = 30.0) -> Iterator[Any]:
     finally:
         found.stop()
         found.close()
+
+
+SessionId: TypeAlias = tuple[int, bytes]
+"""What whoever goes on with a session names: `client_id` of its client."""
+
+
+def expire(server: ZooKeeper, session: SessionId) -> None:
+    """The server ends a session, as if its time had run out, and removes its nodes.
+
+    Somebody else goes on with the session and closes it: so a test loses a session when it wants to, and a machine that
+    stands still loses none.
+    """
+    other = KazooClient(hosts=server.hosts, client_id=session, timeout=30.0)
+    other.start(60)
+    assert other.client_id[0] == session[0], "it had ended before"
+    other.stop()
+    other.close()
+
+
+def ordered(server: ZooKeeper) -> None:
+    """Returns when the server has done what it had been sent before: it does all changes in one order."""
+    with client(server.hosts) as last:
+        last.retry(last.create, f"/{uuid.uuid4().hex}", ephemeral=True)
 
 
 def wait_until(true: Callable[[], bool], seconds: float = 60.0) -> None:

@@ -23,7 +23,7 @@ from phantombase.timeline.locks.table_lock import FileLock, parse_lock
 from phantombase.timeline.locks.zookeeper_access import ZooKeeperAccess
 from phantombase.timeline.locks.zookeeper_lock import ZooKeeperLock
 from tests.support.logs import capture_logs
-from tests.support.servers.zookeeper_server import ZooKeeper, wait_until, zookeeper_server
+from tests.support.servers.zookeeper_server import ZooKeeper, expire, wait_until, zookeeper_server
 
 
 @pytest.fixture
@@ -188,14 +188,6 @@ def clients(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return made
 
 
-def end_session(zookeeper: ZooKeeper, of: Any) -> None:
-    """Ends a client's session behind its back: another connection takes it over and closes it."""
-    thief = KazooClient(hosts=zookeeper.hosts, client_id=of.client_id)
-    thief.start(60)
-    thief.stop()
-    thief.close()
-
-
 def test_a_session_lost_inside_is_a_warning(
     lock: ZooKeeperLock, zookeeper: ZooKeeper, clients: list[Any], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -205,7 +197,7 @@ def test_a_session_lost_inside_is_a_warning(
             section.check()
             states: list[str] = []
             clients[-1].add_listener(states.append)
-            end_session(zookeeper, clients[-1])
+            expire(zookeeper, clients[-1].client_id)
 
             def is_back(states: list[str] = states) -> bool:
                 return "LOST" in states[:-1] and states[-1] == "CONNECTED"
@@ -329,7 +321,7 @@ def test_a_session_lost_while_waiting_is_an_error(
         time.sleep(0.2)  # it waits for a change by now
         clients[-1].add_listener(states.append)
         ended.set()
-        end_session(zookeeper, clients[-1])
+        expire(zookeeper, clients[-1].client_id)
         thread.join(60)
         assert "the session was lost while waiting" in str(errors[0])
         wait_until(lambda: len(client.get_children(lock.folder)) == 1)
