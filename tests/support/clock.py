@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from typing import Any
 
 import pytest
+
+from tests.support.zookeeper_server import wait_until
 
 
 class Clock:
@@ -19,3 +23,21 @@ class Clock:
     def now_ms(self) -> int:
         """Milliseconds since the epoch."""
         return round(time.time() * 1000)
+
+
+def calls_of(owner: object, name: str, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Gives a function that waits until so many more calls of a function of `owner` have ended, in any thread."""
+    call, ended = getattr(owner, name), list[None]()
+
+    def noted(*given: Any, **named: Any) -> Any:
+        try:
+            return call(*given, **named)
+        finally:
+            ended.append(None)
+
+    def wait(more: int) -> None:
+        before = len(ended)
+        wait_until(lambda: len(ended) >= before + more)
+
+    monkeypatch.setattr(owner, name, noted)
+    return wait

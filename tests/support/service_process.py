@@ -20,5 +20,5 @@ def serving(*arguments: object) -> Iterator[str]:
             yield line.rpartition(" ")[2].strip()
         finally:
             process.send_signal(signal.SIGTERM)
-            _, errors = process.communicate(timeout=20)
+            _, errors = process.communicate(timeout=60)
     assert process.returncode == 0, errors

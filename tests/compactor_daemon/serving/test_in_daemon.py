@@ -38,7 +38,7 @@ TOKEN = "a token of twenty-seven bytes"
 
 
 def get(url: str, **headers: str) -> str:
-    with urlopen(Request(url, headers=headers), timeout=30) as reply:
+    with urlopen(Request(url, headers=headers), timeout=60) as reply:
         return str(reply.read().decode())
 
 

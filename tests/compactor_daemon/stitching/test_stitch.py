@@ -336,7 +336,7 @@ def test_a_column_that_came_meanwhile_stays(version: int, tmp_path: Path) -> Non
             patient = StitchOptions(min_files=2, wait_s=60)
             threads.append(threading.Thread(target=stitch, args=(path, None, patient)))
             threads[0].start()
-            deadline = time.monotonic() + 30
+            deadline = time.monotonic() + 60
             while not _is_waiting(path):
                 assert time.monotonic() < deadline
                 time.sleep(0.02)

@@ -86,7 +86,7 @@ def test_zookeeper_that_is_away_is_unknown_and_soon_so(tmp_path: Path) -> None:
     (port,) = free_ports(1)
     began = time.monotonic()
     seen = look(tmp_path, f"zookeeper:127.0.0.1:{port}/served/t")
-    assert (seen.state, time.monotonic() - began < 10) == (LockState.UNKNOWN, True)
+    assert (seen.state, time.monotonic() - began < 60) == (LockState.UNKNOWN, True)
     assert str(port) in seen.why
 
 

@@ -67,7 +67,7 @@ def test_not_free_in_time_is_an_error_with_the_purpose(provider: type[ProcessLoc
             entered.append("decide")
 
     with provider(name).hold("hold it"), ThreadPoolExecutor(1) as other, pytest.raises(LockError, match="to decide"):
-        other.submit(enter).result(30)
+        other.submit(enter).result(60)
     assert entered == []
 
 

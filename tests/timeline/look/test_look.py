@@ -230,7 +230,7 @@ def test_a_content_that_was_read_before_the_listing_is_not_kept_under_its_tag() 
 
     def hook(call: Call) -> object:
         if call.name == "list":
-            assert was_read.wait(10)
+            assert was_read.wait(60)
             inner.overwrite("a/one", b"new")
             return [replace(e, tag=tags[inner.read(f"{call.path}/{e.name}")]) for e in call.do()]
         found = call.do()

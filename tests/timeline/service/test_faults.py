@@ -99,10 +99,10 @@ def test_a_client_that_goes_away_stops_nothing(tmp_path: Path) -> None:
     with serving(table, "--markers") as address:
         host = address.removeprefix("http://")
         for _ in range(20):
-            connection = HTTPConnection(host, timeout=10)
+            connection = HTTPConnection(host, timeout=60)
             connection.request("GET", f"{PREFIX}refresh/?basepath={table}")
             connection.close()
-        connection = HTTPConnection(host, timeout=30)
+        connection = HTTPConnection(host, timeout=60)
         connection.request("GET", f"{LATEST}?basepath={table}&partition=north&refreshoff=true")
         reply = connection.getresponse()
         assert (reply.status, len(json.loads(reply.read())) > 0) == (200, True)

@@ -191,7 +191,7 @@ def test_odd_bytes_on_a_connection_stop_nothing(seed: int, tmp_path: Path) -> No
         for _ in range(60):
             parts = [chance.choice(lines), *chance.sample(more, chance.randrange(4))]
             sent = b"\r\n".join(parts) + b"\r\n\r\n" + chance.choice([b"", b"zz\r\n", bytes(range(256))])
-            with socket.create_connection((host, int(port)), timeout=10) as connection:
+            with socket.create_connection((host, int(port)), timeout=60) as connection:
                 with suppress(OSError):
                     connection.sendall(sent)
                     connection.shutdown(socket.SHUT_WR)
@@ -199,5 +199,5 @@ def test_odd_bytes_on_a_connection_stop_nothing(seed: int, tmp_path: Path) -> No
                 with suppress(OSError):
                     got = connection.recv(1 << 16)
             assert not got.startswith(b"HTTP/1.1 5"), (sent[:200], got[:200])
-        with urlopen(f"{address}/healthz", timeout=20) as reply:
+        with urlopen(f"{address}/healthz", timeout=60) as reply:
             assert reply.read() == b"ok"

@@ -31,7 +31,7 @@ from tests.support.service_process import serving
 
 def get(url: str) -> tuple[int, bytes]:
     try:
-        with urlopen(url, timeout=20) as reply:
+        with urlopen(url, timeout=60) as reply:
             return reply.status, reply.read()
     except HTTPError as error:
         return error.code, error.read()
@@ -51,7 +51,7 @@ def test_the_command_serves_until_it_is_stopped(tmp_path: Path) -> None:
 def raw(address: str, *requests: str) -> str:
     """What comes back on one connection for requests that are sent at once; the last of them closes it."""
     host, _, port = address.removeprefix("http://").rpartition(":")
-    with socket.create_connection((host, int(port)), timeout=20) as connection:
+    with socket.create_connection((host, int(port)), timeout=60) as connection:
         connection.sendall("".join(requests).encode())
         return b"".join(iter(lambda: connection.recv(1 << 16), b"")).decode("latin-1")
 
@@ -102,7 +102,7 @@ def test_what_is_not_http_or_too_long_is_refused(request_: str, status: str, tmp
 
 def test_a_head_that_does_not_come_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bounded_http, "_REQUEST_S", 0.2)
-    with served_here() as port, socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
+    with served_here() as port, socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
         connection.sendall(b"GET / HTTP/1.1\r\nhost: loc")
         with suppress(ConnectionResetError):
             assert connection.recv(10) == b""
@@ -112,14 +112,14 @@ def test_a_head_that_does_not_come_is_cut_off(monkeypatch: pytest.MonkeyPatch) -
 def test_a_body_that_does_not_end_is_cut_off(limit: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also one that is sent slowly, and on a route that is answered without it."""
     monkeypatch.setattr(bounded_http, limit, 0.5 if limit == "_REQUEST_S" else 100)
-    with served_here() as port, socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
+    with served_here() as port, socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
         connection.sendall(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n")
         with pytest.raises(OSError):
             send_slowly(connection, b"10\r\n0123456789abcdef\r\n")
 
 
 def send_slowly(connection: socket.socket, data: bytes) -> None:
-    for _ in range(100):
+    for _ in range(1200):  # a minute
         connection.sendall(data)
         time.sleep(0.05)
 
@@ -135,7 +135,7 @@ def served_here() -> Iterator[int]:
         yield listener.getsockname()[1]
     finally:
         server.should_exit = True
-        thread.join(20)
+        thread.join(60)
 
 
 @pytest.mark.parametrize(

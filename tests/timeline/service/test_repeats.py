@@ -6,8 +6,10 @@ import asyncio
 import gzip
 import random
 import shutil
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlencode
 
 import pytest
@@ -190,10 +192,20 @@ def test_a_connection_waits_for_its_next_request(wire: Wire, table: Path, monkey
     """As long as after any answer, not only the seconds that a request may take."""
     asked = target(LATEST, partition="north", **known(table))
     wire.ask(asked)
-    monkeypatch.setattr(bounded_http, "_REQUEST_S", 0.05)
+    limits: list[asyncio.TimerHandle] = []
+    later = wire.client.loop.call_later
+
+    def noted(delay: float, do: Callable[..., object], *given: Any, **named: Any) -> asyncio.TimerHandle:
+        timer = later(delay, do, *given, **named)
+        limits.extend([timer] if delay == bounded_http._REQUEST_S else [])
+        return timer
+
+    monkeypatch.setattr(bounded_http, "_REQUEST_S", 1234.5)
+    monkeypatch.setattr(wire.client.loop, "call_later", noted)
     before = wire.protocol.timeout_keep_alive_task
     assert wire.ask(asked).status == 200
-    wire.client.loop.run_until_complete(asyncio.sleep(0.2))
+    assert limits != []
+    assert all(limit.cancelled() for limit in limits)
     assert not wire.aborted
     assert wire.protocol.timeout_keep_alive_task not in (None, before)
 

@@ -12,7 +12,7 @@ from phantombase.timeline.errors import LockError
 from phantombase.timeline.storage import object_lease
 from phantombase.timeline.storage.object_store import ObjectStorage
 from phantombase.timeline.storage.probe import probe
-from tests.support.clock import Clock
+from tests.support.clock import Clock, calls_of
 from tests.support.servers.s3_server import Asked, Fault, S3Server
 from tests.support.servers.zookeeper_server import wait_until
 
@@ -70,9 +70,10 @@ def test_a_lease_whose_renewals_are_refused_is_lost_before_others_take_it(
 
 @pytest.mark.parametrize("stolen", [True, False])
 def test_a_lease_that_another_has_or_nobody_is_lost_with_the_next_renewal(
-    storage: ObjectStorage, clock: Clock, stolen: bool
+    storage: ObjectStorage, clock: Clock, stolen: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody: Hudi's overwrite of a whole table takes the lock away with it."""
+    monkeypatch.setattr(object_lease, "VALID_S", 1000.0)  # its time alone does not end it
     with storage.hold("lock", 0, BUSY) as is_held:
         assert is_held()
         if stolen:
@@ -80,7 +81,7 @@ def test_a_lease_that_another_has_or_nobody_is_lost_with_the_next_renewal(
             storage.overwrite("lock", json.dumps(theirs).encode())
         else:
             storage.delete("lock")
-        wait_until(lambda: not is_held(), 20)  # its time alone would end it after 44 s
+        wait_until(lambda: not is_held())
     if stolen:
         assert json.loads(storage.read("lock"))["owner"] == "x"
 
@@ -132,15 +133,15 @@ def test_a_clock_that_is_set_ends_the_lease(
     storage: ObjectStorage, monkeypatch: pytest.MonkeyPatch, by_s: float
 ) -> None:
     """The times in it are that clock's: no other process is told a wrong one."""
-    real = time.time
+    real, renewed = time.time, calls_of(object_lease._Lease, "renew", monkeypatch)
     with storage.hold("lock", 0, BUSY) as is_held:
         assert is_held()
         with monkeypatch.context() as patch:
             patch.setattr(time, "time", lambda: real() + by_s)
             assert not is_held()
-            time.sleep(0.2)  # a renewal may have been under way
+            renewed(1)  # one may have been under way
             there = storage.read("lock")
-            time.sleep(0.2)
+            renewed(2)
             assert storage.read("lock") == there
 
 

@@ -66,7 +66,7 @@ def test_a_decision_of_the_dead_is_refused(version: int, lock: str, zookeeper: Z
         second.due = time.monotonic() + 10 * _WAIT_S
         wait_until(lambda: first.switches.struck == 1, daemons)
         second.due = 0.0
-        wait_until(lambda: len(attempts(storage, instant)) == 2, daemons)
+        wait_until(lambda: len(attempts(storage, instant)) > 1, daemons)
         if lock.startswith("zookeeper"):
             wait_until(lambda: pending_instants(open_table(path)) == (), daemons)
         daemons.send(first, signal.SIGCONT)
@@ -75,6 +75,8 @@ def test_a_decision_of_the_dead_is_refused(version: int, lock: str, zookeeper: Z
         assert [daemons.count(name) for name in ("decided", "refused", "broken")] == [1, 1, 0]
         daemons.check_logs(tmp_path)
     fates = [read_fate(storage, instant, number) for number in attempts(storage, instant)]
-    assert [fate and fate.kind for fate in fates] == [DEAD, GO]
+    # A machine that stands still may cost the second daemon an attempt, too.
+    assert [fate and fate.kind for fate in fates] == [DEAD] * (len(fates) - 1) + [GO]
+    assert len(fates) > 1
     assert read_rows(path) == expected
     check_whole(subject)

@@ -41,7 +41,7 @@ from tests.writer_hooks.write.test_writer import rows, trips
 from tests.writer_hooks.write.test_writer_refusals import contents
 
 LIMIT = 3
-LONG_S = 60.0
+LONG_S = 120.0
 INDEXES = pytest.mark.parametrize("buckets", [None, 1], ids=["key index", "buckets"])
 
 

@@ -168,7 +168,7 @@ def test_a_fleet_goes_on_when_a_daemon_is_killed(url: str, s3: S3Server, zookeep
     before = written(url)
     (instant,) = pending(url)
     reached, go_on = held_at(s3, f"/{instant}/1/")
-    fleet = (url, "--zookeeper", zookeeper.hosts, "--zookeeper-session", "5", "--poll-interval", "0.5")
+    fleet = (url, "--zookeeper", zookeeper.hosts, "--zookeeper-session", "15", "--poll-interval", "0.5")
     with daemon(*fleet) as first:
         assert reached.wait(WAIT_S)
         with daemon(*fleet) as second:

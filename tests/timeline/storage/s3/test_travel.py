@@ -77,7 +77,7 @@ def both_at_once(s3: S3Server, *patterns: str) -> Iterator[list[str]]:
         if found is not None:
             waiting.discard(found)
             try:
-                together.wait(10)
+                together.wait(60)
             except threading.BrokenBarrierError:
                 alone.append(found)
         return Fault.NONE
