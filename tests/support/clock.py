@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.zookeeper_server import wait_until
+from tests.support.servers.zookeeper_server import wait_until
 
 
 class Clock:

@@ -9,7 +9,7 @@ import pytest
 
 from phantombase.timeline import prefetch
 from phantombase.timeline.prefetch import AHEAD, prefetched_when_slow
-from tests.support.zookeeper_server import wait_until
+from tests.support.servers.zookeeper_server import wait_until
 
 
 @pytest.fixture

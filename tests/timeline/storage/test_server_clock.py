@@ -11,9 +11,9 @@ from phantombase.timeline.storage import object_lease, server_clock
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.object_store import ObjectStorage
 from phantombase.timeline.storage.server_clock import ahead_of, storage_ms
-from tests.world.simulation.memory_storage import MemoryStorage
 from tests.support.clock import calls_of
 from tests.support.servers.s3_server import S3Server
+from tests.world.simulation.memory_storage import MemoryStorage
 
 BUSY = LockError("held by another process")
 NOW_MS = 1_795_000_000_000
