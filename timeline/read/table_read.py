@@ -183,9 +183,9 @@ def plan_read(table: Table, options: ReadOptions) -> Scan:
         return _plan_window(table.reload(), options)
     seen = table.still(records=False)
     table = replace(table, config=seen.config)
-    view = seen.load_view(options.partition)
-    if options.as_of is not None:
-        as_of = table.point_in_time(options.as_of)
+    as_of = None if options.as_of is None else table.point_in_time(options.as_of)
+    view = seen.load_view(options.partition, as_of=as_of)
+    if as_of is not None:
         check_as_of(table, view.timeline, as_of)
         check_as_of_still(table, view.timeline, as_of)
         options = replace(options, as_of=as_of)

@@ -53,7 +53,7 @@ def create_savepoint(
         if (there := _completed(timeline, instant)) is not None:
             return _read(table, there)
         _refuse(table, timeline, instant)
-        view = table.load_view()
+        view = table.load_view(as_of=instant)
         for group in view.groups:
             if not is_replaced(group, view.facts, instant) and (kept := latest_slice(group, instant)) is not None:
                 kept.check_whole(table.storage.base_path)

@@ -221,10 +221,11 @@ class Table:
         pending: str | None = None,
         prevails: str | None = None,
         completed_by: str | None = None,
+        as_of: str | None = None,
     ) -> TableView:
         """See `ViewLoader.load`."""
         return self.views.load(
-            partition, exactly=exactly, pending=pending, prevails=prevails, completed_by=completed_by
+            partition, exactly=exactly, pending=pending, prevails=prevails, completed_by=completed_by, as_of=as_of
         )
 
     def load_plan_view(

@@ -24,9 +24,11 @@ def file_groups(
     timeline: Timeline,
     facts: ViewFacts,
     known: Collection[str] = (),
+    as_of: str | None = None,
 ) -> tuple[FileGroup, ...]:
     """The file groups of one partition from its listing, by file id. `known`: those that are known to be whole, whose
-    files are not among the entries.
+    files are not among the entries. `as_of`: files of the state as of an instant have flaws too, although later ones
+    take their place; no clean may have taken files of that state.
 
     Also groups of which nothing is listed, if a completed write names files of them that nothing supersedes. What is
     not as it is named is a flaw of its slice.
@@ -43,7 +45,7 @@ def file_groups(
         elif isinstance(name, LogFileName):
             kept = changes if name.is_cdc else logs
             kept[name.file_id].append(DataFile(partition=partition, name=name, size=entry.size))
-    named = {i for i in facts.ids_in(partition) if (partition, i) not in facts.replaced} - set(known)
+    named = {i for i in facts.ids_in(partition) if not facts.is_replaced((partition, i), as_of)} - set(known)
     is_alone = not bases and not logs and not known
     if is_alone:
         named |= {file_id for path, file_id in facts.pending_plans if path == partition} - {
@@ -51,7 +53,7 @@ def file_groups(
         }
     groups = (
         _with_changes(
-            _file_group((partition, file_id), bases[file_id], logs[file_id], timeline, facts, is_alone=is_alone),
+            _file_group((partition, file_id), bases[file_id], logs[file_id], timeline, facts, as_of, is_alone=is_alone),
             changes,
         )
         for file_id in sorted(bases.keys() | logs.keys() | named)
@@ -108,21 +110,23 @@ def _file_group(
     logs: list[LogFile],
     timeline: Timeline,
     facts: ViewFacts,
+    as_of: str | None,
     *,
     is_alone: bool,
 ) -> FileGroup:
     """A file that is named and gone takes its place while the slices are made, so that the other files find theirs."""
     pending, names = facts.pending_plans.get(key), facts.witness.names(key)
-    visible, flaws = _visible_bases(key, bases, timeline, facts)
+    is_replaced = facts.is_replaced(key, as_of)
+    visible, flaws = _visible_bases(key, bases, timeline, facts, as_of)
+    newest = max((instant for instant in visible if as_of is None or instant <= as_of), default="")
     there = [_marked(log, timeline, facts) for log in logs if not _is_stray(log, timeline, facts)]
-    gone = [] if key in facts.replaced else _gone_logs(key, there, names, max(visible, default=""), timeline)
+    gone = [] if is_replaced else _gone_logs(key, there, names, newest, timeline)
     ordered = sorted([*there, *gone], key=lambda log: log.name.sort_key)
     if timeline.layout.slicing is Slicing.BY_BASE_INSTANT:
         stacks = _slices_by_name(visible, ordered, pending, timeline, is_replaced=key in facts.replaced)
     else:
         stacks = _slices_by_completion(visible, ordered, pending, timeline)
     partition, file_id = key
-    newest = max(visible, default="")
     slices = list[FileSlice]()
     for instant in sorted(stacks):
         base, mine = visible.get(instant), tuple(log for log in stacks[instant] if log.size != _GONE)
@@ -140,7 +144,7 @@ def _file_group(
                     base_instant=instant,
                     base=base,
                     logs=mine,
-                    flaws=tuple(replace(f, is_alone=is_alone) for f in wrong) if key not in facts.replaced else (),
+                    flaws=() if is_replaced else tuple(replace(f, is_alone=is_alone) for f in wrong),
                 )
             )
     return FileGroup(partition=partition, file_id=file_id, slices=tuple(slices), pending_compaction=pending)
@@ -239,12 +243,12 @@ def _is_twin(one: BaseFile | LogFile, other: BaseFile | LogFile) -> bool:
 
 
 def _visible_bases(
-    key: GroupKey, bases: list[BaseFile], timeline: Timeline, facts: ViewFacts
+    key: GroupKey, bases: list[BaseFile], timeline: Timeline, facts: ViewFacts, as_of: str | None
 ) -> tuple[dict[str, BaseFile], list[Flaw]]:
     """Base files of committed instants, by instant. A base file of a pending compaction is never visible.
 
-    The newest one that is named is among them also if it is not there. The flaws: instants with two base files, of
-    which nothing tells the valid one.
+    The newest one that is named is among them also if it is not there, and the newest as of an instant. The flaws:
+    instants with two base files, of which nothing tells the valid one.
     """
     compacted, pending = facts.compacted.get(key, {}), facts.pending_plans.get(key)
     names, known = facts.witness.names(key), facts.witness.known
@@ -279,12 +283,14 @@ def _visible_bases(
             )
             continue
         visible[instant] = base
-    if key not in facts.replaced:
-        newest = max(visible, default="")
-        gone = {**{_instant_of(text): text for text in names if not text.startswith(".")}, **compacted}
-        instant = max(gone, default="")
+    if facts.is_replaced(key, as_of):
+        return visible, flaws
+    named_bases = {**{_instant_of(text): text for text in names if not text.startswith(".")}, **compacted}
+    for last in dict.fromkeys((None, as_of)):
+        instant = max((t for t in named_bases if last is None or t <= last), default="")
+        newest = max((t for t in visible if last is None or t <= last), default="")
         if instant > newest and instant != pending:
-            name = BaseFileName.parse(gone[instant])
+            name = BaseFileName.parse(named_bases[instant])
             visible[instant] = DataFile(partition=key[0], name=name, size=_GONE)
     return visible, flaws
 

@@ -139,8 +139,17 @@ class ViewFacts:
     @cached_property
     def partitions(self) -> Set[str]:
         """The partitions with file groups that completed writes or pending plans name, and that were not replaced."""
+        return self.partitions_at(None)
+
+    def partitions_at(self, as_of: str | None) -> Set[str]:
+        """The same as of an instant."""
         named = (*self.witness.files, *self.compacted, *self.pending_plans)
-        return frozenset(key[0] for key in named if key not in self.replaced)
+        return frozenset(key[0] for key in named if not self.is_replaced(key, as_of))
+
+    def is_replaced(self, key: GroupKey, as_of: str | None = None) -> bool:
+        """Whether a completed replace commit (up to `as_of`) has replaced a file group."""
+        instant = self.replaced.get(key)
+        return instant is not None and (as_of is None or instant <= as_of)
 
     def ids_in(self, partition: str) -> Set[str]:
         """The file ids of one partition that completed writes name, compactions and clusterings among them."""
@@ -217,8 +226,7 @@ def latest_base_slice(group: FileGroup, as_of: str | None = None) -> FileSlice |
 
 def is_replaced(group: FileGroup, facts: ViewFacts, as_of: str | None = None) -> bool:
     """Whether a completed replace commit (up to `as_of`) has replaced the group."""
-    instant = facts.replaced.get(group.key)
-    return instant is not None and (as_of is None or instant <= as_of)
+    return facts.is_replaced(group.key, as_of)
 
 
 def log_instants(entries: Iterable[Entry]) -> set[str]:

@@ -70,12 +70,14 @@ class ViewLoader:
         pending: str | None = None,
         prevails: str | None = None,
         completed_by: str | None = None,
+        as_of: str | None = None,
     ) -> TableView:
         """Timeline, then facts, then listing.
 
         `partition`: only partitions at or under that path. `exactly`: these partitions and no others. `pending`: a
         compaction or log compaction that is treated as not completed. `prevails`: see `FactLoader.pending_plans`.
         `completed_by`: the state at this completion time (versions 8 and 9), see `Timeline.completed_by`.
+        `as_of`: see `file_groups`.
         UsageError: no such partition. MissingFileError, TableChangedError: see `consistent`.
         """
         timeline = newest = self.timelines.load(archived=completed_by is not None)
@@ -89,12 +91,12 @@ class ViewLoader:
         else:
             folder = _folder(partition)
             listings = list(self.listing.below(self.storage, self.config, folder))
-            listings += self.unlisted(folder, {part for part, _ in listings}, facts)
+            listings += self.unlisted(folder, {part for part, _ in listings}, facts, as_of)
         if partition and not listings:
             raise _no_partition(partition)
         if completed_by is None and any(needs_archive(timeline, entries) for _, entries in listings):
             timeline = self.timelines.with_its_archive(timeline)
-        found = (g for part, entries in listings for g in file_groups(part, entries, timeline, facts))
+        found = (g for part, entries in listings for g in file_groups(part, entries, timeline, facts, as_of=as_of))
         groups = believed(self.storage, found)
         self.check_unchanged()
         self.check_not_undone(newest)
@@ -103,12 +105,15 @@ class ViewLoader:
         self.check_not_cleaned(newest if completed_by else timeline, [e for _, e in listings], several=several)
         return TableView(timeline=timeline, facts=facts, groups=groups)
 
-    def unlisted(self, folder: str, listed: Collection[str], facts: ViewFacts) -> list[Listed]:
+    def unlisted(
+        self, folder: str, listed: Collection[str], facts: ViewFacts, as_of: str | None = None
+    ) -> list[Listed]:
         """The partitions at or under a folder that completed writes name and that a listing lacks, with their files.
 
         Its metadata file may be lost, with which a folder is a partition; or its folder is gone, or empty.
         """
-        below = (p for p in facts.partitions if not folder or p == folder or p.startswith(f"{folder}/"))
+        named = facts.partitions_at(as_of)
+        below = (p for p in named if not folder or p == folder or p.startswith(f"{folder}/"))
         return [(p, listed_if_there(self.storage, p) or []) for p in sorted(set(below) - set(listed))]
 
     def strays(self, view: TableView) -> list[str]:

@@ -37,7 +37,7 @@ def load_state(table: Table, moment: str, partition: str | None, known: Timeline
     before, also at or before the moment; then the rows of the file groups that it replaced are in one of its own.
     """
     if not table.layout.has_completion_times:
-        return State(view=table.load_view(partition), as_of=moment, hidden=frozenset())
+        return State(view=table.load_view(partition, as_of=moment), as_of=moment, hidden=frozenset())
     view = table.load_view(partition, completed_by=moment)
     if changed := _replacing(known.completed_by(moment)) ^ _replacing(view.timeline):
         raise TableChangedError(
