@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
+from ..errors import PhantombaseError
 from ..terminal.plain import Row, human_duration
 
 
@@ -26,13 +27,20 @@ class Health:
     reason: str
 
 
-def health_of(pending: Sequence[Row], slo_s: float | None, worked_on: Sequence[Row] = ()) -> Health:
+def health_of(
+    pending: Sequence[Row],
+    slo_s: float | None,
+    worked_on: Sequence[Row] = (),
+    refused: PhantombaseError | None = None,
+) -> Health:
     """The health of a table that can be read. `pending`: as in the JSON of `timeline show`. `worked_on`: what daemons
-    know of them, as in that of `compactor-daemon status`.
+    know of them, as in that of `compactor-daemon status`. `refused`: of a file that is lost or damaged.
 
-    Stuck: a write's heartbeat has stopped, a plan cannot be read, or a compaction is parked. Late: a compaction is
+    Broken: a file is lost or damaged. Stuck: a write's heartbeat has stopped, a plan cannot be read, or a compaction is parked. Late: a compaction is
     pending for longer than `slo_s`; None: never.
     """
+    if refused is not None:
+        return Health(Word.BROKEN, str(refused))
     for row in pending:
         if row["problem"] is not None:
             return Health(Word.STUCK, f"{_named(row)}: {row['problem']}")

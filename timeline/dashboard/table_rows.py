@@ -79,7 +79,8 @@ class TableRows:
         asked = whole or any(row["action"] in MERGES for row in shown["pending"])
         crew, problem = self._about(table.table, whole) if asked else (None, None)
         worked_on = (crew or {}).get("pending", ())
-        health = health_of(shown["pending"], slo_s, worked_on)
+        refused = next((f.refused for f in held.state.partitions.values() if f.refused is not None), None)
+        health = health_of(shown["pending"], slo_s, worked_on, refused)
         if not whole:
             return _named(table, health, numbers | {"work": worked_on})
         kinds = held.state.kinds

@@ -95,6 +95,8 @@ async def _held(table: ServedTable, route: Route, name: str, given: Mapping[str,
     if name == "refresh":
         return await table.load(whole=True)
     newest = await table.load() if route.looks else None
+    if route.checked and table.newest is not None and table.newest.state.refused:
+        await table.load()  # a file that is restored changes no instant
     if not route.checked or given.get("refreshoff") == "true":
         return newest or await table.current()
     client = Known(last=given.get("lastinstantts") or NO_INSTANT, digest=given.get("timelinehash", ""))

@@ -41,7 +41,18 @@ class Question:
     @property
     def partition(self) -> PartitionFiles:
         """The partition that is asked for; an empty one if there is no such partition."""
-        return self.state.partitions.get(self.given.get("partition", ""), EMPTY)
+        return self.files(self.given.get("partition", ""))
+
+    def files(self, partition: str) -> PartitionFiles:
+        """The files of a partition. MissingFileError, MalformedError: one is lost or damaged."""
+        found = self.state.partitions.get(partition, EMPTY)
+        if found.refused is not None:
+            raise found.refused
+        return found
+
+    def all_files(self) -> Iterator[tuple[str, PartitionFiles]]:
+        """The same of every partition, by name."""
+        return ((name, self.files(name)) for name in self.state.partitions)
 
     @property
     def with_pending(self) -> PendingFiles:
@@ -50,7 +61,7 @@ class Question:
 
     def of_pending(self, partition: str) -> PendingFiles:
         """A partition with the files of pending writes."""
-        files = self.state.partitions.get(partition, EMPTY)
+        files = self.files(partition)
         return self.pending.get(partition) or PendingFiles(with_logs=files.groups, with_all=files.groups)
 
     def group(self, as_of: str | None = None) -> Iterator[FileGroup]:
@@ -154,14 +165,14 @@ def _slices_in_range(q: Question) -> Json:
     wanted = q.instants()
     groups = (
         _committed(q, g)
-        for name, files in q.state.partitions.items()
+        for name, files in q.all_files()
         for g in live(files, q.of_pending(name).with_logs, max(wanted))
     )
     return q.slices(next((s for s in reversed(g.slices) if s.base_instant in wanted), None) for g in groups)
 
 
 def _before_or_on(q: Question, name: str, bound: str, *, pending: bool) -> Json:
-    partition = q.state.partitions.get(name, EMPTY)
+    partition = q.files(name)
     groups = (g for g in live(partition, partition.groups, bound) if pending or g.pending_compaction is None)
     if q.state.timeline.layout.slicing is Slicing.BY_BASE_INSTANT:  # Hudi skips a slice that has no file yet
         return q.slices(_upto(_without_empty(g), bound) for g in groups)
@@ -234,7 +245,7 @@ def _latest_bases(q: Question) -> Json:
 
 
 def _latest_bases_of_table(q: Question) -> Json:
-    return q.bases(latest_base(g) for p in q.state.partitions.values() for g in p.live)
+    return q.bases(latest_base(g) for _, p in q.all_files() for g in p.live)
 
 
 def _latest_base(q: Question) -> Json:
@@ -255,13 +266,13 @@ def _all_bases_before_or_on(q: Question) -> Json:
     bound = q.need("maxinstant")
     return {
         name: q.bases(latest_base(g, bound) for g in live(files, files.groups, bound))
-        for name, files in q.state.partitions.items()
+        for name, files in q.all_files()
     }
 
 
 def _bases_in_range(q: Question) -> Json:
     wanted = q.instants()
-    groups = (g for p in q.state.partitions.values() for g in live(p, p.groups, max(wanted)))
+    groups = (g for _, p in q.all_files() for g in live(p, p.groups, max(wanted)))
     return q.bases(
         next((s.base for s in reversed(g.slices) if s.base and s.base_instant in wanted), None) for g in groups
     )

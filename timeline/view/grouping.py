@@ -96,14 +96,6 @@ def _with_changes(group: FileGroup, changes: Mapping[str, Iterable[LogFile]]) ->
     return replace(group, slices=tuple(replace(s, changes=tuple(of[s.base_instant])) for s in group.slices))
 
 
-def check_partitions(facts: ViewFacts, listed: Collection[str], timeline: Timeline) -> None:
-    """MissingFileError: a completed write, or a pending compaction, names files of a partition that is not listed."""
-    for partition in sorted(facts.partitions - set(listed)):
-        for group in file_groups(partition, (), timeline, facts):
-            for flaw in group.flaws:
-                raise flaw.error()
-
-
 def _file_group(
     key: GroupKey,
     bases: list[BaseFile],

@@ -17,7 +17,6 @@ from phantombase.timeline.avro.container import optional, read_record, root_reco
 from phantombase.timeline.avro.schema import META_COLUMNS, parse_avro, smallest_bytes
 from phantombase.timeline.errors import (
     MalformedError,
-    MissingFileError,
     PhantombaseError,
     StorageError,
     UnsupportedError,
@@ -30,7 +29,7 @@ from phantombase.timeline.log.decode import decode_rows
 from phantombase.timeline.log.delete_block import decode_deletes
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.varint import encode_long
-from phantombase.timeline.view.grouping import check_partitions
+from phantombase.timeline.view.grouping import file_groups
 from phantombase.timeline.view.view import ViewFacts
 from tests.support.builders import (
     AVRO,
@@ -240,9 +239,9 @@ def test_a_planned_partition_that_is_not_listed() -> None:
     """Without its metadata file a partition is not seen, and a read would just be shorter."""
     facts = ViewFacts(pending_plans={("p", "f"): "10"}, replaced={}, compacted={})
     timeline = timeline_of(LAYOUT_1, "10.compaction.requested")
-    check_partitions(facts, {"p"}, timeline)
-    with pytest.raises(MissingFileError, match="p/f"):
-        check_partitions(facts, {"q"}, timeline)
+    (group,) = file_groups("p", (), timeline, facts)
+    assert [flaw.path for flaw in group.flaws] == ["p/f"]
+    assert file_groups("q", (), timeline, facts) == ()
 
 
 def test_meta_columns_without_record_key_fields() -> None:

@@ -26,6 +26,7 @@ from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.parquet.output_options import OutputOptions
 from phantombase.timeline.planning.schedule import schedule_compaction
 from phantombase.timeline.read.table_read import read_table
+from phantombase.timeline.service.states.loading import load_state
 from phantombase.timeline.table.table import Table
 from tests.support.compare_rows import assert_same_rows
 from tests.support.golden_tables import GOLDEN, unzip_golden
@@ -157,3 +158,26 @@ def _compact(path: Path) -> None:
 
 def _clean(path: Path) -> None:
     clean_table(Table.open(str(path)), CleanOptions(retain=1, floor_s=0), ProcessLock("test"))
+
+
+@pytest.mark.parametrize("name", [name if name == "v9_pending" else deep(name) for name in GOLDEN])
+def test_the_timeline_service_has_the_slices_of_the_view(name: str, tmp_path: Path) -> None:
+    """Beside each damage and each stray; a partition with a lost or damaged file is refused, the others are served."""
+    path = unzip_golden(name, tmp_path)
+    for file in witnessed(path):
+        data, parsed = file.read_bytes(), parse_data_file(file.name)
+        assert parsed is not None
+        stray = file.with_name(_with_token(parsed, "9-999-999"))
+        for damage in (*DAMAGES.values(), lambda data: data):
+            put(file, damage(data))
+            stray.write_bytes(data[:9])
+            _assert_served_as_viewed(path)
+            stray.unlink()
+        file.write_bytes(data)
+
+
+def _assert_served_as_viewed(path: Path) -> None:
+    table = Table.open(str(path))
+    view, state = table.load_view(), load_state(table)
+    assert [g for _, files in sorted(state.partitions.items()) for g in files.groups] == list(view.groups)
+    assert state.refused == {g.partition for g in view.groups if g.flaws}

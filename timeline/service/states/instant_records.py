@@ -14,7 +14,7 @@ from ...format.rollback_plan import decode_rollback_plan
 from ...instants.timeline import Timeline
 from ...storage.contract import Entry, list_of_table
 from ...table.table import Table
-from .recorded import ANYTHING, NOTHING, Recorded, Records, of_clustering, of_commit, of_plan, of_removal
+from .recorded import ANYTHING, NOTHING, TORN, Recorded, Records, of_clustering, of_commit, of_plan, of_removal
 
 FileKey: TypeAlias = tuple[str, int, int, str]
 """Name, size, modification time and tag of a file: as long as these stay, its content does."""
@@ -31,13 +31,14 @@ class InstantRecords:
 
 
 def load_records(table: Table, timeline: Timeline, known: Mapping[FileKey, Recorded]) -> InstantRecords:
-    """MalformedError, MissingFileError: a commit or a plan cannot be read."""
+    """MalformedError, MissingFileError: a plan, or a commit that is no delta commit, cannot be read."""
     entries = {e.name: e for e in list_of_table(table.storage, table.config.timeline_folder)}
-    unread = [i for i in timeline.instants if _key(table, i, entries) not in known and _is_read(i)]
+    instants = (*timeline.hidden, *timeline.instants)
+    unread = [i for i in instants if _key(table, i, entries) not in known and _is_read(i)]
     table.files.read_ahead(map(_source, unread))
     used: dict[FileKey, Recorded] = {}
     records = []
-    for instant in timeline.instants:
+    for instant in instants:
         key = _key(table, instant, entries)
         recorded = known.get(key)
         if recorded is None:
@@ -68,7 +69,12 @@ def _read(table: Table, instant: Instant) -> Recorded:
     if instant.action in _NO_FILES or (instant.is_write and not _is_read(instant)):
         return NOTHING
     if instant.is_write and instant.completed:
-        return of_commit(table.commit_metadata(instant), instant.family)
+        try:
+            return of_commit(table.commit_metadata(instant), instant.family)
+        except (MalformedError, MissingFileError):
+            if instant.family != "deltacommit":
+                raise
+            return TORN
     if instant.action in MERGES:
         return of_plan(table.compaction_plan(instant.requested_time))
     path = table.instant_path(_source(instant))

@@ -16,7 +16,6 @@ from ...instants.timeline import Timeline
 from ...look.look import list_ahead
 from ...storage.contract import Entry, listed_if_there
 from ...table.table import Table, consistent
-from ...view.grouping import check_partitions
 from ...view.partition_folders import is_partition
 from ...view.view_loader import needs_archive
 from .instant_records import InstantRecords, load_records
@@ -32,8 +31,7 @@ def load_state(table: Table, before: TableState | None = None, *, sweep: bool = 
     """The table as it stands now. `before`: what is known of it; None: everything is read. `sweep`: also list the
     partition again that was listed longest ago.
 
-    PhantombaseError: it cannot be read, among others MissingFileError: a base file that a commit names is lost. Hudi's
-    server answers without that file; a writer that went on from such an answer would lose its rows.
+    PhantombaseError: it cannot be read. A partition with a lost or damaged file is there, and refused.
     """
     return consistent(lambda: _load(table.still(records=False), before, sweep))
 
@@ -50,28 +48,27 @@ def _load(table: Table, before: TableState | None, sweep: bool) -> TableState:
     new = [p for p in again - before.partitions.keys() if not above(p, before.partitions)]
     if any(above(p, new) for p in before.partitions):
         return _whole(table, timeline, records)
+    again |= before.refused  # a file that is restored changes no instant
     asked = [*sorted(again & before.partitions.keys()), *sorted(new), *(_oldest(before, again) if sweep else ())]
     list_ahead(table.storage, asked)
     listed = {p: listed_if_there(table.storage, p) or [] for p in asked}
-    found = {p: entries for p, entries in listed.items() if is_partition(entries)}
+    facts = _facts(table, timeline, records)
+    found = {p: entries for p, entries in listed.items() if is_partition(entries) or facts.of(p).partitions}
     if not _goes_out(before.timeline, timeline):
         timeline = replace(timeline, archived=before.timeline.archived)
     timeline, made = _made(table, timeline, records, found)
     kept = {p: files for p, files in before.partitions.items() if p not in listed}
-    facts = _facts(table, timeline, records)
     kept |= {p: replace(kept[p], facts=facts.of(p)) for p in forgotten(before, records.records) - listed.keys()}
-    for partition in again.union(listed):
-        check_partitions(facts.of(partition), {*kept, *made}, timeline)
     return TableState(config=table.config, timeline=timeline, partitions={**kept, **made}, records=records)
 
 
 def _whole(table: Table, timeline: Timeline, records: InstantRecords) -> TableState:
     found = dict(table.listing.below(table.storage, table.config, ""))
-    timeline, made = _made(table, timeline, records, found)
-    named = {p for _, r in records.records for p in (*r.bases, *r.planned)}
     facts = _facts(table, timeline, records)
-    for partition in named - made.keys():
-        check_partitions(facts.of(partition), made.keys(), timeline)
+    named = {p for _, r in records.records for p in (*r.bases, *r.planned, *(r.named or ()))}
+    for partition in sorted(p for p in named - found.keys() if facts.of(p).partitions):
+        found[partition] = listed_if_there(table.storage, partition) or []
+    timeline, made = _made(table, timeline, records, found)
     return TableState(config=table.config, timeline=timeline, partitions=made, records=records)
 
 
@@ -82,7 +79,8 @@ def _made(
     if not timeline.archived and any(needs_archive(timeline, entries) for entries in listed.values()):
         timeline = table.timelines.with_its_archive(timeline)
     facts = _facts(table, timeline, records)
-    made = {p: partition_files(p, entries, timeline, facts.of(p)) for p, entries in listed.items()}
+    made = {p: partition_files(p, entries, timeline, facts.of(p), table.storage) for p, entries in listed.items()}
+    made = {p: files for p, files in made.items() if files.groups or is_partition(listed[p])}
     table.check_unchanged()
     table.views.check_not_undone(timeline)
     table.views.check_not_cleaned(timeline, listed.values(), several=bool(table.config.partition_fields))

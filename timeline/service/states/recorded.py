@@ -6,13 +6,15 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from ...format.commit_metadata import CLUSTER, LOG_COMPACT, CommitMetadata
 from ...format.compaction_plan import CompactionPlan
 from ...format.instant import Instant
+from ...view.named_files import NamedFile, files_of
 from ...view.view import GroupKey, ViewFacts
+from ...view.witness import Witness
 
 FileIds: TypeAlias = frozenset[str]
 
@@ -24,7 +26,8 @@ class Recorded:
     `bases`: partition -> file id -> base file, of a completed compaction or clustering. `replaced`, `planned`: file
     ids by partition, of a completed replace commit and of a pending compaction. `operation`: Hudi's name of what a
     completed write was. `plan`: of a pending compaction or
-    log compaction. `clustered`: what a pending clustering will replace.
+    log compaction. `clustered`: what a pending clustering will replace. `named`: the files that a completed write names,
+    by partition; None: its file is torn, see `FactLoader`.
     """
 
     partitions: frozenset[str] | None = frozenset()
@@ -34,10 +37,12 @@ class Recorded:
     operation: str | None = None
     plan: CompactionPlan | None = None
     clustered: frozenset[GroupKey] = frozenset()
+    named: Mapping[str, tuple[NamedFile, ...]] | None = field(default_factory=dict)
 
 
 NOTHING = Recorded()
 ANYTHING = Recorded(partitions=None)
+TORN = Recorded(partitions=None, named=None)
 
 
 def of_commit(metadata: CommitMetadata, family: str) -> Recorded:
@@ -55,7 +60,15 @@ def of_commit(metadata: CommitMetadata, family: str) -> Recorded:
         else {},
         replaced=replaced,
         operation=metadata.operation_type,
+        named=_named(metadata),
     )
+
+
+def _named(metadata: CommitMetadata) -> dict[str, tuple[NamedFile, ...]]:
+    found: dict[str, list[NamedFile]] = {}
+    for one in files_of(metadata):
+        found.setdefault(one.path.rpartition("/")[0], []).append(one)
+    return {partition: tuple(files) for partition, files in found.items()}
 
 
 def of_plan(plan: CompactionPlan) -> Recorded:
@@ -93,14 +106,18 @@ class FactsByPartition:
     """The facts of one partition after the other. `shared`: see `ViewFacts`."""
 
     def __init__(self, records: Records, shared: Mapping[str, frozenset[str]]) -> None:
-        self._records = [(i, r) for i, r in records if r.bases or r.replaced or r.planned]
+        self._records = [(i, r) for i, r in records if r.bases or r.replaced or r.planned or r.named]
         self._shared = shared
+        writes = [(i.requested_time, r) for i, r in records if i.is_write and i.completed]
+        self._unread = frozenset(time for time, r in writes if r.named is None)
+        self._known = frozenset(time for time, _ in writes) - self._unread
 
     def of(self, partition: str) -> ViewFacts:
         """See `ViewFacts`; of the file groups of one partition."""
         plans: dict[GroupKey, str] = {}
         replaced: dict[GroupKey, str] = {}
         compacted: dict[GroupKey, dict[str, str]] = {}
+        named: list[tuple[str, tuple[NamedFile, ...]]] = []
         for instant, recorded in self._records:
             time = instant.requested_time
             for file_id, name in recorded.bases.get(partition, _NONE).items():
@@ -109,7 +126,12 @@ class FactsByPartition:
                 replaced[partition, file_id] = time
             for file_id in recorded.planned.get(partition, ()):
                 plans[partition, file_id] = time
-        return ViewFacts(pending_plans=plans, replaced=replaced, compacted=compacted, shared=self._shared)
+            if recorded.named and partition in recorded.named:
+                named.append((time, recorded.named[partition]))
+        witness = replace(Witness.of(named), known=self._known, unread=self._unread)
+        return ViewFacts(
+            pending_plans=plans, replaced=replaced, compacted=compacted, shared=self._shared, witness=witness
+        )
 
 
 _NONE: Mapping[str, str] = {}

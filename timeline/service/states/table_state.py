@@ -7,14 +7,16 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import count
 
+from ...errors import PhantombaseError
 from ...format.compaction_plan import CompactionPlan
 from ...format.file_name import BaseFileName, parse_data_file
 from ...format.instant import Instant, State
 from ...format.table_config import TableConfig
 from ...instants.timeline import UNKNOWN_COMPLETION, Timeline
-from ...storage.contract import Entry
+from ...storage.contract import Entry, Storage
 from ...view.grouping import file_groups
 from ...view.view import FileGroup, GroupKey, ViewFacts, base_instants, is_replaced, log_instants
+from ...view.view_loader import believed
 from .debt import GroupDebt, debt_of
 from .instant_records import InstantRecords
 from .recorded import kind_of
@@ -30,13 +32,15 @@ class PartitionFiles:
     """The file groups of a partition as readers see them, and what made them.
 
     `modified`: file name -> milliseconds since the epoch. `times`: the instants in the names of its files. `serial`: a
-    number that no other listing of this process has.
+    number that no other listing of this process has. `refused`: a file is lost or damaged. Hudi's server answers
+    without it; a writer that went on from such an answer would lose its rows.
     """
 
     groups: tuple[FileGroup, ...]
     facts: ViewFacts
     modified: Mapping[str, int]
     times: frozenset[str] = frozenset()
+    refused: PhantombaseError | None = field(default=None, compare=False)
     serial: int = field(default_factory=lambda: next(_serials), compare=False)
 
     @cached_property
@@ -81,6 +85,11 @@ class TableState:
     def digests(self) -> frozenset[str]:
         """See `synchronisation.digests`."""
         return digests(self.timeline)
+
+    @cached_property
+    def refused(self) -> frozenset[str]:
+        """The partitions that are not served, see `PartitionFiles`."""
+        return frozenset(name for name, files in self.partitions.items() if files.refused is not None)
 
     @cached_property
     def _times(self) -> tuple[str, ...]:
@@ -130,14 +139,16 @@ class TableState:
         return {key: i for i, r in self.records.records for key in r.clustered}
 
 
-def partition_files(partition: str, entries: Iterable[Entry], timeline: Timeline, facts: ViewFacts) -> PartitionFiles:
-    """A partition's files. MissingFileError, MalformedError: a slice has a flaw."""
+def partition_files(
+    partition: str, entries: Iterable[Entry], timeline: Timeline, facts: ViewFacts, storage: Storage
+) -> PartitionFiles:
+    """A partition's files."""
     entries = tuple(entries)
-    groups = file_groups(partition, entries, timeline, facts)
-    for slice_ in (s for g in groups for s in g.slices):
-        slice_.check_whole()
+    groups = believed(storage, file_groups(partition, entries, timeline, facts))
+    flaws = (flaw for g in groups for flaw in g.flaws)
     return PartitionFiles(
         groups=groups,
+        refused=next((flaw.error(storage.base_path) for flaw in flaws), None),
         facts=facts,
         modified={e.name: e.modified_ms for e in entries if not e.is_folder},
         times=frozenset(log_instants(entries) | base_instants(entries)),

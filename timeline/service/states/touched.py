@@ -59,7 +59,7 @@ def forgotten(before: TableState, records: Records) -> frozenset[str]:
     """The partitions about whose file groups an instant recorded something that is not active any more."""
     now = {i for i, _ in records}
     gone = (r for i, r in before.records.records if i not in now)
-    return frozenset(p for r in gone for p in (*r.bases, *r.replaced) if p in before.partitions)
+    return frozenset(p for r in gone for p in (*r.bases, *r.replaced, *(r.named or ())) if p in before.partitions)
 
 
 class _Passed:
