@@ -84,14 +84,29 @@ def _closed(view: TableView, group: FileGroup | None, instant: str, operation: C
     want = {*base, *(log for log in operation.delta_file_paths if not _is_rolled_back(view, log))}
     if want - have or (slice_ is None and base):
         raise _missing(view, operation, instant, want, have)
-    _check_whole(group)
+    _check_whole(view, group, instant)
     return slice_ or _without_files(operation)
 
 
-def _check_whole(group: FileGroup | None) -> None:
+def _check_whole(view: TableView, group: FileGroup | None, instant: str) -> None:
     """MissingFileError, MalformedError: a file of the group is lost or damaged, whether the plan names it or not."""
-    for one in group.slices if group is not None else ():
-        one.check_whole()
+    for flaw in group.flaws if group is not None else ():
+        error = flaw.error()
+        raise error.advising(f"{_for_the_others(view, group, instant)} {error.todo}")
+
+
+def _for_the_others(view: TableView, group: FileGroup | None, instant: str) -> str:
+    """How the other file groups of a plan are compacted, although this one cannot be."""
+    if group is not None and _is_written_under(view, instant, group):
+        return (
+            f"For the other file groups of the plan: `compactor-daemon unschedule TABLE {instant}` frees those without "
+            f"logs on the plan. If others have some: write the partition {group.partition!r} anew by insert_overwrite; "
+            "then `compactor-daemon compact TABLE` passes this file group over."
+        )
+    return (
+        f"For the other file groups of the plan: `compactor-daemon unschedule TABLE {instant}`, then `schedule` again: "
+        "it leaves this file group out."
+    )
 
 
 def _is_rolled_back(view: TableView, log: str) -> bool:
@@ -124,7 +139,7 @@ def _planned_logs(
     have = set(input_names(home)) if home is not None else set()
     if home is None or wanted - have:
         raise _missing(view, operation, instant, wanted, have)
-    _check_whole(group)
+    _check_whole(view, group, instant)
     pieces, bottom = _neighbours(table, view, home, operation, instant, rules)
     files = {f for p in pieces for f in (*p.files, *p.replaced)}
     by_name = table.layout.slicing is Slicing.BY_BASE_INSTANT
@@ -179,25 +194,21 @@ def _without_files(operation: CompactionOperation) -> FileSlice:
 def _missing(
     view: TableView, operation: CompactionOperation, instant: str, want: set[str], have: set[str]
 ) -> MissingFileError:
-    gone = (
-        "If it is lost for good, restore the table to an instant before the plan: `compactor-daemon restore TABLE --to "
-        "INSTANT`. The plan cannot be taken back: without it no reader finds the logs that were written since."
-        if _is_written_under(view, instant)
-        else f"If it was removed on purpose, take the plan back: compactor-daemon unschedule TABLE {instant}."
-    )
+    group = view.by_key().get((operation.partition_path, operation.file_id))
     return MissingFileError(
         "the compaction plan names a file that is not there",
         path=f"{operation.partition_path}/{min(want - have, default=operation.file_id)}",
         instant=instant,
         expected=f"{len(want)} files of file group {operation.file_id}",
         found=f"{len(want & have)} of them",
-        todo=f"Restore the file: compacting without it would lose its rows. {gone}",
+        todo="Restore the file: compacting without it would lose its rows. If it is lost for good, restore the table "
+        "to an instant before it: `compactor-daemon restore TABLE --to INSTANT`. "
+        f"{_for_the_others(view, group, instant)}",
     )
 
 
-def _is_written_under(view: TableView, instant: str) -> bool:
+def _is_written_under(view: TableView, instant: str, group: FileGroup) -> bool:
     """Version 6: whether a log lies on the plan's phantom slice. Without the plan no reader would find that log."""
-    if view.timeline.layout.slicing is not Slicing.BY_BASE_INSTANT:
+    if view.timeline.layout.slicing is not Slicing.BY_BASE_INSTANT or group.pending_compaction != instant:
         return False
-    planned = (group for group in view.groups if group.pending_compaction == instant)
-    return any(slice_.logs for group in planned for slice_ in group.slices if slice_.base_instant == instant)
+    return any(slice_.logs for slice_ in group.slices if slice_.base_instant == instant)

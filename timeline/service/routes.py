@@ -265,8 +265,7 @@ def _bases_before_or_on(q: Question) -> Json:
 def _all_bases_before_or_on(q: Question) -> Json:
     bound = q.need("maxinstant")
     return {
-        name: q.bases(latest_base(g, bound) for g in live(files, files.groups, bound))
-        for name, files in q.all_files()
+        name: q.bases(latest_base(g, bound) for g in live(files, files.groups, bound)) for name, files in q.all_files()
     }
 
 

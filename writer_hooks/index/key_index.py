@@ -117,8 +117,14 @@ def _tells(stat: WriteStat) -> bool:
 
 
 def _refuse_logs_only(partition: str, groups: list[FileGroup]) -> None:
-    """UnsupportedError: another index has put new keys into logs. The look-up reads no logs: rows would be doubled."""
+    """UnsupportedError: another index has put new keys into logs. The look-up reads no logs: rows would be doubled.
+
+    MissingFileError, MalformedError: a base file is lost or damaged, so nothing tells.
+    """
     for group in groups:
+        for flaw in group.flaws:
+            if flaw.is_base:
+                raise flaw.error()
         if latest_base(group) is None and any(s.logs for s in group.slices):
             raise UnsupportedError(
                 "this table is written with an index that puts new keys into log files",

@@ -1,0 +1,94 @@
+"""A requested compaction of which a file is lost or damaged: nothing wrong is completed, and the error's way out frees
+the other file groups."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from typer.testing import CliRunner
+
+from phantombase import read, writer
+from phantombase.compactor_daemon.cli.main import app
+from tests.support.compaction_steps import open_table
+from tests.support.selection import deep
+
+
+def rows_of(keys: range, ts: int, version: int) -> Any:
+    batch = pa.table(
+        {
+            "id": [f"k{k}" for k in keys],
+            "p": ["ab"[k % 2] for k in keys],
+            "ts": pa.array([ts] * len(keys), pa.int64()),
+        }
+    )
+    return writer(batch).table("t", version=version).key("id").partition("p").ordering("ts")
+
+
+def values(path: Path, **how: Any) -> dict[str, int]:
+    return {row["id"]: row["ts"] for row in read(str(path), **how).to_arrow().to_pylist()}
+
+
+def command(name: str, path: Path, *more: str) -> Any:
+    options = ["--executor", "local"] if name == "compact" else []
+    return CliRunner().invoke(app, [name, str(path), *more, *options, "--sole-writer"])
+
+
+def planned(path: Path, version: int, later: range) -> str:
+    """20 keys with a base and a log file in both partitions, which a plan holds; its instant. `later`: keys written
+    since."""
+    rows_of(range(20), 1, version).upsert(str(path))
+    rows_of(range(4), 2, version).upsert(str(path))
+    assert command("schedule", path).exit_code == 0
+    if later:
+        rows_of(later, 3, version).upsert(str(path))
+    (plan,) = open_table(path).load_timeline().pending_compactions
+    return plan.requested_time
+
+
+def base_files(path: Path) -> list[int]:
+    return [len([*path.glob(f"{p}/*.parquet")]) for p in "ab"]
+
+
+@pytest.mark.parametrize("kind", ["b/*.parquet", deep("b/.*.log.*")])
+@pytest.mark.parametrize(
+    ("version", "later"),
+    [(9, range(4)), (6, range(1, 4, 2)), deep(9, range(0)), deep(6, range(0)), deep(8, range(4))],
+)
+@pytest.mark.parametrize("is_lost", [True, deep(False)])
+def test_a_plan_is_narrowed(version: int, later: range, kind: str, is_lost: bool, tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    instant = planned(path, version, later)
+    file = min(path.glob(kind))
+    data = file.read_bytes()
+    if is_lost:
+        file.unlink()
+    else:
+        file.write_bytes(data[: len(data) // 2])
+    refused = command("compact", path)
+    assert (refused.exit_code, base_files(path)) == (1, [1, 0 if is_lost and file.suffix == ".parquet" else 1])
+    assert file.name in str(refused.exception)
+    assert f"compactor-daemon unschedule TABLE {instant}" in str(refused.exception)
+    assert command("unschedule", path, instant).exit_code == 0
+    command("schedule", path)
+    command("compact", path)
+    assert base_files(path)[0] == 2
+    assert len(values(path, partition="a")) == 10
+    file.write_bytes(data)
+    assert values(path) == {f"k{k}": 3 if k in later else 2 if k < 4 else 1 for k in range(20)}
+
+
+def test_logs_on_a_plan_of_version_6_keep_it_until_the_partition_is_written_anew(tmp_path: Path) -> None:
+    """Without the plan no reader would find them, of the whole file groups either."""
+    path = tmp_path / "t"
+    instant = planned(path, 6, range(4))
+    min(path.glob("b/*.parquet")).unlink()
+    refused = command("compact", path)
+    assert "write the partition 'b' anew by insert_overwrite" in str(refused.exception)
+    assert command("unschedule", path, instant).exit_code == 1
+    rows_of(range(1, 4, 2), 4, 6).insert_overwrite(str(path))
+    assert command("compact", path).exit_code == 0
+    assert base_files(path)[0] == 2
+    assert values(path) == {**{f"k{k}": 3 if k < 4 else 1 for k in range(0, 20, 2)}, "k1": 4, "k3": 4}
