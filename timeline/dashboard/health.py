@@ -36,8 +36,8 @@ def health_of(
     """The health of a table that can be read. `pending`: as in the JSON of `timeline show`. `worked_on`: what daemons
     know of them, as in that of `compactor-daemon status`. `refused`: of a file that is lost or damaged.
 
-    Broken: a file is lost or damaged. Stuck: a write's heartbeat has stopped, a plan cannot be read, or a compaction is parked. Late: a compaction is
-    pending for longer than `slo_s`; None: never.
+    Broken: a file is lost or damaged. Stuck: a write's heartbeat has stopped, a plan cannot be read, or a compaction is
+    parked. Late: a compaction is pending for longer than `slo_s`; None: never.
     """
     if refused is not None:
         return Health(Word.BROKEN, str(refused))

@@ -168,7 +168,7 @@ def test_the_timeline_service_has_the_slices_of_the_view(name: str, tmp_path: Pa
         data, parsed = file.read_bytes(), parse_data_file(file.name)
         assert parsed is not None
         stray = file.with_name(_with_token(parsed, "9-999-999"))
-        for damage in (*DAMAGES.values(), lambda data: data):
+        for damage in (*DAMAGES.values(), STRAYS["whole"]):
             put(file, damage(data))
             stray.write_bytes(data[:9])
             _assert_served_as_viewed(path)

@@ -25,9 +25,8 @@ class Recorded:
 
     `bases`: partition -> file id -> base file, of a completed compaction or clustering. `replaced`, `planned`: file
     ids by partition, of a completed replace commit and of a pending compaction. `operation`: Hudi's name of what a
-    completed write was. `plan`: of a pending compaction or
-    log compaction. `clustered`: what a pending clustering will replace. `named`: the files that a completed write names,
-    by partition; None: its file is torn, see `FactLoader`.
+    completed write was. `plan`: of a pending compaction or log compaction. `clustered`: what a pending clustering will
+    replace. `named`: the files that a completed write names, by partition; None: its file is torn, see `FactLoader`.
     """
 
     partitions: frozenset[str] | None = frozenset()
