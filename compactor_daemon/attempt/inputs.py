@@ -97,15 +97,17 @@ def _check_whole(view: TableView, group: FileGroup | None, instant: str) -> None
 
 def _for_the_others(view: TableView, group: FileGroup | None, instant: str) -> str:
     """How the other file groups of a plan are compacted, although this one cannot be."""
-    if group is not None and _is_written_under(view, instant, group):
+    if group is None or not _is_written_under(group, instant, view):
         return (
-            f"For the other file groups of the plan: `compactor-daemon unschedule TABLE {instant}` frees those without "
-            f"logs on the plan. If others have some: write the partition {group.partition!r} anew by insert_overwrite; "
-            "then `compactor-daemon compact TABLE` passes this file group over."
+            f"For the other file groups of the plan: `compactor-daemon unschedule TABLE {instant}`, then `schedule` "
+            "again: it leaves this file group out."
         )
+    others = [other for other in view.groups if other.pending_compaction == instant]
+    frees = f"`compactor-daemon unschedule TABLE {instant}` frees those of the plan without logs on it. "
     return (
-        f"For the other file groups of the plan: `compactor-daemon unschedule TABLE {instant}`, then `schedule` again: "
-        "it leaves this file group out."
+        f"For the other file groups: {'' if all(_is_written_under(o, instant, view) for o in others) else frees}"
+        f"Write the partition {group.partition!r} anew by insert_overwrite; then `compactor-daemon compact TABLE` "
+        "passes this file group over."
     )
 
 
@@ -202,12 +204,12 @@ def _missing(
         expected=f"{len(want)} files of file group {operation.file_id}",
         found=f"{len(want & have)} of them",
         todo="Restore the file: compacting without it would lose its rows. If it is lost for good, restore the table "
-        "to an instant before it: `compactor-daemon restore TABLE --to INSTANT`. "
+        "to an instant before the plan: `compactor-daemon restore TABLE --to INSTANT`. "
         f"{_for_the_others(view, group, instant)}",
     )
 
 
-def _is_written_under(view: TableView, instant: str, group: FileGroup) -> bool:
+def _is_written_under(group: FileGroup, instant: str, view: TableView) -> bool:
     """Version 6: whether a log lies on the plan's phantom slice. Without the plan no reader would find that log."""
     if view.timeline.layout.slicing is not Slicing.BY_BASE_INSTANT or group.pending_compaction != instant:
         return False

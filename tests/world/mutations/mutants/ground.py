@@ -192,7 +192,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ("timeline/instants/timeline", '(i.family != "deltacommit" or seen is None or i.requested_time in seen)', 'i.family != "deltacommit"', "timeline_moments"),
     ("timeline/metadata_table/validate", "        table.check_unchanged()\n", "", "validate"),
     ("timeline/metadata_table/location", "        table.check_unchanged()\n", "", "location"),
-    ("timeline/view/view_loader", "            listings += self.unlisted(folder, {part for part, _ in listings}, facts)\n", "            pass\n", "table"),
+    ("timeline/view/view_loader", "            listings += self.unlisted(folder, {part for part, _ in listings}, facts, as_of)\n", "            pass\n", "table"),
     ("timeline/view/view_loader", "if completed_by is None and any(needs_archive(timeline, entries) for _, entries in listings):", "if False:", "table"),
     ("timeline/view/view_loader", "        if needs_archive(timeline, entries):\n", "        if False:\n", "table"),
     ("timeline/view/view_loader", "            timeline = timeline.with_pending_merge(self.files.requested_merge(pending))\n", "            pass\n", "attempt"),

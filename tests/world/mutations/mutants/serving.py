@@ -65,7 +65,7 @@ MUTANTS: tuple[Mutant, ...] = (
     (_TOUCHED, "and (timed or not instant.is_write)", "", "touched"),
     (_TOUCHED, "    if None in named:\n        return None\n", "", "touched"),
     (_TOUCHED, "    if before.timeline.shared_times or timeline.shared_times:\n        return None\n", "", "touched"),
-    (_TOUCHED, "for p in (*r.bases, *r.replaced) if", "for p in r.bases if", "touched"),
+    (_TOUCHED, "for p in (*r.bases, *r.replaced, *(r.named or ())) if", "for p in r.bases if", "touched"),
     ("timeline/service/states/loading", "    table.views.check_not_undone(timeline)\n", "", "beside_undo"),
     ("timeline/service/states/loading", ", several=bool(table.config.partition_fields)", "", "several_partitions"),
     ("timeline/service/states/loading", "_OLDEST_LISTED = 1", "_OLDEST_LISTED = 0", "touched"),

@@ -21,7 +21,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ("compactor_daemon/removal/unschedule", "for left in (*dead.files, dead.inflight):", "for left in (dead.inflight,):", "stuck"),
     ("compactor_daemon/removal/unschedule", "for left in (*dead.files, dead.inflight):", "for left in dead.files:", "stuck"),
     ("compactor_daemon/removal/unschedule", "            storage.put_if_absent(dead.inflight, b\"\")\n", "            pass\n", "stuck"),
-    ("compactor_daemon/attempt/inputs", "if _is_written_under(view, instant)", "if False", "stuck"),
+    ("compactor_daemon/attempt/inputs", "if group is None or not _is_written_under(group, instant, view):", "if True:", "witness_of_plans"),
     # Plans that cannot be read, or share a file group.
     ("compactor_daemon/removal/unschedule", ", prevails=instant)", ")", "stuck"),
     ("compactor_daemon/removal/unreadable_plan", "    if begun:\n", "    if False:\n", "stuck"),
