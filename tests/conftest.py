@@ -18,7 +18,7 @@ from phantombase.compactor_daemon.execution import spark_session as spark_start
 from phantombase.timeline.event_log import NAME
 from tests.support.places import memory
 from tests.support.seed import SEED
-from tests.support.selection import ALL, COLLECTED, PARTS, asked_part, is_usual, part_of, place
+from tests.support.selection import ALL, COLLECTED, MINIO, PARTS, asked_part, is_usual, part_of, place
 
 pytest_plugins = [
     "tests.support.servers.s3_server",
@@ -31,7 +31,7 @@ pytest_plugins = [
     "tests.support.servers.spark_cluster",
     "tests.support.spark_session",
     "tests.support.servers.azure_server",
-    "tests.support.servers.minio_server",
+    "tests.support.servers.real_s3_server",
     "tests.support.servers.hive_metastore",
 ]
 
@@ -101,6 +101,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     part = asked_part() if ALL else None
 
     def taken(item: pytest.Item) -> bool:
+        if MINIO not in os.environ and item.get_closest_marker("minio"):
+            return False
         usual = is_usual(item.nodeid) and not item.get_closest_marker("deep")
         if not ALL:
             return usual
@@ -123,6 +125,8 @@ def _same_in_all(item: pytest.Item) -> bool:
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
     """Where the time of a run went: the files of tests that took most of it, set-up and end included."""
+    if MINIO not in os.environ:
+        terminalreporter.line(f"The tests with MinIO were left out: {MINIO} names no binary.")
     seconds: dict[str, float] = defaultdict(float)
     for reports in terminalreporter.stats.values():
         for report in reports:

@@ -34,7 +34,7 @@ BUSY = LockError("held by another process")
 
 
 @pytest.mark.deep
-class TestHdfsStorage(contract.StorageContract):
+class TestHdfsStorage(contract.StorageContract, contract.BetweenProcesses, contract.OnFileSystems):
     """HDFS."""
 
     @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import sys
@@ -15,11 +14,9 @@ from phantombase.compactor_daemon.cli.main import app
 from phantombase.timeline.terminal.boundary import run
 from tests.support.golden_tables import unzip_golden
 from tests.support.places import ROOT
+from tests.support.running import AS_A_USER, as_a_user
 from tests.support.traces import traces
 
-_DROPS = os.geteuid() == 0 and shutil.which("setpriv") is not None
-_AS_A_USER = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"] if _DROPS else []
-"""Takes from root what other users do not have."""
 _REFUSED = "127.0.0.1:1"
 
 
@@ -44,7 +41,7 @@ def fails(capsys: pytest.CaptureFixture[str]) -> Fails:
 
 def fails_as_a_process(*args: str | Path, code: int = 1) -> str:
     """See `Fails`; as a user who is not root."""
-    command = [*_AS_A_USER, sys.executable, "-m", "phantombase.compactor_daemon.cli.main", *map(str, args)]
+    command = [*AS_A_USER, sys.executable, "-m", "phantombase.compactor_daemon.cli.main", *map(str, args)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
     return _line(done.returncode, done.stdout, done.stderr, code)
 
@@ -149,7 +146,7 @@ def test_a_typo(args: tuple[str, ...], what: str, fails: Fails, table: Path) -> 
     assert traces(table) == before
 
 
-@pytest.mark.skipif(os.geteuid() == 0 and not _DROPS, reason="root may write everything")
+@as_a_user
 @pytest.mark.parametrize(
     "args", [("compact",), ("schedule", "--sole-writer"), ("clean", "--sole-writer")], ids=" ".join
 )

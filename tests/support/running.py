@@ -1,7 +1,9 @@
-"""Servers of tests while they run: threads that serve, and processes that are waited for."""
+"""Servers of tests while they run: threads that serve, and processes that are waited for. Whom a process runs as."""
 
 from __future__ import annotations
 
+import os
+import shutil
 import subprocess
 import threading
 import time
@@ -9,7 +11,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from socketserver import BaseServer
 
+import pytest
+
 _POLL_S = 0.2
+_DROPS = os.geteuid() == 0 and shutil.which("setpriv") is not None
+AS_A_USER = ("setpriv", "--bounding-set=-dac_override,-dac_read_search") if _DROPS else ()
+"""Before a command: takes from root what other users do not have."""
+as_a_user = pytest.mark.skipif(os.geteuid() == 0 and not _DROPS, reason="root may do everything, and has no setpriv")
+"""The mark of a test that needs it."""
 
 
 @contextmanager

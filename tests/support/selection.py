@@ -39,7 +39,7 @@ ONLY_ALL = {
     "timeline/storage/s3/test_modes.py::test_a_job_on_spark": "engine/test_writer_spark.py",
     "timeline/storage/s3/test_modes.py::test_a_fleet": "daemon/test_fleet.py",
     "outside/test_on_hdfs.py": "timeline/storage: the contract; attempt/test_place_moves.py",
-    "outside/test_on_minio.py": "s3/test_on_s3.py",
+    "outside/test_on_real_s3.py": "s3/test_on_s3.py",
     "outside/test_hdfs_store.py": "attempt/test_place_moves.py: a store that moves files",
     "outside/test_in_chromium.py": "dashboard/test_pages.py, dashboard/test_browser.py",
     "writer_hooks/commit/test_streaming.py": "write/test_overwrite_faults.py; s3/test_modes.py: batches count once",
@@ -79,6 +79,9 @@ PARTS = (
 )
 """The parts of a run of all tests by the beginnings of their tests' names; the last has the rest."""
 
+
+MINIO = "PHANTOMBASE_MINIO"
+"""Names MinIO's binary, which no package brings; tests with the mark `minio` are selected only with it."""
 
 COLLECTED = pytest.StashKey[dict[str, bool]]()
 """Where the configuration of a run keeps the tests that were found, and whether the usual run takes them."""

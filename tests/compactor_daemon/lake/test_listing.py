@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -21,6 +22,8 @@ from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.storage.open_storage import open_storage
 from tests.support.compaction_steps import open_table
 from tests.support.lakes import hostile_table, lake_of, pending_table
+from tests.support.places import ROOT
+from tests.support.running import AS_A_USER, as_a_user
 from tests.support.servers.hive_metastore import HiveMetastore
 from tests.support.servers.s3_server import S3Server
 
@@ -56,10 +59,12 @@ def test_a_wrong_root_is_an_error(tmp_path: Path, name: str) -> None:
         tables_of(tmp_path / name)
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root reads every folder")
+@as_a_user
 def test_a_closed_folder_may_be_a_table(tmp_path: Path) -> None:
     (tmp_path / "closed").mkdir(mode=0)
-    assert tables_of(tmp_path) == ["closed"]
+    code = "import sys; from tests.compactor_daemon.lake.test_listing import *; print(tables_of(Path(sys.argv[1])))"
+    command = [*AS_A_USER, sys.executable, "-c", code, str(tmp_path)]
+    assert subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout == "['closed']\n"
 
 
 def test_a_known_table_costs_no_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

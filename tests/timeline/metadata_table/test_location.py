@@ -16,7 +16,7 @@ from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table
 from tests.support.golden_tables import unzip_golden
-from tests.timeline.storage.test_local import Opener, StorageContract
+from tests.timeline.storage.test_local import BetweenProcesses, OnFileSystems, Opener, StorageContract
 
 
 def below(path: Path) -> Storage:
@@ -24,7 +24,7 @@ def below(path: Path) -> Storage:
     return Below(LocalStorage(str(path)), "some/folder")
 
 
-class TestBelow(StorageContract):
+class TestBelow(StorageContract, BetweenProcesses, OnFileSystems):
     """The whole contract, one folder down."""
 
     @pytest.fixture

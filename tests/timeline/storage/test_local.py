@@ -89,22 +89,6 @@ class StorageContract:
             assert storage.read(f"r/{round_}") == bytes(won) * 1000
         assert len(storage.list("r")) == 20
 
-    def test_two_processes_race(self, opener: Opener) -> None:
-        """So do two processes."""
-        context = multiprocessing.get_context("spawn")
-        start, wins = context.Barrier(2), context.Queue()
-        racers = [
-            context.Process(target=put_in_another_process, args=(opener, start, "x", data, wins))
-            for data in (b"1", b"2")
-        ]
-        for racer in racers:
-            racer.start()
-        for racer in racers:
-            racer.join(180)
-        assert [racer.exitcode for racer in racers] == [0, 0]
-        assert opener().read("x") == wins.get(timeout=60)
-        assert wins.empty()
-
     # --- staged files
 
     def test_output_then_place(self, storage: Storage) -> None:
@@ -132,15 +116,6 @@ class StorageContract:
             won = list(pool.map(lambda i: storage.place(f"staged{i}", "f"), range(8)))
         assert won.count(True) == 1
         assert storage.read("f") == bytes([won.index(True)])
-
-    def test_output_of_a_name_that_is_taken(self, storage: Storage) -> None:
-        """Output makes new files only, where a name may be looked at without a request."""
-        if not storage.is_file_system:
-            pytest.skip("an object store is not asked")
-        storage.put_if_absent("f", b"there")
-        with pytest.raises(StorageError):
-            storage.open_output("f")
-        assert storage.read("f") == b"there"
 
     def test_place_of_nothing(self, storage: Storage) -> None:
         """There must be a staged file."""
@@ -254,7 +229,38 @@ class StorageContract:
         assert not other.put_if_absent("x", b"2")
 
 
-class TestLocalStorage(StorageContract):
+class BetweenProcesses:
+    """What `StorageContract` says of a storage that processes share."""
+
+    def test_two_processes_race(self, opener: Opener) -> None:
+        """So do two processes."""
+        context = multiprocessing.get_context("spawn")
+        start, wins = context.Barrier(2), context.Queue()
+        racers = [
+            context.Process(target=put_in_another_process, args=(opener, start, "x", data, wins))
+            for data in (b"1", b"2")
+        ]
+        for racer in racers:
+            racer.start()
+        for racer in racers:
+            racer.join(180)
+        assert [racer.exitcode for racer in racers] == [0, 0]
+        assert opener().read("x") == wins.get(timeout=60)
+        assert wins.empty()
+
+
+class OnFileSystems:
+    """What `StorageContract` says of a storage that looks at a name without a request."""
+
+    def test_output_of_a_name_that_is_taken(self, storage: Storage) -> None:
+        """Output makes new files only."""
+        storage.put_if_absent("f", b"there")
+        with pytest.raises(StorageError):
+            storage.open_output("f")
+        assert storage.read("f") == b"there"
+
+
+class TestLocalStorage(StorageContract, BetweenProcesses, OnFileSystems):
     """The local file system."""
 
     @pytest.fixture

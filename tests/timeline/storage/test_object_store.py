@@ -52,7 +52,7 @@ def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(object_lease, "_PAUSES_S", (0.0,) * 3)
 
 
-class TestObjectStorage(contract.StorageContract):
+class TestObjectStorage(contract.StorageContract, contract.BetweenProcesses):
     """S3."""
 
     @pytest.fixture

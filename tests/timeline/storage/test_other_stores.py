@@ -1,6 +1,7 @@
 """Azure, Google Cloud Storage and MinIO are held to what S3 is held to.
 
-GCS by a stand-in only; with all tests Azure by Azurite, MinIO by itself where `$PHANTOMBASE_MINIO` names its binary.
+GCS by a stand-in only; with all tests Azure by Azurite, S3 by VersityGW, too, and MinIO where `$PHANTOMBASE_MINIO`
+names its binary.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from phantombase.timeline.storage.object_store import ObjectStorage
 from phantombase.timeline.storage.probe import probe
 from tests.support.servers.azure_server import AzureServer
 from tests.support.servers.gcs_server import GcsServer
-from tests.support.servers.minio_server import KMS_KEY, MinioServer
+from tests.support.servers.real_s3_server import KMS_KEY, RealS3Server
 from tests.timeline.storage.test_object_store import no_pauses as no_pauses
 
 _SHARED = (
@@ -119,15 +120,25 @@ class TestAzure(OnAnotherStore):
 
 
 @pytest.mark.deep
+class TestVersity(OnAnotherStore):
+    """VersityGW, which keeps objects as files: an object `x` or objects below `x/`, not both."""
+
+    @pytest.fixture
+    def url(self, versity: RealS3Server) -> str:
+        return f"s3://{versity.new_bucket()}/tables/a b+c%é"
+
+
+@pytest.mark.deep
+@pytest.mark.minio
 class TestMinio(OnAnotherStore):
     """MinIO. It lists an object `x` and hides `x/`: no name of Hudi's is both."""
 
     @pytest.fixture
-    def url(self, minio: MinioServer) -> str:
+    def url(self, minio: RealS3Server) -> str:
         return f"s3://{minio.new_bucket()}/tables/a b+c%é"
 
     @pytest.mark.parametrize("more", [{}, {"sse_kms_key_id": KMS_KEY}], ids=["of S3", "of KMS"])
-    def test_what_is_placed_is_encrypted(self, url: str, more: dict[str, str], minio: MinioServer) -> None:
+    def test_what_is_placed_is_encrypted(self, url: str, more: dict[str, str], minio: RealS3Server) -> None:
         """Also a large upload, and a copy within the store."""
         options = {"server_side_encryption": "aws:kms" if more else "AES256", **more}
         storage = ObjectStorage(url, StorageOptions.of(options))

@@ -14,22 +14,23 @@ from tests.world.simulation.memory_storage import MemoryStorage
 from tests.world.simulation.object_memory import MovingMemory, ObjectMemory
 
 
-class TestMemoryStorage(contract.StorageContract):
-    """In memory, in one process."""
-
-    @pytest.fixture
-    def storage(self) -> Storage:
-        return MemoryStorage()
+class InOneProcess(contract.StorageContract):
+    """In memory."""
 
     @pytest.fixture
     def opener(self, storage: Storage) -> Callable[[], Storage]:
         return lambda: storage
 
-    @pytest.mark.skip(reason="It lives in one process.")
-    def test_two_processes_race(self, opener: Callable[[], Storage]) -> None: ...
+
+class TestMemoryStorage(InOneProcess, contract.OnFileSystems):
+    """As a disk."""
+
+    @pytest.fixture
+    def storage(self) -> Storage:
+        return MemoryStorage()
 
 
-class TestObjectMemory(TestMemoryStorage):
+class TestObjectMemory(InOneProcess):
     """As an object store."""
 
     @pytest.fixture
@@ -60,7 +61,7 @@ class TestObjectMemory(TestMemoryStorage):
         assert storage.find("a") is None
 
 
-class TestMovingMemory(TestMemoryStorage):
+class TestMovingMemory(InOneProcess, contract.OnFileSystems):
     """As HDFS."""
 
     @pytest.fixture

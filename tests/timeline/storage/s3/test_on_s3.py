@@ -23,14 +23,14 @@ from tests.support.golden_tables import GOLDEN, unzip_golden
 from tests.support.places import ROOT
 from tests.support.selection import deep
 from tests.support.servers.azure_server import AzureServer
-from tests.support.servers.minio_server import MinioServer
+from tests.support.servers.real_s3_server import RealS3Server
 from tests.support.servers.s3_server import S3Server
 from tests.support.warm_spark import WarmSpark, warm_spark
 from tests.timeline.read.test_golden import DECIMALS_SPOILT_BY_HUDI
 from tests.timeline.storage.s3.test_faults import fares
 from tests.writer_hooks.write.test_writer import rows, trips
 
-AnyServer: TypeAlias = S3Server | AzureServer | MinioServer
+AnyServer: TypeAlias = S3Server | AzureServer | RealS3Server
 USUAL = {"v6_pending", "v6_with_metadata_table", "v9_two_pending", "v9_bucket_nonpart", "v9_with_metadata_table"}
 
 

@@ -13,7 +13,7 @@ from phantombase.timeline.errors import LockError, StorageError
 from phantombase.timeline.storage.object_store import ObjectStorage
 from tests.support.selection import deep
 from tests.support.servers.fault_proxy import Fault, Request, fault_proxy
-from tests.support.servers.minio_server import MinioServer
+from tests.support.servers.real_s3_server import RealS3Server
 from tests.support.servers.s3_server import S3Server
 
 RACERS = 64
@@ -22,15 +22,15 @@ BUSY = LockError("held by another process")
 Race = Callable[[ObjectStorage, str, int], bool]
 
 
-@pytest.fixture(params=["s3", "minio"])
-def server(request: pytest.FixtureRequest) -> S3Server | MinioServer:
-    """An honest one, and a real one where it can be had."""
-    found: S3Server | MinioServer = request.getfixturevalue(request.param)
+@pytest.fixture(params=["s3", deep("versity"), pytest.param("minio", marks=pytest.mark.minio)])
+def server(request: pytest.FixtureRequest) -> S3Server | RealS3Server:
+    """An honest one, and real ones."""
+    found: S3Server | RealS3Server = request.getfixturevalue(request.param)
     return found
 
 
 @pytest.fixture
-def storage(server: S3Server | MinioServer) -> ObjectStorage:
+def storage(server: S3Server | RealS3Server) -> ObjectStorage:
     return ObjectStorage(f"s3://{server.new_bucket()}/t")
 
 
@@ -73,7 +73,7 @@ def test_one_of_many_wins(storage: ObjectStorage, race: Race, rounds: int) -> No
 @pytest.mark.parametrize("rounds", [1, deep(20)])
 @pytest.mark.parametrize("race", [put, place])
 def test_one_of_many_wins_while_answers_are_lost(
-    server: S3Server | MinioServer, race: Race, rounds: int, monkeypatch: pytest.MonkeyPatch
+    server: S3Server | RealS3Server, race: Race, rounds: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each third changing request is done, and its answer lost."""
     with fault_proxy(server.port) as proxy:

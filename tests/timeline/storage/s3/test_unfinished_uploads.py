@@ -27,7 +27,8 @@ from tests.support.compare_rows import assert_same_rows
 from tests.support.golden_tables import unzip_golden
 from tests.support.logs import capture_logs
 from tests.support.places import ROOT
-from tests.support.servers.minio_server import MinioServer
+from tests.support.selection import deep
+from tests.support.servers.real_s3_server import RealS3Server
 from tests.support.servers.s3_server import Asked, Fault, S3Server
 from tests.timeline.storage.s3.test_faults import end_leases, fares
 from tests.timeline.storage.s3.test_on_s3 import run
@@ -198,11 +199,13 @@ def test_a_server_that_does_not_list_uploads(
     assert "AbortIncompleteMultipartUpload" in entry["todo"]
 
 
+@pytest.mark.parametrize("name", [deep("versity"), pytest.param("minio", marks=pytest.mark.minio)])
 def test_the_options_of_the_table_are_used(
-    minio: MinioServer, monkeypatch: pytest.MonkeyPatch, logged: list[dict[str, Any]]
+    name: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, logged: list[dict[str, Any]]
 ) -> None:
     """This server knows who asks: without the key it would refuse."""
-    url, environment = f"s3://{minio.new_bucket()}/t", minio.environment()
+    server: RealS3Server = request.getfixturevalue(name)
+    url, environment = f"s3://{server.new_bucket()}/t", server.environment()
     for name in environment:
         monkeypatch.delenv(name)
     options = {name.removeprefix("AWS_").lower(): value for name, value in environment.items()}
