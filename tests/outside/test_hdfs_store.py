@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 
-import tests.timeline.storage.test_local as contract
 from phantombase.timeline.errors import LockError, MissingFileError, StorageError, UsageError
 from phantombase.timeline.locks.table_lock import StorageLock, table_lock
 from phantombase.timeline.storage import hdfs_store
@@ -29,12 +28,13 @@ from phantombase.timeline.storage.open_storage import open_storage
 from phantombase.timeline.storage.probe import probe, probe_partitions
 from phantombase.timeline.storage.staged_file import staged_output
 from tests.support.servers.hdfs_cluster import Hdfs
+from tests.support.storage_contract import BetweenProcesses, OnFileSystems, StorageContract
 
 BUSY = LockError("held by another process")
 
 
 @pytest.mark.deep
-class TestHdfsStorage(contract.StorageContract, contract.BetweenProcesses, contract.OnFileSystems):
+class TestHdfsStorage(StorageContract, BetweenProcesses, OnFileSystems):
     """HDFS."""
 
     @pytest.fixture

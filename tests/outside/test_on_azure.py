@@ -6,22 +6,20 @@ from pathlib import Path
 
 import pytest
 
-import tests.timeline.storage.s3.test_on_s3 as on_s3
 from phantombase.timeline.table.table import Table
 from tests.support.golden_tables import GOLDEN
+from tests.support.s3_table import check_read_and_compacted, fares, run
+from tests.support.s3_table import no_local_disk as no_local_disk
 from tests.support.selection import deep
 from tests.support.servers.azure_server import AzureServer
-from tests.timeline.storage.s3.test_faults import fares
-from tests.timeline.storage.s3.test_on_s3 import no_local_disk as no_local_disk
-from tests.writer_hooks.write.test_writer import rows, trips
+from tests.support.trips import rows, trips
 
 USUAL = {"v6_pending", "v9_with_metadata_table"}
 
 
 @pytest.mark.parametrize("name", [n if n in USUAL else deep(n) for n in GOLDEN])
 def test_golden_tables_are_read_and_compacted(name: str, azure: AzureServer, tmp_path: Path) -> None:
-    """The same rows as on disk, before and after, and as Hudi read them."""
-    on_s3.test_golden_tables_are_read_and_compacted(name, azure, tmp_path)
+    check_read_and_compacted(name, azure, tmp_path)
 
 
 def test_a_table_is_made_and_written_there(azure: AzureServer) -> None:
@@ -29,8 +27,8 @@ def test_a_table_is_made_and_written_there(azure: AzureServer) -> None:
     url = azure.url(azure.new_bucket(), "a/b")
     trips(rows((1, 1, 1.0), (2, 1, 2.0)), 9).upsert(url)
     trips(rows((1, 2, 1.5)), 9).upsert(url)
-    on_s3.run("schedule", url, "--sole-writer")
+    run("schedule", url, "--sole-writer")
     trips(rows((3, 3, 3.0)), 9).upsert(url)
-    on_s3.run("compact", url, "--executor", "local")
+    run("compact", url, "--executor", "local")
     assert fares(url) == {"k0001": 1.5, "k0002": 2.0, "k0003": 3.0}
     assert Table.open(url).load_timeline().pending_merges == ()

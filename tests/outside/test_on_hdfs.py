@@ -23,16 +23,14 @@ from phantombase.timeline.table.table import Table
 from tests.support.compaction_steps import run_all
 from tests.support.compare_rows import assert_same_rows
 from tests.support.failing_storage import HookedStorage, ProcessDied
-from tests.support.golden_tables import GOLDEN, unzip_golden
+from tests.support.golden_tables import DECIMALS_SPOILT_BY_HUDI, GOLDEN, unzip_golden
 from tests.support.places import ROOT
+from tests.support.s3_table import die_before_change, run
+from tests.support.s3_table import no_local_disk as no_local_disk
 from tests.support.selection import deep
 from tests.support.servers.hdfs_cluster import Hdfs
 from tests.support.servers.zookeeper_server import ZooKeeper
-from tests.timeline.read.test_golden import DECIMALS_SPOILT_BY_HUDI
-from tests.timeline.storage.s3.test_deaths import die_before_change
-from tests.timeline.storage.s3.test_on_s3 import no_local_disk as no_local_disk
-from tests.timeline.storage.s3.test_on_s3 import run
-from tests.writer_hooks.write.test_writer import rows, trips
+from tests.support.trips import rows, trips
 
 USUAL = {"v6_pending"}
 COMPACT = [sys.executable, "-m", "phantombase.compactor_daemon.cli.main", "compact"]

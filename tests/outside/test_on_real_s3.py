@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-import tests.timeline.storage.s3.test_on_s3 as on_s3
 from tests.support.golden_tables import GOLDEN
-from tests.timeline.storage.s3.test_on_s3 import no_local_disk as no_local_disk
+from tests.support.s3_table import check_read_and_compacted
+from tests.support.s3_table import no_local_disk as no_local_disk
 
 pytestmark = pytest.mark.deep
 
@@ -18,5 +18,4 @@ pytestmark = pytest.mark.deep
 def test_golden_tables_are_read_and_compacted(
     name: str, server: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
-    """The same rows as on disk, before and after, and as Hudi read them."""
-    on_s3.test_golden_tables_are_read_and_compacted(name, request.getfixturevalue(server), tmp_path)
+    check_read_and_compacted(name, request.getfixturevalue(server), tmp_path)

@@ -15,7 +15,7 @@ from phantombase.timeline.planning.triggers import TriggerStrategy
 from phantombase.timeline.read.table_read import Query
 from tests.support.compare_rows import assert_same_rows
 from tests.support.selection import deep
-from tests.writer_hooks.write.test_writer import rows, trips
+from tests.support.trips import rows, trips
 
 pytestmark = pytest.mark.spark
 

@@ -19,6 +19,7 @@ from typing import Any
 import fastavro
 import pyarrow as pa
 import pyarrow.parquet as pq
+from hypothesis import strategies as st
 
 from phantombase.timeline.format.instant import Instant, highest_states
 from phantombase.timeline.format.layout import Layout
@@ -35,11 +36,9 @@ MAGIC = b"#HUDI#"
 COMMAND, DELETE, CORRUPT, AVRO, HFILE, PARQUET, CDC = range(7)
 INSTANT_TIME, TARGET_INSTANT_TIME, SCHEMA, COMMAND_BLOCK_TYPE, COMPACTED_BLOCK_TIMES = range(5)
 IS_PARTIAL = 7
-
 Headers = Mapping[int, str]
 OrderingValue = tuple[str, Any] | None
 """(wrapper record's name, value), or None for union index 0. An ArrayWrapper's value is a list of these."""
-
 NO_ORDERING: OrderingValue = ("IntWrapper", 0)
 
 
@@ -266,7 +265,6 @@ class Kind(Enum):
 
 Java = tuple[str, Any]
 """(Java class, value in Java's order)."""
-
 INTEGER_0: Java = ("Integer", 0)
 
 
@@ -555,3 +553,38 @@ ORDERING_COLUMNS = (
     ),
 )
 COLUMN = {column.name: column for column in ORDERING_COLUMNS}
+
+
+def schema(**columns: pa.DataType) -> pa.Schema:
+    """Nullable columns; a name that ends in `_` is one that is not (without the `_`)."""
+    return pa.schema(
+        [pa.field(name.rstrip("_"), kind, nullable=not name.endswith("_")) for name, kind in columns.items()]
+    )
+
+
+VALUES: dict[pa.DataType, st.SearchStrategy[Any]] = {
+    pa.int32(): st.integers(-(2**31), 2**31 - 1),
+    pa.float64(): st.floats(allow_nan=False),
+    pa.bool_(): st.booleans(),
+    pa.string(): st.text(st.characters(codec="utf-8"), max_size=20),
+    pa.binary(): st.binary(max_size=20),
+    pa.decimal128(12, 2): st.decimals(-(10**9), 10**9, places=2).map(lambda d: d or Decimal("0.00")),
+    pa.timestamp("us", tz="UTC"): st.integers(-(2**52), 2**52),
+    pa.list_(pa.field("element", pa.int64())): st.lists(st.integers(0, 9), max_size=4),
+    pa.struct({"x": pa.string(), "y": pa.int32()}): st.fixed_dictionaries(
+        {"x": st.none() | st.text(max_size=3), "y": st.none() | st.integers(0, 5)}
+    ),
+    pa.map_(pa.string(), pa.int64()): st.dictionaries(st.text(max_size=2), st.integers(0, 9), max_size=3).map(
+        lambda found: list(found.items())
+    ),
+}
+
+
+@st.composite
+def tables(draw: st.DrawFn) -> pa.Table:
+    """Up to 60 rows of some columns of some types, with nulls."""
+    kinds = draw(st.lists(st.sampled_from(list(VALUES)), min_size=1, max_size=5))
+    rows = draw(st.integers(1, 60))
+    columns = [draw(st.lists(st.none() | VALUES[k], min_size=rows, max_size=rows)) for k in kinds]
+    arrays = [pa.array(values, kind) for values, kind in zip(columns, kinds, strict=True)]
+    return pa.Table.from_arrays(arrays, [f"c{i}" for i in range(len(arrays))])

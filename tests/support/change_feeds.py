@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
+from pathlib import Path
 from typing import Any, TypeAlias
 
-from phantombase.timeline.format.commit_metadata import SERVICE_OPERATIONS
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from phantombase.timeline.format.commit_metadata import SERVICE_OPERATIONS, encode
 from phantombase.timeline.read.changes import plan
 from phantombase.timeline.read.table_read import Query, ReadOptions, read_table
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.windows.retained import earliest_whole
+from tests.support.compaction_steps import open_table
+from tests.support.golden_tables import unzip_golden
 
 META = {"_hoodie_commit_time", "_hoodie_commit_seqno", "_hoodie_file_name"}
-
 State: TypeAlias = dict[tuple[str, str], dict[str, Any]]
 """Rows by partition and key, without what a log compaction or the place of a row changes."""
 
@@ -88,3 +94,25 @@ def check_window(table: Table, begin: str, end: str, states: dict[str, State], s
         if net:
             keys = Counter(key(change["after"] or change["before"]) for change in changes)
             assert set(keys.values()) <= {1}
+
+
+def restamped_by_clustering(folder: Path) -> Table:
+    """As with hoodie.clustering.preserve.commit.metadata=false: all its rows carry the time of the clustering."""
+    path = unzip_golden("v9_clustered", folder)
+    table = open_table(path)
+    (clustering,) = services_of(table)
+    for made in path.rglob(f"*_{clustering}.parquet"):
+        rows = pq.read_table(made)
+        at = rows.schema.get_field_index("_hoodie_commit_time")
+        stamped = rows.set_column(at, rows.schema.field(at), pa.array([clustering] * rows.num_rows))
+        pq.write_table(stamped, made)
+        sizes = {str(made.relative_to(path)): made.stat().st_size}
+        write = table.load_timeline().completed_writes[clustering]
+        metadata = table.commit_metadata(write)
+        stats = {
+            partition: tuple(replace(s, file_size_in_bytes=sizes.get(str(s.path), s.file_size_in_bytes)) for s in of)
+            for partition, of in metadata.partition_to_write_stats.items()
+        }
+        metadata = replace(metadata, partition_to_write_stats=stats)
+        (path / table.instant_path(write)).write_bytes(encode(metadata, table.layout.encoding))
+    return table

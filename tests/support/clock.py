@@ -4,10 +4,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
+from phantombase.timeline.clock.options import ClockOptions
+from phantombase.timeline.locks.table_lock import ProcessLock
+from phantombase.timeline.planning.schedule import Scheduled, schedule_compaction
+from phantombase.writer_hooks.engine.engine import LocalEngine
+from phantombase.writer_hooks.options import Operation, Write, WriteOptions
+from phantombase.writer_hooks.write.write import write
+from tests.support.compaction_steps import open_table
 from tests.support.servers.zookeeper_server import wait_until
 
 
@@ -41,3 +50,15 @@ def calls_of(owner: object, name: str, monkeypatch: pytest.MonkeyPatch) -> Calla
 
     monkeypatch.setattr(owner, name, noted)
     return wait
+
+
+ONE_BUCKET = WriteOptions(buckets=1, slots=1)
+
+
+def upsert(path: Path, batch: pa.Table, options: WriteOptions = ONE_BUCKET) -> None:
+    write(open_table(path), LocalEngine(batch, slots=1), Write(operation=Operation.UPSERT, options=options))
+
+
+def schedule(path: Path, clock: ClockOptions | None = None, *, dry_run: bool = False) -> Scheduled:
+    table = open_table(path).with_clock(clock or ClockOptions())
+    return schedule_compaction(table, ProcessLock(str(path)), dry_run=dry_run)

@@ -104,3 +104,11 @@ def make_old(files: set[Path], age_s: float) -> None:
 
 def _join(partition: str, name: str) -> str:
     return f"{partition}/{name}" if partition else name
+
+
+def pending_write(path: Path, version: int, time: str) -> Path:
+    folder = path / ".hoodie" if version == 6 else path / ".hoodie" / "timeline"
+    (folder / f"{time}.deltacommit.requested").touch()
+    inflight = folder / f"{time}.deltacommit.inflight"
+    inflight.touch()
+    return inflight

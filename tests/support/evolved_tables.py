@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+from typer.testing import CliRunner
+
+from phantombase.compactor_daemon.cli.main import app
+from phantombase.timeline.audit.audit import audit, audited_instants
 from phantombase.timeline.avro.schema import META_COLUMNS
 from phantombase.timeline.format.commit_metadata import CommitMetadata, encode
 from phantombase.timeline.format.instant import Instant, State
+from phantombase.timeline.locks.table_lock import ProcessLock
+from phantombase.timeline.planning.schedule import schedule_compaction
 from phantombase.timeline.table.evolved_schema import LATEST_SCHEMA
 from phantombase.timeline.table.table import Table
 
 _TYPES = {"bytes": "binary", "int": "int", "long": "long", "float": "float", "double": "double", "string": "string"}
-
 Column = dict[str, Any]
 """`id`, `name`, and the column's Avro type as `avro`."""
 
@@ -70,3 +76,15 @@ def _kind(avro: Any) -> Any:
         return {"type": "array", "element_id": 60, "element": _kind(kind["items"]), "element_optional": True}
     value = _kind(kind["values"])
     return {"type": "map", "key_id": 70, "value_id": 71, "key": "string", "value": value, "value_optional": True}
+
+
+def compacted(path: Path, table: Table) -> None:
+    """Compacts all file groups; each compaction is proved by its audit."""
+    schedule_compaction(table.reload(), ProcessLock(str(path)))
+    done = CliRunner().invoke(app, ["compact", str(path), "--executor", "local"])
+    assert done.exit_code == 0, done.output
+    table = table.reload()
+    assert table.load_timeline().pending_merges == ()
+    for instant in audited_instants(table):
+        assert audit(table, instant).problems == ()
+        assert {group.problems for group in audit(table, instant).groups} == {()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
@@ -12,7 +13,6 @@ from tests.support.selection import deep
 
 GOLDEN: tuple[str, ...] = tuple(sorted(path.stem for path in GOLDEN_FOLDER.glob("*.zip")))
 """All names, `<version>_<case>`: `v6_plain`, `v9_types`, ..."""
-
 NEWEST_AND_OLDEST = [deep(name) if name.startswith("v8_") else name for name in GOLDEN]
 """For tests to which version 8 is version 9, as it is but for hoodie.properties: its tables with all tests only."""
 
@@ -60,3 +60,19 @@ def golden_metadata(name: str) -> MappingProxyType[str, bytes]:
                 and not member.endswith(("/", ".crc"))
             }
         )
+
+
+# Hudi 0.15's own compaction multiplies decimals by 100 where clustering had stored them as INT64 (scale 2 taken
+# twice); its snapshot before the compaction, and ours before and after, hold the value that was written.
+DECIMALS_SPOILT_BY_HUDI = {"v6_clustered": "dec"}
+
+
+def golden_files(*endings: str) -> Iterator[tuple[str, str, bytes]]:
+    """(table, path, bytes) of the golden tables' files with these endings."""
+    for name in GOLDEN:
+        for path, data in golden_metadata(name).items():
+            if path.endswith(endings):
+                yield name, path, data
+
+
+CLUSTERINGS = list(golden_files(".clustering.requested"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import combinations, pairwise
 from typing import TypeAlias
 
 from phantombase.timeline.format.compaction_plan import CompactionOperation, CompactionPlan, encode_plan
@@ -12,9 +13,11 @@ from phantombase.timeline.planning.log_runs import LogPiece, LogRun, runs_of
 from phantombase.timeline.planning.options import ScheduleOptions
 from phantombase.timeline.planning.triggers import TriggerStrategy
 from phantombase.timeline.planning.universal import Picking
+from phantombase.timeline.read.table_read import Query, ReadOptions, read_table
 from phantombase.timeline.read.table_rules import slice_rules
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.view.view import FileSlice
+from tests.support.change_feeds import moments_of, services_of
 
 MERGE_LOGS = ScheduleOptions(
     strategy=TriggerStrategy.ALWAYS,
@@ -68,3 +71,30 @@ def request(table: Table, choose: Choose = longest) -> str:
     requested = Instant(requested_time=time, action="logcompaction", state=State.REQUESTED)
     assert table.storage.put_if_absent(table.instant_path(requested), encode_plan(plan))
     return time
+
+
+COMMIT_TIME, KEY = "_hoodie_commit_time", "_hoodie_record_key"
+
+
+def window(table: Table, begin: str, end: str, **more: object) -> dict[str, str]:
+    """The commit times of a window's rows by their keys."""
+    options = ReadOptions(query=Query.INCREMENTAL, begin=begin or "earliest", end=end, **more)  # type: ignore[arg-type]
+    rows = read_table(table, options)
+    found = dict(zip(rows.column(KEY).to_pylist(), rows.column(COMMIT_TIME).to_pylist(), strict=True))
+    assert len(found) == rows.num_rows
+    return found
+
+
+def check(table: Table) -> None:
+    """A window between neighbours holds one write or service; from these follows what every longer one holds."""
+    moments = moments_of(table)
+    steps = {end: window(table, begin, end) for begin, end in pairwise(moments)}
+    services = services_of(table)
+    assert not services & {time for step in steps.values() for time in step.values()}
+    for begin, end in combinations([m for m in moments if m], 2):
+        last: dict[str, str] = {}
+        for moment in moments:
+            if begin < moment <= end:
+                last |= steps[moment]
+        alive = set(window(table, "earliest", end))
+        assert window(table, begin, end) == {key: time for key, time in last.items() if key in alive}

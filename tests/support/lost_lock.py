@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sized
+from collections.abc import Callable, Iterator, Sized
 from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 
+import pytest
+
+from phantombase.compactor_daemon.restoring.rollback import roll_back_newest
 from phantombase.timeline.locks.section import Section
+from phantombase.timeline.storage.local import LocalStorage
+from tests.support.archived_tables import one_row, upsert
+from tests.support.cleaned_tables import LOCK
+from tests.support.compaction_steps import open_table
+from tests.support.failing_storage import Call, HookedStorage, ProcessDied
+from tests.support.restored_tables import REWRITES
+from tests.support.written_tables import written_table
 
 
 class LockLostAt:
@@ -34,3 +46,32 @@ class LockLostBehind:
     def hold(self, purpose: str) -> Iterator[Section]:
         before = len(self._events)
         yield Section(purpose=purpose, lock="lost", is_held=lambda: len(self._events) == before)
+
+
+def small_table(path: Path, version: int) -> str:
+    """Two writes into one file group, each a base file; the first one's instant."""
+    written_table(path, version, one_row("k0", 0), REWRITES)
+    first = max(open_table(path).load_timeline().completed_writes)
+    upsert(path, one_row("k1", 1), REWRITES)
+    return first
+
+
+def plan_put(call: Call) -> bool:
+    return call.name == "put_if_absent" and call.path.endswith((".rollback.requested", ".restore.requested"))
+
+
+def die_behind(what: Callable[[Call], bool]) -> Callable[[Call], Any]:
+    def hook(call: Call) -> Any:
+        done = call.do()
+        if what(call):
+            raise ProcessDied(call.path)
+        return done
+
+    return hook
+
+
+def roll_back_half_way(path: Path, newest: str) -> None:
+    """A process on another machine that dies, or sleeps, right behind its plan."""
+    storage = HookedStorage(LocalStorage(str(path)), die_behind(plan_put))
+    with pytest.raises(ProcessDied):
+        roll_back_newest(open_table(path, storage), LOCK, newest)

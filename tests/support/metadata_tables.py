@@ -15,6 +15,7 @@ import pyarrow as pa
 from phantombase.timeline.format.commit_metadata import CommitMetadata, encode
 from phantombase.timeline.log.block import BlockKind, HeaderKey, scan_blocks
 from phantombase.timeline.table.table import Table
+from phantombase.writer_hooks.new_table.spec import NewTable
 from tests.support.builders import HFILE, INSTANT_TIME, SCHEMA, avro_block, block
 from tests.support.golden_tables import unzip_golden
 from tests.support.hfiles import hfile
@@ -22,7 +23,6 @@ from tests.support.hfiles import hfile
 VERSIONS = ("v6", "v8", "v9")
 ADDED = "20261201000000000"
 """A time later than everything in the golden tables."""
-
 Files = Mapping[str, int | None]
 """File names and sizes; None: deleted."""
 
@@ -87,3 +87,10 @@ class Indexed:
                 completion = f"_{int(instant) + 1}" if layout.has_completion_times else ""
                 written = encode(CommitMetadata(operation_type="UPSERT"), layout.encoding)
                 (timeline / f"{instant}{completion}.deltacommit").write_bytes(written)
+
+
+def spec(version: int) -> NewTable:
+    return NewTable(
+        name="t", version=version, key_fields=("id",), partition_fields=("p",), ordering_fields=("ts",),
+        metadata_table=True,
+    )  # fmt: skip

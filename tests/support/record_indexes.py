@@ -7,14 +7,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import pyarrow as pa
+
 from phantombase.timeline.metadata_table.read import read_entries
 from phantombase.timeline.read.table_read import read_table
 from phantombase.timeline.table.table import Table
+from tests.hudi.cases.rows import partition
 from tests.hudi.judge.client import METADATA_TABLE, Judge
 
 Places: TypeAlias = dict[str, tuple[str, str]]
 """Partition and file id by key."""
-
 _COLUMNS = ("partitionName", "fileIdHighBits", "fileIdLowBits", "fileIndex", "fileId", "fileIdEncoding")
 
 
@@ -58,3 +60,21 @@ def check_index(path: Path) -> Places:
     expected = true_places(path)
     assert indexed_places(path) == expected
     return expected
+
+
+def rows(numbers: object, ts: int, **columns: object) -> pa.Table:
+    """Keys in the partitions that are theirs."""
+    given = list(numbers)  # type: ignore[call-overload]
+    return pa.table(
+        {"id": [f"{n:05d}" for n in given], "p": [partition(n) for n in given], "ts": [ts] * len(given), **columns}
+    )
+
+
+def keys(*numbers: int) -> set[str]:
+    return {f"{n:05d}" for n in numbers}
+
+
+def set_partitions(path: Path, names: str) -> None:
+    """The metadata table's partitions as hoodie.properties names them."""
+    properties = path / ".hoodie/hoodie.properties"
+    properties.write_bytes(properties.read_bytes() + f"\nhoodie.table.metadata.partitions={names}\n".encode())

@@ -5,16 +5,23 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
+import sys
 from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
 
+from phantombase.timeline.dashboard.actions.action_app import ActionApp
+from phantombase.timeline.dashboard.actions.orders import CommandSettings
+from phantombase.timeline.dashboard.actions.runner import Runner
 from phantombase.timeline.dashboard.login_app import LoginApp
 from phantombase.timeline.dashboard.people_app import PeopleApp
+from phantombase.timeline.errors import UnknownStateError
 from phantombase.timeline.service.access import Access
 from phantombase.timeline.service.app import ServiceApp
 from phantombase.timeline.service.served_tables import ServedTables
+from phantombase.timeline.table.table import Table
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,3 +118,129 @@ class ServiceClient:
         if names.get("content-encoding") == "gzip":
             body = gzip.decompress(body)
         return Reply(sent[0]["status"], names, body)
+
+
+class Knows:
+    """A crew of one daemon, which knows a compaction of the table `pending`."""
+
+    def __init__(self, state: str = "parked", *, fails: bool = False, slo_s: float | None = None) -> None:
+        self._state, self._fails, self._slo_s = state, fails, slo_s
+
+    def slo_s(self, path: str) -> float | None:
+        return self._slo_s
+
+    def about(self, table: Table, *, whole: bool = True) -> dict[str, Any]:
+        if self._fails:
+            raise UnknownStateError("ZooKeeper does not answer")
+        more: dict[str, Any] = {"half_way": [], "next_plan": None, "requests": False}
+        if table.storage.base_path.rpartition("/")[2] != "pending":
+            return {"pending": [], "writes": [], **more}
+        work = {"holder": "daemon-1", "host": "a", "pid": 7, "beat_s": None, "for_s": 60.0, "done": 3, "total": 12,
+                "input_bytes": 4096}  # fmt: skip
+        failures = {"count": 8, "error": "StorageError", "what": "no space left", "who": "daemon-1", "last_s": 30.0}
+        pending = {
+            "instant": next(i.requested_time for i in table.load_timeline().pending_compactions),
+            "input_bytes": 8192,
+            "failures": failures if self._state == "parked" else None,
+            "state": self._state,
+            "why": "it failed",
+            "unfinished": [{"partition": "north", "file_id": "the-large-one", "log_bytes": 4096}],
+            "problem": None,
+            "work": work,
+        }
+        write = {"instant": "20261121091340983", "holds": [pending["instant"]]}
+        return {"pending": [pending], "writes": [write], **more}
+
+    def fleet(self) -> dict[str, Any]:
+        me = {"who": "daemon-1", "host": "a", "pid": 7, "tables": 1, "running": ["pending 20261121091332703"]}
+        claim = {"table": "/data/pending", "instant": "20261121091332703", "holder": "daemon-1", "host": "a", "pid": 7,
+                 "for_s": 60.0, "done": 3, "total": 12}  # fmt: skip
+        return {"zookeeper": True, "daemons": [me], "claims": [claim]}
+
+
+def pending(**more: Any) -> dict[str, Any]:
+    return {"instant": "1", "action": "compaction", "problem": None, "heartbeat": "none", **more}
+
+
+TOKEN = "a token of twenty-seven bytes"
+ACCESS = Access(token=TOKEN)
+SOLE = CommandSettings(sole_writer=True)
+COMMAND = (sys.executable, "-m", "phantombase.compactor_daemon.cli.main")
+
+
+def service(*paths: Path, command: tuple[str, ...] = COMMAND, settings: CommandSettings = SOLE) -> ServiceClient:
+    tables = ServedTables(map(str, paths))
+    acts = ActionApp(ACCESS, Runner(command), settings)
+    people = PeopleApp(tables, settings=settings, actions=acts)
+    app = ServiceApp(tables, 1 << 20, access=ACCESS, pages=people, login=LoginApp(ACCESS))
+    return ServiceClient(app, asyncio.new_event_loop())
+
+
+_IN_ORDER = ("logFiles", "slices", "instants")
+_LOADED_SO_FAR = "datafiles/all/latest/"
+"""The real server answers this one of the partitions that were loaded so far; the service of all."""
+
+
+def _canonical(value: Any, name: str = "") -> Any:
+    if isinstance(value, dict):
+        return {k: _canonical(v, k) for k, v in value.items()}
+    if isinstance(value, list):
+        items = [_canonical(v) for v in value]
+        return items if name in _IN_ORDER else sorted(items, key=lambda v: json.dumps(v, sort_keys=True))
+    return value
+
+
+def _comparable(value: Any, name: str = "", *, old: bool, version_6: bool) -> Any:
+    """The answer without what cannot be reproduced: modification times, completion times of version 6, and what
+    0.15.0 did not know; the first file group's timeline is compared apart."""
+
+    def below(v: Any, key: str) -> Any:
+        return _comparable(v, key, old=old, version_6=version_6)
+
+    if isinstance(value, dict):
+        kept = dict(value)
+        if "ts" in kept and old:
+            kept = {k: v for k, v in kept.items() if k not in ("requestedTime", "completionTime")}
+        if "completionTime" in kept and version_6:
+            kept["completionTime"] = "*"
+        if "modificationTime" in kept:
+            assert kept["modificationTime"] == "*" or isinstance(kept["modificationTime"], int)
+            kept["modificationTime"] = "*"
+        if "slices" in kept:
+            kept.pop("timeline")
+        return {k: below(v, k) for k, v in kept.items()}
+    if isinstance(value, list):
+        return [below(v, name) for v in value]
+    return value
+
+
+def _all_of_it(value: Any) -> Any:
+    return value
+
+
+def _shared_timeline(value: Any) -> Any:
+    """The timeline that the first of some file groups carries."""
+    items = [v for v in value if isinstance(v, dict)] if isinstance(value, list) else []
+    return next((v["timeline"] for v in items if v.get("timeline")), None)
+
+
+def difference(request: dict[str, Any], reply: Reply, base: str, *, old: bool, version_6: bool) -> str:
+    """Why a reply is not the recorded one; "" if it is."""
+    if request["status"] >= 500 and reply.status < 500:
+        return ""
+    if reply.status != request["status"]:
+        return f"status {reply.status}, recorded {request['status']}: {reply.text[:200]}"
+    if reply.status != 200:
+        return ""
+    answer = json.loads(reply.text.replace(base, "{base}"))
+    recorded = request["response"]
+    if "://" in base:
+        text = json.dumps(recorded).replace("file://{base}", "{base}").replace("file:{base}", "{base}")
+        recorded = json.loads(text)
+    if request["path"].endswith(_LOADED_SO_FAR) and not recorded:
+        return ""
+    for part in (_all_of_it, _shared_timeline):
+        got, want = (_canonical(_comparable(part(v), old=old, version_6=version_6)) for v in (answer, recorded))
+        if got != want:
+            return f"answered {json.dumps(got)[:1500]}\n   recorded {json.dumps(want)[:1500]}"
+    return ""

@@ -2,36 +2,28 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import re
 import shutil
-import struct
 from contextlib import suppress
 from dataclasses import replace
-from datetime import UTC, datetime
 from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
-from zipfile import ZipFile
 
-import fastavro
-import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
 from phantombase.compactor_daemon.archiving.archive import archive_table
 from phantombase.compactor_daemon.cli.main import app
-from phantombase.timeline.archiving.archive_log import archive_logs
 from phantombase.timeline.archiving.options import ArchiveOptions
 from phantombase.timeline.avro.container import STRING, optional, root_record, write_record
 from phantombase.timeline.errors import LockError, MalformedError, UsageError
 from phantombase.timeline.format.clean import CleanPlan, encode_clean_metadata
 from phantombase.timeline.format.instant import Instant, State, later
 from phantombase.timeline.instants.attempt_names import recorded_instants
-from phantombase.timeline.log.block import HeaderKey
 from phantombase.timeline.read.table_read import Query, ReadOptions, read_table
 from phantombase.timeline.savepoints.savepoint import create_savepoint, delete_savepoint, savepoints
 from phantombase.timeline.storage import local
@@ -40,20 +32,21 @@ from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.windows.retained import cleans
 from phantombase.writer_hooks.options import WriteOptions
-from tests.compactor_daemon.cleaning.test_golden import clean
 from tests.support.archived_tables import (
     LOCK,
     SMALL,
     active,
     archive,
+    archive_of,
     check_each_once,
     compact,
     completed,
     long_table,
     one_row,
+    unzipped,
     upsert,
 )
-from tests.support.builders import blocks_of
+from tests.support.cleaned_tables import clean
 from tests.support.compaction_steps import open_table
 from tests.support.failing_storage import Call, HookedStorage, ProcessDied, die_at_nth
 from tests.support.faults import Faults, died_or_ended
@@ -158,45 +151,6 @@ def test_the_same_as_hudi(table: str, after: str, options: ArchiveOptions, tmp_p
     assert active(ours) == active(theirs)
     assert read_table(open_table(ours)).sort_by("_hoodie_record_key") == rows
     assert archive_of(ours) == archive_of(theirs)
-
-
-def unzipped(name: str, into: Path) -> Path:
-    """A table with the modification times that it had."""
-    with ZipFile(Path(__file__).with_name("tables") / f"{name}.zip") as archived:
-        archived.extractall(into)
-        for member in archived.infolist():
-            moment = datetime(*member.date_time, tzinfo=UTC).timestamp()
-            os.utime(into / member.filename, (moment, moment))
-    return next(path.parent for path in into.rglob(".hoodie") if path.parent.name != "metadata")
-
-
-def archive_of(path: Path) -> list[dict[str, Any]]:
-    """The rows of the history with its names, or the records of the archive logs: of completed commits with content."""
-    table = open_table(path)
-    folder = path / table.config.history_folder
-    if table.layout.has_completion_times:
-        files = sorted(folder.glob("*.parquet"))
-        return [{"file": file.name} | row for file in files for row in pq.read_table(file).to_pylist()]
-    found = []
-    for _, name in archive_logs(table.storage, table.config):
-        data = (folder / name).read_bytes()
-        for block in blocks_of(data, name):
-            content = data[block.content_offset : block.content_offset + block.content_bytes]
-            schema = fastavro.parse_schema(json.loads(block.headers[HeaderKey.SCHEMA]))
-            at = 8
-            while at < len(content):
-                end = at + 4 + struct.unpack(">i", content[at : at + 4])[0]
-                record: Any = fastavro.schemaless_reader(io.BytesIO(content[at + 4 : end]), schema)
-                at = end
-                # Whole seconds: the ZIP file has no finer times. Hudi gives states without content empty metadata,
-                # and all of them an empty statistic.
-                record["stateTransitionTime"] = record["stateTransitionTime"][:12]
-                if record["actionState"] == "REQUESTED" and record["actionType"] == "deltacommit":
-                    record["hoodieCommitMetadata"] = None
-                elif record["hoodieCommitMetadata"]:
-                    record["hoodieCommitMetadata"]["extraMetadata"].pop("ROLLING_STAT", None)
-                found.append(record)
-    return found
 
 
 def test_files_of_a_replaced_group_keep_their_replace_commit(tmp_path: Path) -> None:

@@ -19,8 +19,7 @@ from phantombase.timeline.metadata_table.services.options import MetadataOptions
 from phantombase.timeline.metadata_table.services.serve import serve_metadata
 from phantombase.timeline.metadata_table.validate import validate
 from phantombase.timeline.read.table_read import read_table
-from tests.compactor_daemon.archiving.test_archive import archive_of, unzipped
-from tests.support.archived_tables import archive, completed
+from tests.support.archived_tables import archive, archive_of, completed, unzipped
 from tests.support.compaction_steps import open_table
 
 

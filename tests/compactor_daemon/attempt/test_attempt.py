@@ -62,6 +62,7 @@ from tests.support.compaction_steps import (
     staged,
 )
 from tests.support.compare_rows import assert_same_rows
+from tests.support.dead_writer import pending_write
 from tests.support.failing_storage import Call, Failure, HookedStorage, ProcessDied, die_at, fail_at, pause_at
 from tests.support.golden_tables import unzip_golden
 from tests.support.tables import one_of
@@ -325,14 +326,6 @@ def test_a_compaction_whose_base_file_is_lost_is_an_error(tmp_path: Path) -> Non
     base_files(path, newest)[0].unlink()
     with pytest.raises(MissingFileError, match="completed write names a base file"):
         read_table(open_table(path))
-
-
-def pending_write(path: Path, version: int, time: str) -> Path:
-    folder = path / ".hoodie" if version == 6 else path / ".hoodie" / "timeline"
-    (folder / f"{time}.deltacommit.requested").touch()
-    inflight = folder / f"{time}.deltacommit.inflight"
-    inflight.touch()
-    return inflight
 
 
 @pytest.mark.parametrize(("name", "version"), [("v6_pending", 6), ("v9_pending", 9)])

@@ -13,12 +13,12 @@ from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.view.view import TableView
 from phantombase.writer_hooks.options import WriteOptions
-from tests.compactor_daemon.attempt.test_broken_rules import NEW, OLD, nothing, schedule, upsert
 from tests.support.compaction_steps import open_table, run_one
 from tests.support.failing_storage import Call, HookedStorage
+from tests.support.moved_tables import NEW, OLD, nothing, schedule, upsert
 from tests.support.tables import one_of
+from tests.support.trips import rows
 from tests.support.written_tables import read_rows, written_table
-from tests.writer_hooks.write.test_writer import rows
 
 _WAIT_S = 60
 

@@ -2,35 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
 import phantombase.writer_hooks.write.write
 from phantombase.timeline.errors import BarrierError, ConflictError
-from phantombase.timeline.locks.table_lock import ProcessLock, TableLock
-from phantombase.timeline.planning.schedule import Scheduled, schedule_compaction
-from phantombase.timeline.storage.contract import Storage
+from phantombase.timeline.locks.table_lock import TableLock
+from phantombase.timeline.planning.schedule import Scheduled
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table
 from phantombase.writer_hooks.commit.opening import Opening
 from phantombase.writer_hooks.commit.transaction import Transaction, transaction
-from phantombase.writer_hooks.engine.engine import LocalEngine
-from phantombase.writer_hooks.options import Operation, Write, WriteOptions
-from phantombase.writer_hooks.write.write import Written, write
+from phantombase.writer_hooks.options import WriteOptions
 from tests.support.compaction_steps import open_table, run_all
 from tests.support.failing_storage import Call, HookedStorage
+from tests.support.moved_tables import NEW, OLD, before_placing, nothing, schedule, upsert
 from tests.support.tables import one_of
+from tests.support.trips import rows
 from tests.support.written_tables import read_rows, written_table
-from tests.writer_hooks.write.test_writer import rows
-
-OLD = {"k0000": (2, 2.0), "k0003": (1, 1.0)}
-NEW = {"k0000": (3, 3.0), "k0003": (1, 1.0)}
 
 
 @pytest.fixture
@@ -40,32 +34,6 @@ def path(tmp_path: Path) -> Path:
     written_table(path, 6, rows((0, 1, 1.0), (3, 1, 1.0)), WriteOptions(buckets=1, slots=1))
     upsert(LocalStorage(str(path)), rows((0, 2, 2.0)))
     return path
-
-
-def upsert(storage: Storage, batch: pa.Table, buckets: int | None = 1) -> Written:
-    """An upsert under that index."""
-    options = WriteOptions(buckets=buckets, slots=1)
-    return write(Table.on(storage), LocalEngine(batch, slots=1), Write(operation=Operation.UPSERT, options=options))
-
-
-def before_placing(path: Path, meanwhile: Callable[[], Any]) -> HookedStorage:
-    """A storage on which something happens just before the first file is placed."""
-    left = [meanwhile]
-
-    def hook(call: Call) -> Any:
-        if call.name == "place" and left:
-            left.pop()()
-        return call.do()
-
-    return HookedStorage(LocalStorage(str(path)), hook)
-
-
-def schedule(path: Path) -> Scheduled:
-    return schedule_compaction(open_table(path), ProcessLock("broken rules"))
-
-
-def nothing(*_: object, **__: object) -> None:
-    """In the place of a check: it finds nothing."""
 
 
 # --- version 6: no plan under a pending delta commit ------------------------------------------------------------------

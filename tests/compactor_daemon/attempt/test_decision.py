@@ -32,11 +32,11 @@ from phantombase.timeline.locks.section import REGARDLESS, Section
 from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table
-from tests.compactor_daemon.attempt.test_retire import pending_rollback
-from tests.compactor_daemon.decisions.test_standing import planned, replace_first_group, roll_back_newest_write
 from tests.support.compaction_steps import base_files, decided, open_table, staged
 from tests.support.failing_storage import Call, HookedStorage
 from tests.support.golden_tables import unzip_golden
+from tests.support.half_rollback import pending_rollback
+from tests.support.moved_tables import planned, replace_first_group, roll_back_newest_write
 from tests.support.sections import kept
 from tests.support.tables import one_of
 

@@ -18,7 +18,7 @@ from phantombase.compactor_daemon.decisions.take_back import take_back
 from phantombase.compactor_daemon.records.fate import Go, is_revoked, revoke_decision
 from phantombase.timeline.cleaning.options import CleanOptions
 from phantombase.timeline.errors import ConflictError, StorageError
-from phantombase.timeline.format.commit_metadata import CommitMetadata, decode, encode
+from phantombase.timeline.format.commit_metadata import decode, encode
 from phantombase.timeline.format.instant import Instant, State, later
 from phantombase.timeline.locks.section import REGARDLESS
 from phantombase.timeline.locks.table_lock import ProcessLock
@@ -26,32 +26,28 @@ from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table
 from phantombase.writer_hooks.commit.transaction import transaction
 from phantombase.writer_hooks.options import WriteOptions
-from tests.compactor_daemon.attempt.test_broken_rules import schedule, upsert
-from tests.compactor_daemon.decisions.test_standing import (
+from tests.support.compaction_steps import base_files, check_no_strays, decided, is_held, open_table, run_all
+from tests.support.failing_storage import Call, HookedStorage, ProcessDied
+from tests.support.moved_tables import (
     BEFORE,
     FIRST,
     LOCK,
     VERSIONS,
-    planned,
+    decision,
+    others,
     remove_all_but_first_commit,
     restore_first_commit,
+    schedule,
     timeline_files,
+    upsert,
 )
-from tests.support.compaction_steps import base_files, check_no_strays, decided, is_held, open_table, run_all
-from tests.support.failing_storage import Call, HookedStorage, ProcessDied
 from tests.support.selection import deep
 from tests.support.tables import one_of
+from tests.support.trips import rows
 from tests.support.written_tables import read_rows, written_table
-from tests.writer_hooks.write.test_writer import rows
 
 OTHER_LOCK = ProcessLock("late")
 """In the place of the one that was lost."""
-
-
-def decision(path: Path, version: int) -> Go:
-    """That of the plan of a new table."""
-    instant = planned(path, version)
-    return decided(open_table(path), instant)
 
 
 def asleep(path: Path, at: tuple[str, str], before: Callable[[], None], after: Callable[[], None]) -> Table:
@@ -75,15 +71,6 @@ def nothing() -> None:
 def die() -> None:
     """Of the process that calls it."""
     raise ProcessDied
-
-
-def others(commit: CommitMetadata) -> CommitMetadata:
-    """The same, but for the names of its files."""
-    stats = {
-        partition: tuple(replace(one, path=f"{partition}/other.parquet") for one in of)
-        for partition, of in commit.partition_to_write_stats.items()
-    }
-    return replace(commit, partition_to_write_stats=stats)
 
 
 def void(_: object) -> None:

@@ -28,8 +28,11 @@ from phantombase.timeline.read.table_read import read_table
 from phantombase.timeline.recovery.rollback import roll_back
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.writer_hooks.options import WriteOptions
-from tests.compactor_daemon.attempt.test_broken_rules import upsert
-from tests.compactor_daemon.decisions.test_standing import (
+from tests.support.compaction_steps import base_files, check_no_strays, decided, is_held, open_table, run_all, run_one
+from tests.support.failing_storage import Call, HookedStorage
+from tests.support.golden_tables import unzip_golden
+from tests.support.log_compactions import request
+from tests.support.moved_tables import (
     BEFORE,
     FIRST,
     LOCK,
@@ -42,16 +45,13 @@ from tests.compactor_daemon.decisions.test_standing import (
     replace_first_group,
     restore_first_commit,
     timeline_files,
+    upsert,
 )
-from tests.support.compaction_steps import base_files, check_no_strays, decided, is_held, open_table, run_all, run_one
-from tests.support.failing_storage import Call, HookedStorage
-from tests.support.golden_tables import unzip_golden
-from tests.support.log_compactions import request
 from tests.support.sections import kept
 from tests.support.selection import deep
 from tests.support.tables import one_of
+from tests.support.trips import rows
 from tests.support.written_tables import read_rows, written_table
-from tests.writer_hooks.write.test_writer import rows
 
 
 class _Killed(BaseException):

@@ -29,15 +29,15 @@ from phantombase.writer_hooks.commit.stream_batches import StreamBatch, begin_ba
 from phantombase.writer_hooks.engine.engine import LocalEngine
 from phantombase.writer_hooks.options import Operation, Write, WriteOptions
 from phantombase.writer_hooks.write.write import write
-from tests.compactor_daemon.decisions.test_standing import place_all, replace_first_group
 from tests.support.compaction_steps import decided, open_table, run_under
 from tests.support.dead_writer import leave_dead_write
 from tests.support.failing_storage import Call, HookedStorage
 from tests.support.golden_tables import unzip_golden
+from tests.support.moved_tables import place_all, replace_first_group
 from tests.support.seed import SEED
 from tests.support.selection import ALL, deep
+from tests.support.trips import rows
 from tests.support.written_tables import read_rows, written_table
-from tests.writer_hooks.write.test_writer import rows
 
 OPTIONS_OF_WRITE = WriteOptions(buckets=1, slots=1)
 

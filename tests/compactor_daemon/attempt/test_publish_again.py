@@ -11,10 +11,9 @@ from phantombase.compactor_daemon.attempt.publish import publish
 from phantombase.timeline.format.commit_metadata import decode, encode
 from phantombase.timeline.format.instant import Instant, State, later
 from phantombase.timeline.locks.section import Section
-from tests.compactor_daemon.attempt.test_late_commit import decision, others
-from tests.compactor_daemon.decisions.test_standing import LOCK
 from tests.support.compaction_steps import base_files, open_table, run_all
 from tests.support.failing_storage import Call, HookedStorage
+from tests.support.moved_tables import LOCK, decision, others
 from tests.support.tables import one_of
 from tests.support.written_tables import read_rows
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import io
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import fastavro
 import pytest
 
 from phantombase.compactor_daemon.attempt.attempt import open_attempt
@@ -27,10 +25,11 @@ from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.storage.folders import HEARTBEATS, RECORDS
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table
-from tests.compactor_daemon.decisions.test_standing import clean, planned, replace_first_group, timeline_files
 from tests.support.compaction_steps import base_files, decided, open_table, run_all, staged
 from tests.support.failing_storage import HookedStorage
 from tests.support.golden_tables import unzip_golden
+from tests.support.half_rollback import pending_rollback
+from tests.support.moved_tables import clean, planned, replace_first_group, timeline_files
 from tests.support.sections import kept
 from tests.support.tables import one_of
 
@@ -102,17 +101,6 @@ def test_nothing_is_retired_under_a_rollback_of_it(tmp_path: Path) -> None:
     with pytest.raises(ConflictError, match="rollback of this compaction is pending"):
         retire(table, go)
     assert len(staged_files(path, go.instant)) == 4
-
-
-def pending_rollback(path: Path, tmp_path: Path, target: str) -> None:
-    """A rollback that Hudi has requested, of version 9."""
-    donor = unzip_golden("v9_rolled_back", tmp_path / "donor")
-    (plan,) = (donor / ".hoodie" / "timeline").glob("*.rollback.requested")
-    data = plan.read_bytes()
-    (record,) = fastavro.reader(io.BytesIO(data))
-    of = str(record["instantToRollback"]["commitTime"])  # type: ignore[index, call-overload]
-    file = path / ".hoodie" / "timeline" / "20990101000000000.rollback.requested"
-    file.write_bytes(data.replace(of.encode(), target.encode()))
 
 
 # --- what goes, what is placed again ----------------------------------------------------------------------------------

@@ -23,12 +23,12 @@ from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.recovery.rollback import roll_back
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.writer_hooks.options import WriteOptions
-from tests.compactor_daemon.attempt.test_broken_rules import schedule, upsert
 from tests.support.compaction_steps import OPTIONS, base_files, open_table, run_all
+from tests.support.moved_tables import schedule, upsert
 from tests.support.selection import deep
 from tests.support.tables import one_of
+from tests.support.trips import rows
 from tests.support.written_tables import read_rows, written_table
-from tests.writer_hooks.write.test_writer import rows
 
 OLD = {"k0000": (2, 2.0), "k0003": (1, 1.0)}
 NEW = OLD | {"k0030": (1, 1.0)}

@@ -13,12 +13,12 @@ from phantombase.timeline.format.instant import later
 from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.writer_hooks.options import WriteOptions
-from tests.compactor_daemon.attempt.test_attempt import pending_write
-from tests.compactor_daemon.attempt.test_broken_rules import upsert
 from tests.support.compaction_steps import open_table, run_all
+from tests.support.dead_writer import pending_write
 from tests.support.log_compactions import longest, request
+from tests.support.moved_tables import upsert
+from tests.support.trips import rows
 from tests.support.written_tables import read_rows, written_table
-from tests.writer_hooks.write.test_writer import rows
 
 
 def four_logs(path: Path) -> tuple[Path, list[str]]:

@@ -19,9 +19,9 @@ from phantombase.compactor_daemon.removal.unschedule import unschedule
 from phantombase.timeline.errors import MissingFileError, StorageError
 from phantombase.timeline.read.table_read import read_table
 from phantombase.timeline.storage.probe import probe_partitions
-from tests.compactor_daemon.decisions.test_standing import BEFORE, LOCK, check_removed, planned
 from tests.support.compaction_steps import base_files, decided, open_table, run_all
 from tests.support.golden_tables import unzip_golden
+from tests.support.moved_tables import BEFORE, LOCK, check_removed, planned
 from tests.support.tables import one_of
 from tests.support.written_tables import read_rows
 

@@ -36,9 +36,8 @@ from phantombase.timeline.table.table import Table
 from phantombase.timeline.windows.retained import earliest_whole
 from phantombase.timeline.windows.state import load_state
 from phantombase.writer_hooks.options import WriteOptions
-from tests.compactor_daemon.cleaning.test_clean import ONE, old_table
-from tests.compactor_daemon.cleaning.test_golden import LOCK, clean, data_files, unzip
 from tests.support.archived_tables import archive, one_row, upsert
+from tests.support.cleaned_tables import LOCK, ONE, clean, data_files, old_table, unreadable_plan, unzip
 from tests.support.compaction_steps import decided, open_table, run_all
 from tests.support.failing_storage import Call, HookedStorage, ProcessDied, die_at_nth
 from tests.support.lost_lock import LockLostAt, LockLostBehind
@@ -302,16 +301,6 @@ def test_a_partition_stays_while_a_write_is_pending(version: int, tmp_path: Path
     table.storage.put_if_absent(table.instant_path(begun), b"")
     assert clean(path).finished
     assert (path / "b/.hoodie_partition_metadata").exists()
-
-
-def unreadable_plan(path: Path, content: bytes, age_s: float) -> Path:
-    """The plan of a process of Hudi that was killed while it wrote it."""
-    table = open_table(path)
-    time = table.next_time(table.load_timeline())
-    file = path / table.config.timeline_folder / f"{time}.clean.requested"
-    file.write_bytes(content)
-    os.utime(file, (file.stat().st_mtime - age_s,) * 2)
-    return file
 
 
 @pytest.mark.parametrize("content", [b"", b"Obj\x01torn"], ids=["empty", "torn"])

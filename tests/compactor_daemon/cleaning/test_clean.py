@@ -24,9 +24,8 @@ from phantombase.timeline.read.table_read import ReadOptions, read_table
 from phantombase.timeline.savepoints.savepoint import create_savepoint, delete_savepoint
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table
-from phantombase.writer_hooks.options import WriteOptions
-from tests.compactor_daemon.cleaning.test_golden import LOCK, clean, data_files
 from tests.support.archived_tables import compact, one_row, upsert
+from tests.support.cleaned_tables import LOCK, ONE, WRITES, clean, data_files, old_table
 from tests.support.compaction_steps import open_table
 from tests.support.failing_storage import Call, HookedStorage
 from tests.support.faults import Faults, died_or_ended
@@ -35,19 +34,6 @@ from tests.support.seed import SEED
 from tests.support.selection import deep
 from tests.support.tables import one_of
 from tests.support.written_tables import Rows, as_rows, read_rows, seed_note, written_table
-
-ONE = CleanOptions(retain=1, floor_s=0)
-WRITES = WriteOptions(slots=1, small_file_bytes=0)
-
-
-def old_table(path: Path, version: int, rounds: int = 3) -> Rows:
-    """Some slices of one file group, each of a base file and a log; its rows."""
-    written_table(path, version, one_row("k0", 0), WRITES)
-    for number in range(1, rounds + 1):
-        upsert(path, one_row(f"k{number % 2}", number))
-        compact(path)
-    upsert(path, one_row("k0", 99))
-    return read_rows(path)
 
 
 def instants(path: Path) -> list[str]:

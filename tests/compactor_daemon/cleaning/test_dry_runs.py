@@ -20,10 +20,8 @@ from phantombase.timeline.read.table_read import ReadOptions, read_table
 from phantombase.timeline.savepoints.savepoint import create_savepoint, delete_savepoint, savepoints
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table
-from tests.compactor_daemon.cleaning.test_borders import unreadable_plan
-from tests.compactor_daemon.cleaning.test_clean import old_table
-from tests.compactor_daemon.cleaning.test_golden import LOCK, data_files
 from tests.support.archived_tables import compact, one_row, upsert
+from tests.support.cleaned_tables import LOCK, data_files, old_table, unreadable_plan
 from tests.support.compaction_steps import open_table
 from tests.support.failing_storage import HookedStorage, ProcessDied, die_at_nth
 from tests.support.tables import one_of

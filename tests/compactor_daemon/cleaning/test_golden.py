@@ -3,44 +3,15 @@
 from __future__ import annotations
 
 import shutil
-import zipfile
 from pathlib import Path
 
 import pytest
 
-from phantombase.compactor_daemon.cleaning.clean import clean_table
-from phantombase.compactor_daemon.cleaning.would_clean import CleanResult
-from phantombase.timeline.cleaning.options import CleanOptions, Policy
-from phantombase.timeline.locks.table_lock import ProcessLock
+from phantombase.timeline.cleaning.options import Policy
 from phantombase.timeline.read.table_read import read_table
+from tests.support.cleaned_tables import clean, data_files, unzip
 from tests.support.compaction_steps import open_table
 from tests.support.compare_rows import assert_same_rows
-
-LOCK = ProcessLock("cleaning")
-TABLES = Path(__file__).with_name("tables")
-
-
-def unzip(name: str, folder: Path) -> Path:
-    with zipfile.ZipFile(TABLES / f"{name}.zip") as archive:
-        archive.extractall(folder / name)
-    [path] = (folder / name).iterdir()
-    return path
-
-
-def data_files(path: Path) -> set[str]:
-    return {
-        str(p.relative_to(path))
-        for p in path.rglob("*")
-        if p.is_file()
-        and ".hoodie" not in p.parts
-        and not p.name.endswith(".crc")
-        and "partition_metadata" not in p.name
-    }
-
-
-def clean(path: Path, policy: Policy = Policy.COMMITS, retain: int = 1, **more: int) -> CleanResult:
-    options = CleanOptions(policy=policy, retain=retain, floor_s=0, **more)
-    return clean_table(open_table(path), options, LOCK)
 
 
 @pytest.mark.parametrize(

@@ -13,9 +13,8 @@ from phantombase.timeline.planning.options import PLAN_NOW
 from phantombase.timeline.planning.schedule import schedule_compaction
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.windows.state import load_state
-from tests.compactor_daemon.cleaning.test_clean import ONE
-from tests.compactor_daemon.cleaning.test_golden import LOCK
 from tests.support.archived_tables import one_row, rows_at, upsert_at
+from tests.support.cleaned_tables import LOCK, ONE
 from tests.support.compaction_steps import run_all
 from tests.support.failing_storage import HookedStorage, ProcessDied, die_at
 from tests.support.selection import deep

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
 from phantombase.timeline.cleaning.options import Policy
@@ -14,19 +13,15 @@ from phantombase.timeline.format.instant import Instant, State, later
 from phantombase.timeline.instants.clean_border import retained_by
 from phantombase.timeline.savepoints.savepoint import create_savepoint, delete_savepoint
 from phantombase.writer_hooks.options import WriteOptions
-from tests.compactor_daemon.cleaning.test_golden import LOCK, clean
-from tests.compactor_daemon.stitching.test_stitch import stitch
-from tests.support.archived_tables import one_row, overwrite, upsert
+from tests.support.archived_tables import overwrite, upsert
+from tests.support.cleaned_tables import LOCK, clean, row
+from tests.support.clustered_tables import stitch
 from tests.support.compaction_steps import open_table
 from tests.support.failing_storage import Call, HookedStorage
 from tests.support.written_tables import written_table
 
 _REWRITES = WriteOptions(slots=1)
 _APPENDS = WriteOptions(slots=1, small_file_bytes=0)
-
-
-def row(key: str, day: str, number: int) -> pa.Table:
-    return one_row(key, number).set_column(1, "day", pa.array([day]))
 
 
 def border(path: Path, instant: str | None) -> str:

@@ -23,12 +23,12 @@ from phantombase.timeline.instants.attempt_names import attempts
 from phantombase.timeline.storage.folders import RECORDS
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.writer_hooks.options import WriteOptions
-from tests.compactor_daemon.attempt.test_attempt import pending_write
-from tests.compactor_daemon.attempt.test_broken_rules import schedule, upsert
-from tests.compactor_daemon.daemon.test_fleet import WAIT_S, at_work, daemon_on
 from tests.support.compaction_steps import OPTIONS, OUTPUT, open_table
+from tests.support.daemons import WAIT_S, at_work, daemon_on
+from tests.support.dead_writer import pending_write
+from tests.support.moved_tables import schedule, upsert
+from tests.support.trips import rows
 from tests.support.written_tables import read_rows, written_table
-from tests.writer_hooks.write.test_writer import rows
 
 
 def new_table(path: Path) -> Path:

@@ -8,9 +8,8 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 
 import pyarrow as pa
@@ -20,23 +19,17 @@ from typer.testing import CliRunner
 from phantombase import writer
 from phantombase.compactor_daemon.cli.main import app
 from phantombase.compactor_daemon.cli.run import _signals
-from phantombase.compactor_daemon.daemon.assemble import open_daemon
-from phantombase.compactor_daemon.daemon.dispatch import Order, Rules, Stop
-from phantombase.compactor_daemon.daemon.loop import Daemon, Summary
-from phantombase.compactor_daemon.daemon.table_on_storage import Settings
-from phantombase.compactor_daemon.execution.runners import LocalRunner, Runner, SliceProgress
+from phantombase.compactor_daemon.daemon.dispatch import Order, Stop
+from phantombase.compactor_daemon.execution.runners import LocalRunner, SliceProgress
 from phantombase.compactor_daemon.execution.slice_task import SliceTask
-from phantombase.compactor_daemon.options import AttemptOptions, ExecuteOptions, Executor
 from phantombase.compactor_daemon.records.fate import read_fate
 from phantombase.compactor_daemon.records.slice_done import SliceDone, done_slices
 from phantombase.compactor_daemon.removal.unschedule import unschedule
-from phantombase.compactor_daemon.state.failures import RetryOptions, read_failures
-from phantombase.compactor_daemon.zookeeper.session import ZooKeeperOptions
+from phantombase.compactor_daemon.state.failures import read_failures
 from phantombase.timeline.errors import LedgerError, StorageError, UnsupportedError, UsageError
 from phantombase.timeline.format.table_config import save_table_config
 from phantombase.timeline.instants.attempt_names import DEAD, GO, attempts
 from phantombase.timeline.locks.table_lock import table_lock
-from phantombase.timeline.parquet.output_options import OutputOptions
 from phantombase.timeline.planning.options import ScheduleOptions
 from phantombase.timeline.planning.triggers import TriggerStrategy
 from phantombase.timeline.read.table_read import read_table
@@ -46,59 +39,9 @@ from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.storage.open_storage import open_storage
 from tests.support.compaction_steps import check_no_strays, open_table
 from tests.support.compare_rows import assert_same_rows
+from tests.support.daemons import WAIT_S, at_work, daemon_on
 from tests.support.golden_tables import unzip_golden
 from tests.support.servers.zookeeper_server import ZooKeeper, wait_until
-
-WAIT_S = 120.0
-SESSION_S = 30.0
-"""No daemon here is to lose its session, also when the machine stands still for some seconds."""
-
-
-@contextmanager
-def daemon_on(
-    *paths: Path,
-    zookeeper: ZooKeeper | None,
-    runner: Runner | None = None,
-    who: str = "daemon",
-    once: bool = True,
-    poll_s: float = 600.0,
-    order: Order = Order.EARLIEST,
-    schedule: ScheduleOptions | None = None,
-    max_concurrent: int = 1,
-) -> Iterator[Daemon]:
-    """A daemon over tables, in this process."""
-    retry = RetryOptions(retries=1, backoff_s=0.2)
-    settings = Settings(
-        who=who,
-        output=OutputOptions(),
-        attempt=AttemptOptions(barrier_s=0.5, barrier_poll_s=0.05),
-        retry=retry,
-        order=order,
-        schedule=schedule,
-    )
-    with open_daemon(
-        [str(p) for p in paths],
-        rules=Rules(once=once, poll_s=poll_s, order=order, max_concurrent=max_concurrent),
-        settings=settings,
-        execute=ExecuteOptions(executor=Executor.LOCAL),
-        zookeeper=ZooKeeperOptions(hosts=zookeeper.hosts, session_timeout_s=SESSION_S) if zookeeper else None,
-        runner=runner or LocalRunner(1),
-    ) as daemon:
-        yield daemon
-
-
-@contextmanager
-def at_work(daemon: Daemon, how: Stop = Stop.FINISH) -> Iterator[list[Summary]]:
-    """The daemon in a thread; stopped at the end, then its summary is in the list."""
-    summaries: list[Summary] = []
-    thread = threading.Thread(target=lambda: summaries.append(daemon.run()), daemon=True)
-    thread.start()
-    try:
-        yield summaries
-    finally:
-        daemon.stop(how)
-        thread.join(WAIT_S)
-    assert summaries, "the daemon did not end"
 
 
 class HeldUp:

@@ -2,114 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from phantombase.compactor_daemon.attempt.compact_instant import pending_instants
-from phantombase.compactor_daemon.attempt.publish import place, publish
+from phantombase.compactor_daemon.attempt.publish import publish
 from phantombase.compactor_daemon.attempt.retire import finish_completed
 from phantombase.compactor_daemon.decisions.standing import Evidence, Ruling, Standing, rule
-from phantombase.compactor_daemon.records.fate import Go, decisions, find_go
+from phantombase.compactor_daemon.records.fate import decisions, find_go
 from phantombase.compactor_daemon.removal.unschedule import unschedule
-from phantombase.timeline.errors import ConflictError, MissingFileError, PhantombaseError
-from phantombase.timeline.format.commit_metadata import CommitMetadata, encode
+from phantombase.timeline.errors import ConflictError, PhantombaseError
+from phantombase.timeline.format.commit_metadata import encode
 from phantombase.timeline.format.instant import Instant, State
 from phantombase.timeline.format.layout import LAYOUT_2
 from phantombase.timeline.instants.attempt_names import instant_folder
 from phantombase.timeline.instants.timeline import Timeline
-from phantombase.timeline.locks.section import Section
-from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.read.table_read import read_table
 from phantombase.timeline.storage.local import LocalStorage
-from phantombase.writer_hooks.options import WriteOptions
-from phantombase.writer_hooks.write.writer import writer
-from tests.compactor_daemon.attempt.test_broken_rules import schedule, upsert
 from tests.support.compaction_steps import base_files, check_no_strays, decided, open_table, run_all
 from tests.support.golden_tables import unzip_golden
-from tests.support.sections import kept
+from tests.support.moved_tables import (
+    BEFORE,
+    FIRST,
+    LOCK,
+    VERSIONS,
+    Sleeper,
+    clean,
+    place_all,
+    planned,
+    replace_first_group,
+    restore_first_commit,
+    roll_back_newest_write,
+    timeline_files,
+    upsert,
+)
 from tests.support.tables import one_of
-from tests.support.written_tables import read_rows, written_table
-from tests.writer_hooks.write.test_writer import rows
-
-VERSIONS = pytest.mark.parametrize("version", [6, 9])
-FIRST = {"k0000": (1, 1.0), "k0003": (1, 1.0)}
-BEFORE = {"k0000": (2, 2.0), "k0003": (1, 1.0)}
-LOCK = ProcessLock("standing")
-
-
-def planned(path: Path, version: int) -> str:
-    """A table of one file group, written twice, with a plan; its instant."""
-    written_table(path, version, rows((0, 1, 1.0), (3, 1, 1.0)), WriteOptions(buckets=1, slots=1))
-    upsert(LocalStorage(str(path)), rows((0, 2, 2.0)))
-    instant = schedule(path).instant
-    assert instant is not None
-    return instant
-
-
-def timeline_files(path: Path) -> list[Path]:
-    """The files of instants, by time."""
-    folder = path / open_table(path).config.timeline_folder
-    return sorted(p for p in folder.iterdir() if p.is_file() and p.name[:17].isdigit())
-
-
-def remove_all_but_first_commit(path: Path) -> None:
-    """What Hudi's restore leaves: later instants, the plan too, and their files are gone; base files that no commit
-    names stay (seen: 0.15.0, 1.2.0)."""
-    first = timeline_files(path)[0].name[:17]
-    for file in timeline_files(path):
-        if file.name[:17] > first:
-            file.unlink()
-    for log in path.glob("*/.*.log.*"):
-        log.unlink()
-
-
-def restore_first_commit(path: Path) -> None:
-    """The same on the table of `planned`."""
-    remove_all_but_first_commit(path)
-    assert read_rows(path) == FIRST
-
-
-def roll_back_newest_write(path: Path) -> None:
-    """What Hudi's rollback of a completed delta commit leaves, its log removed as from version 8 on."""
-    newest = max(f.name[:17] for f in timeline_files(path) if "deltacommit" in f.name)
-    for file in timeline_files(path):
-        if file.name.startswith(newest):
-            file.unlink()
-    for log in path.glob("*/.*.log.*"):
-        log.unlink()
-    assert read_rows(path) == FIRST
-
-
-@dataclass
-class Sleeper:
-    """A lock under which a publisher wakes up late."""
-
-    meanwhile: Callable[[], None]
-
-    @contextmanager
-    def hold(self, purpose: str) -> Iterator[Section]:
-        """See `TableLock`."""
-        self.meanwhile()
-        yield kept(purpose)
-
-
-def place_all(path: Path, go: Go) -> None:
-    """All files of a decision get their final names."""
-    for one in go.placements:
-        place(open_table(path), go, one)
-
-
-def check_removed(path: Path, partition: str) -> None:
-    """The folder of the table's only partition was removed: reads fail until the writer says that it is to be gone."""
-    with pytest.raises(MissingFileError, match=r"delete_partition\(TABLE"):
-        read_rows(path)
-    writer(rows((0, 1, 1.0))).buckets(1).delete_partition(str(path), [partition])
-    assert read_rows(path) == {}
-
+from tests.support.trips import rows
+from tests.support.written_tables import read_rows
 
 # --- restored away ----------------------------------------------------------------------------------------------------
 
@@ -252,33 +184,6 @@ def test_a_publisher_that_wakes_up_after_archiving_publishes_nothing(tmp_path: P
     assert not (path / instant_folder(instant)).exists()
     assert base_files(path, instant)
     assert read_rows(path) == truth
-
-
-# --- replaced ---------------------------------------------------------------------------------------------------------
-
-
-def replace_first_group(path: Path, instant: str) -> tuple[str, Path]:
-    """A completed replace commit of the plan's first file group; its file id, and the commit's file."""
-    table = open_table(path)
-    group = table.compaction_plan(instant).operations[0]
-    schema = table.newest_schema(table.load_timeline()).commit_text
-    commit = CommitMetadata(
-        partition_to_write_stats={},
-        operation_type="INSERT_OVERWRITE",
-        partition_to_replace_file_ids={group.partition_path: (group.file_id,)},
-        extra_metadata={"schema": schema},
-    )
-    time = table.next_time(table.load_timeline())
-    name = time if table.config.version == 6 else f"{time}_{int(time) + 1}"
-    file = path / table.config.timeline_folder / f"{name}.replacecommit"
-    file.write_bytes(encode(commit, table.layout.encoding))
-    return group.file_id, file
-
-
-def clean(path: Path, file_id: str) -> None:
-    """A cleaner by file versions removes all files of a replaced group, also under a plan (seen: 0.15.0, 1.2.0)."""
-    for file in path.glob(f"*/*{file_id}*"):
-        file.unlink()
 
 
 def forget_group(path: Path, file_id: str) -> None:

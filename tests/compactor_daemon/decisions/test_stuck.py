@@ -30,15 +30,14 @@ from phantombase.timeline.planning.universal import Picking
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table
 from phantombase.writer_hooks.options import WriteOptions
-from tests.compactor_daemon.attempt.test_broken_rules import schedule, upsert
-from tests.compactor_daemon.decisions.test_standing import BEFORE, LOCK, planned, timeline_files
 from tests.support.compaction_steps import check_no_strays, open_table, run_all
 from tests.support.failing_storage import Call, HookedStorage
 from tests.support.faults import died_or_ended
 from tests.support.log_compactions import request
+from tests.support.moved_tables import BEFORE, LOCK, planned, schedule, timeline_files, upsert
 from tests.support.tables import one_of
+from tests.support.trips import rows
 from tests.support.written_tables import read_rows, written_table
-from tests.writer_hooks.write.test_writer import rows
 
 LONG_AGO = (1_000_000_000, 1_000_000_000)
 

@@ -14,11 +14,11 @@ from phantombase.timeline.metadata_table import commit
 from phantombase.timeline.metadata_table.validate import validate
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.local import LocalStorage
-from tests.compactor_daemon.decisions.test_standing import LOCK
 from tests.support.compaction_steps import decided, open_table
 from tests.support.failing_storage import Call, HookedStorage, ProcessDied
 from tests.support.faults import died_or_ended
 from tests.support.golden_tables import unzip_golden
+from tests.support.moved_tables import LOCK
 from tests.support.selection import deep
 from tests.support.tables import one_of
 

@@ -18,7 +18,7 @@ from phantombase.compactor_daemon.execution.spark_session import StartingSpark, 
 from phantombase.compactor_daemon.options import ExecuteOptions, Executor
 from phantombase.timeline.errors import UsageError
 from tests.support.golden_tables import unzip_golden
-from tests.timeline.read.test_refusals import lose_planned_log
+from tests.support.refused_tables import lose_planned_log
 
 _LINGERS_S = 120.0
 

@@ -13,10 +13,10 @@ from phantombase.compactor_daemon.execution.slice_task import Round, SliceTask
 from phantombase.compactor_daemon.records.slice_done import SliceDone
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.writer_hooks.options import WriteOptions
-from tests.compactor_daemon.attempt.test_broken_rules import schedule, upsert
 from tests.support.compaction_steps import OPTIONS, OUTPUT, open_table
+from tests.support.moved_tables import schedule, upsert
+from tests.support.trips import rows
 from tests.support.written_tables import written_table
-from tests.writer_hooks.write.test_writer import rows
 
 _TASK_BYTES_MAX = 2_000
 

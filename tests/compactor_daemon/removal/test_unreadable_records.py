@@ -33,13 +33,13 @@ from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table
 from phantombase.writer_hooks.options import WriteOptions
-from tests.compactor_daemon.attempt.test_broken_rules import schedule, upsert
 from tests.support.compaction_steps import OUTPUT, base_files, decided, open_table, run_one, staged
 from tests.support.failing_storage import Call, Hook, HookedStorage, ProcessDied
+from tests.support.moved_tables import schedule, upsert
 from tests.support.selection import deep
 from tests.support.tables import one_of
+from tests.support.trips import rows
 from tests.support.written_tables import read_rows, written_table
-from tests.writer_hooks.write.test_writer import rows
 
 ROWS = {"k0000": (2, 2.0), "k0003": (1, 1.0)}
 LOCK = ProcessLock("unreadable")

@@ -25,14 +25,13 @@ from phantombase.timeline.recovery.rollback import roll_back
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.pending_rollbacks import PendingRollback, UnreadableRollback, pending_rollbacks
 from phantombase.timeline.table.table import Table
-from tests.compactor_daemon.attempt.test_broken_rules import before_placing, upsert
-from tests.compactor_daemon.decisions.test_standing import BEFORE, LOCK, planned, restore_first_commit
 from tests.support.compaction_steps import check_no_strays, decided, open_table, run_all
 from tests.support.dead_writer import leave_dead_write, make_old
 from tests.support.golden_tables import unzip_golden
+from tests.support.moved_tables import BEFORE, LOCK, before_placing, planned, restore_first_commit, upsert
 from tests.support.tables import one_of
+from tests.support.trips import rows
 from tests.support.written_tables import read_rows
-from tests.writer_hooks.write.test_writer import rows
 
 
 def cut(path: Path, data: bytes = b"") -> Path:

@@ -62,8 +62,8 @@ from tests.support.faults import died_or_ended
 from tests.support.interleaving import Actor, Crew
 from tests.support.seed import SEED
 from tests.support.tables import one_of
+from tests.support.trips import SCHEMA
 from tests.support.written_tables import Rows, read_rows, seed_note, written_table
-from tests.writer_hooks.write.test_writer import SCHEMA
 
 CHAOS = 3 * int(os.environ.get("PHANTOMBASE_CHAOS", "8"))
 LOCK = ProcessLock("unschedule")

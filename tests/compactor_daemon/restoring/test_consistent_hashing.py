@@ -17,15 +17,15 @@ from phantombase.compactor_daemon.restoring.rollback import roll_back_newest
 from phantombase.timeline.errors import UnsupportedError
 from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.planning.schedule import schedule_compaction
-from phantombase.timeline.storage.folders import HOODIE
 from phantombase.timeline.table.left_to_hudi import merges_no_logs
 from phantombase.timeline.view.bucket_resize import HASHING_METADATA
-from tests.compactor_daemon.stitching.test_stitch import small_files, stitch
 from tests.support.archived_tables import long_table
+from tests.support.clustered_tables import small_files, stitch
 from tests.support.compaction_steps import open_table, run_one
 from tests.support.log_compactions import MERGE_LOGS, request
+from tests.support.refused_tables import digest
+from tests.support.restored_tables import capture_changes
 from tests.support.tables import one_of
-from tests.timeline.read.test_refusals import digest
 
 LOCK = ProcessLock("buckets")
 
@@ -33,12 +33,6 @@ LOCK = ProcessLock("buckets")
 def hash_buckets(path: Path) -> None:
     """Hudi's hashing metadata of one partition."""
     (path / HASHING_METADATA / "1").mkdir(parents=True)
-
-
-def capture_changes(path: Path) -> None:
-    """The setting of the table."""
-    with (path / HOODIE / "hoodie.properties").open("a") as file:
-        file.write("hoodie.table.cdc.enabled=true\n")
 
 
 def writes(path: Path) -> list[str]:

@@ -25,25 +25,17 @@ from phantombase.timeline.storage.local import LocalStorage
 from phantombase.writer_hooks.engine.engine import LocalEngine
 from phantombase.writer_hooks.options import Operation, Write
 from phantombase.writer_hooks.write.write import write
-from tests.compactor_daemon.cleaning.test_golden import LOCK
-from tests.compactor_daemon.restoring.test_restore import CLEAN, REWRITES, WRITES, check_usable, restore
 from tests.support.archived_tables import compact, one_row, upsert
+from tests.support.cleaned_tables import LOCK
 from tests.support.compaction_steps import open_table, run_all
 from tests.support.failing_storage import Call, HookedStorage, ProcessDied, die_at_nth
-from tests.support.lost_lock import LockLostBehind
+from tests.support.lost_lock import LockLostBehind, plan_put, roll_back_half_way, small_table
+from tests.support.restored_tables import CLEAN, REWRITES, WRITES, check_usable, restore
 from tests.support.selection import ALL
 from tests.support.tables import one_of
 from tests.support.written_tables import read_rows, written_table
 
 COMMANDS = pytest.mark.parametrize("command", ["rollback", "restore"])
-
-
-def small_table(path: Path, version: int) -> str:
-    """Two writes into one file group, each a base file; the first one's instant."""
-    written_table(path, version, one_row("k0", 0), REWRITES)
-    first = max(open_table(path).load_timeline().completed_writes)
-    upsert(path, one_row("k1", 1), REWRITES)
-    return first
 
 
 def others(path: Path) -> None:
@@ -79,27 +71,6 @@ class Sleeper:
             restore_table(table, lock, target)
         else:
             roll_back_newest(table, lock, max(open_table(self.path).load_timeline().completed_writes))
-
-
-def plan_put(call: Call) -> bool:
-    return call.name == "put_if_absent" and call.path.endswith((".rollback.requested", ".restore.requested"))
-
-
-def die_behind(what: Callable[[Call], bool]) -> Callable[[Call], Any]:
-    def hook(call: Call) -> Any:
-        done = call.do()
-        if what(call):
-            raise ProcessDied(call.path)
-        return done
-
-    return hook
-
-
-def roll_back_half_way(path: Path, newest: str) -> None:
-    """A process on another machine that dies, or sleeps, right behind its plan."""
-    storage = HookedStorage(LocalStorage(str(path)), die_behind(plan_put))
-    with pytest.raises(ProcessDied):
-        roll_back_newest(open_table(path, storage), LOCK, newest)
 
 
 @one_of("version", 9, 8, 6)

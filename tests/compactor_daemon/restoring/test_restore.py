@@ -20,12 +20,11 @@ from phantombase import writer
 from phantombase.compactor_daemon.cleaning.clean import clean_table
 from phantombase.compactor_daemon.cli.main import app
 from phantombase.compactor_daemon.decisions import standing
-from phantombase.compactor_daemon.restoring.restore import Restored, restore_table
 from phantombase.compactor_daemon.restoring.rollback import roll_back_newest
 from phantombase.compactor_daemon.stitching.stitch import stitch_table
 from phantombase.timeline.archiving.choice import Choice, Facts, choose
 from phantombase.timeline.archiving.options import ArchiveOptions
-from phantombase.timeline.cleaning.options import CleanOptions, Policy
+from phantombase.timeline.cleaning.options import Policy
 from phantombase.timeline.errors import ClockError, ConflictError, MalformedError, PhantombaseError, UsageError
 from phantombase.timeline.format.instant import Instant, State, format_time, parse_time
 from phantombase.timeline.instants.table_clock import TableClock
@@ -43,30 +42,26 @@ from phantombase.timeline.read.table_read import ReadOptions, read_table
 from phantombase.timeline.recovery.dead_writers import roll_back_dead_writers
 from phantombase.timeline.savepoints.savepoint import create_savepoint, delete_savepoint
 from phantombase.timeline.stitching.options import StitchOptions
-from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.storage.server_clock import storage_ms
 from phantombase.timeline.table import pending_rollbacks
 from phantombase.timeline.table.pending_rollbacks import PendingRollback
 from phantombase.writer_hooks.options import WriteOptions
-from tests.compactor_daemon.cleaning.test_golden import LOCK, data_files
 from tests.support.archived_tables import archive, compact, one_row, upsert
+from tests.support.cleaned_tables import LOCK, data_files
 from tests.support.compaction_steps import open_table, run_all
 from tests.support.dead_writer import leave_dead_write
 from tests.support.failing_storage import Call, HookedStorage, ProcessDied, die_at_nth
 from tests.support.faults import Faults, died_or_ended
 from tests.support.golden_tables import unzip_golden
 from tests.support.half_rollback import request_rollback
+from tests.support.restored_tables import CLEAN, REWRITES, WRITES, check_usable, restore
 from tests.support.selection import ALL, deep
 from tests.support.tables import one_of
 from tests.support.written_tables import Rows, as_rows, read_rows, written_table
 
 VERSIONS = pytest.mark.parametrize("version", [6, 8, 9])
-WRITES = WriteOptions(slots=1, small_file_bytes=0)
-REWRITES = WriteOptions(slots=1)
-"""Small base files are written anew."""
 AT_ONCE = MetadataOptions(max_delta_commits=1)
-CLEAN = CleanOptions(retain=1, floor_s=0)
 
 
 def history(path: Path, version: int, writes: WriteOptions = WRITES) -> dict[str, Rows]:
@@ -94,26 +89,6 @@ def history(path: Path, version: int, writes: WriteOptions = WRITES) -> dict[str
     upsert(path, one_row("k0", 50), writes)
     note()
     return found
-
-
-def restore(path: Path, target: str | None, storage: Storage | None = None, *, dry_run: bool = False) -> Restored:
-    return restore_table(open_table(path, storage), LOCK, target, dry_run=dry_run)
-
-
-def check_usable(path: Path, rows: Rows) -> None:
-    """The rows are those, also behind a write, a compaction, a clean and the archiver."""
-    assert read_rows(path) == rows
-    upsert(path, one_row("new", 99))
-    expected = rows | {"new": (99, 99.0)}
-    assert read_rows(path) == expected
-    compact(path)
-    run_all(open_table(path))
-    assert read_rows(path) == expected
-    clean_table(open_table(path), CLEAN, LOCK)
-    for number in (100, 101, 102):
-        upsert(path, one_row("new", number))
-    archive(path)
-    assert read_rows(path) == rows | {"new": (102, 102.0)}
 
 
 @one_of("version", 9, 8, 6)

@@ -11,10 +11,10 @@ import pytest
 from phantombase.compactor_daemon.status.snapshot import look_at_table
 from phantombase.timeline.errors import ConflictError, MalformedError, UsageError
 from phantombase.timeline.format.instant import Instant, State
-from tests.compactor_daemon.restoring.test_lost_lock import roll_back_half_way, small_table
-from tests.compactor_daemon.restoring.test_restore import check_usable, restore
 from tests.support.archived_tables import one_row, upsert
 from tests.support.compaction_steps import open_table
+from tests.support.lost_lock import roll_back_half_way, small_table
+from tests.support.restored_tables import check_usable, restore
 from tests.support.tables import one_of
 from tests.support.written_tables import read_rows
 

@@ -37,9 +37,8 @@ from phantombase.timeline.table.table import Table
 from phantombase.writer_hooks.engine.engine import LocalEngine
 from phantombase.writer_hooks.options import Operation, Write, WriteOptions
 from phantombase.writer_hooks.write.write import write
-from tests.compactor_daemon.cleaning.test_clean import old_table
-from tests.compactor_daemon.cleaning.test_golden import LOCK, data_files
 from tests.support.archived_tables import one_row
+from tests.support.cleaned_tables import LOCK, data_files, old_table
 from tests.support.compaction_steps import open_table
 from tests.support.failing_storage import Call, HookedStorage
 from tests.support.tables import one_of

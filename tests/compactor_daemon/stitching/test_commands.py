@@ -17,8 +17,8 @@ from phantombase.timeline.read.table_read import read_table
 from phantombase.writer_hooks.engine.engine import LocalEngine
 from phantombase.writer_hooks.options import Operation, Write
 from phantombase.writer_hooks.write.write import write
-from tests.compactor_daemon.stitching.test_stitch import WRITES, forget_heartbeats, living, request, small_files
 from tests.support.archived_tables import one_row
+from tests.support.clustered_tables import WRITES, forget_heartbeats, living, request, small_files
 from tests.support.compaction_steps import open_table
 from tests.support.golden_tables import unzip_golden
 from tests.support.written_tables import read_rows

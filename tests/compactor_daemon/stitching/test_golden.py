@@ -8,8 +8,8 @@ import pyarrow as pa
 
 from phantombase.timeline.read.table_read import read_table
 from phantombase.timeline.view.view import GroupKey, is_replaced
-from tests.compactor_daemon.cleaning.test_golden import unzip
-from tests.compactor_daemon.stitching.test_stitch import stitch
+from tests.support.cleaned_tables import unzip
+from tests.support.clustered_tables import stitch
 from tests.support.compaction_steps import open_table
 from tests.support.compare_rows import assert_same_rows
 

@@ -5,7 +5,6 @@ Meanwhile its inputs change, or its plan is taken back.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -19,46 +18,29 @@ from phantombase.compactor_daemon.stitching.late import withdraw_late
 from phantombase.compactor_daemon.stitching.pending import pending_stitchings
 from phantombase.timeline.errors import ConflictError, MissingFileError, PhantombaseError
 from phantombase.timeline.format.instant import Instant, State
-from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.writer_hooks.options import Operation
-from tests.compactor_daemon.stitching.test_stitch import TWO, begin, forget_heartbeats, hidden, small_files, stitch
 from tests.support.archived_tables import LOCK, one_row, overwrite, upsert
+from tests.support.clustered_tables import (
+    TWO,
+    around_the_commit,
+    begin,
+    built_upon,
+    forget_heartbeats,
+    small_files,
+    stitch,
+)
 from tests.support.compaction_steps import open_table
 from tests.support.failing_storage import Call, HookedStorage, ProcessDied
 from tests.support.golden_tables import unzip_golden
 from tests.support.tables import one_of
 from tests.support.written_tables import check_nothing_left, read_rows
 
-Do = Callable[[], object]
-
-
-def around_the_commit(path: Path, before: Do, after: Do = lambda: None) -> Storage:
-    """A storage of a stitching beside whose put of the completed file something is done."""
-
-    def hook(call: Call) -> object:
-        completes = call.name == "put_if_absent" and call.path.endswith(".replacecommit")
-        if not completes:
-            return call.do()
-        hidden(path, before)
-        done = call.do()
-        after()
-        return done
-
-    return HookedStorage(open_table(path).storage, hook)
-
 
 def taken_back(path: Path) -> None:
     """Takes the pending stitching back, under a lock that its sleeping process has lost."""
     (pending,) = pending_stitchings(open_table(path), open_table(path).load_timeline())
     take_back(open_table(path), pending, type(LOCK)("another: the lock of the sleeper was lost"), "test")
-
-
-def built_upon(path: Path, before: Do, after: Do) -> str:
-    """A stitching beside whose commit this is done, so that the commit stays; its error."""
-    with pytest.raises(ConflictError, match="so the commit stays") as caught:
-        stitch(path, around_the_commit(path, before, after))
-    return str(caught.value)
 
 
 @one_of("version", 9, 8, 6)

@@ -26,9 +26,9 @@ from phantombase.timeline.savepoints.savepoint import create_savepoint
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table
-from tests.compactor_daemon.cleaning.test_golden import data_files
-from tests.compactor_daemon.stitching.test_stitch import golden_small_files, living, small_files, stitch
 from tests.support.archived_tables import LOCK, one_row, upsert
+from tests.support.cleaned_tables import data_files
+from tests.support.clustered_tables import golden_small_files, living, small_files, stitch, stitched
 from tests.support.compaction_steps import open_table
 from tests.support.failing_storage import HookedStorage, ProcessDied, die_at_nth
 from tests.support.faults import died_or_ended
@@ -41,12 +41,6 @@ def call(path: Path, instant: str, *options: str) -> Any:
     done = CliRunner().invoke(app, ["rollback", str(path), instant, "--json", *options], catch_exceptions=False)
     assert done.exit_code == 0
     return json.loads(done.stdout)
-
-
-def stitched(path: Path) -> str:
-    done = stitch(path).done
-    assert done is not None
-    return done.instant
 
 
 def roll_back(path: Path, instant: str, storage: Storage | None = None) -> None:
@@ -112,9 +106,7 @@ def test_died_anywhere_no_row_changes(version: int, tmp_path: Path, monkeypatch:
     path = tmp_path / "trips"
     rows = small_files(path, version, 3)
     instant, died = stitched(path), 0
-    for died, copy in enumerate(  # noqa: B007
-        died_or_ended(path, lambda storage: roll_back(path, instant, storage))
-    ):
+    for died, copy in enumerate(died_or_ended(path, lambda storage: roll_back(path, instant, storage))):  # noqa: B007
         assert read_rows(copy) == rows
         there = any(i.requested_time == instant for i in open_table(copy).load_timeline().instants)
         assert is_stitching(open_table(copy), instant) is there

@@ -23,9 +23,8 @@ from phantombase.timeline.planning.options import PLAN_NOW
 from phantombase.timeline.planning.schedule import schedule_compaction
 from phantombase.timeline.savepoints.savepoint import create_savepoint
 from phantombase.timeline.storage.local import LocalStorage
-from tests.compactor_daemon.stitching.test_rollback import stitched
-from tests.compactor_daemon.stitching.test_stitch import golden_small_files, living, small_files, stitch
 from tests.support.archived_tables import LOCK, compact, one_row, upsert
+from tests.support.clustered_tables import golden_small_files, living, small_files, stitch, stitched
 from tests.support.compaction_steps import open_table, run_all
 from tests.support.failing_storage import Call, HookedStorage, ProcessDied, die_at_nth
 from tests.support.lost_lock import LockLostBehind

@@ -7,7 +7,6 @@ import shutil
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -20,13 +19,8 @@ from phantombase.compactor_daemon.cleaning.clean import clean_table
 from phantombase.compactor_daemon.restoring.restore import restore_table
 from phantombase.compactor_daemon.stitching.complete import take_back
 from phantombase.compactor_daemon.stitching.pending import pending_stitchings
-from phantombase.compactor_daemon.stitching.stitch import StitchResult, stitch_table, take_back_pending
-from phantombase.timeline.errors import (
-    BarrierError,
-    ConflictError,
-    PhantombaseError,
-    UnsupportedError,
-)
+from phantombase.compactor_daemon.stitching.stitch import stitch_table, take_back_pending
+from phantombase.timeline.errors import BarrierError, ConflictError, PhantombaseError, UnsupportedError
 from phantombase.timeline.format.file_name import parse_data_file
 from phantombase.timeline.format.instant import State
 from phantombase.timeline.metadata_table.validate import validate
@@ -34,16 +28,29 @@ from phantombase.timeline.parquet.output_options import Codec, OutputOptions
 from phantombase.timeline.planning.options import PLAN_NOW
 from phantombase.timeline.planning.schedule import schedule_compaction
 from phantombase.timeline.read.table_read import Query, ReadOptions, read_table
-from phantombase.timeline.stitching.options import Copy, StitchOptions
+from phantombase.timeline.stitching.options import StitchOptions
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.folders import RECORDS
 from phantombase.timeline.table.table import Table
-from phantombase.timeline.view.view import is_replaced
 from phantombase.writer_hooks.engine.engine import LocalEngine
-from phantombase.writer_hooks.options import Operation, Write, WriteOptions
+from phantombase.writer_hooks.options import Operation, Write
 from phantombase.writer_hooks.write.write import write
-from tests.compactor_daemon.cleaning.test_clean import ONE
 from tests.support.archived_tables import LOCK, SMALL, compact, one_row, overwrite, upsert
+from tests.support.cleaned_tables import ONE
+from tests.support.clustered_tables import (
+    COPIED,
+    OUTPUT,
+    TWO,
+    WRITES,
+    begin,
+    forget_heartbeats,
+    golden_small_files,
+    hidden,
+    living,
+    request,
+    small_files,
+    stitch,
+)
 from tests.support.compaction_steps import open_table
 from tests.support.failing_storage import Call, HookedStorage, ProcessDied, pause_at
 from tests.support.faults import Faults, died_or_ended
@@ -52,62 +59,9 @@ from tests.support.half_rollback import request_rollback
 from tests.support.seed import SEED
 from tests.support.selection import ALL, deep
 from tests.support.tables import one_of
-from tests.support.written_tables import Rows, check_nothing_left, impatient, read_rows, seed_note, written_table
+from tests.support.written_tables import check_nothing_left, impatient, read_rows, seed_note
 
 VERSIONS = pytest.mark.parametrize("version", [6, 8, 9])
-WRITES = WriteOptions(slots=1, small_file_bytes=0)
-TWO = StitchOptions(min_files=2, wait_s=0)
-COPIED = replace(TWO, copy=Copy.FORCE)
-OUTPUT = OutputOptions(memory_limit=32 << 20)
-
-
-def small_files(path: Path, version: int, files: int = 4) -> Rows:
-    """As many file groups, each a base file of one row; the rows."""
-    written_table(path, version, one_row("k0", 0), WRITES)
-    for number in range(1, files):
-        upsert(path, one_row(f"k{number}", number))
-    return read_rows(path)
-
-
-def stitch(path: Path, storage: Storage | None = None, options: StitchOptions = TWO) -> StitchResult:
-    return stitch_table(open_table(path, storage), options, LOCK, output=OUTPUT, threads=1)
-
-
-def golden_small_files(name: str, tmp_path: Path) -> Path:
-    """A compacted golden table, and three writes of its rows under new keys."""
-    path = unzip_golden(name, tmp_path)
-    batch = read_table(open_table(path))
-    batch = batch.select([column for column in batch.column_names if not column.startswith("_hoodie")])
-    compact(path)
-    for number in range(3):
-        keys = pc.binary_join_element_wise(batch["id"], str(number), "-")
-        upsert(path, batch.set_column(0, "id", keys))
-    return path
-
-
-def living(path: Path) -> list[str]:
-    """File ids that are not replaced."""
-    view = open_table(path).load_view()
-    return [g.file_id for g in view.groups if g.slices and not is_replaced(g, view.facts)]
-
-
-def request(path: Path, *, alive: bool = True, options: StitchOptions = TWO) -> str:
-    """Leaves a requested stitching, of a process that died behind the request, or seems to live; its instant."""
-
-    dead: list[str] = []
-
-    def hook(call: Call) -> object:
-        if dead or (call.name == "open_output" and "/writes/" in call.path):
-            dead.append(call.path)
-            raise ProcessDied(call.path)
-        return call.do()
-
-    with pytest.raises(ProcessDied):
-        stitch(path, HookedStorage(open_table(path).storage, hook), options)
-    if not alive:
-        forget_heartbeats(path)
-    (pending,) = pending_stitchings(open_table(path), open_table(path).load_timeline())
-    return pending.time
 
 
 @VERSIONS
@@ -193,11 +147,6 @@ def test_a_dead_process_at_every_call(version: int, options: StitchOptions, tmp_
         check_nothing_left(path)
         assert read_rows(path) == {**rows, "k1": (50, 50.0)}
     assert died > 8
-
-
-def forget_heartbeats(path: Path) -> None:
-    """A process that died in this test is this process, which is alive."""
-    shutil.rmtree(path / ".hoodie" / ".heartbeat", ignore_errors=True)
 
 
 @pytest.mark.parametrize(("version", "options", "part"), [(6, TWO, 0), (9, COPIED, 1), deep(9, TWO, 0)])
@@ -386,17 +335,6 @@ def test_a_changed_input_takes_the_plan_back(version: int, tmp_path: Path) -> No
     check_nothing_left(path)
 
 
-def hidden(path: Path, do: Callable[[], object]) -> None:
-    """Does something that does not see the pending stitching, as a writer that loaded its plans before."""
-    (pending,) = pending_stitchings(open_table(path), open_table(path).load_timeline())
-    aside = {p: p.read_bytes() for p in (path / ".hoodie").rglob(f"{pending.time}.*") if p.is_file()}
-    for p in aside:
-        p.unlink()
-    do()
-    for p, data in aside.items():
-        p.write_bytes(data)
-
-
 def while_making(path: Path, do: Callable[[], object]) -> Storage:
     """A storage of a stitching during which something happens once, while it makes its first file."""
     done: list[str] = []
@@ -422,14 +360,6 @@ def test_an_input_that_changes_while_the_file_is_made(version: int, operation: O
     expected = {**rows, "k1": (100, 100.0)} if operation is Operation.UPSERT else {"k1": (100, 100.0)}
     assert read_rows(path) == expected
     check_nothing_left(path)
-
-
-def begin(path: Path, action: str) -> None:
-    """Begins a write, as one that does not ask for clusterings."""
-    table = open_table(path)
-    began = table.next_time(table.load_timeline())
-    for state in ("requested", "inflight"):
-        (path / table.config.timeline_folder / f"{began}.{action}.{state}").write_bytes(b"")
 
 
 @one_of("version", 6, 9, 8)

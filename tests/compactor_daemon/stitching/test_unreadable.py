@@ -22,9 +22,9 @@ from phantombase.timeline.locks.heartbeat import heartbeat_path
 from phantombase.timeline.planning.schedule import schedule_compaction
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.table.table import Table
-from tests.compactor_daemon.cleaning.test_golden import LOCK
-from tests.compactor_daemon.stitching.test_stitch import request, small_files
 from tests.support.archived_tables import one_row, upsert
+from tests.support.cleaned_tables import LOCK
+from tests.support.clustered_tables import request, small_files
 from tests.support.compaction_steps import open_table
 from tests.support.dead_writer import make_old
 from tests.support.faults import died_or_ended

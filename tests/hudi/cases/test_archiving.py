@@ -15,10 +15,10 @@ from phantombase.compactor_daemon.restoring.restore import restore_table
 from phantombase.timeline.format.instant import Instant, State, later
 from phantombase.timeline.table.table import Table
 from phantombase.writer_hooks.options import WriteOptions
-from tests.compactor_daemon.cleaning.test_golden import clean
 from tests.hudi.judge.client import Judge
 from tests.hudi.judge.java_client import archived_instants, run_java
 from tests.support.archived_tables import LOCK, SMALL, active, archive, compact, completed, long_table, one_row, upsert
+from tests.support.cleaned_tables import clean
 from tests.support.compaction_steps import open_table
 from tests.support.failing_storage import died_copies
 from tests.support.selection import deep

@@ -19,12 +19,10 @@ from phantombase.timeline.savepoints.savepoint import create_savepoint, delete_s
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table
 from phantombase.writer_hooks.options import WriteOptions
-from tests.compactor_daemon.cleaning.test_clean import ONE, old_table
-from tests.compactor_daemon.cleaning.test_golden import LOCK, clean, data_files, unzip
-from tests.compactor_daemon.cleaning.test_replaced import row
 from tests.hudi.cases.shared_table import HUDI
 from tests.hudi.judge.java_client import run_java
 from tests.support.archived_tables import one_row, overwrite, upsert
+from tests.support.cleaned_tables import LOCK, ONE, clean, data_files, old_table, row, unzip
 from tests.support.compaction_steps import open_table
 from tests.support.failing_storage import Call, HookedStorage, died_copies
 from tests.support.selection import deep

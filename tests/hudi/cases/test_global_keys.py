@@ -11,10 +11,10 @@ from phantombase import schedule
 from phantombase.timeline.table.table import Table
 from tests.hudi.judge.client import Judge
 from tests.support.compaction_steps import run_all
+from tests.support.placed_keys import Row, World, batch, some_rows
 from tests.support.seed import SEED
 from tests.support.selection import deep
 from tests.support.written_tables import seed_note
-from tests.writer_hooks.index.test_placed_keys import Row, World, batch, some_rows
 
 pytestmark = pytest.mark.interop
 

@@ -11,8 +11,8 @@ from tests.hudi.judge.fixtures import Judges
 from tests.support.change_feeds import services_of
 from tests.support.compaction_steps import open_table
 from tests.support.golden_tables import unzip_golden
+from tests.support.log_compactions import COMMIT_TIME, check
 from tests.support.selection import deep
-from tests.timeline.windows.test_incremental_log_compaction import COMMIT_TIME, check
 
 pytestmark = [pytest.mark.interop, pytest.mark.deep]
 

@@ -20,10 +20,8 @@ from tests.hudi.cases.test_metadata_cleaning import slices_of_hudi
 from tests.hudi.judge.client import Judge
 from tests.hudi.judge.java_client import archived_instants
 from tests.support.compaction_steps import open_table
+from tests.support.metadata_services import EVERY_3, FEW, made, serve, written_and_archived
 from tests.support.selection import deep, versions
-from tests.timeline.metadata_table.services.test_archive import EVERY_3, FEW, written
-from tests.timeline.metadata_table.services.test_clean import made
-from tests.timeline.metadata_table.services.test_serve import serve
 
 pytestmark = pytest.mark.interop
 
@@ -44,7 +42,7 @@ def early(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("version", [deep(6), deep(8), 9])
 def test_hudi_sees_the_same_slices_and_our_archive(version: int, tmp_path: Path) -> None:
     path = made(f"v{version}", tmp_path)
-    written(path, 9)
+    written_and_archived(path, 9)
     before = slices_of_hudi(version, path)
     metadata = open_metadata_table(open_table(path))
     assert len(metadata.load_timeline().instants) < 15

@@ -19,9 +19,8 @@ from tests.hudi.judge.client import Judge
 from tests.hudi.judge.java_client import run_java
 from tests.support.compaction_steps import open_table
 from tests.support.failing_storage import HookedStorage, ProcessDied, die_at_nth
+from tests.support.metadata_services import serve, slices, to_clean
 from tests.support.selection import deep, versions
-from tests.timeline.metadata_table.services.test_clean import slices, to_clean
-from tests.timeline.metadata_table.services.test_serve import serve
 
 pytestmark = pytest.mark.interop
 

@@ -14,9 +14,9 @@ from tests.hudi.cases.rows import Rows
 from tests.hudi.cases.shared_table import check_rows, hudi_rs_reads
 from tests.hudi.judge.client import METADATA_TABLE, Judge
 from tests.support.compare_rows import assert_same_rows
+from tests.support.metadata_services import AT_ONCE, serve
+from tests.support.metadata_tables import spec
 from tests.support.selection import deep, versions
-from tests.timeline.metadata_table.services.test_serve import AT_ONCE, serve
-from tests.timeline.metadata_table.test_create import spec
 
 pytestmark = pytest.mark.interop
 

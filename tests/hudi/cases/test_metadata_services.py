@@ -22,8 +22,8 @@ from tests.hudi.cases.shared_table import check_rows
 from tests.hudi.judge.client import Judge
 from tests.support.compaction_steps import open_table
 from tests.support.failing_storage import Call, HookedStorage, ProcessDied
+from tests.support.metadata_services import left_behind
 from tests.support.selection import ALL, versions
-from tests.timeline.metadata_table.services.test_unknown import left_behind
 
 pytestmark = pytest.mark.interop
 

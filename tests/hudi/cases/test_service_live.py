@@ -19,8 +19,7 @@ from tests.hudi.judge.timeline_server import hudi_server
 from tests.support.golden_tables import unzip_golden
 from tests.support.places import GOLDEN_FOLDER
 from tests.support.selection import deep
-from tests.support.service_client import ServiceClient
-from tests.timeline.service.test_recorded_answers import difference
+from tests.support.service_client import ServiceClient, difference
 
 pytestmark = pytest.mark.interop
 

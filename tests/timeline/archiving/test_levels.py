@@ -12,8 +12,8 @@ from phantombase.timeline.archiving.manifest import HistoryFile, newest_manifest
 from phantombase.timeline.errors import LockError
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.local import LocalStorage
+from tests.support.archived_tables import FOLDER, held
 from tests.support.failing_storage import Call, HookedStorage
-from tests.timeline.archiving.test_manifest import FOLDER, held
 
 LEFT = "20260101000000000_20260102000000000_0.parquet"
 """A dead archiver placed it, and died before a manifest named it."""

@@ -12,13 +12,8 @@ from phantombase.timeline.archiving.manifest import HistoryFile, newest_manifest
 from phantombase.timeline.errors import ConflictError, LockError
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.local import LocalStorage
+from tests.support.archived_tables import FOLDER, held
 from tests.support.failing_storage import Call, HookedStorage
-
-FOLDER = ".hoodie/timeline/history"
-
-
-def held() -> None:
-    """The lock is held."""
 
 
 def lost() -> None:

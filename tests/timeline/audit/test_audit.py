@@ -23,13 +23,13 @@ from phantombase.timeline.parquet.output_options import OutputOptions
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table
 from phantombase.writer_hooks.options import WriteOptions
-from tests.compactor_daemon.attempt.test_broken_rules import schedule, upsert
 from tests.support.compaction_steps import open_table, run_all
 from tests.support.golden_tables import unzip_golden
+from tests.support.moved_tables import schedule, upsert
 from tests.support.selection import deep
 from tests.support.tables import one_of
+from tests.support.trips import rows
 from tests.support.written_tables import written_table
-from tests.writer_hooks.write.test_writer import rows
 
 
 def compact(path: Path) -> list[str]:

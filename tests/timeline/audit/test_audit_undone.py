@@ -23,8 +23,9 @@ from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.planning.schedule import schedule_compaction
 from phantombase.timeline.storage.folders import HOODIE
 from phantombase.timeline.storage.local import LocalStorage
-from tests.compactor_daemon.attempt.test_broken_rules import upsert
-from tests.compactor_daemon.decisions.test_standing import (
+from tests.support.compaction_steps import base_files, open_table, run_all
+from tests.support.golden_tables import unzip_golden
+from tests.support.moved_tables import (
     FIRST,
     LOCK,
     clean,
@@ -32,12 +33,11 @@ from tests.compactor_daemon.decisions.test_standing import (
     replace_first_group,
     restore_first_commit,
     timeline_files,
+    upsert,
 )
-from tests.support.compaction_steps import base_files, open_table, run_all
-from tests.support.golden_tables import unzip_golden
 from tests.support.tables import one_of
+from tests.support.trips import rows
 from tests.support.written_tables import read_rows
-from tests.writer_hooks.write.test_writer import rows
 
 
 def compacted(path: Path, version: int) -> str:

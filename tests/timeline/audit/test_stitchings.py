@@ -16,10 +16,9 @@ from phantombase.timeline.cli.main import app
 from phantombase.timeline.errors import MissingFileError
 from phantombase.timeline.read.table_read import read_table
 from phantombase.timeline.view.view import is_replaced
-from tests.compactor_daemon.cleaning.test_clean import ONE
-from tests.compactor_daemon.stitching.test_late import built_upon
-from tests.compactor_daemon.stitching.test_stitch import small_files, stitch
 from tests.support.archived_tables import LOCK, one_row, overwrite, upsert
+from tests.support.cleaned_tables import ONE
+from tests.support.clustered_tables import built_upon, small_files, stitch
 from tests.support.compaction_steps import open_table
 from tests.support.tables import one_of
 

@@ -11,7 +11,6 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from typer.testing import CliRunner
 
@@ -24,26 +23,22 @@ from phantombase.timeline.errors import ClockError, PhantombaseError, StorageErr
 from phantombase.timeline.format.instant import format_time, later
 from phantombase.timeline.instants.table_clock import TableClock
 from phantombase.timeline.instants.timeline import Timeline
-from phantombase.timeline.locks.table_lock import ProcessLock
-from phantombase.timeline.planning.schedule import Scheduled, schedule_compaction
 from phantombase.timeline.recovery.modification_times import Retimed, find_mistimed, mistimed, repair_times
 from phantombase.timeline.storage.contract import Entry
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.view.view import FileGroup, FileSlice
-from phantombase.writer_hooks.engine.engine import LocalEngine
-from phantombase.writer_hooks.options import Operation, Write, WriteOptions
-from phantombase.writer_hooks.write.write import write
+from phantombase.writer_hooks.options import WriteOptions
+from tests.support.clock import ONE_BUCKET, schedule, upsert
 from tests.support.compaction_steps import open_table, run_all
 from tests.support.golden_tables import GOLDEN, unzip_golden
 from tests.support.selection import deep
 from tests.support.tables import one_of
+from tests.support.trips import rows
 from tests.support.written_tables import read_rows, written_table
-from tests.writer_hooks.write.test_writer import rows
 
 NEW_YORK = "America/New_York"
 THERE = ClockOptions(timezone=NEW_YORK)
-ONE_BUCKET = WriteOptions(buckets=1, slots=1)
 
 
 @pytest.fixture(autouse=True)
@@ -77,15 +72,6 @@ class AsHudi:
             time.sleep(0.001)
         self._last = now
         return now
-
-
-def upsert(path: Path, batch: pa.Table, options: WriteOptions = ONE_BUCKET) -> None:
-    write(open_table(path), LocalEngine(batch, slots=1), Write(operation=Operation.UPSERT, options=options))
-
-
-def schedule(path: Path, clock: ClockOptions | None = None, *, dry_run: bool = False) -> Scheduled:
-    table = open_table(path).with_clock(clock or ClockOptions())
-    return schedule_compaction(table, ProcessLock(str(path)), dry_run=dry_run)
 
 
 def timeline_of(path: Path) -> Timeline:

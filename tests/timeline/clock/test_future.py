@@ -20,11 +20,11 @@ from phantombase.timeline.instants.reserved_times import bury
 from phantombase.timeline.instants.table_clock import TableClock
 from phantombase.timeline.log.encode import LogFormat
 from phantombase.writer_hooks.options import WriteOptions
+from tests.support.clock import schedule, upsert
 from tests.support.compaction_steps import open_table, run_all
 from tests.support.golden_tables import unzip_golden
+from tests.support.trips import rows
 from tests.support.written_tables import read_rows, written_table
-from tests.timeline.clock.test_clock import schedule, upsert
-from tests.writer_hooks.write.test_writer import rows
 
 AVRO = WriteOptions(buckets=1, slots=1, log_format=LogFormat.AVRO)
 IMPOSSIBLE = "20260230010203000"

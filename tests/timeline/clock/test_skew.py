@@ -26,8 +26,8 @@ from tests.support.compaction_steps import OPTIONS, decided, open_table
 from tests.support.dead_writer import leave_dead_write
 from tests.support.golden_tables import unzip_golden
 from tests.support.servers.s3_server import S3Server
+from tests.support.trips import rows
 from tests.support.written_tables import written_table
-from tests.writer_hooks.write.test_writer import rows
 
 ELSEWHERE = replace(Process.current(), host="another-machine")
 LOCK = ProcessLock("skew")

@@ -19,33 +19,17 @@ import pytest
 from phantombase.timeline.dashboard.actions.action_app import ActionApp
 from phantombase.timeline.dashboard.actions.orders import CommandSettings, Order, OrderName
 from phantombase.timeline.dashboard.actions.runner import Runner
-from phantombase.timeline.dashboard.login_app import LoginApp
-from phantombase.timeline.dashboard.people_app import PeopleApp
 from phantombase.timeline.errors import UsageError
 from phantombase.timeline.service.access import COOKIE, Access
-from phantombase.timeline.service.app import ServiceApp
-from phantombase.timeline.service.served_tables import ServedTables
 from phantombase.timeline.table.table import Table
 from tests.support.golden_tables import unzip_golden
 from tests.support.logs import capture_logs
-from tests.support.service_client import Reply, ServiceClient
+from tests.support.service_client import ACCESS, COMMAND, SOLE, TOKEN, Reply, ServiceClient, service
 from tests.support.service_process import serving
 
-TOKEN = "a token of twenty-seven bytes"
-ACCESS = Access(token=TOKEN)
 BEARER = {"authorization": f"Bearer {TOKEN}"}
 OWN = {"origin": "http://localhost"}
-SOLE = CommandSettings(sole_writer=True)
-COMMAND = (sys.executable, "-m", "phantombase.compactor_daemon.cli.main")
 ECHO = (sys.executable, "-c", "import sys; print(sys.argv[1:])")
-
-
-def service(*paths: Path, command: tuple[str, ...] = COMMAND, settings: CommandSettings = SOLE) -> ServiceClient:
-    tables = ServedTables(map(str, paths))
-    acts = ActionApp(ACCESS, Runner(command), settings)
-    people = PeopleApp(tables, settings=settings, actions=acts)
-    app = ServiceApp(tables, 1 << 20, access=ACCESS, pages=people, login=LoginApp(ACCESS))
-    return ServiceClient(app, asyncio.new_event_loop())
 
 
 def cookie(at: float | None = None) -> dict[str, str]:

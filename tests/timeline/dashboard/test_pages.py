@@ -15,14 +15,13 @@ from phantombase.timeline.dashboard.held_back import held_back
 from phantombase.timeline.dashboard.pages import table_page
 from phantombase.timeline.dashboard.people_app import PeopleApp
 from phantombase.timeline.dashboard.trend import Trends
-from phantombase.timeline.errors import UnknownStateError
 from phantombase.timeline.service.app import ServiceApp
 from phantombase.timeline.service.served_tables import ServedTables
 from phantombase.timeline.table.table import Table
 from tests.support.compaction_steps import run_all
 from tests.support.golden_tables import unzip_golden
 from tests.support.selection import deep
-from tests.support.service_client import ServiceClient
+from tests.support.service_client import Knows, ServiceClient, pending
 
 GOLDEN = ["v6_clustered", "v6_rolled_back", "v9_archived", "v9_compacted_cleaned", "v9_replaced", "v9_savepointed"]
 MORE = ["v9_pending", "v9_log_compacted", "v9_clustered", "v6_pending", "v6_log_compacted", "v9_complex_key",
@@ -104,44 +103,6 @@ def test_services_are_named_as_what_they_are(tmp_path: Path) -> None:
         assert kind in {i["kind"] for i in instants}
 
 
-class Knows:
-    """A crew of one daemon, which knows a compaction of the table `pending`."""
-
-    def __init__(self, state: str = "parked", *, fails: bool = False, slo_s: float | None = None) -> None:
-        self._state, self._fails, self._slo_s = state, fails, slo_s
-
-    def slo_s(self, path: str) -> float | None:
-        return self._slo_s
-
-    def about(self, table: Table, *, whole: bool = True) -> dict[str, Any]:
-        if self._fails:
-            raise UnknownStateError("ZooKeeper does not answer")
-        more: dict[str, Any] = {"half_way": [], "next_plan": None, "requests": False}
-        if table.storage.base_path.rpartition("/")[2] != "pending":
-            return {"pending": [], "writes": [], **more}
-        work = {"holder": "daemon-1", "host": "a", "pid": 7, "beat_s": None, "for_s": 60.0, "done": 3, "total": 12,
-                "input_bytes": 4096}  # fmt: skip
-        failures = {"count": 8, "error": "StorageError", "what": "no space left", "who": "daemon-1", "last_s": 30.0}
-        pending = {
-            "instant": next(i.requested_time for i in table.load_timeline().pending_compactions),
-            "input_bytes": 8192,
-            "failures": failures if self._state == "parked" else None,
-            "state": self._state,
-            "why": "it failed",
-            "unfinished": [{"partition": "north", "file_id": "the-large-one", "log_bytes": 4096}],
-            "problem": None,
-            "work": work,
-        }
-        write = {"instant": "20261121091340983", "holds": [pending["instant"]]}
-        return {"pending": [pending], "writes": [write], **more}
-
-    def fleet(self) -> dict[str, Any]:
-        me = {"who": "daemon-1", "host": "a", "pid": 7, "tables": 1, "running": ["pending 20261121091332703"]}
-        claim = {"table": "/data/pending", "instant": "20261121091332703", "holder": "daemon-1", "host": "a", "pid": 7,
-                 "for_s": 60.0, "done": 3, "total": 12}  # fmt: skip
-        return {"zookeeper": True, "daemons": [me], "claims": [claim]}
-
-
 def with_crew(path: Path, crew: Knows) -> ServiceClient:
     tables = ServedTables([str(path)])
     client = ServiceClient.of_tables(tables)
@@ -198,10 +159,6 @@ def test_a_crew_that_does_not_answer_is_said_so_and_hides_nothing(tmp_path: Path
 
 def row(**more: Any) -> dict[str, Any]:
     return {"path": "/data/my table", "health": "ok", "pending": [], "file_groups_waiting": 0, **more}
-
-
-def pending(**more: Any) -> dict[str, Any]:
-    return {"instant": "1", "action": "compaction", "problem": None, "heartbeat": "none", **more}
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -31,20 +30,10 @@ from phantombase.timeline.format.compaction_plan import (
     pending_clustering_file_groups,
 )
 from phantombase.timeline.storage.folders import inside_table
-from tests.support.golden_tables import GOLDEN, golden_metadata
+from tests.support.golden_tables import CLUSTERINGS, golden_files
 from tests.support.selection import for_each
 
-
-def golden_files(*endings: str) -> Iterator[tuple[str, str, bytes]]:
-    """(table, path, bytes) of the golden tables' files with these endings."""
-    for name in GOLDEN:
-        for path, data in golden_metadata(name).items():
-            if path.endswith(endings):
-                yield name, path, data
-
-
 PLANS = list(golden_files("compaction.requested"))  # log compactions too
-CLUSTERINGS = list(golden_files(".clustering.requested"))
 REPLACES = list(golden_files(".replacecommit.requested"))
 
 

@@ -18,20 +18,13 @@ from phantombase.timeline.read.table_read import read_table
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table
 from phantombase.writer_hooks.new_table.create import create_table
-from phantombase.writer_hooks.new_table.spec import NewTable
 from tests.support.failing_storage import Failure, HookedStorage, ProcessDied, die_at
 from tests.support.golden_tables import unzip_golden
+from tests.support.metadata_services import AT_ONCE, files_of, rows, serve
+from tests.support.metadata_tables import spec
 from tests.support.selection import deep
-from tests.timeline.metadata_table.services.test_serve import AT_ONCE, files_of, rows, serve
 
 VERSIONS = (6, deep(8), 9)
-
-
-def spec(version: int) -> NewTable:
-    return NewTable(
-        name="t", version=version, key_fields=("id",), partition_fields=("p",), ordering_fields=("ts",),
-        metadata_table=True,
-    )  # fmt: skip
 
 
 @pytest.mark.parametrize("version", VERSIONS)

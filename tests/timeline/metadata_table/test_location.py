@@ -16,7 +16,7 @@ from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table
 from tests.support.golden_tables import unzip_golden
-from tests.timeline.storage.test_local import BetweenProcesses, OnFileSystems, Opener, StorageContract
+from tests.support.storage_contract import BetweenProcesses, OnFileSystems, Opener, StorageContract
 
 
 def below(path: Path) -> Storage:

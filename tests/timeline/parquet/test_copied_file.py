@@ -24,9 +24,9 @@ from phantombase.timeline.parquet.footer import Footer, read_footer
 from phantombase.timeline.parquet.thrift import I32, I64, STRUCT, Field, read_struct, value_of, write_struct
 from phantombase.timeline.parquet.write import open_parquet_writer
 from phantombase.timeline.ranges import RangedFile, Span, open_ranges
+from tests.support.builders import tables
 from tests.support.golden_tables import unzip_golden
 from tests.support.selection import ALL, deep
-from tests.timeline.parquet.test_gzip_pages import tables
 from tests.world.fuzz.parquet import mutate_parquet
 
 NEW = "new_0_1.parquet"

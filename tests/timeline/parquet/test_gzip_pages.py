@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterable
-from decimal import Decimal
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -20,37 +19,11 @@ from hypothesis import strategies as st
 from phantombase.timeline.parquet import write
 from phantombase.timeline.parquet.gzip_pages import AVAILABLE, GzipPages, GzipWriter
 from phantombase.timeline.parquet.write import open_parquet_writer
+from tests.support.builders import tables
 
 pytestmark = pytest.mark.skipif(not AVAILABLE, reason="isal is not installed: gzip is zlib's")
-
-VALUES: dict[pa.DataType, st.SearchStrategy[Any]] = {
-    pa.int32(): st.integers(-(2**31), 2**31 - 1),
-    pa.float64(): st.floats(allow_nan=False),
-    pa.bool_(): st.booleans(),
-    pa.string(): st.text(st.characters(codec="utf-8"), max_size=20),
-    pa.binary(): st.binary(max_size=20),
-    pa.decimal128(12, 2): st.decimals(-(10**9), 10**9, places=2).map(lambda d: d or Decimal("0.00")),
-    pa.timestamp("us", tz="UTC"): st.integers(-(2**52), 2**52),
-    pa.list_(pa.field("element", pa.int64())): st.lists(st.integers(0, 9), max_size=4),
-    pa.struct({"x": pa.string(), "y": pa.int32()}): st.fixed_dictionaries(
-        {"x": st.none() | st.text(max_size=3), "y": st.none() | st.integers(0, 5)}
-    ),
-    pa.map_(pa.string(), pa.int64()): st.dictionaries(st.text(max_size=2), st.integers(0, 9), max_size=3).map(
-        lambda found: list(found.items())
-    ),
-}
 KEPT = {"total_compressed_size", "data_page_offset", "dictionary_page_offset", "file_offset", "compression"}
 SIZE = "total_uncompressed_size"
-
-
-@st.composite
-def tables(draw: st.DrawFn) -> pa.Table:
-    """Up to 60 rows of some columns of some types, with nulls."""
-    kinds = draw(st.lists(st.sampled_from(list(VALUES)), min_size=1, max_size=5))
-    rows = draw(st.integers(1, 60))
-    columns = [draw(st.lists(st.none() | VALUES[k], min_size=rows, max_size=rows)) for k in kinds]
-    arrays = [pa.array(values, kind) for values, kind in zip(columns, kinds, strict=True)]
-    return pa.Table.from_arrays(arrays, [f"c{i}" for i in range(len(arrays))])
 
 
 def written(rows: pa.Table, group_rows: int, **how: Any) -> bytes:

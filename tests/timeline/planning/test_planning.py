@@ -49,8 +49,8 @@ from tests.support.faults import Faults
 from tests.support.sections import kept
 from tests.support.selection import deep
 from tests.support.tables import one_of, template
+from tests.support.trips import rows
 from tests.support.written_tables import read_rows, written_table
-from tests.writer_hooks.write.test_writer import rows
 
 ONE = replace(PLAN_NOW, max_file_slices=1)
 DAYS = [f"2026/11/{day}" for day in range(10, 18)]

@@ -14,22 +14,20 @@ from typer.testing import CliRunner
 
 from phantombase.compactor_daemon.cli.main import app
 from phantombase.timeline.errors import PhantombaseError, UnsupportedError
-from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.planning.notes import LeftOut
-from phantombase.timeline.planning.options import PLAN_NOW, ScheduleOptions
-from phantombase.timeline.planning.schedule import Scheduled, schedule_compaction
+from phantombase.timeline.planning.options import PLAN_NOW
+from phantombase.timeline.planning.schedule import Scheduled
 from phantombase.timeline.planning.strategies import Strategy
 from phantombase.timeline.planning.universal import Picking
 from phantombase.timeline.read.slice_log import check_slice
 from phantombase.timeline.storage.local import LocalStorage
-from phantombase.timeline.table.table import Table
 from phantombase.timeline.view.view import FileGroup, GroupKey, latest_slice
 from tests.support.builders import block
 from tests.support.compaction_steps import open_table
 from tests.support.failing_storage import HookedStorage
 from tests.support.golden_tables import unzip_golden
+from tests.support.refused_tables import NO_COLUMNS, UNKNOWN_INDEX, digest, evolves_on_read, schedule, written_instant
 from tests.support.tables import one_of
-from tests.timeline.read.test_refusals import NO_COLUMNS, UNKNOWN_INDEX, digest, evolves_on_read, written_instant
 
 PARTIAL = "partial-update log blocks are not supported"
 
@@ -67,12 +65,6 @@ def damaged(path: Path, kind: str, group: FileGroup) -> None:
     slice_ = latest_slice(group)
     assert slice_ is not None
     DAMAGE[kind][0](path, path / slice_.logs[-1].path)
-
-
-def schedule(path: Path, options: ScheduleOptions = PLAN_NOW, storage: Any = None) -> Scheduled:
-    """Without a word of a trigger."""
-    table = Table.on(storage or LocalStorage(str(path)))
-    return schedule_compaction(table, ProcessLock(str(path)), options)
 
 
 def planned(done: Scheduled) -> list[GroupKey]:

@@ -2,27 +2,16 @@
 
 from __future__ import annotations
 
-import io
 from pathlib import Path
-from typing import Any
 
-import fastavro
 import pytest
 
 from phantombase.timeline.errors import UsageError
 from phantombase.timeline.read.table_read import ReadOptions, plan_read
+from tests.support.cleaned_tables import change_clean
 from tests.support.compaction_steps import open_table
 from tests.support.golden_tables import unzip_golden
 from tests.support.tables import one_of
-
-
-def change_clean(path: Path, **values: Any) -> None:
-    """Rewrites the last clean of a table with other values in its metadata."""
-    file = sorted((path / ".hoodie").rglob("*.clean"))[-1]
-    reader: Any = fastavro.reader(io.BytesIO(file.read_bytes()))
-    out = io.BytesIO()
-    fastavro.writer(out, reader.writer_schema, [{**next(reader), **values}])
-    file.write_bytes(out.getvalue())
 
 
 @one_of("name", "v9_compacted_cleaned", "v6_compacted_cleaned")

@@ -15,8 +15,7 @@ from phantombase.timeline.read.table_read import Query, ReadOptions
 from phantombase.timeline.table.table import Table
 from tests.support.archived_tables import archive
 from tests.support.compaction_steps import open_table
-from tests.support.evolved_tables import alter, columns_of, renamed
-from tests.timeline.read.test_evolved_on_read import compacted
+from tests.support.evolved_tables import alter, columns_of, compacted, renamed
 
 VERSIONS = pytest.mark.parametrize("version", [6, 9])
 

@@ -6,32 +6,18 @@ Each table is written under other settings than it has afterwards, as by a clien
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pytest
 
 from phantombase import Writer, writer
 from phantombase.timeline.read.table_read import ReadOptions, read_table
 from phantombase.timeline.table.table import Table
-from tests.support.compare_rows import assert_same_rows
+from tests.support.data_before_settings import HIVE, KIND, URL, changed, check_filters
 
-HIVE = "hoodie.datasource.write.hive_style_partitioning"
-URL = "hoodie.datasource.write.partitionpath.urlencode"
-KIND = "hoodie.table.keygenerator.type"
 VALUES = ["north", "south", None, "x y", "a%2Fb", "q:r", "p=q", "default", ""]
-
-
-def changed(table: Path, settings: Mapping[str, str | None]) -> None:
-    """Gives hoodie.properties other settings; None: the setting is taken out."""
-    file = table / ".hoodie" / "hoodie.properties"
-    text = file.read_text()
-    for name, value in settings.items():
-        text = re.sub(rf"(?m)^{re.escape(name)}=.*\n", "", text) + (f"{name}={value}\n" if value is not None else "")
-    file.write_text(text)
 
 
 def described(rows: pa.Table, **folders: bool) -> Writer:
@@ -41,22 +27,6 @@ def described(rows: pa.Table, **folders: bool) -> Writer:
 def rows(values: list[str | None], ts: int) -> pa.Table:
     ids = [f"k{number}" for number in range(len(values))]
     return pa.table({"id": ids, "p": pa.array(values, pa.string()), "ts": pa.array([ts] * len(values), pa.int64())})
-
-
-def check_filters(path: Path, columns: tuple[str, ...]) -> None:
-    """Filters by each value of these columns."""
-    table = Table.open(str(path), reading=True)
-    everything = read_table(table)
-    for column in columns:
-        for value in everything[column].unique().to_pylist():
-            same = pc.fill_null(pc.equal(everything[column], value), False)
-            asked = {f"{column} = '{value}'": same, f"{column} like '{str(value)[:1]}%'": None}
-            if value is None:
-                asked = {f"{column} is null": pc.is_null(everything[column])}
-            for text, mask in asked.items():
-                if mask is None:
-                    mask = pc.fill_null(pc.starts_with(everything[column], str(value)[:1]), False)
-                assert_same_rows(read_table(table, ReadOptions(filter=text)), everything.filter(mask))
 
 
 @pytest.mark.parametrize("hive", [False, True])

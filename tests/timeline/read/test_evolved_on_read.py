@@ -7,11 +7,8 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from typer.testing import CliRunner
 
 from phantombase import writer
-from phantombase.compactor_daemon.cli.main import app
-from phantombase.timeline.audit.audit import audit, audited_instants
 from phantombase.timeline.avro.schema import META_COLUMNS
 from phantombase.timeline.errors import StalePlanError, UnsupportedError
 from phantombase.timeline.filter.parse import parse_filter
@@ -20,14 +17,14 @@ from phantombase.timeline.planning.schedule import schedule_compaction
 from phantombase.timeline.read.table_read import ReadOptions, read_table
 from phantombase.timeline.table.evolved_schema import LATEST_SCHEMA
 from phantombase.timeline.table.table import Table
-from tests.compactor_daemon.stitching.test_stitch import small_files, stitch
+from tests.support.clustered_tables import small_files, stitch
 from tests.support.compaction_steps import open_table, run_one
-from tests.support.evolved_tables import alter, columns_of, renamed
+from tests.support.evolved_tables import alter, columns_of, compacted, renamed
 from tests.support.golden_tables import unzip_golden
 from tests.support.log_compactions import at, operations, request
+from tests.support.refused_tables import digest
 from tests.support.selection import deep
 from tests.support.tables import one_of
-from tests.timeline.read.test_refusals import digest
 
 USUAL = ("v6_parquet_log", "v6_types", "v9_pending")
 TABLES = pytest.mark.parametrize(
@@ -49,18 +46,6 @@ def rows(table: Table, **options: Any) -> dict[str, dict[str, Any]]:
 def changed(row: dict[str, Any], **names: str | None) -> dict[str, Any]:
     """A row with columns under other names; None: the column is dropped."""
     return {(names.get(k) or k): v for k, v in row.items() if names.get(k, k) is not None}
-
-
-def compacted(path: Path, table: Table) -> None:
-    """Compacts all file groups; each compaction is proved by its audit."""
-    schedule_compaction(table.reload(), ProcessLock(str(path)))
-    done = CliRunner().invoke(app, ["compact", str(path), "--executor", "local"])
-    assert done.exit_code == 0, done.output
-    table = table.reload()
-    assert table.load_timeline().pending_merges == ()
-    for instant in audited_instants(table):
-        assert audit(table, instant).problems == ()
-        assert {group.problems for group in audit(table, instant).groups} == {()}
 
 
 @TABLES

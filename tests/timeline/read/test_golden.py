@@ -24,13 +24,9 @@ from phantombase.timeline.read.table_read import Query, ReadOptions, read_table
 from phantombase.timeline.storage.folders import RECORDS
 from phantombase.timeline.table.table import Table
 from tests.support.compare_rows import assert_same_rows
-from tests.support.golden_tables import GOLDEN, ONE_A_CASE, unzip_golden
+from tests.support.golden_tables import DECIMALS_SPOILT_BY_HUDI, GOLDEN, ONE_A_CASE, unzip_golden
 
 RO = ReadOptions(query=Query.READ_OPTIMIZED)
-
-# Hudi 0.15's own compaction multiplies decimals by 100 where clustering had stored them as INT64 (scale 2 taken
-# twice); its snapshot before the compaction, and ours before and after, hold the value that was written.
-DECIMALS_SPOILT_BY_HUDI = {"v6_clustered": "dec"}
 
 
 def compact(path: Path, executor: Executor = Executor.LOCAL, output: OutputOptions | None = None) -> int:

@@ -21,8 +21,8 @@ from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import consistent
 from phantombase.writer_hooks.new_table.create import create_table
 from phantombase.writer_hooks.new_table.spec import NewTable
-from tests.compactor_daemon.stitching.test_stitch import request, stitch
 from tests.support.archived_tables import LOCK, one_row, upsert
+from tests.support.clustered_tables import request, stitch
 from tests.support.compaction_steps import open_table, run_all
 from tests.support.faults import Faults
 from tests.support.interleaving import serial_pools

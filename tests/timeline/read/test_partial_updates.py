@@ -31,8 +31,8 @@ from tests.support.change_feeds import check_window, feed, moments_of, state
 from tests.support.compare_rows import assert_same_rows
 from tests.support.golden_tables import unzip_golden
 from tests.support.random_filters import random_filter
+from tests.support.refused_tables import schedule
 from tests.support.seed import SEED
-from tests.timeline.planning.test_schedule_refusals import schedule
 
 NAME = "more/v9_partial_updates"
 

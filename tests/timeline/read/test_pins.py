@@ -16,7 +16,7 @@ from phantombase.timeline.pins.hold import HeldPin
 from phantombase.timeline.pins.pin import PinOptions, live_pins
 from phantombase.timeline.read.held_moment import held_moment
 from phantombase.timeline.read.table_read import Query, ReadOptions
-from tests.compactor_daemon.cleaning.test_golden import clean
+from tests.support.cleaned_tables import clean
 from tests.support.compaction_steps import open_table, run_all
 from tests.support.golden_tables import unzip_golden
 from tests.support.tables import one_of

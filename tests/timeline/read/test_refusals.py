@@ -5,10 +5,8 @@ from __future__ import annotations
 import shutil
 import struct
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 
 from phantombase.compactor_daemon.attempt.compact_instant import pending_instants
@@ -22,16 +20,23 @@ from phantombase.timeline.errors import (
     UnsupportedError,
     UsageError,
 )
-from phantombase.timeline.format.commit_metadata import encode
 from phantombase.timeline.format.compaction_plan import decode_plan
 from phantombase.timeline.instants.attempt_names import instant_folder
-from phantombase.timeline.log.block import scan_blocks
 from phantombase.timeline.read.table_read import read_table
 from phantombase.timeline.storage.folders import HOODIE
 from phantombase.timeline.table.table import Table
 from tests.support.builders import block, delete_block
 from tests.support.compaction_steps import open_table
 from tests.support.golden_tables import unzip_golden
+from tests.support.refused_tables import (
+    NO_COLUMNS,
+    UNKNOWN_INDEX,
+    digest,
+    evolves_on_read,
+    lose_planned_log,
+    set_property,
+    written_instant,
+)
 from tests.support.tables import one_of
 
 
@@ -40,33 +45,9 @@ def call(*args: str) -> None:
     app(args=[*args, "--executor", "local"] if args[0] == "compact" else list(args), standalone_mode=False)
 
 
-def digest(path: Path) -> dict[str, tuple[int, bytes]]:
-    """Every file below a folder: its modification time and bytes."""
-    return {
-        str(p.relative_to(path)): (p.stat().st_mtime_ns, p.read_bytes()) for p in sorted(path.rglob("*")) if p.is_file()
-    }
-
-
-def set_property(key: str, value: str) -> Callable[[Path], None]:
-    """Adds a line to hoodie.properties; the last of a key counts."""
-
-    def change(path: Path) -> None:
-        properties = path / HOODIE / "hoodie.properties"
-        properties.write_bytes(properties.read_bytes() + f"\n{key}={value}\n".encode())
-
-    return change
-
-
 def no_table(path: Path) -> None:
     """A folder that is no table."""
     shutil.rmtree(path / HOODIE)
-
-
-def lose_planned_log(path: Path) -> None:
-    """Removes a log file that the first pending plan names."""
-    requested = sorted((path / HOODIE).rglob("*.compaction.requested"))[0]
-    operation = decode_plan(requested.read_bytes(), str(requested)).operations[0]
-    (path / operation.partition_path / operation.delta_file_paths[0]).unlink()
 
 
 def lose_planned_base(path: Path) -> None:
@@ -83,20 +64,11 @@ def planned_log(path: Path) -> Path:
     return path / operation.partition_path / operation.delta_file_paths[-1]
 
 
-def written_instant(log: Path) -> str:
-    """The instant of the last block of a log file."""
-    with log.open("rb") as file:
-        return [*scan_blocks(pa.PythonFile(file), log.name)][-1].instant
-
-
 def kryo_deletes(path: Path) -> None:
     """Appends a delete block of content version 2 (Kryo) to a planned log."""
     content = struct.pack(">ii", 2, 4) + b"kryo"
     log = planned_log(path)
     log.write_bytes(log.read_bytes() + block(1, {0: written_instant(log), 2: "{}"}, content))
-
-
-NO_COLUMNS = '{"type": "record", "name": "r", "fields": []}'
 
 
 def partial_rows(path: Path) -> None:
@@ -113,19 +85,7 @@ def hfile_rows(path: Path) -> None:
     log.write_bytes(log.read_bytes() + block(4, {0: written_instant(log), 2: "{}"}, b"hfile"))
 
 
-def evolves_on_read(path: Path) -> None:
-    """Columns with ids in the newest commit, without those of older files: these may have other names."""
-    table = Table.open(str(path))
-    newest = max(table.load_timeline().completed_writes.values())
-    metadata = table.commit_metadata(newest)
-    columns = '{"version_id": 1, "fields": []}'
-    said = replace(metadata, extra_metadata={**metadata.extra_metadata, "latest_schema": columns})
-    (path / table.instant_path(newest)).write_bytes(encode(said, table.layout.encoding))
-
-
-UNKNOWN_INDEX = set_property("hoodie.table.metadata.partitions", "files,vector_index")
 PARTIAL_UPDATES = set_property("hoodie.table.partial.update.mode", "KEEP_VALUES")
-
 REFUSED = [
     ("v9_pending", no_table, NotATableError, "not a Hudi table"),
     ("v9_pending", set_property("hoodie.table.type", "COPY_ON_WRITE"), UnsupportedError, "COPY_ON_WRITE"),

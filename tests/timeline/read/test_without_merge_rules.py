@@ -13,7 +13,7 @@ from phantombase.timeline.cli.main import app
 from phantombase.timeline.table.table import Table
 from tests.support.compare_rows import assert_same_rows
 from tests.support.golden_tables import unzip_golden
-from tests.timeline.read.test_refusals import set_property
+from tests.support.refused_tables import set_property
 
 CUSTOM = {
     "v6_plain": ("hoodie.compaction.payload.class", "com.example.Mine"),

@@ -24,9 +24,9 @@ from phantombase.timeline.service.marker_app import MARKER_PREFIX
 from phantombase.timeline.service.routes import PREFIX
 from phantombase.timeline.service.states.loading import load_state
 from tests.support.golden_tables import unzip_golden
+from tests.support.served_files import LATEST, known
 from tests.support.service_client import Reply, ServiceClient
 from tests.support.service_process import serving
-from tests.timeline.service.test_moving_table import LATEST, known
 
 INSTANT = "20991121091340983"
 NAME = "north/f_1-0-1_20991121091340983.parquet.marker.CREATE"

@@ -12,16 +12,15 @@ from phantombase.compactor_daemon.stitching import stitch as stitching
 from phantombase.timeline.service import served_table
 from phantombase.timeline.service.routes import PREFIX
 from phantombase.timeline.service.states.loading import load_state
-from phantombase.timeline.service.states.synchronisation import counted, digest
 from phantombase.timeline.service.states.table_state import TableState
 from phantombase.timeline.table.table import Table
-from tests.compactor_daemon.stitching.test_stitch import small_files, stitch
+from tests.support.clustered_tables import small_files, stitch
 from tests.support.golden_tables import unzip_golden
 from tests.support.log_compactions import request
+from tests.support.served_files import LATEST, known, put, take_back_last
 from tests.support.service_client import Reply, ServiceClient
 from tests.support.tables import one_of
 
-LATEST = f"{PREFIX}slices/partition/latest/"
 ALL_SLICES = f"{PREFIX}slices/all"
 GROUPS = f"{PREFIX}filegroups/all/partition/stateless/"
 
@@ -29,25 +28,6 @@ GROUPS = f"{PREFIX}filegroups/all/partition/stateless/"
 @pytest.fixture
 def table(tmp_path: Path) -> Path:
     return unzip_golden("v9_pending", tmp_path)
-
-
-def known(table: Path) -> dict[str, str]:
-    """What a client sends whose view is made now."""
-    instants = counted(Table.open(str(table)).load_timeline())
-    return {"lastinstantts": instants[-1].requested_time, "timelinehash": digest(instants), "basepath": str(table)}
-
-
-def take_back_last(table: Path) -> dict[str, bytes]:
-    """Removes the newest delta commit's completed file; its name and content."""
-    last = max((table / ".hoodie/timeline").glob("*.deltacommit"))
-    content = last.read_bytes()
-    last.unlink()
-    return {str(last): content}
-
-
-def put(files: dict[str, bytes]) -> None:
-    for name, content in files.items():
-        Path(name).write_bytes(content)
 
 
 def logs(reply: Reply) -> list[str]:

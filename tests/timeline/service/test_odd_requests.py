@@ -15,9 +15,8 @@ import pytest
 from phantombase.timeline.service.marker_app import MARKER_PREFIX
 from phantombase.timeline.service.routes import PREFIX, ROUTES
 from tests.support.golden_tables import unzip_golden
-from tests.support.service_client import ServiceClient
+from tests.support.service_client import TOKEN, ServiceClient, service
 from tests.support.service_process import serving
-from tests.timeline.dashboard.test_actions import TOKEN, service
 
 NAMES = ("basepath", "partition", "fileid", "instant", "maxinstant", "mininstant", "instants", "currentinstant",
          "includependingcompaction", "lastinstantts", "timelinehash", "refreshoff", "pretty", "markerdirpath",

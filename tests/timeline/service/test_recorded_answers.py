@@ -10,7 +10,6 @@ import gzip
 import json
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -18,7 +17,7 @@ from tests.support.golden_tables import unzip_golden
 from tests.support.places import GOLDEN_FOLDER
 from tests.support.selection import deep
 from tests.support.servers.s3_server import S3Server
-from tests.support.service_client import Reply, ServiceClient
+from tests.support.service_client import ServiceClient, difference
 
 CORPORA = sorted(path.name.removesuffix(".jsonl.gz") for path in (GOLDEN_FOLDER / "served").glob("*.jsonl.gz"))
 SAMPLE = {
@@ -28,75 +27,6 @@ SAMPLE = {
     "v9_clustered@1.2.0",
     "v9_complex_key@1.2.0",
 }
-
-_IN_ORDER = ("logFiles", "slices", "instants")
-_LOADED_SO_FAR = "datafiles/all/latest/"
-"""The real server answers this one of the partitions that were loaded so far; the service of all."""
-
-
-def _canonical(value: Any, name: str = "") -> Any:
-    if isinstance(value, dict):
-        return {k: _canonical(v, k) for k, v in value.items()}
-    if isinstance(value, list):
-        items = [_canonical(v) for v in value]
-        return items if name in _IN_ORDER else sorted(items, key=lambda v: json.dumps(v, sort_keys=True))
-    return value
-
-
-def _comparable(value: Any, name: str = "", *, old: bool, version_6: bool) -> Any:
-    """The answer without what cannot be reproduced: modification times, completion times of version 6, and what
-    0.15.0 did not know; the first file group's timeline is compared apart."""
-
-    def below(v: Any, key: str) -> Any:
-        return _comparable(v, key, old=old, version_6=version_6)
-
-    if isinstance(value, dict):
-        kept = dict(value)
-        if "ts" in kept and old:
-            kept = {k: v for k, v in kept.items() if k not in ("requestedTime", "completionTime")}
-        if "completionTime" in kept and version_6:
-            kept["completionTime"] = "*"
-        if "modificationTime" in kept:
-            assert kept["modificationTime"] == "*" or isinstance(kept["modificationTime"], int)
-            kept["modificationTime"] = "*"
-        if "slices" in kept:
-            kept.pop("timeline")
-        return {k: below(v, k) for k, v in kept.items()}
-    if isinstance(value, list):
-        return [below(v, name) for v in value]
-    return value
-
-
-def _all_of_it(value: Any) -> Any:
-    return value
-
-
-def _shared_timeline(value: Any) -> Any:
-    """The timeline that the first of some file groups carries."""
-    items = [v for v in value if isinstance(v, dict)] if isinstance(value, list) else []
-    return next((v["timeline"] for v in items if v.get("timeline")), None)
-
-
-def difference(request: dict[str, Any], reply: Reply, base: str, *, old: bool, version_6: bool) -> str:
-    """Why a reply is not the recorded one; "" if it is."""
-    if request["status"] >= 500 and reply.status < 500:
-        return ""
-    if reply.status != request["status"]:
-        return f"status {reply.status}, recorded {request['status']}: {reply.text[:200]}"
-    if reply.status != 200:
-        return ""
-    answer = json.loads(reply.text.replace(base, "{base}"))
-    recorded = request["response"]
-    if "://" in base:
-        text = json.dumps(recorded).replace("file://{base}", "{base}").replace("file:{base}", "{base}")
-        recorded = json.loads(text)
-    if request["path"].endswith(_LOADED_SO_FAR) and not recorded:
-        return ""
-    for part in (_all_of_it, _shared_timeline):
-        got, want = (_canonical(_comparable(part(v), old=old, version_6=version_6)) for v in (answer, recorded))
-        if got != want:
-            return f"answered {json.dumps(got)[:1500]}\n   recorded {json.dumps(want)[:1500]}"
-    return ""
 
 
 @pytest.mark.parametrize("corpus", [c if c in SAMPLE else deep(c) for c in CORPORA])

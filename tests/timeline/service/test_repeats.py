@@ -22,8 +22,8 @@ from phantombase.timeline.service.served_tables import ServedTables
 from phantombase.timeline.service.wire import answers, bounded_http
 from phantombase.timeline.service.wire.quick_http import QuickHttp
 from tests.support.golden_tables import unzip_golden
+from tests.support.served_files import known, put, take_back_last
 from tests.support.service_client import Reply, ServiceClient
-from tests.timeline.service.test_moving_table import known, put, take_back_last
 
 LATEST = f"{PREFIX}slices/partition/latest/"
 LINES = {"Host": "localhost", "Accept-Encoding": "gzip,deflate"}

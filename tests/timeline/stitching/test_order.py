@@ -16,8 +16,8 @@ from phantombase.timeline.errors import UsageError
 from phantombase.timeline.parquet.output_options import OutputOptions
 from phantombase.timeline.stitching.options import SortOrder, StitchOptions
 from phantombase.timeline.stitching.order import _hilbert, _interleaved, sorted_rows
-from tests.compactor_daemon.stitching.test_stitch import living, request, small_files, stitch
 from tests.support.archived_tables import LOCK, upsert
+from tests.support.clustered_tables import living, request, small_files, stitch
 from tests.support.compaction_steps import open_table
 from tests.support.written_tables import read_rows
 

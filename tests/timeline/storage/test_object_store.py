@@ -18,11 +18,10 @@ import pyarrow.parquet
 import pytest
 from obstore.exceptions import GenericError
 
-import tests.timeline.storage.test_local as contract
 from phantombase.timeline.errors import LockError, MissingFileError, StorageError, UnsupportedError, UsageError
 from phantombase.timeline.locks.table_lock import HUDI_LOCK, StorageLock, table_lock
 from phantombase.timeline.parquet.read import open_parquet, parquet_batches, readable
-from phantombase.timeline.storage import object_files, object_lease, object_store
+from phantombase.timeline.storage import object_files, object_lease
 from phantombase.timeline.storage.contract import Storage, open_listed
 from phantombase.timeline.storage.object_store import ObjectStorage
 from phantombase.timeline.storage.open_storage import open_storage
@@ -31,6 +30,8 @@ from phantombase.timeline.storage.staged_file import place_staged, staged_output
 from tests.support.servers import fault_proxy as spoilt
 from tests.support.servers.fault_proxy import FaultProxy, Kind, of_kind
 from tests.support.servers.s3_server import Asked, Fault, S3Server
+from tests.support.storage_contract import BetweenProcesses, StorageContract
+from tests.support.storage_contract import no_pauses as no_pauses
 
 BUSY = LockError("held by another process")
 
@@ -45,14 +46,7 @@ def storage(url: str) -> ObjectStorage:
     return ObjectStorage(url)
 
 
-@pytest.fixture(autouse=True)
-def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tries follow each other at once."""
-    monkeypatch.setattr(object_store, "_PAUSES_S", (0.0,) * 6)
-    monkeypatch.setattr(object_lease, "_PAUSES_S", (0.0,) * 3)
-
-
-class TestObjectStorage(contract.StorageContract, contract.BetweenProcesses):
+class TestObjectStorage(StorageContract, BetweenProcesses):
     """S3."""
 
     @pytest.fixture

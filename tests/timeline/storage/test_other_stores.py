@@ -22,7 +22,7 @@ from phantombase.timeline.storage.probe import probe
 from tests.support.servers.azure_server import AzureServer
 from tests.support.servers.gcs_server import GcsServer
 from tests.support.servers.real_s3_server import KMS_KEY, RealS3Server
-from tests.timeline.storage.test_object_store import no_pauses as no_pauses
+from tests.support.storage_contract import no_pauses as no_pauses
 
 _SHARED = (
     on_s3.test_a_folder_without_objects_is_none,

@@ -20,7 +20,7 @@ from phantombase.timeline.avro.container import (
 )
 from phantombase.timeline.errors import MalformedError
 from phantombase.timeline.view.bucket_resize import forming_groups
-from tests.timeline.format.test_compaction_plan import CLUSTERINGS
+from tests.support.golden_tables import CLUSTERINGS
 
 _SLICE = record_of("HoodieSliceInfo", required("fileId", STRING))
 _GROUP = record_of(

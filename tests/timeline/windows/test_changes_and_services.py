@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from phantombase import schedule, writer
-from phantombase.timeline.format.commit_metadata import encode
-from phantombase.timeline.table.table import Table
-from tests.support.change_feeds import check_window, feed, moments_of, services_of, state
+from tests.support.change_feeds import check_window, feed, moments_of, restamped_by_clustering, state
 from tests.support.compaction_steps import open_table, run_all
 from tests.support.golden_tables import unzip_golden
 from tests.support.log_compactions import request
@@ -34,28 +30,6 @@ def test_a_compaction_of_a_log_compaction_is_no_change(name: str, tmp_path: Path
     states = {m: state(table, m) for m in moments}
     for begin in moments:
         check_window(table, begin, moments[-1], states)
-
-
-def restamped_by_clustering(folder: Path) -> Table:
-    """As with hoodie.clustering.preserve.commit.metadata=false: all its rows carry the time of the clustering."""
-    path = unzip_golden("v9_clustered", folder)
-    table = open_table(path)
-    (clustering,) = services_of(table)
-    for made in path.rglob(f"*_{clustering}.parquet"):
-        rows = pq.read_table(made)
-        at = rows.schema.get_field_index("_hoodie_commit_time")
-        stamped = rows.set_column(at, rows.schema.field(at), pa.array([clustering] * rows.num_rows))
-        pq.write_table(stamped, made)
-        sizes = {str(made.relative_to(path)): made.stat().st_size}
-        write = table.load_timeline().completed_writes[clustering]
-        metadata = table.commit_metadata(write)
-        stats = {
-            partition: tuple(replace(s, file_size_in_bytes=sizes.get(str(s.path), s.file_size_in_bytes)) for s in of)
-            for partition, of in metadata.partition_to_write_stats.items()
-        }
-        metadata = replace(metadata, partition_to_write_stats=stats)
-        (path / table.instant_path(write)).write_bytes(encode(metadata, table.layout.encoding))
-    return table
 
 
 def test_a_clustering_that_restamps_is_no_change(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from itertools import combinations, pairwise
 from pathlib import Path
 
 import pytest
@@ -11,39 +10,14 @@ import pytest
 from phantombase import schedule
 from phantombase.timeline.read.table_read import Query, ReadOptions, plan_read, read_table
 from phantombase.timeline.table.table import Table
-from tests.compactor_daemon.cleaning.test_golden import clean
-from tests.support.change_feeds import moments_of, services_of
+from tests.support.change_feeds import moments_of, restamped_by_clustering, services_of
+from tests.support.cleaned_tables import clean
 from tests.support.compaction_steps import open_table, run_all
 from tests.support.golden_tables import unzip_golden
+from tests.support.log_compactions import COMMIT_TIME, KEY, check, window
 from tests.support.selection import deep
-from tests.timeline.windows.test_changes_and_services import restamped_by_clustering
 
-COMMIT_TIME, KEY = "_hoodie_commit_time", "_hoodie_record_key"
 TABLES = ["v9_log_compacted", deep("v8_log_compacted"), deep("v6_log_compacted")]
-
-
-def window(table: Table, begin: str, end: str, **more: object) -> dict[str, str]:
-    """The commit times of a window's rows by their keys."""
-    options = ReadOptions(query=Query.INCREMENTAL, begin=begin or "earliest", end=end, **more)  # type: ignore[arg-type]
-    rows = read_table(table, options)
-    found = dict(zip(rows.column(KEY).to_pylist(), rows.column(COMMIT_TIME).to_pylist(), strict=True))
-    assert len(found) == rows.num_rows
-    return found
-
-
-def check(table: Table) -> None:
-    """A window between neighbours holds one write or service; from these follows what every longer one holds."""
-    moments = moments_of(table)
-    steps = {end: window(table, begin, end) for begin, end in pairwise(moments)}
-    services = services_of(table)
-    assert not services & {time for step in steps.values() for time in step.values()}
-    for begin, end in combinations([m for m in moments if m], 2):
-        last: dict[str, str] = {}
-        for moment in moments:
-            if begin < moment <= end:
-                last |= steps[moment]
-        alive = set(window(table, "earliest", end))
-        assert window(table, begin, end) == {key: time for key, time in last.items() if key in alive}
 
 
 @pytest.mark.parametrize("name", TABLES)

@@ -9,10 +9,10 @@ import pytest
 from phantombase import ReadOptions, UsageError, read, read_table
 from phantombase.timeline.read.table_read import Query
 from phantombase.timeline.windows.retained import cleans, earliest_state, retained_since
+from tests.support.cleaned_tables import change_clean
 from tests.support.compaction_steps import open_table
 from tests.support.golden_tables import unzip_golden
 from tests.support.tables import one_of
-from tests.timeline.read.test_as_of_cleaned import change_clean
 
 CLEANED = ["v6_compacted_cleaned", "v6_archived", "v9_compacted_cleaned", "v9_archived"]
 

@@ -16,8 +16,8 @@ from phantombase.timeline.read.table_read import Query, ReadOptions
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import consistent
-from tests.compactor_daemon.stitching.test_stitch import forget_heartbeats, small_files, stitch
 from tests.support.archived_tables import one_row, upsert
+from tests.support.clustered_tables import forget_heartbeats, small_files, stitch
 from tests.support.compaction_steps import open_table
 from tests.support.failing_storage import Call, HookedStorage, ProcessDied, die_at_nth
 from tests.support.interleaving import serial_pools

@@ -20,12 +20,12 @@ from phantombase.writer_hooks.write.write import write
 from tests.support.compaction_steps import open_table
 from tests.support.selection import deep
 from tests.support.servers.zookeeper_server import ZooKeeper
+from tests.support.trips import rows
 from tests.support.written_tables import read_rows, written_table
 from tests.world.chaos.checks import check_whole
 from tests.world.chaos.crew_child import Subject
 from tests.world.chaos.fleet import Fleet, fleet, forks
 from tests.world.chaos.switches import Point
-from tests.writer_hooks.write.test_writer import rows
 
 _WAIT_S = 180.0
 _SESSION_S = 10.0

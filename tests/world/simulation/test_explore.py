@@ -6,23 +6,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 
 import pytest
 
 from tests.support.selection import ALL, deep
 from tests.world.simulation.explore import Explorer, Instance
-from tests.world.simulation.played import Stage, simulated
+from tests.world.simulation.played import Stage
 
 TURNS = int(os.environ.get("PHANTOMBASE_TURNS", "1"))
 _EVERY = 1 if ALL or TURNS > 1 else 4
 """Beside services a usual run takes each n-th turn: neighbours mostly differ in a reading call."""
-
-
-@pytest.fixture
-def stage(monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
-    """Where worlds are played."""
-    yield from simulated(monkeypatch)
 
 
 @pytest.mark.parametrize(

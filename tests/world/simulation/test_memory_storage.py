@@ -7,14 +7,14 @@ from collections.abc import Callable
 
 import pytest
 
-import tests.timeline.storage.test_local as contract
 from phantombase.timeline.errors import StorageError
 from phantombase.timeline.storage.contract import Storage
+from tests.support.storage_contract import OnFileSystems, StorageContract
 from tests.world.simulation.memory_storage import MemoryStorage
 from tests.world.simulation.object_memory import MovingMemory, ObjectMemory
 
 
-class InOneProcess(contract.StorageContract):
+class InOneProcess(StorageContract):
     """In memory."""
 
     @pytest.fixture
@@ -22,7 +22,7 @@ class InOneProcess(contract.StorageContract):
         return lambda: storage
 
 
-class TestMemoryStorage(InOneProcess, contract.OnFileSystems):
+class TestMemoryStorage(InOneProcess, OnFileSystems):
     """As a disk."""
 
     @pytest.fixture
@@ -61,7 +61,7 @@ class TestObjectMemory(InOneProcess):
         assert storage.find("a") is None
 
 
-class TestMovingMemory(InOneProcess, contract.OnFileSystems):
+class TestMovingMemory(InOneProcess, OnFileSystems):
     """As HDFS."""
 
     @pytest.fixture

@@ -4,22 +4,15 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Iterator
 
 import pytest
 
 from tests.support.selection import ALL
-from tests.world.simulation.played import Stage, simulated
+from tests.world.simulation.played import Stage
+from tests.world.simulation.searching import played
 from tests.world.simulation.story import Plot, StorageKind
-from tests.world.simulation.test_seeds import played
 
 SEEDS = 600 if ALL else 30
-
-
-@pytest.fixture
-def stage(monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
-    """Where worlds are played."""
-    yield from simulated(monkeypatch)
 
 
 @pytest.mark.parametrize("kind", [StorageKind.OBJECTS, StorageKind.MOVES])

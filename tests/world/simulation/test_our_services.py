@@ -8,24 +8,15 @@ from __future__ import annotations
 import os
 import random
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import replace
 
-import pytest
-
 from tests.support.selection import ALL
-from tests.world.simulation.played import Stage, simulated
+from tests.world.simulation.played import Stage
+from tests.world.simulation.searching import played
 from tests.world.simulation.staff import STITCH
 from tests.world.simulation.story import Plot
-from tests.world.simulation.test_seeds import played
 
 SEEDS = int(os.environ.get("PHANTOMBASE_SERVICE_SEEDS", "1000" if ALL else "60"))
-
-
-@pytest.fixture
-def stage(monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
-    """Where worlds are played."""
-    yield from simulated(monkeypatch)
 
 
 def test_no_row_is_lost(stage: Stage) -> None:

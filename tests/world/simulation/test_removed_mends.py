@@ -5,7 +5,7 @@ The mends go by the names that the protocol's documents give to what went wrong.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -22,14 +22,8 @@ from phantombase.timeline.table.table import Table
 from phantombase.timeline.view.view import FileGroup, FileSlice, TableView
 from tests.support.selection import deep
 from tests.world.simulation.explore import Twist
-from tests.world.simulation.played import Stage, simulated
-from tests.world.simulation.test_removed_rules import Search, seeds, turns
-
-
-@pytest.fixture
-def stage(monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
-    """Where worlds are played."""
-    yield from simulated(monkeypatch)
+from tests.world.simulation.played import Stage
+from tests.world.simulation.searching import Search, seeds, turns
 
 
 def stands(*_: object) -> Ruling:

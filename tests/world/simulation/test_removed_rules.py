@@ -5,8 +5,7 @@ The ninth, "unknown is never no", is the business of `tests/compactor_daemon/att
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -21,50 +20,10 @@ from phantombase.timeline.instants.attempt_names import attempt_folder, attempts
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.view.view import FileGroup, FileSlice, TableView
-from tests.world.simulation.explore import Explorer, Instance, Twist
-from tests.world.simulation.played import Stage, simulated
-from tests.world.simulation.story import Plot, StorageKind, Story
-
-
-@pytest.fixture
-def stage(monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
-    """Where worlds are played."""
-    yield from simulated(monkeypatch)
-
-
-Search = Callable[[Stage], None]
-"""Plays until a rule is broken, which it raises; returns when none was."""
-
-
-def seeds(count: int, first: int = 0, **story: Any) -> Search:
-    """Stories of so many seeds from a first one, each changed like that."""
-
-    def search(stage: Stage) -> None:
-        for seed in range(first, first + count):
-            try:
-                Story(seed, plot=replace(Plot.of(random.Random(seed)), **{"minor": 0.0, **story})).play(stage)
-            except BaseException as error:
-                error.add_note(f"seed {seed}")
-                raise
-
-    return search
-
-
-def turns(
-    people: str,
-    *,
-    version: int = 9,
-    locked: bool = True,
-    before: str = "write schedule",
-    twists: frozenset[Twist] = frozenset(Twist),
-) -> Search:
-    """All runs of a small instance with one turn."""
-    instance = Instance(version=version, locked=locked, people=tuple(people.split()), before=tuple(before.split()))
-
-    def search(stage: Stage) -> None:
-        Explorer(instance, 1, stage, twists).explore()
-
-    return search
+from tests.world.simulation.explore import Twist
+from tests.world.simulation.played import Stage
+from tests.world.simulation.searching import Search, seeds, turns
+from tests.world.simulation.story import StorageKind
 
 
 def believed(storage: Storage, instant: str, number: int, record: bytes, nonce: str) -> None:
@@ -128,7 +87,6 @@ _declare_dead = records.declare_dead
 _decide_go = decision.decide_go
 _remove_staged = retire.remove_staged
 _closed = inputs._closed
-
 _CROWD = seeds(40, compactors=3, deaths=0, hudi=False)
 _TWO = turns("compactor1 compactor2")
 _OBJECTS = seeds(60, compactors=3, hudi=False, storage=StorageKind.OBJECTS, losses=2, locked=True)

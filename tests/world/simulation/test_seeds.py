@@ -10,7 +10,6 @@ import random
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from hashlib import sha256
@@ -22,6 +21,7 @@ import pytest
 from tests.support.places import ROOT
 from tests.support.selection import deep
 from tests.world.simulation.played import Stage, simulated
+from tests.world.simulation.searching import played
 from tests.world.simulation.story import Plot, Story
 
 SEEDS = int(os.environ.get("PHANTOMBASE_SEEDS", "1500"))
@@ -30,25 +30,6 @@ _CHUNKS = 20
 _OWN = str(ROOT / "phantombase")
 _USUAL = _CHUNKS if "PHANTOMBASE_SEEDS" in os.environ else 1
 """So many chunks are played in a usual run."""
-
-
-@pytest.fixture
-def stage(monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
-    """Where worlds are played."""
-    yield from simulated(monkeypatch)
-
-
-def played(seed: int, stage: Stage, *, trace: bool = False, plot: Plot | None = None) -> Story:
-    """A story to its end; AssertionError or an error of the tree with the seed in a note."""
-    story = Story(seed, trace=trace, plot=plot)
-    try:
-        story.play(stage)
-    except BaseException as error:
-        error.add_note(f"PHANTOMBASE_SEED={seed}, {story.plot}")
-        raise
-    finally:
-        print("\n".join(story.rules.trace or ()))
-    return story
 
 
 @pytest.mark.skipif(SEED is not None, reason="one seed is played")

@@ -35,10 +35,10 @@ from tests.support.dead_writer import leave_dead_write
 from tests.support.failing_storage import Call, HookedStorage
 from tests.support.golden_tables import unzip_golden
 from tests.support.logs import capture_logs
+from tests.support.refused_tables import contents
 from tests.support.tables import one_of
+from tests.support.trips import rows, trips
 from tests.support.written_tables import check_nothing_left, read_rows
-from tests.writer_hooks.write.test_writer import rows, trips
-from tests.writer_hooks.write.test_writer_refusals import contents
 
 LIMIT = 3
 LONG_S = 120.0

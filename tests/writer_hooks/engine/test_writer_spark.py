@@ -25,10 +25,10 @@ from phantombase.writer_hooks.engine.spool import ROWS, Spool, remove_old
 from tests.hudi.cases.rows import partition
 from tests.support.golden_tables import unzip_golden
 from tests.support.record_indexes import check_index
+from tests.support.record_indexes import rows as keyed_rows
+from tests.support.refused_tables import contents
 from tests.support.selection import deep
-from tests.writer_hooks.index.test_record_index import rows as keyed_rows
-from tests.writer_hooks.write.test_writer import read, rows, trips
-from tests.writer_hooks.write.test_writer_refusals import contents
+from tests.support.trips import read, rows, trips
 
 ROWS_BYTES = "phantombase.writer_hooks.engine.few_rows._ROWS_BYTES"
 

@@ -22,12 +22,13 @@ from phantombase.timeline.recovery.dead_writers import roll_back_dead_writers
 from phantombase.timeline.table.table import Table
 from phantombase.writer_hooks.commit.place_files import place_all
 from tests.support.golden_tables import unzip_golden
+from tests.support.record_indexes import set_partitions
+from tests.support.refused_tables import contents
 from tests.support.selection import deep
 from tests.support.tables import one_of
+from tests.support.trips import rows as trip_rows
+from tests.support.trips import trips
 from tests.support.written_tables import check_nothing_left
-from tests.writer_hooks.write.test_writer import rows as trip_rows
-from tests.writer_hooks.write.test_writer import trips
-from tests.writer_hooks.write.test_writer_refusals import contents
 
 TS = 10**6
 REFUSED = "move keys to another partition"
@@ -44,12 +45,6 @@ def places(path: Path) -> dict[str, str]:
     keys = table["_hoodie_record_key"].to_pylist()
     assert max(Counter(keys).values()) == 1, "doubled rows"
     return dict(zip(keys, table["_hoodie_partition_path"].to_pylist(), strict=True))
-
-
-def set_partitions(path: Path, names: str) -> None:
-    """The metadata table's partitions as hoodie.properties names them."""
-    properties = path / ".hoodie/hoodie.properties"
-    properties.write_bytes(properties.read_bytes() + f"\nhoodie.table.metadata.partitions={names}\n".encode())
 
 
 def define(path: Path, partitioned: str) -> None:

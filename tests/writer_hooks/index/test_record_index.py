@@ -35,7 +35,7 @@ from phantombase.writer_hooks.index import replaced_keys_step
 from tests.hudi.cases.rows import partition
 from tests.support.compaction_steps import run_one
 from tests.support.golden_tables import unzip_golden
-from tests.support.record_indexes import check_index, indexed_places, true_places
+from tests.support.record_indexes import check_index, indexed_places, keys, rows, true_places
 from tests.support.seed import SEED
 from tests.support.selection import deep
 from tests.support.tables import one_of
@@ -48,20 +48,8 @@ def path(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return unzip_golden(f"more/{request.param}_record_index", tmp_path)
 
 
-def rows(numbers: object, ts: int, **columns: object) -> pa.Table:
-    """Keys in the partitions that are theirs."""
-    given = list(numbers)  # type: ignore[call-overload]
-    return pa.table(
-        {"id": [f"{n:05d}" for n in given], "p": [partition(n) for n in given], "ts": [ts] * len(given), **columns}
-    )
-
-
 def wrote(numbers: object, ts: int, **columns: object) -> Writer:
     return writer(rows(numbers, ts, **columns))
-
-
-def keys(*numbers: int) -> set[str]:
-    return {f"{n:05d}" for n in numbers}
 
 
 def test_every_write_of_rows_keeps_it(path: Path) -> None:

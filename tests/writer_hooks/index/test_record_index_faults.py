@@ -20,10 +20,9 @@ from tests.support.compaction_steps import open_table
 from tests.support.faults import Faults
 from tests.support.golden_tables import unzip_golden
 from tests.support.interleaving import serial_pools
-from tests.support.record_indexes import check_index
+from tests.support.record_indexes import check_index, keys, rows
 from tests.support.selection import ALL, deep
 from tests.support.written_tables import check_nothing_left, impatient
-from tests.writer_hooks.index.test_record_index import keys, rows
 
 START = keys(0, 1, *range(3, 15))
 DURING = {  # new keys in small and other files, keys that stay, and 2, which comes alive again; a delete of a key

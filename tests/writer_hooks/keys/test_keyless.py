@@ -22,8 +22,8 @@ from tests.support.compaction_steps import open_table
 from tests.support.faults import Faults
 from tests.support.interleaving import serial_pools
 from tests.support.tables import one_of
+from tests.support.trips import rows
 from tests.support.written_tables import check_nothing_left, impatient
-from tests.writer_hooks.write.test_writer import rows
 
 BATCH = rows((0, 2, 2.0), (1, 2, 2.0), (1, 2, 2.0), (4, 2, 2.0))
 

@@ -19,8 +19,8 @@ from tests.support.compaction_steps import run_all
 from tests.support.golden_tables import unzip_golden
 from tests.support.selection import deep
 from tests.support.tables import one_of
+from tests.support.trips import Model, rows
 from tests.support.written_tables import check_nothing_left
-from tests.writer_hooks.write.test_writer import Model, rows
 
 VIRTUAL = {"hoodie.populate.meta.fields": "false"}
 

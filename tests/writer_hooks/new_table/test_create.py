@@ -24,8 +24,8 @@ from phantombase.writer_hooks.new_table.conf import parse_table_conf
 from phantombase.writer_hooks.new_table.create import create_table
 from phantombase.writer_hooks.new_table.spec import NewTable
 from phantombase.writer_hooks.schema.table_schema import new_schema
+from tests.support.builders import schema
 from tests.support.failing_storage import HookedStorage, ProcessDied, die_at, pause_at
-from tests.writer_hooks.schema.test_table_schema import schema
 
 SPEC = NewTable(name="t", version=9, key_fields=("id",), partition_fields=("p",), ordering_fields=("ts",))
 VERSIONS = (6, 8, 9)

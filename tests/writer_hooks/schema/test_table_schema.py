@@ -19,15 +19,9 @@ from phantombase.timeline.errors import UnsupportedError, UsageError
 from phantombase.writer_hooks.schema.column_types import column_type, data_fields
 from phantombase.writer_hooks.schema.incoming import to_file_schema
 from phantombase.writer_hooks.schema.table_schema import evolve, new_schema, sanitized
+from tests.support.builders import schema
 
 TS = pa.timestamp("us", tz="UTC")
-
-
-def schema(**columns: pa.DataType) -> pa.Schema:
-    """Nullable columns; a name that ends in `_` is one that is not (without the `_`)."""
-    return pa.schema(
-        [pa.field(name.rstrip("_"), kind, nullable=not name.endswith("_")) for name, kind in columns.items()]
-    )
 
 
 def struct(**fields: pa.DataType) -> pa.StructType:
@@ -39,7 +33,6 @@ BASE = schema(
     id_=pa.string(), n=pa.int32(), r=struct(x=pa.int32(), y_=pa.string()), l=pa.list_(pa.int32()), f=pa.float32()
 )
 TEXT = new_schema("t", BASE)
-
 
 # --- new tables -------------------------------------------------------------------------------------------------
 

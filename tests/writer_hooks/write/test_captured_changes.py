@@ -14,11 +14,10 @@ from phantombase.timeline.format.commit_metadata import WriteStat
 from phantombase.timeline.format.table_config import MergeMode
 from phantombase.timeline.storage.folders import HOODIE
 from phantombase.timeline.view.view import FileSlice, latest_slice
-from tests.compactor_daemon.restoring.test_consistent_hashing import capture_changes
 from tests.support.compaction_steps import open_table, run_one
+from tests.support.refused_tables import digest, schedule
+from tests.support.restored_tables import capture_changes
 from tests.support.tables import one_of
-from tests.timeline.planning.test_schedule_refusals import schedule
-from tests.timeline.read.test_refusals import digest
 
 
 def trips(version: int, numbers: list[int], ts: int, *, marked: bool = False, by: MergeMode | None = None) -> Writer:

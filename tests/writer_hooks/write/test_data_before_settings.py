@@ -24,8 +24,8 @@ from phantombase.timeline.view.view import FileGroup
 from phantombase.writer_hooks.index import bucket_step
 from phantombase.writer_hooks.keys import key_encoding
 from phantombase.writer_hooks.keys.key_generator import KeyGenerator, TimestampText
+from tests.support.data_before_settings import HIVE, KIND, URL, changed, check_filters
 from tests.support.golden_tables import unzip_golden
-from tests.timeline.read.test_data_before_settings import HIVE, KIND, URL, changed, check_filters
 
 TEXTS = ["north", None, "x y", "2024-01-02"]
 MOMENTS = [datetime(2023, 12, 1, 8), datetime(2023, 12, 1, 8, 0, 0, 789000), datetime(1969, 1, 1, 0, 0, 1)]

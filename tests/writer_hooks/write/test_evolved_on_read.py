@@ -18,8 +18,8 @@ from phantombase.writer_hooks.write import write
 from phantombase.writer_hooks.write.rows import stage_rows
 from tests.support.compaction_steps import open_table
 from tests.support.evolved_tables import Column, alter, columns_of, renamed
+from tests.support.refused_tables import digest
 from tests.support.tables import one_of
-from tests.timeline.read.test_refusals import digest
 
 HISTORY = ".hoodie/.schema"
 

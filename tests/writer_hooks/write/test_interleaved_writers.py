@@ -34,8 +34,8 @@ from tests.support.failing_storage import Call
 from tests.support.interleaving import Actor, Crew
 from tests.support.seed import SEED
 from tests.support.selection import deep
+from tests.support.trips import rows
 from tests.support.written_tables import Rows, as_rows, check_nothing_left, read_rows, seed_note, written_table
-from tests.writer_hooks.write.test_writer import rows
 
 CHAOS = int(os.environ.get("PHANTOMBASE_CHAOS", "8"))
 """How many runs for each table version, index and kind of trouble."""

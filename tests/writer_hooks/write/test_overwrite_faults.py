@@ -23,9 +23,8 @@ from tests.support.failing_storage import HookedStorage, ProcessDied, die_at_nth
 from tests.support.faults import Faults
 from tests.support.interleaving import serial_pools
 from tests.support.selection import ALL, deep
+from tests.support.trips import AFTER, BEFORE, NEXT, rows
 from tests.support.written_tables import Rows, check_nothing_left, impatient, read_rows, written_table
-from tests.writer_hooks.write.test_writer import rows
-from tests.writer_hooks.write.test_writer_faults import AFTER, BEFORE, NEXT
 
 BATCH = rows(*((n, 20, 3.0) for n in (0, 6, 9)))
 NEW: Rows = {f"k{n:04d}": (20, 3.0) for n in (0, 6, 9)}

@@ -19,10 +19,10 @@ from phantombase.writer_hooks.write.write import Written
 from tests.support.change_feeds import check_window, feed, moments_of, state
 from tests.support.compaction_steps import open_table
 from tests.support.golden_tables import unzip_golden
+from tests.support.record_indexes import set_partitions
 from tests.support.selection import deep
 from tests.support.tables import one_of
-from tests.writer_hooks.index.test_global_keys import set_partitions
-from tests.writer_hooks.write.test_writer import DAYS, Model, read, rows, trips
+from tests.support.trips import DAYS, Model, read, rows, trips
 
 
 @pytest.mark.parametrize("seed", [0, deep(1), deep(2), deep(3), deep(4), deep(5)])

@@ -32,14 +32,11 @@ from tests.support.faults import Faults
 from tests.support.interleaving import serial_pools
 from tests.support.lost_lock import LockLostAt
 from tests.support.selection import ALL, deep
+from tests.support.trips import AFTER, BEFORE, NEXT, rows
 from tests.support.written_tables import Rows, check_nothing_left, impatient, read_rows, written_table
-from tests.writer_hooks.write.test_writer import rows
 
-BEFORE: Rows = {f"k{n:04d}": (10, 1.0) for n in (0, 3, 1, 4)} | {"k0003": (11, 2.0)}
 BATCH = rows(*((n, 20, 3.0) for n in (0, 3, 4, 7, 2, 5)))
 DURING: Rows = {f"k{n:04d}": (20, 3.0) for n in (0, 3, 4, 7, 2, 5)}
-NEXT = rows(*((n, 30, 4.0) for n in (0, 1, 2, 8)))
-AFTER: Rows = {f"k{n:04d}": (30, 4.0) for n in (0, 1, 2, 8)}
 
 
 @dataclass(frozen=True)
@@ -110,8 +107,6 @@ GROUNDS: dict[str, tuple[Any, ...]] = {
     "9 keys": (9, None),
     "9 merge buckets": (9, 1, MERGE),
 }
-
-
 _USUAL = 3
 """So many of them are those of a usual run."""
 

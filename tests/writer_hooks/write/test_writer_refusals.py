@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,11 +10,11 @@ import pytest
 
 from phantombase import Writer, writer
 from phantombase.timeline.errors import PhantombaseError, UnsupportedError, UsageError
-from phantombase.timeline.storage.folders import RECORDS
 from phantombase.timeline.view.bucket_resize import HASHING_METADATA
 from tests.support.golden_tables import unzip_golden
+from tests.support.refused_tables import contents
 from tests.support.tables import one_of
-from tests.writer_hooks.write.test_writer import rows, trips
+from tests.support.trips import rows, trips
 
 ROW = rows((1, 1, 1.0))
 
@@ -39,13 +38,6 @@ REFUSED: dict[str, tuple[Callable[[], Writer], str]] = {
     "unknown lock": (lambda: trips(ROW, 9).option(lock="etcd:x"), "lock provider"),
     "path out of the table": (lambda: trips(put("day", ["../x"], pa.string()), 9), "partition"),
 }
-
-
-def contents(folder: Path) -> dict[str, tuple[int, bytes]]:
-    """Every file with its time; our own lock file aside."""
-    files = (Path(d) / name for d, _, names in os.walk(folder) for name in names)
-    found = {str(f.relative_to(folder)): (f.stat().st_mtime_ns, f.read_bytes()) for f in files}
-    return {name: held for name, held in found.items() if not name.startswith(f"{RECORDS}/table.lock")}
 
 
 @one_of("version", 9, 6)

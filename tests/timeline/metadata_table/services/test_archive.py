@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from phantombase import writer
-from phantombase.compactor_daemon.archiving.archive import archive_table
 from phantombase.timeline.archiving.options import ArchiveOptions
 from phantombase.timeline.errors import ClockError
 from phantombase.timeline.format.instant import Instant, State
@@ -16,7 +15,6 @@ from phantombase.timeline.format.layout import LAYOUT_2
 from phantombase.timeline.instants.archived_timeline import load_history
 from phantombase.timeline.instants.table_clock import TableClock
 from phantombase.timeline.instants.timeline import Timeline
-from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.metadata_table.location import open_metadata_table
 from phantombase.timeline.metadata_table.metadata_view import load_metadata_view
 from phantombase.timeline.metadata_table.services import archive
@@ -24,14 +22,22 @@ from phantombase.timeline.metadata_table.services.archive import archive_waits, 
 from phantombase.timeline.metadata_table.services.options import MetadataOptions
 from phantombase.timeline.metadata_table.validate import validate
 from tests.support.compaction_steps import open_table
+from tests.support.metadata_services import (
+    CASE,
+    EVERY_3,
+    FEW,
+    entries,
+    files_of,
+    finished_behind_deaths,
+    made,
+    rows,
+    serve,
+    written_and_archived,
+)
 from tests.support.selection import ALL, deep
 from tests.support.tables import one_of, template
-from tests.timeline.metadata_table.services.test_clean import CASE, finished_behind_deaths, made
-from tests.timeline.metadata_table.services.test_serve import entries, files_of, rows, serve
 
 STEP = 1 if ALL else 4
-EVERY_3 = MetadataOptions(max_delta_commits=3)
-FEW = ArchiveOptions(min_instants=2, max_instants=3, commits_retained=1, compaction_commits=1)
 
 
 @pytest.fixture(autouse=True)
@@ -44,15 +50,6 @@ def active(path: Path) -> Timeline:
     return open_metadata_table(open_table(path)).load_timeline()
 
 
-def written(path: Path, count: int, *, archived: bool = True) -> None:
-    """`count` more writes; the metadata table is compacted and cleaned, and the table is archived."""
-    for number in range(count):
-        writer(rows(range(6), 10**6 + number)).upsert(str(path))
-        serve(open_table(path), EVERY_3)
-        if archived:
-            archive_table(open_table(path), FEW, ProcessLock("x"))
-
-
 @pytest.fixture(params=["v9", deep("v8"), deep("v6")])
 def path(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A table whose metadata table has instants to archive."""
@@ -60,7 +57,7 @@ def path(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
     def make(folder: Path) -> None:
         with monkeypatch.context() as none:
             none.setattr(archive, "OPTIONS", ArchiveOptions(min_instants=100, max_instants=101))
-            written(made(request.param, folder), 8)
+            written_and_archived(made(request.param, folder), 8)
 
     return template(("to archive", request.param), tmp_path / "with", make) / CASE
 
@@ -77,7 +74,7 @@ def test_it_stays_bounded(path: Path) -> None:
     metadata = open_metadata_table(open_table(path))
     held = load_history(metadata.storage, metadata.config)
     assert {i.requested_time for i in held} == set(gone.instants)
-    written(path, 9)
+    written_and_archived(path, 9)
     assert len(active(path).instants) < len(there.instants)
     assert validate(open_table(path)).differences == ()
     last = [serve(open_table(path), MetadataOptions(max_delta_commits=100)).archived for _ in range(2)]
@@ -97,7 +94,7 @@ def test_from_another_zone_no_wrong_times_are_kept(tmp_path: Path, monkeypatch: 
     path = made("v6", tmp_path)
     with monkeypatch.context() as none:
         none.setattr(archive, "OPTIONS", ArchiveOptions(min_instants=100, max_instants=101))
-        written(path, 8)
+        written_and_archived(path, 8)
     before = files_of(path)
 
     def elsewhere(*_: object) -> None:
@@ -112,7 +109,7 @@ def test_from_another_zone_no_wrong_times_are_kept(tmp_path: Path, monkeypatch: 
 
 def test_nothing_that_the_table_still_has(tmp_path: Path) -> None:
     path = made("v9", tmp_path)
-    written(path, 8, archived=False)
+    written_and_archived(path, 8, archived=False)
     done = serve(open_table(path), EVERY_3).archived
     first = open_table(path).load_timeline().instants[0].requested_time
     assert {i.requested_time for i in active(path).completed} >= {
@@ -148,7 +145,7 @@ def test_borders_of_the_table_and_of_slices(path: Path) -> None:
 def test_a_file_group_that_no_write_touches_does_not_stop_it(tmp_path: Path) -> None:
     """Its first slice stays for ever; a slice that is still to be compacted does stop it."""
     path = made("v9", tmp_path)
-    written(path, 4, archived=False)
+    written_and_archived(path, 4, archived=False)
     table = open_table(path)
     view = load_metadata_view(open_metadata_table(table), table.config.built_metadata_partitions)
     group = next(g for g in view.groups if len(g.slices) > 1 and g.slices[-1].base and g.slices[0].logs)

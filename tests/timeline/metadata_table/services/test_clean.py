@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from phantombase import writer
 from phantombase.timeline.errors import ConflictError
 from phantombase.timeline.format.clean import CleanPlan
 from phantombase.timeline.format.commit_metadata import CommitMetadata, encode
@@ -20,52 +17,23 @@ from phantombase.timeline.metadata_table.metadata_view import load_metadata_view
 from phantombase.timeline.metadata_table.services.clean import clean_due, clean_instant, clean_waits, request_clean
 from phantombase.timeline.metadata_table.services.options import MetadataOptions
 from phantombase.timeline.metadata_table.validate import validate
-from phantombase.timeline.storage.local import LocalStorage
-from tests.support.compaction_steps import open_table, run_all
-from tests.support.failing_storage import Failure, HookedStorage, ProcessDied, die_at
-from tests.support.golden_tables import unzip_golden
+from tests.support.compaction_steps import open_table
+from tests.support.metadata_services import (
+    EVERY_3,
+    entries,
+    files_of,
+    finished_behind_deaths,
+    made,
+    serve,
+    slices,
+    to_clean,
+    written,
+)
 from tests.support.selection import ALL, deep
-from tests.support.tables import one_of, template
-from tests.timeline.metadata_table.services.test_serve import entries, files_of, rows, serve
+from tests.support.tables import one_of
 
-CASE = "with_metadata_table"
 STEP = 1 if ALL else 3
-EVERY_3 = MetadataOptions(max_delta_commits=3)
 HELD = Section(purpose="test", lock="", is_held=lambda: True)
-
-
-def written(path: Path, count: int) -> None:
-    """`count` more delta commits, with the services behind each."""
-    for number in range(count):
-        writer(rows(range(6), 10**6 + number)).upsert(str(path))
-        serve(open_table(path), EVERY_3)
-
-
-def slices(path: Path) -> set[int]:
-    """How many slices file groups of the metadata table have."""
-    table = open_table(path)
-    view = load_metadata_view(open_metadata_table(table), table.config.built_metadata_partitions)
-    return {len(group.slices) for group in view.groups}
-
-
-def made(version: str, into: Path) -> Path:
-    path = unzip_golden(f"{version}_{CASE}", into)
-    run_all(open_table(path))
-    return path
-
-
-def to_clean(version: str, into: Path) -> Path:
-    """A table whose file groups of the metadata table have three slices, and a clean of them is due."""
-
-    def make(folder: Path) -> None:
-        path = made(version, folder)
-        serve(open_table(path))
-        written(path, 3)
-        for number in range(3):
-            writer(rows(range(6), 10 + number)).upsert(str(path))
-        assert slices(path) == {3}
-
-    return template(("to clean", version), into / "with", make) / CASE
 
 
 @pytest.fixture(params=["v9", deep("v8"), deep("v6")])
@@ -126,32 +94,6 @@ def test_on_version_6_its_instant_follows_the_last_delta_commit(tmp_path: Path) 
     clean = Instant(requested_time=f"{last}002", action="clean", state=State.COMPLETED)
     later = Timeline(layout=timeline.layout, instants=(*timeline.instants, clean))
     assert clean_instant(later, lambda: "") is None
-
-
-def finished_behind_deaths(path: Path, tmp_path: Path, *, least: int, step: int) -> Iterator[Path]:
-    """Copies of a table whose services died at a storage call, of which there are so many at least, and ran again.
-
-    One at once, one behind a write. Readers see the same all the time.
-    """
-    before, options = entries(open_table(path)), MetadataOptions(max_delta_commits=100)
-    calls = HookedStorage(LocalStorage(str(shutil.copytree(path, tmp_path / "whole"))), lambda call: call.do())
-    serve(open_table(tmp_path / "whole", calls), options)
-    changing = [n for n, name in enumerate(calls.calls) if Failure.AFTER.can_hit(name) or name == "delete_all"]
-    assert len(changing) >= least
-    for number in changing[::step] + changing[-1:]:
-        copied = shutil.copytree(path, tmp_path / "died")
-        with pytest.raises(ProcessDied):
-            serve(open_table(copied, HookedStorage(LocalStorage(str(copied)), die_at(number))), options)
-        assert entries(open_table(copied)) == before, calls.calls[number]
-        between = shutil.copytree(copied, tmp_path / "between")
-        serve(open_table(copied), options)
-        assert entries(open_table(copied)) == before
-        writer(rows(range(6), 10**7)).upsert(str(between))
-        serve(open_table(between), options)
-        for one in (copied, between):
-            assert validate(open_table(one)).differences == ()
-            yield one
-            shutil.rmtree(one)
 
 
 def test_a_death_at_a_storage_call(path: Path, tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 
 from phantombase import writer
@@ -14,46 +13,18 @@ from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.metadata_table.compactions import commits_to_compact
 from phantombase.timeline.metadata_table.drop import drop_metadata_table
 from phantombase.timeline.metadata_table.location import open_metadata_table
-from phantombase.timeline.metadata_table.read import read_entries
 from phantombase.timeline.metadata_table.services.options import MetadataOptions
-from phantombase.timeline.metadata_table.services.serve import MetadataServed, serve_metadata
 from phantombase.timeline.metadata_table.validate import validate
 from phantombase.timeline.storage.local import LocalStorage
-from phantombase.timeline.table.table import Table
-from tests.support.compaction_steps import open_table, run_all
+from tests.support.compaction_steps import open_table
 from tests.support.failing_storage import Call, Failure, Hook, HookedStorage, ProcessDied, die_at, fail_at
 from tests.support.golden_tables import unzip_golden
-from tests.support.selection import ALL, deep
+from tests.support.metadata_services import entries, files_of, rows, serve
+from tests.support.metadata_services import path as path
+from tests.support.selection import ALL
 from tests.support.tables import one_of
 
 STEP = 1 if ALL else 4
-AT_ONCE = MetadataOptions(max_delta_commits=1)
-
-
-def rows(ids: range, ts: int) -> pa.Table:
-    """Some of the table's columns."""
-    return pa.table({"id": [f"k{i:03d}" for i in ids], "p": ["north"] * len(ids), "ts": [ts] * len(ids)})
-
-
-@pytest.fixture(params=["v9", deep("v8"), deep("v6")])
-def path(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    """A golden table with the metadata table on, and no compaction pending: on version 6 it would have to wait."""
-    found = unzip_golden(f"{request.param}_with_metadata_table", tmp_path)
-    run_all(open_table(found))
-    return found
-
-
-def serve(table: Table, options: MetadataOptions = AT_ONCE, *, dry_run: bool = False) -> MetadataServed:
-    return serve_metadata(table, options, ProcessLock("x"), dry_run=dry_run)
-
-
-def entries(table: Table) -> dict[str, list[str]]:
-    """Everything that the metadata table says."""
-    return {p: sorted(map(repr, read_entries(table, p))) for p in table.config.built_metadata_partitions}
-
-
-def files_of(path: Path) -> set[str]:
-    return {str(f.relative_to(path)) for f in path.rglob("*") if f.is_file()}
 
 
 def test_entries_stay_the_same(path: Path) -> None:

@@ -2,30 +2,23 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from phantombase import writer
 from phantombase.timeline.clock.options import ClockOptions
-from phantombase.timeline.errors import ConflictError, PhantombaseError, UnknownStateError
+from phantombase.timeline.errors import ConflictError, UnknownStateError
 from phantombase.timeline.format.instant import Instant, State
 from phantombase.timeline.locks.heartbeat import heartbeat_path
-from phantombase.timeline.locks.section import Section
-from phantombase.timeline.metadata_table.commit import commit_records, newest_schema
 from phantombase.timeline.metadata_table.location import open_metadata_table
-from phantombase.timeline.metadata_table.records.encode import encoder
-from phantombase.timeline.metadata_table.records.files import files_records
 from phantombase.timeline.metadata_table.services.options import MetadataOptions
 from phantombase.timeline.metadata_table.validate import validate
-from phantombase.timeline.storage.local import LocalStorage
 from tests.support.compaction_steps import open_table, run_all
-from tests.support.failing_storage import Call, HookedStorage
 from tests.support.golden_tables import unzip_golden
+from tests.support.metadata_services import entries, files_of, left_behind, rows, serve
 from tests.support.selection import deep
 from tests.support.tables import one_of
-from tests.timeline.metadata_table.services.test_serve import entries, files_of, rows, serve
 
 
 @pytest.fixture(params=["v9", deep("v8"), deep("v6")])
@@ -34,28 +27,6 @@ def path(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     found = unzip_golden(f"{request.param}_with_metadata_table", tmp_path)
     run_all(open_table(found))
     return found
-
-
-def left_behind(path: Path, puts: int, instant: str = "") -> str:
-    """A process that lost the lock has put the first files of an instant, one that the table does not know."""
-    table = open_table(path)
-    instant = instant or table.next_time(table.load_timeline(), open_metadata_table(table).load_timeline().used_times())
-    held = True
-
-    def hook(call: Call) -> object:
-        nonlocal held, puts
-        if call.name == "put_if_absent":
-            puts -= 1
-            held = puts > 0
-        return call.do()
-
-    table = open_table(path, HookedStorage(LocalStorage(str(path)), hook))
-    schema = newest_schema(open_metadata_table(table))
-    records = {"files": [encoder(schema)(one) for one in files_records({"north": {"never.parquet": 1}})]}
-    section = Section(purpose="write", lock="lost", is_held=lambda: held)
-    with suppress(PhantombaseError):
-        commit_records(table, instant, records, schema, section)
-    return instant
 
 
 @pytest.mark.parametrize("puts", [1, 3])

@@ -16,8 +16,8 @@ from phantombase.timeline.metadata_table.location import BUILD_ANEW, open_metada
 from phantombase.timeline.metadata_table.validate import validate
 from phantombase.timeline.read.table_read import read_table
 from tests.support.compaction_steps import open_table
+from tests.support.metadata_services import path, rows, serve
 from tests.support.selection import deep
-from tests.timeline.metadata_table.services.test_serve import path, rows, serve
 
 __all__ = ["path"]
 

@@ -24,13 +24,13 @@ from phantombase.writer_hooks.options import Operation, Write, WriteOptions
 from phantombase.writer_hooks.write.write import write
 from tests.support.compaction_steps import open_table, run_all, staged
 from tests.support.compare_rows import assert_same_rows
-from tests.support.failing_storage import Call, Failure, Hook, HookedStorage, ProcessDied
+from tests.support.failing_storage import HookedStorage, ProcessDied
 from tests.support.golden_tables import unzip_golden
+from tests.support.s3_table import PLANNED, die_before_change, fares, litter
 from tests.support.selection import deep
 from tests.support.servers.s3_server import S3Server
+from tests.support.trips import rows, trips
 from tests.support.written_tables import impatient
-from tests.timeline.storage.s3.test_faults import PLANNED, fares, litter
-from tests.writer_hooks.write.test_writer import rows, trips
 
 LOCK = ProcessLock("deaths")
 
@@ -58,21 +58,6 @@ def deaths(path: Path, s3: S3Server, step: int, do: Callable[[Storage], object])
             assert number > 5
             yield url
             return
-
-
-def die_before_change(number: int) -> Hook:
-    """Dies before the n-th call (from 0) that changes something; a dead process makes no more calls."""
-    left = number
-
-    def hook(call: Call) -> Any:
-        nonlocal left
-        if left < 0 or ((changes := Failure.AFTER.can_hit(call.name)) and left == 0):
-            left = -1
-            raise ProcessDied(f"{call.name} {call.path}")
-        left -= changes
-        return call.do()
-
-    return hook
 
 
 @each(9)

@@ -18,7 +18,7 @@ from tests.support.compare_rows import assert_same_rows
 from tests.support.golden_tables import unzip_golden
 from tests.support.selection import deep
 from tests.support.servers.s3_server import S3Server
-from tests.writer_hooks.write.test_writer import rows, trips
+from tests.support.trips import rows, trips
 
 HUDIS = (
     *(".hoodie/.temp", ".hoodie/.schema", ".hoodie/.aux/.bootstrap/.partitions", ".hoodie/.aux/.bootstrap/.fileids"),

@@ -31,7 +31,7 @@ from tests.support.places import ROOT
 from tests.support.selection import deep
 from tests.support.servers.s3_server import Asked, Fault, S3Server
 from tests.support.servers.zookeeper_server import ZooKeeper, free_ports, wait_until
-from tests.writer_hooks.write.test_writer import rows, trips
+from tests.support.trips import rows, trips
 
 LOCAL = ExecuteOptions(executor=Executor.LOCAL)
 WAIT_S = 120.0

@@ -6,82 +6,28 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TypeAlias
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from typer.testing import CliRunner
 
-from phantombase.compactor_daemon.cli.main import app as daemon
-from phantombase.timeline.audit.audit import audit, audited_instants
-from phantombase.timeline.cli.main import app as timeline
 from phantombase.timeline.read.table_read import read_table
 from phantombase.timeline.table.table import Table
 from tests.support.compare_rows import assert_same_rows
-from tests.support.golden_tables import GOLDEN, unzip_golden
+from tests.support.golden_tables import GOLDEN
 from tests.support.places import ROOT
+from tests.support.s3_table import AnyServer, check_compacted, check_read_and_compacted, fares, on_s3, run
+from tests.support.s3_table import no_local_disk as no_local_disk
 from tests.support.selection import deep
-from tests.support.servers.azure_server import AzureServer
-from tests.support.servers.real_s3_server import RealS3Server
 from tests.support.servers.s3_server import S3Server
+from tests.support.trips import rows, trips
 from tests.support.warm_spark import WarmSpark, warm_spark
-from tests.timeline.read.test_golden import DECIMALS_SPOILT_BY_HUDI
-from tests.timeline.storage.s3.test_faults import fares
-from tests.writer_hooks.write.test_writer import rows, trips
 
-AnyServer: TypeAlias = S3Server | AzureServer | RealS3Server
 USUAL = {"v6_pending", "v6_with_metadata_table", "v9_two_pending", "v9_bucket_nonpart", "v9_with_metadata_table"}
-
-
-@pytest.fixture(autouse=True)
-def no_local_disk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Nothing becomes a file in the working directory, and nothing is read from a disk by mistake."""
-    elsewhere = tmp_path / "elsewhere"
-    elsewhere.mkdir()
-    monkeypatch.chdir(elsewhere)
-
-
-def run(*args: str) -> str:
-    """One command, which must end well."""
-    app = timeline if args[0] in ("show", "read", "audit", "validate") else daemon
-    done = CliRunner().invoke(app, args)
-    assert done.exit_code == 0, f"{args}: {done.output} {done.exception}"
-    return done.output
-
-
-def on_s3(s3: AnyServer, name: str, tmp_path: Path) -> tuple[Path, str]:
-    """A golden table on disk, and the URL of its copy."""
-    path = unzip_golden(name, tmp_path)
-    return path, s3.upload(path, s3.new_bucket(), "tables/t")
 
 
 @pytest.mark.parametrize("name", [n if n in USUAL else deep(n) for n in GOLDEN])
 def test_golden_tables_are_read_and_compacted(name: str, s3: AnyServer, tmp_path: Path) -> None:
-    """By the commands: the same rows as on disk, before and after, and as Hudi read them."""
-    path, url = on_s3(s3, name, tmp_path)
-    run("read", url, "--output", f"{tmp_path}/before.parquet")
-    local = read_table(Table.open(str(path)))
-    assert_same_rows(pq.read_table(tmp_path / "before.parquet"), local)
-    planned = Table.open(url).load_timeline().pending_merges
-    if not planned:
-        run("schedule", url, "--sole-writer", "--drop-metadata-table")
-    run("compact", url, "--executor", "local", "--drop-metadata-table")
-    run("read", url, "--output", f"{tmp_path}/after.parquet")
-    check_compacted(name, path, url, local, pq.read_table(tmp_path / "after.parquet"))
-    assert list((tmp_path / "elsewhere").iterdir()) == []
-
-
-def check_compacted(name: str, path: Path, url: str, before: pa.Table, after: pa.Table) -> None:
-    """Nothing is pending, audits are good, and the rows are what Hudi read after its compaction, or those before."""
-    table = Table.open(url)
-    assert table.load_timeline().pending_merges == ()
-    hudis = path.with_name(f"{path.name}.expected") / "snapshot_after_compaction.parquet"
-    expected = pq.read_table(hudis) if hudis.exists() else before
-    if spoilt := DECIMALS_SPOILT_BY_HUDI.get(name):
-        expected, after = expected.drop_columns([spoilt]), after.drop_columns([spoilt])
-    assert_same_rows(after, expected)
-    assert all(audit(table, instant).good for instant in audited_instants(table))
+    check_read_and_compacted(name, s3, tmp_path)
 
 
 @pytest.mark.parametrize("version", [6, 9])

@@ -25,7 +25,7 @@ from phantombase.writer_hooks.write.writer import writer
 from tests.support.golden_tables import unzip_golden
 from tests.support.servers.azure_server import KEY, AzureServer
 from tests.support.servers.s3_server import S3Server
-from tests.writer_hooks.write.test_writer import rows, trips
+from tests.support.trips import rows, trips
 
 SECRET = "hidden-secret/with+signs"
 

@@ -21,10 +21,10 @@ from phantombase.timeline.planning.options import ScheduleOptions
 from phantombase.timeline.storage import object_promises
 from phantombase.timeline.storage.object_store import ObjectStorage
 from phantombase.timeline.table.table import Table
+from tests.support.s3_table import on_s3, run
 from tests.support.selection import deep
 from tests.support.servers.s3_server import Asked, S3Server
-from tests.timeline.storage.s3.test_on_s3 import on_s3, run
-from tests.writer_hooks.write.test_writer import rows, trips
+from tests.support.trips import rows, trips
 
 _DATA = re.compile(r"\.parquet$|\.log\.[^/]*$|/\d+-[0-9a-f]{32}\.log$")
 """Base files, log files and staged files: what is asked of these grows with the plan."""

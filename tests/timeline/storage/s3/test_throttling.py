@@ -21,11 +21,11 @@ from phantombase.timeline.table.table import Table
 from tests.support.compare_rows import assert_same_rows
 from tests.support.golden_tables import unzip_golden
 from tests.support.places import ROOT
+from tests.support.s3_table import Compaction, Write, fares, litter
 from tests.support.selection import deep
 from tests.support.servers.fault_proxy import Fault, FaultProxy, Kind, Request, storm
 from tests.support.servers.s3_server import S3Server
-from tests.timeline.storage.s3.test_faults import Compaction, Write, fares, litter
-from tests.writer_hooks.write.test_writer import rows, trips
+from tests.support.trips import rows, trips
 
 _DAEMON = (
     "from datetime import timedelta; from phantombase.timeline.storage import object_clients; "

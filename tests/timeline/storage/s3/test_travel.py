@@ -23,8 +23,8 @@ from phantombase.timeline.storage.object_store import ObjectStorage
 from phantombase.timeline.storage.staged_file import staged_output
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.view import log_blocks
+from tests.support.s3_table import on_s3
 from tests.support.servers.s3_server import Asked, Fault, S3Server
-from tests.timeline.storage.s3.test_on_s3 import on_s3
 
 _MIB = 1 << 20
 

@@ -27,12 +27,11 @@ from tests.support.compare_rows import assert_same_rows
 from tests.support.golden_tables import unzip_golden
 from tests.support.logs import capture_logs
 from tests.support.places import ROOT
+from tests.support.s3_table import end_leases, fares, run
 from tests.support.selection import deep
 from tests.support.servers.real_s3_server import RealS3Server
 from tests.support.servers.s3_server import Asked, Fault, S3Server
-from tests.timeline.storage.s3.test_faults import end_leases, fares
-from tests.timeline.storage.s3.test_on_s3 import run
-from tests.writer_hooks.write.test_writer import rows, trips
+from tests.support.trips import rows, trips
 
 _SMALL_PARTS = "from phantombase.timeline.storage import object_files; object_files._PART_BYTES = 1 << 16; "
 _COMPACT = "from phantombase.compactor_daemon.cli.main import main; main()"

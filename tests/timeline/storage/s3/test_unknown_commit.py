@@ -15,9 +15,9 @@ from phantombase.writer_hooks.engine.engine import LocalEngine
 from phantombase.writer_hooks.options import Operation, Write, WriteOptions
 from phantombase.writer_hooks.write.write import write
 from tests.support.failing_storage import Call, HookedStorage
+from tests.support.s3_table import fares
 from tests.support.servers.s3_server import S3Server
-from tests.timeline.storage.s3.test_faults import fares
-from tests.writer_hooks.write.test_writer import rows, trips
+from tests.support.trips import rows, trips
 
 UPSERT = Write(operation=Operation.UPSERT, options=WriteOptions(slots=1))
 
