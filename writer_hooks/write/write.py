@@ -214,7 +214,9 @@ def _attempt(table: Table, job: _Job, room: Room, first: Pieces | None) -> Writt
     timeline = table.load_timeline()
     schema = job.schema_of(table, timeline)
     here = needs_only_rows(what, table) and not looks_everywhere(what, table)
-    with (first or prepare_rows(table, timeline, schema, engine, what, here=here)).kept() as rows:
+    if first is None or timeline.has_rows:  # another first write may have given the table other columns
+        first = prepare_rows(table, timeline, schema, engine, what, here=here)
+    with first.kept() as rows:
         counts = rows.row_counts()  # errors in the rows are raised here, before the write is visible
         if what.into is not None:
             check_once(rows)

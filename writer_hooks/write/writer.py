@@ -25,7 +25,7 @@ from phantombase.timeline.archiving.options import ArchiveOptions
 from phantombase.timeline.avro.arrow_schema import arrow_schema
 from phantombase.timeline.cleaning.options import CleanOptions, Policy
 from phantombase.timeline.errors import NotATableError, UsageError
-from phantombase.timeline.format.table_config import MergeMode
+from phantombase.timeline.format.table_config import MergeMode, TableConfig
 from phantombase.timeline.locks.table_lock import BASE_PATH_HASH, base_path_hash
 from phantombase.timeline.option import member, with_members
 from phantombase.timeline.planning.options import ScheduleOptions
@@ -410,7 +410,8 @@ class Writer:
                 with engine.described(shown(what, storage)):
                     rows.row_counts()
                 storage.make_folder("")
-                yield create_table(storage, spec), rows
+                table = create_table(storage, spec)
+                yield table, rows if _described(table.config) == _described(config) else None
             return
         config = table.config
         known = NewTable(
@@ -439,6 +440,11 @@ class Writer:
             )
         described = {k: v for k, v in self.given.items() if k != "base_path"}
         return NewTable(**{"version": NEW_TABLE_VERSION, **described})
+
+
+def _described(config: TableConfig) -> dict[str, str]:
+    """The properties of a table, without those of its metadata table, that come with its making."""
+    return {name: value for name, value in config.properties.items() if not name.startswith("hoodie.table.metadata")}
 
 
 def _no_rows(path: str, storage_options: StorageOptions) -> pa.Table:

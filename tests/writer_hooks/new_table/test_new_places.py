@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from phantombase import UsageError, Writer, read, writer
+from phantombase.timeline.table.table import Table
+from phantombase.writer_hooks.new_table.create import create_table
 
 ROWS = pa.table({"id": ["a", "b"], "zone": ["x", None], "ts": pa.array([1, None], pa.int64()), "lines": ["u", "v\n"]})
 
@@ -89,3 +92,20 @@ def test_a_partition_below_another_one_is_refused(version: int, tmp_path: Path) 
             made(*zones).upsert(path)
     made("a", "c/d", "c/e", "x").upsert(path)
     assert sorted(read(path).to_arrow()["zone"].to_pylist()) == ["a", "c/d", "c/e", "x"]
+
+
+def test_two_first_writes_with_other_columns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rows of the second were prepared for a table that had none: they are prepared anew."""
+    path, real = str(tmp_path / "t"), create_table
+
+    def overtaken(*given: Any) -> Table:
+        monkeypatch.setattr(place, real)
+        first = pa.table({"extra": [1], "ts": pa.array([9], pa.int64()), "id": ["z"]})
+        writer(first).table("t").key("id").upsert(path)
+        return real(*given)
+
+    place = "phantombase.writer_hooks.write.writer.create_table"
+    monkeypatch.setattr(place, overtaken)
+    described().upsert(path)
+    found = {row["id"]: (row["ts"], row["lines"], row["extra"]) for row in read(path).to_arrow().to_pylist()}
+    assert found == {"z": (9, None, 1), "a": (1, "u", None), "b": (None, "v\n", None)}
