@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
@@ -14,7 +14,10 @@ from phantombase.timeline.arrow.columns import flat
 from phantombase.timeline.avro.schema import RECORD_KEY
 from phantombase.timeline.errors import MalformedError, MissingFileError, UsageError
 from phantombase.timeline.format.bucket import bucket_file_id, bucket_of_file_id, looks_like_bucket
+from phantombase.timeline.format.table_config import TableConfig
+from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.parquet.read import open_parquet, readable
+from phantombase.timeline.table.table import Table
 from phantombase.timeline.view.view import FileGroup, latest_base, latest_slice
 
 from ..engine.row_blobs import Piece, by_target
@@ -23,8 +26,11 @@ from ..files.stager import StagedFile, Stager
 from ..files.stored_keys import base_keys, slice_keys
 from ..files.target_files import done_piece, log_of, new_base
 from ..files.task_context import WriteWork
+from ..options import WriteOptions
 from .prepare_step import ToBucket
 
+_TOLD = "phantombase.buckets"
+"""In the metadata of a commit: the number of buckets, and the fields that are hashed."""
 _FILES_ASKED = 3
 _KEYS_ASKED = 1000
 _COMMITS_ASKED = 10
@@ -45,33 +51,34 @@ class BucketStep:
         partition, groups = None, dict[int, FileGroup]()
         for (path, target), group in by_target(pieces):
             if path != partition:
-                there = self.work.groups(path)
-                partition, groups = path, self._groups(path, there)
+                there = [group for group in self.work.groups(path) if group.key not in self.work.replaced]
+                partition, groups = path, self._groups(there)
                 self._check_keys(there or living_elsewhere(self.work, path))
             done = self._bucket(stager, path, int(target), groups.get(int(target)), group)
             if done is not None:
                 yield done_piece(done)
 
-    def _groups(self, partition: str, there: Iterable[FileGroup]) -> dict[int, FileGroup]:
-        """The file groups of a partition by bucket, without those that the write replaces."""
-        groups = [group for group in there if group.key not in self.work.replaced]
-        refuse_two_of_one_bucket(groups)
-        found: dict[int, FileGroup] = {}
+    def _groups(self, there: Collection[FileGroup]) -> dict[int, FileGroup]:
+        """The file groups of a partition by bucket."""
+        refuse_two_of_one_bucket(there)
+        return {bucket: group for group in there if (bucket := bucket_of_file_id(group.file_id)) is not None}
+
+    def _refuse_numbers(self, groups: Iterable[FileGroup]) -> None:
+        """UsageError: a file group is none of these buckets."""
         for group in groups:
             bucket = bucket_of_file_id(group.file_id)
             if bucket is None or bucket >= self.route.targets:
                 raise UsageError(
                     "not a table with this bucket index",
-                    path=f"{partition}/{group.file_id}",
+                    path=f"{group.partition}/{group.file_id}",
                     expected=f"file ids that begin with 8 digits below {self.route.targets}, one per bucket",
                     found=group.file_id,
                     todo="Give the number of buckets with which the table was written, or none for a key index.",
                 )
-            found[bucket] = group
-        return found
 
-    def _check_keys(self, groups: Iterable[FileGroup]) -> None:
+    def _check_keys(self, groups: Collection[FileGroup]) -> None:
         """UsageError: existing keys are not in the bucket that `route` gives them. Each file is asked once."""
+        self._refuse_numbers(groups)
         whole = (group for group in groups if not group.flaws)  # a lost file is no reason to refuse other buckets
         asked = sorted(whole, key=lambda group: (latest_base(group) is None, group.key))
         for group in asked[:_FILES_ASKED]:
@@ -122,6 +129,36 @@ class BucketStep:
 def _held(place: str, path: str, route: ToBucket) -> list[int]:
     """Not empty if the keys of a file were found in their bucket: files do not change."""
     return []
+
+
+def told_buckets(config: TableConfig, options: WriteOptions) -> dict[str, str]:
+    """What a write says in its commit of its bucket index; empty: it has none. The table itself does not record it."""
+    if options.buckets is None:
+        return {}
+    return {_TOLD: f"{options.buckets} by {','.join(options.bucket_fields or config.record_key_fields)}"}
+
+
+def check_told_buckets(table: Table, timeline: Timeline, options: WriteOptions) -> None:
+    """UsageError: the newest write that says which buckets it had says others. Few keys may lie in both alike."""
+    mine = told_buckets(table.config, options).get(_TOLD)
+    if mine is None:
+        return
+    for requested in sorted(timeline.completed_writes, reverse=True)[:_COMMITS_ASKED]:
+        try:
+            told = table.commit_metadata(timeline.completed_writes[requested]).extra_metadata.get(_TOLD)
+        except (MalformedError, MissingFileError):
+            continue
+        if told is not None and told != mine:
+            raise UsageError(
+                "this is not the table's bucket index: rows would be doubled",
+                path=table.storage.base_path,
+                expected=f"{told}, as write {requested} had it",
+                found=mine,
+                todo="Give the number of buckets and the fields with which the table was written; "
+                "insert_overwrite_table may have others.",
+            )
+        if told is not None:
+            return
 
 
 def refuse_two_of_one_bucket(groups: Iterable[FileGroup]) -> None:

@@ -42,6 +42,7 @@ from ..commit.stream_batches import StreamBatch, begin_batch, check_intended, no
 from ..commit.transaction import Transaction, transaction
 from ..engine.engine import Engine, Pieces, RowCounts
 from ..files.stager import StagedFile
+from ..index.bucket_step import check_told_buckets, told_buckets
 from ..index.global_keys import GlobalKeys, looks_everywhere
 from ..index.once_step import check_once
 from ..options import NO_LIMIT, BackPressure, CompactionOptions, Mode, Operation, Write, WriteOptions
@@ -123,10 +124,12 @@ def write_batch(
 
 
 def _schema(table: Table, timeline: Timeline, engine: Engine, what: Write) -> TableSchema:
-    """See `schema_after`. UnsupportedError: see `refuse_inexact`, `_refuse_record_index`."""
+    """See `schema_after`, `refuse_inexact`, `_refuse_record_index`, `check_told_buckets`."""
     schema = schema_after(table, timeline, engine.schema, what)
     refuse_inexact(table, schema, what)
     _refuse_record_index(table)
+    if what.operation is not Operation.INSERT_OVERWRITE_TABLE:
+        check_told_buckets(table, timeline, what.options)
     return schema
 
 
@@ -239,7 +242,7 @@ def _attempt(table: Table, job: _Job, room: Room, first: Pieces | None) -> Writt
             room.check((partition for partition, _ in mine.appended), lambda group: group.key in mine.appended)
             begun.check_conflicts(mine, schema.recorded)
             placed = place_all(begun.table, begun.instant, files)
-            extra = batch.metadata if batch is not None else {}
+            extra = {**told_buckets(table.config, what.options), **(batch.metadata if batch is not None else {})}
             measured = {p.path: p.staged.ranges for p in placed if p.staged.ranges is not None}
             metadata = _metadata(begun, schema, placed, what.operation, extra)
             if what.operation.replaces:

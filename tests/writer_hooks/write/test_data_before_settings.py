@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -18,6 +19,7 @@ import pytest
 from phantombase import UnsupportedError, UsageError, Writer, writer
 from phantombase.timeline.errors import MalformedError
 from phantombase.timeline.format.bucket import KeySplit, bucket_of
+from phantombase.timeline.format.layout import Layout
 from phantombase.timeline.read.table_read import ReadOptions, read_table
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.view.view import FileGroup
@@ -59,11 +61,12 @@ def rows(values: list[Any], kind: pa.DataType, ts: int) -> pa.Table:
 
 
 def as_others(monkeypatch: pytest.MonkeyPatch, change: Callable[[KeyGenerator], KeyGenerator]) -> None:
-    """Writes go by another generator than that of the table, until undone; first rows are not asked by the table's."""
+    """Writes go by another generator than that of the table, until undone; those of a first write, too."""
     usual = key_encoding.generator_of
     changing = lambda *args, **named: change(usual(*args, **named))  # noqa: E731
     monkeypatch.setattr("phantombase.writer_hooks.write.rows.generator_of", changing)
-    monkeypatch.setattr("phantombase.writer_hooks.write.writer.check_first_rows", lambda *args: None)
+    of_first = SimpleNamespace(of=lambda *args, **named: change(KeyGenerator.of(*args, **named)))
+    monkeypatch.setattr("phantombase.writer_hooks.write.rows.KeyGenerator", of_first)
 
 
 @pytest.mark.parametrize("version", [6, 9])
@@ -177,6 +180,35 @@ def test_another_number_of_buckets_is_refused(version: int, tmp_path: Path) -> N
         described(rows(["y"], pa.string(), 1), version).upsert(path)
     assert read_table(Table.open(path)).equals(there)
     bucketed(["new"], 4, version, "y").upsert(path)
+
+
+@pytest.mark.parametrize("version", [6, 9])
+def test_another_number_is_refused_where_all_keys_agree(version: int, tmp_path: Path) -> None:
+    """Few keys may lie in the same buckets under either number; the next ones would not."""
+    path = str(tmp_path)
+    split = KeySplit.of(Layout.of(version))
+    places = [bucket_of(pa.array([f"k{n}" for n in range(100)]), ["id"], count, split) for count in (8, 16)]
+    alike = [f"k{n}" for n, (a, b) in enumerate(zip(*places, strict=True)) if a == b][:2]
+    bucketed(alike, 8, version).upsert(path)
+    for again in (bucketed(alike, 16, version, ts=2), bucketed(["new"], 16, version, "y")):
+        with pytest.raises(UsageError, match=r"table's bucket index.*expected 8 by id.*found 16 by id"):
+            again.upsert(path)
+    bucketed([f"k{n}" for n in range(90)], 16, version).insert_overwrite_table(path)
+    bucketed([f"k{n}" for n in range(80, 100)], 16, version).upsert(path)
+    bucketed([f"k{n}" for n in range(100)], 3, version).insert_overwrite_table(path)
+    with pytest.raises(UsageError, match=r"expected 3 by id"):
+        bucketed(["k1"], 16, version, ts=3).upsert(path)
+    assert sorted(read_table(Table.open(path))["id"].to_pylist()) == sorted(f"k{n}" for n in range(100))
+
+
+def test_half_the_number_is_refused_in_a_new_partition(tmp_path: Path) -> None:
+    """Real Hudi says in no commit how many buckets it had. Of 8 buckets the first four have keys of four, too."""
+    path = str(tmp_path)
+    bucketed([f"k{n}" for n in range(100)], 8, 9).upsert(path)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(bucket_step, "_TOLD", "another key")
+        with pytest.raises(UsageError, match="file ids that begin with 8 digits below 4"):
+            bucketed(["new"], 4, 9, "y").upsert(path)
 
 
 @pytest.mark.parametrize("name", ["v6_log_only", "v9_log_only"])
