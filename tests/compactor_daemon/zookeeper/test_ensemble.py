@@ -1,4 +1,7 @@
-"""The tests' own ensemble and network: what later tests rest on must itself be seen to work."""
+"""The tests' own ensemble and network: what later tests rest on must itself be seen to work.
+
+The ensemble is for the chaos of a run of all tests.
+"""
 
 from __future__ import annotations
 
@@ -28,6 +31,7 @@ def listening_client(hosts: str) -> Iterator[tuple[Any, list[str]]]:
         yield found, states
 
 
+@pytest.mark.deep
 def test_a_session_survives_the_leaders_death(ensemble: Ensemble) -> None:
     """Killed or standing still: the others choose a new leader, and a client keeps its session and its node."""
     with client(ensemble.hosts, LONG_S) as zookeeper:
@@ -47,6 +51,7 @@ def test_a_session_survives_the_leaders_death(ensemble: Ensemble) -> None:
         assert zookeeper.client_id == session
 
 
+@pytest.mark.deep
 def test_without_a_quorum_nothing_is_served(ensemble: Ensemble) -> None:
     """Two of three gone: no leader, clients are suspended; one back: all goes on with the data."""
     with client(ensemble.hosts, LONG_S) as zookeeper:
@@ -116,6 +121,7 @@ def test_a_delay_makes_answers_late(zookeeper: ZooKeeper) -> None:
         assert time.monotonic() - began > 0.39  # the loop's timers may be a tick early
 
 
+@pytest.mark.deep
 def test_a_client_moves_to_a_member_it_can_reach(ensemble: Ensemble) -> None:
     """Ways are cut one by one; with one left the session goes on."""
     with link(list(ensemble.ports.values())) as network, listening_client(network.hosts) as (moving, states):
@@ -127,6 +133,7 @@ def test_a_client_moves_to_a_member_it_can_reach(ensemble: Ensemble) -> None:
         assert KazooState.LOST not in states
 
 
+@pytest.mark.deep
 def test_a_server_that_is_gone_ends_connections(ensemble: Ensemble) -> None:
     """A proxy does not keep up a connection whose server died, and takes none to a dead one."""
     with link([ensemble.ports[1]]) as network:

@@ -6,8 +6,10 @@ Each table is written under other settings than it has afterwards, as by a clien
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from itertools import product
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -16,6 +18,7 @@ from phantombase import Writer, writer
 from phantombase.timeline.read.table_read import ReadOptions, read_table
 from phantombase.timeline.table.table import Table
 from tests.support.data_before_settings import HIVE, KIND, URL, changed, check_filters
+from tests.support.selection import deep
 
 VALUES = ["north", "south", None, "x y", "a%2Fb", "q:r", "p=q", "default", ""]
 
@@ -29,11 +32,16 @@ def rows(values: list[str | None], ts: int) -> pa.Table:
     return pa.table({"id": ids, "p": pa.array(values, pa.string()), "ts": pa.array([ts] * len(values), pa.int64())})
 
 
-@pytest.mark.parametrize("hive", [False, True])
-@pytest.mark.parametrize("url", [False, True])
-@pytest.mark.parametrize(
-    "named", [{HIVE: None}, {HIVE: "true"}, {URL: "true"}, {URL: None}, {HIVE: "true", URL: "true"}]
-)
+def styles() -> Iterator[Any]:
+    """(are folders `p=..`, are they escaped, what the settings say); all but one a saying ask the same again."""
+    named = [{HIVE: None}, {HIVE: "true"}, {URL: "true"}, {URL: None}, {HIVE: "true", URL: "true"}]
+    usual = [(True, False), (False, True), (False, False), (True, True), (False, False)]
+    for says, taken in zip(named, usual, strict=True):
+        for hive, url in product([False, True], repeat=2):
+            yield (hive, url, says) if (hive, url) == taken else deep(hive, url, says)
+
+
+@pytest.mark.parametrize(("hive", "url", "named"), styles())
 def test_folders_of_another_style(hive: bool, url: bool, named: Mapping[str, str | None], tmp_path: Path) -> None:
     values = [value for value in VALUES if url or value not in ("q:r",)]
     described(rows(values, 1), hive_style=hive, url_encode=url).bulk_insert(str(tmp_path))

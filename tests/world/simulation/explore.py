@@ -35,6 +35,8 @@ ATTEMPT = AttemptOptions(foreign_look_s=0.0, barrier_s=0.0, barrier_poll_s=0.01)
 OPERATORS = frozenset({"operator", "restorer", "undoer"})
 """Who takes completed writes back: with Hudi, with phantombase, the newest one alone."""
 
+_STRIDE = 7
+"""Turns are taken in so many passes: what breaks a rule mostly breaks it at several steps in a row."""
 _RESTED_S = 130.0
 """Behind that, heartbeats of dead processes are stale."""
 
@@ -103,7 +105,8 @@ class Explorer:
             self.runs += 1
             found = self._run(turns)
             if len(turns) < self.depth:
-                todo += [(*turns, turn) for turn in found if turn.twist in self.twists][:: self.every]
+                possible = [(*turns, turn) for turn in found if turn.twist in self.twists][:: self.every]
+                todo += [one for first in range(_STRIDE) for one in possible[first::_STRIDE]]
 
     def _run(self, turns: tuple[Turn, ...], trace: bool = False) -> list[Turn]:
         run = Run(self.instance, turns, self._is_new, trace=trace)

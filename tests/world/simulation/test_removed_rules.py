@@ -87,7 +87,7 @@ _declare_dead = records.declare_dead
 _decide_go = decision.decide_go
 _remove_staged = retire.remove_staged
 _closed = inputs._closed
-_CROWD = seeds(40, compactors=3, deaths=0, hudi=False)
+_CROWD = seeds(36, first=4, compactors=3, deaths=0, hudi=False)
 _TWO = turns("compactor1 compactor2")
 _OBJECTS = seeds(60, compactors=3, hudi=False, storage=StorageKind.OBJECTS, losses=2, locked=True)
 _MOVES = seeds(40, compactors=2, hudi=False, storage=StorageKind.MOVES)
@@ -116,7 +116,7 @@ REMOVED: list[tuple[str, Search, dict[str, Any], str]] = [
     ),
     (
         "7: one base file",
-        seeds(100, first=200, hudi=True, locked=True, unschedules=False, services=frozenset(), compactors=2),
+        seeds(95, first=205, hudi=True, locked=True, unschedules=False, services=frozenset(), compactors=2),
         {
             "attempt.publish.remove_placed": nothing,
             "attempt.retire.remove_placed": nothing,
