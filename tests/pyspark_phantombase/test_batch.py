@@ -8,13 +8,14 @@ from typing import Any
 import pytest
 from pyspark.errors import PySparkException
 
-from phantombase import MissingFileError, ReadOptions, UnsupportedError, read_table
+from phantombase import MissingFileError, ReadOptions, UnsupportedError, UsageError, read_table
 from phantombase.timeline.read.table_read import Query
 from pyspark_phantombase import DefaultSource
 from pyspark_phantombase.batch_reader import BatchReader
 from pyspark_phantombase.options import source_options
+from pyspark_phantombase.planned import table_columns
 from tests.support.compare_rows import assert_same_rows
-from tests.support.golden_tables import GOLDEN, golden_case, unzip_golden
+from tests.support.golden_tables import GOLDEN, unzip_golden
 from tests.support.selection import deep
 
 pytestmark = pytest.mark.spark
@@ -24,13 +25,11 @@ def loaded(spark: Any, path: Path, **options: str) -> Any:
     return spark.read.format("phantombase").options(**options).load(str(path))
 
 
-FOR_SPARK = ("types", "complex_key", "parquet_log", "two_pending", "virtual_keys", "clustered")
-"""Cases of golden tables that differ for Spark: types, partitions, log formats, plans, meta columns, replaced files."""
+FOR_SPARK = ("v9_types", "v6_complex_key", "v9_parquet_log", "v6_two_pending", "v9_virtual_keys", "v6_clustered")
+"""Golden tables that differ for Spark: types, partitions, log formats, plans, meta columns, replaced files."""
 
 
-@pytest.mark.parametrize(
-    "name", [n if n.startswith(("v6_", "v9_")) and golden_case(n) in FOR_SPARK else deep(n) for n in GOLDEN]
-)
+@pytest.mark.parametrize("name", [n if n in FOR_SPARK else deep(n) for n in GOLDEN])
 def test_every_golden_table(spark: Any, name: str, tmp_path: Path) -> None:
     """Pending plans, phantom slices, deletes, all types: each row in each column, with the table's own types."""
     path = unzip_golden(name, tmp_path)
@@ -81,30 +80,31 @@ def test_it_counts_filters_and_joins(spark: Any, tmp_path: Path) -> None:
     assert rows.alias("a").join(rows.alias("b"), "_hoodie_record_key").count() == wanted.num_rows
 
 
-def test_a_task_without_a_scan_has_no_rows(spark: Any, tmp_path: Path) -> None:
+def test_a_task_without_a_scan_has_no_rows(tmp_path: Path) -> None:
     """Spark makes one of an empty list of tasks."""
     from pyspark.sql.datasource import InputPartition
 
     path = unzip_golden("v9_plain", tmp_path)
-    reader = BatchReader(source_options({"path": str(path)}), loaded(spark, path).schema)
+    options = source_options({"path": str(path)})
+    reader = BatchReader(options, table_columns(options))
     assert list(reader.read(InputPartition(None))) == []
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
+def test_wrong_options_are_errors(spark: Any, tmp_path: Path) -> None:
+    path = unzip_golden("v9_plain", tmp_path)
+    wrong: list[tuple[dict[str, str], str]] = [
         ({"colums": "id"}, "unknown option of the source phantombase.*Did you mean columns"),
         ({"query": "latest"}, "unknown query type"),
         ({"columns": "no_such"}, "no such column"),
         ({"task_bytes": "many"}, "no number above 0"),
         ({"meta_columns": "perhaps"}, "neither true nor false"),
         ({"query": "snapshot", "hoodie.datasource.query.type": "read_optimized"}, "given twice"),
-    ],
-)
-def test_wrong_options_are_errors(spark: Any, options: dict[str, str], message: str, tmp_path: Path) -> None:
-    path = unzip_golden("v9_plain", tmp_path)
-    with pytest.raises(PySparkException, match=f"(?s){message}"):
-        loaded(spark, path, **options).count()
+    ]
+    for options, message in wrong:
+        with pytest.raises(UsageError, match=f"(?s){message}"):
+            DefaultSource({"path": str(path), **options}).schema()
+    with pytest.raises(PySparkException, match=f"(?s){wrong[0][1]}"):
+        loaded(spark, path, **wrong[0][0]).count()
 
 
 def test_a_schema_unlike_the_table_is_an_error(spark: Any, tmp_path: Path) -> None:
@@ -118,10 +118,11 @@ def test_a_path_without_a_table_is_an_error(spark: Any, tmp_path: Path) -> None:
         loaded(spark, tmp_path / "nothing")
 
 
-def test_a_file_that_was_cleaned_meanwhile_is_an_error(spark: Any, tmp_path: Path) -> None:
+def test_a_file_that_was_cleaned_meanwhile_is_an_error(tmp_path: Path) -> None:
     """Never fewer rows: the tasks know what they were to read."""
     path = unzip_golden("v9_plain", tmp_path)
-    reader = BatchReader(source_options({"path": str(path)}), loaded(spark, path).schema)
+    options = source_options({"path": str(path)})
+    reader = BatchReader(options, table_columns(options))
     tasks = reader.partitions()
     next(path.rglob("*.parquet")).unlink()
     with pytest.raises(MissingFileError, match="a file was cleaned while a query read it"):

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import os
+import pickle
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyspark.errors import PySparkException
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxFiles, ReadMaxRows, ReadMinRows
 from pyspark.sql.types import StructType
 
 from phantombase import ExecuteOptions, Executor, compact, read_table, schedule, writer
-from phantombase.timeline.errors import UsageError
+from phantombase.timeline.errors import UnsupportedError, UsageError
 from phantombase.timeline.pins.pin import live_pins
 from phantombase.timeline.read.table_read import Fallback, Query
 from phantombase.timeline.table.table import Table
@@ -52,11 +53,39 @@ def delivered(spark: Any, path: Path, folder: Path, **options: str) -> list[list
     return batches
 
 
-def test_copy_on_write(spark: Any, tmp_path: Path) -> None:
+class Followed:
+    """A stream by the calls that Spark makes of its source, without Spark: of a run it keeps nothing but the offset."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._checkpoint: str | None = None
+
+    def batches(self, **options: str) -> list[pa.Table]:
+        """Those of one run, which stops when it has read what is there."""
+        chosen = stream_options({"path": str(self._path), **options})
+        columns = table_columns(chosen.of_table())
+        reader = StreamReader(chosen, columns)
+        at = json.loads(self._checkpoint) if self._checkpoint else reader.initialOffset()
+        reader.prepareForTriggerAvailableNow()
+        found = []
+        while (end := reader.latestOffset(at, reader.getDefaultReadLimit())) != at:
+            batches = [b for task in reader.partitions(at, end) for b in pickle.loads(pickle.dumps(reader)).read(task)]
+            found.append(pa.Table.from_batches(batches) if batches else pa.table({n: [] for n in columns.names}))
+            reader.commit(end)
+            at = end
+        self._checkpoint = json.dumps(at)
+        return found
+
+    def rows(self, **options: str) -> list[list[tuple[str, int]]]:
+        """(id, ts) of each row of the batches of one run."""
+        return [sorted((r["id"], r["ts"]) for r in batch.to_pylist()) for batch in self.batches(**options)]
+
+
+def test_copy_on_write(tmp_path: Path) -> None:
     """What came after the first write, as it is now."""
     path = unzip_golden("more/v9_copy_on_write", tmp_path)
     first = min(Table.open(str(path), reading=True).load_timeline().completed, key=lambda w: w.requested_time)
-    (rows,) = delivered(spark, path, tmp_path, begin=str(first.completion_time))
+    (rows,) = Followed(path).rows(begin=str(first.completion_time))
     assert rows == sorted([(f"k{n:02d}", 8) for n in range(10, 24)] + [(f"k{n:02d}", 6) for n in (6, 9, 24, 27)])
 
 
@@ -76,33 +105,34 @@ def test_each_write_once_across_restarts_and_compactions(spark: Any, tmp_path: P
     assert delivered(spark, path, tmp_path) == []
 
 
-def test_a_limit_parts_the_writes_into_batches(spark: Any, tmp_path: Path) -> None:
+def test_a_limit_parts_the_writes_into_batches(tmp_path: Path) -> None:
     path = tmp_path / "rides"
     for ts, keys in enumerate(("ab", "bc", "c"), 1):
         upsert(path, ts, *keys)
-    found = delivered(spark, path, tmp_path, maxFilesPerTrigger="1")
+    found = Followed(path).rows(maxFilesPerTrigger="1")
     assert found == [[("a", 1), ("b", 1)], [("b", 2), ("c", 2)], [("c", 3)]]
 
 
 @pytest.mark.parametrize("version", [9, deep(6)])
-def test_partitions_that_are_replaced_or_deleted(spark: Any, version: int, tmp_path: Path) -> None:
+def test_partitions_that_are_replaced_or_deleted(version: int, tmp_path: Path) -> None:
     """A replacement brings its own rows; what it took away, and a deletion, are no rows of a stream."""
     path = tmp_path / "rides"
+    stream = Followed(path)
 
     def described(ts: int, *keys: str) -> Any:
         rows = pa.table({"id": list(keys), "ts": [ts] * len(keys), "p": [key[0] for key in keys]})
         return writer(rows).table("rides", version=version).key("id").ordering("ts").partition("p").buckets(2)
 
     described(1, "a1", "a2", "b1", "b2").upsert(str(path))
-    assert delivered(spark, path, tmp_path) == [[("a1", 1), ("a2", 1), ("b1", 1), ("b2", 1)]]
+    assert stream.rows() == [[("a1", 1), ("a2", 1), ("b1", 1), ("b2", 1)]]
     described(2, "a3", "a4").insert_overwrite(str(path))
-    assert delivered(spark, path, tmp_path) == [[("a3", 2), ("a4", 2)]]
+    assert stream.rows() == [[("a3", 2), ("a4", 2)]]
     described(3, "b2", "a3").upsert(str(path))
     described(3).delete_partition(str(path), ["a"])
-    assert sorted(row for batch in delivered(spark, path, tmp_path) for row in batch) == [("b2", 3)]
+    assert sorted(row for batch in stream.rows() for row in batch) == [("b2", 3)]
     described(4, "a1").upsert(str(path))
     described(5, "b5").insert_overwrite_table(str(path))
-    found = delivered(spark, path, tmp_path, maxFilesPerTrigger="1")
+    found = stream.rows(maxFilesPerTrigger="1")
     assert [batch for batch in found if batch] == [[("a1", 4)], [("b5", 5)]]
 
 
@@ -115,14 +145,10 @@ def test_a_stream_from_now_on(spark: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["v6_two_pending", deep("v9_two_pending")])
-def test_all_batches_together_are_the_table(spark: Any, name: str, tmp_path: Path) -> None:
+def test_all_batches_together_are_the_table(name: str, tmp_path: Path) -> None:
     """In the batches of one write each, the last row of a key is that of the table."""
     path = unzip_golden(name, tmp_path)
-    kept: list[pa.Table] = []
-    source = spark.readStream.format("phantombase").option("maxFilesPerTrigger", "1").load(str(path))
-    query = source.writeStream.foreachBatch(lambda frame, _: kept.append(frame.toArrow()))
-    query = query.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True).start()
-    query.awaitTermination()
+    kept = Followed(path).batches(maxFilesPerTrigger="1")
     assert len(kept) > 1
     newest: dict[str, dict[str, Any]] = {}
     for batch in kept:
@@ -134,18 +160,13 @@ def test_all_batches_together_are_the_table(spark: Any, name: str, tmp_path: Pat
 
 
 @pytest.mark.parametrize(("version", "state"), [(9, "overlapping writers"), deep(6, "two compactions pending")])
-def test_each_batch_is_the_model_of_its_window(spark: Any, version: int, state: str, tmp_path: Path) -> None:
+def test_each_batch_is_the_model_of_its_window(version: int, state: str, tmp_path: Path) -> None:
     """Of a table of the matrix: one write after the other as they completed, each in one batch or several."""
     folder = unpack(version, tmp_path / "tables")[state]
     history = History.load(folder / "history.json")
-    found: list[set[tuple[Any, ...]]] = []
-
-    def keep(frame: Any, _: int) -> None:
-        found.append({tuple(row) for row in frame.select("p", "id", "ts", "v", "_hoodie_commit_time").collect()})
-
-    source = spark.readStream.format("phantombase").option("maxFilesPerTrigger", "1").load(str(folder / "table"))
-    query = source.writeStream.foreachBatch(keep).option("checkpointLocation", str(tmp_path / "checkpoint"))
-    query.trigger(availableNow=True).start().awaitTermination()
+    columns = ["p", "id", "ts", "v", "_hoodie_commit_time"]
+    batches = Followed(folder / "table").batches(maxFilesPerTrigger="1")
+    found = [{tuple(row.values()) for row in batch.select(columns).to_pylist()} for batch in batches]
     moments = sorted(write.moment for write in history.writes)
     parts = iter(found)
     for wanted in (window(history, begin, end) for begin, end in pairwise(["", *moments])):
@@ -169,10 +190,10 @@ def test_a_window(spark: Any, tmp_path: Path) -> None:
     assert table.num_rows == 2
 
 
-def test_a_table_without_meta_columns_is_refused(spark: Any, tmp_path: Path) -> None:
+def test_a_table_without_meta_columns_is_refused(tmp_path: Path) -> None:
     path = unzip_golden("v9_virtual_keys", tmp_path)
-    with pytest.raises(PySparkException, match="no meta columns"):
-        delivered(spark, path, tmp_path)
+    with pytest.raises(UnsupportedError, match="no meta columns"):
+        Followed(path).batches()
 
 
 WRITES = [
