@@ -22,7 +22,7 @@ from phantombase.compactor_daemon.daemon.observer import Observer
 from phantombase.compactor_daemon.daemon.table_on_storage import ServedTable, Settings
 from phantombase.compactor_daemon.execution.runners import LocalRunner
 from phantombase.compactor_daemon.options import AttemptOptions, ExecuteOptions, Executor
-from phantombase.compactor_daemon.state.failures import RetryOptions
+from phantombase.compactor_daemon.records.failures import RetryOptions
 from phantombase.compactor_daemon.time_limit import Limit
 from phantombase.compactor_daemon.zookeeper.session import ZooKeeperOptions, zookeeper_session
 from phantombase.timeline.audit.group_ledger import audit_path

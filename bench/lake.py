@@ -34,12 +34,12 @@ from phantombase.compactor_daemon.lake.lake import Lake
 from phantombase.compactor_daemon.lake.lanes import Lanes
 from phantombase.compactor_daemon.lake.listing import FolderListing
 from phantombase.compactor_daemon.options import AttemptOptions, ExecuteOptions, Executor
-from phantombase.compactor_daemon.state.failures import RetryOptions
+from phantombase.compactor_daemon.records.failures import RetryOptions
 from phantombase.compactor_daemon.zookeeper.embedded import embedded_zookeeper
 from phantombase.compactor_daemon.zookeeper.session import ZooKeeperOptions
 from phantombase.timeline.parquet.output_options import OutputOptions
 from phantombase.timeline.planning.triggers import TriggerStrategy
-from phantombase.timeline.storage.access.storage_options import StorageOptions
+from phantombase.timeline.storage.storage_options import StorageOptions
 
 _ROWS = pa.table({"id": [str(i) for i in range(20)], "ts": [1] * 20, "fare": [1.0] * 20})
 _RUNG, _POLLED = 10, 5

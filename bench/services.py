@@ -35,7 +35,7 @@ from phantombase.timeline.format.instant import State, later
 from phantombase.timeline.format.partition_metadata import partition_metadata
 from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.read.table_read import read_table
-from phantombase.timeline.report.instants import instant_rows
+from phantombase.timeline.report.overview import instant_rows
 from phantombase.timeline.table.table import Table
 from phantombase.writer_hooks.write.writer import writer
 

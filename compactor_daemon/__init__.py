@@ -1,9 +1,4 @@
-"""Executes pending compactions: attempts, file slices on Spark, publishing, the daemon and its commands.
-
-The ground files are the options of compaction and the limits of a run.
-
-May import: all of timeline.
-"""
+"""Executes pending compactions: attempts, file slices on Spark, publishing, the daemon and its commands."""
 
 import os
 

@@ -1,10 +1,4 @@
-"""The Spark data source `phantombase`: `spark.read.format("phantombase").load(path)`, from PySpark 4.0 on.
-
-Spark imports every top-level module named `pyspark_*` when it looks for a Python source, and a failing import would
-break all of them. So this file imports nothing but Spark's own classes; the rest is imported when a table is read.
-
-May import: no other room.
-"""
+"""The Spark data source `phantombase`: `spark.read.format("phantombase").load(path)`, from PySpark 4.0 on."""
 
 from __future__ import annotations
 

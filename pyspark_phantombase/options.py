@@ -12,8 +12,8 @@ from phantombase.timeline.errors import UsageError
 from phantombase.timeline.parquet.output_options import parse_bytes
 from phantombase.timeline.pins.pin import PinOptions
 from phantombase.timeline.read.table_read import Fallback, Query, ReadOptions
-from phantombase.timeline.storage.access.hadoop_options import hadoop_name
-from phantombase.timeline.storage.access.storage_options import StorageOptions
+from phantombase.timeline.storage.hadoop_options import hadoop_name
+from phantombase.timeline.storage.storage_options import StorageOptions
 from phantombase.timeline.table.table import Table
 
 _NAMES = {

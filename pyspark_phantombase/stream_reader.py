@@ -3,12 +3,29 @@
 A write that is larger than the limit of a batch comes in several: by file groups, all as of its moment, before the next
 write. `offsets` says what an offset names. A batch holds the same rows when it is read again, as long as no clean has
 removed the state at its end.
+
+How much a batch of a stream takes, up to a limit: whole writes as they completed, or a part of one.
+
+Offsets of a stream (pure).
+
+    {"completed": <moment>}         all writes up to that moment are delivered; "" before everything
+    {"requested": <moment>}         the same on version 6
+    {..., "next": <moment>, "partition": <path>, "file_id": <id>}
+                                    and of the write after it those file groups that are not after this one
+    {..., "begin": <moment>}        the stream began there, and this is its first offset, or the end of its first batch
+
+Spark stores the end of each batch only, and asks for the first offset anew at each start until its first batch is
+delivered. So that end says where its batch began: "now" is another moment by then.
+
+The moment is a completion time; on version 6, which has none, a requested time before the first pending write. The
+requested times of newer versions would not do: a write that completes late would be passed over. File groups are in the
+order of partition and file id; all parts of a write are read as of its moment, where its file groups never change.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -18,22 +35,21 @@ from pyspark.sql.streaming.datasource import (
     ReadMaxBytes,
     ReadMaxFiles,
     ReadMaxRows,
+    ReadMinRows,
     SupportsTriggerAvailableNow,
 )
 
 from phantombase.timeline.errors import UsageError
 from phantombase.timeline.format.instant import Instant
 from phantombase.timeline.pins.hold import HeldPin
-from phantombase.timeline.pins.retain import moment_to_hold
+from phantombase.timeline.pins.pin import moment_to_hold
 from phantombase.timeline.table.table import Table, consistent
 from phantombase.timeline.view.view import GroupKey
 from phantombase.timeline.windows.incremental import load_window
 from phantombase.timeline.windows.state import moment_of_text
 from phantombase.timeline.windows.streamed import StreamedWrite, groups_written, writes_after
 
-from .admission import batch_end, part_end
 from .batch_reader import SliceTask, task_batches
-from .offsets import Batch, Offset, Part
 from .options import EARLIEST
 from .planned import plan_tasks
 
@@ -42,6 +58,140 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from .options import SourceOptions
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """What is delivered of a write at `moment`: the file groups up to and with `last`."""
+
+    moment: str
+    last: GroupKey
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offset:
+    """Everything up to `moment` is delivered, and a part of what comes next. `begin`: of the stream's first batch."""
+
+    moment: str
+    part: Part | None = None
+    begin: str | None = None
+
+    @property
+    def is_first(self) -> bool:
+        """The stream has delivered nothing yet."""
+        return self.part is None and self.begin == self.moment
+
+    @staticmethod
+    def of(table: Table, stored: Mapping[str, str]) -> Offset:
+        """UsageError: the table was upgraded since, so that the offset says nothing of completion times, or the
+        reverse."""
+        axis = _axis(table)
+        if axis not in stored:
+            raise UsageError(
+                "the offset of this stream is of another version of the table",
+                path=table.storage.base_path,
+                expected=axis,
+                found=", ".join(f"{name} {value}" for name, value in stored.items()),
+                todo="Start a new checkpoint, with the option `begin`: from there on rows may come a second time.",
+            )
+        part = None
+        if "next" in stored:
+            part = Part(moment=stored["next"], last=(stored["partition"], stored["file_id"]))
+        return Offset(moment=stored[axis], part=part, begin=stored.get("begin"))
+
+    def stored(self, table: Table) -> dict[str, str]:
+        """As Spark stores it."""
+        found = {_axis(table): self.moment}
+        if self.part is not None:
+            partition, file_id = self.part.last
+            found |= {"next": self.part.moment, "partition": partition, "file_id": file_id}
+        return found if self.begin is None else {**found, "begin": self.begin}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """What lies between two offsets: the window (begin, end], and of it the file groups after `after`, up to `upto`."""
+
+    begin: str
+    end: str
+    after: GroupKey | None = None
+    upto: GroupKey | None = None
+
+    @staticmethod
+    def between(start: Offset, end: Offset) -> Batch | None:
+        """The offsets are one after the other, as `latestOffset` gives them; or `start` is where the stream would begin
+        now, and `end` that of its first batch, planned at an earlier start. None: an empty batch.
+        """
+        begin, upto = start.moment, end.moment if end.part is None else end.part.moment
+        if start.is_first and end.begin is not None:
+            begin = end.begin
+        elif start.is_first and begin > upto:  # of a release that did not keep the begin
+            return None
+        return Batch(
+            begin=begin,
+            end=upto,
+            after=None if start.part is None else start.part.last,
+            upto=None if end.part is None else end.part.last,
+        )
+
+    @property
+    def is_part(self) -> bool:
+        """Some file groups of the window belong to another batch."""
+        return self.after is not None or self.upto is not None
+
+    def holds(self, group: GroupKey) -> bool:
+        """Whether a file group of the window belongs to this batch."""
+        return (self.after is None or group > self.after) and (self.upto is None or group <= self.upto)
+
+
+def _axis(table: Table) -> str:
+    return "completed" if table.layout.has_completion_times else "requested"
+
+
+def batch_end(start: str, writes: Sequence[StreamedWrite], limit: ReadLimit) -> str:
+    """The moment up to which a batch reads: that of its last write; `start` if it takes none.
+
+    `writes`: those after `start`, by their moments. Never less than one write, which `part_end` then splits.
+    """
+    if isinstance(limit, ReadMinRows) and sum(w.rows for w in writes) < limit.min_rows:
+        return start
+    taken, size, most = start, 0, _most(limit)
+    for write in writes:
+        size += _size(write, limit)
+        if taken != start and size > most:
+            break
+        taken = write.moment
+    return taken
+
+
+def part_end(groups: Sequence[tuple[GroupKey, StreamedWrite]], limit: ReadLimit) -> GroupKey | None:
+    """The last file group of a part of a write; None if the limit takes the rest of it.
+
+    `groups`: those that are not delivered, in their order, each with what was written to it. A part is never less than
+    one file group: a limit below its size would stop the stream.
+    """
+    taken, size, most = None, 0, _most(limit)
+    for group, written in groups:
+        size += _size(written, limit)
+        if taken is not None and size > most:
+            return taken
+        taken = group
+    return None
+
+
+def _size(write: StreamedWrite, limit: ReadLimit) -> int:
+    if isinstance(limit, ReadMaxFiles):
+        return write.files
+    return write.bytes if isinstance(limit, ReadMaxBytes) else write.rows
+
+
+def _most(limit: ReadLimit) -> float:
+    if isinstance(limit, ReadMaxFiles):
+        return limit.max_files
+    if isinstance(limit, ReadMaxBytes):
+        return limit.max_bytes
+    return limit.max_rows if isinstance(limit, ReadMaxRows) else float("inf")
+
 
 _LATEST = "latest"
 

@@ -13,9 +13,9 @@ import pyarrow as pa
 
 from phantombase.timeline.avro.schema import META_COLUMNS, project_text
 from phantombase.timeline.errors import UnsupportedError, UsageError
+from phantombase.timeline.format.merge_settings import FIRST_OF_1X, PROPERTIES, USE_HUDI
 from phantombase.timeline.format.table_config import MergeMode, TableConfig
 from phantombase.timeline.merge.rule import IS_DELETED
-from phantombase.timeline.payloads.merge_settings import FIRST_OF_1X, PROPERTIES, USE_HUDI
 from phantombase.timeline.table.table import TableSchema
 
 DELETE = "__delete"

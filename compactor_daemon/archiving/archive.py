@@ -7,31 +7,142 @@
 
 If the process dies before the archive names the new file, nothing happened; afterwards the next run, of phantombase or
 Hudi, removes the rest. An instant in both places counts once.
+
+Reads what the choice of instants to archive needs to know about a table. What cannot be read is an error.
+
+What archiving must leave on the timeline of a table with consistent-hashing buckets.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from phantombase.timeline.archiving.archive import Archive
-from phantombase.timeline.archiving.choice import Choice, Facts, choose
+from phantombase.timeline.archiving.choice import Border, Choice, Facts, choose
 from phantombase.timeline.archiving.levels import compact_history
 from phantombase.timeline.archiving.options import ArchiveOptions
 from phantombase.timeline.archiving.removal import remove_instants
+from phantombase.timeline.errors import MissingFileError
+from phantombase.timeline.format.file_name import parse_data_file
 from phantombase.timeline.format.instant import Instant
+from phantombase.timeline.instants.clean_border import retained_by
 from phantombase.timeline.instants.state_files import StateFiles, load_state_files, of_instants
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.locks.table_lock import TableLock
+from phantombase.timeline.metadata_table.location import open_metadata_table
+from phantombase.timeline.metadata_table.services.due import blocked_by
+from phantombase.timeline.pins.pin import all_pins, live_pins
 from phantombase.timeline.recovery.unreadable_rollback import remove_unreadable_rollbacks
+from phantombase.timeline.storage.folders import join
+from phantombase.timeline.table.column_history import newest_history
 from phantombase.timeline.table.half_upgraded import refuse_half_upgraded
 from phantombase.timeline.table.pending_restores import refuse_pending_restore
 from phantombase.timeline.table.table import Table, consistent
+from phantombase.timeline.view.bucket_resize import HASHING_METADATA, is_consistently_hashed
 
 from ..attempt.retire import forget_archived
-from ..attempt.unfinished import tidy
-from .facts import gather_facts, replaced_files_there
+from ..attempt.unfinished import tidy, unfinished_compactions
+
+_METADATA, _COMMIT = ".hashing_meta", ".commit"
+
+
+def resize_borders(table: Table, timeline: Timeline) -> tuple[Border, ...]:
+    """The borders of `archiving.choice` that hold for such a table; none for others."""
+    if not is_consistently_hashed(table.storage):
+        return ()
+    return (*_unmarked(table, timeline), *_left(table, timeline))
+
+
+def _unmarked(table: Table, timeline: Timeline) -> Iterator[Border]:
+    """Resizes of which Hudi has not yet noted, beside their hashing metadata, that they completed.
+
+    Its next writer does so. Until then the replace commit says it.
+    """
+    files = [path for path, _ in table.storage.list_below(HASHING_METADATA)]
+    noted = {path.removesuffix(_COMMIT) for path in files if path.endswith(_COMMIT)}
+    for path in sorted(files):
+        stem = path.removesuffix(_METADATA)
+        time = stem.rpartition("/")[2]
+        if path != stem and stem not in noted and timeline.find(time, "replacecommit") is not None:
+            yield Border(time=time, why=f"Hudi's next write has to note that resize {time} of buckets is done")
+
+
+def _left(table: Table, timeline: Timeline) -> Iterator[Border]:
+    """Log files that are named after a resize that was rolled back, which Hudi leaves: once the timeline begins behind
+    it, it counts as completed, and their rows are there twice."""
+    found: defaultdict[str, list[str]] = defaultdict(list)
+    for partition in table.partitions():
+        for entry in table.storage.list(partition):
+            name = None if entry.is_folder else parse_data_file(entry.name)
+            if name is not None and not timeline.is_committed(name.instant):
+                found[name.instant].append(join(partition, entry.name))
+    for time, paths in sorted(found.items()):
+        if time not in timeline.pending_writes:
+            before = max((t for t in timeline.completed_writes if t < time), default="")
+            why = f"instant {time} is gone and has files, as {paths[0]}: clear them away by hand"
+            yield Border(time=before, why=why)
+
+
+def gather_facts(table: Table, timeline: Timeline, files: StateFiles, *, dry_run: bool) -> Facts:
+    """All facts but `replaced_there`, see `replaced_files_there`.
+
+    `dry_run`: puts nothing on storage; expired pins count then. MalformedError: an unreadable pin, clean or metadata
+    table, which may forbid anything.
+    """
+    cleans = [i for i in timeline.instants if i.action == "clean" and i.completed]
+    held = None
+    if not table.layout.has_completion_times:
+        held = min((pin.holds for pin in (all_pins if dry_run else live_pins)(table.storage)), default=None)
+    metadata = open_metadata_table(table).load_timeline() if table.config.metadata_partitions else None
+    return Facts(
+        cleaned_to=retained_by(table.files, cleans[-1]) if cleans else None,
+        metadata=metadata is not None,
+        metadata_compacted=None if metadata is None else _last_compaction(metadata),
+        metadata_blocked=None if metadata is None else blocked_by(metadata),
+        unfinished=frozenset(unfinished_compactions(table, timeline)),
+        left_out={time: max(groups.values()) for time, groups in table.facts.left_out(timeline).items()},
+        held=held,
+        doubled=files.doubled(),
+        written=files.written(timeline.instants, table.times.moment),
+        begun={} if table.layout.has_completion_times else files.begun(timeline.instants, table.times.moment),
+        borders=(*resize_borders(table, timeline), *_history_border(table, timeline)),
+    )
+
+
+def _history_border(table: Table, timeline: Timeline) -> Iterator[Border]:
+    """The write with the history of columns that evolve on read: Hudi finds renamed ones only while it is active."""
+    if (time := newest_history(table.storage, timeline)) is not None:
+        yield Border(time=time, why=f"write {time} has the newest history of the columns")
+
+
+def _last_compaction(timeline: Timeline) -> str | None:
+    return max((i.requested_time for i in timeline.completed if i.action == "commit"), default=None)
+
+
+def replaced_files_there(table: Table, replacing: Iterable[Instant]) -> dict[str, str]:
+    """Times of those replace commits that replaced a file group of which a file is still there; the path of one."""
+    found: dict[str, str] = {}
+    names: dict[str, dict[str, str]] = {}
+    for instant in replacing:
+        for partition, ids in (table.commit_metadata(instant).partition_to_replace_file_ids or {}).items():
+            if partition not in names:
+                names[partition] = _files(table, partition)
+            if there := sorted(names[partition].keys() & set(ids)):
+                found.setdefault(instant.requested_time, join(partition, names[partition][there[0]]))
+    return found
+
+
+def _files(table: Table, partition: str) -> dict[str, str]:
+    """A file of each file group of which a partition holds files, the last by name; none if it is gone."""
+    try:
+        parsed = [(e.name, parse_data_file(e.name)) for e in table.storage.list(partition) if not e.is_folder]
+    except MissingFileError:
+        return {}
+    return {name.file_id: text for text, name in sorted(parsed, key=lambda p: p[0]) if name is not None}
+
 
 _AT_ONCE = 1000
 """Instants that are archived while the lock is held once."""

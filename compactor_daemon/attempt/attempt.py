@@ -25,11 +25,11 @@ from phantombase.timeline.instants.attempt_names import attempts
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.locks.heartbeat import process_name
 from phantombase.timeline.log.visibility import Visibility
-from phantombase.timeline.look.look import list_ahead
 from phantombase.timeline.merge.slice_rules import SliceRules
 from phantombase.timeline.metadata_table.column_stats.measure import Measure
 from phantombase.timeline.parquet.output_options import OutputOptions
 from phantombase.timeline.read.table_rules import slice_rules
+from phantombase.timeline.storage.look import list_ahead
 from phantombase.timeline.table.pending_clusterings import pending_replacing_writes
 from phantombase.timeline.table.table import Table, TableSchema
 from phantombase.timeline.view.view import TableView

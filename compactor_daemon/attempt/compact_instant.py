@@ -19,12 +19,12 @@ from phantombase.timeline.format.compaction_plan import CompactionPlan
 from phantombase.timeline.instants.attempt_names import GO
 from phantombase.timeline.locks.heartbeat import heartbeat
 from phantombase.timeline.locks.table_lock import TableLock
-from phantombase.timeline.look.look import latest
 from phantombase.timeline.metadata_table.update import check_keepable
 from phantombase.timeline.parquet.output_options import OutputOptions
 from phantombase.timeline.read.slice_log import check_slice
 from phantombase.timeline.read.table_rules import slice_rules
 from phantombase.timeline.storage.contract import Storage
+from phantombase.timeline.storage.look import latest
 from phantombase.timeline.storage.probe import probe_partitions
 from phantombase.timeline.table.table import Table, consistent
 
@@ -32,9 +32,9 @@ from ..decisions.hudi_executors import ForeignWatch
 from ..execution.runners import Runner, SliceProgress
 from ..execution.slice_task import SliceTask
 from ..options import AttemptOptions
+from ..records.failures import WorkNote
 from ..records.fate import Go, attempt_dead, find_go, read_fate
 from ..records.slice_done import SliceDone
-from ..state.work_note import WorkNote
 from ..time_limit import Limit
 from .attempt import Aside, Attempt, open_attempt, stage, stay
 from .decision import decide_go

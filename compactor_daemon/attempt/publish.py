@@ -30,11 +30,11 @@ from phantombase.timeline.format.commit_metadata import decode as decode_commit
 from phantombase.timeline.format.instant import Instant
 from phantombase.timeline.locks.section import Section
 from phantombase.timeline.locks.table_lock import TableLock
-from phantombase.timeline.look.look import latest, list_ahead
 from phantombase.timeline.metadata_table.column_stats.column_range import ColumnRange
 from phantombase.timeline.metadata_table.compactions import compacted_after
 from phantombase.timeline.metadata_table.update import Change, Update, apply_update, prepare
 from phantombase.timeline.storage.contract import Storage, listed_if_there
+from phantombase.timeline.storage.look import latest, list_ahead
 from phantombase.timeline.storage.staged_file import place_staged
 from phantombase.timeline.table.table import Table
 

@@ -19,8 +19,8 @@ from phantombase.timeline.format.layout import Slicing
 from phantombase.timeline.instants.attempt_names import attempts, instant_folder, recorded_instants, staged_files
 from phantombase.timeline.locks.heartbeat import heartbeat_path
 from phantombase.timeline.locks.table_lock import TableLock
-from phantombase.timeline.look.look import list_ahead
 from phantombase.timeline.storage.contract import Storage
+from phantombase.timeline.storage.look import list_ahead
 from phantombase.timeline.table.half_upgraded import refuse_half_upgraded
 from phantombase.timeline.table.pending_rollbacks import half_taken_back
 from phantombase.timeline.table.table import Table

@@ -20,7 +20,7 @@ from phantombase.timeline.record_fields import Fields
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.folders import RECORDS
 
-from ..state.work_note import WorkNote
+from ..records.failures import WorkNote
 
 TABLE_ID = f"{RECORDS}/table-id"
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from phantombase.timeline.errors import ClaimedError
 from phantombase.timeline.table.table import Table
 
-from ..state.work_note import WorkNote
+from ..records.failures import WorkNote
 from .claims import Claim
 from .lock_file import claim, claim_path
 

@@ -19,7 +19,7 @@ from typing import Any
 from phantombase.timeline.errors import PhantombaseError, UnknownStateError
 from phantombase.timeline.event_log import get_logger
 
-from ..state.work_note import WorkNote
+from ..records.failures import WorkNote
 from ..zookeeper.session import ZooKeeperOptions, ZooKeeperSession, zookeeper_session
 from .claims import Claim
 

@@ -1,6 +1,1 @@
-"""Executes cleans: removes the files that no reader needs any more.
-
-The way in is `clean`.
-
-May import: attempt; all of timeline.
-"""
+"""Executes cleans: removes the files that no reader needs any more."""

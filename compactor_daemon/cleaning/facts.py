@@ -11,7 +11,7 @@ from phantombase.timeline.clock.now import clock_ms
 from phantombase.timeline.instants.state_files import load_state_files
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.pins.pin import all_pins, live_pins
-from phantombase.timeline.savepoints.savepoint import savepoints, state_files
+from phantombase.timeline.recovery.savepoint import savepoints, state_files
 from phantombase.timeline.storage.folders import join
 from phantombase.timeline.table.pending_clusterings import clustered_file_groups
 from phantombase.timeline.table.table import Table, consistent

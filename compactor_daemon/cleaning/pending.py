@@ -11,8 +11,7 @@ from phantombase.timeline.format.clean import CleanPlan, decode_clean_plan
 from phantombase.timeline.format.instant import Instant, State
 from phantombase.timeline.instants.clean_border import unreadable_plan
 from phantombase.timeline.locks.heartbeat import EXPIRY_S
-from phantombase.timeline.pins.pin import Pin, all_pins
-from phantombase.timeline.pins.retain import earliest_to_retain, held_files
+from phantombase.timeline.pins.pin import Pin, all_pins, earliest_to_retain, held_files
 from phantombase.timeline.storage.folders import join
 from phantombase.timeline.table.pending_restores import refuse_pending_restore
 from phantombase.timeline.table.table import Table, consistent

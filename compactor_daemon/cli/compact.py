@@ -16,7 +16,7 @@ from phantombase.timeline.errors import UsageError
 from phantombase.timeline.metadata_table.drop import drop_metadata_table
 from phantombase.timeline.parquet.output_options import OutputOptions
 from phantombase.timeline.planning.schedule import Scheduled, schedule_compaction
-from phantombase.timeline.storage.access.storage_options import parse_pairs
+from phantombase.timeline.storage.storage_options import parse_pairs
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.terminal.console import configure_logging, emit, reporting
 from phantombase.timeline.terminal.plain import human_bytes, human_duration, plural

@@ -21,7 +21,7 @@ from typing import Any
 from phantombase.timeline.errors import UsageError
 from phantombase.timeline.option import option
 from phantombase.timeline.planning.options import ScheduleOptions
-from phantombase.timeline.storage.access.storage_options import StorageOptions
+from phantombase.timeline.storage.storage_options import StorageOptions
 from phantombase.timeline.terminal.settings import LANES, read_file
 
 from ..lake.hours import Hours

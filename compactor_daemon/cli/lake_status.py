@@ -10,13 +10,13 @@ from rich.text import Text
 
 from phantombase.timeline.clock.options import ClockOptions
 from phantombase.timeline.errors import PhantombaseError
-from phantombase.timeline.storage.access.storage_options import StorageOptions
+from phantombase.timeline.storage.storage_options import StorageOptions
 from phantombase.timeline.terminal.plain import Row, human_duration, plural
 from phantombase.timeline.terminal.text_table import Column, RowsTable
 
 from ..lake.lake import Lake
 from ..lake.members import fleet_of, members_in
-from ..state.failures import RetryOptions
+from ..records.failures import RetryOptions
 from ..status.lake_rows import lake_rows
 from ..zookeeper.session import ZooKeeperOptions, zookeeper_session
 

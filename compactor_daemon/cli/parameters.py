@@ -13,9 +13,9 @@ from phantombase.timeline.locks.table_lock import STORAGE, ProcessLock, TableLoc
 from phantombase.timeline.locks.zookeeper_check import check_usable
 from phantombase.timeline.locks.zookeeper_lock import ZooKeeperLock
 from phantombase.timeline.parquet.output_options import OutputOptions
-from phantombase.timeline.storage.access.storage_options import parse_pairs
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.open_storage import whole_path
+from phantombase.timeline.storage.storage_options import parse_pairs
 from phantombase.timeline.table.table import Table
 
 from ..hudi_names import contradiction

@@ -20,7 +20,7 @@ from rich.text import Text
 from phantombase.timeline.archiving.options import ArchiveOptions
 from phantombase.timeline.cleaning.options import CleanOptions
 from phantombase.timeline.clock.options import ClockOptions
-from phantombase.timeline.dashboard.actions.orders import CommandSettings
+from phantombase.timeline.dashboard.orders import CommandSettings
 from phantombase.timeline.errors import UsageError
 from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.locks.heartbeat import process_name
@@ -30,7 +30,7 @@ from phantombase.timeline.parquet.output_options import OutputOptions
 from phantombase.timeline.planning.options import ScheduleOptions
 from phantombase.timeline.service.run import ServeOptions, read_token
 from phantombase.timeline.stitching.options import StitchOptions
-from phantombase.timeline.storage.access.storage_options import parse_pairs
+from phantombase.timeline.storage.storage_options import parse_pairs
 from phantombase.timeline.terminal.boundary import EXIT_FAILED
 from phantombase.timeline.terminal.console import configure_logging, emit
 from phantombase.timeline.terminal.plain import plural
@@ -38,13 +38,13 @@ from phantombase.timeline.terminal.plain import plural
 from ..daemon.assemble import open_daemon
 from ..daemon.dispatch import Rules, Stop
 from ..daemon.health import Health, serve
+from ..daemon.http_service import service_of
 from ..daemon.loop import Daemon, Summary
 from ..daemon.metrics import Metrics
 from ..daemon.table_on_storage import Settings
 from ..options import AttemptOptions, ExecuteOptions
+from ..records.failures import RetryOptions
 from ..services.options import Service, ServiceOptions, parse_services
-from ..serving.service import service_of
-from ..state.failures import RetryOptions
 from .lake import LAKE, LakeFlags
 from .option_flags import Only, Prefix, flags_of, offers
 from .parameters import (

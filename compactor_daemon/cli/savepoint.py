@@ -11,8 +11,8 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from phantombase.timeline.clock.options import ClockOptions
-from phantombase.timeline.savepoints.savepoint import Kept, create_savepoint, delete_savepoint, savepoints
-from phantombase.timeline.storage.access.storage_options import parse_pairs
+from phantombase.timeline.recovery.savepoint import Kept, create_savepoint, delete_savepoint, savepoints
+from phantombase.timeline.storage.storage_options import parse_pairs
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.terminal.console import configure_logging, emit
 from phantombase.timeline.terminal.plain import plural

@@ -18,7 +18,7 @@ from phantombase.timeline.planning.candidate import HAS_LOGS
 from phantombase.timeline.planning.notes import reasons_of
 from phantombase.timeline.planning.options import PLAN_NOW, ScheduleOptions
 from phantombase.timeline.planning.schedule import Requested, Scheduled, schedule_compaction
-from phantombase.timeline.storage.access.storage_options import parse_pairs
+from phantombase.timeline.storage.storage_options import parse_pairs
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.terminal.boundary import EXIT_FAILED
 from phantombase.timeline.terminal.console import configure_logging, emit

@@ -15,7 +15,7 @@ from phantombase.timeline.clock.options import ClockOptions
 from phantombase.timeline.errors import PhantombaseError, UsageError
 from phantombase.timeline.planning.options import ScheduleOptions
 from phantombase.timeline.planning.triggers import TriggerOptions
-from phantombase.timeline.storage.access.storage_options import parse_pairs
+from phantombase.timeline.storage.storage_options import parse_pairs
 from phantombase.timeline.table.table import Table, consistent
 from phantombase.timeline.terminal.boundary import EXIT_FAILED
 from phantombase.timeline.terminal.console import clear_screen, configure_logging, emit
@@ -24,7 +24,7 @@ from phantombase.timeline.terminal.plain import Row
 from ..claims.claims import Claim, find_table_id
 from ..claims.zookeeper_claims import ZooKeeperClaims
 from ..options import AttemptOptions
-from ..state.failures import RetryOptions
+from ..records.failures import RetryOptions
 from ..status.coexistence import Beside, Finding, coexistence, in_the_future, look_beside
 from ..status.outlook import outlook
 from ..status.snapshot import Claimed, TableLook, look_at_table

@@ -13,18 +13,18 @@ from rich.text import Text
 
 from phantombase.timeline.clock.options import ClockOptions
 from phantombase.timeline.errors import UsageError
-from phantombase.timeline.storage.access.storage_options import parse_pairs
+from phantombase.timeline.storage.storage_options import parse_pairs
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.terminal.console import configure_logging, emit
 from phantombase.timeline.terminal.plain import plural
 from phantombase.timeline.terminal.text_table import Column, RowsTable
 
 from ..attempt.compact_instant import pending_instants
+from ..records.failures import release_failures
 from ..removal.unreadable_record import TakenBack, take_back_unreadable
-from ..repair.torn_compaction import write_anew
 from ..restoring.restore import restore_table
 from ..restoring.rollback import roll_back_newest
-from ..state.failures import release_failures
+from ..restoring.torn_compaction import write_anew
 from ..stitching.rollback import is_stitching, roll_back_stitching
 from . import render_status as status_render
 from .option_flags import offers

@@ -1,19 +1,34 @@
-"""Builds a daemon of tables, claims and an executor. What no table could be served with is refused before it starts."""
+"""Builds a daemon of tables, claims and an executor. What no table could be served with is refused before it starts.
+
+Finds the tables of a lake while a daemon runs, and gives it those that it is to serve.
+
+A round lists the tables, joins the fleet, and assigns this daemon's part. Rounds come every poll, and at once when a
+daemon comes or goes. A listing that fails leaves the tables as they are.
+
+A served table that is opened by the first look at it, in a thread of the daemon.
+
+So a table that cannot be opened is in trouble like any other one, and is tried again.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 
-from phantombase.timeline.errors import PhantombaseError, UsageError
+from phantombase.timeline.errors import PhantombaseError, UnknownStateError, UsageError
+from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.locks.table_lock import table_lock
 from phantombase.timeline.metadata_table.update import check_keepable
+from phantombase.timeline.planning.schedule import Scheduled
 from phantombase.timeline.storage.open_storage import open_storage
 from phantombase.timeline.table.table import Table
 
-from ..claims.claims import Claims, table_id
+from ..attempt.attempt import Aside
+from ..attempt.compact_instant import Compacted
+from ..claims.claims import Claim, Claims, HeldClaim, table_id
 from ..claims.table_claims import TableClaims
 from ..claims.zookeeper_claims import ZooKeeperClaims
 from ..execution.executor_choice import check_memory
@@ -22,16 +37,175 @@ from ..execution.open_runner import ChosenRunner, open_runner
 from ..execution.runners import Runner, SparkRunner, all_storage_options
 from ..lake.lake import Lake
 from ..lake.lanes import Lane, Lanes
+from ..lake.listing import Listing
 from ..lake.members import Members, fleet_of
+from ..lake.shares import serves
 from ..options import ExecuteOptions
+from ..services.done import ServiceDone
+from ..time_limit import Limit
 from ..zookeeper.session import ZooKeeperOptions, ZooKeeperSession, zookeeper_session
-from .discovery import Discovery
 from .dispatch import Rules
-from .loop import Daemon
+from .loop import Assigned, Daemon
 from .observer import Observer
-from .opened_late import OpenedLate
-from .served_table import Served
+from .served_table import Seen, Served
 from .table_on_storage import ServedTable, Settings
+
+
+class _NoClaims:
+    """The claims on a table that was not opened yet."""
+
+    available = False
+
+    def names(self) -> frozenset[str]:
+        """See `Claims`."""
+        return frozenset()
+
+    def all(self) -> Mapping[str, Claim]:
+        """See `Claims`."""
+        return {}
+
+    def take(self, instant: str) -> HeldClaim | None:
+        """See `Claims`."""
+        raise UnknownStateError("the table was not opened yet")
+
+    def close(self) -> None:
+        """See `Claims`."""
+
+
+class OpenedLate:
+    """See the module, and `Served`. `open_it` is tried at each look until it succeeds."""
+
+    def __init__(self, path: str, open_it: Callable[[], Served]) -> None:
+        self.path = path
+        self._open_it = open_it
+        self._opening = threading.Lock()
+        self._served: Served | None = None
+        self._closed = False
+
+    @property
+    def claims(self) -> Claims:
+        """See `Served`."""
+        return _NoClaims() if self._served is None else self._served.claims
+
+    def open(self) -> Served:
+        """The table. Errors of the tree: it cannot be opened now."""
+        with self._opening:
+            if self._served is None:
+                self._served = self._open_it()
+                if self._closed:
+                    self._served.close()
+            return self._served
+
+    def look(self) -> Seen:
+        """See `Served`."""
+        return self.open().look()
+
+    def request(self) -> Scheduled:
+        """See `Served`."""
+        return self.open().request()
+
+    def sweep(self) -> None:
+        """See `Served`."""
+        self.open().sweep()
+
+    def serve(self, every_s: float, stopping: Callable[[], bool]) -> tuple[ServiceDone, ...]:
+        """See `Served`."""
+        return self.open().serve(every_s, stopping)
+
+    def done_among(self, instants: Iterable[str]) -> frozenset[str]:
+        """See `Served`."""
+        return self.open().done_among(instants)
+
+    def execute(self, instant: str, held: HeldClaim, limit: Limit, aside: Aside) -> Compacted | None:
+        """See `Served`."""
+        return self.open().execute(instant, held, limit, aside)
+
+    def failed(self, instant: str, error: Exception) -> None:
+        """See `Served`."""
+        self.open().failed(instant, error)
+
+    def close(self) -> None:
+        """See `Served`."""
+        self._closed = True
+        if self._served is not None:
+            self._served.close()
+
+
+_log = get_logger()
+
+
+@dataclass(slots=True, kw_only=True)
+class Discovery:
+    """See the module. `open_late`: makes the served table of a path; `members` None: this daemon is alone."""
+
+    listing: Listing
+    lanes: Lanes
+    daemon: Daemon
+    open_late: Callable[[str, Lane], Served]
+    members: Members | None = None
+    trouble: str | None = None
+    """Why the last listing failed."""
+    _tables: dict[str, Assigned] = field(default_factory=dict)
+    _due: threading.Event = field(default_factory=threading.Event)
+    _ended: bool = False
+
+    def round(self) -> None:
+        """One round. Errors of the tree: the tables cannot be listed."""
+        paths = {name: path for name, path in self.listing.tables().items() if self.lanes.takes(name)}
+        members: frozenset[str] = frozenset()
+        if self.members is not None:
+            members = self.members.look(
+                {
+                    "tables": len(self._tables),
+                    "of_tables": len(paths),
+                    "troubled": len(self.daemon.summary.problems),
+                    "lanes": [asdict(one) for one in self.daemon.lanes],
+                }
+            )
+        found = {}
+        for name, path in paths.items():
+            lane = self.lanes.of(name)
+            if self.members is None or serves(self.members.me, members, name, lane.daemons):
+                found[path] = self._tables.get(path) or Assigned(served=self.open_late(path, lane), lane=lane)
+        if found.keys() != self._tables.keys():
+            come, gone = len(found.keys() - self._tables.keys()), len(self._tables.keys() - found.keys())
+            _log.info("tables", serving=len(found), of=len(paths), come=come, gone=gone, daemons=max(1, len(members)))
+        self._tables = found
+        self.daemon.assign(dict(found), max(1, len(members)))
+
+    def look_now(self) -> None:
+        """The members have changed."""
+        self._due.set()
+
+    @contextmanager
+    def running(self, every_s: float) -> Iterator[None]:
+        """Rounds in a thread, from entry to exit. The first one has been made."""
+        thread = threading.Thread(target=self._run, args=(every_s,), name="discovery", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            self._ended = True
+            self._due.set()
+            thread.join()
+
+    def _run(self, every_s: float) -> None:
+        while True:
+            self._due.wait(every_s)
+            self._due.clear()
+            if self._ended:
+                return
+            try:
+                self.round()
+            except PhantombaseError as error:
+                if self.trouble != str(error):
+                    _log.warning("tables_not_listed", listing=self.listing.shown, error=str(error))
+                self.trouble = str(error)
+            except Exception as error:
+                self.trouble = f"internal error: {error}"
+                _log.exception("internal_error")
+            else:
+                self.trouble = None
 
 
 @contextmanager

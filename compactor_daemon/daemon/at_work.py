@@ -16,7 +16,7 @@ from phantombase.timeline.event_log import get_logger
 
 from ..attempt.compact_instant import Compacted
 from ..claims.claims import HeldClaim
-from ..state.failures import Weight, weigh
+from ..records.failures import Weight, weigh
 from ..time_limit import Limit
 from .served_table import Served
 

@@ -24,7 +24,7 @@ from itertools import islice
 from phantombase.timeline.option import check_above_zero, check_least, option
 
 from ..lake.use import Use
-from ..state.failures import Waits
+from ..records.failures import Waits
 from .table_state import Pending, TableState
 
 UPKEEP_LEAST = 16

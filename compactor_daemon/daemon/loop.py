@@ -32,8 +32,8 @@ from phantombase.timeline.planning.schedule import Scheduled
 from ..attempt.compact_instant import Compacted
 from ..lake.lanes import Lane, Lanes
 from ..lake.use import LaneUse, Use
+from ..records.failures import Parked, RetryOptions, Waits, Weight, weigh
 from ..services.done import ServiceDone
-from ..state.failures import Parked, RetryOptions, Waits, Weight, weigh
 from .at_work import Ended, Work
 from .dispatch import (
     UPKEEP_LEAST,

@@ -21,9 +21,9 @@ from phantombase.timeline.parquet.output_options import OutputOptions
 from phantombase.timeline.planning.options import ScheduleOptions
 from phantombase.timeline.planning.schedule import Scheduled, schedule_compaction
 from phantombase.timeline.planning.survey import is_due
-from phantombase.timeline.storage.access.storage_options import StorageOptions
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.open_storage import open_storage
+from phantombase.timeline.storage.storage_options import StorageOptions
 from phantombase.timeline.table.table import Table
 
 from ..attempt.attempt import Aside, stay
@@ -32,12 +32,12 @@ from ..attempt.retire import finish, forget_archived, littered_instants
 from ..claims.claims import Claims, HeldClaim
 from ..execution.runners import Runner
 from ..options import AttemptOptions
+from ..records.failures import RetryOptions, failure_of, read_failures, readiness, record_failure
 from ..services.done import ServiceDone
 from ..services.last_run import due as due_services
 from ..services.last_run import last_runs, note_runs
 from ..services.options import ServiceOptions
 from ..services.serve import serve_table
-from ..state.failures import RetryOptions, failure_of, read_failures, readiness, record_failure
 from ..time_limit import Limit
 from .dispatch import Order
 from .served_table import Seen

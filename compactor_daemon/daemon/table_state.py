@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from ..lake.lanes import Lane
-from ..state.failures import Readiness, Ready, Waits
+from ..records.failures import Readiness, Ready, Waits
 
 _BACKOFF_MAX_MS = 300_000
 """The longest wait for the next look at a table in trouble, if polls are not further apart."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from phantombase.timeline.storage.access.hadoop_options import names_at
+from phantombase.timeline.storage.hadoop_options import names_at
 
 _DEFAULTS = {"core-default.xml"}
 

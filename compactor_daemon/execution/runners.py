@@ -16,8 +16,8 @@ from contextvars import copy_context
 from typing import Any, Protocol
 
 from phantombase.timeline.errors import PhantombaseError, SparkError
-from phantombase.timeline.storage.access.storage_options import Given, StorageOptions
 from phantombase.timeline.storage.contract import Storage
+from phantombase.timeline.storage.storage_options import Given, StorageOptions
 
 from ..options import ExecuteOptions
 from ..records.slice_done import SliceDone

@@ -9,10 +9,10 @@ from collections.abc import Iterator, Mapping
 from typing import Protocol
 
 from phantombase.timeline.errors import MissingFileError, StorageError, UsageError
-from phantombase.timeline.storage.access.storage_options import StorageOptions
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.folders import HOODIE
 from phantombase.timeline.storage.open_storage import open_storage, whole_path
+from phantombase.timeline.storage.storage_options import StorageOptions
 
 DEPTH = 3
 """How deep below a root tables are looked for: `root/database/table` is two."""

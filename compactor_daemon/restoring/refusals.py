@@ -10,7 +10,7 @@ from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.locks.heartbeat import is_live, read_heartbeat
 from phantombase.timeline.pins.pin import live_pins
 from phantombase.timeline.recovery.dead_writers import may_be_service
-from phantombase.timeline.savepoints.savepoint import savepoints
+from phantombase.timeline.recovery.savepoint import savepoints
 from phantombase.timeline.storage.folders import join
 from phantombase.timeline.storage.server_clock import storage_ms
 from phantombase.timeline.table.pending_rollbacks import UnreadableRollback, pending_rollbacks

@@ -29,9 +29,9 @@ from phantombase.timeline.locks.section import Section
 from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.metadata_table.drop import drop_within
 from phantombase.timeline.recovery.dead_writers import dead_writes, roll_back_dead_writers
+from phantombase.timeline.recovery.savepoint import savepoints
 from phantombase.timeline.recovery.undo import Undone, traces_of_all, undo
 from phantombase.timeline.recovery.unreadable_rollback import remove_unreadable_restores, remove_unreadable_rollbacks
-from phantombase.timeline.savepoints.savepoint import savepoints
 from phantombase.timeline.storage.folders import join
 from phantombase.timeline.storage.server_clock import storage_ms
 from phantombase.timeline.table.half_upgraded import refuse_half_upgraded

@@ -19,7 +19,7 @@ from phantombase.timeline.clock.options import ClockOptions
 from phantombase.timeline.errors import ClaimedError
 from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.parquet.output_options import OutputOptions
-from phantombase.timeline.storage.access.storage_options import Given, StorageOptions
+from phantombase.timeline.storage.storage_options import Given, StorageOptions
 
 from ..execution.runners import Runner
 from ..options import AttemptOptions, ExecuteOptions

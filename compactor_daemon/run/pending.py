@@ -17,8 +17,8 @@ from phantombase.timeline.locks.table_lock import table_lock
 from phantombase.timeline.metadata_table.drop import drop_metadata_table
 from phantombase.timeline.metadata_table.update import check_keepable
 from phantombase.timeline.parquet.output_options import OutputOptions
-from phantombase.timeline.storage.access.storage_options import Given
 from phantombase.timeline.storage.contract import Storage
+from phantombase.timeline.storage.storage_options import Given
 from phantombase.timeline.table.table import Table
 
 from ..attempt.abandoned import abandoned_uploads_aborted

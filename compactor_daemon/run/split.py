@@ -19,7 +19,7 @@ from phantombase.timeline.errors import ConflictError, UsageError
 from phantombase.timeline.metadata_table.update import check_keepable
 from phantombase.timeline.parquet.output_options import OutputOptions
 from phantombase.timeline.record_fields import Fields
-from phantombase.timeline.storage.access.storage_options import Given, StorageOptions
+from phantombase.timeline.storage.storage_options import Given, StorageOptions
 from phantombase.timeline.table.table import Table, consistent
 from phantombase.timeline.view.view import FileGroup, slice_before
 

@@ -12,8 +12,8 @@ from phantombase.timeline.instants.attempt_names import attempts
 from phantombase.timeline.metadata_table.column_stats.measure import Measure
 from phantombase.timeline.parquet.output_options import OutputOptions
 from phantombase.timeline.record_fields import Fields
-from phantombase.timeline.storage.access.storage_options import Given
 from phantombase.timeline.storage.folders import join
+from phantombase.timeline.storage.storage_options import Given
 from phantombase.timeline.table.table import Table, consistent
 
 from ..attempt.attempt import single_task

@@ -12,12 +12,12 @@ from phantombase.timeline.clock.now import clock_ms
 from phantombase.timeline.clock.options import ClockOptions
 from phantombase.timeline.errors import PhantombaseError
 from phantombase.timeline.instants.attempt_names import recorded_instants
-from phantombase.timeline.storage.access.storage_options import StorageOptions
+from phantombase.timeline.storage.storage_options import StorageOptions
 from phantombase.timeline.table.table import Table, consistent
 from phantombase.timeline.terminal.plain import Row
 
 from ..lake.lanes import Lanes
-from ..state.failures import Parked, RetryOptions, Waits, read_failures, readiness
+from ..records.failures import Parked, RetryOptions, Waits, read_failures, readiness
 
 _THREADS = 16
 

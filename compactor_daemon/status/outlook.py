@@ -12,7 +12,7 @@ from functools import cache
 from phantombase.timeline.cleaning.options import CleanOptions
 from phantombase.timeline.errors import PhantombaseError
 from phantombase.timeline.planning.triggers import TriggerOptions
-from phantombase.timeline.report.next_plan import next_plan_row
+from phantombase.timeline.report.overview import next_plan_row
 from phantombase.timeline.table.table import Table, consistent
 from phantombase.timeline.terminal.plain import Row
 from phantombase.timeline.view.view import TableView, is_replaced, latest_slice

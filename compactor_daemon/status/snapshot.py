@@ -22,10 +22,10 @@ from phantombase.timeline.table.table import Table
 from ..claims.claims import Claim
 from ..decisions.hudi_executors import ForeignTrace, foreign_trace
 from ..decisions.standing import Evidence, Ruling, evidence_of_planned, rule, standing_of
+from ..records.failures import Failure, read_failures
 from ..records.fate import REVOKED, Fate, is_revoked, read_fates, why_revoked
 from ..services.last_run import LastRun, last_runs
 from ..services.options import Service
-from ..state.failures import Failure, read_failures
 
 Claimed: TypeAlias = Mapping[str, Claim] | PhantombaseError | None
 """The claims on a table by instant; None if ZooKeeper was not asked, an error if it did not answer."""

@@ -1,6 +1,1 @@
-"""Stitches small base files into larger ones, as clusterings of Hudi.
-
-The way in is `stitch`; `rollback` takes a completed one back.
-
-May import: attempt, execution, restoring; all of timeline.
-"""
+"""Stitches small base files into larger ones, as clusterings of Hudi."""

@@ -1,6 +1,1 @@
-"""One session with ZooKeeper, and a ZooKeeper server for the daemons of one machine.
-
-The way in is `session`.
-
-May import: ground; all of timeline.
-"""
+"""One session with ZooKeeper, and a ZooKeeper server for the daemons of one machine."""

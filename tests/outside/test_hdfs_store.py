@@ -17,12 +17,12 @@ import pytest
 
 from phantombase.timeline.errors import LockError, MissingFileError, StorageError, UsageError
 from phantombase.timeline.locks.table_lock import StorageLock, table_lock
+from phantombase.timeline.storage import hdfs_files as hdfs_client
+from phantombase.timeline.storage import hdfs_files as hdfs_files
+from phantombase.timeline.storage import hdfs_lease as hdfs_lease
 from phantombase.timeline.storage import hdfs_store
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.folders import TEMPORARY
-from phantombase.timeline.storage.hdfs import client as hdfs_client
-from phantombase.timeline.storage.hdfs import files as hdfs_files
-from phantombase.timeline.storage.hdfs import lease as hdfs_lease
 from phantombase.timeline.storage.hdfs_store import HdfsStorage
 from phantombase.timeline.storage.open_storage import open_storage
 from phantombase.timeline.storage.probe import probe, probe_partitions

@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from phantombase.timeline.dashboard.actions.action_app import ActionApp
-from phantombase.timeline.dashboard.actions.orders import CommandSettings
-from phantombase.timeline.dashboard.actions.runner import Runner, installed
+from phantombase.timeline.dashboard.action_app import ActionApp
 from phantombase.timeline.dashboard.login_app import LoginApp
+from phantombase.timeline.dashboard.orders import CommandSettings
 from phantombase.timeline.dashboard.people_app import PeopleApp
+from phantombase.timeline.dashboard.runner import Runner, installed
 from phantombase.timeline.service.access import Access
 from phantombase.timeline.service.run import Pages, ServeOptions, Service
 from phantombase.timeline.service.served_tables import ServedTables

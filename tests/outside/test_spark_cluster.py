@@ -18,9 +18,9 @@ import pytest
 from phantombase import writer
 from phantombase.compactor_daemon.attempt.compact_instant import pending_instants
 from phantombase.compactor_daemon.claims.claims import TABLE_ID
+from phantombase.compactor_daemon.records.failures import release_failures
 from phantombase.compactor_daemon.records.fate import read_fate
 from phantombase.compactor_daemon.records.slice_done import done_slices
-from phantombase.compactor_daemon.state.failures import release_failures
 from phantombase.timeline.instants.attempt_names import DEAD, GO, attempts
 from phantombase.timeline.locks.table_lock import table_lock
 from phantombase.timeline.planning.schedule import schedule_compaction

@@ -18,15 +18,15 @@ from phantombase.compactor_daemon.daemon.dispatch import Rules
 from phantombase.compactor_daemon.hudi_conf import _KNOWN, SCHEDULE_CONF
 from phantombase.compactor_daemon.hudi_names import Kind, hudi_names
 from phantombase.compactor_daemon.options import AttemptOptions, ExecuteOptions
-from phantombase.compactor_daemon.state.failures import RetryOptions
+from phantombase.compactor_daemon.records.failures import RetryOptions
 from phantombase.timeline.archiving.options import ArchiveOptions
 from phantombase.timeline.clock.options import ClockOptions
 from phantombase.timeline.parquet.output_options import OutputOptions
 from phantombase.timeline.planning.limits import BoundOptions
+from phantombase.timeline.planning.options import UrgencyOptions
 from phantombase.timeline.planning.strategies import StrategyOptions
 from phantombase.timeline.planning.triggers import TriggerOptions
 from phantombase.timeline.planning.universal import PickOptions
-from phantombase.timeline.planning.urgency import UrgencyOptions
 from phantombase.timeline.terminal.command_line import pages_of
 from phantombase.timeline.terminal.help_page import written
 from phantombase.timeline.terminal.settings import WRITES

@@ -5,11 +5,9 @@ from __future__ import annotations
 import re
 
 from tests.project.rooms import (
-    GROUND,
     PACKAGES,
     circle,
     docstring,
-    drawing,
     imported,
     modules,
     ours,
@@ -17,10 +15,6 @@ from tests.project.rooms import (
     rooms,
     rooms_below,
 )
-from tests.support.places import ROOT
-
-FILES_MAX = 16
-"""Files of one room, without its `__init__`."""
 
 IO_LIBRARIES = frozenset(
     ("filelock", "kazoo", "os", "pyspark", "random", "shutil", "socket", "subprocess", "tempfile", "threading", "time")
@@ -38,16 +32,6 @@ def pure_modules() -> list[str]:
 def does_io(module: str) -> bool:
     """Whether a module imports a library that does I/O, asks the clock or starts processes."""
     return any(name.split(".")[0] in IO_LIBRARIES for name, _ in imported(module))
-
-
-def may_import(one: str) -> set[str]:
-    """Rooms of its own package that a room's docstring allows it."""
-    found = re.search(r"^May import: (.*)\.\Z", docstring(one.replace("/", ".")), re.MULTILINE | re.DOTALL)
-    assert found, f"{one}/__init__.py does not end with `May import: ...`"
-    words = re.split(r"[,;]\s+", " ".join(found[1].split()))
-    package = one.split("/")[0]
-    named = [word for word in words if not word.startswith("all of ") and word != "no other room"]
-    return {package if word == GROUND else f"{package}/{word}" for word in named}
 
 
 def test_packages_import_one_way() -> None:
@@ -72,22 +56,6 @@ def test_no_file_imports_in_a_circle() -> None:
     assert circle(sorted(modules()), ours) == []
 
 
-def test_a_room_says_what_it_may_import() -> None:
-    """Its `__init__` docstring says what lives there, and names exactly the rooms that it imports."""
-
-    def below(one: str) -> set[str]:
-        return {room for room in rooms_below(one) if room.split("/")[0] == one.split("/")[0]}
-
-    assert {one: (may_import(one), below(one)) for one in rooms() if may_import(one) != below(one)} == {}
-    assert [one for one in rooms() if len(docstring(one.replace("/", ".")).split("\n\n")) < 2] == []
-
-
-def test_no_room_is_crowded() -> None:
-    """A room of more files is parted by subject."""
-    files = {one: [path for path in (ROOT / one).glob("*.py") if path.name != "__init__.py"] for one in rooms()}
-    assert [one for one, found in files.items() if len(found) > FILES_MAX] == []
-
-
 def test_every_module_says_what_it_is() -> None:
     assert [module for module in modules() if not docstring(module)] == []
 
@@ -106,12 +74,6 @@ def test_only_the_storage_room_names_a_storage_of_one_kind() -> None:
     """The rest works through `Storage` and `open_storage`."""
     outside = [module for module in modules() if room(module) != STORAGE_ROOM.replace(".", "/")]
     assert [module for module in outside if "LocalStorage" in {name for _, name in imported(module)}] == []
-
-
-def test_the_drawing_in_the_docs_is_true() -> None:
-    """`python -m tests.project.rooms` prints it."""
-    page = (ROOT / "docs/internals/architecture.md").read_text()
-    assert [package for package in PACKAGES if drawing(package) not in page] == []
 
 
 def test_events_are_logged_in_one_way() -> None:

@@ -10,8 +10,8 @@ import pytest
 import typer
 
 from phantombase.timeline import errors
-from phantombase.timeline.storage.access.hadoop_options import hadoop_names
-from phantombase.timeline.storage.access.storage_options import CONNECTION, SETTINGS
+from phantombase.timeline.storage.hadoop_options import hadoop_names
+from phantombase.timeline.storage.storage_options import CONNECTION, SETTINGS
 from tests.project.doc_pages import ALL_PAGES, PAGES, SHOWN_ZOOKEEPER, Story, comparable
 from tests.project.every_command import APPS
 from tests.project.option_reference import NAMES_PAGE, PAGE, names_reference, reference

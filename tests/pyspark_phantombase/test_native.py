@@ -11,7 +11,7 @@ import pytest
 
 from phantombase.timeline.format.file_name import BaseFileName, LogFileName
 from phantombase.timeline.view.view import DataFile, FileSlice
-from pyspark_phantombase.native import only_base, read_alike
+from pyspark_phantombase.frame import only_base, read_alike
 
 UTC = pa.timestamp("us", "UTC")
 

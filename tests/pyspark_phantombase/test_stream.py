@@ -20,11 +20,10 @@ from phantombase.timeline.pins.pin import live_pins
 from phantombase.timeline.read.table_read import Fallback, Query
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.windows.streamed import StreamedWrite, writes_after
-from pyspark_phantombase.admission import batch_end
 from pyspark_phantombase.batch_reader import BatchReader, task_batches
 from pyspark_phantombase.options import source_options, stream_options
 from pyspark_phantombase.planned import table_columns
-from pyspark_phantombase.stream_reader import StreamReader
+from pyspark_phantombase.stream_reader import StreamReader, batch_end
 from tests.hudi.conformance.history import History
 from tests.hudi.conformance.model import window
 from tests.hudi.conformance.stored import unpack

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 from phantombase import writer
 from phantombase.compactor_daemon.archiving.archive import ArchiveResult, archive_table
-from phantombase.timeline.archiving.archive_log import archive_logs
+from phantombase.timeline.archiving.archive import archive_logs
 from phantombase.timeline.archiving.options import ArchiveOptions
 from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.log.block import HeaderKey

@@ -13,7 +13,7 @@ from phantombase.compactor_daemon.daemon.loop import Daemon, Summary
 from phantombase.compactor_daemon.daemon.table_on_storage import Settings
 from phantombase.compactor_daemon.execution.runners import LocalRunner, Runner
 from phantombase.compactor_daemon.options import AttemptOptions, ExecuteOptions, Executor
-from phantombase.compactor_daemon.state.failures import RetryOptions
+from phantombase.compactor_daemon.records.failures import RetryOptions
 from phantombase.compactor_daemon.zookeeper.session import ZooKeeperOptions
 from phantombase.timeline.parquet.output_options import OutputOptions
 from phantombase.timeline.planning.options import ScheduleOptions

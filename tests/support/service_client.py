@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from phantombase.timeline.dashboard.actions.action_app import ActionApp
-from phantombase.timeline.dashboard.actions.orders import CommandSettings
-from phantombase.timeline.dashboard.actions.runner import Runner
+from phantombase.timeline.dashboard.action_app import ActionApp
 from phantombase.timeline.dashboard.login_app import LoginApp
+from phantombase.timeline.dashboard.orders import CommandSettings
 from phantombase.timeline.dashboard.people_app import PeopleApp
+from phantombase.timeline.dashboard.runner import Runner
 from phantombase.timeline.errors import UnknownStateError
 from phantombase.timeline.service.access import Access
 from phantombase.timeline.service.app import ServiceApp

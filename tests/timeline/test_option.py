@@ -14,7 +14,7 @@ from phantombase.compactor_daemon.cli.option_flags import Only, offers
 from phantombase.compactor_daemon.cli.parameters import ATTEMPT, EXECUTE, OUTPUT
 from phantombase.compactor_daemon.daemon.dispatch import Rules
 from phantombase.compactor_daemon.options import AttemptOptions, ExecuteOptions, print_bytes
-from phantombase.compactor_daemon.state.failures import Failure, RetryOptions, Waits, readiness
+from phantombase.compactor_daemon.records.failures import Failure, RetryOptions, Waits, readiness
 from phantombase.compactor_daemon.zookeeper.session import ZooKeeperOptions
 from phantombase.timeline.errors import UsageError
 from phantombase.timeline.locks.heartbeat import EXPIRY_S

@@ -18,7 +18,7 @@ Commits go oldest first, without holes. Each rule gives a border, a time from wh
     pin          version 6: writes after a moment that a reader holds, since its archive is not read
     two files    an instant with two completed files, of which the archive could keep one
     clock        a commit that completed after everything that would stay: a new time must exceed it
-    further      those of the caller: see `compactor_daemon/archiving/facts.py`, and of a metadata table
+    further      those of the caller: see `compactor_daemon/archiving/archive.py`, and of a metadata table
                  `metadata_table.services.archive`
 
 Rules after ArchivalUtils, TimelineArchiverV1 and V2, ClusteringUtils and CompactionUtils of Hudi 0.15.0 and 1.2.0;

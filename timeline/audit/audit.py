@@ -8,11 +8,15 @@
 
 If inputs are gone, only the output is counted and hashed. A cleaner removes inputs first and outputs later; a rollback
 or restore removes both together with the commit. The audit reports files that are gone that way, but not as an error.
+
+Whether a completed compaction was undone later: by a rollback or a restore.
+
+Hudi then removes the commit and its files. The entry in the audit log remains; its files need not exist.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TypeAlias
@@ -21,6 +25,7 @@ from ..avro.arrow_schema import project
 from ..errors import LedgerError, PhantombaseError, UsageError
 from ..format.file_name import BaseFileName, LogFileName, parse_data_file
 from ..instants.attempt_names import STAGED_DATA, staged_files
+from ..instants.timeline import Timeline
 from ..log.block import HeaderKey, scan_blocks
 from ..log.visibility import select_blocks
 from ..merge.identity import identity_columns, identity_sum
@@ -28,13 +33,42 @@ from ..merge.slice_rules import SliceRules
 from ..parquet.read import open_parquet, readable
 from ..read.slice_stream import SliceStream, base_tables
 from ..read.table_rules import slice_rules
+from ..table.half_upgraded import refuse_half_upgraded
 from ..table.table import Table, TableSchema, consistent
 from ..view.log_blocks import slice_blocks
 from ..view.view import DataFile, FileGroup, FileSlice, TableView, is_replaced, latest_base, slice_before
-from .group_ledger import GroupLedger, logged_instants
+from .group_ledger import LEDGER, GroupLedger, logged_instants
 from .kept_ledgers import KeptLedgers, commits_with_ledgers, kept_ledgers
 from .log_totals import LogTotals, copied_ledger, log_totals
-from .undone import is_undone
+
+
+def is_undone(table: Table, instant: str, written: Collection[str]) -> bool:
+    """Whether the execution of a compaction that wrote these files (paths in the table) was undone.
+
+    Raises an error of the tree if the table cannot be read: then the answer is unknown.
+    """
+    table = table.reload()
+    refuse_half_upgraded(table)
+    timeline = table.load_timeline()  # before the archive is: Hudi archives an instant, then removes it here
+    for done in table.files.completed_commits(instant):
+        metadata = table.commit_metadata(done)
+        if LEDGER in metadata.extra_metadata or not metadata.named_files.isdisjoint(written):
+            return False
+        # Otherwise the commit names other files: a write of the same millisecond, or Hudi executed the plan since.
+    return was_undone(instant, table.with_archive(timeline))
+
+
+def was_undone(instant: str, timeline: Timeline) -> bool:
+    """Whether a compaction that once completed, and no longer has a phantombase commit, was not archived (pure).
+
+    `timeline`: with its archive. Archiving removes the oldest completed instants first. So if it has passed this
+    instant, the archive holds this instant or older ones.
+    """
+    archived = [i.requested_time for i in timeline.archived if i.is_write]
+    if instant in archived:
+        return False
+    return instant >= timeline.start or any(time < instant for time in archived)
+
 
 _BATCH_ROWS = 65_536
 _MEMORY_BYTES = 1 << 30

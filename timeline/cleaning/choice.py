@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 
 from ..format.instant import Instant
 from ..instants.timeline import Timeline
-from ..pins.retain import earliest_to_retain, held_files
+from ..pins.pin import earliest_to_retain, held_files
 from ..view.view import FileSlice, GroupKey, TableView, input_names
 from .options import CleanOptions, Policy
 

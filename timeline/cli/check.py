@@ -15,7 +15,7 @@ from ..metadata_table.validate import Validation
 from ..metadata_table.validate import validate as validate_table
 from ..recovery.modification_times import Retimed, all_files, find_mistimed
 from ..recovery.modification_times import repair_times as set_times
-from ..storage.access.storage_options import parse_pairs
+from ..storage.storage_options import parse_pairs
 from ..table.table import Table, consistent
 from ..terminal.boundary import EXIT_FAILED
 from ..terminal.console import configure_logging, emit, progress

@@ -10,7 +10,7 @@ import typer
 
 from ..clock.options import ClockOptions
 from ..option import help_of
-from ..storage.access.storage_options import Given
+from ..storage.storage_options import Given
 from ..table.table import Table
 
 CLOCK = ClockOptions()

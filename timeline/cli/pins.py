@@ -9,8 +9,8 @@ import typer
 from ..errors import UsageError
 from ..pins.pin import all_pins
 from ..pins.pin import release as release_pins
-from ..storage.access.storage_options import parse_pairs
 from ..storage.server_clock import storage_ms
+from ..storage.storage_options import parse_pairs
 from ..table.table import Table
 from ..terminal.console import emit
 from ..terminal.plain import Row

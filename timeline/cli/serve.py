@@ -8,17 +8,17 @@ from typing import Annotated
 import typer
 
 from ..clock.options import ClockOptions
-from ..dashboard.actions.action_app import ActionApp
-from ..dashboard.actions.orders import CommandSettings
-from ..dashboard.actions.runner import Runner, installed
+from ..dashboard.action_app import ActionApp
 from ..dashboard.login_app import LoginApp
+from ..dashboard.orders import CommandSettings
 from ..dashboard.people_app import PeopleApp
+from ..dashboard.runner import Runner, installed
 from ..option import help_of
 from ..parquet.output_options import parse_bytes
 from ..service.access import Access
 from ..service.run import Pages, ServeOptions, Service, read_token
 from ..service.served_tables import ServedTables
-from ..storage.access.storage_options import parse_pairs
+from ..storage.storage_options import parse_pairs
 from ..terminal.console import configure_logging
 from .parameters import CLOCK, StorageOption, Timezone
 

@@ -15,7 +15,7 @@ from ..format.compaction_plan import planned_paths
 from ..format.instant import MERGES
 from ..instants.timeline import Timeline
 from ..report.overview import overview
-from ..storage.access.storage_options import parse_pairs
+from ..storage.storage_options import parse_pairs
 from ..table.table import Table, consistent
 from ..terminal.console import emit
 from ..terminal.plain import Row

@@ -16,12 +16,12 @@ from typing import NoReturn
 import javaproperties
 
 from ..errors import MalformedError, MissingFileError, NotATableError, StorageError
-from ..payloads.merge_settings import PROPERTIES as PROPERTIES
-from ..payloads.merge_settings import MergeMode as MergeMode
-from ..payloads.merge_settings import MergeSettings, merge_settings
 from ..storage.contract import Storage
 from ..storage.folders import HOODIE, inside_table
 from .layout import Layout, Slicing
+from .merge_settings import PROPERTIES as PROPERTIES
+from .merge_settings import MergeMode as MergeMode
+from .merge_settings import MergeSettings, merge_settings
 from .table_support import (
     COPY_ON_WRITE,
     TABLE_TYPE,

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ..payloads.merge_settings import USE_HUDI as _USE_HUDI
-from ..payloads.merge_settings import merge_settings
-from ..payloads.merge_settings import refusal as _refusal
 from .layout import Layout
+from .merge_settings import USE_HUDI as _USE_HUDI
+from .merge_settings import merge_settings
+from .merge_settings import refusal as _refusal
 
 _KEY_GENERATOR_CLASS = "hoodie.table.keygenerator.class"
 _KEY_GENERATOR_TYPE = "hoodie.table.keygenerator.type"

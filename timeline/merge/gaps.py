@@ -33,7 +33,7 @@ from ..arrow.arrays import Flags, Indices
 from ..arrow.rows_at import rows_at
 from ..avro.schema import META_COLUMNS
 from ..errors import MalformedError
-from ..payloads.merge_settings import NotGiven
+from ..format.merge_settings import NotGiven
 
 SHAPE = "__shape"
 """The column of a row's shape, int32."""

@@ -13,7 +13,7 @@ from ..arrow.arrays import Flags, Hashes, Indices
 from ..arrow.columns import flat
 from ..arrow.ordering import Ordering
 from ..arrow.rows_at import MANY_BYTES, cuts, row_bytes, rows_at
-from ..payloads.merge_settings import DeleteMarker, MergeMode
+from ..format.merge_settings import DeleteMarker, MergeMode
 from .gaps import Unset
 
 IS_DELETED = "_hoodie_is_deleted"

@@ -16,10 +16,10 @@ from ..format.commit_metadata import CommitMetadata, WriteStat
 from ..format.commit_metadata import encode as encode_commit
 from ..format.file_name import LogFileName
 from ..format.instant import Instant, State
+from ..format.merge_settings import EVENT_TIME_STRATEGY
 from ..format.partition_metadata import partition_metadata
 from ..format.table_config import PROPERTIES, TableConfig, checksum, make_table_folders
 from ..log.encode import hfile_block
-from ..payloads.merge_settings import EVENT_TIME_STRATEGY
 from ..storage.contract import Storage
 from .location import METADATA_FOLDER, Below
 from .records.encode import encoder

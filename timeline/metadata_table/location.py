@@ -9,9 +9,9 @@ from typing import IO, TYPE_CHECKING
 
 from ..errors import LockError, MalformedError, NotATableError
 from ..format.table_config import load_table_config
-from ..look.look import latest
 from ..storage.contract import Entry, OwnLock, Storage
 from ..storage.folders import HOODIE
+from ..storage.look import latest
 from ..table.table import Table
 
 if TYPE_CHECKING:  # what `status` does not need to start

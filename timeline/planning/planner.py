@@ -28,8 +28,7 @@ from ..view.view import FileGroup, FileSlice, GroupKey, ViewFacts, is_replaced, 
 from .candidate import Candidate, SliceStats, candidate_of
 from .limits import Cost, fill
 from .notes import LeftOut, PlanNotes, Rule
-from .operations.io_cost import read_bytes, write_bytes
-from .operations.packed import PackedPlan
+from .operation import PackedPlan, read_bytes, write_bytes
 from .options import ScheduleOptions
 from .partition_walk import Waiting
 from .strategies import keep_partitions, keep_slices

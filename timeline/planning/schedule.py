@@ -3,19 +3,27 @@
 Inside: read hoodie.properties again, refuse tables that no compaction may change, ask the trigger, load timeline and
 view, leave out what a compactor would refuse to merge, check that no pending write could write under the plan, choose
 an instant greater than every time on storage, and make the plan visible by put-if-absent.
+
+Plans every file group that has log files: as `planner.plan_compaction` without limits, for very many (pure).
+
+The rules of the planner are asked about file groups that are not plain only (`view.plain_slices`); of plain ones, which
+are nearly all, nothing but the bytes of the operation is kept.
+
+Builds plans as Hudi writes them from the planner's choice (pure).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ..clock.now import clock_ms
 from ..errors import ConflictError, MalformedError
 from ..event_log import get_logger
-from ..format.compaction_plan import CompactionPlan, encode_plan
+from ..format.compaction_plan import CompactionOperation, CompactionPlan, encode_plan
 from ..format.instant import Instant, State, later
 from ..instants.timeline import Timeline
+from ..lazy_sequence import OnDemand
 from ..locks.table_lock import TableLock
 from ..locks.writer_gate import put_wanted, remove_wanted
 from ..metadata_table.update import check_keepable
@@ -25,13 +33,88 @@ from ..table.pending_restores import refuse_pending_restore
 from ..table.pending_rollbacks import refuse_half_rolled_back
 from ..table.table import Table
 from ..view.view import GroupKey
-from .build_plan import drafts
-from .everything import plan_everything, takes_everything
-from .notes import PlanNotes
+from .candidate import HAS_LOGS
+from .limits import Cost, shared
+from .log_compaction import LOG_STRATEGY, log_operation
+from .notes import NOTES, PlanNotes, encode_notes
+from .operation import PackedPlan, PackedSlices, operation
 from .options import PLAN_NOW, ScheduleOptions
-from .planner import Planned, Situation, plan_compaction
+from .partition_walk import Waiting
+from .planner import Check, PartitionGroups, Plan, Planned, Planner, Situation, SliceMeasure, plan_compaction
 from .survey import Survey, is_due
 from .triggers import TriggerStrategy
+from .universal import MergeKind, Picking
+
+
+def drafts(planned: Planned, waiting: Sequence[Waiting], left_out: Sequence[str]) -> list[CompactionPlan]:
+    """The plan of each request, in the order of their instants.
+
+    The last plan records where the next planning must look. Hudi 1.2 looks for logs only in partitions written since
+    the last plan, and in those that the plan left out, on version 6 too (0.15 ignores the field).
+    """
+    found = [kind_of for plan in planned.plans for kind_of in _by_kind(plan)]
+    last = len(found) - 1
+    result: list[CompactionPlan] = []
+    for number, (kind, operations, reasons) in enumerate(found):
+        notes = encode_notes(planned.notes, reasons, waiting if number == last else None)
+        if kind is MergeKind.MINOR:
+            plan = CompactionPlan(
+                operations=operations,
+                extra_metadata={NOTES: notes},
+                strategy=LOG_STRATEGY,
+                preserve_hoodie_metadata=True,
+                missing_schedule_partitions=(),
+                action="logcompaction",
+            )
+        else:
+            plan = CompactionPlan(
+                operations=operations,
+                extra_metadata={NOTES: notes},
+                missing_schedule_partitions=tuple(left_out),
+            )
+        result.append(plan)
+    return result
+
+
+def _by_kind(plan: Plan) -> Iterator[tuple[MergeKind, Sequence[CompactionOperation], dict[str, str]]]:
+    """Each kind in a plan, its operations, and the reasons why file groups are in it."""
+    if isinstance(plan, PackedPlan):
+        yield MergeKind.MAJOR, plan.operations, {}
+        return
+    for kind, make in (
+        (MergeKind.MINOR, lambda c: log_operation(c.slice, c.pieces)),
+        (MergeKind.MAJOR, lambda c: operation(c.slice)),
+    ):
+        if chosen := [c for c in plan if c.kind is kind]:
+            reasons = {"/".join(c.slice.key): c.why for c in chosen if c.why != HAS_LOGS}
+            yield kind, OnDemand(chosen, make), reasons
+
+
+def takes_everything(options: ScheduleOptions, *, all_due: bool) -> bool:
+    """Whether every file group with log files is planned, whatever is in the files."""
+    chosen = options.limited or options.strategies or options.exclude or options.picking is not Picking.ALL
+    return all_due and not chosen
+
+
+def plan_everything(
+    looks: Iterable[PartitionGroups],
+    situation: Situation,
+    options: ScheduleOptions,
+    measure: SliceMeasure,
+    check: Check,
+) -> Planned:
+    """As `plan_compaction`, for options that `takes_everything`; `looks` may have plain slices."""
+    planner, found = Planner(situation, options, measure, check), PackedSlices()
+    for look in looks:
+        others = [candidate.slice for candidate in planner.candidates(look)]
+        partition = look.waiting.folder
+        found.add(partition, planner.take(look.plain, partition), others)
+    order = found.largest_logs_first()
+    plans = shared(found.io_bytes(order), order, options.max_plans)
+    read, written = found.read_bytes, found.write_bytes
+    total = Cost(slices=len(found), source_bytes=read, io_bytes=read + written)
+    return planner.outcome(tuple(map(found.plan, plans)), total, found.files - len(found))
+
 
 _log = get_logger()
 

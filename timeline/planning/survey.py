@@ -34,7 +34,7 @@ from .candidate import NO_STATS, Candidate, SliceStats
 from .limits import MissingSize
 from .log_runs import runs_of
 from .notes import NOTES, decode_waiting
-from .operations.packed import PackedPlan
+from .operation import PackedPlan
 from .options import Due, ScheduleOptions, due
 from .partition_walk import PartitionWalk, Waiting, WalkedPartition, first_and_last
 from .planner import PartitionGroups, Plan, Planned

@@ -7,8 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 
 from ..instants.timeline import Timeline
 from ..pins.hold import hold
-from ..pins.pin import PinOptions
-from ..pins.retain import moment_to_hold
+from ..pins.pin import PinOptions, moment_to_hold
 from ..table.table import Table
 from ..windows.state import moment_of_text
 from ..windows.window import EARLIEST, completed_writes

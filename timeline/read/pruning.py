@@ -1,21 +1,42 @@
-"""Leaves out file slices that cannot hold a row that a read's filter matches."""
+"""Leaves out file slices that cannot hold a row that a read's filter matches.
+
+The file groups of a bucket index that can hold given record keys.
+
+No table records that it has a bucket index, nor with how many buckets: its files show it. A sample of the keys in base
+files is hashed. With N buckets, hash - bucket is a multiple of N for each key, so N divides their greatest common
+divisor; and N is above every bucket number. A file group stays if any such N leads one of the wanted keys to it. If the
+table has another index, the divisor is 1 for so many keys, and every file group stays.
+
+What a filter says about record keys and partition paths, by the rules of Hudi's key generators (pure).
+
+    key fields with given values   -> the record keys that a matching row may have
+    partition path                 -> the values of the partition fields in its rows
+
+Only fields of texts and integers count, in tables of the generators that take values as they are: their text is the
+same in all writers. Everything else tells nothing.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import islice
+from itertools import groupby, islice, product
+from math import gcd
+from urllib.parse import unquote
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ..arrow.arrays import Indices
 from ..arrow.columns import flat
-from ..avro.schema import RECORD_KEY
+from ..avro.schema import PARTITION_PATH, RECORD_KEY
 from ..errors import MalformedError
 from ..filter.bind import bound
 from ..filter.parse import parse_filter
 from ..filter.possible import UNKNOWN, Bounds, BoundsOf, comparable, may_match
-from ..filter.tree import And, Filter
+from ..filter.tree import And, Filter, only_values
+from ..format.bucket import KeySplit, bucket_of_file_id, key_hashes, looks_like_bucket
 from ..format.record_key import labelled_keys, value_text
 from ..format.table_config import TableConfig
 from ..merge.slice_rules import SliceRules
@@ -23,10 +44,178 @@ from ..parquet.footer_bounds import group_bounds
 from ..parquet.read import open_parquet, readable
 from ..storage.contract import Storage
 from ..view.view import FileSlice
-from .bucket_pruning import bucket_slices
-from .filter_keys import partition_bounds, wanted_keys
-from .slice_stream import SliceStream
+from .slice_stream import SliceStream, base_tables
 from .where import Where
+
+_PLAIN_GENERATORS = frozenset({"SIMPLE", "COMPLEX", "NON_PARTITION", "TIMESTAMP", "CUSTOM", None})
+_KEYS_MAX = 10_000
+_SLASHED_DATES = "hoodie.datasource.write.slash.separated.date.partitioning"
+_NO_VALUE = frozenset({"__HIVE_DEFAULT_PARTITION__", "default"})
+"""Folders of rows without a value."""
+
+
+def wanted_keys(node: Filter, config: TableConfig, schema: pa.Schema) -> tuple[str, ...] | None:
+    """The record keys that a row must have to match, None if the bound filter does not tell."""
+    if config.populate_meta_fields and (given := only_values(node, RECORD_KEY)) is not None:
+        return tuple(sorted(value.as_py() for value in given))
+    fields = config.record_key_fields
+    if config.key_generator not in _PLAIN_GENERATORS or not fields:
+        return None
+    texts: list[list[str]] = []
+    count = 1
+    for field in fields:
+        values = only_values(node, field) if field in schema.names and _is_plain(schema.field(field).type) else None
+        if values is None:
+            return None
+        texts.append(sorted(str(value.as_py()) for value in values))
+        count *= len(values)
+    return tuple(_keys(fields, texts)) if count <= _KEYS_MAX else None
+
+
+def _keys(fields: tuple[str, ...], texts: list[list[str]]) -> Iterator[str]:
+    """Of one field both forms, whatever the generator: a client that makes the keys itself may store either."""
+    for values in product(*texts):
+        if len(fields) == 1:
+            yield values[0]
+        yield ",".join(f"{field}:{value or '__empty__'}" for field, value in zip(fields, values, strict=True))
+
+
+def partition_bounds(path: str, config: TableConfig, schema: pa.Schema) -> BoundsOf:
+    """The bounds of the columns in the rows of a partition, from the names of its folders.
+
+    Where a name contradicts the settings of the folders (`p=north` without hive style, `%2F` without URL encoding) they
+    hold for both ways to read it. Rows may still say something else: see `pruning`.
+    """
+    values = {
+        name: [pa.scalar(v, schema.field(name).type).as_py() for v in of] for name, of in _values(path, config, schema)
+    }
+
+    def bounds(column: str) -> Bounds:
+        found = values.get(column)
+        return UNKNOWN if not found else Bounds(low=min(found), high=max(found), nulls=False)
+
+    return bounds
+
+
+def _values(path: str, config: TableConfig, schema: pa.Schema) -> Iterator[tuple[str, list[str] | list[int]]]:
+    """The values that each column may have. A column of which nothing is known is left out."""
+    if config.populate_meta_fields and not config.url_encode:
+        yield PARTITION_PATH, [path]
+    fields, folders = config.partition_fields, path.split("/")
+    if not _is_named_by_values(config) or len(fields) != len(folders):
+        return
+    for field, folder in zip(fields, folders, strict=True):
+        texts = sorted(_texts(field, folder, config))
+        if not texts or not _NO_VALUE.isdisjoint(texts) or field not in schema.names:
+            continue
+        kind = schema.field(field).type
+        if pa.types.is_string(kind):
+            yield field, texts
+        elif pa.types.is_integer(kind):
+            numbers = [int(text) for text in texts if text.removeprefix("-").isdecimal() and str(int(text)) == text]
+            if numbers:
+                yield field, numbers
+
+
+def _texts(field: str, folder: str, config: TableConfig) -> set[str]:
+    """The values that a folder may stand for; none: it cannot be told."""
+    name, has_name, value = folder.partition("=")
+    named = bool(has_name) and name == field
+    forms = {value} if named else set[str]()
+    if not config.hive_style:
+        forms.add(folder)
+    plain = {unquote(form) for form in forms}
+    return plain if config.url_encode else forms | plain
+
+
+def _is_named_by_values(config: TableConfig) -> bool:
+    """Whether the folders of partitions are the values of the partition fields."""
+    typed = config.properties.get("hoodie.table.partition.fields", "").split(",")
+    return (
+        config.key_generator in _PLAIN_GENERATORS - {"TIMESTAMP"}
+        and config.properties.get(_SLASHED_DATES, "false").lower() == "false"
+        and all(field.strip().partition(":")[2].upper() in ("", "SIMPLE") for field in typed)
+        and (config.key_generator != "CUSTOM" or all(":" in field for field in typed))
+    )
+
+
+def _is_plain(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_integer(kind))
+
+
+_SAMPLE_FILES, _SAMPLE_KEYS_MAX = 3, 1024
+_SAMPLE_KEYS_MIN = 64
+"""With fewer keys, chance could give them a common divisor: for 2, the smallest, once in 2**64."""
+
+
+def bucket_slices(
+    storage: Storage, slices: Sequence[FileSlice], keys: Sequence[str], config: TableConfig
+) -> tuple[FileSlice, ...]:
+    """The slices that can hold one of these keys. Reads some keys of a few base files of each partition."""
+    # Of several key fields some alone may be hashed, and keys that share a value of the others would hide it.
+    if not config.populate_meta_fields or not keys or len(config.record_key_fields) != 1:
+        return tuple(slices)
+    label = f"{config.record_key_fields[0]}:"
+    given = frozenset(keys)
+    bare = [key for key in keys if not (key.startswith(label) and key.removeprefix(label) in given)]
+    both, plain = _hashes(keys, config), _hashes(bare, config)
+    kept: list[FileSlice] = []
+    for _, group in groupby(slices, key=lambda s: s.partition):
+        partition = list(group)
+        if len(partition) == 1:  # not worth a sample
+            kept += partition
+            continue
+        step, labelled = _common_divisor(storage, partition, config, label)
+        hashes = both if labelled else plain
+        least = max((bucket_of_file_id(s.file_id) or 0 for s in partition), default=0) + 1
+        kept += [s for s in partition if step < least or _can_hold(s, hashes, step, least)]
+    return tuple(kept)
+
+
+def _can_hold(slice_: FileSlice, hashes: Sequence[int], step: int, least: int) -> bool:
+    """Whether some number of buckets, a divisor of `step` of at least `least`, leads a key to the slice's bucket."""
+    bucket = bucket_of_file_id(slice_.file_id) or 0
+    return any(gcd(abs(found - bucket), step) >= least for found in hashes)
+
+
+def _hashes(keys: Sequence[str], config: TableConfig) -> list[int]:
+    """The hash of each key by both rules: a table may have been upgraded."""
+    texts = pa.array(keys, pa.string())
+    both = [key_hashes(texts, config.record_key_fields, split) for split in KeySplit]
+    return sorted({int(one) for hashes in both for one in hashes})
+
+
+def _common_divisor(storage: Storage, slices: Sequence[FileSlice], config: TableConfig, label: str) -> tuple[int, bool]:
+    """The greatest common divisor of hash - bucket over a sample; 1 if the files are not those of a bucket index.
+
+    And whether keys of the sample have the `label`, the name of the key field.
+    """
+    buckets = [bucket_of_file_id(s.file_id) for s in slices]
+    if not all(looks_like_bucket(s.file_id) for s in slices) or len(set(buckets)) != len(buckets):
+        return 1, True
+    found, count, labelled = 0, 0, False
+    for bucket, keys in islice(_sampled(storage, slices), _SAMPLE_FILES):
+        hashes = key_hashes(keys, config.record_key_fields, KeySplit.of(config.layout)).astype(np.int64)
+        found = gcd(found, _divisor(hashes - bucket))
+        count += len(keys)
+        labelled = labelled or bool(pc.any(pc.starts_with(keys, label)).as_py())
+    return (found if count >= _SAMPLE_KEYS_MIN and found else 1), labelled
+
+
+def _divisor(numbers: Indices) -> int:
+    return int(np.gcd.reduce(np.abs(numbers))) if len(numbers) else 0
+
+
+def _sampled(storage: Storage, slices: Sequence[FileSlice]) -> Iterator[tuple[int, pa.Array]]:
+    """The bucket and the first keys of slices with a base file."""
+    schema = pa.schema([pa.field(RECORD_KEY, pa.string())])
+    for slice_ in slices:
+        if slice_.base is None:
+            continue
+        for table, _ in islice(base_tables(storage, slice_.base.path, schema, _SAMPLE_KEYS_MAX), 1):
+            keys = flat(table.column(RECORD_KEY))
+            yield bucket_of_file_id(slice_.file_id) or 0, keys.drop_null()
+
 
 _SAMPLE_ROWS = 1024
 _SLICES_TRIED = 3

@@ -18,6 +18,7 @@ from ..arrow.stored_names import stored
 from ..avro.arrow_schema import avro_field, project
 from ..avro.schema import parse_avro
 from ..errors import MalformedError, UnsupportedError
+from ..format.merge_settings import DeleteMarker
 from ..log.block import BlockKind, HeaderKey, LogBlock, scan_blocks
 from ..log.decode import check_block, count_entries, decode_rows, decoding
 from ..log.delete_block import Deletes, decode_deletes
@@ -27,7 +28,6 @@ from ..merge.log_fold import LogFold, Winners
 from ..merge.rule import HUDI_0X, IS_DELETED, Keyed
 from ..merge.slice_rules import SliceRules
 from ..merge.spill import LogSpill
-from ..payloads.merge_settings import DeleteMarker
 from ..prefetch import prefetched
 from ..storage.contract import Storage, open_listed
 from ..view.log_blocks import blocks_of, open_headers, slice_blocks

@@ -1,18 +1,156 @@
-"""A table at a glance: its settings, its instants, and what is known about the pending ones."""
+"""A table at a glance: its settings, its instants, and what is known about the pending ones.
+
+A table's settings and instants as plain dicts (pure).
+
+Sizes are bytes, instants are digit strings as on disk; None stands for unknown or not applicable.
+
+How far each trigger of a compaction is (pure).
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from datetime import datetime
 
-from ..errors import PhantombaseError
-from ..format.compaction_plan import CompactionPlan, decode_plan
+from ..errors import PhantombaseError, UnsupportedError
+from ..format.compaction_plan import TOTAL_LOG_FILES_SIZE, CompactionPlan, decode_plan
 from ..format.instant import MERGES, Instant, State
+from ..format.table_config import TableConfig
+from ..instants.timeline import Timeline
+from ..locks.heartbeat import EXPIRY_S
+from ..planning.triggers import TriggerOptions, TriggerStrategy, triggered
 from ..storage.folders import HOODIE
 from ..table.table import Table
-from ..terminal.plain import Row
-from .instants import instant_rows, pending_rows, table_facts
+from ..terminal.plain import Row, moment
+
+_SHOWN = (
+    TriggerStrategy.NUM_COMMITS_AFTER_LAST_REQUEST,
+    TriggerStrategy.NUM_COMMITS,
+    TriggerStrategy.TIME_ELAPSED,
+)
+"""Triggers that need no other; those that combine them say nothing new."""
+
+
+def next_plan_row(timeline: Timeline, now: datetime, options: TriggerOptions) -> Row:
+    """How far each trigger is, and the one that is asked. `now`: in the table's zone."""
+    asked = triggered(timeline, now, options)
+    rows = []
+    for strategy in _SHOWN:
+        one = TriggerOptions(
+            strategy=strategy,
+            max_delta_commits=options.max_delta_commits,
+            max_delta_seconds=options.max_delta_seconds,
+        )
+        found = triggered(timeline, now, one)
+        rows.append({"trigger": strategy.value, "due": found.fired, "why": found.why})
+    return {"trigger": options.strategy.value, "due": asked.fired, "why": asked.why, "triggers": rows}
+
+
+def table_facts(config: TableConfig, path: str, metadata_commits: int | PhantombaseError | None = None) -> Row:
+    """The settings of the table.
+
+    `metadata_commits`: delta commits of its metadata table since the last compaction there, or why that is unknown.
+    """
+    return {
+        "name": config.name,
+        "database": config.database or None,
+        "path": path,
+        "version": config.version,
+        "type": config.properties["hoodie.table.type"],
+        "merge_mode": _merge_mode(config),
+        "ordering_fields": list(config.ordering_fields),
+        "record_key_fields": list(config.record_key_fields),
+        "partition_fields": list(config.partition_fields),
+        "metadata_table": bool(config.metadata_partitions),
+        "metadata_partitions": list(config.metadata_partitions),
+        "metadata_commits_since_compaction": metadata_commits if isinstance(metadata_commits, int) else None,
+        "metadata_problem": str(metadata_commits) if isinstance(metadata_commits, PhantombaseError) else None,
+        "timezone": "UTC" if config.utc_timezone else "LOCAL",
+    }
+
+
+def _merge_mode(config: TableConfig) -> str:
+    if not config.has_logs:
+        return "none: no log files"
+    try:
+        config.check_mergeable()
+    except UnsupportedError as error:
+        return str(error)
+    return config.merge_mode.value
+
+
+def instant_rows(timeline: Timeline, *, pending_only: bool = False) -> list[Row]:
+    """The loaded instants, archived ones included, by requested time."""
+    active = {i.identity for i in timeline.instants}
+    # Hudi archives by copying, then deleting: in between an instant is in both places.
+    archived = [i for i in timeline.archived if i.identity not in active]
+    both = [*((i, True) for i in archived), *((i, False) for i in timeline.instants)]
+    both.sort(key=lambda pair: (pair[0].requested_time, pair[0].family))
+    return [_instant_row(i, gone, timeline) for i, gone in both if not (pending_only and i.completed)]
+
+
+def _instant_row(instant: Instant, archived: bool, timeline: Timeline) -> Row:
+    legacy = timeline.legacy_completions.get(instant.requested_time) if instant.completed else None
+    return {
+        "instant": instant.requested_time,
+        "action": instant.action,
+        "state": instant.state.name.lower(),
+        "completion_time": instant.completion_time or legacy,
+        "archived": archived,
+    }
+
+
+def pending_rows(
+    timeline: Timeline,
+    now: datetime,
+    plans: Mapping[str, CompactionPlan | PhantombaseError],
+    heartbeat_ages_s: Mapping[str, float],
+) -> list[Row]:
+    """The pending instants, oldest first: since when, and what is known about their process.
+
+    `now` is in the zone of the table's instants. `plans`: of compactions and log compactions, by requested time;
+    an unreadable plan becomes the `problem` of its row and does not hide the other rows.
+    """
+    return [
+        _pending_row(i, now, plans.get(i.requested_time), heartbeat_ages_s.get(i.requested_time))
+        for i in timeline.instants
+        if not i.completed
+    ]
+
+
+def _pending_row(
+    instant: Instant, now: datetime, plan: CompactionPlan | PhantombaseError | None, heartbeat_s: float | None
+) -> Row:
+    since = moment(instant.requested_time)
+    return {
+        "instant": instant.requested_time,
+        "action": instant.action,
+        "state": instant.state.name.lower(),
+        "age_s": None if since is None else round((now.replace(tzinfo=None) - since).total_seconds(), 3),
+        "plan": _plan_summary(plan) if isinstance(plan, CompactionPlan) else None,
+        "heartbeat": heartbeat_state(heartbeat_s),
+        "heartbeat_age_s": None if heartbeat_s is None else round(heartbeat_s, 3),
+        "problem": str(plan) if isinstance(plan, PhantombaseError) else None,
+    }
+
+
+def heartbeat_state(age_s: float | None) -> str:
+    """'none', 'fresh' or 'stale'."""
+    if age_s is None:
+        return "none"
+    return "fresh" if age_s <= EXPIRY_S else "stale"
+
+
+def _plan_summary(plan: CompactionPlan) -> Row:
+    sizes = [(o.metrics or {}).get(TOTAL_LOG_FILES_SIZE) for o in plan.operations]
+    known = [int(size) for size in sizes if size is not None]
+    return {
+        "file_groups": len(plan.operations),
+        "log_files": sum(len(o.delta_file_paths) for o in plan.operations),
+        "log_bytes": sum(known) if len(known) == len(sizes) else None,
+    }
 
 
 def overview(table: Table, *, archived: bool = False, pending_only: bool = False) -> Row:

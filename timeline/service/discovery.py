@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from ..format.table_config import PROPERTIES
-from ..storage.access.storage_options import Given
 from ..storage.contract import Storage, listed_if_there
 from ..storage.folders import HOODIE
 from ..storage.open_storage import open_storage
+from ..storage.storage_options import Given
 
 _WILD = frozenset("*?[")
 

@@ -1,24 +1,163 @@
 """Hudi's marker routes as an ASGI application (`MarkerHandler` of Hudi 1.2; clients of 0.15 do not use them).
 
 Hudi's server takes every path that it is given; here a marker folder is one of a served table.
+
+The markers of one pending write, on storage.
+
+Each batch of names is a file of its own, `MARKERS<n>`, one name a line, which appears as a whole and is never changed:
+what a killed process leaves, every Hudi can read. Hudi's server rewrites twenty such files.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 from collections.abc import Mapping
 
-from ..errors import UsageError
+from ..errors import MalformedError, UsageError
 from ..storage.contract import Storage
 from ..storage.folders import HOODIE
 from ..storage.open_storage import open_storage
-from .marker_folder import MarkerFolder, checked_name, exists, marker_names
+from ..traces.markers import TIMELINE_SERVER, TYPE_FILE, Marker, delete_markers, list_markers, marker_folder
 from .served_table import ServedTable
 from .served_tables import ServedTables, spelled
 from .view_json import Json
 from .wire.answers import encoded
 from .wire.asgi import Receive, Refused, Scope, Send, need, parameters, send_answer, send_error
+
+_LIST = re.compile(r"MARKERS(\d+)")
+
+
+def checked_name(name: str) -> str:
+    """The name of a marker; UsageError if it is none."""
+    try:
+        Marker.parse(name, "markername")
+        valid = name.isprintable()
+    except MalformedError:
+        valid = False
+    if not valid:
+        raise UsageError(
+            "not a marker name", expected="[<partition>/]<file>.marker.<CREATE|MERGE|APPEND>", found=repr(name)
+        )
+    return name
+
+
+def check_contained(storage: Storage, instant: str) -> None:
+    """UsageError: the markers of an instant would lie elsewhere, behind a link."""
+    base = storage.base_path
+    if "://" in base:
+        return
+    folder = marker_folder(instant)
+    if os.path.realpath(f"{base}/{folder}") != f"{os.path.realpath(base)}/{folder}":
+        raise UsageError("a marker folder must not be behind a link", found=repr(folder))
+
+
+def marker_names(storage: Storage, instant: str) -> list[str]:
+    """The names of all markers of an instant; empty if there are none."""
+    check_contained(storage, instant)
+    return [marker.text for marker in list_markers(storage, instant)]
+
+
+def exists(storage: Storage, instant: str) -> bool:
+    """Whether there is a marker folder."""
+    check_contained(storage, instant)
+    return storage.find(f"{marker_folder(instant)}/{TYPE_FILE}") is not None or bool(marker_names(storage, instant))
+
+
+def remove(storage: Storage, instant: str) -> bool:
+    """Removes the markers of an instant. False: there were none."""
+    found = exists(storage, instant)
+    delete_markers(storage, instant)
+    return found
+
+
+def append(storage: Storage, instant: str, names: list[str], number: int | None = None) -> int:
+    """Puts names into a new file; they are durable when this returns. They may be there already: readers make sets.
+
+    `number`: of the first file that may be free, as the last call returned it; None: the folder is looked at.
+    """
+    folder = marker_folder(instant)
+    if number is None:
+        number = _begin(storage, folder)
+    data = "".join(f"{name}\n" for name in names).encode()
+    while not storage.put_if_absent(f"{folder}/MARKERS{number}", data):
+        number += 1
+    return number + 1
+
+
+def _begin(storage: Storage, folder: str) -> int:
+    """Makes the folder, if it is not there; the first number above those that are used."""
+    kind = f"{folder}/{TYPE_FILE}"
+    if (entry := storage.find(kind)) is not None and not entry.size:  # its writer was killed
+        storage.delete(kind)
+    storage.put_if_absent(kind, TIMELINE_SERVER.encode())
+    used = [int(m[1]) for path, _ in storage.list_below(folder) if (m := _LIST.fullmatch(path))]
+    return max(used, default=-1) + 1
+
+
+class MarkerFolder:
+    """Takes markers of one write: those that come in while a batch is written are the next batch."""
+
+    def __init__(self, storage: Storage, instant: str) -> None:
+        self._storage, self._instant = storage, instant
+        self._known: set[str] | None = None
+        self._number: int | None = None
+        self._taken: dict[str, asyncio.Future[bool]] = {}
+        self._next: list[str] = []
+        self._alone = asyncio.Lock()
+
+    @property
+    def idle(self) -> bool:
+        """Whether no request waits for it."""
+        return not self._taken and not self._alone.locked()
+
+    async def create(self, name: str) -> bool:
+        """True: the marker is durable. False: it was there already. PhantombaseError: it is not known whether it is."""
+        first = name not in self._taken
+        if first:
+            self._taken[name] = asyncio.get_running_loop().create_future()
+            self._next.append(name)
+        done = self._taken[name]
+        async with self._alone:
+            if not done.done():
+                await self._write_all()
+        return done.result() and first
+
+    async def remove(self) -> bool:
+        """Removes all markers. False: there were none."""
+        async with self._alone:
+            self._known = None
+            return await asyncio.to_thread(remove, self._storage, self._instant)
+
+    async def _write_all(self) -> None:
+        """Writes all names that wait."""
+        names, self._next = self._next, []
+        taken = [self._taken[name] for name in names]
+        try:
+            new = await asyncio.to_thread(self._put, names)
+        except Exception as error:
+            for one in taken:
+                one.set_exception(error)
+                one.exception()  # it may have no reader: its client may have gone
+        else:
+            for name, one in zip(names, taken, strict=True):
+                one.set_result(name in new)
+        finally:
+            for name in names:
+                del self._taken[name]
+
+    def _put(self, names: list[str]) -> set[str]:
+        """Those of the names that were not there; they are durable then."""
+        check_contained(self._storage, self._instant)
+        if self._known is None or self._storage.find(f"{marker_folder(self._instant)}/{TYPE_FILE}") is None:
+            self._known, self._number = set(marker_names(self._storage, self._instant)), None
+        new = [name for name in names if name not in self._known]
+        if new:
+            self._number = append(self._storage, self._instant, new, self._number)
+            self._known.update(new)
+        return set(new)
+
 
 MARKER_PREFIX = "/v1/hoodie/marker/"
 

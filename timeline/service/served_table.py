@@ -12,7 +12,7 @@ from pathlib import PurePosixPath
 
 from ..clock.options import ClockOptions
 from ..errors import PhantombaseError
-from ..storage.access.storage_options import Given
+from ..storage.storage_options import Given
 from ..table.left_to_hudi import refuse_left_to_hudi
 from ..table.table import Table
 from .states.loading import load_state

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable
 from ..clock.options import ClockOptions
 from ..errors import UsageError
 from ..event_log import get_logger
-from ..storage.access.storage_options import Given
 from ..storage.open_storage import whole_path
+from ..storage.storage_options import Given
 from .discovery import TablePattern, is_pattern
 from .served_table import CLOCK, ServedTable
 from .wire.asgi import UnknownTableError

@@ -20,9 +20,8 @@ from hdfs_native import Client
 from ..errors import LockError, MissingFileError, StorageError, UsageError
 from .contract import NAMES_IN_ONE_REQUEST, Entry, OwnLock, files_below
 from .folders import TEMPORARY
-from .hdfs.client import open_client, shown, translated
-from .hdfs.files import NewFile, open_file
-from .hdfs.lease import hold_lease
+from .hdfs_files import NewFile, open_client, open_file, shown, translated
+from .hdfs_lease import hold_lease
 from .probe import probe
 from .server_clock import storage_ms
 

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from obstore.store import ClientConfig, RetryConfig
 
 from ..errors import UsageError
-from .access.object_url import AZURE, GCS, S3, Cloud, ObjectUrl
-from .access.storage_options import CONNECTION, SETTINGS, Settings, environment_of, from_environment, secrets_of
+from .object_url import AZURE, GCS, S3, Cloud, ObjectUrl
+from .storage_options import CONNECTION, SETTINGS, Settings, environment_of, from_environment, secrets_of
 
 _ANSWER_S, _TRANSFER_S, _COPY_S = 30, 600, 3600
 """How long a request may take: a small one, one that carries up to some GiB, and a copy within the store."""

@@ -4,6 +4,11 @@
 
 A conditional write whose answer is lost looks like a lost race, so none is ever left to the library's retries. Each
 `put_if_absent` carries an id of its own, and after any answer but "done" that id is read back.
+
+Folders that Azure keeps as things of their own; elsewhere a folder is only a part of names.
+
+A store with a hierarchical namespace has directories: its listings name them, and obstore leaves them out and says that
+there is no such object. Hadoop marks an empty folder of another store by an empty blob of its name.
 """
 
 from __future__ import annotations
@@ -27,15 +32,34 @@ from obstore.exceptions import (
 )
 
 from ..errors import LockError, MissingFileError, StorageError
-from .access.object_url import ObjectUrl
-from .access.storage_options import StorageOptions, without_secrets
-from .azure_folders import is_directory, is_marker
 from .contract import NAMES_IN_ONE_REQUEST, Entry, OwnLock
 from .object_clients import Clients, open_clients
 from .object_files import Upload, open_object
 from .object_lease import hold_lease
 from .object_promises import ensure_promises
+from .object_url import AZURE, ObjectUrl
 from .server_clock import ensure_agreed
+from .storage_options import StorageOptions, without_secrets
+
+_MARKER = "hdi_isfolder"
+_DIRECTORY = "x-ms-resource-type"
+"""The header that obstore's error quotes."""
+
+
+def is_marker(clients: Clients, key: str) -> bool:
+    """Whether a folder is kept under this key: a directory, or a marker."""
+    if clients.cloud is not AZURE:
+        return False
+    try:
+        return obstore.get(clients.patient, key).attributes.get(_MARKER) == "true"
+    except FileNotFoundError as error:
+        return is_directory(error)
+
+
+def is_directory(error: BaseException | None) -> bool:
+    """Whether an object is missing because it is a directory."""
+    return _DIRECTORY in str(error)
+
 
 PUT_ID = "putid"
 """The metadata that tells one put from another."""

@@ -6,10 +6,10 @@ import os
 import re
 
 from ..errors import UnsupportedError, UsageError
-from .access.object_url import CLOUDS, cloud_of
-from .access.storage_options import Given, StorageOptions
 from .contract import Storage
 from .local import LocalStorage
+from .object_url import CLOUDS, cloud_of
+from .storage_options import Given, StorageOptions
 
 _FILE = "file"
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")

@@ -12,9 +12,9 @@ from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any
 
 from ..event_log import get_logger
-from .access.object_url import S3
-from .access.storage_options import from_environment
 from .contract import Storage
+from .object_url import S3
+from .storage_options import from_environment
 
 if TYPE_CHECKING:
     from .object_store import ObjectStorage

@@ -22,11 +22,11 @@ from ..instants.instant_files import InstantFiles
 from ..instants.table_clock import TableClock
 from ..instants.timeline import Timeline
 from ..instants.timeline_loader import TimelineLoader
-from ..look.look import Kept, Look, latest, list_ahead
-from ..storage.access.storage_options import Given
 from ..storage.contract import Storage
 from ..storage.folders import HEARTBEATS, HOODIE
+from ..storage.look import Kept, Look, latest, list_ahead
 from ..storage.open_storage import open_storage
+from ..storage.storage_options import Given
 from ..view.fact_loader import FactLoader
 from ..view.listing import Listing, StorageListing
 from ..view.view import TableView, ViewFacts

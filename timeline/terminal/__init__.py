@@ -1,4 +1,1 @@
-"""Terminal code that all commands share: the error boundary, settings, help, output, progress, tables, logging.
-
-May import: format, ground.
-"""
+"""Terminal code that all commands share: the error boundary, settings, help, output, progress, tables, logging."""

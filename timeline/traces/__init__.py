@@ -1,4 +1,1 @@
-"""What a pending write leaves in a table (markers, files, log blocks), and how it is found and revoked.
-
-May import: format, ground, log, storage, table.
-"""
+"""What a pending write leaves in a table (markers, files, log blocks), and how it is found and revoked."""

@@ -13,9 +13,9 @@ from ..instants.clean_border import retained_by
 from ..instants.instant_files import InstantFiles
 from ..instants.timeline import Timeline
 from ..instants.timeline_loader import TimelineLoader
-from ..look.look import latest, list_ahead
 from ..storage.contract import Entry, Storage, listed_if_there
 from ..storage.folders import HOODIE, join
+from ..storage.look import latest, list_ahead
 from .fact_loader import FactLoader
 from .grouping import file_groups, strays
 from .listing import Listed, Listing

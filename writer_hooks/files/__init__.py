@@ -1,4 +1,1 @@
-"""The files of a write: which rows go to which file, and how files are staged.
-
-May import: engine, ground; all of timeline.
-"""
+"""The files of a write: which rows go to which file, and how files are staged."""

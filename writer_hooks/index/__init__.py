@@ -1,4 +1,1 @@
-"""Finds the file group of each row: bucket index, key index, inserts; keys that are unique over all partitions.
-
-May import: engine, files, ground, keys, schema; all of timeline.
-"""
+"""Finds the file group of each row: bucket index, key index, inserts; keys that are unique over all partitions."""

@@ -1,4 +1,1 @@
-"""Record keys and partition paths of new rows, as Hudi's key generators make them.
-
-May import: all of timeline.
-"""
+"""Record keys and partition paths of new rows, as Hudi's key generators make them."""

@@ -1,4 +1,1 @@
-"""Makes a table: its description, and the folders and hoodie.properties that Hudi would give it.
-
-May import: keys; all of timeline.
-"""
+"""Makes a table: its description, and the folders and hoodie.properties that Hudi would give it."""

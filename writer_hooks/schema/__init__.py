@@ -1,4 +1,1 @@
-"""The schema of a table that is written: which columns it can have, and how it evolves with the rows.
-
-May import: ground, keys; all of timeline.
-"""
+"""The schema of a table that is written: which columns it can have, and how it evolves with the rows."""

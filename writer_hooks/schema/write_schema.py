@@ -7,9 +7,9 @@ import pyarrow as pa
 from phantombase.timeline.avro.arrow_schema import arrow_schema, project
 from phantombase.timeline.avro.schema import META_COLUMNS
 from phantombase.timeline.errors import UnsupportedError, UsageError
+from phantombase.timeline.format.merge_settings import USE_HUDI
 from phantombase.timeline.format.table_config import MergeMode, TableConfig
 from phantombase.timeline.instants.timeline import Timeline
-from phantombase.timeline.payloads.merge_settings import USE_HUDI
 from phantombase.timeline.table.table import Table, TableSchema
 
 from ..keys.key_generator import KeyGenerator

@@ -25,7 +25,7 @@ from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.metadata_table.services.options import MetadataOptions
 from phantombase.timeline.parquet.output_options import OutputOptions
 from phantombase.timeline.planning.options import ScheduleOptions
-from phantombase.timeline.storage.access.storage_options import StorageOptions, parse_pairs
+from phantombase.timeline.storage.storage_options import StorageOptions, parse_pairs
 from phantombase.timeline.terminal.boundary import misuse
 from phantombase.timeline.terminal.settings import WRITES
 

@@ -29,8 +29,8 @@ from phantombase.timeline.format.table_config import MergeMode, TableConfig
 from phantombase.timeline.locks.table_lock import BASE_PATH_HASH, base_path_hash
 from phantombase.timeline.option import member, with_members
 from phantombase.timeline.planning.options import ScheduleOptions
-from phantombase.timeline.storage.access.storage_options import StorageOptions
 from phantombase.timeline.storage.open_storage import open_storage
+from phantombase.timeline.storage.storage_options import StorageOptions
 from phantombase.timeline.table.table import Table
 
 from ..commit.stream_batches import DEFAULT_STREAM, StreamBatch, checked_stream

@@ -1,4 +1,1 @@
-"""The commands of table services: `clean`, `archive`, `metadata`, `stitch`.
-
-May import: archiving, cleaning, cli, ground, stitching; all of timeline.
-"""
+"""The commands of table services: `clean`, `archive`, `metadata`, `stitch`."""

@@ -25,7 +25,7 @@ from phantombase.timeline.format.clean import CleanPlan, encode_clean_metadata
 from phantombase.timeline.format.instant import Instant, State, later
 from phantombase.timeline.instants.attempt_names import recorded_instants
 from phantombase.timeline.read.table_read import Query, ReadOptions, read_table
-from phantombase.timeline.savepoints.savepoint import create_savepoint, delete_savepoint, savepoints
+from phantombase.timeline.recovery.savepoint import create_savepoint, delete_savepoint, savepoints
 from phantombase.timeline.storage import local
 from phantombase.timeline.storage.contract import Entry
 from phantombase.timeline.storage.local import LocalStorage

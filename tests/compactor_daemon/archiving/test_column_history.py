@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from phantombase import writer
-from phantombase.compactor_daemon.archiving import facts
+from phantombase.compactor_daemon.archiving import archive
 from phantombase.compactor_daemon.archiving.archive import ArchiveResult, archive_table
 from phantombase.timeline.archiving.options import ArchiveOptions
 from phantombase.timeline.locks.table_lock import ProcessLock
@@ -63,6 +63,6 @@ def test_a_history_whose_write_another_archiver_took(
 ) -> None:
     path = tmp_path / "t"
     changed = changed_and_compacted(path, version)
-    monkeypatch.setattr(facts, "_history_border", lambda table, timeline: ())
+    monkeypatch.setattr(archive, "_history_border", lambda table, timeline: ())
     assert changed in {one.instant for one in archived(path).archived}
     assert towns(path) == dict.fromkeys("abcd", "Rome")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from phantombase.compactor_daemon.archiving.resizes import resize_borders
+from phantombase.compactor_daemon.archiving.archive import resize_borders
 from phantombase.timeline.view.bucket_resize import HASHING_METADATA
 from tests.support.archived_tables import long_table, one_row, overwrite, upsert
 from tests.support.compaction_steps import open_table

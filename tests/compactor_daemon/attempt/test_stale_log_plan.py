@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from phantombase.compactor_daemon.records.failures import Weight, failure_of, weigh
 from phantombase.compactor_daemon.removal.unschedule import unschedule
-from phantombase.compactor_daemon.state.failures import Weight, failure_of, weigh
 from phantombase.timeline.errors import BarrierError, StalePlanError
 from phantombase.timeline.format.instant import later
 from phantombase.timeline.locks.table_lock import ProcessLock

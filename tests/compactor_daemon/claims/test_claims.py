@@ -16,7 +16,7 @@ from kazoo.exceptions import NoAuthError
 
 from phantombase.compactor_daemon.claims.claims import Claim
 from phantombase.compactor_daemon.claims.zookeeper_claims import ZooKeeperClaims
-from phantombase.compactor_daemon.state.work_note import WorkNote
+from phantombase.compactor_daemon.records.failures import WorkNote
 from phantombase.compactor_daemon.zookeeper.session import ZooKeeperOptions, zookeeper_session
 from phantombase.timeline.errors import UnknownStateError, UsageError, ZooKeeperError
 from phantombase.timeline.locks.table_lock import parse_lock

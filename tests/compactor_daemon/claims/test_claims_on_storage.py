@@ -23,8 +23,8 @@ from phantombase.compactor_daemon.daemon.loop import Daemon, Summary
 from phantombase.compactor_daemon.daemon.table_on_storage import ServedTable, Settings
 from phantombase.compactor_daemon.execution.runners import LocalRunner
 from phantombase.compactor_daemon.execution.slice_task import SliceTask
+from phantombase.compactor_daemon.records.failures import RetryOptions
 from phantombase.compactor_daemon.records.slice_done import SliceDone
-from phantombase.compactor_daemon.state.failures import RetryOptions
 from phantombase.timeline.errors import ClaimedError
 from phantombase.timeline.instants.attempt_names import recorded_instants
 from phantombase.timeline.locks.table_lock import table_lock

@@ -30,7 +30,7 @@ from phantombase.timeline.pins.hold import HeldPin
 from phantombase.timeline.pins.pin import PinOptions
 from phantombase.timeline.planning.options import PLAN_NOW
 from phantombase.timeline.planning.schedule import schedule_compaction
-from phantombase.timeline.savepoints.savepoint import Kept, create_savepoint
+from phantombase.timeline.recovery.savepoint import Kept, create_savepoint
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.windows.retained import earliest_whole

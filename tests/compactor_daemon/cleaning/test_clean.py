@@ -21,7 +21,7 @@ from phantombase.timeline.pins.pin import PinOptions, all_pins
 from phantombase.timeline.planning.options import PLAN_NOW
 from phantombase.timeline.planning.schedule import schedule_compaction
 from phantombase.timeline.read.table_read import ReadOptions, read_table
-from phantombase.timeline.savepoints.savepoint import create_savepoint, delete_savepoint
+from phantombase.timeline.recovery.savepoint import create_savepoint, delete_savepoint
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table
 from tests.support.archived_tables import compact, one_row, upsert

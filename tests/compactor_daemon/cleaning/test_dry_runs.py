@@ -17,7 +17,7 @@ from phantombase.timeline.format.clean import CleanPlan, encode_clean_plan
 from phantombase.timeline.format.instant import Instant, State
 from phantombase.timeline.planning.triggers import TriggerOptions
 from phantombase.timeline.read.table_read import ReadOptions, read_table
-from phantombase.timeline.savepoints.savepoint import create_savepoint, delete_savepoint, savepoints
+from phantombase.timeline.recovery.savepoint import create_savepoint, delete_savepoint, savepoints
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table
 from tests.support.archived_tables import compact, one_row, upsert

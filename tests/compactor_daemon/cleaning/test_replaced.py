@@ -11,7 +11,7 @@ from phantombase.timeline.cleaning.options import Policy
 from phantombase.timeline.format.clean import CleanPlan, decode_clean_plan, encode_clean_metadata
 from phantombase.timeline.format.instant import Instant, State, later
 from phantombase.timeline.instants.clean_border import retained_by
-from phantombase.timeline.savepoints.savepoint import create_savepoint, delete_savepoint
+from phantombase.timeline.recovery.savepoint import create_savepoint, delete_savepoint
 from phantombase.writer_hooks.options import WriteOptions
 from tests.support.archived_tables import overwrite, upsert
 from tests.support.cleaned_tables import LOCK, clean, row

@@ -13,7 +13,7 @@ from phantombase.compactor_daemon.cli.main import app
 from phantombase.compactor_daemon.cli.option_flags import offers
 from phantombase.timeline.errors import UsageError
 from phantombase.timeline.planning.options import ScheduleOptions
-from phantombase.timeline.storage.access.storage_options import StorageOptions
+from phantombase.timeline.storage.storage_options import StorageOptions
 from tests.support.compaction_steps import open_table
 from tests.support.golden_tables import unzip_golden
 

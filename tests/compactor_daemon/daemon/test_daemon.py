@@ -21,10 +21,9 @@ from phantombase.compactor_daemon.daemon.observer import Observer
 from phantombase.compactor_daemon.daemon.served_table import Seen
 from phantombase.compactor_daemon.daemon.table_state import Pending
 from phantombase.compactor_daemon.lake.lanes import Lane
+from phantombase.compactor_daemon.records.failures import RetryOptions, Waits, WorkNote
 from phantombase.compactor_daemon.services.done import ServiceDone
 from phantombase.compactor_daemon.services.options import Service
-from phantombase.compactor_daemon.state.failures import RetryOptions, Waits
-from phantombase.compactor_daemon.state.work_note import WorkNote
 from phantombase.compactor_daemon.time_limit import Limit
 from phantombase.timeline.clock.now import clock_ms
 from phantombase.timeline.errors import ConflictError, SparkError, StorageError, UnknownStateError

@@ -26,7 +26,7 @@ from phantombase.compactor_daemon.daemon.dispatch import (
 from phantombase.compactor_daemon.daemon.table_state import Pending, TableState
 from phantombase.compactor_daemon.lake.lanes import Lane, lanes_of
 from phantombase.compactor_daemon.lake.use import Use
-from phantombase.compactor_daemon.state.failures import Parked, Ready, Waits
+from phantombase.compactor_daemon.records.failures import Parked, Ready, Waits
 
 NOW = 1_000_000
 SEEN = TableState(looked=True, look_at=NOW + 10_000, sweep_at=NOW + 300_000)

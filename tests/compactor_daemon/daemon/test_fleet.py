@@ -22,10 +22,10 @@ from phantombase.compactor_daemon.cli.run import _signals
 from phantombase.compactor_daemon.daemon.dispatch import Order, Stop
 from phantombase.compactor_daemon.execution.runners import LocalRunner, SliceProgress
 from phantombase.compactor_daemon.execution.slice_task import SliceTask
+from phantombase.compactor_daemon.records.failures import read_failures
 from phantombase.compactor_daemon.records.fate import read_fate
 from phantombase.compactor_daemon.records.slice_done import SliceDone, done_slices
 from phantombase.compactor_daemon.removal.unschedule import unschedule
-from phantombase.compactor_daemon.state.failures import read_failures
 from phantombase.timeline.errors import LedgerError, StorageError, UnsupportedError, UsageError
 from phantombase.timeline.format.table_config import save_table_config
 from phantombase.timeline.instants.attempt_names import DEAD, GO, attempts

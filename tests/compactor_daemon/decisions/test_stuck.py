@@ -18,8 +18,8 @@ from phantombase.compactor_daemon.daemon.table_on_storage import ServedTable, Se
 from phantombase.compactor_daemon.decisions.hudi_executors import inflight_path
 from phantombase.compactor_daemon.execution.runners import LocalRunner
 from phantombase.compactor_daemon.options import AttemptOptions
+from phantombase.compactor_daemon.records.failures import RetryOptions
 from phantombase.compactor_daemon.removal.unschedule import unschedule
-from phantombase.compactor_daemon.state.failures import RetryOptions
 from phantombase.timeline.errors import ConflictError, MalformedError, MissingFileError
 from phantombase.timeline.format.instant import Instant, State
 from phantombase.timeline.instants.attempt_names import recorded_instants

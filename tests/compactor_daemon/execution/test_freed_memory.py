@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from phantombase.compactor_daemon.execution.freed_memory import keep_freed
+from phantombase.compactor_daemon.execution.slice_task import keep_freed
 from phantombase.timeline.format.file_name import LogFileName
 from phantombase.timeline.view.view import DataFile, FileSlice
 

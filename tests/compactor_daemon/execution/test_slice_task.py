@@ -21,12 +21,12 @@ from phantombase.compactor_daemon.records.fate import OK
 from phantombase.compactor_daemon.records.slice_done import SliceDone
 from phantombase.timeline.avro.schema import FILE_NAME
 from phantombase.timeline.errors import AttemptDeadError, LedgerError
+from phantombase.timeline.format.merge_settings import NotGiven
 from phantombase.timeline.format.table_config import MergeMode
 from phantombase.timeline.instants.attempt_names import attempt_folder
 from phantombase.timeline.merge.gaps import Unset
 from phantombase.timeline.parquet.base_file import write_base_file
 from phantombase.timeline.parquet.output_options import Codec, OutputOptions
-from phantombase.timeline.payloads.merge_settings import NotGiven
 from phantombase.timeline.storage.local import LocalStorage
 from tests.support.compaction_steps import OPTIONS, OUTPUT, open_table
 from tests.support.failing_storage import Call, HookedStorage

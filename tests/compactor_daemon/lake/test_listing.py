@@ -16,10 +16,10 @@ from phantombase.compactor_daemon.cli.main import app
 from phantombase.compactor_daemon.lake.listing import FolderListing
 from phantombase.compactor_daemon.lake.metastore import MetastoreListing, _hudi_path
 from phantombase.timeline.errors import StorageError, UsageError
-from phantombase.timeline.storage.access.storage_options import StorageOptions
 from phantombase.timeline.storage.contract import Entry
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.storage.open_storage import open_storage
+from phantombase.timeline.storage.storage_options import StorageOptions
 from tests.support.compaction_steps import open_table
 from tests.support.lakes import hostile_table, lake_of, pending_table
 from tests.support.places import ROOT

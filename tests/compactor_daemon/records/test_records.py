@@ -12,6 +12,13 @@ import pytest
 
 from phantombase.compactor_daemon.claims.claims import Claim
 from phantombase.compactor_daemon.options import output_from_json, output_to_json
+from phantombase.compactor_daemon.records.failures import (
+    Failure,
+    WorkNote,
+    read_failures,
+    record_failure,
+    release_failures,
+)
 from phantombase.compactor_daemon.records.fate import (
     Go,
     Placement,
@@ -24,8 +31,6 @@ from phantombase.compactor_daemon.records.fate import (
     write_fate,
 )
 from phantombase.compactor_daemon.records.slice_done import SliceDone, done_slices
-from phantombase.compactor_daemon.state.failures import Failure, read_failures, record_failure, release_failures
-from phantombase.compactor_daemon.state.work_note import WorkNote
 from phantombase.timeline.errors import ConflictError, MalformedError
 from phantombase.timeline.instants.attempt_names import DEAD, FATE, GO, VOID, attempt_folder, attempts
 from phantombase.timeline.locks.heartbeat import Process, heartbeat_path, read_heartbeat

@@ -11,10 +11,10 @@ from phantombase.compactor_daemon.archiving.archive import archive_table
 from phantombase.compactor_daemon.attempt.publish import publish
 from phantombase.compactor_daemon.attempt.retire import retire
 from phantombase.compactor_daemon.decisions.standing import refuse_rollback
+from phantombase.compactor_daemon.records.failures import Weight, weigh
 from phantombase.compactor_daemon.removal.unschedule import unschedule
 from phantombase.compactor_daemon.restoring.restore import restore_table
 from phantombase.compactor_daemon.restoring.rollback import roll_back_newest
-from phantombase.compactor_daemon.state.failures import Weight, weigh
 from phantombase.timeline.archiving.options import ArchiveOptions
 from phantombase.timeline.errors import ConflictError
 from phantombase.timeline.format.instant import Instant, State

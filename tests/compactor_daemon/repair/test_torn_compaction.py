@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from phantombase.compactor_daemon.cli.main import app
-from phantombase.compactor_daemon.repair.torn_compaction import write_anew
+from phantombase.compactor_daemon.restoring.torn_compaction import write_anew
 from phantombase.timeline.errors import ConflictError, LedgerError, MalformedError, MissingFileError, UsageError
 from phantombase.timeline.format.commit_metadata import CommitMetadata
 from phantombase.timeline.format.instant import Instant

@@ -20,11 +20,11 @@ from phantombase.compactor_daemon.daemon.dispatch import Order
 from phantombase.compactor_daemon.daemon.table_on_storage import ServedTable, Settings
 from phantombase.compactor_daemon.execution.runners import LocalRunner
 from phantombase.compactor_daemon.options import AttemptOptions
+from phantombase.compactor_daemon.records.failures import RetryOptions
 from phantombase.compactor_daemon.services.done import ServiceDone
 from phantombase.compactor_daemon.services.last_run import LastRun, due, last_runs, note_runs
 from phantombase.compactor_daemon.services.options import Service, ServiceOptions, parse_services
 from phantombase.compactor_daemon.services.serve import serve_table
-from phantombase.compactor_daemon.state.failures import RetryOptions
 from phantombase.timeline.archiving.options import ArchiveOptions
 from phantombase.timeline.cleaning.options import CleanOptions, Policy
 from phantombase.timeline.errors import StorageError, UsageError

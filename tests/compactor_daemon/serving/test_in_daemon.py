@@ -19,11 +19,11 @@ import pytest
 from phantombase.compactor_daemon.claims.claims import table_id
 from phantombase.compactor_daemon.claims.zookeeper_claims import ZooKeeperClaims
 from phantombase.compactor_daemon.daemon.dispatch import Order
+from phantombase.compactor_daemon.daemon.http_service import DaemonCrew
 from phantombase.compactor_daemon.daemon.table_on_storage import Settings
 from phantombase.compactor_daemon.lake.lanes import Lane
 from phantombase.compactor_daemon.options import AttemptOptions
-from phantombase.compactor_daemon.serving.crew import DaemonCrew
-from phantombase.compactor_daemon.state.failures import RetryOptions
+from phantombase.compactor_daemon.records.failures import RetryOptions
 from phantombase.compactor_daemon.zookeeper.session import ZooKeeperOptions, zookeeper_session
 from phantombase.timeline.dashboard.people_app import PeopleApp
 from phantombase.timeline.parquet.output_options import OutputOptions

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phantombase.compactor_daemon.state.failures import (
+from phantombase.compactor_daemon.records.failures import (
     Failure,
     Parked,
     Ready,

@@ -26,9 +26,9 @@ from phantombase.compactor_daemon.cli.main import app
 from phantombase.compactor_daemon.decisions.hudi_executors import inflight_path
 from phantombase.compactor_daemon.execution.runners import LocalRunner, SliceProgress
 from phantombase.compactor_daemon.execution.slice_task import SliceTask
+from phantombase.compactor_daemon.records.failures import Failure, record_failure
 from phantombase.compactor_daemon.records.fate import OPEN, REVOKED, Go, revoke_decision
 from phantombase.compactor_daemon.records.slice_done import SliceDone
-from phantombase.compactor_daemon.state.failures import Failure, record_failure
 from phantombase.compactor_daemon.status.snapshot import Claimed, look_at_table
 from phantombase.compactor_daemon.status.status import Clock, claim_rows, status_report, work_rows
 from phantombase.compactor_daemon.zookeeper.session import ZooKeeperOptions, zookeeper_session

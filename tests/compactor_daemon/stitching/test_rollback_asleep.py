@@ -21,7 +21,7 @@ from phantombase.timeline.metadata_table.services.options import MetadataOptions
 from phantombase.timeline.metadata_table.services.serve import serve_metadata
 from phantombase.timeline.planning.options import PLAN_NOW
 from phantombase.timeline.planning.schedule import schedule_compaction
-from phantombase.timeline.savepoints.savepoint import create_savepoint
+from phantombase.timeline.recovery.savepoint import create_savepoint
 from phantombase.timeline.storage.local import LocalStorage
 from tests.support.archived_tables import LOCK, compact, one_row, upsert
 from tests.support.clustered_tables import golden_small_files, living, small_files, stitch, stitched

@@ -20,7 +20,7 @@ from phantombase.compactor_daemon.daemon.dispatch import Order, Rules, Stop
 from phantombase.compactor_daemon.daemon.table_on_storage import Settings
 from phantombase.compactor_daemon.execution.runners import LocalRunner
 from phantombase.compactor_daemon.options import AttemptOptions, ExecuteOptions, Executor
-from phantombase.compactor_daemon.state.failures import RetryOptions
+from phantombase.compactor_daemon.records.failures import RetryOptions
 from phantombase.compactor_daemon.zookeeper.server_process import start_server
 from phantombase.compactor_daemon.zookeeper.session import ZooKeeperOptions, zookeeper_session
 from phantombase.timeline.errors import LockError, ZooKeeperError

@@ -37,7 +37,7 @@ from phantombase.timeline.metadata_table.services.options import MetadataOptions
 from phantombase.timeline.metadata_table.services.serve import serve_metadata
 from phantombase.timeline.metadata_table.validate import Difference, validate
 from phantombase.timeline.parquet.output_options import Codec, OutputOptions
-from phantombase.timeline.savepoints.savepoint import create_savepoint
+from phantombase.timeline.recovery.savepoint import create_savepoint
 from phantombase.timeline.stitching.options import Copy, StitchOptions
 from phantombase.timeline.table.table import Table
 from tests.hudi.cases.asleep import Moment, compact_and_die, compact_asleep

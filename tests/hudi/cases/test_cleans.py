@@ -15,7 +15,7 @@ from phantombase.timeline.format.instant import State
 from phantombase.timeline.pins.hold import HeldPin
 from phantombase.timeline.pins.pin import PinOptions
 from phantombase.timeline.read.table_read import read_table
-from phantombase.timeline.savepoints.savepoint import create_savepoint, delete_savepoint
+from phantombase.timeline.recovery.savepoint import create_savepoint, delete_savepoint
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table
 from phantombase.writer_hooks.options import WriteOptions

@@ -18,13 +18,13 @@ import pytest
 from phantombase import writer
 from phantombase.timeline.avro.arrow_schema import arrow_schema
 from phantombase.timeline.metadata_table.column_stats.column_range import ColumnRange, merged_ranges
-from phantombase.timeline.metadata_table.column_stats.file_ranges import ranges_of_log, ranges_of_parquet
 from phantombase.timeline.metadata_table.column_stats.index_definitions import INDEX_DEFINITIONS
 from phantombase.timeline.metadata_table.column_stats.indexed_columns import (
     IndexedColumn,
     columns_to_index,
     index_version,
 )
+from phantombase.timeline.metadata_table.column_stats.measure import ranges_of_log, ranges_of_parquet
 from phantombase.timeline.metadata_table.column_stats.records import (
     KeyedRecord,
     bloom_filter_record,

@@ -13,7 +13,7 @@ from phantombase.compactor_daemon.restoring.restore import restore_table
 from phantombase.compactor_daemon.restoring.rollback import roll_back_newest
 from phantombase.timeline.format.instant import State
 from phantombase.timeline.locks.table_lock import ProcessLock
-from phantombase.timeline.savepoints.savepoint import create_savepoint
+from phantombase.timeline.recovery.savepoint import create_savepoint
 from phantombase.timeline.storage.local import LocalStorage
 from tests.hudi.cases.rows import Rows, same, without_files
 from tests.hudi.cases.shared_table import SharedTable

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from phantombase.compactor_daemon.repair.torn_compaction import write_anew
+from phantombase.compactor_daemon.restoring.torn_compaction import write_anew
 from phantombase.timeline.format.commit_metadata import CommitMetadata
 from phantombase.timeline.locks.table_lock import ProcessLock
 from tests.hudi.cases.rows import Rows, same

@@ -12,9 +12,8 @@ import pytest
 from phantombase.compactor_daemon.attempt.compact_instant import pending_instants
 from phantombase.compactor_daemon.attempt.retire import retire
 from phantombase.compactor_daemon.records.fate import decisions, find_go
-from phantombase.timeline.audit.audit import InstantAudit, Verdict, audit, audited_instants
+from phantombase.timeline.audit.audit import InstantAudit, Verdict, audit, audited_instants, was_undone
 from phantombase.timeline.audit.group_ledger import LEDGER, audit_path
-from phantombase.timeline.audit.undone import was_undone
 from phantombase.timeline.errors import ConflictError, MissingFileError
 from phantombase.timeline.format.commit_metadata import encode
 from phantombase.timeline.format.instant import Instant, State

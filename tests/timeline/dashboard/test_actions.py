@@ -16,9 +16,9 @@ from urllib.request import HTTPRedirectHandler, Request, build_opener, urlopen
 
 import pytest
 
-from phantombase.timeline.dashboard.actions.action_app import ActionApp
-from phantombase.timeline.dashboard.actions.orders import CommandSettings, Order, OrderName
-from phantombase.timeline.dashboard.actions.runner import Runner
+from phantombase.timeline.dashboard.action_app import ActionApp
+from phantombase.timeline.dashboard.orders import CommandSettings, Order, OrderName
+from phantombase.timeline.dashboard.runner import Runner
 from phantombase.timeline.errors import UsageError
 from phantombase.timeline.service.access import COOKIE, Access
 from phantombase.timeline.table.table import Table

@@ -9,12 +9,9 @@ from urllib.parse import quote
 
 import pytest
 
-from phantombase.timeline.dashboard.advice import advice
-from phantombase.timeline.dashboard.bars import curve
-from phantombase.timeline.dashboard.held_back import held_back
-from phantombase.timeline.dashboard.pages import table_page
+from phantombase.timeline.dashboard.pages import advice, curve, held_back, table_page
 from phantombase.timeline.dashboard.people_app import PeopleApp
-from phantombase.timeline.dashboard.trend import Trends
+from phantombase.timeline.dashboard.table_rows import Trends
 from phantombase.timeline.service.app import ServiceApp
 from phantombase.timeline.service.served_tables import ServedTables
 from phantombase.timeline.table.table import Table

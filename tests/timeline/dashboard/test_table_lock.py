@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from phantombase.timeline.clock.now import clock_ms
-from phantombase.timeline.dashboard.actions.orders import CommandSettings
+from phantombase.timeline.dashboard.orders import CommandSettings
 from phantombase.timeline.dashboard.people_app import PeopleApp
 from phantombase.timeline.locks.holder import look_at_lock
 from phantombase.timeline.locks.seen import LockSeen, LockState

@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 
 from phantombase.timeline.cli.main import app
 from phantombase.timeline.clock.options import ClockOptions
-from phantombase.timeline.dashboard.bars import bars
 from phantombase.timeline.dashboard.health import Word, health_of
+from phantombase.timeline.dashboard.pages import bars
 from phantombase.timeline.service.served_tables import ServedTables
 from tests.support.golden_tables import unzip_golden
 from tests.support.service_client import ServiceClient

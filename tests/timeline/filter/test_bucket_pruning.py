@@ -10,7 +10,7 @@ import pytest
 
 from phantombase import writer
 from phantombase.timeline.format.bucket import key_hashes
-from phantombase.timeline.read import bucket_pruning
+from phantombase.timeline.read import pruning
 from phantombase.timeline.read.table_read import ReadOptions, plan_read, read_table
 from phantombase.timeline.table.table import Table
 from tests.support.compare_rows import assert_same_rows
@@ -48,12 +48,12 @@ def test_few_keys_are_no_evidence(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     table = written(tmp_path / "t", 7, "id")
     options = ReadOptions(filter="id = 'k1'")
     assert len(plan_read(table, options).slices) == 1
-    monkeypatch.setattr(bucket_pruning, "_SAMPLE_KEYS_MIN", 10_000)
+    monkeypatch.setattr(pruning, "_SAMPLE_KEYS_MIN", 10_000)
     assert len(plan_read(table, options).slices) == 7
 
 
 def test_keys_that_are_not_in_their_bucket_prune_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Hashed by another rule, they have no divisor in common."""
     table = written(tmp_path / "t", 7, "id")
-    monkeypatch.setattr(bucket_pruning, "key_hashes", lambda *args: key_hashes(*args) * 3 + 1)
+    monkeypatch.setattr(pruning, "key_hashes", lambda *args: key_hashes(*args) * 3 + 1)
     assert len(plan_read(table, ReadOptions(filter="id = 'k1'")).slices) == 7

@@ -22,6 +22,7 @@ from phantombase.timeline.errors import (
     UnsupportedError,
 )
 from phantombase.timeline.format.layout import LAYOUT_1, LAYOUT_2
+from phantombase.timeline.format.merge_settings import DeleteMarker, NotGiven
 from phantombase.timeline.format.table_config import (
     BACKUP,
     PROPERTIES,
@@ -31,7 +32,6 @@ from phantombase.timeline.format.table_config import (
     load_table_config,
     save_table_config,
 )
-from phantombase.timeline.payloads.merge_settings import DeleteMarker, NotGiven
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.local import LocalStorage
 from tests.support.golden_tables import GOLDEN, golden_case, golden_metadata, unzip_golden

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from phantombase.timeline.errors import MissingFileError
-from phantombase.timeline.look.look import Kept, Look, latest, list_ahead
 from phantombase.timeline.storage.contract import Entry, Storage
 from phantombase.timeline.storage.folders import RECORDS
 from phantombase.timeline.storage.local import LocalStorage
+from phantombase.timeline.storage.look import Kept, Look, latest, list_ahead
 from tests.support.failing_storage import Call, HookedStorage
 from tests.world.simulation.object_memory import ObjectMemory
 

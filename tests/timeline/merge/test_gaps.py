@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 from phantombase.timeline.errors import MalformedError
+from phantombase.timeline.format.merge_settings import NotGiven
 from phantombase.timeline.format.table_config import MergeMode
 from phantombase.timeline.log.delete_block import Deletes
 from phantombase.timeline.merge.gaps import SHAPE, Shapes, Unset
@@ -21,7 +22,6 @@ from phantombase.timeline.merge.rule import Keyed, MergeRule
 from phantombase.timeline.merge.slice_merge import SliceMerge
 from phantombase.timeline.merge.spill import LogSpill
 from phantombase.timeline.merge.spilled_merge import SpilledMerge
-from phantombase.timeline.payloads.merge_settings import NotGiven
 from tests.support.seed import SEED
 from tests.support.selection import ALL
 

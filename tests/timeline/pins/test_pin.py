@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from phantombase.timeline.errors import ConflictError, MalformedError, UsageError
-from phantombase.timeline.look.look import Kept, Look
 from phantombase.timeline.pins.hold import HeldPin, hold
 from phantombase.timeline.pins.pin import PINS, Pin, PinOptions, all_pins, live_pins, release
 from phantombase.timeline.storage.local import LocalStorage
+from phantombase.timeline.storage.look import Kept, Look
 from tests.support.failing_storage import Call, HookedStorage
 
 COPY = PinOptions.of("copy", "2h")

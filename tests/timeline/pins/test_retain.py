@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from phantombase.timeline.format.layout import LAYOUT_1, LAYOUT_2
-from phantombase.timeline.pins.retain import earliest_to_retain, held_files, moment_to_hold
+from phantombase.timeline.pins.pin import earliest_to_retain, held_files, moment_to_hold
 from phantombase.timeline.windows.retained import earliest_state
 from phantombase.timeline.windows.state import load_state
 from tests.support.builders import timeline_of

@@ -15,14 +15,12 @@ from hypothesis import strategies as st
 
 from phantombase.timeline.format.compaction_plan import decode_plan, encode_operation, encode_plan
 from phantombase.timeline.format.layout import LAYOUT_1, LAYOUT_2, Layout
-from phantombase.timeline.planning.build_plan import drafts
 from phantombase.timeline.planning.candidate import NO_STATS, Candidate, SliceStats
-from phantombase.timeline.planning.everything import plan_everything, takes_everything
-from phantombase.timeline.planning.operations.operation import operation
-from phantombase.timeline.planning.operations.packed import PackedPlan, PackedSlices
+from phantombase.timeline.planning.operation import PackedPlan, PackedSlices, operation
 from phantombase.timeline.planning.options import ScheduleOptions
 from phantombase.timeline.planning.partition_walk import Waiting
 from phantombase.timeline.planning.planner import PartitionGroups, Planned, Situation, plan_compaction
+from phantombase.timeline.planning.schedule import drafts, plan_everything, takes_everything
 from phantombase.timeline.planning.strategies import Strategy
 from phantombase.timeline.planning.universal import Picking
 from phantombase.timeline.storage.contract import Entry

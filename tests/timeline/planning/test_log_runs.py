@@ -11,6 +11,7 @@ import pytest
 
 from phantombase.timeline.errors import StalePlanError
 from phantombase.timeline.format.file_name import LogFileName
+from phantombase.timeline.format.merge_settings import NotGiven
 from phantombase.timeline.format.record_key import KeySource
 from phantombase.timeline.format.table_config import MergeMode
 from phantombase.timeline.log.block import BlockKind, HeaderKey, LogBlock
@@ -18,7 +19,6 @@ from phantombase.timeline.log.visibility import Visibility
 from phantombase.timeline.merge.gaps import Unset
 from phantombase.timeline.merge.rule import MergeRule
 from phantombase.timeline.merge.slice_rules import SliceRules
-from phantombase.timeline.payloads.merge_settings import NotGiven
 from phantombase.timeline.planning.log_compaction import log_operation, planned_pieces
 from phantombase.timeline.planning.log_runs import LogPiece, LogRun, folds_exactly, log_runs
 from phantombase.timeline.view.view import DataFile, FileSlice

@@ -27,12 +27,11 @@ from phantombase.timeline.log.block import BlockKind
 from phantombase.timeline.planning.limits import MissingSize
 from phantombase.timeline.planning.log_runs import runs_of
 from phantombase.timeline.planning.notes import NOTES, decode_waiting
-from phantombase.timeline.planning.options import PLAN_NOW, ScheduleOptions
+from phantombase.timeline.planning.options import PLAN_NOW, ScheduleOptions, Urgency
 from phantombase.timeline.planning.schedule import Scheduled, schedule_compaction
 from phantombase.timeline.planning.strategies import Strategy
 from phantombase.timeline.planning.survey import Survey
 from phantombase.timeline.planning.universal import Picking
-from phantombase.timeline.planning.urgency import Urgency
 from phantombase.timeline.read.table_rules import slice_rules
 from phantombase.timeline.storage.contract import Entry
 from phantombase.timeline.storage.local import LocalStorage

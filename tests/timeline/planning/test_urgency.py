@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from phantombase.timeline.errors import UsageError
-from phantombase.timeline.planning.urgency import Urgency, UrgencyOptions
+from phantombase.timeline.planning.options import Urgency, UrgencyOptions
 
 RADICAL, GENTLE = Urgency.RADICAL, Urgency.GENTLE
 

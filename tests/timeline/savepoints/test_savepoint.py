@@ -11,7 +11,7 @@ from phantombase.compactor_daemon.cli.main import app
 from phantombase.timeline.errors import ConflictError, UsageError
 from phantombase.timeline.format.savepoint import Savepoint, decode_savepoint, encode_savepoint
 from phantombase.timeline.locks.table_lock import ProcessLock
-from phantombase.timeline.savepoints.savepoint import create_savepoint, delete_savepoint, savepoints
+from phantombase.timeline.recovery.savepoint import create_savepoint, delete_savepoint, savepoints
 from phantombase.timeline.table.table import Table
 from tests.support.compaction_steps import open_table, run_all
 from tests.support.faults import died_or_ended

@@ -19,7 +19,7 @@ from urllib.parse import urlencode
 import pytest
 
 from phantombase.timeline.errors import StorageError
-from phantombase.timeline.service import marker_folder, served_table
+from phantombase.timeline.service import marker_app, served_table
 from phantombase.timeline.service.marker_app import MARKER_PREFIX
 from phantombase.timeline.service.routes import PREFIX
 from phantombase.timeline.service.states.loading import load_state
@@ -149,7 +149,7 @@ def test_a_marker_that_cannot_be_written_is_an_error_and_not_known(
         raise StorageError("no space left", path="MARKERS0")
 
     with monkeypatch.context() as patched:
-        patched.setattr(marker_folder, "append", failing)
+        patched.setattr(marker_app, "append", failing)
         reply = client.ask(f"{MARKER_PREFIX}create", "POST", **asked)
         assert (reply.status, "no space left" in reply.text) == (500, True)
     assert client.ask(f"{MARKER_PREFIX}all", **asked).json() == []
@@ -169,7 +169,7 @@ def test_a_marker_folder_that_cannot_be_deleted_stays_and_is_an_error(
         raise StorageError("not permitted", path=INSTANT)
 
     with monkeypatch.context() as patched:
-        patched.setattr(marker_folder, "delete_markers", failing)
+        patched.setattr(marker_app, "delete_markers", failing)
         assert client.ask(f"{MARKER_PREFIX}dir/delete", "POST", **asked).status == 500
     assert client.ask(f"{MARKER_PREFIX}all", **asked).json() == [NAME]
     assert client.ask(f"{MARKER_PREFIX}dir/delete", "POST", **asked).json() is True

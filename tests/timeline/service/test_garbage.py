@@ -11,8 +11,8 @@ from itertools import count
 
 import pytest
 
-from phantombase.timeline.service import garbage
-from phantombase.timeline.service.garbage import collect, collect_from_time_to_time
+from phantombase.timeline.service import run
+from phantombase.timeline.service.run import collect, collect_from_time_to_time
 
 
 @pytest.fixture(autouse=True)
@@ -48,11 +48,11 @@ def test_what_was_kept_then_is_freed_when_everything_is_looked_at() -> None:
 
 @pytest.mark.parametrize("every", [1, 1000], ids=["collected", "loaded"])
 def test_full_collections_are_not_begun_meanwhile(every: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(garbage, "_LOOK_S", 0.005)
-    monkeypatch.setattr(garbage, "_EVERY", every)
+    monkeypatch.setattr(run, "_GARBAGE_LOOK_S", 0.005)
+    monkeypatch.setattr(run, "_EVERY", every)
     before = gc.get_threshold()
 
-    async def run() -> tuple[int, int]:
+    async def thresholds() -> tuple[int, int]:
         task = asyncio.create_task(collect_from_time_to_time(count().__next__))
         until = time.monotonic() + 60
         while (found := (gc.get_threshold()[2], gc.get_freeze_count()))[1] == 0 and time.monotonic() < until:
@@ -61,6 +61,6 @@ def test_full_collections_are_not_begun_meanwhile(every: int, monkeypatch: pytes
         await asyncio.wait([task])
         return found
 
-    full, frozen = asyncio.run(run())
+    full, frozen = asyncio.run(thresholds())
     assert (full > 1_000_000, frozen > 0) == (True, True)
     assert (gc.get_threshold(), gc.get_freeze_count()) == (before, 0)

@@ -25,7 +25,7 @@ from phantombase.timeline.errors import PhantombaseError
 from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.parquet.output_options import OutputOptions
 from phantombase.timeline.planning.schedule import schedule_compaction
-from phantombase.timeline.savepoints.savepoint import create_savepoint
+from phantombase.timeline.recovery.savepoint import create_savepoint
 from phantombase.timeline.stitching.options import StitchOptions
 from phantombase.timeline.table.table import Table
 from phantombase.writer_hooks.write.writer import Writer

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from phantombase.timeline.errors import StorageError
-from phantombase.timeline.service import marker_folder
+from phantombase.timeline.service import marker_app
 from phantombase.timeline.service.marker_app import MARKER_PREFIX
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.traces.markers import delete_markers, list_markers
@@ -107,7 +107,7 @@ def test_a_failed_write_answers_an_error_to_all_and_the_next_one_succeeds(
         raise StorageError("the disk is full")
 
     with monkeypatch.context() as patch:
-        patch.setattr(marker_folder, "append", fail)
+        patch.setattr(marker_app, "append", fail)
         assert markers.create(name(1), name(1), name(2)) == [500, 500, 500]
     assert markers.create(name(1), name(2)) == [True, True]
 

@@ -23,8 +23,8 @@ from phantombase.timeline.service.app import ServiceApp
 from phantombase.timeline.service.routes import PREFIX
 from phantombase.timeline.service.run import listening
 from phantombase.timeline.service.served_tables import ServedTables
-from phantombase.timeline.service.wire import bounded_http
-from phantombase.timeline.service.wire.bounded_http import BoundedHttp
+from phantombase.timeline.service.wire import quick_http
+from phantombase.timeline.service.wire.quick_http import BoundedHttp
 from tests.support.golden_tables import unzip_golden
 from tests.support.service_process import serving
 
@@ -101,7 +101,7 @@ def test_what_is_not_http_or_too_long_is_refused(request_: str, status: str, tmp
 
 
 def test_a_head_that_does_not_come_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bounded_http, "_REQUEST_S", 0.2)
+    monkeypatch.setattr(quick_http, "_REQUEST_S", 0.2)
     with served_here() as port, socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
         connection.sendall(b"GET / HTTP/1.1\r\nhost: loc")
         with suppress(ConnectionResetError):
@@ -111,7 +111,7 @@ def test_a_head_that_does_not_come_is_cut_off(monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.parametrize("limit", ["_REQUEST_S", "_BODY_BYTES_MAX"])
 def test_a_body_that_does_not_end_is_cut_off(limit: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also one that is sent slowly, and on a route that is answered without it."""
-    monkeypatch.setattr(bounded_http, limit, 0.5 if limit == "_REQUEST_S" else 100)
+    monkeypatch.setattr(quick_http, limit, 0.5 if limit == "_REQUEST_S" else 100)
     with served_here() as port, socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
         connection.sendall(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n")
         with pytest.raises(OSError):

@@ -19,7 +19,7 @@ from uvicorn.server import ServerState
 from phantombase.timeline.service.access import Access
 from phantombase.timeline.service.routes import PREFIX, ROUTES
 from phantombase.timeline.service.served_tables import ServedTables
-from phantombase.timeline.service.wire import answers, bounded_http
+from phantombase.timeline.service.wire import answers, quick_http
 from phantombase.timeline.service.wire.quick_http import QuickHttp
 from tests.support.golden_tables import unzip_golden
 from tests.support.served_files import known, put, take_back_last
@@ -197,10 +197,10 @@ def test_a_connection_waits_for_its_next_request(wire: Wire, table: Path, monkey
 
     def noted(delay: float, do: Callable[..., object], *given: Any, **named: Any) -> asyncio.TimerHandle:
         timer = later(delay, do, *given, **named)
-        limits.extend([timer] if delay == bounded_http._REQUEST_S else [])
+        limits.extend([timer] if delay == quick_http._REQUEST_S else [])
         return timer
 
-    monkeypatch.setattr(bounded_http, "_REQUEST_S", 1234.5)
+    monkeypatch.setattr(quick_http, "_REQUEST_S", 1234.5)
     monkeypatch.setattr(wire.client.loop, "call_later", noted)
     before = wire.protocol.timeout_keep_alive_task
     assert wire.ask(asked).status == 200

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from phantombase.timeline.errors import StorageError
-from phantombase.timeline.look.look import Kept, Look
 from phantombase.timeline.storage import contract, local
 from phantombase.timeline.storage.contract import Entry, list_at_once, list_of_table
 from phantombase.timeline.storage.local import LocalStorage
+from phantombase.timeline.storage.look import Kept, Look
 
 
 @dataclass(frozen=True, slots=True)

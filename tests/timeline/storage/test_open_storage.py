@@ -13,9 +13,9 @@ from phantombase.compactor_daemon.cli.main import app
 from phantombase.compactor_daemon.lake.listing import FolderListing
 from phantombase.timeline.errors import NotATableError, StorageError, UnsupportedError, UsageError
 from phantombase.timeline.service.served_tables import ServedTables
-from phantombase.timeline.storage.access.storage_options import StorageOptions
 from phantombase.timeline.storage.folders import RECORDS
 from phantombase.timeline.storage.open_storage import open_storage
+from phantombase.timeline.storage.storage_options import StorageOptions
 from phantombase.timeline.table.table import Table
 from tests.support.golden_tables import unzip_golden
 

@@ -16,9 +16,9 @@ import pytest
 import tests.timeline.storage.test_object_store as on_s3
 from phantombase.timeline.errors import StorageError, UnsupportedError
 from phantombase.timeline.storage import object_store
-from phantombase.timeline.storage.access.storage_options import StorageOptions
 from phantombase.timeline.storage.object_store import ObjectStorage
 from phantombase.timeline.storage.probe import probe
+from phantombase.timeline.storage.storage_options import StorageOptions
 from tests.support.servers.azure_server import AzureServer
 from tests.support.servers.gcs_server import GcsServer
 from tests.support.servers.real_s3_server import KMS_KEY, RealS3Server

@@ -14,7 +14,7 @@ from phantombase import read, writer
 from phantombase.compactor_daemon.cli.main import app
 from phantombase.timeline.errors import PhantombaseError
 from phantombase.timeline.locks.table_lock import ProcessLock
-from phantombase.timeline.savepoints.savepoint import create_savepoint
+from phantombase.timeline.recovery.savepoint import create_savepoint
 from tests.support.compaction_steps import open_table
 from tests.support.golden_tables import unzip_golden
 from tests.support.selection import deep

@@ -15,8 +15,8 @@ from phantombase.compactor_daemon.daemon.dispatch import Order, Rules
 from phantombase.compactor_daemon.daemon.loop import Daemon
 from phantombase.compactor_daemon.daemon.table_on_storage import ServedTable, Settings
 from phantombase.compactor_daemon.options import AttemptOptions
+from phantombase.compactor_daemon.records.failures import RetryOptions
 from phantombase.compactor_daemon.removal.unschedule import unschedule
-from phantombase.compactor_daemon.state.failures import RetryOptions
 from phantombase.compactor_daemon.stitching.complete import take_back_dead
 from phantombase.timeline.errors import PhantombaseError
 from phantombase.timeline.parquet.output_options import OutputOptions

@@ -13,7 +13,7 @@ from queue import Empty
 from typing import Any, Generic, Self, TypeVar
 
 from phantombase.compactor_daemon.claims.claims import Claim
-from phantombase.compactor_daemon.state.work_note import WorkNote
+from phantombase.compactor_daemon.records.failures import WorkNote
 from phantombase.timeline.errors import UnknownStateError
 from tests.world.simulation.world import Host, World
 

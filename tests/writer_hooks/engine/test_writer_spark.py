@@ -17,7 +17,6 @@ from phantombase.timeline.metadata_table.record_index import GLOBAL_KEYS_MARK
 from phantombase.timeline.read.table_read import read_table
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table
-from phantombase.writer_hooks.engine import few_rows
 from phantombase.writer_hooks.engine import spark as spark_engine
 from phantombase.writer_hooks.engine.row_blobs import Piece, pack
 from phantombase.writer_hooks.engine.spark import SparkEngine, SparkPieces, default_slots
@@ -30,7 +29,7 @@ from tests.support.refused_tables import contents
 from tests.support.selection import deep
 from tests.support.trips import read, rows, trips
 
-ROWS_BYTES = "phantombase.writer_hooks.engine.few_rows._ROWS_BYTES"
+ROWS_BYTES = "phantombase.writer_hooks.engine.spark._ROWS_BYTES"
 
 
 @pytest.mark.spark
@@ -178,26 +177,26 @@ def test_rows_that_spark_knows_to_be_few_are_fetched(
     file = str(tmp_path / "rows.parquet")
     pq.write_table(rows(*((n, 1, 1.0) for n in range(300))), file)
     few = spark.read.parquet(file).where("ts > 0").selectExpr("*", "current_timestamp() AS at")
-    assert (few_rows.fetched(few) or pa.table({})).num_rows == 300
+    assert (spark.fetched(few) or pa.table({})).num_rows == 300
     for many in (
         few.selectExpr("explode(sequence(1, 1000))"),
         few.repartition(3),
         few.mapInArrow(lambda batches: batches, few.schema),
     ):
-        assert few_rows.fetched(many) is None
+        assert spark.fetched(many) is None
     for name, less in (("_ROWS_BYTES", 10), ("_HELD_BYTES", 10), ("_OF_THE_HEAP", 1 << 40), ("_LIMIT_DEFAULT", "0")):
         with monkeypatch.context() as patch:
-            patch.setattr(few_rows, name, less)
-            assert few_rows.fetched(few) is None, name
+            patch.setattr(spark, name, less)
+            assert spark.fetched(few) is None, name
 
     def too_large(frame: Any) -> pa.Table:
         raise RuntimeError("results is bigger than spark.driver.maxResultSize 1024.0 MiB")
 
     with monkeypatch.context() as patch:
-        patch.setattr(few_rows, "to_arrow", too_large)
-        assert few_rows.fetched(few) is None
+        patch.setattr(spark, "to_arrow", too_large)
+        assert spark.fetched(few) is None
     with pytest.raises(SparkError, match="a Spark job of the write failed"):
-        few_rows.fetched(few.selectExpr("raise_error('broken')"))
+        spark.fetched(few.selectExpr("raise_error('broken')"))
 
 
 @pytest.mark.spark

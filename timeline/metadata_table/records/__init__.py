@@ -1,4 +1,1 @@
-"""Records of the metadata table and the HFiles that contain them: bytes to entries and back.
-
-May import: avro, format, ground, log.
-"""
+"""Records of the metadata table and the HFiles that contain them: bytes to entries and back."""

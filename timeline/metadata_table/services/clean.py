@@ -24,7 +24,7 @@ from ...format.clean import CleanPlan, decode_clean_plan, encode_clean_metadata,
 from ...format.instant import Instant, State
 from ...instants.timeline import UNKNOWN_COMPLETION, Timeline
 from ...locks.section import Section
-from ...pins.retain import held_files
+from ...pins.pin import held_files
 from ...storage.folders import join
 from ...table.table import Table
 from ...view.view import TableView

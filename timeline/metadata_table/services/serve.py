@@ -1,30 +1,129 @@
-"""Runs what is due on the metadata table, in Hudi's order: pending compactions, a clean, a compaction, archiving."""
+"""Runs what is due on the metadata table, in Hudi's order: pending compactions, a clean, a compaction, archiving.
+
+What a compaction of the metadata table merges: all its partitions together (pure).
+
+Pending delta commits of the metadata table that the data table does not know (the caller holds its lock).
+
+A process sleeps before it puts a file of one, and loses the lock. Others roll its write back, or take its stitching
+back, and forget the instant here. Then it puts the file, finds that the lock is lost, and ends. No process of
+phantombase would complete or forget that delta commit, and services would wait for it for ever. Hudi's next writer
+rolls back all that are pending here.
+
+A living process makes its instant visible on the data table's timeline first, and keeps it there until it is done
+here. So one that is neither there nor archived is over. These are left alone:
+
+    made-up times, and those of version 6's own services     they are not of the data table
+    a fresh heartbeat                                        a process of Hudi may not share the lock
+    all, while a restore is pending                          Hudi 1.2 tells this table of a restore at a new time
+    all, while the table is upgraded                         half of the timeline is elsewhere
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
+from functools import cache
 
 from ...clock.now import clock_ms
+from ...event_log import get_logger
 from ...format.commit_metadata import CommitMetadata
-from ...format.compaction_plan import CompactionPlan
-from ...format.instant import format_time
+from ...format.compaction_plan import CompactionOperation, CompactionPlan, operation_metrics
+from ...format.instant import Instant, format_time
 from ...instants.since_compaction import commits_since_compaction
 from ...instants.timeline import Timeline
+from ...locks.heartbeat import is_live, read_heartbeat
 from ...locks.section import Section
 from ...locks.table_lock import TableLock
+from ...storage.server_clock import storage_ms
+from ...table.half_upgraded import refuse_half_upgraded
 from ...table.pending_rollbacks import half_way
 from ...table.table import Table
+from ...view.view import FileSlice, TableView, latest_slice
+from ..commit import forget
 from ..location import anew_if_unreadable, open_metadata_table
 from ..metadata_view import load_metadata_view
+from ..valid_instants import MADE_UP
 from .archive import MetadataArchived, archive_metadata, archive_waits
 from .clean import clean_due, clean_instant, clean_waits, execute_clean, pending_clean, request_clean
 from .compact import execute, request
 from .due import Due, due
 from .options import MetadataOptions
-from .planned import plan_all
-from .unknown import forget_unknown, unknown
 from .unreadable import forget_unreadable, unreadable
+
+_log = get_logger()
+
+_DIGITS = 17
+
+
+def unknown(table: Table, metadata: Timeline, now_ms: Callable[[], int]) -> tuple[Instant, ...]:
+    """Those of a timeline of the metadata table, earliest first. `now_ms`: the storage's clock, see `is_live`.
+
+    ConflictError: the table is being upgraded. MalformedError, UnknownStateError: its archive cannot be read.
+    """
+    pending = [i for i in metadata.pending("deltacommit") if _is_of_data(i.requested_time)]
+    if not pending:
+        return ()
+    # The data table's timeline is read after this one: an instant that is here was there before.
+    data = table.load_timeline()
+    active = {i.requested_time for i in data.instants}
+    if data.pending("restore") or active.issuperset(i.requested_time for i in pending):
+        return ()
+    refuse_half_upgraded(table)
+    known = active | {i.requested_time for i in table.with_archive(data).archived}
+    storage = open_metadata_table(table).storage
+    gone = [i for i in pending if i.requested_time not in known]
+    beats = {i: read_heartbeat(storage, i.requested_time) for i in gone}
+    return tuple(i for i in gone if beats[i] is None or not is_live(beats[i], now_ms()))
+
+
+def forget_unknown(table: Table, section: Section) -> tuple[str, ...]:
+    """Forgets them; may be repeated. Returns their times. LockError: the lock was lost."""
+    found = unknown(table, open_metadata_table(table).load_timeline(), cache(lambda: storage_ms(table.storage)))
+    for instant in found:
+        forget(table, instant.requested_time, section)
+        _log.warning(
+            "metadata_entry_forgotten",
+            table=table.storage.base_path,
+            instant=instant.requested_time,
+            why="the table does not know this instant",
+        )
+    return tuple(i.requested_time for i in found)
+
+
+def _is_of_data(time: str) -> bool:
+    return len(time) == _DIGITS and not time.startswith(MADE_UP)
+
+
+def plan_all(view: TableView, instant: str) -> CompactionPlan | None:
+    """The plan of a compaction at `instant`; None: no file group has log files for it."""
+    found = [_below(one, view, instant) for g in view.groups if (one := latest_slice(g)) is not None]
+    operations = tuple(_operation(slice_) for slice_ in found if slice_.logs and slice_.base_instant < instant)
+    if not operations:
+        return None
+    missing = () if view.timeline.layout.has_completion_times else None
+    return CompactionPlan(operations=operations, missing_schedule_partitions=missing)
+
+
+def _below(slice_: FileSlice, view: TableView, instant: str) -> FileSlice:
+    """The slice without log files that belong above `instant`: those of writes that completed after it."""
+    if not view.timeline.layout.has_completion_times:
+        return slice_
+    times = {log.path: view.timeline.completion_time(log.name.instant) for log in slice_.logs}
+    logs = tuple(log for log in slice_.logs if (time := times[log.path]) is not None and time < instant)
+    return replace(slice_, logs=logs)
+
+
+def _operation(slice_: FileSlice) -> CompactionOperation:
+    return CompactionOperation(
+        base_instant_time=slice_.base_instant,
+        delta_file_paths=tuple(str(log.name) for log in slice_.logs),
+        data_file_path=None if slice_.base is None else str(slice_.base.name),
+        file_id=slice_.file_id,
+        partition_path=slice_.partition,
+        metrics=operation_metrics(
+            len(slice_.logs), slice_.log_bytes, slice_.base_bytes + slice_.log_bytes, slice_.base_bytes
+        ),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,8 +13,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ...instants.timeline import Timeline
-from ...look.look import list_ahead
 from ...storage.contract import Entry, listed_if_there
+from ...storage.look import list_ahead
 from ...table.table import Table, consistent
 from ...view.partition_folders import is_partition
 from ...view.view_loader import needs_archive

@@ -17,12 +17,12 @@ from hypothesis import strategies as st
 
 from phantombase.timeline.errors import MalformedError
 from phantombase.timeline.metadata_table.column_stats.column_range import ColumnRange, merged_ranges, ranges_of_rows
-from phantombase.timeline.metadata_table.column_stats.file_ranges import ranges_of_log, ranges_of_parquet
 from phantombase.timeline.metadata_table.column_stats.indexed_columns import (
     IndexedColumn,
     columns_to_index,
     index_version,
 )
+from phantombase.timeline.metadata_table.column_stats.measure import ranges_of_log, ranges_of_parquet
 from phantombase.timeline.metadata_table.column_stats.records import (
     bloom_filter_record,
     column_stats_records,

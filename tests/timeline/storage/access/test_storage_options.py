@@ -7,9 +7,9 @@ import pickle
 import pytest
 
 from phantombase.timeline.errors import UnsupportedError, UsageError
-from phantombase.timeline.storage.access.hadoop_options import hadoop_name, names_at
-from phantombase.timeline.storage.access.object_url import AZURE, ObjectUrl
-from phantombase.timeline.storage.access.storage_options import (
+from phantombase.timeline.storage.hadoop_options import hadoop_name, names_at
+from phantombase.timeline.storage.object_url import AZURE, ObjectUrl
+from phantombase.timeline.storage.storage_options import (
     SETTINGS,
     Settings,
     StorageOptions,

@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from phantombase.compactor_daemon.cli.main import app as daemon
-from phantombase.compactor_daemon.state.failures import Failure, record_failure
+from phantombase.compactor_daemon.records.failures import Failure, record_failure
 from phantombase.timeline.cli.main import app as timeline
 from phantombase.timeline.errors import ConflictError, MissingFileError, PhantombaseError, StorageError, UsageError
 from phantombase.timeline.storage import object_promises

@@ -17,9 +17,9 @@ from phantombase.compactor_daemon.options import ExecuteOptions, Executor
 from phantombase.timeline.cli.main import app as timeline
 from phantombase.timeline.errors import StorageError, UsageError
 from phantombase.timeline.storage import object_clients
-from phantombase.timeline.storage.access.storage_options import StorageOptions
 from phantombase.timeline.storage.object_store import ObjectStorage
 from phantombase.timeline.storage.open_storage import open_storage
+from phantombase.timeline.storage.storage_options import StorageOptions
 from phantombase.timeline.table.table import Table
 from phantombase.writer_hooks.write.writer import writer
 from tests.support.golden_tables import unzip_golden

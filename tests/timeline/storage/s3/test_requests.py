@@ -13,7 +13,7 @@ from phantombase.compactor_daemon.claims.table_claims import TableClaims
 from phantombase.compactor_daemon.daemon.dispatch import Order
 from phantombase.compactor_daemon.daemon.table_on_storage import ServedTable, Settings
 from phantombase.compactor_daemon.options import AttemptOptions
-from phantombase.compactor_daemon.state.failures import RetryOptions
+from phantombase.compactor_daemon.records.failures import RetryOptions
 from phantombase.timeline.audit.group_ledger import audit_path
 from phantombase.timeline.locks.table_lock import table_lock
 from phantombase.timeline.parquet.output_options import OutputOptions

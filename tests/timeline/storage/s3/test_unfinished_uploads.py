@@ -19,9 +19,9 @@ from phantombase.compactor_daemon.attempt import abandoned
 from phantombase.compactor_daemon.attempt.abandoned import abort_abandoned_uploads
 from phantombase.timeline.read.table_read import read_table
 from phantombase.timeline.storage import unfinished_uploads
-from phantombase.timeline.storage.access.storage_options import StorageOptions
 from phantombase.timeline.storage.object_store import ObjectStorage
 from phantombase.timeline.storage.open_storage import open_storage
+from phantombase.timeline.storage.storage_options import StorageOptions
 from phantombase.timeline.table.table import Table
 from tests.support.compare_rows import assert_same_rows
 from tests.support.golden_tables import unzip_golden

@@ -10,7 +10,7 @@ _CONFIG, _PLAN, _ROLLBACK = (
     "timeline/format/compaction_plan",
     "timeline/format/rollback_plan",
 )
-_BUCKET, _MERGE = "timeline/format/bucket", "timeline/payloads/merge_settings"
+_BUCKET, _MERGE = "timeline/format/bucket", "timeline/format/merge_settings"
 _SCHEMA, _KEYS, _SPEC = (
     "writer_hooks/schema/table_schema",
     "writer_hooks/keys/key_generator",
@@ -78,7 +78,7 @@ MUTANTS: tuple[Mutant, ...] = (
     # Pages and metrics.
     ("timeline/dashboard/health", "if slo_s is not None and age > slo_s:", "if False:", "pages"),
     ("timeline/dashboard/health", 'if row["state"] == "parked":', "if False:", "pages"),
-    ("timeline/dashboard/bars", "end or edge), ((end or max(today, begun)) - begun)", "end or edge), ((end or edge) - begun)", "table_states"),
+    ("timeline/dashboard/pages", "end or edge), ((end or max(today, begun)) - begun)", "end or edge), ((end or edge) - begun)", "table_states"),
     ("timeline/dashboard/metrics", "for metric in _families(tables, list(rows)) if metric.name not in named]", "for metric in _families(tables, list(rows))]", "service/metrics"),
     ("timeline/dashboard/metrics", '.timestamp() - row["utc_offset_s"]', ".timestamp()", "service/metrics"),
     # Commands.
@@ -86,8 +86,8 @@ MUTANTS: tuple[Mutant, ...] = (
     ("timeline/cli/report", "not found.differences and not wrong and not flaws", "not found.differences and not flaws", "clock"),
     ("timeline/cli/report", "not found.differences and not wrong and not flaws", "not found.differences and not wrong", "witness_services"),
     ("timeline/cli/check", "    if not dry_run:\n        set_times", "    if True:\n        set_times", "clock"),
-    ("timeline/cli/read_to", "limit if options.limit is not None else limit + 1", "limit", "main project/commands"),
-    ("timeline/cli/read_to", "    if sys.stdout.isatty():", "    if False:", "main"),
+    ("timeline/cli/read", "limit if options.limit is not None else limit + 1", "limit", "main project/commands"),
+    ("timeline/cli/read", "    if sys.stdout.isatty():", "    if False:", "main"),
     ("compactor_daemon/cli/compact", "    if dry_run and drops:", "    if False:", "compact_now"),
     ("compactor_daemon/cli/lake", "        if len(given) != 1:", "        if not given:", "option_errors"),
     ("compactor_daemon/cli/lake", "        if tables and (self.include or self.exclude):", "        if False:", "option_errors"),

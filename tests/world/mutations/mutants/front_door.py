@@ -15,7 +15,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ("compactor_daemon/options", "        if self.master is not None:\n            return", "        if False:\n            return", "executor_choice"),
     ("compactor_daemon/removal/unschedule", "                if dry_run:\n", "                if False:\n", "removal/dry_runs"),
     ("compactor_daemon/restoring/rollback", "        if dry_run:\n", "        if False:\n", "removal/dry_runs"),
-    ("timeline/savepoints/savepoint", "        if dry_run:\n            if table", "        if False:\n            if table", "removal/dry_runs"),
+    ("timeline/recovery/savepoint", "        if dry_run:\n            if table", "        if False:\n            if table", "removal/dry_runs"),
     ("compactor_daemon/cli/compact", "    if schedule and instant is not None:", "    if False:", "compact_now"),
     ("compactor_daemon/cli/compact", "    if schedule and not dry_run:\n        check", "    if False:\n        check", "compact_now"),
     (_SETTINGS, '"run": frozenset({"schedule", "tables"})', '"run": frozenset({"schedule", "tables"}), "compact": frozenset({"schedule"})', "config"),

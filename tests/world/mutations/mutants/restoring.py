@@ -12,7 +12,7 @@ _REFUSALS = "compactor_daemon/restoring/refusals"
 _UNDO = "timeline/recovery/undo"
 _TESTS = "restoring/restore"
 _HASHED = "restoring/consistent_hashing"
-_TORN = "compactor_daemon/repair/torn_compaction"
+_TORN = "compactor_daemon/restoring/torn_compaction"
 _TORN_TESTS = "repair/torn_compaction"
 _PLAN_PUT = "compactor_daemon/restoring/plan_put"
 _LOST = "restoring/lost_lock"
@@ -27,10 +27,10 @@ MUTANTS: tuple[Mutant, ...] = (
     ("timeline/table/left_to_hudi", "return table.layout.has_completion_times and ", "return ", _HASHED),
     ("timeline/planning/schedule", "        if self.hashed:\n", "        if False:\n", _HASHED),
     ("compactor_daemon/attempt/inputs", "if plan.merges_logs and merges_no_logs(table):", "if False:", _HASHED),
-    ("compactor_daemon/archiving/resizes", "path != stem and stem not in noted and", "path != stem and", "resizes"),
-    ("compactor_daemon/archiving/resizes", "stem not in noted and timeline.find(time, \"replacecommit\") is not None:", "False:", "resizes"),
-    ("compactor_daemon/archiving/resizes", "name is not None and not timeline.is_committed(name.instant):", "False:", "resizes"),
-    ("compactor_daemon/archiving/resizes", "if t < time), default=\"\")", "if t > time), default=\"\")", "resizes"),
+    ("compactor_daemon/archiving/archive", "path != stem and stem not in noted and", "path != stem and", "resizes"),
+    ("compactor_daemon/archiving/archive", "stem not in noted and timeline.find(time, \"replacecommit\") is not None:", "False:", "resizes"),
+    ("compactor_daemon/archiving/archive", "name is not None and not timeline.is_committed(name.instant):", "False:", "resizes"),
+    ("compactor_daemon/archiving/archive", "if t < time), default=\"\")", "if t > time), default=\"\")", "resizes"),
     (_STITCHING, "            refuse_cleaned(table, timeline, found)\n", "", "stitching/rollback"),
     (_STITCHING, "            refuse_built_upon(table, timeline, found)\n", "", "stitching/rollback"),
     (_STITCHING, "            files = _refuse_lost(table, found)\n", "", "stitching/rollback"),
@@ -78,11 +78,11 @@ MUTANTS: tuple[Mutant, ...] = (
     (_STITCHING, "    refuse_late(section, time)\n", "", _ASLEEP),
     (_PENDING, "    if not is_buried(table.storage, newest.requested_time):", "    if True:", _ASLEEP),
     (_PENDING, "return newest if table.storage.find(plan) is not None else None", "return newest", "late"),
-    ("timeline/recovery/unbegun_rollback", "return stitching if all(", "return stitching if True or all(", _ASLEEP),
+    ("timeline/recovery/dead_writers", "return stitching if all(", "return stitching if True or all(", _ASLEEP),
     ("compactor_daemon/attempt/retire", "(*timeline.pending_merges, *half_way)", "timeline.pending_merges", _ASLEEP),
     ("compactor_daemon/decisions/standing", " is not None) | half_way,", " is not None),", _ASLEEP),
     ("timeline/recovery/dead_writers", "(not instant.completed or instant == half_way)", "not instant.completed", _ASLEEP),
-    ("timeline/recovery/unbegun_rollback", "        if (stitching := _buried(table, timeline)) is not None:", "        if (stitching := None) is not None:", _ASLEEP),
+    ("timeline/recovery/dead_writers", "        if (stitching := _buried(table, timeline)) is not None:", "        if (stitching := None) is not None:", _ASLEEP),
     ("timeline/metadata_table/services/serve", "        if (error := half_way(table, table.load_timeline())) is not None:", "        if (error := None) is not None:", _ASLEEP),
     (_PLAN_PUT, "        if write.requested_time not in times:", "        if False:", _LOST),
     (_PLAN_PUT, "or not is_requested(timeline, requested)", "", _TESTS),
@@ -91,7 +91,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ("compactor_daemon/decisions/standing", ", *timeline.completed_writes}", "}", _LOST),
     ("compactor_daemon/cleaning/execute", "                _take_back(table, now, section)  # what", "                pass  # what", _LOST),
     ("writer_hooks/commit/transaction", "        self._check_ground(now)\n", "", _LOST),
-    ("timeline/recovery/unbegun_rollback", "beat is not None and beat.owner_gone", "beat is not None", _LOST),
+    ("timeline/recovery/dead_writers", "return beat is not None and beat.owner_gone", "return beat is not None", _LOST),
     (_ROLLBACK, "            bury(table.storage, write.completion_time)\n", "", _TESTS),
     (_STITCHING, "            bury(table.storage, found.completion_time)\n", "", "stitching/rollback"),
     (_REFUSALS, "        if may_be_service(table, instant):\n            continue\n", "", "stitching/stitch"),
@@ -107,12 +107,12 @@ MUTANTS: tuple[Mutant, ...] = (
     ("compactor_daemon/stitching/complete", "        refuse_half_rolled_back(table, timeline)\n", "", "stitching/stitch"),
     (_RESTORE, "dead | {time for time in timeline.completed_writes if time > target}", "dead", _TESTS),
     ("compactor_daemon/cleaning/would_clean", "    refuse_half_rolled_back(table, view.timeline)", "    pass", _TESTS),
-    ("timeline/savepoints/savepoint", "        refuse_half_rolled_back(table, timeline)\n", "", _TESTS),
+    ("timeline/recovery/savepoint", "        refuse_half_rolled_back(table, timeline)\n", "", _TESTS),
     (_ROLLBACK, "        if begun is None or write.completed:\n", "        if begun is None:\n", _TESTS),
     (_RESTORE, "            completed_too=False,", "            completed_too=True,", _TESTS),
     ("compactor_daemon/archiving/archive", "    refuse_pending_restore(table, timeline)\n", "", _TESTS),
     (_RESTORE, "i.completed or i.requested_time <= target)", "True)", "torn_commit"),
-    ("timeline/savepoints/savepoint", "        refuse_pending_restore(table, timeline)\n", "", _TESTS),
+    ("timeline/recovery/savepoint", "        refuse_pending_restore(table, timeline)\n", "", _TESTS),
     (_ROLLBACK, "        with first_beat(table.storage, instant):\n            unpublish", "        if True:\n            unpublish", _TESTS),
     ("timeline/recovery/rollback", "        with first_beat(table.storage, rollback.instant):\n", "        if True:\n", _TESTS),
     ("compactor_daemon/cleaning/would_clean", "                retained_by(table.files, clean)", "                pass", "cleaning/dry_runs"),

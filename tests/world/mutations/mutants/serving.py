@@ -12,7 +12,7 @@ _SYNC, _ROUTES, _STATE = (
 )
 _ACCESS = "timeline/service/access"
 _TOUCHED = "timeline/service/states/touched"
-_MARKERS = "timeline/service/marker_folder"
+_MARKERS = "timeline/service/marker_app"
 _QUICK, _REPEATS, _APP = "timeline/service/wire/quick_http", "timeline/service/repeats", "timeline/service/app"
 
 MUTANTS: tuple[Mutant, ...] = (
@@ -53,8 +53,8 @@ MUTANTS: tuple[Mutant, ...] = (
     (_ACCESS, "self._signed(f\"form {_cookie(headers)}\")", "self._signed(\"form\")", "actions"),
     (_ACCESS, "headers.get(b\"origin\") is None or", "", "actions"),
     (_ACCESS, " or headers.get(b\"sec-fetch-site\", b\"same-origin\") != b\"same-origin\"", "", "actions"),
-    ("timeline/dashboard/actions/action_app", "order.instant is not None and order.instant not in pending", "False", "actions"),
-    ("timeline/dashboard/actions/runner", "        if path in self._running:\n", "        if False:\n", "actions"),
+    ("timeline/dashboard/action_app", "order.instant is not None and order.instant not in pending", "False", "actions"),
+    ("timeline/dashboard/runner", "        if path in self._running:\n", "        if False:\n", "actions"),
     ("timeline/locks/seen", "until + _DRIFT_MS < now_ms", "until < now_ms", "dashboard/table_lock"),
     ("timeline/service/app", "            if not self._access.is_hudi_client(client[0] if client else None):\n", "            if False:\n", "access"),
     (_TOUCHED, "named += [_names(new[i]) for i in new.keys() - old.keys()]", "pass", "touched"),
@@ -75,7 +75,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ("timeline/dashboard/health", "age > slo_s", "age >= 0", "table_states"),
     ("timeline/dashboard/health", "    ages = [(row[\"age_s\"], row) for row in pending if row[\"action\"] == \"compaction\" and", "    ages = [(row[\"age_s\"], row) for row in pending if", "table_states"),
     ("timeline/dashboard/health", "        if row[\"state\"] == \"parked\":", "        if False:", "pages"),
-    ("timeline/service/wire/bounded_http", "        self._body_bytes += len(body)\n", "", "process"),
+    ("timeline/service/wire/quick_http", "        self._body_bytes += len(body)\n", "", "process"),
     (_MARKERS, "\"\".join(f\"{name}\\n\" for name in names)", "\",\".join(names)", "service/markers"),
     (_MARKERS, "return done.result() and first", "return done.result()", "service/markers"),
     (_MARKERS, "        storage.delete(kind)\n", "        pass\n", "service/markers"),

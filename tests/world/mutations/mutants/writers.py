@@ -51,7 +51,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ("writer_hooks/files/stager", "partial=part.partial,", "partial=False,", "merge_into"),
     ("writer_hooks/files/target_files", "dict.fromkeys(work.into.lacking(won.rows.schema), lacks)", "{}", "merge_into"),
     ("writer_hooks/files/merged_log", "            _refuse_behind_deletes(slice_, work, won.keys.filter(pa.array(new)), partial=partial)\n", "", "merge_into"),
-    ("timeline/metadata_table/column_stats/file_ranges", "if not block.is_partial:", "if True:", "read/partial_updates"),
+    ("timeline/metadata_table/column_stats/measure", "if not block.is_partial:", "if True:", "read/partial_updates"),
     ("writer_hooks/write/write", "            check_once(rows)\n", "            pass\n", "merge_into"),
     # Change data capture.
     ("writer_hooks/index/key_index", "0 if self.work.table.config.captures_changes else ", "", "captured_changes"),

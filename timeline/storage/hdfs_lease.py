@@ -18,10 +18,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
 
-from ...elapsed import Since
-from ...errors import LockError, MissingFileError, PhantombaseError, StorageError
-from ...event_log import get_logger
-from ...pauses import doubling_pauses
+from ..elapsed import Since
+from ..errors import LockError, MissingFileError, PhantombaseError, StorageError
+from ..event_log import get_logger
+from ..pauses import doubling_pauses
 
 _log = get_logger()
 

@@ -1,26 +1,60 @@
-"""What the pages of the timeline service show of this daemon and its fleet."""
+"""Starts the timeline service inside a daemon.
+
+What the pages of the timeline service show of this daemon and its fleet.
+
+The file groups of a running compaction that are not merged yet, by name.
+"""
 
 from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+
+from prometheus_client import CollectorRegistry
 
 from phantombase.timeline.clock.now import clock_ms
+from phantombase.timeline.dashboard.action_app import ActionApp
+from phantombase.timeline.dashboard.login_app import LoginApp
+from phantombase.timeline.dashboard.orders import CommandSettings
+from phantombase.timeline.dashboard.people_app import PeopleApp
+from phantombase.timeline.dashboard.runner import Runner, installed
 from phantombase.timeline.errors import PhantombaseError, UnknownStateError
+from phantombase.timeline.format.compaction_plan import TOTAL_LOG_FILES_SIZE
+from phantombase.timeline.instants.attempt_names import staged_files
 from phantombase.timeline.planning.triggers import TriggerOptions
-from phantombase.timeline.report.next_plan import next_plan_row
+from phantombase.timeline.report.overview import next_plan_row
+from phantombase.timeline.service.access import Access
+from phantombase.timeline.service.run import Pages, ServeOptions, Service
+from phantombase.timeline.service.served_tables import ServedTables
 from phantombase.timeline.table.table import Table, consistent
 from phantombase.timeline.terminal.plain import Row
 
 from ..claims.claims import Claim, find_table_id
 from ..claims.zookeeper_claims import ZooKeeperClaims
-from ..daemon.loop import Daemon
-from ..daemon.table_on_storage import Settings
+from ..records.fate import OK
 from ..status.snapshot import Claimed, look_at_table
 from ..status.status import Clock, claim_rows, status_report
-from ..zookeeper.session import ZooKeeperSession
-from .unfinished import unfinished
+from ..zookeeper.session import ZooKeeperOptions, ZooKeeperSession, zookeeper_session
+from .loop import Daemon
+from .table_on_storage import Settings
+
+_SHOWN = 3
+
+
+def unfinished(table: Table, instant: str) -> list[Row]:
+    """Those with most log bytes first, a few of them: what an attempt that seems to stand still may be at work on."""
+    done = {path.rpartition("/")[2].removesuffix(OK) for path in staged_files(table.storage, instant, (OK,))}
+    plan = table.compaction_plan(instant)
+    left = [
+        ((o.metrics or {}).get(TOTAL_LOG_FILES_SIZE) or 0.0, o)
+        for position, o in enumerate(plan.operations)
+        if str(position) not in done
+    ]
+    largest = sorted(left, key=lambda one: -one[0])[:_SHOWN]
+    return [{"partition": o.partition_path, "file_id": o.file_id, "log_bytes": round(size)} for size, o in largest]
+
 
 _RECENT = 5
 _USUAL = TriggerOptions()
@@ -112,3 +146,42 @@ def _others(me: str, claims: Iterable[Row]) -> list[Row]:
             one = {"who": claim["holder"], "host": claim["host"], "pid": claim["pid"], "tables": None, "running": []}
             found.setdefault(claim["holder"], one)["running"].append(f"{claim['table']} {claim['instant']}")
     return list(found.values())
+
+
+@contextmanager
+def service_of(
+    daemon: Daemon,
+    settings: Settings,
+    options: ServeOptions,
+    *,
+    token: str | None,
+    zookeeper: ZooKeeperOptions | None,
+    registry: CollectorRegistry,
+    commands: CommandSettings,
+    allow_actions: bool,
+) -> Iterator[str]:
+    """Serves the daemon's tables from entry to exit, also those that it finds later; the address. `commands`: what
+    commands about them must be given; `allow_actions`: pages have buttons for them.
+
+    UsageError: the port is taken, or see `Access`. PhantombaseError: ZooKeeper does not answer.
+    """
+    with nullcontext() if zookeeper is None else zookeeper_session(zookeeper) as session:
+        crew = DaemonCrew(daemon, settings, session)
+
+        def pages(tables: ServedTables, access: Access) -> Pages:
+            runner = Runner(installed(), settings.storage_options) if allow_actions else None
+            actions = None if runner is None else ActionApp(access, runner, commands)
+            people = PeopleApp(tables, crew=crew, registry=registry, settings=commands, actions=actions)
+            return Pages(pages=people, login=LoginApp(access))
+
+        service = Service(
+            paths=(),
+            options=options,
+            storage_options=settings.storage_options,
+            token=token,
+            pages=pages,
+            found=lambda: daemon.paths,
+            clock=settings.clock,
+        )
+        with service.beside() as address:
+            yield address

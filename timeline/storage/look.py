@@ -19,8 +19,8 @@ from hashlib import md5
 from typing import IO, TYPE_CHECKING
 
 from ..errors import LockError, MissingFileError
-from ..storage.contract import Entry, OwnLock, Storage, list_at_once
-from ..storage.folders import BEHIND_INSTANTS, RECORDS
+from .contract import Entry, OwnLock, Storage, list_at_once
+from .folders import BEHIND_INSTANTS, RECORDS
 
 if TYPE_CHECKING:  # what `show` does not need to start
     import pyarrow as pa

@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 
-from ...errors import UnsupportedError
+from ..errors import UnsupportedError
 from .object_url import AZURE, GCS, S3, ObjectUrl, cloud_of
 
 _S3A, _AZURE, _GS = "fs.s3a.", "fs.azure.", "fs.gs."

@@ -12,10 +12,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ...errors import UsageError
-from ...event_log import get_logger
-from ...storage.access.storage_options import Given, StorageOptions
-from ...terminal.plain import Row
+from ..errors import UsageError
+from ..event_log import get_logger
+from ..storage.storage_options import Given, StorageOptions
+from ..terminal.plain import Row
 from .orders import PROGRAM, Order, shown
 
 _KEPT = 10
