@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadScopeScheduling
 
-from phantombase.compactor_daemon.execution import spark_session as spark_start
+from phantombase.compactor_daemon.execution import spark_session
 from phantombase.timeline.event_log import NAME
 from tests.support.places import memory
 from tests.support.seed import SEED
@@ -41,9 +41,15 @@ _BRIEF = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 if (_MEMORY := memory()) is not None:
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", _MEMORY)
 
-# No deadline: on a shared machine it fails tests at random. A failure prints how to run it again. The usual run draws
-# the same examples each time.
-settings.register_profile("phantombase", deadline=None, print_blob=True, derandomize=not ALL)
+# Nothing is judged by how long it takes: on a shared machine that fails tests at random. A failure prints how to run it
+# again. The usual run draws the same examples each time.
+settings.register_profile(
+    "phantombase",
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+    print_blob=True,
+    derandomize=not ALL,
+)
 settings.load_profile("phantombase")
 
 
@@ -83,8 +89,7 @@ def _logging_untouched() -> Iterator[None]:
 def _spark_has_stopped() -> Iterator[None]:
     """Commands do not wait for the end of their Spark, but a process has one context at a time."""
     yield
-    if spark_start._stopping is not None:
-        spark_start._stopping.join()
+    spark_session.wait_until_stopped()
 
 
 def pytest_report_header() -> str:

@@ -25,6 +25,12 @@ _stopping: threading.Thread | None = None
 """The thread that stops the process's last context; Spark allows one context at a time."""
 
 
+def wait_until_stopped() -> None:
+    """Waits for the end of the last context of this process, if one is being stopped."""
+    if _stopping is not None:
+        _stopping.join()
+
+
 @dataclass(frozen=True, slots=True)
 class RunningSpark:
     """A Spark context that another program made and will stop, for example an ingest job."""
@@ -66,8 +72,7 @@ class StartingSpark:
                 context.stop()
 
     def _start(self) -> None:
-        if _stopping is not None:
-            _stopping.join()
+        wait_until_stopped()
         with tempfile.TemporaryFile() as log:  # the output of the JVM and the workers, kept off the terminal
             try:
                 self._context.set_result(self._started(log))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import pickle
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -28,6 +27,7 @@ from phantombase.timeline.storage.open_storage import open_storage
 from phantombase.timeline.storage.probe import probe, probe_partitions
 from phantombase.timeline.storage.staged_file import staged_output
 from tests.support.servers.hdfs_cluster import Hdfs
+from tests.support.servers.zookeeper_server import wait_until
 from tests.support.storage_contract import BetweenProcesses, OnFileSystems, StorageContract
 
 BUSY = LockError("held by another process")
@@ -358,12 +358,12 @@ def test_one_holds_a_lease(hdfs_storage: HdfsStorage) -> None:
 
 @pytest.mark.deep
 def test_a_held_lease_is_busy_while_it_is_renewed(hdfs_storage: HdfsStorage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hdfs_lease, "VALID_S", 6.0)
+    monkeypatch.setattr(hdfs_lease, "VALID_S", 20.0)
     monkeypatch.setattr(hdfs_lease, "RENEW_S", 0.2)
     with (
         hdfs_storage.hold("lease", 0, BUSY),
         pytest.raises(LockError, match="held by another"),
-        hdfs_storage.hold("lease", 8, BUSY),
+        hdfs_storage.hold("lease", 22, BUSY),
     ):
         raise AssertionError
     with hdfs_storage.hold("lease", 0, BUSY):
@@ -374,11 +374,11 @@ def test_a_held_lease_is_busy_while_it_is_renewed(hdfs_storage: HdfsStorage, mon
 def test_the_lease_of_a_dead_holder_is_free_at_last(hdfs_storage: HdfsStorage, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its number stays; a holder that wakes does not take it back, and gives back only its own."""
     monkeypatch.setattr(hdfs_lease, "RENEW_S", 1000.0)
-    monkeypatch.setattr(hdfs_lease, "VALID_S", 1.5)
     with hdfs_storage.hold("lease", 0, BUSY):
         with pytest.raises(LockError), hdfs_storage.hold("lease", 0, BUSY):
             raise AssertionError
-        with hdfs_storage.hold("lease", 20, BUSY):
+        monkeypatch.setattr(hdfs_lease, "VALID_S", -1.0)  # its time is over
+        with hdfs_storage.hold("lease", 60, BUSY):
             monkeypatch.setattr(hdfs_lease, "VALID_S", 1000.0)
             with pytest.raises(LockError), hdfs_storage.hold("lease", 0, BUSY):
                 raise AssertionError
@@ -396,7 +396,7 @@ def test_a_lease_is_not_held_once_its_time_is_over_or_another_has_it(
         assert is_held()
         monkeypatch.setattr(hdfs_lease, "VALID_S", 0.5)
         assert not is_held()
-        time.sleep(1)
+        wait_until(lambda: not any(thread.name == "lease-lease" for thread in threading.enumerate()))
         monkeypatch.setattr(hdfs_lease, "VALID_S", 1000.0)
         assert not is_held()
     monkeypatch.undo()
@@ -404,10 +404,7 @@ def test_a_lease_is_not_held_once_its_time_is_over_or_another_has_it(
     with hdfs_storage.hold("lease", 0, BUSY) as is_held:
         number = max(int(e.name) for e in hdfs_storage.list("lease") if e.name.isdecimal())
         hdfs_storage.put_if_absent(f"lease/{number + 1}", b"")
-        end = time.monotonic() + 20
-        while is_held() and time.monotonic() < end:
-            time.sleep(0.05)
-        assert not is_held()
+        wait_until(lambda: not is_held())
 
 
 @pytest.mark.deep
@@ -420,7 +417,5 @@ def test_a_held_lease_is_put_anew(hdfs_storage: HdfsStorage, monkeypatch: pytest
         return entry.modified_ms
 
     with hdfs_storage.hold("lease", 0, BUSY):
-        first, end = put_ms(), time.monotonic() + 20
-        while put_ms() == first:
-            assert time.monotonic() < end
-            time.sleep(0.05)
+        first = put_ms()
+        wait_until(lambda: put_ms() != first)

@@ -9,10 +9,8 @@ What other tests hold: an instant in the future (tests/timeline/clock/test_futur
 from __future__ import annotations
 
 import ast
-import os
 import re
 import shutil
-import time
 from collections.abc import Callable, Iterator
 from datetime import datetime
 from pathlib import Path
@@ -83,21 +81,6 @@ def served(path: Path, expected: dict[str, int]) -> None:
     assert rows(path) == expected | at(7, "p0")
 
 
-@pytest.fixture
-def zone() -> Iterator[Callable[[str], None]]:
-    before = os.environ.get("TZ")
-
-    def go(name: str) -> None:
-        os.environ["TZ"] = name
-        time.tzset()
-
-    yield go
-    os.environ.pop("TZ", None)
-    if before is not None:
-        os.environ["TZ"] = before
-    time.tzset()
-
-
 @pytest.mark.parametrize("version", [6, 9])
 def test_a_plan_with_a_damaged_file_is_unscheduled(version: int, tmp_path: Path) -> None:
     """On version 6 what was not written since; then `schedule` names the file, and an overwrite ends it."""
@@ -151,10 +134,10 @@ def test_a_write_in_the_future_is_rolled_back(version: int, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("version", [6, 9])
-def test_a_table_that_says_utc_and_is_not(version: int, tmp_path: Path, zone: Callable[[str], None]) -> None:
+def test_a_table_that_says_utc_and_is_not(version: int, tmp_path: Path, local_zone: Callable[[str], None]) -> None:
     """The error names the property; with LOCAL and the writers' zone it goes on."""
     path = tmp_path / "t"
-    zone("America/Caracas")
+    local_zone("America/Caracas")
     made(path, version)
     properties = path / ".hoodie/hoodie.properties"
 
@@ -163,13 +146,13 @@ def test_a_table_that_says_utc_and_is_not(version: int, tmp_path: Path, zone: Ca
         properties.write_text("\n".join([*kept, f"{PROPERTY}={value}", ""]))
 
     says("UTC")
-    zone("UTC")
+    local_zone("UTC")
     said = run("schedule", str(path), "--sole-writer", code=1)
     assert f"{PROPERTY}=UTC" in said
     assert "set it to LOCAL" in said
     says("LOCAL")
     run("schedule", str(path), "--sole-writer", "--timezone", "America/Caracas")
-    zone("America/Caracas")
+    local_zone("America/Caracas")
     run("compact", str(path), "--executor", "local")
     served(path, at(2, *PARTITIONS))
 

@@ -110,7 +110,7 @@ def test_the_rows_are_those_of_a_read(version: int, feature: str, tmp_path: Path
     wanted = plain([truth], truth.column_names)
     for compacted in (False, True):
         if compacted:
-            schedule(path)
+            schedule(path, sole_writer=True)
             compact(path, execute=ExecuteOptions(executor=Executor.LOCAL))
         for name, rows in PATHS.items():
             assert plain(rows(path), truth.column_names) == wanted, (name, compacted)

@@ -95,11 +95,11 @@ def test_each_write_once_across_restarts_and_compactions(spark: Any, tmp_path: P
     assert delivered(spark, path, tmp_path) == [[("a", 1), ("b", 2), ("c", 2)]]
     assert delivered(spark, path, tmp_path) == []
     upsert(path, 3, "c")
-    schedule(path)
+    schedule(path, sole_writer=True)
     compact(path, execute=ExecuteOptions(executor=Executor.LOCAL))
     upsert(path, 4, "d")
     assert delivered(spark, path, tmp_path) == [[("c", 3), ("d", 4)]]
-    schedule(path)
+    schedule(path, sole_writer=True)
     compact(path, execute=ExecuteOptions(executor=Executor.LOCAL))
     assert delivered(spark, path, tmp_path) == []
 

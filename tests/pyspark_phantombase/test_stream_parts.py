@@ -90,7 +90,7 @@ def test_random_histories(seed: int, version: int, tmp_path: Path) -> None:
         act = chance.choice(["write", "write", "compact", "restart", "again", "step", "step", "step"])
         if act == "write":
             upsert(path, ts, chance.sample(keys, chance.randint(1, 20)), version)
-        elif act == "compact" and schedule(str(path)):
+        elif act == "compact" and schedule(str(path), sole_writer=True):
             if chance.random() < 0.7:
                 compact(path, execute=ExecuteOptions(executor=Executor.LOCAL))
         elif act == "restart":
@@ -124,7 +124,7 @@ def test_the_parts_of_a_write_are_its_window(limit: Any, tmp_path: Path) -> None
     assert consumer.step(limit)
     assert consumer.offset["next"] == first.moment
     upsert(path, 1, keys)
-    schedule(str(path))
+    schedule(str(path), sole_writer=True)
     compact(path, execute=ExecuteOptions(executor=Executor.LOCAL))
     consumer.restart()
     while "next" in consumer.offset:
@@ -141,7 +141,7 @@ def compacted_twice(path: Path, keys: list[str], version: int) -> None:
     """What lies before is old enough for a clean."""
     for ts in (1, 2):
         upsert(path, ts, keys, version)
-        schedule(str(path))
+        schedule(str(path), sole_writer=True)
         compact(path, execute=ExecuteOptions(executor=Executor.LOCAL))
     upsert(path, 3, keys, version)
 
@@ -200,7 +200,7 @@ def test_a_pin_holds_what_a_pending_compaction_takes_in(version: int, tmp_path: 
     path = tmp_path / "rides"
     upsert(path, 0, KEYS, version)
     upsert(path, 1, KEYS, version)
-    assert schedule(str(path))
+    assert schedule(str(path), sole_writer=True)
     upsert(path, 2, KEYS[:20], version)
     consumer = Consumer(path, pin="copy")
     assert consumer.step(ReadAllAvailable())

@@ -20,7 +20,7 @@ from phantombase.timeline.cli.main import app as timeline
 from phantombase.timeline.errors import PhantombaseError
 from phantombase.timeline.format.file_name import BaseFileName, parse_data_file
 from phantombase.timeline.read.table_read import read_table
-from phantombase.timeline.storage import object_promises
+from phantombase.timeline.storage import object_clients
 from phantombase.timeline.storage.folders import RECORDS
 from phantombase.timeline.storage.object_store import ObjectStorage
 from phantombase.timeline.storage.probe import PLACED
@@ -83,7 +83,7 @@ class Compaction:
         """Compacts a fresh copy while requests are spoilt, then again; checks all. Whether a request was spoilt."""
         url = self._s3.upload(self._path, self._s3.new_bucket(), "tables/t")
         [plan] = Table.open(url).load_timeline().pending_merges
-        object_promises._proved.clear()
+        object_clients.forget()
         proxy.restart(faults)
         command = ["compact", url, "--executor", "local"]
         done = CliRunner().invoke(app, command)
@@ -126,7 +126,7 @@ class Write:
         bucket = self._s3.new_bucket()
         url = f"s3://{bucket}/tables/t" if self._new else self._s3.upload(self._path, bucket, "tables/t")
         before = {} if self._new else self._before
-        object_promises._proved.clear()
+        object_clients.forget()
         proxy.restart(faults)
         try:
             self._write(url)

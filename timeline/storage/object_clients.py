@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import lru_cache
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from obstore.store import AzureStore, GCSStore, S3Store
@@ -18,6 +19,7 @@ from obstore.store import AzureStore, GCSStore, S3Store
 if TYPE_CHECKING:
     from obstore.store import ClientConfig, RetryConfig
 
+from ..elapsed import Since
 from ..errors import UsageError
 from .object_url import AZURE, GCS, S3, Cloud, ObjectUrl
 from .storage_options import CONNECTION, SETTINGS, Settings, environment_of, from_environment, secrets_of
@@ -32,6 +34,29 @@ _PATIENCE: RetryConfig = {
 """A store that is asked too much refuses everything for some seconds. Ten tries, as by default, take about three."""
 _ONCE: RetryConfig = {"max_retries": 0, "retry_timeout": timedelta(seconds=60)}
 _HIDDEN = "***"
+
+
+@dataclass(slots=True)
+class Known:
+    """What this process has found out about a store through clients of the same settings; see their users."""
+
+    trying: Lock = field(default_factory=Lock)
+    keeps_promises: bool = False
+    comparing: Lock = field(default_factory=Lock)
+    agreed: Since | None = None
+    """When its clock and this process's were found to agree."""
+    given_back: dict[str, Any] = field(default_factory=dict)
+    """By key, the versions in which this process left leases, until it takes them again."""
+    logged: set[str] = field(default_factory=set)
+    """Why uploads stay there."""
+
+
+_known: dict[int, Known] = {}
+
+
+def forget() -> None:
+    """Everything that this process knows of stores, as if it had just begun."""
+    _known.clear()
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +77,11 @@ class Clients:
     settings: Settings
     """The options given; the environment says the rest."""
     _secrets: tuple[str, ...] = field(default=(), repr=False)
+
+    @property
+    def known(self) -> Known:
+        """The same for all clients of these settings."""
+        return _known.setdefault(self.identity, Known())
 
     def text(self, error: Exception) -> str:
         """An error in one line, without secrets."""

@@ -41,8 +41,6 @@ _PAUSES_S = (0.1, 0.4, 1.6)
 """Between tries to change a lease that is still ours."""
 
 _GIVEN_BACK_MAX = 1000
-_given_back: dict[tuple[int, str], Any] = {}
-"""The versions in which this process left leases, until it takes them again."""
 
 
 @contextmanager
@@ -107,7 +105,7 @@ class _Lease:
     def try_take(self) -> bool:
         """Whether it was free and is held now."""
         # In the version in which this process gave it back it is free: no other has had it since.
-        given_back = _given_back.pop((self._clients.identity, self._key), None)
+        given_back = self._clients.known.given_back.pop(self._key, None)
         if given_back is not None and self._take(given_back):
             return True
         there, found = self._look()
@@ -138,9 +136,10 @@ class _Lease:
         """Gives it back; False: it was lost, or stays until its time ends."""
         is_given_back = self._put({"expired": True, "validUntil": self._until, "owner": self._owner}, self._version)
         if is_given_back:
-            while len(_given_back) >= _GIVEN_BACK_MAX:
-                _given_back.pop(next(iter(_given_back)), None)
-            _given_back[self._clients.identity, self._key] = self._version
+            left = self._clients.known.given_back
+            while len(left) >= _GIVEN_BACK_MAX:
+                left.pop(next(iter(left)), None)
+            left[self._key] = self._version
         return is_given_back
 
     def is_held(self) -> bool:

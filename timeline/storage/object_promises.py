@@ -6,7 +6,6 @@ broken on purpose, on throw-away objects.
 
 from __future__ import annotations
 
-import threading
 import time
 import uuid
 from collections.abc import Collection, Iterator
@@ -52,19 +51,15 @@ class Tried(Protocol):
     def delete_all(self, paths: Collection[str]) -> None: ...
 
 
-_proved: set[int] = set()
-_trying = threading.Lock()
-
-
 def ensure_promises(storage: Tried) -> None:
     """UnsupportedError names the promise that is not kept; StorageError: it cannot be tried."""
-    identity = storage.clients.identity
-    if identity in _proved:
+    known = storage.clients.known
+    if known.keeps_promises:
         return
-    with _trying:
-        if identity not in _proved:
+    with known.trying:
+        if not known.keeps_promises:
             _prove(storage)
-            _proved.add(identity)
+            known.keeps_promises = True
 
 
 def _prove(storage: Tried) -> None:
@@ -96,7 +91,7 @@ def _try_all(storage: Tried, put: str, other: str, taken: str, placed: str) -> N
         ]
         for one in tried:
             one.result()
-    note_agreed(storage.clients.identity, since, began_ms, listed.result().modified_ms)
+    note_agreed(storage.clients.known, since, began_ms, listed.result().modified_ms)
 
 
 @contextmanager

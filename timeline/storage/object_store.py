@@ -311,7 +311,7 @@ class ObjectStorage:
     # --- the lock
 
     def hold(self, path: str, timeout_s: float, busy: LockError) -> AbstractContextManager[Callable[[], bool]]:
-        ensure_agreed(self, self.clients.identity)  # it puts an object, so the promises were tried
+        ensure_agreed(self, self.clients.known)  # it puts an object, so the promises were tried
         return hold_lease(self.clients, self.key(path), f"{self.base_path}/{path}", timeout_s, busy)
 
 

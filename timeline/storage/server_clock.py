@@ -5,16 +5,19 @@ The ages of its files, heartbeats among them, are compared with it and never wit
 
 from __future__ import annotations
 
-import threading
 import time
 import uuid
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from ..elapsed import Since
 from ..errors import ClockError, StorageError
 from .contract import Storage
 from .folders import TEMPORARY
+
+if TYPE_CHECKING:
+    from .object_clients import Known
 
 _SECOND_MS = 1000
 """To what an object store rounds its times down."""
@@ -58,31 +61,27 @@ def ahead_of(storage: Storage, now_ms: Callable[[], int]) -> Ahead:
     return Ahead(least_ms=before - there - rounding, most_ms=now_ms() - there)
 
 
-_agreed: dict[Hashable, Since] = {}
-_comparing: dict[Hashable, threading.Lock] = {}
-
-
-def ensure_agreed(storage: Storage, store: Hashable) -> None:
+def ensure_agreed(storage: Storage, known: Known) -> None:
     """ClockError: this process's clock differs from the storage's by more than `AGREED_MS`.
 
-    Compared once in five minutes in a process and `store`, and again when a clock was set.
+    Compared once in five minutes in a process and store, and again when a clock was set.
     """
-    with _comparing.setdefault(store, threading.Lock()):
-        last = _agreed.get(store)
+    with known.comparing:
+        last = known.agreed
         if last is None or last.was_set() or last.seconds() > _COMPARED_S:
             since = Since()
             _check_agreed(storage)
-            _agreed[store] = since
+            known.agreed = since
 
 
-def note_agreed(store: Hashable, since: Since, began_ms: int, there_ms: int) -> None:
+def note_agreed(known: Known, since: Since, began_ms: int, there_ms: int) -> None:
     """Notes that the clocks agree, if they do by an object that was put for another purpose.
 
     It was put since `began_ms` of this process's clock, and has the time `there_ms`.
     """
     found = Ahead(least_ms=began_ms - there_ms - _SECOND_MS, most_ms=round(time.time() * 1000) - there_ms)
     if found.agrees and not since.was_set():
-        _agreed[store] = since
+        known.agreed = since
 
 
 def _check_agreed(storage: Storage) -> None:

@@ -24,8 +24,6 @@ _log = get_logger()
 BUCKET_RULE = "Give the bucket a rule that aborts unfinished uploads after a day (AbortIncompleteMultipartUpload)."
 _ANSWER_S = 30
 
-_logged: set[tuple[str, str]] = set()
-
 
 def abort_uploads(storage: Storage, is_ours: Callable[[str], bool], older_s: float) -> int:
     """Aborts uploads below the base path that began more than `older_s` seconds ago; returns how many.
@@ -98,6 +96,6 @@ def _client(storage: ObjectStorage) -> Any:
 
 
 def _log_once(storage: ObjectStorage, why: str, todo: str) -> None:
-    if (storage.clients.bucket, why) not in _logged:
-        _logged.add((storage.clients.bucket, why))
+    if why not in (logged := storage.clients.known.logged):
+        logged.add(why)
         _log.info("unfinished_uploads_stay", path=storage.base_path, why=why, todo=todo)

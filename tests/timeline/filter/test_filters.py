@@ -61,7 +61,7 @@ def written(path: Path, *, logs: bool) -> Table:
 
     upsert(range(300), 5, 0)
     upsert(range(0, 300, 300), 5, 0)  # a compaction needs a log
-    schedule(str(path))
+    schedule(str(path), sole_writer=True)
     compact(str(path), execute=LOCAL, output=OutputOptions(row_group_rows=30))
     if logs:
         upsert(range(0, 300, 11), 3, 1000)

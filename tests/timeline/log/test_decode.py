@@ -18,7 +18,7 @@ import fastavro
 import polars as pl
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from phantombase.timeline.arrow.conform import conform
@@ -192,7 +192,7 @@ def records_of(log: bytes) -> Iterator[bytes]:
         at += 4 + length
 
 
-@settings(max_examples=250, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=250)
 @given(tables(), st.data())
 def test_avro_fastavro_and_parquet_agree(drawn: tuple[str, list[dict[str, Any]]], data: st.DataObject) -> None:
     """Rows come out of an Avro block as they went in, by polars and by fastavro, and of a Parquet block too; and so

@@ -88,7 +88,7 @@ def test_a_net_feed_has_a_key_once_that_changed_its_file_group(version: int, tmp
     trips("k", "l").upsert(path)
     (begin,) = moments_of(Table.open(path))[1:]
     trips("k").delete(path)
-    schedule(path)
+    schedule(path, sole_writer=True)
     compact(path)
     trips("l", ts=2).upsert(path)
     trips("k", ts=3).upsert(path)

@@ -184,18 +184,18 @@ class History:
     def compact(self) -> None:
         """What is pending, else everything."""
         if not Table.open(self.path).load_timeline().pending_compactions:
-            schedule(self.path)
+            schedule(self.path, sole_writer=True)
         compact(self.path)
 
     def compact_logs(self) -> None:
         """Log compactions, where the version has them."""
         if self.case.version > 6:
-            schedule(self.path, MERGE_LOGS)
+            schedule(self.path, MERGE_LOGS, sole_writer=True)
             compact(self.path)
 
     def plan(self) -> None:
         """Left pending."""
-        schedule(self.path)
+        schedule(self.path, sole_writer=True)
 
 
 def spilled(rows: Callable[[], pa.Table]) -> pa.Table:

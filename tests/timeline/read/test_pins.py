@@ -66,7 +66,7 @@ def test_a_compaction_that_pends_when_a_pin_is_taken(query: str, version: int, t
         timeline = open_table(path).load_timeline()
         moments.append(timeline.moment_of(timeline.completed[-1]))
         if ts == 1:
-            assert phantombase.schedule(path)
+            assert phantombase.schedule(path, sole_writer=True)
     begin = None if query == "snapshot" else moments[1]
     batches = phantombase.read(path, pin="copy", query=query, begin=begin).batches()
     first = next(batches)

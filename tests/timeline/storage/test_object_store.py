@@ -23,6 +23,7 @@ from phantombase.timeline.locks.table_lock import HUDI_LOCK, StorageLock, table_
 from phantombase.timeline.parquet.read import open_parquet, parquet_batches, readable
 from phantombase.timeline.storage import object_files, object_lease
 from phantombase.timeline.storage.contract import Storage, open_listed
+from phantombase.timeline.storage.object_clients import forget
 from phantombase.timeline.storage.object_store import ObjectStorage
 from phantombase.timeline.storage.open_storage import open_storage
 from phantombase.timeline.storage.probe import probe, probe_partitions
@@ -428,7 +429,7 @@ def test_a_lock_taken_at_the_second_try_is_held(storage: ObjectStorage, monkeypa
     """Another one was first, and gave it back in this process; or it would be held by none for its whole time."""
     with storage.hold("lock", 0, BUSY):
         pass
-    object_lease._given_back.clear()
+    forget()
     now_ms, others = object_lease._now_ms, iter([True])
 
     def another_is_first() -> int:

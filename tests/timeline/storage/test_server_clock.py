@@ -9,6 +9,7 @@ import pytest
 from phantombase.timeline.errors import ClockError, LockError
 from phantombase.timeline.storage import object_lease, server_clock
 from phantombase.timeline.storage.contract import Storage
+from phantombase.timeline.storage.object_clients import forget
 from phantombase.timeline.storage.object_store import ObjectStorage
 from phantombase.timeline.storage.server_clock import ahead_of, storage_ms
 from tests.support.clock import calls_of
@@ -21,7 +22,7 @@ NOW_MS = 1_795_000_000_000
 
 @pytest.fixture
 def storage(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> ObjectStorage:
-    monkeypatch.setattr(server_clock, "_agreed", {})
+    forget()
     return ObjectStorage(f"s3://{s3.new_bucket()}/t")
 
 
@@ -64,7 +65,7 @@ def test_a_process_whose_clock_is_wrong_takes_no_lease(
     with storage.hold("lock", 0, BUSY) as is_held:
         before = storage.read("lock")
         with monkeypatch.context() as patch:
-            patch.setattr(server_clock, "_agreed", {})  # as another process
+            forget()  # as another process
             skewed(patch, seconds)
             with pytest.raises(ClockError, match=rf"at most 10 s; found 1?\d+ s {side}|found \d+ s {side}"):
                 storage.hold("lock", 0, BUSY)
@@ -107,7 +108,7 @@ def test_clocks_are_compared_once(storage: ObjectStorage, s3: S3Server, monkeypa
         return real(storage)
 
     storage.prove()
-    monkeypatch.setattr(server_clock, "_agreed", {})
+    forget()
     monkeypatch.setattr(server_clock, "storage_ms", counted)
     for _ in range(3):
         with storage.hold("lock", 0, BUSY):

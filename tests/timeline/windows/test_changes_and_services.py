@@ -24,7 +24,7 @@ COMPACTED = ["v9_log_compacted", deep("v8_log_compacted"), deep("v6_log_compacte
 def test_a_compaction_of_a_log_compaction_is_no_change(name: str, tmp_path: Path) -> None:
     """Hudi's log compaction put its own time into rows, and the compaction has merged them into the base file."""
     table = open_table(unzip_golden(name, tmp_path))
-    schedule(table)
+    schedule(table, sole_writer=True)
     run_all(table)
     moments = moments_of(table)
     states = {m: state(table, m) for m in moments}
@@ -63,7 +63,7 @@ def test_random_histories(number: int, tmp_path: Path) -> None:
             described.upsert(str(path))
         service = chance.choice(["", "compact", "log"])
         if service == "compact":
-            schedule(path)
+            schedule(path, sole_writer=True)
         elif service == "log":
             request(open_table(path))
         run_all(open_table(path))

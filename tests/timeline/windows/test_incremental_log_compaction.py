@@ -33,7 +33,7 @@ def test_rows_of_a_log_compaction_are_those_of_their_writes(name: str, tmp_path:
 def test_so_they_are_behind_a_compaction(name: str, tmp_path: Path) -> None:
     """The base file has the stamps; the slice before it tells the writes."""
     table = open_table(unzip_golden(name, tmp_path))
-    schedule(table)
+    schedule(table, sole_writer=True)
     run_all(table)
     check(table)
 
@@ -49,7 +49,7 @@ def compacted(tmp_path: Path) -> tuple[Table, str, set[str]]:
     timeline = table.load_timeline()
     begin = timeline.moment_of(timeline.completed[4])
     stamps = services_of(table)
-    schedule(table)
+    schedule(table, sole_writer=True)
     run_all(table)
     return table, begin, stamps
 

@@ -90,7 +90,7 @@ def test_random_histories(world: World) -> None:
         elif step == "delete":
             world.delete(*rows[:3])
         elif step == "plan":
-            schedule(str(world.path))
+            schedule(str(world.path), sole_writer=True)
         else:
             run_all(Table.open(str(world.path)))
         world.check()

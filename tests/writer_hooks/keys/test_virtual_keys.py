@@ -94,7 +94,7 @@ def test_a_key_that_left_its_file_under_a_plan(version: int, tmp_path: Path) -> 
     path, table = str(tmp_path / "trips"), partial(Table.open, str(tmp_path / "trips"))
     trips(rows((0, 1, 1.0), (3, 1, 1.0)), version).upsert(path)
     writer(rows((0, 1, 1.0))).delete(path)
-    instant = str(schedule(path).instant)
+    instant = str(schedule(path, sole_writer=True).instant)
     writer(rows((0, 2, 2.0))).upsert(path)
     with pytest.raises(ConflictError, match=r"now in another file group.*k0000"):
         unschedule(table(), instant, ProcessLock(path))

@@ -11,7 +11,7 @@ from phantombase.compactor_daemon.cli.main import app as daemon
 from phantombase.compactor_daemon.records.failures import Failure, record_failure
 from phantombase.timeline.cli.main import app as timeline
 from phantombase.timeline.errors import ConflictError, MissingFileError, PhantombaseError, StorageError, UsageError
-from phantombase.timeline.storage import object_promises
+from phantombase.timeline.storage import object_clients
 from phantombase.timeline.table.table import Table
 from tests.support.golden_tables import unzip_golden
 from tests.support.selection import deep
@@ -96,7 +96,7 @@ def test_what_only_a_disk_can_do_is_refused(s3: S3Server, tmp_path: Path) -> Non
 
 def test_a_refused_table_is_left_as_it_was(s3: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The store is tried beside the checks of the plan: nothing of the trial stays."""
-    monkeypatch.setattr(object_promises, "_proved", set())
+    object_clients.forget()
     url = s3.upload(unzip_golden("v9_pending", tmp_path), s3.new_bucket(), "tables/t")
     storage = Table.open(url).storage
     log = next(path for path, _ in storage.list_below("north") if ".log." in path)

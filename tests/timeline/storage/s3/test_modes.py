@@ -70,7 +70,7 @@ def test_inline(url: str, version: int) -> None:
 def test_tasks_that_run_anywhere(url: str) -> None:
     for ts in (1, 2):
         trips(rows((1, ts, float(ts)), (ts + 1, ts, 0.5)), 9, 1).upsert(url)
-    schedule(url)
+    schedule(url, sole_writer=True)
     work = plan_compaction(url)
     assert work is not None
     for task in work.tasks:
@@ -83,7 +83,7 @@ def test_a_job_of_two_calls(url: str) -> None:
     """`schedule` and `compact` of the package, as a scheduler of the user's calls them."""
     trips(rows((1, 1, 1.0)), 9, 1).upsert(url)
     trips(rows((1, 2, 2.0)), 9, 1).upsert(url)
-    schedule(url)
+    schedule(url, sole_writer=True)
     assert [c.rows for c in compact(url, limit_s=600, execute=LOCAL).done] == [1]
     assert fares(url) == {"k0001": 2.0}
 
@@ -151,7 +151,7 @@ def test_a_daemon_in_its_loop(url: str) -> None:
     (port,) = free_ports(1)
     with daemon(url, "--poll-interval", "0.5", "--metrics-port", str(port)) as process:
         wait_until(lambda: not pending(url), WAIT_S)
-        schedule(url)
+        schedule(url, sole_writer=True)
         wait_until(lambda: not pending(url), WAIT_S)
         for page in ("healthz", "readyz"):
             with urllib.request.urlopen(f"http://127.0.0.1:{port}/{page}") as answer:

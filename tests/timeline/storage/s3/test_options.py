@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -95,10 +96,11 @@ def test_readers_writers_and_compactors_take_them(s3: S3Server, options: dict[st
         (written.compact_inline(max_delta_commits=1) if ts == 3 else written).upsert(url)
     assert phantombase.read_table(url, storage_options=options).num_rows == 2
     assert Table.open(url, options).load_timeline().pending_merges == ()
-    phantombase.schedule(url, storage_options=options)
+    phantombase.schedule(url, storage_options=options, sole_writer=True)
     local = ExecuteOptions(executor=Executor.LOCAL, threads=1)
     phantombase.compact(url, execute=local, storage_options=options)
-    for use in (phantombase.read_table, phantombase.schedule, phantombase.compact, Table.open):
+    schedule = partial(phantombase.schedule, sole_writer=True)
+    for use in (phantombase.read_table, schedule, phantombase.compact, Table.open):
         with pytest.raises(UsageError, match="did you mean"):
             use(url, storage_options={"endpont": "x"})
 

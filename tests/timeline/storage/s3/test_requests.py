@@ -18,7 +18,7 @@ from phantombase.timeline.audit.group_ledger import audit_path
 from phantombase.timeline.locks.table_lock import table_lock
 from phantombase.timeline.parquet.output_options import OutputOptions
 from phantombase.timeline.planning.options import ScheduleOptions
-from phantombase.timeline.storage import object_promises
+from phantombase.timeline.storage import object_clients
 from phantombase.timeline.storage.object_store import ObjectStorage
 from phantombase.timeline.table.table import Table
 from tests.support.s3_table import on_s3, run
@@ -69,9 +69,9 @@ class Count:
 
 
 @pytest.fixture
-def unproved(monkeypatch: pytest.MonkeyPatch) -> None:
+def unproved() -> None:
     """As in a process that has not tried a store yet."""
-    monkeypatch.setattr(object_promises, "_proved", set())
+    object_clients.forget()
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ import pytest
 from phantombase.compactor_daemon.attempt import abandoned
 from phantombase.compactor_daemon.attempt.abandoned import abort_abandoned_uploads
 from phantombase.timeline.read.table_read import read_table
-from phantombase.timeline.storage import unfinished_uploads
+from phantombase.timeline.storage.object_clients import forget
 from phantombase.timeline.storage.object_store import ObjectStorage
 from phantombase.timeline.storage.open_storage import open_storage
 from phantombase.timeline.storage.storage_options import StorageOptions
@@ -167,9 +167,9 @@ def test_an_upload_that_may_be_under_way_stays(
 
 
 @pytest.fixture
-def logged(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[dict[str, Any]]]:
+def logged() -> Iterator[list[dict[str, Any]]]:
     """What is logged of uploads that stay."""
-    monkeypatch.setattr(unfinished_uploads, "_logged", set())
+    forget()
     with capture_logs() as found:
         yield found
 
