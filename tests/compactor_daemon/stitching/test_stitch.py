@@ -6,7 +6,8 @@ import contextlib
 import shutil
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -20,9 +21,10 @@ from phantombase.compactor_daemon.restoring.restore import restore_table
 from phantombase.compactor_daemon.stitching.complete import take_back
 from phantombase.compactor_daemon.stitching.pending import pending_stitchings
 from phantombase.compactor_daemon.stitching.stitch import stitch_table, take_back_pending
-from phantombase.timeline.errors import BarrierError, ConflictError, PhantombaseError, UnsupportedError
+from phantombase.timeline.errors import BarrierError, ConflictError, LockError, PhantombaseError, UnsupportedError
 from phantombase.timeline.format.file_name import parse_data_file
 from phantombase.timeline.format.instant import State
+from phantombase.timeline.locks.section import Section
 from phantombase.timeline.metadata_table.validate import validate
 from phantombase.timeline.parquet.output_options import Codec, OutputOptions
 from phantombase.timeline.planning.options import PLAN_NOW
@@ -179,27 +181,51 @@ def test_two_at_once(version: int, tmp_path: Path) -> None:
         return call.do()
 
     stitch(shutil.copytree(origin, tmp_path / "whole"), HookedStorage(open_table(tmp_path / "whole").storage, note))
-    numbers = range(0, len(counted), 1 if ALL else 7)
+    numbers, stitched = range(0, len(counted), 1 if ALL else 7), 0
     for number in numbers:
         path = shutil.copytree(origin, tmp_path / f"two-{number}")
         threads: list[threading.Thread] = []
 
         def other(path: Path = path, threads: list[threading.Thread] = threads) -> None:
             forget_heartbeats(path)
-            thread = threading.Thread(target=_quiet, args=(lambda: stitch(path),))
-            thread.start()
-            thread.join(0.3)  # it may wait for the lock of the one that is paused
-            threads.append(thread)
+            stands = threading.Event()  # it waits for the lock of the one that is paused, or has ended
+
+            def run() -> None:
+                _quiet(lambda: stitch_table(open_table(path), TWO, Noticed(stands), output=OUTPUT, threads=1))
+                stands.set()
+
+            threads.append(threading.Thread(target=run))
+            threads[0].start()
+            assert stands.wait(60)
 
         with seed_note(SEED, version, number):
             _quiet(partial(stitch, path, HookedStorage(open_table(path).storage, pause_at(number, other))))
             for thread in threads:
                 thread.join()
             assert read_rows(path) == rows
+            stitched += len(living(path)) == 1
             stitch(path)
             assert read_rows(path) == rows
             assert len(living(path)) == 1
         shutil.rmtree(path)
+    assert stitched > len(numbers) / 2
+
+
+class Noticed:
+    """The lock, and an event when somebody waits for it."""
+
+    def __init__(self, waits: threading.Event) -> None:
+        self._waits = waits
+
+    @contextlib.contextmanager
+    def hold(self, purpose: str) -> Iterator[Section]:
+        with contextlib.ExitStack() as stack:
+            try:
+                section = stack.enter_context(replace(LOCK, timeout_s=0.0).hold(purpose))
+            except LockError:
+                self._waits.set()
+                section = stack.enter_context(LOCK.hold(purpose))
+            yield section
 
 
 def _quiet(do: Callable[[], object]) -> None:

@@ -141,6 +141,7 @@ def test_hudi_archives_no_overwrite_whose_files_are_there(version: int, tmp_path
 
     with suppress(ConflictError):
         overwrite(path, one_row("new", 100), HookedStorage(open_table(path).storage, hook))
+    assert began
     for number in range(6, 12):
         write(path, number)
     rows = read_rows(path)

@@ -262,7 +262,7 @@ def test_a_write_that_completed_while_the_lock_was_waited_for_is_kept(path: Path
 def test_a_write_that_completes_at_any_call_is_kept_or_undone_but_never_both(path: Path) -> None:
     """Completed before the rollback was requested: its files stay. Later: the rollback says what happened."""
     dead = leave_dead_write(path)
-    origin = path.with_name("origin")
+    origin, outcomes = path.with_name("origin"), set[bool]()
     path.rename(origin)
     for number in range(500):
         shutil.copytree(origin, path)
@@ -290,6 +290,7 @@ def test_a_write_that_completes_at_any_call_is_kept_or_undone_but_never_both(pat
         undone = []
         with suppress(ConflictError):
             undone = undo_all(table)
+        outcomes.add(bool(undone))
         requested = [p for p in path.rglob("*.rollback.requested") if p.stat().st_mtime > time.time() - 600]
         if not requested:
             assert undone == []
@@ -300,6 +301,7 @@ def test_a_write_that_completes_at_any_call_is_kept_or_undone_but_never_both(pat
             break
     assert finished
     assert number > 30
+    assert outcomes == {True, False}
 
 
 def test_an_unknown_index_is_refused(tmp_path: Path) -> None:
