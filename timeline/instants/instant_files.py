@@ -58,6 +58,17 @@ class InstantFiles:
         except MalformedError as error:
             raise error.advising(_torn_todo(instant)) from error
 
+    def recorded(self, instant: Instant) -> CommitMetadata | None:
+        """The metadata of a completed write; None: of a commit or delta commit whose file is empty, as old Flink jobs
+        leave it.
+
+        Hudi counts its files by their names; so does a view (`Witness.unread`). A replace commit's would hide which
+        file groups it replaced. Errors as in `commit_metadata`.
+        """
+        if instant.family != "replacecommit" and not self.storage.read(self.path(instant)):
+            return None
+        return self.commit_metadata(instant)
+
     def read_ahead(self, instants: Iterable[Instant]) -> None:
         """Reads the files of instants that will be asked for at the same time, see `list_ahead`."""
         list_ahead(self.storage, (), reads=map(self.path, instants))

@@ -24,6 +24,10 @@ class MetadataListing:
     def lacks_later_files(self) -> bool:
         return True
 
+    @property
+    def is_witness(self) -> bool:
+        return True
+
     def below(self, storage: Storage, config: TableConfig, folder: str) -> Iterator[Listed]:
         for partition, files in read_files(Table(storage, config)).partitions.items():
             if not folder or partition == folder or partition.startswith(f"{folder}/"):

@@ -7,13 +7,19 @@ Version 6 shows no order of the two: there a base file that is gone stays an err
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import replace
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field, replace
 
+from ..errors import MalformedError, MissingFileError
+from ..format.file_name import parse_data_file
+from ..format.instant import Instant
+from ..format.layout import Slicing
 from ..instants.timeline import Timeline
+from ..log.block import HeaderKey, LogBlock
 from ..table.table import Table
-from ..view.view import FileGroup, TableView, ViewFacts
-from .location import anew_if_unreadable
+from ..view.named_files import NamedFile, named_files
+from ..view.view import FileGroup, FileSlice, TableView, ViewFacts
+from .location import BUILD_ANEW, anew_if_unreadable
 from .valid_instants import MADE_UP
 
 
@@ -48,3 +54,59 @@ def without_rebuilt(metadata: Table, timeline: Timeline, facts: ViewFacts) -> Vi
         for (partition, file_id), names in facts.compacted.items()
     }
     return replace(facts, compacted={key: names for key, names in kept.items() if names})
+
+
+@dataclass(frozen=True, slots=True)
+class Completeness:
+    """Whether the slices of a metadata table have the blocks of all its delta commits.
+
+    A delta commit whose blocks are there is not asked: the others are, each once. So a whole `files` partition, which
+    every delta commit writes to, is proved without a request. `timeline`: of the metadata table. `below`: the instant
+    of a compaction, whose slices lack what completed later.
+    """
+
+    metadata: Table
+    timeline: Timeline
+    below: str | None = None
+    _named: dict[str, list[NamedFile]] = field(default_factory=dict)
+
+    def check(self, slice_: FileSlice, blocks: Iterable[LogBlock]) -> None:
+        """MissingFileError: a completed delta commit names a file of the slice, and nothing of it is there."""
+        seen = {block.headers.get(HeaderKey.INSTANT_TIME) for block in blocks}
+        by_name = self.timeline.layout.slicing is Slicing.BY_BASE_INSTANT
+        instants = {slice_.base_instant, *(log.name.instant for log in slice_.logs)}
+        floor = "" if slice_.base is None else slice_.base_instant
+        for write in self.timeline.completed:
+            time = write.requested_time
+            since = self.timeline.moment_of(write)
+            if write.family != "deltacommit" or time in seen or max(time, since) <= floor or time == floor:
+                continue
+            if not by_name and self.below is not None and since >= self.below:
+                continue
+            for one in self._files(write):
+                partition, _, text = one.path.rpartition("/")
+                name = parse_data_file(text)
+                if (
+                    name is None
+                    or (partition, name.file_id) != slice_.key
+                    or (by_name and name.instant not in instants)
+                ):
+                    continue
+                if text.startswith(".") or slice_.base is None:
+                    raise MissingFileError(
+                        "blocks of a completed delta commit of the metadata table are not there",
+                        path=f"{self.metadata.storage.base_path}/{one.path}",
+                        instant=time,
+                        expected=f"{one.size} bytes" if one.size else None,
+                        todo=f"Restore the file from a copy. {BUILD_ANEW}",
+                    )
+
+    def _files(self, write: Instant) -> list[NamedFile]:
+        """None of a torn delta commit, as Hudi leaves it that is killed while it completes one."""
+        if write.requested_time not in self._named:
+            path = self.metadata.files.path(write)
+            try:
+                self._named[write.requested_time] = named_files(self.metadata.storage.read(path), path)
+            except (MalformedError, MissingFileError):
+                self._named[write.requested_time] = []
+        return self._named[write.requested_time]

@@ -13,11 +13,11 @@ from ..table.table import Table
 from ..view.log_blocks import slice_blocks, visibility_of
 from ..view.view import FileSlice, is_replaced, latest_slice
 from .location import METADATA_FOLDER, open_metadata_table
-from .metadata_view import load_metadata_view
+from .metadata_view import Completeness, load_metadata_view
 from .records.combine import fold, merge, present_files
 from .records.decode import Keys, MetadataEntry, base_entries, block_entries
 from .records.keys import ALL_PARTITIONS, MetadataRecord, partition_path
-from .records.partitions import FILES
+from .records.partitions import FILES, PARTITION_STATS
 from .valid_instants import valid_instants
 
 
@@ -74,17 +74,30 @@ def read_entries(table: Table, partition: str, keys: Keys = None) -> Iterator[tu
     view = load_metadata_view(metadata, {partition})
     valid = valid_instants(table, data, view.timeline)
     visibility = visibility_of(view.timeline)
+    complete = Completeness(metadata, view.timeline) if partition in _NEVER_LESS else None
     for group in view.groups:
         slice_ = latest_slice(group)
         if slice_ is not None and not is_replaced(group, view.facts):
-            yield from slice_entries(metadata.storage, slice_, visibility, valid, keys)
+            yield from slice_entries(metadata.storage, slice_, visibility, valid, keys, complete)
+
+
+_NEVER_LESS = (FILES, PARTITION_STATS)
+"""Without an entry a reader would leave rows out; of another index it does without."""
 
 
 def slice_entries(
-    storage: Storage, slice_: FileSlice, visibility: Visibility, valid: frozenset[str], keys: Keys = None
+    storage: Storage,
+    slice_: FileSlice,
+    visibility: Visibility,
+    valid: frozenset[str],
+    keys: Keys = None,
+    complete: Completeness | None = None,
 ) -> Iterator[tuple[str, MetadataRecord]]:
-    """The merged entries of one file slice. `valid`: see `valid_instants`. Errors as in `read_entries`."""
-    logs = fold(_log_entries(storage, slice_, visibility, valid, keys))
+    """The merged entries of one file slice. `valid`: see `valid_instants`. `complete`: asked before the first entry.
+
+    Errors as in `read_entries`.
+    """
+    logs = fold(_log_entries(storage, slice_, visibility, valid, keys, complete))
     if slice_.base is None:
         yield from merge((), logs)
         return
@@ -93,10 +106,18 @@ def slice_entries(
 
 
 def _log_entries(
-    storage: Storage, slice_: FileSlice, visibility: Visibility, valid: frozenset[str], keys: Keys
+    storage: Storage,
+    slice_: FileSlice,
+    visibility: Visibility,
+    valid: frozenset[str],
+    keys: Keys,
+    complete: Completeness | None,
 ) -> Iterator[MetadataEntry]:
     with ExitStack() as stack:
         sources = {log.path: stack.enter_context(open_listed(storage, log.path, log.size)) for log in slice_.logs}
-        for block in select_blocks(slice_blocks(storage, slice_), visibility).blocks:
+        blocks = slice_blocks(storage, slice_)
+        if complete is not None:
+            complete.check(slice_, blocks)
+        for block in select_blocks(blocks, visibility).blocks:
             if block.instant in valid:
                 yield from block_entries(block, sources[block.path], keys)

@@ -184,17 +184,17 @@ def open_listed(storage: Storage, path: str, size: int, *, whole: bool = True) -
     """`Storage.open_input` of a file that a listing has shown with this size. StorageError: it is shorter now.
 
     A file only grows. An answer of a store that ends early, and says so of itself, would be a torn log: its last blocks
-    would be left out without a word. On a file system the listing and the file are one.
+    would be left out without a word. So would a file that was cut since a metadata table recorded its size.
     """
     source = storage.open_input(path, whole=whole)
-    if not storage.is_file_system and (found := source.size()) < size:
+    if (found := source.size()) < size:
         source.close()
         raise StorageError(
             "a file is shorter than its listing says",
             path=f"{storage.base_path}/{path}",
             expected=f"{size} bytes",
             found=f"{found} bytes",
-            todo="Run again: the answer of the store may have ended early.",
+            todo="Run again: the answer of a store may have ended early. If it stays so, restore the file from a copy.",
         )
     return source
 

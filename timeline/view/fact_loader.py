@@ -35,7 +35,9 @@ class FactLoader:
         for instant in timeline.completed:
             if instant.family not in _RECORDING:
                 continue
-            metadata = self.files.commit_metadata(instant)
+            metadata = self.files.recorded(instant)
+            if metadata is None:
+                continue
             if instant.family == "commit" or metadata.operation_type == CLUSTER:
                 for part, stats in metadata.partition_to_write_stats.items():
                     for stat in stats:
@@ -54,9 +56,10 @@ class FactLoader:
 
     def _named(self, write: Instant) -> list[NamedFile] | None:
         """The files that a completed write names; None: its file is torn, as a Hudi leaves it that is killed while it
-        completes a write, or was archived since. Its rows count, in whichever files they are."""
+        completes a write, or empty, or was archived since. Its rows count, in whichever files they are."""
         if write.family in _RECORDING:
-            return files_of(self.files.commit_metadata(write))
+            metadata = self.files.recorded(write)
+            return None if metadata is None else files_of(metadata)
         path = self.files.path(write)
         try:
             return named_files(self.files.storage.read(path), path)

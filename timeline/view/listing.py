@@ -31,6 +31,11 @@ class Listing(Protocol):
         """
         ...
 
+    @property
+    def is_witness(self) -> bool:
+        """Whether it has exactly the files of completed writes, as these name them."""
+        ...
+
     def below(self, storage: Storage, config: TableConfig, folder: str) -> Iterable[Listed]:
         """The partitions at or under a folder; empty if there is no such folder."""
         ...
@@ -46,6 +51,10 @@ class StorageListing:
 
     @property
     def lacks_later_files(self) -> bool:
+        return False
+
+    @property
+    def is_witness(self) -> bool:
         return False
 
     def below(self, storage: Storage, config: TableConfig, folder: str) -> Iterator[Listed]:

@@ -23,7 +23,11 @@ _WHOLE_LOG_BYTES = 4 << 20
 def open_headers(storage: Storage, log: LogFile) -> pa.NativeFile:
     """A log file of which little more than the headers of its blocks will be read."""
     if storage.is_file_system:
-        return open_little(storage, log.path)
+        source = open_little(storage, log.path)
+        if source.size() < log.size:
+            source.close()
+            return open_listed(storage, log.path, log.size)  # says so
+        return source
     return open_listed(storage, log.path, log.size, whole=log.size <= _WHOLE_LOG_BYTES)
 
 

@@ -1,7 +1,8 @@
 """The files that a completed write names: of its commit metadata only what tells whether they are there (pure).
 
 Every step looks at all completed writes of the active timeline, so this costs a small part of
-`commit_metadata.decode`: no field is checked that is not needed, and Avro's schema is parsed once for each writer.
+`commit_metadata.decode`: no field is checked that is not needed, Avro's schema is parsed once for each writer, and each
+content once.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ from ..format.commit_metadata import CommitMetadata
 _HEADER = fastavro.parse_schema({"type": "map", "values": "bytes"})
 _LONG = fastavro.parse_schema({"type": "long"})
 _MARKER_BYTES = 16
+_KEPT, _KEPT_EACH_BYTES = 1024, 32 << 10
+"""Steps of one process look at the same completed files again and again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,15 +49,22 @@ def named_files(data: bytes, where: str) -> list[NamedFile]:
     MalformedError: empty, truncated or broken bytes.
     """
     try:
-        record = _avro_record(data) if data.startswith(MAGIC) else json.loads(data)
-        stats: Mapping[str, Iterable[Mapping[str, Any]]] = record["partitionToWriteStats"] or {}
-        return list(_named(stats))
+        return [*(_kept(data) if len(data) <= _KEPT_EACH_BYTES else _decoded(data))]
     except PhantombaseError as error:
         raise MalformedError(error.what, path=where, found=error.found) from error
     except Exception as error:  # a decoder may raise anything when it reads arbitrary bytes
         raise MalformedError(
             "unreadable commit metadata", path=where, found=f"{len(data)} bytes, {type(error).__name__}: {error}"
         ) from error
+
+
+def _decoded(data: bytes) -> tuple[NamedFile, ...]:
+    record = _avro_record(data) if data.startswith(MAGIC) else json.loads(data)
+    stats: Mapping[str, Iterable[Mapping[str, Any]]] = record["partitionToWriteStats"] or {}
+    return tuple(_named(stats))
+
+
+_kept = lru_cache(maxsize=_KEPT)(_decoded)
 
 
 def files_of(metadata: CommitMetadata) -> list[NamedFile]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 from ..errors import MalformedError, MissingFileError, PhantombaseError, TableChangedError, UsageError
@@ -85,12 +86,9 @@ class ViewLoader:
             timeline = newest.completed_by(completed_by)
         if pending is not None:
             timeline = timeline.with_pending_merge(self.files.requested_merge(pending))
-        facts = self.facts.load(timeline, prevails)
-        if exactly is not None:
-            listings = list(self.listing.exactly(self.storage, self.config, exactly))
-        else:
-            folder = _folder(partition)
-            listings = list(self.listing.below(self.storage, self.config, folder))
+        folder = _folder(partition)
+        facts, listings = self._facts_and_files(timeline, prevails, folder, exactly)
+        if exactly is None:
             listings += self.unlisted(folder, {part for part, _ in listings}, facts, as_of)
         if partition and not listings:
             raise _no_partition(partition)
@@ -104,6 +102,24 @@ class ViewLoader:
         several = completed_by is None and exactly is None and bool(self.config.partition_fields)
         self.check_not_cleaned(newest if completed_by else timeline, [e for _, e in listings], several=several)
         return TableView(timeline=timeline, facts=facts, groups=groups)
+
+    def _facts_and_files(
+        self, timeline: Timeline, prevails: str | None, folder: str, exactly: Collection[str] | None
+    ) -> tuple[ViewFacts, list[Listed]]:
+        """Both at the same time where the storage answers requests."""
+
+        def listed() -> list[Listed]:
+            if exactly is not None:
+                return list(self.listing.exactly(self.storage, self.config, exactly))
+            return list(self.listing.below(self.storage, self.config, folder))
+
+        witness = not self.listing.is_witness
+        if self.storage.is_file_system:
+            return self.facts.load(timeline, prevails, witness=witness), listed()
+        with ThreadPoolExecutor(1) as pool:
+            files = pool.submit(listed)
+            facts = self.facts.load(timeline, prevails, witness=witness)
+            return facts, files.result()
 
     def unlisted(
         self, folder: str, listed: Collection[str], facts: ViewFacts, as_of: str | None = None

@@ -42,8 +42,9 @@ def find_window_writes(table: Table, timeline: Timeline, window: Window) -> Wind
     inside = [
         w for w in completed_writes(timeline) if window.begin < timeline.moment_of(w) and _counts(timeline, w, window)
     ]
-    found = {i: table.commit_metadata(i) for i in inside if i in timeline.instants}
-    found |= table.archived_commits([i for i in inside if i not in found])
+    active = ((i, table.files.recorded(i)) for i in inside if i in timeline.instants)
+    found = {i: metadata for i, metadata in active if metadata is not None}
+    found |= table.archived_commits([i for i in inside if i not in timeline.instants])
     services = {i for i in inside if timeline.is_compaction(i) or (i in found and _is_service(found[i]))}
     writes = frozenset(i.requested_time for i in inside if i not in services)
     compacting = {i for i in services & found.keys() if found[i].operation_type == LOG_COMPACT}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import shutil
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,19 +14,26 @@ import pytest
 
 from phantombase.timeline.errors import MalformedError, MissingFileError, PhantombaseError, UnsupportedError, UsageError
 from phantombase.timeline.format.commit_metadata import CommitMetadata, encode
+from phantombase.timeline.format.file_name import parse_data_file
 from phantombase.timeline.format.rollback_plan import RollbackPlan, encode_rollback_metadata, encode_rollback_plan
 from phantombase.timeline.metadata_table.compactions import commits_to_compact
 from phantombase.timeline.metadata_table.listing import MetadataListing
 from phantombase.timeline.metadata_table.read import read_entries, read_files
 from phantombase.timeline.metadata_table.records.combine import combine, fold, merge
 from phantombase.timeline.read.table_read import read_table
+from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.view.listing import StorageListing
 from tests.support.builders import PARQUET, avro_content, block, delete_block, rollback_block
+from tests.support.compaction_steps import open_table
+from tests.support.golden_tables import unzip_golden
+from tests.support.metadata_services import entries as everything_in
+from tests.support.metadata_services import serve
 from tests.support.metadata_tables import ADDED, VERSIONS, Indexed, entry
 from tests.support.seed import SEED
-from tests.support.selection import deep
+from tests.support.selection import ALL, deep
 from tests.support.tables import one_of
+from tests.timeline.view.test_witness_of_every_file import put
 
 NEW = "11111111-aaaa-4d3c-84f8-8d185fe427ea-0_0-0-0_20261130000000000.parquet"
 
@@ -54,7 +62,7 @@ def test_what_hudi_lists_is_there(table: Indexed) -> None:
         stored = {e.name: e.size for e in entries if not e.name.startswith(".hoodie") and not e.name.endswith(".crc")}
         assert stored == listed.partitions[partition]
     through = Table(opened.storage, opened.config, MetadataListing())
-    assert through.load_view() == opened.load_view()
+    assert through.load_view().groups == opened.load_view().groups
     assert through.load_view(exactly={"north"}).groups == opened.load_view("north").groups
     assert read_table(through).sort_by("id") == read_table(opened).sort_by("id")
 
@@ -401,3 +409,54 @@ def test_statistics_that_replace() -> None:
         (stats(1, 9, deleted=True), stats(3, 4)),
     ):
         assert combine(older, newer) == newer
+
+
+# --- its own files
+
+
+ITS_OWN = ["v9_with_metadata_table", deep("v6_with_metadata_table"), deep("more/v9_record_index")]
+
+
+@pytest.mark.parametrize("name", ITS_OWN)
+def test_a_damaged_file_of_its_own_is_named_or_not_needed(name: str, tmp_path: Path) -> None:
+    """A reader that had fewer entries would have fewer files of the table; a compaction would make that final."""
+    path = unzip_golden(name, tmp_path / "table")
+    whole, everything = read_files(open_table(path)), everything_in(open_table(path))
+    metadata, refused = Path(".hoodie", "metadata"), 0
+    files = [f.relative_to(path) for p in everything for f in (path / metadata).glob(f"{p}/*")]
+    for file in sorted(f for f in files if parse_data_file(f.name) is not None):
+        data = (path / file).read_bytes()
+        for number, damage in enumerate((b"", None, data[: len(data) // 2])[: 3 if ALL else 1]):
+            copy = tmp_path / f"{number}"
+            shutil.copytree(path, copy)
+            put(copy / file, damage)
+            refusal, found = None, whole
+            try:
+                found = read_files(open_table(copy))
+            except PhantombaseError as error:
+                refusal, refused = str(error), refused + 1
+            assert found == whole
+            assert refusal is None or file.name in refusal
+            with suppress(PhantombaseError):
+                serve(open_table(copy))
+            put(copy / file, data)
+            assert everything_in(open_table(copy)) == everything
+            shutil.rmtree(copy)
+    assert refused
+
+
+def test_a_whole_one_asks_no_delta_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither of its own timeline nor of the table's: it has the files of completed writes itself."""
+    path = unzip_golden("v9_with_metadata_table", tmp_path)
+    table = replace(open_table(path), listing=MetadataListing())
+    read: list[str] = []
+
+    def watched(self: LocalStorage, path: str) -> bytes:
+        read.append(path)
+        return original(self, path)
+
+    original = LocalStorage.read
+    monkeypatch.setattr(LocalStorage, "read", watched)
+    assert table.load_view().groups
+    asked = [name for name in read if name.endswith(".deltacommit") and "/00000000000000" not in name]
+    assert asked == []

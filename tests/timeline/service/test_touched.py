@@ -12,6 +12,7 @@ from bench.service import commit, make_table
 from phantombase.timeline.format.instant import Instant, State
 from phantombase.timeline.format.layout import LAYOUT_2
 from phantombase.timeline.format.table_config import TableConfig
+from phantombase.timeline.instants.instant_files import InstantFiles
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.service.states.instant_records import InstantRecords
 from phantombase.timeline.service.states.loading import load_state
@@ -134,7 +135,7 @@ def test_a_file_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     table = Table.open(str(unzip_golden("v9_pending", tmp_path)))
     first = load_state(table)
     read: list[Instant] = []
-    monkeypatch.setattr(Table, "commit_metadata", lambda self, instant: read.append(instant))
+    monkeypatch.setattr(InstantFiles, "recorded", lambda self, instant: read.append(instant))
     second = load_state(table, first)
     assert (second.records.known, read) == (first.records.known, [])
 

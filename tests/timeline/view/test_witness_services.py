@@ -20,15 +20,17 @@ from phantombase.timeline.cli.main import app as timeline_app
 from phantombase.timeline.errors import MalformedError, MissingFileError, PhantombaseError
 from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.read.table_read import read_table
+from phantombase.timeline.service.states.loading import load_state
 from phantombase.timeline.stitching.choice import choose_windows
 from phantombase.timeline.stitching.options import StitchOptions
 from tests.support.compaction_steps import open_table
 from tests.support.golden_tables import unzip_golden
+from tests.support.selection import deep
 
 PARTITIONS = ("a", "b")
 
 
-def rows_of(keys: range, ts: int, partition: str | None = None) -> Any:
+def rows_of(keys: range, ts: int, partition: str | None = None, version: int = 9) -> Any:
     """A writer of rows with these keys, in turns in the two partitions."""
     batch = pa.table(
         {
@@ -37,7 +39,7 @@ def rows_of(keys: range, ts: int, partition: str | None = None) -> Any:
             "ts": pa.array([ts] * len(keys), pa.int64()),
         }
     )
-    return writer(batch).table("t", version=9).key("id").partition("p").ordering("ts")
+    return writer(batch).table("t", version=version).key("id").partition("p").ordering("ts")
 
 
 def values(path: Path, **how: Any) -> dict[str, int]:
@@ -180,3 +182,26 @@ def test_a_base_file_that_was_written_anew_has_all_its_rows(rows: slice, tmp_pat
     else:
         with pytest.raises(PhantombaseError, match=base.name):
             read_table(open_table(path))
+
+
+@pytest.mark.parametrize("version", [9, deep(6)])
+@pytest.mark.parametrize("action", ["commit", deep("deltacommit")])
+def test_a_completed_file_that_is_empty(version: int, action: str, tmp_path: Path) -> None:
+    """As old Flink jobs leave them. Hudi 0.15.0 and 1.2.0 read all rows: files of such a write count by their names."""
+    path = tmp_path / "t"
+    for keys, ts in ((range(20), 1), (range(4), 2)):
+        rows_of(keys, ts, version=version).upsert(str(path))
+    command = ["compact", str(path), "--schedule", "--sole-writer", "--executor", "local"]
+    assert CliRunner().invoke(app, command).exit_code == 0
+    for keys in (range(2, 6), range(6, 8)):
+        rows_of(keys, 3, version=version).upsert(str(path))
+    whole, fed = values(path), values(path, query="incremental", begin="earliest")
+    writes = [i for i in open_table(path).load_timeline().completed if i.action == action]
+    (path / open_table(path).instant_path(writes[-2:][0])).write_bytes(b"")  # the newest one has the columns
+    assert values(path) == whole
+    assert values(path, query="incremental", begin="earliest") == fed
+    assert set(load_state(open_table(path)).partitions) == {"a", "b"}
+    rows_of(range(2), 4, version=version).upsert(str(path))
+    assert CliRunner().invoke(app, command).exit_code == 0
+    clean_table(open_table(path), CleanOptions(retain=1, floor_s=0), ProcessLock("test"))
+    assert values(path) == {**whole, "k0": 4, "k1": 4}

@@ -30,6 +30,7 @@ from ...view.log_blocks import visibility_of
 from ...view.view import DataFile, FileSlice
 from ..commit import newest_schema
 from ..location import BUILD_ANEW, anew_if_unreadable, open_metadata_table
+from ..metadata_view import Completeness
 from ..read import slice_entries
 from ..records.encode import encoder
 from ..records.hfile_write import encode_hfile
@@ -57,6 +58,7 @@ def execute(table: Table, instant: str, section: Section) -> CommitMetadata:
         plan = metadata.compaction_plan(instant)
     schema_text = newest_schema(metadata)
     valid, visibility = valid_instants(table, data, timeline), visibility_of(timeline)
+    complete = Completeness(metadata, timeline, below=instant)
     with heartbeat(metadata.storage, instant, BEAT_S):  # without one Hudi 1.2 treats a compaction here as dead
         inflight = Instant(requested_time=instant, action=_ACTION, state=State.INFLIGHT)
         section.check()
@@ -67,7 +69,7 @@ def execute(table: Table, instant: str, section: Section) -> CommitMetadata:
             slice_ = _planned_slice(metadata, operation)
             if len(slice_.logs) > len(operation.delta_file_paths):
                 _refuse_undecided(metadata, data, timeline, instant)
-            written = _write(metadata, slice_, instant, schema_text, (visibility, valid), section)
+            written = _write(metadata, slice_, instant, schema_text, (visibility, valid), complete, section)
             stats[operation.partition_path].append(written)
         commit = CommitMetadata(
             partition_to_write_stats={partition: tuple(of) for partition, of in stats.items()},
@@ -153,11 +155,12 @@ def _write(
     instant: str,
     schema_text: str,
     seen: tuple[Visibility, frozenset[str]],
+    complete: Completeness,
     section: Section,
 ) -> WriteStat:
     """Puts the base file of one slice. Memory: its entries."""
     encoded = encoder(schema_text)
-    merged = slice_entries(metadata.storage, slice_, *seen)
+    merged = slice_entries(metadata.storage, slice_, *seen, complete=complete)
     entries = sorted((key.encode(), value) for key, value in map(encoded, merged))
     keys = {"minRecordKey": entries[0][0], "maxRecordKey": entries[-1][0]} if entries else {}
     content = encode_hfile(entries, {"schema": schema_text.encode(), **keys})

@@ -70,7 +70,8 @@ def _read(table: Table, instant: Instant) -> Recorded:
         return NOTHING
     if instant.is_write and instant.completed:
         try:
-            return of_commit(table.commit_metadata(instant), instant.family)
+            metadata = table.files.recorded(instant)
+            return TORN if metadata is None else of_commit(metadata, instant.family)
         except (MalformedError, MissingFileError):
             if instant.family != "deltacommit":
                 raise
