@@ -51,6 +51,10 @@ MUTANTS: tuple[Mutant, ...] = (
     ("timeline/view/grouping", "if instant in visible:", "if False:", "view"),
     ("timeline/view/grouping", "        if (partition, file_id) not in facts.forming\n", "", "view"),
     ("timeline/view/grouping", "of[s.base_instant]", "of[group.slices[-1].base_instant]", "view"),
+    ("timeline/instants/instant_files", "if instant.family != \"replacecommit\" and not self.storage.read(self.path(instant)):", "if False:", "witness_services"),
+    ("timeline/metadata_table/metadata_view", "time in seen or ", "", "metadata_table/read"),
+    ("timeline/metadata_table/read", "        if complete is not None:\n", "        if False:\n", "metadata_table/read"),
+    ("timeline/metadata_table/services/compact", "*seen, complete=complete)", "*seen)", "metadata_table/read"),
     # Plain groups, without the view's objects.
     ("timeline/view/plain_slices", "if self.facts.shared:", "if False:", "plain_slices"),
     ("timeline/view/plain_slices", "if log is not None and not log[5]:", "if log is not None:", "plain_slices"),
