@@ -328,20 +328,23 @@ def test_the_end_gives_up_an_instant_that_takes_too_long(tmp_path: Path) -> None
     assert visible_files(path) == before
 
 
-def test_the_end_lets_an_instant_finish_and_begins_no_other(tmp_path: Path) -> None:
+def test_the_end_lets_an_instant_finish_and_begins_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Within `stop_s`, what is at work is worth its end."""
     path = two_plans(tmp_path)
     _, *others = pending(path)
-    at_work, ending = threading.Event(), threading.Event()
+    at_work, ending, close = threading.Event(), threading.Event(), Limit.close
+
+    def closes(limit: Limit, seconds: float) -> None:
+        close(limit, seconds)
+        ending.set()
 
     def waits(storage: Storage, tasks: list[SliceTask], progress: SliceProgress) -> list[SliceDone]:
         at_work.set()
         assert ending.wait(NEVER_S)
-        time.sleep(0.2)
         return LocalRunner(1)(storage, tasks, progress)
 
+    monkeypatch.setattr(Limit, "close", closes)
     with asynchronous(path, waits) as compaction:
         assert at_work.wait(NEVER_S)
-        ending.set()
     assert compaction.errors == ()
     assert pending(path) == tuple(others)
