@@ -42,11 +42,12 @@ def test_services_are_no_changes(tmp_path: Path) -> None:
     for name, operation in (("v9_clustered", "CLUSTER"), ("v9_log_compacted", "LOG_COMPACT")):
         table = open_table(unzip_golden(name, tmp_path))
         timeline = table.load_timeline()
-        for before, service in pairwise(timeline.completed):
-            if table.commit_metadata(service).operation_type == operation:
-                end = timeline.moment_of(service)
-                assert feed(table, timeline.moment_of(before), end) == []
-                assert feed(table, timeline.moment_of(before), end, net=True) == []
+        pairs = [p for p in pairwise(timeline.completed) if table.commit_metadata(p[1]).operation_type == operation]
+        assert pairs
+        for before, service in pairs:
+            end = timeline.moment_of(service)
+            assert feed(table, timeline.moment_of(before), end) == []
+            assert feed(table, timeline.moment_of(before), end, net=True) == []
 
 
 def test_overwritten_rows_are_deleted_and_inserted(tmp_path: Path) -> None:
