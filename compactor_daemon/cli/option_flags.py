@@ -16,6 +16,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import Field, dataclass, fields, is_dataclass, replace
 from enum import Enum
+from pathlib import Path
 from types import NoneType
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
@@ -23,17 +24,22 @@ import typer
 
 from phantombase.timeline.errors import UsageError
 from phantombase.timeline.option import as_typed
-from phantombase.timeline.parquet.output_options import OutputOptions, parse_bytes
-from phantombase.timeline.planning.options import ScheduleOptions
+from phantombase.timeline.parquet.output_options import parse_bytes
 
-from ..hudi_conf import SCHEDULE_CONF, parse_hudi_conf, parse_schedule_conf
+from ..hudi_conf import KINDS, command_conf, conf_fields
 from ..options import print_bytes
 from .option_groups import group_of
 from .parameters import merge_options
 
 _CONF = Annotated[
     list[str] | None,
-    typer.Option(metavar="NAME=VALUE", help="an option under Hudi's own name"),
+    typer.Option("--conf", "--hoodie-conf", metavar="NAME=VALUE", help="an option under Hudi's own name"),
+]
+_PROPS = Annotated[
+    list[Path] | None,
+    typer.Option(
+        metavar="FILE", help="a properties file of a Hudi job; what has no meaning here is one warning, --conf wins"
+    ),
 ]
 
 
@@ -54,7 +60,8 @@ class Prefix:
 def offers(command: Callable[..., Any]) -> Callable[..., Any]:
     """Gives a command an option for each field of the option dataclasses among its parameters, which have defaults.
 
-    ScheduleOptions and OutputOptions add `--conf`. UsageError: an option is given twice with different values.
+    Those whose fields have names of Hudi add `--conf` and `--props`. UsageError: an option is given twice with
+    different values.
     """
     own = inspect.signature(command, eval_str=True).parameters
     hints = get_type_hints(command, include_extras=True)
@@ -72,9 +79,9 @@ def offers(command: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(command)
     def run(**given: Any) -> Any:
         typed = {name: group.typed(given) for name, group in groups.items()}
-        pairs = given.pop("conf", None) or []
+        conf = command_conf(kinds, given.pop("conf", None) or [], given.pop("props", None) or [])
         for name, group in groups.items():
-            given[name] = group.built(typed[name], _conf_of(group.kind, kinds, pairs))
+            given[name] = group.built(typed[name], conf.get(group.kind, []))
         return command(**given)
 
     run.__signature__ = inspect.Signature(list(params.values()))  # type: ignore[attr-defined]
@@ -96,9 +103,9 @@ class _Group:
 
     def params(self) -> list[inspect.Parameter]:
         """The command's parameters, in the order of the fields."""
-        many = self.kind in _SEVERAL_SOURCES
+        many = self.kind in KINDS
         made = [(flag, *_param(self.kind, f, getattr(self.default, f.name), many)) for flag, f in self.fields.items()]
-        made += [(name, annotation, None) for name, annotation in _SEVERAL_SOURCES.get(self.kind, {}).items()]
+        made += [("conf", _CONF, None), ("props", _PROPS, None)] if many else []
         return [
             inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
             for name, annotation, default in made
@@ -112,24 +119,13 @@ class _Group:
 
     def built(self, typed: Mapping[str, Any], pairs: list[str]) -> Any:
         """The dataclass, built from all sources. `pairs`: options under Hudi's names."""
-        sources = [typed]
-        if self.kind is OutputOptions:
-            sources.append(parse_hudi_conf(pairs))
-        if self.kind is ScheduleOptions:
-            sources.append(parse_schedule_conf(pairs, typed.get("strategies") or ()))
+        sources = [typed, conf_fields(self.kind, pairs, typed) if self.kind in KINDS else {}]
         words = {f.name: _typed_name(flag) for flag, f in self.fields.items()}
         merged = merge_options(words, *sources)
         try:
             return replace(self.default, **merged)
         except UsageError as error:
             raise as_typed(error, self.default, typed, words) from error
-
-
-_SEVERAL_SOURCES: dict[type, dict[str, Any]] = {
-    ScheduleOptions: {"conf": _CONF},
-    OutputOptions: {"conf": _CONF},
-}
-"""Dataclasses whose options can be given in other ways too, and the parameters for these."""
 
 
 def _group(hint: Any, default: Any) -> _Group | None:
@@ -141,13 +137,6 @@ def _group(hint: Any, default: Any) -> _Group | None:
     prefix = next((f"{mark.word}_" for mark in marks if isinstance(mark, Prefix)), "")
     offered = [f for f in fields(kind) if f.name in only] if only is not None else fields(kind)
     return _Group(default=default, fields={f"{prefix}{_flag(f)}": f for f in offered})
-
-
-def _conf_of(kind: type, kinds: set[type], pairs: list[str]) -> list[str]:
-    """The pairs for one dataclass; the dataclass that gets an unknown pair refuses it."""
-    if not kinds >= _SEVERAL_SOURCES.keys():
-        return pairs
-    return [p for p in pairs if (p.partition("=")[0] in SCHEDULE_CONF) == (kind is ScheduleOptions)]
 
 
 def from_settings(default: Any, given: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:

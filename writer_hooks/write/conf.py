@@ -8,10 +8,18 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, TypeAlias
 
-from phantombase.compactor_daemon.hudi_conf import HUDI_NAMES, SCHEDULE_CONF, parse_hudi_conf, parse_schedule_conf
+from phantombase.compactor_daemon.hudi_conf import (
+    ARCHIVE_CONF,
+    CLEAN_CONF,
+    HUDI_NAMES,
+    SCHEDULE_CONF,
+    clean_of,
+    parse_hudi_conf,
+    parse_schedule_conf,
+)
 from phantombase.compactor_daemon.hudi_names import contradiction, hudi_names, put_once, texts, without_doubles
 from phantombase.timeline.archiving.options import ArchiveOptions
-from phantombase.timeline.cleaning.options import CleanOptions, Policy
+from phantombase.timeline.cleaning.options import CleanOptions
 from phantombase.timeline.errors import PhantombaseError, UnsupportedError, UsageError
 from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.locks.heartbeat import BEAT_S
@@ -79,26 +87,10 @@ _PRESSURE: _Known = {
 """Names for back-pressure, which Hudi does not have."""
 
 _MODES = {"hoodie.compact.inline": Mode.INLINE, "hoodie.compact.schedule.inline": Mode.SCHEDULE}
-_ARCHIVE: _Known = {
-    "hoodie.keep.min.commits": ("min_instants", int),
-    "hoodie.keep.max.commits": ("max_instants", int),
-    "hoodie.archive.automatic": ("automatic", _flag),
-}
+_ARCHIVE: _Known = {**ARCHIVE_CONF, "hoodie.archive.automatic": ("automatic", _flag)}
 """Names for archiving after a write."""
-
-_POLICIES = {policy.hudi_name: policy for policy in Policy}
-_CLEANS: _Known = {
-    "policy": ("policy", lambda text: _POLICIES[text.strip().upper()]),
-    "commits.retained": (Policy.COMMITS.value, int),
-    "hours.retained": (Policy.HOURS.value, int),
-    "fileversions.retained": (Policy.VERSIONS.value, int),
-}
-_CLEAN: _Known = {
-    "hoodie.clean.automatic": ("automatic", _flag),
-    **{f"hoodie.clean.{name}": known for name, known in _CLEANS.items()},
-    **{f"hoodie.cleaner.{name}": known for name, known in _CLEANS.items()},
-}
-"""Names for cleaning after a write; how much is retained, by policy. Those with `cleaner` are the older ones."""
+_CLEAN: _Known = {**CLEAN_CONF, "hoodie.clean.automatic": ("automatic", _flag)}
+"""Names for cleaning after a write."""
 
 _PARTS: Mapping[str, _Known] = {
     "archive": _ARCHIVE,
@@ -362,22 +354,8 @@ def _archive(options: ArchiveOptions | None, given: dict[str, Any]) -> ArchiveOp
 
 
 def _clean(options: CleanOptions | None, given: dict[str, Any], *, infers: bool) -> CleanOptions | None:
-    """As with Hudi, it is on unless `hoodie.clean.automatic` is false, and only the number of the policy counts.
-
-    `infers`: without a policy it is that of the only number.
-    """
-    if not given.get("automatic", True):
-        return None
-    options = options or CleanOptions()
-    policy = given.get("policy") or (_inferred(given) if infers else None) or options.policy
-    retain = given.get(policy.value, options.retain if policy is options.policy else None)
-    return replace(options, policy=policy, retain=retain)
-
-
-def _inferred(given: Mapping[str, Any]) -> Policy | None:
-    """The policy that Hudi infers where none is named: that of the only number that is given."""
-    named = [policy for policy in Policy if policy.value in given]
-    return named[0] if len(named) == 1 else None
+    """As with Hudi, it is on unless `hoodie.clean.automatic` is false; see `clean_of`."""
+    return clean_of(options or CleanOptions(), given, infers=infers) if given.get("automatic", True) else None
 
 
 def _compaction(options: CompactionOptions, modes: Mapping[str, str], schedule: list[str]) -> CompactionOptions:

@@ -36,7 +36,7 @@ from ..parameters import (
 )
 
 _STITCH = StitchOptions()
-_OF_STITCHING = (*flags_of(StitchOptions), *flags_of(OutputOptions), "threads", "conf")
+_OF_STITCHING = (*flags_of(StitchOptions), *flags_of(OutputOptions), "threads", "conf", "props")
 
 
 @offers

@@ -1,0 +1,175 @@
+"""Hudi's names at every entry point: each is followed, named in a warning or refused; no other error."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from typer.testing import CliRunner
+
+from phantombase import writer
+from phantombase.compactor_daemon.cli.main import app
+from phantombase.compactor_daemon.hudi_conf import KINDS, command_conf, conf_fields
+from phantombase.compactor_daemon.hudi_names import HudiName, Kind, hudi_names
+from phantombase.timeline.archiving.options import ArchiveOptions
+from phantombase.timeline.cleaning.options import CleanOptions, Policy
+from phantombase.timeline.errors import PhantombaseError, UnsupportedError, UsageError
+from phantombase.timeline.metadata_table.services.options import MetadataOptions
+from phantombase.timeline.parquet.output_options import OutputOptions
+from phantombase.timeline.planning.options import ScheduleOptions
+from phantombase.timeline.stitching.options import SortOrder, StitchOptions
+from tests.project.every_command import every_command, offers
+from tests.support.logs import capture_logs
+
+COMMANDS = ["archive", "clean", "compact", "metadata", "run", "schedule", "stitch"]
+PLAN = "hoodie.clustering.plan.strategy."
+
+
+def values(one: HudiName) -> Iterator[Any]:
+    """The default, in other letters and with spaces; no text; what is no value; other types."""
+    usual = one.agreeing[0] if one.agreeing else "7"
+    yield from (usual, f" {usual} ", usual.swapcase(), "", " ", "no such value!", "-1", "9" * 30, "ü\n")
+    yield from (True, 3, 2.5, float("nan"), float("inf"))
+
+
+def built(kind: type, pairs: list[str], files: list[Path] | None = None, **typed: Any) -> Any:
+    """The options of a command."""
+    fields = conf_fields(kind, command_conf({kind}, pairs, files or [])[kind], typed)
+    return replace(kind(), **fields, **{name: value for name, value in typed.items() if name not in fields})
+
+
+def test_every_value_of_every_name_at_every_entry() -> None:
+    """One error of the tree, or a setting, or a warning with the name; never another exception, never silence."""
+    for name, one in hudi_names().items():
+        for value in values(one):
+            text = str(value).lower() if isinstance(value, bool) else str(value)
+            with capture_logs() as logs:
+                try:
+                    writer().conf({name: value})
+                    refused = False
+                except PhantombaseError:
+                    refused = True
+            if one.kind in (Kind.WISH, Kind.CLIENT) and not one.agrees(text):
+                assert refused or logs[0]["names"] == name, (name, value)
+            if one.kind is Kind.ONLY and not one.agrees(text):
+                assert refused, (name, value)
+            for kind in KINDS if value in ("", "no such value!", "-1") else ():
+                try:
+                    built(kind, [f"{name}={value}"])
+                except PhantombaseError:
+                    continue
+                taken = name in str(command_conf({kind}, [f"{name}={value}"], []))
+                assert taken or one.agrees(text) or name.endswith(".automatic"), (kind, name, value)
+
+
+def test_commands_that_have_options_of_hudi_take_its_names() -> None:
+    found = [path[-1] for name, path, command in every_command() if name != "timeline" and offers(command, "--conf")]
+    assert sorted({*found} - {"write"}) == COMMANDS
+    for _, path, command in every_command():
+        if path[-1] in COMMANDS and offers(command, "--conf"):
+            assert offers(command, "--hoodie-conf")
+            assert offers(command, "--props")
+
+
+@pytest.mark.parametrize(
+    ("kind", "conf", "expected"),
+    [
+        (CleanOptions, {"hoodie.cleaner.commits.retained": 4}, CleanOptions(retain=4)),
+        (CleanOptions, {"hoodie.clean.hours.retained": 4}, CleanOptions(policy=Policy.HOURS, retain=4)),
+        (
+            CleanOptions,
+            {"hoodie.clean.policy": "KEEP_LATEST_FILE_VERSIONS", "hoodie.clean.commits.retained": 9},
+            CleanOptions(policy=Policy.VERSIONS),
+        ),
+        (
+            ArchiveOptions,
+            {
+                "hoodie.keep.min.commits": 40,
+                "hoodie.keep.max.commits": 50,
+                "hoodie.clean.commits.retained": 12,
+                "hoodie.compact.inline.max.delta.commits": 7,
+            },
+            ArchiveOptions(min_instants=40, max_instants=50, commits_retained=12, compaction_commits=7),
+        ),
+        (MetadataOptions, {"hoodie.metadata.compact.max.delta.commits": 3}, MetadataOptions(max_delta_commits=3)),
+        (
+            StitchOptions,
+            {
+                f"{PLAN}target.file.max.bytes": 1 << 30,
+                f"{PLAN}small.file.limit": 300 << 20,
+                f"{PLAN}sort.columns": "a, b",
+                "hoodie.layout.optimize.strategy": "z-order",
+            },
+            StitchOptions(target_size=1 << 30, small_size=300 << 20, sort_by=("a", "b"), sort_order=SortOrder.ZORDER),
+        ),
+        (OutputOptions, {"hoodie.clean.automatic": "false", "hoodie.archive.automatic": "true"}, OutputOptions()),
+        (ScheduleOptions, {"hoodie.compact.inline.max.delta.commits": 2}, ScheduleOptions(max_delta_commits=2)),
+    ],
+)
+def test_names_of_a_command_are_its_options(kind: type, conf: dict[str, Any], expected: Any, tmp_path: Path) -> None:
+    """Typed, or in a properties file."""
+    assert built(kind, [f"{name}={value}" for name, value in conf.items()]) == expected
+    file = tmp_path / "job.properties"
+    file.write_text("# a job\n" + "".join(f"{name} = {value}\n" for name, value in conf.items()))
+    assert built(kind, [], [file]) == expected
+
+
+def test_a_whole_job_may_be_given(tmp_path: Path) -> None:
+    """What has no meaning for the command is one warning; what is typed counts more than the file."""
+    file = tmp_path / "job.properties"
+    file.write_text(
+        "hoodie.datasource.write.recordkey.field=id\nhoodie.clean.hours.retained=48\nhoodie.clustering.inline=true\n"
+        "hoodie.metadata.index.bloom.filter.enable=false\nhoodie.cleaner.policy=KEEP_LATEST_BY_HOURS\n"
+    )
+    with capture_logs() as logs:
+        assert built(CleanOptions, [], [file]) == CleanOptions(policy=Policy.HOURS, retain=48)
+    assert logs[0]["names"].split() == ["hoodie.clustering.inline", "hoodie.datasource.write.recordkey.field"]
+    assert built(CleanOptions, ["hoodie.clean.hours.retained=5"], [file]).retain == 5
+    over = ["hoodie.clean.policy=KEEP_LATEST_COMMITS"]
+    assert built(CleanOptions, over, [file]) == CleanOptions()
+
+
+@pytest.mark.parametrize(
+    ("line", "error", "match"),
+    [
+        ("hoodie.metadata.enable=false", UsageError, "--drop-metadata-table"),
+        ("hoodie.write.lock.zookeeper.url=zk", UsageError, "the lock of a command is --lock"),
+        ("hoodie.write.concurrency.mode=OPTIMISTIC_CONCURRENCY_CONTROL", UsageError, "--lock"),
+        ("hoodie.clean.failed.writes.policy=LAZY", UsageError, "a command has Hudi's defaults"),
+        ("hoodie.archive.beyond.savepoint=true", UnsupportedError, "no instant is archived behind a savepoint"),
+        ("hoodie.clean.commit.retained=3", UsageError, r"Did you mean hoodie\.clean\.commits\.retained\?"),
+        ("hoodie.clean.commits.retained=few", UsageError, r"not a value of hoodie\.clean\.commits\.retained"),
+        ("hoodie.clean.commits.retained=3\nhoodie.cleaner.commits.retained=4", UsageError, "contradict"),
+        ("x=\\u12", UsageError, "properties file cannot be read"),
+    ],
+)
+def test_what_a_file_may_not_say(line: str, error: type[Exception], match: str, tmp_path: Path) -> None:
+    file = tmp_path / "job.properties"
+    file.write_text(f"{line}\n")
+    with pytest.raises(error, match=match):
+        built(CleanOptions, [], [file])
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_command_refuses_what_it_cannot_do(command: str, tmp_path: Path) -> None:
+    """By an error of wrong usage, before it changes anything."""
+    path = str(tmp_path / "t")
+    writer(pa.table({"id": ["a"]})).table("t").key("id").upsert(path)
+    before = sorted(tmp_path.rglob("*"))
+    once = ["--once"] if command == "run" else []
+    for pair in (
+        "hoodie.clustering.inline=true",
+        "hoodie.clean.policy=KEEP_ALL",
+        "hoodie.metadata.enable=false",
+        "hoodie.archive.beyond.savepoint=true",
+        "no-pair",
+    ):
+        done = CliRunner().invoke(app, [command, path, *once, "--hoodie-conf", pair])
+        assert isinstance(done.exception, UsageError | UnsupportedError), (command, pair, done.output)
+    missing = CliRunner().invoke(app, [command, path, *once, "--props", str(tmp_path / "none")])
+    assert "properties file cannot be read" in str(missing.exception)
+    assert sorted(tmp_path.rglob("*")) == before
