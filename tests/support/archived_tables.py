@@ -20,7 +20,6 @@ from phantombase import writer
 from phantombase.compactor_daemon.archiving.archive import ArchiveResult, archive_table
 from phantombase.timeline.archiving.archive import archive_logs
 from phantombase.timeline.archiving.options import ArchiveOptions
-from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.log.block import HeaderKey
 from phantombase.timeline.planning.options import PLAN_NOW
 from phantombase.timeline.planning.schedule import schedule_compaction
@@ -33,9 +32,9 @@ from phantombase.writer_hooks.write.write import write
 from tests.support.builders import blocks_of
 from tests.support.compaction_steps import open_table, run_all
 from tests.support.places import ROOT
+from tests.support.tables import LOCK
 from tests.support.written_tables import Rows, as_rows, read_rows, written_table
 
-LOCK = ProcessLock("archiving")
 SMALL = ArchiveOptions(min_instants=2, max_instants=3, commits_retained=20, compaction_commits=1)
 """Leaves two commits."""
 _SCHEMA = pa.schema([("id", pa.string()), ("day", pa.string()), ("ts", pa.int64()), ("fare", pa.float64())])

@@ -14,14 +14,13 @@ import pyarrow as pa
 from phantombase.compactor_daemon.cleaning.clean import clean_table
 from phantombase.compactor_daemon.cleaning.would_clean import CleanResult
 from phantombase.timeline.cleaning.options import CleanOptions, Policy
-from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.writer_hooks.options import WriteOptions
 from tests.support.archived_tables import compact, one_row, upsert
 from tests.support.compaction_steps import open_table
 from tests.support.places import ROOT
+from tests.support.tables import LOCK
 from tests.support.written_tables import Rows, read_rows, written_table
 
-LOCK = ProcessLock("cleaning")
 TABLES = ROOT / "tests/compactor_daemon/cleaning/tables"
 
 

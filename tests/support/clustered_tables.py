@@ -19,10 +19,11 @@ from phantombase.timeline.stitching.options import Copy, StitchOptions
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.view.view import is_replaced
 from phantombase.writer_hooks.options import WriteOptions
-from tests.support.archived_tables import LOCK, compact, one_row, upsert
+from tests.support.archived_tables import compact, one_row, upsert
 from tests.support.compaction_steps import open_table
 from tests.support.failing_storage import Call, HookedStorage, ProcessDied
 from tests.support.golden_tables import unzip_golden
+from tests.support.tables import LOCK
 from tests.support.written_tables import Rows, read_rows, written_table
 
 WRITES = WriteOptions(slots=1, small_file_bytes=0)

@@ -13,10 +13,10 @@ from phantombase.compactor_daemon.restoring.rollback import roll_back_newest
 from phantombase.timeline.locks.section import Section
 from phantombase.timeline.storage.local import LocalStorage
 from tests.support.archived_tables import one_row, upsert
-from tests.support.cleaned_tables import LOCK
 from tests.support.compaction_steps import open_table
 from tests.support.failing_storage import Call, HookedStorage, ProcessDied
 from tests.support.restored_tables import REWRITES
+from tests.support.tables import LOCK
 from tests.support.written_tables import written_table
 
 

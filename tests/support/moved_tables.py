@@ -64,7 +64,6 @@ def nothing(*_: object, **__: object) -> None:
 VERSIONS = pytest.mark.parametrize("version", [6, 9])
 FIRST = {"k0000": (1, 1.0), "k0003": (1, 1.0)}
 BEFORE = {"k0000": (2, 2.0), "k0003": (1, 1.0)}
-LOCK = ProcessLock("standing")
 
 
 def planned(path: Path, version: int) -> str:

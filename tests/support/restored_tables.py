@@ -11,8 +11,8 @@ from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.folders import HOODIE
 from phantombase.writer_hooks.options import WriteOptions
 from tests.support.archived_tables import archive, compact, one_row, upsert
-from tests.support.cleaned_tables import LOCK
 from tests.support.compaction_steps import open_table, run_all
+from tests.support.tables import LOCK
 from tests.support.written_tables import Rows, read_rows
 
 WRITES = WriteOptions(slots=1, small_file_bytes=0)

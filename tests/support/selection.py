@@ -25,7 +25,7 @@ ONLY_ALL = {
     "hudi/cases/test_cleans.py": "JOURNEYS; cleaning/test_golden.py: what Hudi's cleaner kept",
     "hudi/cases/test_passed_clustering.py": "JOURNEYS; stitching/test_stitch.py",
     "hudi/stock/test_stock.py::test_a_stock_table": "the recorded answers that hudi/stock/results.json keeps",
-    "hudi/conformance/test_continuous.py": "read/test_several_partitions.py; write/test_interleaved_writers.py",
+    "hudi/conformance/test_continuous.py": "read/test_listing_in_pages.py; write/test_interleaved_writers.py",
     "outside/containers/test_fleet.py": "daemon/test_fleet.py; chaos/test_dead_decision.py",
     "outside/containers/test_image.py": "containers/test_files.py: what the image is made of",
     "outside/containers/test_promtool.py": "containers/test_files.py: the names in alerts and dashboard",
@@ -41,7 +41,7 @@ ONLY_ALL = {
     "outside/test_on_hdfs.py": "timeline/storage: the contract; attempt/test_place_moves.py",
     "outside/test_on_real_s3.py": "s3/test_on_s3.py",
     "outside/test_hdfs_store.py": "attempt/test_place_moves.py: a store that moves files",
-    "outside/test_in_chromium.py": "dashboard/test_pages.py, dashboard/test_browser.py",
+    "outside/test_in_chromium.py": "dashboard/test_pages.py, dashboard/test_pages.py",
     "writer_hooks/commit/test_streaming.py": "write/test_overwrite_faults.py; s3/test_modes.py: batches count once",
     "compactor_daemon/attempt/test_processes": "attempt/test_faults.py: a death a call; daemon/test_fleet.py: SIGKILL",
 }

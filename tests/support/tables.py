@@ -8,7 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from phantombase.timeline.locks.table_lock import ProcessLock
 from tests.support.selection import deep
+
+LOCK = ProcessLock("tests")
+"""A table lock of this process."""
 
 _made: dict[object, Path] = {}
 

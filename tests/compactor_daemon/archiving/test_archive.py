@@ -33,7 +33,6 @@ from phantombase.timeline.table.table import Table
 from phantombase.timeline.windows.retained import cleans
 from phantombase.writer_hooks.options import WriteOptions
 from tests.support.archived_tables import (
-    LOCK,
     SMALL,
     active,
     archive,
@@ -52,7 +51,7 @@ from tests.support.failing_storage import Call, HookedStorage, ProcessDied, die_
 from tests.support.faults import Faults, died_or_ended
 from tests.support.lost_lock import LockLostAt, LockLostBehind
 from tests.support.selection import deep
-from tests.support.tables import one_of
+from tests.support.tables import LOCK, one_of
 from tests.support.written_tables import read_rows, written_table
 
 _REWRITES = WriteOptions(slots=1)

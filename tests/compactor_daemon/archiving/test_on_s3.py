@@ -10,10 +10,11 @@ import pytest
 from phantombase.compactor_daemon.archiving.archive import archive_table
 from phantombase.timeline.format.instant import Instant
 from phantombase.timeline.table.table import Table
-from tests.support.archived_tables import LOCK, SMALL, one_row, rows_at, upsert_at
+from tests.support.archived_tables import SMALL, one_row, rows_at, upsert_at
 from tests.support.failing_storage import HookedStorage, ProcessDied, die_at
 from tests.support.selection import ALL, deep
 from tests.support.servers.s3_server import S3Server
+from tests.support.tables import LOCK
 
 
 @pytest.mark.parametrize("version", [deep(6), 9])

@@ -38,10 +38,9 @@ from tests.support.golden_tables import unzip_golden
 from tests.support.half_rollback import pending_rollback
 from tests.support.moved_tables import planned, replace_first_group, roll_back_newest_write
 from tests.support.sections import kept
-from tests.support.tables import one_of
+from tests.support.tables import LOCK, one_of
 
 TABLES = pytest.mark.parametrize("name", ["v6_pending", "v9_pending"])
-LOCK = ProcessLock("decision")
 LATER = "20990101000000000"
 
 

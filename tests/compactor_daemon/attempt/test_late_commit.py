@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from phantombase.timeline.cleaning.options import CleanOptions
 from phantombase.timeline.errors import ConflictError, StorageError
 from phantombase.timeline.format.commit_metadata import decode, encode
 from phantombase.timeline.format.instant import Instant, State, later
-from phantombase.timeline.locks.section import REGARDLESS
+from phantombase.timeline.locks.section import REGARDLESS, Section
 from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table
@@ -31,7 +31,6 @@ from tests.support.failing_storage import Call, HookedStorage, ProcessDied
 from tests.support.moved_tables import (
     BEFORE,
     FIRST,
-    LOCK,
     VERSIONS,
     decision,
     others,
@@ -42,7 +41,7 @@ from tests.support.moved_tables import (
     upsert,
 )
 from tests.support.selection import deep
-from tests.support.tables import one_of
+from tests.support.tables import LOCK, one_of
 from tests.support.trips import rows
 from tests.support.written_tables import read_rows, written_table
 
@@ -353,3 +352,53 @@ def test_a_late_commit_stays_where_a_cleaner_has_seen_it(two_groups: tuple[Path,
 
     publish(asleep(path, at_put(go), lambda: remove_all_but_first_commit(path), clean), go, LOCK)
     assert read_rows(path) == {"k0000": (2, 2.0), "k0001": (2, 2.0), "k0002": (3, 3.0)}
+
+
+# A publisher for which the lock came late, or was lost: what it saw or placed before is not true any more.
+
+
+@one_of("version", 9, 6)
+def test_what_was_removed_before_it_had_the_lock_is_placed_again(version: int, tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    go = decision(path, version)
+    wanted = read_rows(path)
+
+    class Late:
+        """Another process removes the files while the lock is waited for."""
+
+        @contextmanager
+        def hold(self, purpose: str) -> Iterator[Section]:
+            for placement in go.placements:
+                (path / placement.final).unlink()
+            with LOCK.hold(purpose) as section:
+                yield section
+
+    publish(open_table(path), go, Late())
+    assert base_files(path, go.instant)
+    assert read_rows(path) == wanted
+
+
+@one_of("version", 6, 9)
+def test_what_another_publisher_has_completed_since_is_not_removed(version: int, tmp_path: Path) -> None:
+    """A foreign commit was there when the section began; now it is gone, and the decision is completed."""
+    path = tmp_path / "t"
+    go = decision(path, version)
+    wanted = read_rows(path)
+    table = open_table(path)
+    time = later(go.completion_time, 5) if go.completion_time is not None else None
+    foreign = Instant(requested_time=go.instant, action="commit", state=State.COMPLETED, completion_time=time)
+    file = path / table.instant_path(foreign)
+    file.write_bytes(encode(others(decode(go.content, go.completed_path)), table.layout.encoding))
+    left = ["foreign"]
+
+    def hook(call: Call) -> Any:
+        found = call.do()
+        if (call.name, call.path) == ("read", table.instant_path(foreign)) and left:
+            left.clear()
+            file.unlink()
+            run_all(open_table(path))
+        return found
+
+    publish(open_table(path, HookedStorage(table.storage, hook)), go, LOCK)
+    assert base_files(path, go.instant)
+    assert read_rows(path) == wanted

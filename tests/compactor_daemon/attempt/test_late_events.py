@@ -35,7 +35,6 @@ from tests.support.log_compactions import request
 from tests.support.moved_tables import (
     BEFORE,
     FIRST,
-    LOCK,
     VERSIONS,
     Sleeper,
     check_removed,
@@ -49,7 +48,7 @@ from tests.support.moved_tables import (
 )
 from tests.support.sections import kept
 from tests.support.selection import deep
-from tests.support.tables import one_of
+from tests.support.tables import LOCK, one_of
 from tests.support.trips import rows
 from tests.support.written_tables import read_rows, written_table
 

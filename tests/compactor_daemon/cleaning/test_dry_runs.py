@@ -21,10 +21,10 @@ from phantombase.timeline.recovery.savepoint import create_savepoint, delete_sav
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table
 from tests.support.archived_tables import compact, one_row, upsert
-from tests.support.cleaned_tables import LOCK, data_files, old_table, unreadable_plan
+from tests.support.cleaned_tables import data_files, old_table, unreadable_plan
 from tests.support.compaction_steps import open_table
 from tests.support.failing_storage import HookedStorage, ProcessDied, die_at_nth
-from tests.support.tables import one_of
+from tests.support.tables import LOCK, one_of
 from tests.support.written_tables import read_rows
 
 ONE = CleanOptions(retain=1, floor_s=0)

@@ -4,14 +4,25 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from phantombase.timeline.cleaning.options import Policy
+from phantombase.timeline.format.clean import CleanPlan, decode_clean_plan, encode_clean_metadata
+from phantombase.timeline.format.instant import Instant, State, later
+from phantombase.timeline.instants.clean_border import retained_by
 from phantombase.timeline.read.table_read import read_table
-from tests.support.cleaned_tables import clean, data_files, unzip
+from phantombase.timeline.recovery.savepoint import create_savepoint, delete_savepoint
+from phantombase.writer_hooks.options import WriteOptions
+from tests.support.archived_tables import overwrite, upsert
+from tests.support.cleaned_tables import clean, data_files, row, unzip
+from tests.support.clustered_tables import stitch
 from tests.support.compaction_steps import open_table
 from tests.support.compare_rows import assert_same_rows
+from tests.support.failing_storage import Call, HookedStorage
+from tests.support.tables import LOCK
+from tests.support.written_tables import written_table
 
 
 @pytest.mark.parametrize(
@@ -56,3 +67,89 @@ def test_what_a_pending_clustering_needs_stays(tmp_path: Path) -> None:
         part.unlink()
     clean(path)
     assert data_files(path) == stay
+
+
+# No clean records a border that a replace commit lies below whose replaced files stay: Hudi would archive it.
+
+
+_REWRITES = WriteOptions(slots=1)
+_APPENDS = WriteOptions(slots=1, small_file_bytes=0)
+
+
+def border(path: Path, instant: str | None) -> str:
+    """What the clean recorded."""
+    table = open_table(path)
+    [made] = [i for i in table.load_timeline().instants if i.requested_time == instant]
+    return retained_by(table.files, made)
+
+
+def table_of(path: Path, version: int) -> None:
+    written_table(path, version, row("old", "a", 0), _REWRITES)
+    for number in range(6):
+        upsert(path, row(f"b{number}", "b", number), _REWRITES)
+
+
+@pytest.mark.parametrize("policy", [Policy.COMMITS, Policy.VERSIONS])
+@pytest.mark.parametrize("version", [6, 9])
+def test_what_a_savepoint_keeps(version: int, policy: Policy, tmp_path: Path) -> None:
+    """From version 8 on the plan names the savepoint, which is enough where commits are retained."""
+    path = tmp_path / "t"
+    table_of(path, version)
+    saved = open_table(path).load_timeline().latest_completed
+    create_savepoint(open_table(path), LOCK, saved, user="", comment="")
+    overwrite(path, row("new", "a", 1))
+    replacing = open_table(path).load_timeline().latest_completed
+    for number in range(3):
+        upsert(path, row(f"b{number}", "b", number + 10), _REWRITES)
+    done = clean(path, policy)
+    assert done.files
+    by_name = version > 6 and policy is Policy.COMMITS
+    assert (border(path, done.instant) <= replacing) != by_name
+    requested = open_table(path).instant_path(
+        Instant(requested_time=done.instant or "", action="clean", state=State.REQUESTED)
+    )
+    assert decode_clean_plan((path / requested).read_bytes(), requested).savepoints == (saved,)
+
+
+def test_what_a_savepoint_keeps_of_an_earlier_stitching(tmp_path: Path) -> None:
+    """It completed behind a savepoint at which Hudi's archiver stops, and began before it."""
+    path, saved = tmp_path / "t", list[str]()
+    written_table(path, 9, row("k0", "a", 0), _APPENDS)
+    for number in range(1, 4):
+        upsert(path, row(f"k{number}", "a", number), _APPENDS)
+
+    def hook(call: Call) -> Any:
+        if not saved and call.name == "open_output":
+            saved.append("")
+            upsert(path, row("b", "b", 0), _REWRITES)
+            saved[0] = create_savepoint(open_table(path), LOCK, None, user="", comment="").instant
+        return call.do()
+
+    done = stitch(path, HookedStorage(open_table(path).storage, hook)).done
+    assert done is not None
+    assert done.instant < saved[0]
+    for number in range(3):
+        upsert(path, row(f"b{number}", "b", number), _REWRITES)
+    cleaned = clean(path)
+    assert cleaned.instant is None or border(path, cleaned.instant) <= done.instant
+    delete_savepoint(open_table(path), LOCK, saved[0])
+    assert clean(path).files == 6
+
+
+def test_what_a_pending_write_may_replace(tmp_path: Path) -> None:
+    """Behind a clean of Hudi by file versions, whose border is its own time."""
+    path, done = tmp_path / "t", list[str]()
+    table_of(path, 6)
+
+    def hook(call: Call) -> Any:
+        found = open_table(path).layout.parse(call.path.rpartition("/")[2]) if call.name == "put_if_absent" else None
+        if found is not None and found.action == "replacecommit" and found.state is State.COMPLETED:
+            plan = CleanPlan(policy=Policy.VERSIONS.hudi_name, files={"b": ("f-0_1-2-3_20260101000000000.parquet",)})
+            time = later(found.requested_time, 1)
+            (path / f".hoodie/{time}.clean").write_bytes(encode_clean_metadata(plan, time, 1, frozenset()))
+            done.append(clean(path).instant or "")
+        return call.do()
+
+    overwrite(path, row("new", "a", 1), HookedStorage(open_table(path).storage, hook))
+    replacing = open_table(path).load_timeline().latest_completed
+    assert border(path, done[0]) <= replacing

@@ -14,11 +14,12 @@ from phantombase.timeline.planning.schedule import schedule_compaction
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.windows.state import load_state
 from tests.support.archived_tables import one_row, rows_at, upsert_at
-from tests.support.cleaned_tables import LOCK, ONE
+from tests.support.cleaned_tables import ONE
 from tests.support.compaction_steps import run_all
 from tests.support.failing_storage import HookedStorage, ProcessDied, die_at
 from tests.support.selection import deep
 from tests.support.servers.s3_server import Asked, Fault, S3Server
+from tests.support.tables import LOCK
 from tests.support.written_tables import Rows
 
 

@@ -9,11 +9,20 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from phantombase.compactor_daemon.attempt.compact_instant import pending_instants
+from phantombase.compactor_daemon.cli.lake import LakeFlags
 from phantombase.compactor_daemon.cli.main import app
+from phantombase.compactor_daemon.cli.option_flags import offers
 from phantombase.timeline.cli.main import app as timeline
 from phantombase.timeline.errors import UsageError
+from phantombase.timeline.planning.options import ScheduleOptions
+from phantombase.timeline.read.table_read import read_table
+from phantombase.timeline.storage.storage_options import StorageOptions
 from phantombase.timeline.terminal.settings import settings_in
+from tests.support.compaction_steps import check_no_strays, open_table
+from tests.support.compare_rows import assert_same_rows
 from tests.support.golden_tables import unzip_golden
+from tests.support.tables import one_of
 
 _FILE = """
 timezone = "UTC"
@@ -134,3 +143,152 @@ def test_the_table_of_a_command_is_above_the_top() -> None:
     assert (
         settings_in(both, "f", "run", ["max-plans"], ["run", "schedule"], lambda: frozenset())["max-plans"].value == 2
     )
+
+
+# The error of a value names the option as it was typed.
+
+
+DEFAULT = ScheduleOptions()
+
+
+@offers
+def schedule(options: ScheduleOptions = DEFAULT) -> None:
+    """A command with the options of a plan."""
+
+
+@pytest.mark.parametrize(
+    ("given", "what"),
+    [
+        ({"target_io": "5x"}, "not a size for --target-io"),  # the text is no size
+        ({"max_file_slices": 0}, "--max-file-slices must be at least 1"),  # the dataclass names its field
+        ({"optimization_interval": 0.0}, "--optimization-interval must be at least 1"),  # with a unit behind it
+        ({"off_peak_hours": "22"}, "--off-peak-hours: not a span of hours"),  # or names none
+        ({"partition_urgency": ["day=1"], "max_plans": 3}, "--partition-urgency: not an urgency"),
+        ({"conf": ["hoodie.compaction.target.io=5x"]}, "not a value of hoodie.compaction.target.io"),
+        ({"conf": ["hoodie.compact.inline.max.delta.commits=0"]}, "max-delta-commits must"),  # not typed: without --
+    ],
+)
+def test_the_option_is_named_as_it_was_typed(given: dict[str, object], what: str) -> None:
+    names = schedule.__signature__.parameters  # type: ignore[attr-defined]
+    with pytest.raises(UsageError) as refused:
+        schedule(**{name: given.get(name) for name in names})
+    assert refused.value.what.startswith(what), refused.value
+
+
+def test_an_option_given_twice_shows_both_values() -> None:
+    names = schedule.__signature__.parameters  # type: ignore[attr-defined]
+    given = {"trigger": "num-commits", "conf": ["hoodie.compact.inline.trigger.strategy=TIME_ELAPSED"]}
+    with pytest.raises(UsageError, match=r"expected --trigger=num-commits; found --trigger by --conf=time-elapsed"):
+        schedule(**{name: given.get(name) for name in names})
+
+
+@pytest.mark.parametrize(
+    ("tables", "flags", "what"),
+    [
+        ([], LakeFlags(), "the tables are named, or found"),
+        (["t"], LakeFlags(root="/r"), "the tables are named, or found"),
+        ([], LakeFlags(root="/r", catalog="hive:h:1"), "the tables are named, or found"),
+        (["t"], LakeFlags(include=("sales_*",)), "--include and --exclude are for tables that are found"),
+        (["t"], LakeFlags(exclude=("sales_*",)), "--include and --exclude are for tables that are found"),
+        ([], LakeFlags(catalog="glue:h:1"), "unknown kind of catalog"),
+    ],
+)
+def test_tables_are_named_or_found(tables: list[str], flags: LakeFlags, what: str) -> None:
+    with pytest.raises(UsageError, match=what):
+        flags.lake(tables, flags.lanes(None, DEFAULT), StorageOptions())
+
+
+def test_only_an_unreadable_decision_needs_a_lock(tmp_path: Path) -> None:
+    """Who gives one means to take a decision back."""
+    path = unzip_golden("v9_pending", tmp_path)
+    (instant,) = pending_instants(open_table(path))
+    said = CliRunner().invoke(app, ["release", str(path), instant, "--sole-writer"])
+    assert "only --unreadable needs a lock" in f"{said.output} {said.exception}"
+
+
+# What a daemon says: what it serves, and why it requests nothing.
+
+
+def test_a_daemon_says_what_it_does_and_why_not(tmp_path: Path) -> None:
+    """When it starts, and once for the same reason, however often it looks."""
+    table = unzip_golden("v9_plain", tmp_path)
+    args = ["run", str(table), "--schedule", "--sole-writer", "--once", "--log-level", "info"]
+    done = CliRunner().invoke(app, args, catch_exceptions=False)
+    (serving,) = [line for line in done.stderr.splitlines() if " serving " in line]
+    assert all(word in serving for word in ("tables=1", "requests=True", "version=", "executor=auto"))
+    (why,) = [line for line in done.stderr.splitlines() if "not_requested" in line]
+    assert "4 of 5 delta commits since" in why
+
+
+# `compact --schedule`: one command requests a compaction and executes it.
+
+
+def compact(path: Path, *args: str) -> str:
+    """stdout of `compact` in this process."""
+    words = ["compact", str(path), "--executor", "local", *args]
+    done = CliRunner().invoke(app, words, catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return done.stdout
+
+
+def compact_json(path: Path, *args: str) -> dict[str, Any]:
+    """The one document of `compact --json`."""
+    document = json.loads(compact(path, *args, "--json"))
+    assert isinstance(document, dict)
+    return document
+
+
+@one_of("name", "v9_plain", "v6_plain")
+def test_one_command_compacts_a_table(name: str, tmp_path: Path) -> None:
+    """A plan is requested and executed; a second run has nothing to do and says why; the rows stay."""
+    path = unzip_golden(name, tmp_path)
+    before = read_table(open_table(path))
+    assert "--schedule" in compact(path)
+    found = compact_json(path, "--schedule", "--sole-writer")
+    (plan,) = found["scheduled"]["plans"]
+    (done,) = found["compacted"]
+    assert (done["instant"], done["file_groups"]) == (plan["instant"], plan["file_groups"])
+    again = compact(path, "--schedule", "--sole-writer")
+    assert again.startswith("nothing to do: no compaction is pending, and none was requested: ")
+    assert_same_rows(before, read_table(open_table(path)))
+    check_no_strays(path)
+
+
+def test_what_pends_already_is_executed_too(tmp_path: Path) -> None:
+    """A plan of an earlier run that died before it was executed."""
+    path = unzip_golden("v9_pending", tmp_path)
+    (pending,) = open_table(path).load_timeline().pending_merges
+    done = compact_json(path, "--schedule", "--sole-writer")["compacted"]
+    assert pending.requested_time in [one["instant"] for one in done]
+    assert not open_table(path).load_timeline().pending_merges
+
+
+@pytest.mark.parametrize("name", ["v9_plain", "v9_pending"])
+def test_a_dry_run_leaves_no_trace(name: str, tmp_path: Path) -> None:
+    """It shows what would be requested and executed."""
+    path = unzip_golden(name, tmp_path)
+    before = {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*")}
+    found = compact_json(path, "--schedule", "--dry-run")
+    pending = [i.requested_time for i in open_table(path).load_timeline().pending_merges]
+    assert [one["instant"] for one in found["pending"]] == pending
+    assert bool(found["scheduled"]["plans"] or pending)
+    assert "would" in compact(path, "--schedule", "--dry-run")
+    assert {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*")} == before
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ("--schedule",),
+        ("--schedule", "--sole-writer", "--lock", "storage"),
+        ("--schedule", "--sole-writer", "--instant", "20260101000000000"),
+        ("--dry-run", "--drop-metadata-table"),
+    ],
+)
+def test_contradictions_leave_no_trace(args: tuple[str, ...], tmp_path: Path) -> None:
+    """Writers must be known; one instant cannot be new and named."""
+    path = unzip_golden("v9_plain", tmp_path)
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(UsageError):
+        compact(path, *args)
+    assert sorted(tmp_path.rglob("*")) == before

@@ -27,7 +27,6 @@ from tests.support.golden_tables import unzip_golden
 from tests.support.moved_tables import (
     BEFORE,
     FIRST,
-    LOCK,
     VERSIONS,
     Sleeper,
     clean,
@@ -39,7 +38,7 @@ from tests.support.moved_tables import (
     timeline_files,
     upsert,
 )
-from tests.support.tables import one_of
+from tests.support.tables import LOCK, one_of
 from tests.support.trips import rows
 from tests.support.written_tables import read_rows
 

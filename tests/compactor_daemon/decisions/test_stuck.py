@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 
 from phantombase.compactor_daemon.attempt.compact_instant import pending_instants
+from phantombase.compactor_daemon.attempt.publish import publish
+from phantombase.compactor_daemon.attempt.retire import finish_completed
 from phantombase.compactor_daemon.claims.table_claims import TableClaims
 from phantombase.compactor_daemon.daemon.dispatch import Order
 from phantombase.compactor_daemon.daemon.table_on_storage import ServedTable, Settings
@@ -20,22 +22,27 @@ from phantombase.compactor_daemon.execution.runners import LocalRunner
 from phantombase.compactor_daemon.options import AttemptOptions
 from phantombase.compactor_daemon.records.failures import RetryOptions
 from phantombase.compactor_daemon.removal.unschedule import unschedule
-from phantombase.timeline.errors import ConflictError, MalformedError, MissingFileError
+from phantombase.timeline.errors import ConflictError, MalformedError, MissingFileError, PhantombaseError
 from phantombase.timeline.format.instant import Instant, State
 from phantombase.timeline.instants.attempt_names import recorded_instants
+from phantombase.timeline.metadata_table import commit
+from phantombase.timeline.metadata_table.validate import validate
 from phantombase.timeline.parquet.output_options import OutputOptions
 from phantombase.timeline.planning.options import PLAN_NOW
 from phantombase.timeline.planning.schedule import Scheduled, schedule_compaction
 from phantombase.timeline.planning.universal import Picking
+from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table
 from phantombase.writer_hooks.options import WriteOptions
-from tests.support.compaction_steps import check_no_strays, open_table, run_all
-from tests.support.failing_storage import Call, HookedStorage
+from tests.support.compaction_steps import check_no_strays, decided, open_table, run_all
+from tests.support.failing_storage import Call, HookedStorage, ProcessDied
 from tests.support.faults import died_or_ended
+from tests.support.golden_tables import unzip_golden
 from tests.support.log_compactions import request
-from tests.support.moved_tables import BEFORE, LOCK, planned, schedule, timeline_files, upsert
-from tests.support.tables import one_of
+from tests.support.moved_tables import BEFORE, planned, schedule, timeline_files, upsert
+from tests.support.selection import deep
+from tests.support.tables import LOCK, one_of
 from tests.support.trips import rows
 from tests.support.written_tables import read_rows, written_table
 
@@ -321,3 +328,50 @@ def test_a_daemon_that_goes_by_size_serves_a_table_with_an_empty_plan(tmp_path: 
     )
     served = ServedTable(str(path), TableClaims(table, "d"), LOCK, LocalRunner(1), settings)
     assert {p.instant: p.log_bytes > 0 for p in served.look().pending} == {instant: True, empty: False}
+
+
+# A decision that fell behind its entry in the metadata table: whatever dies, that table forgets it in the end.
+
+
+@pytest.fixture(params=["v9", deep("v8"), deep("v6")])
+def path(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """A publisher died right before the completed commit, and the plan is gone."""
+    path = unzip_golden(f"{request.param}_with_metadata_table", tmp_path)
+    (plan,) = open_table(path).load_timeline().pending_compactions
+    go = decided(open_table(path), plan.requested_time)
+
+    def dies(call: Call) -> object:
+        if call.name == "put_if_absent" and call.path == go.completed_path:
+            raise ProcessDied(call.path)
+        return call.do()
+
+    with pytest.raises(ProcessDied):
+        publish(open_table(path, HookedStorage(LocalStorage(str(path)), dies)), go, LOCK)
+    assert all((path / one.final).exists() for one in go.placements)
+    for file in (path / ".hoodie").rglob(f"{plan.requested_time}.compaction.*"):
+        file.unlink()
+    return path
+
+
+def test_a_death_at_a_storage_call(path: Path) -> None:
+    def finish(storage: Storage) -> object:
+        return finish_completed(open_table(Path(storage.base_path), storage), LOCK)
+
+    for copy in died_or_ended(path, finish):
+        finish_completed(open_table(copy), LOCK)
+        table = open_table(copy)
+        assert validate(table).differences == ()
+        assert not [f for f in copy.rglob("*.parquet") if "-990000000_" in f.name]
+
+
+@one_of("path", "v6", "v9", "v8", indirect=True)
+def test_files_go_also_where_it_cannot_be_forgotten(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Readers would take them once archiving has passed the instant."""
+
+    def cannot(*_: object) -> None:
+        raise MalformedError("the metadata table was compacted with an instant that never completed")
+
+    monkeypatch.setattr(commit, "forget", cannot)
+    with suppress(PhantombaseError):
+        finish_completed(open_table(path), LOCK)
+    assert not [f for f in path.rglob("*.parquet") if "-990000000_" in f.name]

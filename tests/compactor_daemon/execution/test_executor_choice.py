@@ -5,13 +5,17 @@ from __future__ import annotations
 import socket
 from dataclasses import replace
 
+import pyarrow as pa
 import pytest
 
 from phantombase.compactor_daemon.execution.executor_choice import LARGE_BYTES, Machine, Work, check_memory, choose
 from phantombase.compactor_daemon.execution.machine import this_machine
+from phantombase.compactor_daemon.execution.slice_task import keep_freed
 from phantombase.compactor_daemon.execution.spark_check import check_spark
 from phantombase.compactor_daemon.options import ExecuteOptions, Executor
 from phantombase.timeline.errors import SparkError, UsageError
+from phantombase.timeline.format.file_name import LogFileName
+from phantombase.timeline.view.view import DataFile, FileSlice
 
 GIB = 1 << 30
 SMALL = Work(slices=8, read_bytes=GIB, slice_memory=GIB)
@@ -83,3 +87,25 @@ def test_a_master_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAVA_HOME", "/nowhere")
     with pytest.raises(SparkError, match="--executor local, which needs none"):
         check_spark(ExecuteOptions(executor=Executor.SPARK))
+
+
+# Freed memory is kept for small slices only.
+
+
+@pytest.mark.parametrize(
+    ("log_bytes", "limit_bytes", "decay_ms"), [(100, 800, 10_000), (101, 800, 1_000), (100, None, 10_000)]
+)
+def test_small_slices_keep_what_they_freed(
+    log_bytes: int, limit_bytes: int | None, decay_ms: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An eighth of the limit, or no limit at all."""
+    name = LogFileName(file_id="f", instant="20", version=1)
+    log = DataFile(partition="", name=name, size=log_bytes)
+    slice_ = FileSlice(partition="", file_id="f", base_instant="10", base=None, logs=(log,))
+    said: list[int] = []
+    monkeypatch.setattr(pa, "jemalloc_set_decay_ms", said.append)
+    monkeypatch.setattr(pa, "default_memory_pool", pa.jemalloc_memory_pool)
+    keep_freed(slice_, limit_bytes)
+    monkeypatch.setattr(pa, "default_memory_pool", pa.system_memory_pool)
+    keep_freed(slice_, limit_bytes)  # nothing to set
+    assert said == [decay_ms]

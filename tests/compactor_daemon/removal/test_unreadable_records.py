@@ -29,7 +29,6 @@ from phantombase.timeline.errors import ConflictError, MalformedError
 from phantombase.timeline.instants.attempt_names import attempt_folder, attempts, fate_path
 from phantombase.timeline.instants.reserved_times import reserve
 from phantombase.timeline.locks.heartbeat import heartbeat
-from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table
 from phantombase.writer_hooks.options import WriteOptions
@@ -37,12 +36,11 @@ from tests.support.compaction_steps import OUTPUT, base_files, decided, open_tab
 from tests.support.failing_storage import Call, Hook, HookedStorage, ProcessDied
 from tests.support.moved_tables import schedule, upsert
 from tests.support.selection import deep
-from tests.support.tables import one_of
+from tests.support.tables import LOCK, one_of
 from tests.support.trips import rows
 from tests.support.written_tables import read_rows, written_table
 
 ROWS = {"k0000": (2, 2.0), "k0003": (1, 1.0)}
-LOCK = ProcessLock("unreadable")
 
 
 @pytest.fixture(params=[9, deep(6)])

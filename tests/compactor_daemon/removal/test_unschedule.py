@@ -61,12 +61,11 @@ from tests.support.failing_storage import Call, HookedStorage
 from tests.support.faults import died_or_ended
 from tests.support.interleaving import Actor, Crew
 from tests.support.seed import SEED
-from tests.support.tables import one_of
+from tests.support.tables import LOCK, one_of
 from tests.support.trips import SCHEMA
 from tests.support.written_tables import Rows, read_rows, seed_note, written_table
 
 CHAOS = 3 * int(os.environ.get("PHANTOMBASE_CHAOS", "8"))
-LOCK = ProcessLock("unschedule")
 KEYED = WriteOptions(slots=1, small_file_bytes=0)
 VERSIONS = pytest.mark.parametrize("version", [6, 9])
 MODES = pytest.mark.parametrize("mode", [MergeMode.EVENT_TIME, MergeMode.COMMIT_TIME], ids=["event", "commit"])

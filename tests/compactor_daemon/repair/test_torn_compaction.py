@@ -15,9 +15,10 @@ from phantombase.timeline.errors import ConflictError, LedgerError, MalformedErr
 from phantombase.timeline.format.commit_metadata import CommitMetadata
 from phantombase.timeline.format.instant import Instant
 from phantombase.timeline.table.table import Table
-from tests.support.archived_tables import LOCK, compact, long_table, one_row, upsert
+from tests.support.archived_tables import compact, long_table, one_row, upsert
 from tests.support.compaction_steps import open_table
 from tests.support.selection import deep
+from tests.support.tables import LOCK
 from tests.support.written_tables import Rows, read_rows
 
 _VERSIONS = [6, deep(8), 9]

@@ -2,24 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
-from phantombase.compactor_daemon.restoring.restore import restore_table
+from phantombase import writer
+from phantombase.compactor_daemon.restoring.restore import restore_table, to_undo
 from phantombase.compactor_daemon.restoring.rollback import roll_back_newest
 from phantombase.timeline.archiving.options import ArchiveOptions
-from phantombase.timeline.errors import UsageError
+from phantombase.timeline.errors import UnsupportedError, UsageError
+from phantombase.timeline.format.instant import Instant, State
+from phantombase.timeline.format.restore import RestorePlan, encode_restore_plan
 from phantombase.timeline.planning.options import PLAN_NOW
 from phantombase.timeline.planning.schedule import schedule_compaction
 from phantombase.timeline.read.table_read import ReadOptions, read_table
+from phantombase.timeline.table.left_to_hudi import merges_no_logs
 from phantombase.timeline.table.table import Table
+from phantombase.timeline.view.bucket_resize import HASHING_METADATA
 from phantombase.timeline.view.fact_loader import FactLoader
 from phantombase.writer_hooks.options import WriteOptions
-from tests.support.archived_tables import LOCK, archive, one_row, overwrite, upsert
-from tests.support.compaction_steps import open_table, run_all
-from tests.support.tables import one_of
+from tests.support.archived_tables import archive, long_table, one_row, overwrite, upsert
+from tests.support.clustered_tables import small_files, stitch
+from tests.support.compaction_steps import open_table, run_all, run_one
+from tests.support.golden_tables import unzip_golden
+from tests.support.log_compactions import MERGE_LOGS, request
+from tests.support.refused_tables import digest
+from tests.support.restored_tables import capture_changes
+from tests.support.tables import LOCK, one_of
 from tests.support.written_tables import written_table
 
 _WRITES = WriteOptions(slots=1)
@@ -120,3 +131,127 @@ def test_an_archiver_of_hudi_has_taken_the_compaction(tmp_path: Path, monkeypatc
     _torn(path, replacing)
     with pytest.raises(UsageError, match="may have left out a file group"):
         restore_table(open_table(path), LOCK, before)
+
+
+# What was written before an upgrade from version 6: undone whole, or refused before anything is changed.
+
+
+FIRST, LAST = "20261121100505698", "20261121100514783"
+"""Writes of version 6: the later ones are in log files that are named after the first."""
+
+
+def files(path: Path) -> set[Path]:
+    return {p for p in path.rglob("*") if p.is_file()}
+
+
+@pytest.mark.parametrize("dry_run", [False, True], ids=["restore", "dry run"])
+def test_blocks_of_version_6_are_not_left_in_place(dry_run: bool, tmp_path: Path) -> None:
+    path = unzip_golden("v9_upgraded", tmp_path)
+    before = files(path)
+    with pytest.raises(UsageError, match=f"upgrade from version 6.*expected a state from {LAST} on"):
+        restore_table(open_table(path), LOCK, FIRST, dry_run=dry_run)
+    assert files(path) == before
+
+
+def test_the_last_state_of_version_6_comes_back_and_its_write_stays(tmp_path: Path) -> None:
+    path = unzip_golden("v9_upgraded", tmp_path)
+    rows = read_table(open_table(path), ReadOptions(as_of=LAST)).sort_by("_hoodie_record_key")
+    restore_table(open_table(path), LOCK, LAST)
+    assert read_table(open_table(path)).sort_by("_hoodie_record_key").equals(rows)
+    before = files(path)
+    for dry_run in (True, False):
+        with pytest.raises(UsageError, match="upgrade from version 6"):
+            roll_back_newest(open_table(path), LOCK, LAST, dry_run=dry_run)
+        assert files(path) == before
+
+
+@pytest.mark.parametrize("dry_run", [False, True], ids=["restore", "dry run"])
+def test_a_restore_of_hudi_that_is_half_way_is_left_to_hudi(dry_run: bool, tmp_path: Path) -> None:
+    """Another one cannot begin, so a later state is no way out."""
+    path = unzip_golden("v9_upgraded", tmp_path)
+    table = open_table(path)
+    timeline = table.load_timeline()
+    plan = RestorePlan(target=FIRST, undone=to_undo(timeline, FIRST))
+    requested = Instant(requested_time=table.next_time(timeline), action="restore", state=State.REQUESTED)
+    table.storage.put_if_absent(table.instant_path(requested), encode_restore_plan(plan))
+    before = files(path)
+    with pytest.raises(UsageError, match=r"half-way\. Only Hudi can finish it"):
+        restore_table(open_table(path), LOCK, None, dry_run=dry_run)
+    assert files(path) == before
+
+
+# Tables with consistent-hashing buckets: what would bring replaced file groups back, or move rows, is left to Hudi.
+#
+# Of tables with change data capture the same is refused, but for writes.
+
+
+def hash_buckets(path: Path) -> None:
+    """Hudi's hashing metadata of one partition."""
+    (path / HASHING_METADATA / "1").mkdir(parents=True)
+
+
+def writes(path: Path) -> list[str]:
+    return list(open_table(path).load_timeline().completed_writes)
+
+
+@one_of("version", 9, 6)
+@pytest.mark.parametrize(
+    ("kind", "make"),
+    [("the consistent-hashing bucket index", hash_buckets), ("change data capture", capture_changes)],
+)
+@pytest.mark.parametrize(
+    ("what", "step"),
+    [
+        ("restoring", lambda path: restore_table(open_table(path), LOCK, min(writes(path)))),
+        (
+            "taking back writes of",
+            lambda path: roll_back_newest(open_table(path), LOCK, max(writes(path))),
+        ),
+        ("stitching", stitch),
+    ],
+)
+def test_refused_before_anything_is_changed(
+    what: str, step: Callable[[Path], object], kind: str, make: Callable[[Path], None], version: int, tmp_path: Path
+) -> None:
+    path = tmp_path / "t"
+    small_files(path, version)
+    make(path)
+    there = digest(path)
+    with pytest.raises(UnsupportedError, match=f"{what} a table with {kind}"):
+        step(path)
+    assert digest(path) == there
+
+
+@one_of("version", 6, 9)
+def test_writes_are_refused(version: int, tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    small_files(path, version)
+    hash_buckets(path)
+    there = digest(path)
+    with pytest.raises(UnsupportedError, match="writing a table with the consistent-hashing bucket index"):
+        writer(pa.table({"id": ["a"]})).upsert(str(path))
+    assert digest(path) == there
+
+
+@one_of("version", 9, 8)
+def test_log_files_are_not_merged_with_each_other(version: int, tmp_path: Path) -> None:
+    """Their names do not show which writes they hold."""
+    path = tmp_path / "t"
+    long_table(path, version, 8, compact_at=None)
+    plain = schedule_compaction(open_table(path), LOCK, MERGE_LOGS, dry_run=True)
+    assert any(one.plan.merges_logs for one in plain.requested)
+    hash_buckets(path)
+    assert merges_no_logs(open_table(path))
+    hashed = schedule_compaction(open_table(path), LOCK, MERGE_LOGS, dry_run=True)
+    assert not any(one.plan.merges_logs for one in hashed.requested)
+    instant = request(open_table(path))
+    with pytest.raises(UnsupportedError, match=f"unschedule TABLE {instant}"):
+        run_one(open_table(path), instant)
+
+
+def test_on_version_6_they_are(tmp_path: Path) -> None:
+    """There they carry the base instant, in every table."""
+    path = tmp_path / "t"
+    long_table(path, 6)
+    hash_buckets(path)
+    assert not merges_no_logs(open_table(path))

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+import time
+import uuid
 from pathlib import Path
 
 import pytest
@@ -11,14 +14,20 @@ from typer.testing import CliRunner
 from phantombase.compactor_daemon.cleaning.clean import clean_table
 from phantombase.compactor_daemon.cli.main import app
 from phantombase.compactor_daemon.restoring.restore import restore_table
+from phantombase.compactor_daemon.status.snapshot import look_at_table
+from phantombase.compactor_daemon.stitching.stitch import stitch_table
 from phantombase.timeline.cleaning.options import CleanOptions, Policy
-from phantombase.timeline.errors import MalformedError, UsageError
+from phantombase.timeline.errors import ConflictError, MalformedError, UsageError
 from phantombase.timeline.format.instant import Instant, State
+from phantombase.timeline.parquet.output_options import OutputOptions
+from phantombase.timeline.stitching.options import StitchOptions
 from phantombase.writer_hooks.options import WriteOptions
-from tests.support.archived_tables import LOCK, compact, long_table, one_row, upsert
+from tests.support.archived_tables import compact, long_table, one_row, overwrite, upsert
 from tests.support.compaction_steps import open_table
+from tests.support.lost_lock import roll_back_half_way, small_table
+from tests.support.restored_tables import check_usable, restore
 from tests.support.selection import deep
-from tests.support.tables import one_of
+from tests.support.tables import LOCK, one_of
 from tests.support.written_tables import read_rows, written_table
 
 REWRITES = WriteOptions(slots=1)
@@ -119,3 +128,124 @@ def test_a_restore_to_such_a_write_is_refused(version: int, tmp_path: Path) -> N
     (before,) = re.findall(r"--to (\d+)", str(refused.value))
     restore_table(open_table(path), LOCK, before)
     assert read_rows(path) == rows
+
+
+# The plan of a restore that cannot be read, as a killed Hudi leaves it: nothing is undone, and the table goes on.
+
+
+def torn(path: Path, data: bytes, state: State = State.REQUESTED) -> Path:
+    table = open_table(path)
+    time_ = table.next_time(table.load_timeline())
+    instant = Instant(requested_time=time_, action="restore", state=State.REQUESTED)
+    file = path / table.instant_path(instant)
+    file.write_bytes(data)
+    if state is State.INFLIGHT:
+        (path / table.instant_path(instant.at(State.INFLIGHT))).write_bytes(b"")
+    return file
+
+
+def age(file: Path) -> None:
+    os.utime(file, (time.time() - 130,) * 2)
+
+
+@pytest.mark.parametrize("data", [b"", b"Obj\x01 cut"])
+@one_of("version", 9, 8, 6)
+def test_it_is_removed_by_a_restore_once_no_process_writes_it(version: int, data: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "trips"
+    first = small_table(path, version)
+    rows, file = read_rows(path), torn(path, data)
+    for target in (first, None):
+        with pytest.raises(MalformedError, match="removes it once it has not changed for two minutes"):
+            restore(path, target)
+    age(file)
+    with pytest.raises(ConflictError, match="a restore of the table is half-way"):
+        upsert(path, one_row("k2", 2))
+    with pytest.raises(MalformedError):
+        restore(path, first, dry_run=True)
+    assert file.exists()
+    with pytest.raises(UsageError, match="no restore is pending"):
+        restore(path, None)
+    assert not file.exists()
+    check_usable(path, rows)
+
+
+@one_of("version", 6, 9, 8)
+def test_one_that_has_begun_stays(version: int, tmp_path: Path) -> None:
+    path = tmp_path / "trips"
+    first = small_table(path, version)
+    file = torn(path, b"", State.INFLIGHT)
+    age(file)
+    with pytest.raises(MalformedError, match="restore the table with Hudi to the same instant"):
+        restore(path, first)
+    assert file.exists()
+
+
+@one_of("version", 9, 8, 6)
+def test_status_names_the_write_of_a_rollback_that_is_half_way(version: int, tmp_path: Path) -> None:
+    path = tmp_path / "trips"
+    small_table(path, version)
+    newest = max(open_table(path).load_timeline().completed_writes)
+    roll_back_half_way(path, newest)
+    ((instant, finishes),) = look_at_table(open_table(path)).half_way
+    assert instant.action == "rollback"
+    assert finishes == f"compactor-daemon rollback TABLE {newest}, or Hudi"
+
+
+# A completed file of an overwrite or a clustering that cannot be read: a restore takes it back.
+
+
+@pytest.mark.parametrize("size", [0, 50])
+@pytest.mark.parametrize("by", ["overwrite", "clustering"])
+@one_of("version", 9, 8, 6)
+def test_the_command_for_a_torn_replacement_ends_it(version: int, by: str, size: int, tmp_path: Path) -> None:
+    """Never is it taken for one that replaced nothing: its rows would be doubled."""
+    path = tmp_path / "trips"
+    rows = long_table(path, version)
+    compact(path)
+    before = open_table(path).load_timeline().latest_completed
+    if by == "overwrite":
+        overwrite(path, one_row("new", 90))
+    else:
+        options = StitchOptions(min_files=2)
+        assert stitch_table(open_table(path), options, LOCK, output=OutputOptions(), threads=1).done is not None
+    table = open_table(path)
+    (done,) = (i for i in table.load_timeline().completed if i.family == "replacecommit")
+    file = path / table.instant_path(done)
+    file.write_bytes(file.read_bytes()[:size])
+    with pytest.raises(MalformedError) as error:
+        read_rows(path)
+    (command,) = re.findall(r"`compactor-daemon (.*?)`", error.value.todo or "")
+    words = [{"TABLE": str(path), "INSTANT": before}.get(word, word) for word in command.split()]
+    assert CliRunner().invoke(app, [*words, "--dry-run"]).exit_code == 0
+    ended = CliRunner().invoke(app, [*words, "--sole-writer"])
+    assert ended.exit_code == 0, ended.output
+    assert read_rows(path) == rows
+    upsert(path, one_row("k0", 100))
+    assert read_rows(path) == rows | {"k0": (100, 100.0)}
+
+
+@pytest.mark.parametrize("version", [6, deep(8), 9])
+def test_a_begun_plan_of_a_clustering_that_cannot_be_read_goes_with_a_restore(version: int, tmp_path: Path) -> None:
+    """Of what it would have replaced nothing is gone: it is not completed."""
+    path = tmp_path / "trips"
+    rows = long_table(path, version)
+    compact(path)
+    table = open_table(path)
+    timeline = table.load_timeline()
+    action = "replacecommit" if version == 6 else "clustering"
+    plan = Instant(requested_time=table.next_time(timeline), action=action, state=State.REQUESTED)
+    (path / table.instant_path(plan)).write_bytes(b"Obj\x01torn")
+    (path / table.instant_path(plan.at(State.INFLIGHT))).touch()
+    made = next((path / "a").glob("*.parquet"))
+    litter = made.with_name(f"{uuid.uuid4()}-0_0-1-2_{plan.requested_time}.parquet")
+    litter.write_bytes(made.read_bytes())
+    with pytest.raises(MalformedError, match="cannot be read"):
+        upsert(path, one_row("k0", 100))
+    words = ["restore", str(path), "--to", timeline.latest_completed]
+    assert CliRunner().invoke(app, [*words, "--dry-run"]).exit_code == 0
+    ended = CliRunner().invoke(app, [*words, "--sole-writer"])
+    assert ended.exit_code == 0, ended.output
+    assert not litter.exists()
+    assert read_rows(path) == rows
+    upsert(path, one_row("k0", 100))
+    assert read_rows(path) == rows | {"k0": (100, 100.0)}

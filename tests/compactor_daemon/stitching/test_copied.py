@@ -24,11 +24,11 @@ from phantombase.timeline.metadata_table.validate import validate
 from phantombase.timeline.read.slice_stream import base_tables
 from phantombase.timeline.read.table_read import read_table
 from phantombase.timeline.stitching.options import Copy, StitchOptions
-from tests.support.archived_tables import LOCK, compact, one_row, upsert
+from tests.support.archived_tables import compact, one_row, upsert
 from tests.support.clustered_tables import COPIED, OUTPUT, TWO, golden_small_files, living, request, small_files, stitch
 from tests.support.compaction_steps import open_table
 from tests.support.failing_storage import Call, HookedStorage
-from tests.support.tables import one_of
+from tests.support.tables import LOCK, one_of
 from tests.support.written_tables import check_nothing_left, read_rows
 
 TRY = replace(TWO, copy=Copy.TRY)

@@ -13,11 +13,12 @@ from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.view.view import is_replaced
 from phantombase.writer_hooks.write.writer import writer
-from tests.support.archived_tables import LOCK, one_row, rows_at
+from tests.support.archived_tables import one_row, rows_at
 from tests.support.clustered_tables import COPIED, OUTPUT, TWO
 from tests.support.failing_storage import Call, HookedStorage, ProcessDied, die_at
 from tests.support.selection import deep
 from tests.support.servers.s3_server import S3Server
+from tests.support.tables import LOCK
 from tests.support.written_tables import Rows
 
 

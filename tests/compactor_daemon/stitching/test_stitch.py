@@ -37,7 +37,7 @@ from phantombase.timeline.table.table import Table
 from phantombase.writer_hooks.engine.engine import LocalEngine
 from phantombase.writer_hooks.options import Operation, Write
 from phantombase.writer_hooks.write.write import write
-from tests.support.archived_tables import LOCK, SMALL, compact, one_row, overwrite, upsert
+from tests.support.archived_tables import SMALL, compact, one_row, overwrite, upsert
 from tests.support.cleaned_tables import ONE
 from tests.support.clustered_tables import (
     COPIED,
@@ -60,7 +60,7 @@ from tests.support.golden_tables import unzip_golden
 from tests.support.half_rollback import request_rollback
 from tests.support.seed import SEED
 from tests.support.selection import ALL, deep
-from tests.support.tables import one_of
+from tests.support.tables import LOCK, one_of
 from tests.support.written_tables import check_nothing_left, impatient, read_rows, seed_note
 
 VERSIONS = pytest.mark.parametrize("version", [6, 8, 9])

@@ -22,10 +22,11 @@ from phantombase.writer_hooks.options import WriteOptions
 from tests.hudi.cases.shared_table import HUDI
 from tests.hudi.judge.java_client import run_java
 from tests.support.archived_tables import one_row, overwrite, upsert
-from tests.support.cleaned_tables import LOCK, ONE, clean, data_files, old_table, row, unzip
+from tests.support.cleaned_tables import ONE, clean, data_files, old_table, row, unzip
 from tests.support.compaction_steps import open_table
 from tests.support.failing_storage import Call, HookedStorage, died_copies
 from tests.support.selection import deep
+from tests.support.tables import LOCK
 from tests.support.written_tables import read_rows, written_table
 
 pytestmark = pytest.mark.interop

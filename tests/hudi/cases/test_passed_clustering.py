@@ -16,13 +16,13 @@ from phantombase.writer_hooks.options import WriteOptions
 from tests.hudi.cases.shared_table import HUDI
 from tests.hudi.cases.test_cleans import SMALL_OF_HUDI, VERSIONS_OF_HUDI
 from tests.hudi.judge.java_client import run_java
-from tests.support.archived_tables import LOCK, one_row, overwrite, upsert
+from tests.support.archived_tables import one_row, overwrite, upsert
 from tests.support.cleaned_tables import change_clean, clean, row
 from tests.support.clustered_tables import OUTPUT, TWO, forget_heartbeats, request, small_files, stitch
 from tests.support.compaction_steps import open_table
 from tests.support.failing_storage import Call, HookedStorage
 from tests.support.selection import deep
-from tests.support.tables import one_of
+from tests.support.tables import LOCK, one_of
 from tests.support.written_tables import read_rows
 
 _REWRITES = WriteOptions(slots=1)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,11 +11,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from phantombase.timeline.archiving.choice import Choice, Facts, choose
+from phantombase.timeline.archiving.levels import _forget_old
+from phantombase.timeline.archiving.manifest import HistoryFile, newest_manifest, put_manifest, set_version
 from phantombase.timeline.archiving.options import ArchiveOptions
-from phantombase.timeline.errors import UsageError
+from phantombase.timeline.errors import ConflictError, LockError, UsageError
 from phantombase.timeline.format.instant import State
 from phantombase.timeline.format.layout import LAYOUT_1, LAYOUT_2, Layout
+from phantombase.timeline.storage.contract import Storage
+from phantombase.timeline.storage.local import LocalStorage
+from tests.support.archived_tables import FOLDER, held
 from tests.support.builders import timeline_of
+from tests.support.failing_storage import Call, HookedStorage
 
 OPTIONS = ArchiveOptions(min_instants=2, max_instants=3, commits_retained=100, compaction_commits=1)
 WRITES = [f"{n}.deltacommit" for n in range(10, 18)]
@@ -245,3 +253,161 @@ def test_what_holds_of_any_timeline(
         used = max(max(i.requested_time, i.completion_time or "") for i in left)
         assert all((i.completion_time or "") <= used for i in writes)
     assert all(choice.why_kept(i) for i in choice.kept)
+
+
+# What is removed from the history when its files were merged.
+
+
+LEFT = "20260101000000000_20260102000000000_0.parquet"
+"""A dead archiver placed it, and died before a manifest named it."""
+
+
+def named(storage: Storage, *names: str) -> None:
+    """The next manifest: of these files."""
+    files = tuple(HistoryFile(name=name, size=4) for name in names)
+    put_manifest(storage, FOLDER, newest_manifest(storage, FOLDER), files, held)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    storage = LocalStorage(str(tmp_path))
+    for number in range(1, 7):
+        name = f"2025010{number}000000000_2025010{number}000000000_0.parquet"
+        named(storage, name)
+        storage.put_if_absent(f"{FOLDER}/{name}", b"rows")
+    storage.put_if_absent(f"{FOLDER}/{LEFT}", b"left")
+    return tmp_path
+
+
+def test_what_no_manifest_left_names_goes(path: Path) -> None:
+    storage = LocalStorage(str(path))
+    _forget_old(storage, FOLDER, newest_manifest(storage, FOLDER), 1, held)
+    assert sorted(f.name[:8] for f in (path / FOLDER).glob("*.parquet")) == [f"2025010{n}" for n in range(3, 7)]
+    assert len(list((path / FOLDER).glob("manifest_*"))) == 4
+    assert not [f for f in (path / ".hoodie").rglob("*.parquet") if f.parent != path / FOLDER]
+
+
+def test_a_torn_manifest_that_a_writer_passed_over_is_no_error(path: Path) -> None:
+    """Or archiving fails once behind its work, and says that the history cannot be read."""
+    storage = LocalStorage(str(path))
+    (path / FOLDER / "manifest_7").write_text('{"fil')
+    named(storage, "20250106000000000_20250106000000000_0.parquet")
+    assert newest_manifest(storage, FOLDER).number == 8
+    _forget_old(storage, FOLDER, newest_manifest(storage, FOLDER), 1, held)
+    assert sorted(f.name[:8] for f in (path / FOLDER).glob("*.parquet")) == [f"2025010{n}" for n in (5, 6)]
+
+
+def test_a_leftover_that_another_archiver_named_meanwhile_stays(path: Path) -> None:
+    """It archived the same instants while this process slept right before it removed the file."""
+    slept = False
+
+    def hook(call: Call) -> Any:
+        nonlocal slept
+        if call.name.startswith("delete") and LEFT in str(call.path) and not slept:
+            slept = True
+            named(LocalStorage(str(path)), LEFT)
+        return call.do()
+
+    def check() -> None:
+        if slept:
+            raise LockError("the lock was lost")
+
+    storage = HookedStorage(LocalStorage(str(path)), hook)
+    with pytest.raises(LockError):
+        _forget_old(storage, FOLDER, newest_manifest(storage, FOLDER), 1, check)
+    assert slept
+    assert (path / FOLDER / LEFT).read_bytes() == b"left"
+
+
+def test_a_leftover_that_is_gone_is_no_error(path: Path) -> None:
+    def hook(call: Call) -> Any:
+        if call.name == "place":
+            (path / FOLDER / LEFT).unlink()
+        return call.do()
+
+    storage = HookedStorage(LocalStorage(str(path)), hook)
+    _forget_old(storage, FOLDER, newest_manifest(storage, FOLDER), 1, held)
+    assert not (path / FOLDER / LEFT).exists()
+
+
+# The manifest that counts, where a process sleeps right before it puts `_version_` and others archive meanwhile.
+
+
+def lost() -> None:
+    raise LockError("the lock was lost")
+
+
+def put(storage: Storage, check: Callable[[], None] = held) -> int:
+    """The next manifest, by a process of its own; its number."""
+    before = newest_manifest(storage, FOLDER)
+    file = HistoryFile(name=f"f{before.number}", size=1)
+    return put_manifest(storage, FOLDER, before, (*before.files, file), check).number
+
+
+def counts(path: Path) -> int:
+    """What Hudi's readers take."""
+    version = path / FOLDER / "_version_"
+    if version.exists():
+        return int(version.read_text())
+    return max(int(f.name.partition("_")[2]) for f in (path / FOLDER).glob("manifest_*"))
+
+
+def asleep(path: Path, meanwhile: Callable[[], object]) -> Storage:
+    """The storage of a process that sleeps before its first put of `_version_`."""
+    slept = False
+
+    def hook(call: Call) -> Any:
+        nonlocal slept
+        if call.name == "put_if_absent" and call.path.endswith("_version_") and not slept:
+            slept = True
+            meanwhile()
+        return call.do()
+
+    return HookedStorage(LocalStorage(str(path)), hook)
+
+
+@pytest.fixture
+def manifest_path(tmp_path: Path) -> Path:
+    """A table with two manifests."""
+    storage = LocalStorage(str(tmp_path))
+    assert (put(storage), put(storage)) == (1, 2)
+    return tmp_path
+
+
+@pytest.mark.parametrize("removed", [True, False], ids=["while it is missing", "while it is there"])
+def test_a_number_that_comes_too_late_does_not_count(manifest_path: Path, removed: bool) -> None:
+    """Another one archived; a third slept before it removed `_version_`, so that the late number finds none."""
+    is_lost = False
+
+    def meanwhile() -> None:
+        nonlocal is_lost
+        assert put(LocalStorage(str(manifest_path))) == 4
+        if removed:
+            (manifest_path / FOLDER / "_version_").unlink()
+        is_lost = True
+
+    with pytest.raises(LockError):
+        put(asleep(manifest_path, meanwhile), lambda: lost() if is_lost else None)
+    assert counts(manifest_path) == 4
+    assert put(LocalStorage(str(manifest_path))) == 5
+    assert counts(manifest_path) == 5
+
+
+def test_a_late_number_is_replaced(manifest_path: Path) -> None:
+    """By the process that has the lock, whose put finds it."""
+    late = manifest_path / FOLDER / "_version_"
+    assert put(asleep(manifest_path, lambda: late.write_text("1"))) == 3
+    assert counts(manifest_path) == 3
+
+
+def test_a_newer_number_stays(manifest_path: Path) -> None:
+    """It is of a process that has not got the same lock."""
+    storage = asleep(manifest_path, lambda: put(LocalStorage(str(manifest_path))))
+    with pytest.raises(ConflictError, match="archives this table"):
+        put(storage)
+    assert counts(manifest_path) == 4
+
+
+def test_what_counts_already_is_not_touched(manifest_path: Path) -> None:
+    set_version(LocalStorage(str(manifest_path)), FOLDER, 2, lost)
+    assert counts(manifest_path) == 2

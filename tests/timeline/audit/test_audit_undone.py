@@ -26,7 +26,6 @@ from tests.support.compaction_steps import base_files, open_table, run_all
 from tests.support.golden_tables import unzip_golden
 from tests.support.moved_tables import (
     FIRST,
-    LOCK,
     clean,
     planned,
     replace_first_group,
@@ -34,7 +33,7 @@ from tests.support.moved_tables import (
     timeline_files,
     upsert,
 )
-from tests.support.tables import one_of
+from tests.support.tables import LOCK, one_of
 from tests.support.trips import rows
 from tests.support.written_tables import read_rows
 

@@ -5,19 +5,23 @@ from __future__ import annotations
 import io
 import json
 import math
+import struct
 from collections.abc import Sequence
 from decimal import Decimal
 from typing import Any
 
 import fastavro
+import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from phantombase.timeline.avro import framing
 from phantombase.timeline.avro.arrow_schema import arrow_schema
 from phantombase.timeline.avro.encode import encode_rows, encode_table
-from phantombase.timeline.avro.schema import parse_avro
+from phantombase.timeline.avro.framing import record_starts
+from phantombase.timeline.avro.schema import changelog, parse_avro, project_text
 from phantombase.timeline.errors import UnsupportedError, UsageError
 from tests.support.builders import avro_schema
 
@@ -112,7 +116,6 @@ SIMPLE: tuple[tuple[Any, st.SearchStrategy[Any]], ...] = (
         )
     ),
 )  # fmt: skip
-
 Typed = tuple[Any, st.SearchStrategy[Any]]
 
 
@@ -295,3 +298,93 @@ def test_types_that_tables_do_not_have(kind: Any) -> None:
     """Refused by the name of the column."""
     with pytest.raises(UnsupportedError, match="column c"):
         encode_rows(pa.table({"c": pa.array([1])}), parse_avro(avro_schema(("c", kind))))
+
+
+# Where framed records begin: found for records of any bytes, or not at all, never in another place.
+
+
+_RECORDS = st.lists(
+    st.binary(max_size=12) | st.sampled_from([b"\0" * 9, b"\0\0\0\0", b"\0\0\0\1\0", b"\0" * 300]), max_size=9
+)
+
+
+def framed(records: list[bytes]) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
+    """The records behind their lengths."""
+    return np.frombuffer(b"".join(struct.pack(">i", len(r)) + r for r in records), np.uint8)
+
+
+def chain(records: list[bytes]) -> list[int]:
+    """One offset after the other."""
+    return [0, *np.cumsum([4 + len(r) for r in records]).tolist()]
+
+
+@given(_RECORDS)
+@example([b"\0\0\0\0"])
+@example([b"\0\0\0\2ab"])
+def test_a_chain_that_is_found_is_the_one_of_the_prefixes(records: list[bytes]) -> None:
+    """Also where the records' own bytes look like prefixes."""
+    found = record_starts(framed(records), len(records))
+    assert found is None or found.tolist() == chain(records)
+
+
+@pytest.mark.parametrize("window", [1, 7, 64, 1 << 19])
+def test_usual_records_are_found_in_windows_of_any_size(window: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    random = np.random.default_rng(7)
+    records = [random.integers(0, 4, random.integers(1, 700), np.uint8).tobytes() + b"\xff" for _ in range(300)]
+    monkeypatch.setattr(framing, "_WINDOW_BYTES", window)
+    found = record_starts(framed(records), len(records))
+    assert found is not None
+    assert found.tolist() == chain(records)
+
+
+def test_what_is_no_chain_is_not_made_one() -> None:
+    """Another count, a cut end, a record of 64 KiB."""
+    records = [b"abc", b"de"]
+    assert record_starts(framed(records), 3) is None
+    assert record_starts(framed(records)[:-1], 2) is None
+    assert record_starts(framed([b"x" * 65536, b"a"]), 2) is None
+    assert record_starts(framed([]), 0) is None
+
+
+# A table's Avro schema with some of its columns.
+
+
+PRICE = {"type": "fixed", "name": "price", "namespace": "x", "size": 4, "logicalType": "decimal", "precision": 8}
+TEXT = json.dumps(
+    {
+        "type": "record",
+        "name": "r",
+        "fields": [
+            {"name": "id", "type": "string"},
+            {"name": "paid", "type": {**PRICE, "scale": 2}},
+            {"name": "owed", "type": "x.price"},
+        ],
+    }
+)
+
+
+def test_the_named_columns_in_the_order_of_the_schema() -> None:
+    """Names that the schema does not have are left out."""
+    assert arrow_schema(project_text(TEXT, ["owed", "paid", "none"])).names == ["paid", "owed"]
+
+
+def test_a_type_that_is_defined_elsewhere() -> None:
+    """Without its definition the schema could not be read."""
+    with pytest.raises(UnsupportedError, match="share a named type"):
+        project_text(TEXT, ["owed"])
+
+
+# What a schema is read into.
+
+
+ONE = json.dumps({"type": "record", "name": "r", "fields": [{"name": "id", "type": "string"}]})
+
+
+def test_a_schema_is_parsed_once() -> None:
+    """Thousands of blocks and commits have the same."""
+    assert parse_avro(ONE) is parse_avro(ONE)
+
+
+def test_each_refusal_of_a_changelog_is_an_error_of_its_own() -> None:
+    """An error that is raised again would carry the trace of where it was raised first."""
+    assert changelog("rides") is not changelog("rides")

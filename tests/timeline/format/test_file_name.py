@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from phantombase.timeline.errors import MalformedError
 from phantombase.timeline.format.file_name import BaseFileName, LogFileName, parse_data_file
+from phantombase.timeline.format.write_token import is_of_phantombase
 
 file_ids = st.from_regex(r"[A-Za-z0-9-]{1,36}", fullmatch=True)
 digits = st.from_regex(r"[0-9]{1,20}", fullmatch=True)
@@ -149,3 +150,16 @@ def test_malformed_log_names(text: str) -> None:
 def test_what_is_no_data(text: str) -> None:
     """Side files, partition metadata, markers, hidden files."""
     assert parse_data_file(text) is None
+
+
+# Which files are those of phantombase.
+
+
+@pytest.mark.parametrize("token", ["3-1-990000000", "0-980000000-123456789", "12-980000000-990000000"])
+def test_tokens_of_phantombase(token: str) -> None:
+    assert is_of_phantombase(token)
+
+
+@pytest.mark.parametrize("token", [None, "", "0-12-34", "980000000-1-2", "0-990000000-1", "0-1-980000000"])
+def test_tokens_of_others(token: str | None) -> None:
+    assert not is_of_phantombase(token)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,11 +19,16 @@ from phantombase.timeline.format.compaction_plan import CompactionOperation, Com
 from phantombase.timeline.format.file_name import LogFileName
 from phantombase.timeline.format.instant import Instant, State
 from phantombase.timeline.format.rollback_plan import RollbackPlan, encode_rollback_plan
+from phantombase.timeline.format.table_config import load_table_config
 from phantombase.timeline.locks.section import REGARDLESS
 from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.log.block import scan_blocks
 from phantombase.timeline.metadata_table.commit import commit_records, forget, newest_schema
+from phantombase.timeline.metadata_table.create import make_metadata_table, metadata_config
 from phantombase.timeline.metadata_table.drop import drop_metadata_table
+from phantombase.timeline.metadata_table.index_keys import FileKeys, NotedKeys
+from phantombase.timeline.metadata_table.index_logs import Bounds
+from phantombase.timeline.metadata_table.listing import MetadataListing
 from phantombase.timeline.metadata_table.location import open_metadata_table
 from phantombase.timeline.metadata_table.read import read_entries, read_files
 from phantombase.timeline.metadata_table.records.decode import block_entries
@@ -34,12 +40,18 @@ from phantombase.timeline.metadata_table.update import Change, apply_update, pre
 from phantombase.timeline.metadata_table.validate import validate
 from phantombase.timeline.planning.schedule import schedule_compaction
 from phantombase.timeline.read.table_read import read_table
+from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.traces.find import traces_of
 from phantombase.timeline.traces.revoke import revoke
 from phantombase.writer_hooks.commit.place_files import place_all
+from phantombase.writer_hooks.new_table.create import create_table
 from tests.support.compaction_steps import open_table, run_one
+from tests.support.failing_storage import Failure, HookedStorage, ProcessDied, die_at
 from tests.support.golden_tables import unzip_golden
+from tests.support.metadata_services import AT_ONCE, files_of, serve
+from tests.support.metadata_services import rows as some_rows
+from tests.support.metadata_tables import spec
 from tests.support.selection import deep
 from tests.support.tables import one_of
 
@@ -373,3 +385,103 @@ def test_a_column_that_becomes_wider_takes_the_statistics_of_partitions_out(tabl
     assert "partition_stats" in table.reload().config.metadata_partitions
     writer(batch.append_column("n", pa.array([7] * 6, pa.int64()))).upsert(str(path_of(table)))
     assert table.reload().config.metadata_partitions == ("column_stats", "files")
+
+
+# A new table with a metadata table: as Hudi would have made it, kept by our writes, and made anew behind a death.
+
+
+VERSIONS = (6, deep(8), 9)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_its_settings_are_those_that_hudi_writes(version: int, tmp_path: Path) -> None:
+    table = Table.open(str(unzip_golden(f"v{version}_with_metadata_table", tmp_path)))
+    of_hudi = load_table_config(open_metadata_table(table).storage)
+    assert metadata_config(table.config).properties == of_hudi.properties
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_it_is_kept_from_the_first_write_on(version: int, tmp_path: Path) -> None:
+    conf = {"hoodie.metadata.enable": "true", "hoodie.write.table.version": str(version)}
+    first = writer(some_rows(range(6), 1)).table("t").key("id").partition("p").ordering("ts").conf(conf)
+    first.upsert(str(tmp_path))
+    table = Table.open(str(tmp_path))
+    assert table.config.built_metadata_partitions == ("files",)
+    for ts in range(2, 5):
+        writer(some_rows(range(ts, 6 + ts), ts)).upsert(str(tmp_path))
+        assert validate(table.reload()).differences == ()
+        through = Table(table.storage, table.config, MetadataListing())
+        assert read_table(through).sort_by("id") == read_table(table.reload()).sort_by("id")
+    assert len(serve(table.reload(), AT_ONCE).compactions) == 1
+    writer(some_rows(range(20, 30), 9)).upsert(str(tmp_path))
+    assert validate(table.reload()).differences == ()
+    assert list(read_files(table.reload()).partitions) == ["north"]
+
+
+def test_without_the_option_there_is_none(tmp_path: Path) -> None:
+    for conf in ({}, {"hoodie.metadata.enable": "false"}):
+        path = tmp_path / str(len(conf))
+        writer(some_rows(range(6), 1)).table("t").key("id").partition("p").conf(conf).upsert(str(path))
+        assert Table.open(str(path)).config.metadata_partitions == ()
+        assert not (path / ".hoodie/metadata").exists()
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_death_at_a_storage_call(version: int, tmp_path: Path) -> None:
+    """The next process makes the same table, byte for byte."""
+    whole = tmp_path / "whole"
+    calls = HookedStorage(LocalStorage(str(whole)), lambda call: call.do())
+    create_table(calls, spec(version))
+    expected = {name: (whole / name).read_bytes() for name in files_of(whole)}
+    changing = [n for n, name in enumerate(calls.calls) if Failure.AFTER.can_hit(name)]
+    assert len(changing) == 7
+    for number in changing:
+        died = tmp_path / "died"
+        with pytest.raises(ProcessDied):
+            create_table(HookedStorage(LocalStorage(str(died)), die_at(number)), spec(version))
+        table = create_table(LocalStorage(str(died)), spec(version))
+        assert {name: (died / name).read_bytes() for name in files_of(died)} == expected
+        assert read_files(table).partitions == {}
+        shutil.rmtree(died)
+
+
+def test_two_at_once_make_the_same(tmp_path: Path) -> None:
+    storage = LocalStorage(str(tmp_path))
+    config = spec(9).config()
+    assert make_metadata_table(storage, config).properties == make_metadata_table(storage, config).properties
+    before = files_of(tmp_path)
+    create_table(storage, spec(9))
+    assert files_of(tmp_path) - before == {".hoodie/hoodie.properties"}
+
+
+# How much is held in memory while log files of the record index are made.
+
+
+MIB = 1 << 20
+
+
+def noted(files: int, count: int, key_bytes: int, limit: int) -> NotedKeys:
+    """Files of so many keys each."""
+    one = FileKeys(partition="p", file_id="f", path="p", count=count, size=count * key_bytes)
+    return NotedKeys(files=(one,) * files, memory_limit=limit)
+
+
+def test_small_logs_of_an_object_store_are_made_in_one_pass() -> None:
+    """100 thousand keys of 20 bytes make 16 MiB."""
+    bounds = Bounds.of(noted(4, 25_000, 20, 1 << 30), 200, 90, is_file_system=False)
+    assert (bounds.files, bounds.ahead) == (256, 8)
+
+
+@pytest.mark.parametrize("limit", [32 * MIB, 256 * MIB, 1 << 30])
+def test_large_ones_are_made_in_passes(limit: int) -> None:
+    """100 million keys: each log holds back as much as it may."""
+    bounds = Bounds.of(noted(100, 1_000_000, 300, limit), 200, 90, is_file_system=False)
+    assert bounds.files == max(1, limit // 2 // (48 * MIB))
+    assert bounds.ahead == max(1, limit // 8 // (32 * MIB + 1))
+    assert bounds.portion_bytes == limit // 12
+
+
+def test_a_file_system_holds_nothing_back() -> None:
+    """A write of nothing has bounds too."""
+    assert Bounds.of(noted(100, 1_000_000, 300, 32 * MIB), 200, 90, is_file_system=True).files == 200 + 56
+    assert Bounds.of(noted(0, 0, 0, 32 * MIB), 1, 0, is_file_system=False).files == 256

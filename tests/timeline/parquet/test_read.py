@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 import io
+import math
 from datetime import datetime
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from phantombase.timeline.errors import MalformedError, UnsupportedError
 from phantombase.timeline.parquet import read as parquet_input
+from phantombase.timeline.parquet import thrift, travel
+from phantombase.timeline.parquet.base_file import java_ends
 from phantombase.timeline.parquet.read import open_parquet, parquet_batches, read_parquet, readable
+from phantombase.timeline.parquet.share import Share
+from phantombase.timeline.parquet.thrift import Field, Sequence, field_of, read_struct, value_of, write_struct
+from phantombase.timeline.parquet.travel import column_spans, travels_whole
+from phantombase.timeline.parquet.write import open_parquet_writer
+from phantombase.timeline.ranges import Span, open_ranges
 from tests.world.fuzz.parquet import dump, join, split
 
 BATCH = 32 << 20
@@ -137,3 +148,209 @@ def test_all_rows_are_there_whatever_is_read(groups: list[int] | None) -> None:
     rows = 25 if groups is None else sum((10, 10, 5)[g] for g in groups)
     for names in (["k", "t"], ["t"], []):
         assert sum(batch.num_rows for batch in parquet_batches(source, file, names, 7, groups)) == rows
+
+
+# Key ranges of base files are in Java's order.
+
+
+# U+10FFFF is no character; surrogates cannot stand alone in UTF-8.
+KEYS = st.lists(st.text(st.characters(exclude_categories=["Cs"], max_codepoint=0x10FFFE), max_size=6), min_size=1)
+
+
+@given(KEYS, st.integers(0, 5))
+def test_ends_are_those_of_java_strings(keys: list[str], cut: int) -> None:
+    """As `String.compareTo` orders them: by UTF-16 code units, in one chunk or several, sliced or not."""
+    ordered = sorted(keys, key=lambda key: key.encode("utf-16-be"))
+    chunks = pa.chunked_array([keys[:cut], keys[cut:]], pa.string())
+    assert java_ends(chunks) == (ordered[0], ordered[-1])
+
+
+@pytest.mark.parametrize("keys", [["\U0001f6001", "\ufdfa1"], ["\ufdfa1", "\U0001f6001", "z"]])
+def test_the_case_that_doubled_rows(keys: list[str]) -> None:
+    """A BLOOM upsert took keys like U+FDFA for absent where an emoji was recorded as the greatest key."""
+    assert java_ends(pa.chunked_array([keys]))[1] == "\ufdfa1"
+
+
+def test_no_keys() -> None:
+    """An empty file has no range."""
+    assert java_ends(pa.chunked_array([], pa.string())) == (None, None)
+
+
+# Shares of a base file have each row group once.
+
+
+@given(st.integers(0, 40), st.integers(1, 50), st.sets(st.integers(0, 39)))
+def test_each_row_group_once(count: int, of: int, wanted: set[int]) -> None:
+    shares = [Share(part, of) for part in range(of)]
+    assert [group for share in shares for group in share.of_groups(count)] == list(range(count))
+    chosen = sorted(group for group in wanted if group < count)
+    assert [group for share in shares for group in share.of_groups(count, chosen)] == chosen
+
+
+def test_shares_are_alike() -> None:
+    sizes = [len(Share(part, 4).of_groups(10)) for part in range(4)]
+    assert max(sizes) - min(sizes) <= 1
+
+
+# What our Parquet files say of themselves in their footers.
+
+
+NUMBERS = [1.0, math.nan, 2.0]
+
+
+def test_floats_have_no_statistics() -> None:
+    """Arrow's would leave out the NaN: `x > 5`, true of NaN in Spark, would pass over the rows."""
+    rows = pa.table(
+        {
+            "id": [1, 2, 3],
+            "x": NUMBERS,
+            "y": pa.array(NUMBERS, pa.float32()),
+            "s": [{"x": x, "name": "n"} for x in NUMBERS],
+            "l": [[x] for x in NUMBERS],
+            "m": pa.array([[("k", x)] for x in NUMBERS], pa.map_(pa.string(), pa.float64())),
+        }
+    )
+    sink = pa.BufferOutputStream()
+    with open_parquet_writer(sink, rows.schema, "zstd", rows) as writer:
+        writer.write(rows)
+    group = pq.ParquetFile(pa.BufferReader(sink.getvalue())).metadata.row_group(0)
+    chunks = [group.column(i) for i in range(group.num_columns)]
+    with_statistics = {chunk.path_in_schema for chunk in chunks if chunk.statistics is not None}
+    assert with_statistics == {"id", "s.name", "m.key_value.key"}
+
+
+# Which bytes of a Parquet file travel.
+
+
+_MIB = 1 << 20
+_END = 70_000
+
+
+@pytest.mark.parametrize(
+    ("size", "wanted", "columns", "whole"),
+    [
+        (0, 1, 20, True),  # its size is not known
+        (8 * _MIB, 1, 20, True),
+        (20 * _MIB, 1, 20, False),
+        (20 * _MIB, 12, 20, True),  # what is not wanted is 8 MiB
+        (32 * _MIB, 20, 20, True),
+        (32 * _MIB, 25, 20, True),  # more than the file has
+        (33 * _MIB, 20, 20, False),
+    ],
+)
+def test_a_file_travels_whole_if_little_of_it_is_not_wanted(size: int, wanted: int, columns: int, whole: bool) -> None:
+    assert travels_whole(size, wanted, columns) is whole
+
+
+def _file(rows: int = 30_000) -> tuple[pa.Table, bytes]:
+    """Three row groups; a dictionary, plain numbers, and a column of records."""
+    random = np.random.default_rng(1)
+    table = pa.table(
+        {
+            "word": pa.array(["one", "two", "three"]).take(pa.array(random.integers(0, 3, rows))),
+            "n": random.integers(0, 1 << 60, rows),
+            "point": pa.array([{"x": x, "y": -x} for x in range(rows)]),
+        }
+    )
+    sink = io.BytesIO()
+    pq.write_table(table, sink, row_group_size=10_000)
+    return table, sink.getvalue()
+
+
+class Asked:
+    """A file that is read by ranges, and what was asked for."""
+
+    def __init__(self, data: bytes, end: int) -> None:
+        self.data, self.spans = data, list[list[Span]]()
+        self.file = open_ranges(self._fetch, len(data), data[-end:] if end else b"")
+
+    def _fetch(self, spans: object) -> list[bytes]:
+        assert isinstance(spans, list)
+        self.spans.append(spans)
+        return [self.data[at : at + count] for at, count in spans]
+
+
+@pytest.mark.parametrize("names", [["n"], ["word", "point"], ["word", "n", "point"]])
+@pytest.mark.parametrize("groups", [None, [], [1], [0, 2]])
+def test_columns_are_fetched_row_group_by_row_group(names: list[str], groups: list[int] | None) -> None:
+    """Each group's at the same time, and nothing else; the rows are those of the file."""
+    table, data = _file()
+    asked = Asked(data, _END)
+    file = open_parquet(asked.file)
+    read = pa.Table.from_batches(parquet_batches(asked.file, file, names, 700, groups), table.select(names).schema)
+    chosen = range(3) if groups is None else groups
+    assert read.equals(
+        pa.concat_tables([table.slice(0, 0), *(table.slice(10_000 * g, 10_000) for g in chosen)]).select(names)
+    )
+    assert asked.spans == [
+        [s for s in column_spans(file.metadata, g, names) if s[0] < len(data) - _END] for g in chosen
+    ]
+
+
+def test_what_takes_too_much_memory_is_not_fetched_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    table, data = _file()
+    monkeypatch.setattr(travel, "_AHEAD_BYTES_MAX", 1000)
+    asked = Asked(data, 0)
+    file = open_parquet(asked.file)
+    assert column_spans(file.metadata, 0, ["n"]) == []
+    assert pa.Table.from_batches(parquet_batches(asked.file, file, ["n"], 700)).equals(table.select(["n"]))
+
+
+# Trees of Thrift's compact protocol.
+
+
+LONGS = st.integers(-(2**63), 2**63 - 1)
+LEAVES = st.one_of(
+    st.tuples(st.sampled_from([thrift.I16, thrift.I32, thrift.I64]), LONGS),
+    st.tuples(st.just(thrift.BINARY), st.binary(max_size=300)),
+    st.tuples(st.just(thrift.BYTE), st.binary(min_size=1, max_size=1)),
+    st.tuples(st.just(thrift.DOUBLE), st.binary(min_size=8, max_size=8)),
+    st.tuples(st.sampled_from([thrift.TRUE, thrift.FALSE]), st.none()),
+)
+
+
+def _with_containers(values: st.SearchStrategy[tuple[int, object]]) -> st.SearchStrategy[tuple[int, object]]:
+    structs = _structs(values).map(lambda fields: (thrift.STRUCT, fields))
+    of_one_type = st.one_of(
+        st.lists(LONGS, max_size=40).map(lambda items: Sequence(thrift.I64, list(items))),
+        st.lists(st.binary(min_size=1, max_size=1), max_size=20).map(lambda items: Sequence(thrift.TRUE, list(items))),
+        st.lists(_structs(values), max_size=3).map(lambda items: Sequence(thrift.STRUCT, list(items))),
+    )
+    return structs | st.tuples(st.sampled_from([thrift.LIST, thrift.SET]), of_one_type)
+
+
+def _structs(values: st.SearchStrategy[tuple[int, object]]) -> st.SearchStrategy[list[Field]]:
+    return st.dictionaries(st.integers(1, 32_767), values, max_size=6).map(
+        lambda found: [Field(number, *found[number]) for number in sorted(found)]
+    )
+
+
+@given(_structs(st.recursive(LEAVES, _with_containers, max_leaves=12)), st.binary(max_size=5))
+def test_what_is_written_is_read(fields: list[Field], before: bytes) -> None:
+    """Also from within other bytes; each shorter text ends too early."""
+    text = write_struct(fields)
+    assert read_struct(before + text + b"more", len(before)) == (fields, len(before + text))
+    with pytest.raises(IndexError):
+        read_struct(text[:-1])
+
+
+def test_a_parquet_footer_is_written_as_it_was() -> None:
+    file = io.BytesIO()
+    rows = pa.table({"a": list(range(100)), "b": [[{"c": None}]] * 100, "d": [b"x"] * 100})
+    pq.write_table(rows, file, row_group_size=7)
+    data = file.getvalue()
+    footer = data[-8 - int.from_bytes(data[-8:-4], "little") : -8]
+    found, end = read_struct(footer)
+    assert (write_struct(found), end) == (footer, len(footer))
+    assert value_of(found, 3) == 100
+
+
+def test_a_field_that_is_missing() -> None:
+    assert field_of([], 3) is None
+    with pytest.raises(KeyError, match="no field 3"):
+        value_of([], 3)
+
+
+def test_a_wire_type_that_no_footer_has() -> None:
+    with pytest.raises(ValueError, match="wire type 11"):
+        read_struct(bytes([0x1B, 0]))

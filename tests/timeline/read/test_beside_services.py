@@ -5,29 +5,46 @@ At every storage call of a read, one after the other, another process runs its s
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
+from functools import partial
 from itertools import count, product
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
+import pyarrow as pa
 import pytest
 
 from phantombase import PhantombaseError
 from phantombase.compactor_daemon.cleaning.clean import clean_table
+from phantombase.compactor_daemon.restoring.restore import restore_table
+from phantombase.compactor_daemon.restoring.rollback import roll_back_newest
 from phantombase.timeline.cleaning.options import CleanOptions
+from phantombase.timeline.metadata_table.listing import MetadataListing
+from phantombase.timeline.planning.options import PLAN_NOW
+from phantombase.timeline.planning.schedule import schedule_compaction
+from phantombase.timeline.read.changes import plan
 from phantombase.timeline.read.table_read import Query, ReadOptions, read_table
 from phantombase.timeline.storage.contract import Storage
+from phantombase.timeline.storage.local import LocalStorage
+from phantombase.timeline.table.table import Table, consistent
+from phantombase.writer_hooks.new_table.create import create_table
+from phantombase.writer_hooks.new_table.spec import NewTable
 from phantombase.writer_hooks.options import WriteOptions
-from tests.support.archived_tables import LOCK, archive, compact, long_table, one_row, overwrite, upsert
-from tests.support.compaction_steps import open_table
+from tests.support.archived_tables import archive, compact, long_table, one_row, overwrite, upsert
+from tests.support.clustered_tables import request, stitch
+from tests.support.compaction_steps import open_table, run_all
+from tests.support.failing_storage import Call, HookedStorage, OnObjects, ProcessDied, die_at
 from tests.support.faults import Faults
 from tests.support.interleaving import serial_pools
-from tests.support.selection import deep
+from tests.support.selection import ALL, deep
+from tests.support.served_files import served_files
+from tests.support.tables import LOCK
 from tests.support.written_tables import written_table
 
 Service: TypeAlias = Callable[[Path], object]
-
 READS = {
     "snapshot": ReadOptions(),
     "filter": ReadOptions(filter="fare >= 0"),
@@ -119,3 +136,138 @@ def test_the_rows_of_one_moment(
         looked += 1
         del moments[1:]
     assert looked > 6
+
+
+# A reader that lists the metadata table, beside services: what pended when it began counts there for nothing, and
+# what a clean removed since is not listed. All rows are there, or the read is refused.
+
+
+METADATA_READS = {
+    "snapshot": ReadOptions(),
+    "read optimized": ReadOptions(query=Query.READ_OPTIMIZED),
+    "window": ReadOptions(query=Query.INCREMENTAL, begin="earliest"),
+}
+METADATA_USUAL = {(9, "compaction", "snapshot")}
+
+
+def _made(path: Path, version: int, pending: str) -> None:
+    """A table without partitions, where a compaction or a stitching is pending."""
+    path.mkdir(parents=True)
+    spec = NewTable(name="trips", version=version, key_fields=("id",), ordering_fields=("ts",), metadata_table=True)
+    create_table(LocalStorage(str(path)), spec)
+    for number in range(3):
+        upsert(path, one_row(f"k{number}", number))
+    if pending == "stitching":
+        request(path, alive=False)
+    else:
+        upsert(path, one_row("k0", 3))
+        schedule_compaction(open_table(path), LOCK, PLAN_NOW)
+        upsert(path, one_row("k0", 4))
+
+
+def _rows(path: Path, options: ReadOptions, storage: Storage | None = None) -> list[str]:
+    def load() -> list[str]:
+        table = replace(open_table(path, storage), listing=MetadataListing())
+        rows = plan(table, options).to_table().select(["id", "ts"])
+        return sorted(map(repr, rows.to_pylist()))
+
+    return consistent(load)
+
+
+@pytest.mark.parametrize(
+    ("version", "pending", "read"),
+    [
+        one if one in METADATA_USUAL else deep(*one)
+        for one in product((9, 8, 6), ("compaction", "stitching"), METADATA_READS)
+    ],
+)
+def test_all_rows_or_an_error(
+    version: int, pending: str, read: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    serial_pools(monkeypatch)
+    made = tmp_path / "made/trips"
+    _made(made, version, pending)
+    options = METADATA_READS[read]
+    moments, found = [_rows(made, options)], list[list[str]]()
+
+    def serve(path: Path) -> None:
+        if pending == "compaction":
+            run_all(open_table(path))
+        else:
+            stitch(path)
+        clean_table(open_table(path), CleanOptions(retain=1, floor_s=0), LOCK)
+        moments.append(_rows(path, options))
+
+    looked = 0
+    reads = Faults.of(made, lambda storage: found.append(_rows(Path(storage.base_path), options, storage)))
+    for point, _, error in replace(reads, each=True).pauses(serve):
+        if (version, pending, read) in METADATA_USUAL or error is None:
+            assert error is None
+            assert found[-1] in moments, f"services before {point}"
+        looked += 1
+        del moments[1:]
+    assert looked > 6
+
+
+# A reader beside a rollback or a restore: it reads the rows from before or from behind it, never half a write.
+
+
+def _newest(table: Table) -> str:
+    return max(table.load_timeline().completed_writes)
+
+
+def _roll_back(table: Table) -> None:
+    roll_back_newest(table, LOCK, _newest(table))
+
+
+def _restore(table: Table) -> None:
+    restore_table(table, LOCK, sorted(table.load_timeline().completed_writes)[-2])
+
+
+def _undone_rows(path: Path, storage: Storage | None = None) -> object:
+    return sorted(map(repr, read_table(open_table(path, storage), ReadOptions()).select(["id", "ts"]).to_pylist()))
+
+
+UNDO = {"rollback": _roll_back, "restore": _restore}
+UNDO_READS: dict[str, Callable[..., object]] = {"rows": _undone_rows, "served": served_files}
+UNDO_USUAL = {(9, "rollback", "rows"), (6, "restore", "rows"), (8, "rollback", "served")}
+
+
+@pytest.mark.parametrize(
+    ("version", "undo", "read"),
+    [
+        one if one in UNDO_USUAL else deep(*one)
+        for one in ((v, u, r) for v in (9, 8, 6) for u in UNDO for r in UNDO_READS)
+    ],
+)
+def test_no_half_of_a_write(
+    version: int, undo: str, read: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It runs up to any of its calls between the timeline and the listing of a reader."""
+    serial_pools(monkeypatch)
+    made, path = tmp_path / "made/trips", tmp_path / "read/trips"
+    made.parent.mkdir()
+    written_table(made, version, one_row("k0", 0), WriteOptions(slots=1, small_file_bytes=0))
+    for number in range(1, 3):
+        upsert(made, one_row(f"k{number}", 0))  # a file group of its own
+    upsert(made, pa.concat_tables([one_row(f"k{number}", 1) for number in range(3)]))
+    before = UNDO_READS[read](made)
+    for at in count(0, 1 if ALL else 2):
+        shutil.rmtree(path.parent, ignore_errors=True)
+        shutil.copytree(made, path)
+        ended = list[bool]()
+
+        def hook(call: Call, at: int, ended: list[bool]) -> Any:
+            if call.name == "list" and call.path == "a" and not ended:
+                ended.append(True)
+                try:
+                    UNDO[undo](open_table(path, HookedStorage(LocalStorage(str(path)), die_at(at))))
+                except ProcessDied:
+                    ended[0] = False
+            return call.do()
+
+        found = UNDO_READS[read](path, OnObjects(LocalStorage(str(path)), partial(hook, at=at, ended=ended)))
+        assert found in (before, UNDO_READS[read](path)), f"dead at call {at}"
+        if ended[0]:
+            assert found != before
+            break

@@ -17,6 +17,7 @@ from phantombase.timeline.log.visibility import Visibility
 from phantombase.timeline.merge.rule import MergeRule
 from phantombase.timeline.merge.slice_rules import SliceRules
 from phantombase.timeline.read.known_blocks import KnownBlocks
+from phantombase.timeline.read.origins import Origin, Origins
 from phantombase.timeline.read.slice_log import check_slice
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.view.view import DataFile, FileSlice
@@ -174,3 +175,35 @@ def test_mutated_files_are_never_taken_for_sound_ones(logs: Logs) -> None:
         except PhantombaseError as error:
             pytest.fail(f"{bytes(data)!r} was known: {error}")
     assert min(seen[True], seen[False]) > 100, seen
+
+
+# Stamps of table services give way to the times of the writes.
+
+
+LOGS = Origin(stamps=frozenset({"3"}), slices=())
+CLUSTERED = Origin(stamps=frozenset({"5"}), slices=())
+
+
+def origins_rows(**times: str) -> pa.RecordBatch:
+    return pa.record_batch({"_hoodie_record_key": list(times), "_hoodie_commit_time": list(times.values())})
+
+
+def test_a_stamp_is_followed_through_all_services() -> None:
+    """A clustering took in what a log compaction had stamped; what no origin knows keeps its stamp."""
+    read = {LOGS: [origins_rows(a="1"), origins_rows(b="2")], CLUSTERED: [origins_rows(a="3", b="3", c="4")]}
+    (found,) = Origins(origins=[LOGS, CLUSTERED], read=read.__getitem__).restored(
+        [origins_rows(a="5", b="3", c="5", d="5", e="6")]
+    )
+    assert found.to_pydict() == origins_rows(a="1", b="2", c="4", d="5", e="6").to_pydict()
+
+
+def test_an_origin_is_read_once_and_only_if_a_row_has_its_stamp() -> None:
+    asked: list[Origin] = []
+
+    def read(origin: Origin) -> list[pa.RecordBatch]:
+        asked.append(origin)
+        return []
+
+    origins = Origins(origins=[LOGS, CLUSTERED], read=read)
+    list(origins.restored([origins_rows(a="1"), origins_rows(a="3"), origins_rows(b="3")]))
+    assert asked == [LOGS]

@@ -9,15 +9,19 @@ import pytest
 
 from phantombase.compactor_daemon.cleaning.clean import clean_table
 from phantombase.timeline.cleaning.options import CleanOptions
+from phantombase.timeline.errors import UsageError
 from phantombase.timeline.read.changes import plan
-from phantombase.timeline.read.table_read import Query, ReadOptions
+from phantombase.timeline.read.table_read import Query, ReadOptions, plan_read
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.table.table import consistent
-from tests.support.archived_tables import LOCK, compact, long_table, one_row, upsert
+from tests.support.archived_tables import compact, long_table, one_row, upsert
+from tests.support.cleaned_tables import change_clean
 from tests.support.compaction_steps import open_table
 from tests.support.faults import Faults
+from tests.support.golden_tables import unzip_golden
 from tests.support.interleaving import serial_pools
 from tests.support.selection import deep
+from tests.support.tables import LOCK, one_of
 
 READS = ("as of", "as of, read optimized", "window", "net changes")
 USUAL = {(9, "as of"), (9, "window"), (6, "net changes")}
@@ -65,3 +69,39 @@ def test_all_rows_or_an_error(version: int, read: str, tmp_path: Path, monkeypat
         looked += 1
         found.clear()
     assert looked > 6
+
+
+# Time travel behind a clean: refused up to what the clean has retained, whichever policy the cleaner had.
+
+
+@one_of("name", "v9_compacted_cleaned", "v6_compacted_cleaned")
+def test_a_point_before_the_retained_commit_is_refused(name: str, tmp_path: Path) -> None:
+    """In each of Hudi's forms; the retained commit itself is read."""
+    path = unzip_golden(name, tmp_path)
+    with pytest.raises(UsageError, match="may have been cleaned") as caught:
+        plan_read(open_table(path), ReadOptions(as_of="2026-11-21T00:00:00"))
+    retained = str(caught.value.expected).split()[0]
+    assert plan_read(open_table(path), ReadOptions(as_of=retained)).to_table().num_rows > 0
+    with pytest.raises(UsageError, match="may have been cleaned"):
+        plan_read(open_table(path), ReadOptions(as_of=str(int(retained) - 1)))
+
+
+def test_a_cleaner_of_file_versions_names_no_commit(tmp_path: Path) -> None:
+    """It may have removed files of any state before the one that it found: that and later ones are whole."""
+    path = unzip_golden("v9_compacted_cleaned", tmp_path)
+    change_clean(path, earliestCommitToRetain="")
+    timeline = open_table(path).load_timeline()
+    clean = next(i for i in timeline.instants if i.action == "clean").requested_time
+    older, found = sorted(w for w in timeline.completed_writes if w < clean)[-2:]
+    with pytest.raises(UsageError, match="may have been cleaned") as caught:
+        plan_read(open_table(path), ReadOptions(as_of=older))
+    assert str(caught.value.expected).startswith(clean)
+    for whole in (found, timeline.latest_completed):
+        plan_read(open_table(path), ReadOptions(as_of=whole))
+
+
+def test_a_clean_that_removed_nothing_is_passed_over(tmp_path: Path) -> None:
+    """Then every point is whole."""
+    path = unzip_golden("v9_compacted_cleaned", tmp_path)
+    change_clean(path, earliestCommitToRetain="", totalFilesDeleted=0)
+    plan_read(open_table(path), ReadOptions(as_of="2026-11-21"))

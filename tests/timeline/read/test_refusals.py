@@ -7,11 +7,15 @@ import struct
 from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
+from typer.testing import CliRunner
 
+from phantombase import read
 from phantombase.compactor_daemon.attempt.compact_instant import pending_instants
 from phantombase.compactor_daemon.cli.main import app
 from phantombase.compactor_daemon.decisions.completed import completed_compaction
+from phantombase.timeline.cli.main import app as timeline_app
 from phantombase.timeline.errors import (
     MissingFileError,
     NotATableError,
@@ -27,6 +31,7 @@ from phantombase.timeline.storage.folders import HOODIE
 from phantombase.timeline.table.table import Table
 from tests.support.builders import block, delete_block
 from tests.support.compaction_steps import open_table
+from tests.support.compare_rows import assert_same_rows
 from tests.support.golden_tables import unzip_golden
 from tests.support.refused_tables import (
     NO_COLUMNS,
@@ -202,3 +207,29 @@ def test_an_appended_delete_block_of_version_3_is_fine(tmp_path: Path) -> None:
     log = planned_log(path)
     log.write_bytes(log.read_bytes() + delete_block(written_instant(log), [("no such key", None)]))
     call("compact", str(path))
+
+
+# What needs no merge rules is served for tables whose rules are not known: `show`, and the read-optimized query.
+
+
+CUSTOM = {
+    "v6_plain": ("hoodie.compaction.payload.class", "com.example.Mine"),
+    "v9_plain": ("hoodie.record.merge.mode", "CUSTOM"),
+}
+
+
+@pytest.mark.parametrize("name", CUSTOM)
+def test_what_merges_nothing_is_served(name: str, tmp_path: Path) -> None:
+    """And the snapshot is refused with the setting."""
+    path = unzip_golden(name, tmp_path)
+    key, value = CUSTOM[name]
+    set_property(key, value)(path)
+    shown = CliRunner().invoke(timeline_app, ["show", str(path)])
+    assert shown.exit_code == 0, shown.output
+    assert value in shown.output.replace("\n", "")
+    rows = read(path, query="read-optimized").to_arrow()
+    assert_same_rows(rows, pq.read_table(path.with_name(f"{path.name}.expected") / "read_optimized.parquet"))
+    with pytest.raises(UnsupportedError, match=value):
+        read(path).to_arrow()
+    with pytest.raises(UnsupportedError, match=value):
+        Table.open(str(path))

@@ -27,7 +27,6 @@ from phantombase.timeline.format.rollback_plan import (
 )
 from phantombase.timeline.locks.heartbeat import Process, heartbeat_path
 from phantombase.timeline.locks.section import Section
-from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.log.block import BlockKind, HeaderKey, scan_blocks
 from phantombase.timeline.read.table_read import read_table
 from phantombase.timeline.recovery.dead_writers import roll_back_dead_writers
@@ -43,8 +42,8 @@ from tests.support.faults import Faults, died_or_ended
 from tests.support.golden_tables import golden_metadata, unzip_golden
 from tests.support.sections import kept
 from tests.support.selection import deep
+from tests.support.tables import LOCK
 
-LOCK = ProcessLock("rollback tests")
 TABLES = ("v6_plain", "v8_plain", "v9_plain", "v6_pending", "v9_pending", "v6_bucket_nonpart")
 
 

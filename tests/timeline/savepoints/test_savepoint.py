@@ -10,15 +10,12 @@ from typer.testing import CliRunner
 from phantombase.compactor_daemon.cli.main import app
 from phantombase.timeline.errors import ConflictError, UsageError
 from phantombase.timeline.format.savepoint import Savepoint, decode_savepoint, encode_savepoint
-from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.recovery.savepoint import create_savepoint, delete_savepoint, savepoints
 from phantombase.timeline.table.table import Table
 from tests.support.compaction_steps import open_table, run_all
 from tests.support.faults import died_or_ended
 from tests.support.golden_tables import unzip_golden
-from tests.support.tables import one_of
-
-LOCK = ProcessLock("savepoints")
+from tests.support.tables import LOCK, one_of
 
 
 def keep(table: Table, instant: str | None = None) -> str:

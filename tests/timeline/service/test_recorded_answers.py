@@ -8,16 +8,43 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
+import random
+import shutil
 from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
+import phantombase
+from phantombase.compactor_daemon.archiving.archive import archive_table
+from phantombase.compactor_daemon.cleaning.clean import clean_table
+from phantombase.compactor_daemon.restoring.restore import restore_table
+from phantombase.compactor_daemon.restoring.rollback import roll_back_newest
+from phantombase.compactor_daemon.stitching.stitch import stitch_table
+from phantombase.timeline.archiving.options import ArchiveOptions
+from phantombase.timeline.cleaning.options import CleanOptions, Policy
+from phantombase.timeline.errors import PhantombaseError
+from phantombase.timeline.parquet.output_options import OutputOptions
+from phantombase.timeline.planning.schedule import schedule_compaction
+from phantombase.timeline.recovery.savepoint import create_savepoint
+from phantombase.timeline.stitching.options import StitchOptions
+from phantombase.timeline.table.table import Table
+from phantombase.writer_hooks.write.writer import Writer
+from tests.support.compaction_steps import run_all
+from tests.support.dead_writer import leave_dead_write
+from tests.support.followed_table import FollowedTable
 from tests.support.golden_tables import unzip_golden
 from tests.support.places import GOLDEN_FOLDER
+from tests.support.seed import SEED
 from tests.support.selection import deep
 from tests.support.servers.s3_server import S3Server
 from tests.support.service_client import ServiceClient, difference
+from tests.support.tables import LOCK
 
 CORPORA = sorted(path.name.removesuffix(".jsonl.gz") for path in (GOLDEN_FOLDER / "served").glob("*.jsonl.gz"))
 SAMPLE = {
@@ -63,3 +90,139 @@ def check(corpus: str, client: ServiceClient, base: str, *, old: bool, version_6
             wrong[request["path"]] += 1
             first = first or f"{request['path']} {query}\n   {found}"
     assert not wrong, f"{dict(wrong)}\n{first}"
+
+
+# States that are loaded from the one before are those that are loaded anew, whatever happened to the table.
+
+
+PARTITIONS = [f"p{n}" for n in range(8)]
+STEPS = 30
+SEEDS = int(os.environ.get("PHANTOMBASE_SERVED", "1"))
+
+
+class History:
+    """What happens to a table; a step that is refused changes nothing."""
+
+    def __init__(self, path: Path, version: int, seed: int) -> None:
+        self.path, self.chance = path, random.Random(seed)
+        self.next = self.done = 0
+        self.told: list[str] = []
+        rows = self.rows([(n, PARTITIONS[n % len(PARTITIONS)]) for n in range(40)])
+        made = phantombase.writer(rows).table("t", version=version).key("id").partition("p").ordering("ts")
+        made.upsert(str(path))
+
+    def rows(self, keys: list[tuple[int, str]]) -> pa.Table:
+        self.next += 1
+        columns = {"id": [str(k) for k, _ in keys], "p": [p for _, p in keys], "ts": [self.next] * len(keys)}
+        return pa.table(columns)
+
+    def some(self) -> list[tuple[int, str]]:
+        """Keys of one or two partitions, old ones and new ones; now and then of a new partition."""
+        partitions = self.chance.sample(PARTITIONS, self.chance.randint(1, 2))
+        if self.chance.random() < 0.1:
+            partitions = [f"q{self.next}"]
+        return [(self.chance.randrange(60) * 8 + int(p[1:]) % 8, p) for p in partitions for _ in range(3)]
+
+    @property
+    def table(self) -> Table:
+        return Table.open(str(self.path))
+
+    def writer(self) -> Writer:
+        keys = dict(self.some())
+        return phantombase.writer(self.rows(list(keys.items())))
+
+    def upsert(self) -> None:
+        self.writer().upsert(str(self.path))
+
+    def insert(self) -> None:
+        self.writer().bulk_insert(str(self.path))
+
+    def overwrite(self) -> None:
+        self.writer().insert_overwrite(str(self.path))
+
+    def delete_partition(self) -> None:
+        self.writer().delete_partition(str(self.path), [self.chance.choice(PARTITIONS)])
+
+    def schedule(self) -> None:
+        schedule_compaction(self.table, LOCK)
+
+    def compact(self) -> None:
+        run_all(self.table)
+
+    def die(self) -> None:
+        leave_dead_write(self.path)
+
+    def stray(self) -> None:
+        """A file of a completed write that no commit names, in a folder that the write did not touch."""
+        source = self.chance.choice(sorted(self.path.glob("*/*.parquet")))
+        if source.exists():
+            shutil.copy(source, source.with_name(f"stray{self.next}-0_0-0-0_{source.name.rpartition('_')[2]}"))
+
+    def clean(self) -> None:
+        policy = self.chance.choice([Policy.COMMITS, Policy.VERSIONS])
+        clean_table(self.table, CleanOptions(policy=policy, retain=self.chance.randint(1, 2), floor_s=0), LOCK)
+
+    def archive(self) -> None:
+        few = ArchiveOptions(min_instants=2, max_instants=3, commits_retained=1, compaction_commits=1)
+        archive_table(self.table, few, LOCK)
+
+    def savepoint(self) -> None:
+        create_savepoint(self.table, LOCK, None, user="", comment="")
+
+    def restore(self) -> None:
+        done = sorted(self.table.load_timeline().completed_writes)
+        restore_table(self.table, LOCK, self.chance.choice(done[-4:] or [None]))
+
+    def roll_back(self) -> None:
+        if done := self.table.load_timeline().completed_writes:
+            roll_back_newest(self.table, LOCK, max(done))
+
+    def stitch(self) -> None:
+        stitch_table(self.table, StitchOptions(), LOCK, output=OutputOptions(), threads=1)
+
+    def step(self) -> None:
+        steps: dict[Callable[[], None], int] = {
+            self.upsert: 10, self.insert: 3, self.overwrite: 1, self.delete_partition: 1, self.schedule: 3,
+            self.compact: 3, self.die: 1, self.clean: 2, self.archive: 2, self.savepoint: 1,
+            self.restore: 1, self.roll_back: 1, self.stitch: 1,
+        }  # fmt: skip
+        (step,) = self.chance.choices(list(steps), list(steps.values()))
+        self.told.append(step.__name__)
+        with suppress(PhantombaseError):
+            step()
+            self.done += 1
+
+
+def test_what_is_archived_later_is_read_from_the_archive_again(tmp_path: Path) -> None:
+    """Its logs stay on their slice when another one is open."""
+    history = History(tmp_path / "t", 9, 1)
+    followed = FollowedTable(history.path)
+
+    def upsert(partition: str) -> None:
+        phantombase.writer(history.rows([(int(partition[1:]), partition)])).upsert(str(history.path))
+
+    def then(*steps: Callable[[], None]) -> None:
+        for step in steps:
+            step()
+            followed.look()
+
+    to_0, to_1 = partial(upsert, "p0"), partial(upsert, "p1")
+    then(to_0, to_0, to_0, to_0, to_0, to_0, history.archive, to_0, history.schedule, history.compact)
+    then(to_1, to_1, to_1, to_1, history.archive, to_0)
+
+
+@pytest.mark.parametrize("seed", range(SEED, SEED + SEEDS))
+@pytest.mark.parametrize("version", [6, 8, 9])
+def test_a_state_from_the_one_before_is_the_state_loaded_anew(version: int, seed: int, tmp_path: Path) -> None:
+    history = History(tmp_path / "t", version, seed)
+    followed = FollowedTable(history.path)
+    try:
+        for _ in range(STEPS):
+            followed.look()
+            history.step()
+        followed.look()
+    except Exception as error:
+        error.add_note(f"PHANTOMBASE_SEED={seed}: {'; '.join(history.told)}")
+        raise
+    assert history.done > STEPS / 2
+    assert followed.kept > STEPS  # most partitions are not listed again

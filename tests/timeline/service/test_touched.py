@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.service.states.instant_records import InstantRecords
 from phantombase.timeline.service.states.loading import load_state
 from phantombase.timeline.service.states.recorded import ANYTHING, NOTHING, Recorded
+from phantombase.timeline.service.states.synchronisation import Known, agree, counted, digest, digests, may_stay_behind
 from phantombase.timeline.service.states.table_state import PartitionFiles, TableState
 from phantombase.timeline.service.states.touched import above, forgotten, touched
 from phantombase.timeline.storage.local import LocalStorage
@@ -170,3 +172,88 @@ def watched(monkeypatch: pytest.MonkeyPatch, method: str) -> list[str]:
 
     monkeypatch.setattr(LocalStorage, method, call)
     return paths
+
+
+# When a client and a state agree, and who may stay behind.
+
+
+LAYOUT = LAYOUT_2
+
+
+def synchronisation_timeline(*instants: Instant) -> Timeline:
+    return Timeline(layout=LAYOUT, instants=instants)
+
+
+def client(known: Timeline) -> Known:
+    """What a client with this timeline sends; it counts no pending log compaction."""
+    last = counted(known)[-1:]
+    return Known(last=last[0].requested_time if last else "0", digest=digest(counted(known)))
+
+
+def agrees(server: Timeline, known: Timeline) -> bool:
+    return agree(times(server), digests(server), client(known))
+
+
+def times(known: Timeline) -> list[str]:
+    return [i.requested_time for i in counted(known)]
+
+
+REQUESTED, INFLIGHT = State.REQUESTED, State.INFLIGHT
+
+
+def test_the_hash_is_of_times_actions_and_states() -> None:
+    text = "20261121090001000_deltacommit_COMPLETED20261121090002000_compaction_REQUESTED"
+    known = synchronisation_timeline(
+        at(1), at(2, "compaction", REQUESTED), at(3, "clustering", INFLIGHT), at(4, state=INFLIGHT)
+    )
+    assert digest(counted(known)) == sha256(text.encode()).hexdigest()
+
+
+@pytest.mark.parametrize(
+    ("server", "known", "expected"),
+    [
+        (synchronisation_timeline(at(1), at(2)), synchronisation_timeline(at(1), at(2)), True),
+        (synchronisation_timeline(at(1), at(2)), synchronisation_timeline(at(1)), False),
+        (synchronisation_timeline(at(1)), synchronisation_timeline(at(1), at(2)), False),
+        (synchronisation_timeline(), synchronisation_timeline(), True),
+        (synchronisation_timeline(at(1), at(2, "clean")), synchronisation_timeline(at(1)), True),
+        (synchronisation_timeline(at(1), at(2, "clean"), at(3)), synchronisation_timeline(at(1), at(3)), False),
+        (synchronisation_timeline(at(1), at(2, "logcompaction", REQUESTED)), synchronisation_timeline(at(1)), True),
+        (synchronisation_timeline(at(1), at(2, "compaction", REQUESTED)), synchronisation_timeline(at(1)), False),
+    ],
+)
+def test_agreement(server: Timeline, known: Timeline, expected: bool) -> None:
+    assert agrees(server, known) is expected
+
+
+def test_the_hash_of_hudis_server_is_accepted() -> None:
+    server = synchronisation_timeline(at(1), at(2, "logcompaction", REQUESTED))
+    with_it = Known(last=at(1).requested_time, digest=digest(server.instants))
+    assert agree(times(server), digests(server), with_it)
+
+
+def test_an_unknown_last_instant_disagrees_unless_it_is_before_the_timeline() -> None:
+    server = synchronisation_timeline(at(2), at(3))
+    for last, expected in ((at(9).requested_time, False), (at(1).requested_time, True), ("0", True)):
+        assert agree(times(server), digests(server), replace(client(server), last=last)) is expected
+
+
+@pytest.mark.parametrize(
+    ("new", "expected"),
+    [
+        ((at(1), at(2, "compaction", INFLIGHT), at(3)), True),
+        ((at(1), at(2, "commit"), at(3)), True),  # its slice was known
+        ((at(1), at(2, "compaction", REQUESTED), at(3, "savepoint")), True),
+        ((at(2, "compaction", REQUESTED), at(3)), True),  # the first was archived
+        ((at(1),), False),  # the compaction was taken back
+        ((at(1), at(2, "compaction", REQUESTED), at(3, "compaction", REQUESTED)), False),  # new slices are open
+        ((at(1), at(2, "compaction", REQUESTED), at(3, "commit")), False),
+        ((at(1), at(2, "compaction", REQUESTED), at(3, "clean")), False),
+        ((at(1), at(2, "compaction", REQUESTED), at(3, "replacecommit")), False),
+        ((at(1), at(2, "compaction", REQUESTED), at(3, "rollback")), False),
+        ((at(1), at(2, "compaction", REQUESTED), at(3, "restore")), False),
+    ],
+)
+def test_who_may_stay_behind(new: tuple[Instant, ...], expected: bool) -> None:
+    old = synchronisation_timeline(at(1), at(2, "compaction", REQUESTED))
+    assert may_stay_behind(old, synchronisation_timeline(*new)) is expected

@@ -21,10 +21,10 @@ from phantombase.timeline.storage.local import LocalStorage
 from phantombase.writer_hooks.engine.engine import LocalEngine
 from phantombase.writer_hooks.options import Operation, Write, WriteOptions
 from phantombase.writer_hooks.write.write import write
-from tests.support.archived_tables import LOCK, one_row, upsert
+from tests.support.archived_tables import one_row, upsert
 from tests.support.compaction_steps import open_table
 from tests.support.failing_storage import Call, HookedStorage
-from tests.support.tables import one_of
+from tests.support.tables import LOCK, one_of
 from tests.support.written_tables import read_rows, written_table
 
 VERSIONS = pytest.mark.parametrize("version", [6, 9])

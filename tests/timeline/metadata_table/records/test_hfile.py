@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import struct
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +15,9 @@ from hypothesis import strategies as st
 
 from phantombase.timeline.errors import MalformedError, PhantombaseError, UnsupportedError
 from phantombase.timeline.metadata_table.records.hfile import ENTRIES, open_hfile
+from phantombase.timeline.metadata_table.records.hfile_write import encode_columns, encode_hfile
+from phantombase.timeline.metadata_table.records.keys import file_group_index
+from phantombase.timeline.metadata_table.records.locations import file_groups_of, location
 from tests.support.golden_tables import unzip_golden
 from tests.support.hfiles import CRC32, CRC32C, GZ, NO_CHECKSUM, NONE, Style, hblock, hfile, trailer
 from tests.support.seed import SEED
@@ -182,3 +186,119 @@ def test_any_damage_is_an_error_of_ours(tmp_path: Path) -> None:
                 assert error.path == "file", f"seed {SEED}"  # noqa: PT017
             except Exception as error:
                 pytest.fail(f"seed {SEED}: {error!r}")
+
+
+# HFiles of ours are read back as they were written, and their index finds every block.
+
+
+INFO = {"schema": b'{"type": "string"}'}
+
+
+def hfile_write_entries_of(content: bytes) -> list[tuple[bytes, bytes]]:
+    """What our reader finds."""
+    batches = list(open_hfile(pa.py_buffer(content), "made").batches())
+    return [pair for b in batches for pair in zip(b.column(0).to_pylist(), b.column(1).to_pylist(), strict=True)]
+
+
+@pytest.mark.parametrize("count", [1, 2, 700, 20_000])
+def test_it_is_read_as_written(count: int) -> None:
+    """In one block and many; empty keys and values, keys outside ASCII, values greater than a block."""
+    pick = random.Random(SEED)
+    keys = sorted({f"{pick.choice(('', 'ü', '😀', 'a/b'))}{n}".encode() for n in range(count)} - {b"0"} | {b""})
+    sizes = (0, 1, 300, 100_000) if count < 1000 else (0, 7, 80)
+    entries = [(key, pick.randbytes(pick.choice(sizes))) for key in keys]
+    content = encode_hfile(entries, INFO)
+    assert hfile_write_entries_of(content) == entries, f"seed {SEED}"
+    hfile = open_hfile(pa.py_buffer(content), "made")
+    assert hfile.entry_count == len(entries)
+    assert hfile.info["schema"] == INFO["schema"]
+
+
+def test_every_block_is_found_by_the_index() -> None:
+    """Its entries say where a data block lies, how long it is, and its first key; long keys have long lengths."""
+    content = encode_hfile([(f"{n:0200d}".encode(), bytes(50)) for n in range(3000)], INFO)
+    index, _ = block_at(content, content.index(b"IDXROOT2"))
+    position, starts = 0, list[int]()
+    while position < len(index):
+        start, size = struct.unpack_from(">qi", index, position)
+        block, bytes_ = block_at(content, start)
+        assert (content[start : start + 8], bytes_) == (b"DATABLK*", size)
+        starts.append(start)
+        assert index[position + 12] == 0x8F  # one byte of length follows
+        key = index[position + 14 : position + 14 + index[position + 13]]
+        assert block[8 : 8 + len(key)] == key
+        position += 14 + len(key)
+    assert len(starts) == content.count(b"DATABLK*") > 5
+
+
+def block_at(content: bytes, start: int) -> tuple[bytes, int]:
+    """A block's content and its bytes in the file, header and checksums included."""
+    behind, kept = struct.unpack_from(">i", content, start + 8)[0], struct.unpack_from(">i", content, start + 29)[0]
+    return content[start + 33 : start + kept], 33 + behind
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 900, 20_000])
+def test_columns_make_the_same_file(count: int) -> None:
+    """Byte for byte, blocks and index included; sliced arrays too."""
+    pick = random.Random(SEED)
+    keys = sorted({f"{pick.choice(('', 'ü', '😀', 'a/b'))}{n}".encode() for n in range(count)})
+    entries = [(key, pick.randbytes(pick.choice((0, 60, 70)))) for key in keys]
+    padded = [(b"x", b"y"), *entries, (b"z", b"")]
+    columns = [pa.array([pair[n] for pair in padded], pa.binary()).slice(1, count) for n in (0, 1)]
+    assert encode_columns(columns[0], columns[1], INFO) == encode_hfile(entries, INFO), f"seed {SEED}"
+
+
+# The places of keys: the file group of the index that holds a key, and the form of a file id.
+
+
+# Java's String.hashCode, by hand: over UTF-16 units, in 32 bits with a sign.
+HASHES = {
+    "": 0,
+    "a": 97,
+    "é": 233,
+    "\ud7ff": 0xD7FF,
+    "\uffff": 0xFFFF,
+    "😀": 31 * 0xD83D + 0xDE00,
+    "polygenelubricants": -(2**31),
+    "00042": 45806766,
+}
+
+
+def java(text: str) -> int:
+    data, hashed = text.encode("utf-16-be", "surrogatepass"), 0
+    for at in range(0, len(data), 2):
+        hashed = (31 * hashed + int.from_bytes(data[at : at + 2], "big")) & 0xFFFFFFFF
+    return hashed - (1 << 32) if hashed >> 31 else hashed
+
+
+@pytest.mark.parametrize("count", [1, 2, 7, 10, 1000])
+def test_the_file_group_is_by_javas_hash(count: int) -> None:
+    """Also where it is the least number of 32 bits, whose absolute value Java takes for itself."""
+    keys = [*HASHES, *(f"id:{n},name:ü{n}😀" for n in range(200))]
+    assert {text: java(text) for text in HASHES} == HASHES
+    found = file_groups_of(pa.array(keys, pa.string()), count).tolist()
+    assert found == [abs(java(key)) % count for key in keys] == [file_group_index(key, count) for key in keys]
+    sliced = file_groups_of(pa.array(keys, pa.string()).slice(3, 5), count).tolist()
+    assert sliced == found[3:8]
+
+
+@pytest.mark.parametrize(
+    "text", [f"{uuid.UUID(int=2**128 - 2)}-0", f"{uuid.UUID(int=7)}-12", f"{uuid.UUID(int=2**63)}"]
+)
+def test_a_uuid_is_stored_as_two_numbers(text: str) -> None:
+    """As Java's UUID has them, with a sign."""
+    info = location("p", text, 5)["recordIndexMetadata"]
+    high, low = (info[f"fileId{part}Bits"] & (2**64 - 1) for part in ("High", "Low"))
+    index = info["fileIndex"]
+    assert str(uuid.UUID(int=high << 64 | low)) + ("" if index == -1 else f"-{index}") == text
+    assert (info["fileId"], info["fileIdEncoding"], info["partitionName"], info["instantTime"]) == ("", 0, "p", 5)
+
+
+@pytest.mark.parametrize(
+    "text", ["f-1", "00000003-0000-0000-0000-00000000000G-0", f"{uuid.UUID(int=10**37)}-01", "ABC"]
+)
+def test_any_other_id_is_stored_as_it_is(text: str) -> None:
+    """A number with a zero before it would come back without."""
+    info = location("", text, 5)["recordIndexMetadata"]
+    assert (info["fileId"], info["fileIdEncoding"]) == (text, 1)
+    assert (info["fileIdHighBits"], info["fileIdLowBits"], info["fileIndex"]) == (-1, -1, -1)

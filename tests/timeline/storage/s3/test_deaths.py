@@ -13,7 +13,6 @@ import pytest
 from phantombase.compactor_daemon.attempt.compact_instant import pending_instants
 from phantombase.compactor_daemon.removal.unschedule import unschedule
 from phantombase.timeline.audit.audit import audit, audited_instants
-from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.planning.schedule import schedule_compaction
 from phantombase.timeline.read.table_read import read_table
 from phantombase.timeline.storage.contract import Storage
@@ -29,10 +28,9 @@ from tests.support.golden_tables import unzip_golden
 from tests.support.s3_table import PLANNED, die_before_change, fares, litter
 from tests.support.selection import deep
 from tests.support.servers.s3_server import S3Server
+from tests.support.tables import LOCK
 from tests.support.trips import rows, trips
 from tests.support.written_tables import impatient
-
-LOCK = ProcessLock("deaths")
 
 
 def each(usual: int) -> pytest.MarkDecorator:

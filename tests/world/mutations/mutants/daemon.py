@@ -67,9 +67,9 @@ MUTANTS: tuple[Mutant, ...] = (
     ("compactor_daemon/lake/use", " // max(1, self.members)", "", "use"),
     ("compactor_daemon/lake/use", "self._occupied(lane, now) > lane.quota", "False", "use"),
     ("compactor_daemon/lake/use", "self._credited(lane, now) < 0", "False", "use"),
-    ("compactor_daemon/lake/shares", "for one in members) < daemons", "for one in members) <= daemons", "lanes"),
-    ("compactor_daemon/lake/hours", "return now >= self.start or now < self.end", "return now >= self.start", "lanes"),
-    ("compactor_daemon/lake/lanes", " and not _any(name, self.exclude)", "", "lanes listing"),
+    ("compactor_daemon/lake/shares", "for one in members) < daemons", "for one in members) <= daemons", "use"),
+    ("compactor_daemon/lake/hours", "return now >= self.start or now < self.end", "return now >= self.start", "use"),
+    ("compactor_daemon/lake/lanes", " and not _any(name, self.exclude)", "", "use listing"),
     # Spark on a cluster.
     ("compactor_daemon/execution/spark_session", '"spark.dynamicAllocation.enabled": "true"', '"spark.dynamicAllocation.enabled": "false"', "spark_cluster spark_start"),
     ("compactor_daemon/execution/runners", "except Exception as error:  # an error of a socket", "except ZeroDivisionError as error:  # an error of a socket", "spark_cluster"),

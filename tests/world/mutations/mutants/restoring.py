@@ -11,12 +11,12 @@ _STITCHING = "compactor_daemon/stitching/rollback"
 _REFUSALS = "compactor_daemon/restoring/refusals"
 _UNDO = "timeline/recovery/undo"
 _TESTS = "restoring/restore"
-_HASHED = "restoring/consistent_hashing"
+_HASHED = "restoring/left_out"
 _TORN = "compactor_daemon/restoring/torn_compaction"
 _TORN_TESTS = "repair/torn_compaction"
 _PLAN_PUT = "compactor_daemon/restoring/plan_put"
 _LOST = "restoring/lost_lock"
-_ASLEEP = "rollback_asleep"
+_ASLEEP = "stitching/rollback"
 _PENDING = "timeline/table/pending_rollbacks"
 
 MUTANTS: tuple[Mutant, ...] = (
@@ -27,19 +27,19 @@ MUTANTS: tuple[Mutant, ...] = (
     ("timeline/table/left_to_hudi", "return table.layout.has_completion_times and ", "return ", _HASHED),
     ("timeline/planning/schedule", "        if self.hashed:\n", "        if False:\n", _HASHED),
     ("compactor_daemon/attempt/inputs", "if plan.merges_logs and merges_no_logs(table):", "if False:", _HASHED),
-    ("compactor_daemon/archiving/archive", "path != stem and stem not in noted and", "path != stem and", "resizes"),
-    ("compactor_daemon/archiving/archive", "stem not in noted and timeline.find(time, \"replacecommit\") is not None:", "False:", "resizes"),
-    ("compactor_daemon/archiving/archive", "name is not None and not timeline.is_committed(name.instant):", "False:", "resizes"),
-    ("compactor_daemon/archiving/archive", "if t < time), default=\"\")", "if t > time), default=\"\")", "resizes"),
+    ("compactor_daemon/archiving/archive", "path != stem and stem not in noted and", "path != stem and", "users"),
+    ("compactor_daemon/archiving/archive", "stem not in noted and timeline.find(time, \"replacecommit\") is not None:", "False:", "users"),
+    ("compactor_daemon/archiving/archive", "name is not None and not timeline.is_committed(name.instant):", "False:", "users"),
+    ("compactor_daemon/archiving/archive", "if t < time), default=\"\")", "if t > time), default=\"\")", "users"),
     (_STITCHING, "            refuse_cleaned(table, timeline, found)\n", "", "stitching/rollback"),
     (_STITCHING, "            refuse_built_upon(table, timeline, found)\n", "", "stitching/rollback"),
     (_STITCHING, "            files = _refuse_lost(table, found)\n", "", "stitching/rollback"),
     (_STITCHING, "        _bury(table, found, section)\n        unpublish(table, found, section.check)\n", "        unpublish(table, found, section.check)\n        _bury(table, found, section)\n", "stitching/rollback"),
-    (_ROLLBACK, "        refuse_upgraded_logs(table, timeline, {time}, time)\n", "", "upgraded"),
-    (_RESTORE, "        refuse_writers(seen, timeline)\n        refuse_upgraded_logs(seen, timeline, plan.times, plan.target)\n", "        refuse_writers(seen, timeline)\n", "upgraded"),
-    ("compactor_daemon/restoring/upgraded_logs", "time in undone or", "False or", "upgraded"),
+    (_ROLLBACK, "        refuse_upgraded_logs(table, timeline, {time}, time)\n", "", "restoring/left_out"),
+    (_RESTORE, "        refuse_writers(seen, timeline)\n        refuse_upgraded_logs(seen, timeline, plan.times, plan.target)\n", "        refuse_writers(seen, timeline)\n", "restoring/left_out"),
+    ("compactor_daemon/restoring/upgraded_logs", "time in undone or", "False or", "restoring/left_out"),
     (_ROLLBACK, "        refuse_cleaned(table, timeline, write)\n", "", _TESTS),
-    (_ROLLBACK, "        refuse_last(table, timeline, write)\n", "", "all_rolled_back"),
+    (_ROLLBACK, "        refuse_last(table, timeline, write)\n", "", "users"),
     (_STITCHING, "            refuse_last(table, timeline, found)\n", "", "stitching/rollback"),
     (_ROLLBACK, "        refuse_left_out(table, timeline, {time}, time)\n", "", "restoring/left_out"),
     (_RESTORE, "    refuse_left_out(seen, timeline, {time for time, _ in undone}, target)\n", "", "restoring/left_out"),
@@ -65,9 +65,9 @@ MUTANTS: tuple[Mutant, ...] = (
     (_REFUSALS, "if beat is not None and is_live(beat, now_ms):", "if False:", _TESTS),
     (_ROLLBACK, "for i in timeline.instants if i.family == \"commit\"", "for i in timeline.completed if i.family == \"commit\"", _TESTS),
     (_ROLLBACK, "        refuse_built_upon(table, timeline, write)\n    except", "    except", _TESTS),
-    (_RESTORE, "    remove_unreadable_restores(table, lock)\n", "", "torn_plan"),
-    ("timeline/recovery/unreadable_rollback", "if not may_be_written(table.storage, path, instant, now_ms):", "if True:", "torn_plan"),
-    ("timeline/recovery/unreadable_rollback", "        if instant.state is State.REQUESTED:\n", "        if True:\n", "torn_plan"),
+    (_RESTORE, "    remove_unreadable_restores(table, lock)\n", "", "torn_commit"),
+    ("timeline/recovery/unreadable_rollback", "if not may_be_written(table.storage, path, instant, now_ms):", "if True:", "torn_commit"),
+    ("timeline/recovery/unreadable_rollback", "        if instant.state is State.REQUESTED:\n", "        if True:\n", "torn_commit"),
     (_RESTORE, "    refuse_torn_target(table, timeline, target)\n", "", "torn_commit"),
     (_PLAN_PUT, "        section.check()\n", "        pass\n", _LOST),
     (_PLAN_PUT, "            remove(table.reload(), late.instant or \"\", section)\n", "            pass\n", f"{_LOST} {_ASLEEP}"),
@@ -118,7 +118,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ("compactor_daemon/cleaning/would_clean", "                retained_by(table.files, clean)", "                pass", "cleaning/dry_runs"),
     ("compactor_daemon/restoring/torn", "planned - metadata.written_groups - replaced.keys()", "frozenset()", "restoring/left_out"),
     ("compactor_daemon/restoring/torn", "if slice_.base is None and slice_.logs and", "if False and", "restoring/left_out"),
-    ("timeline/recovery/dead_writers", "is_pending_service if completed_too else may_be_service", "is_pending_service", "restoring/torn_replacement"),
+    ("timeline/recovery/dead_writers", "is_pending_service if completed_too else may_be_service", "is_pending_service", "torn_commit"),
     (_TORN, "    if may_be_written(table.storage, torn.path,", "    if False and may_be_written(table.storage, torn.path,", _TORN_TESTS),
     (_TORN, "    if len(outputs) != 1:\n", "    if not outputs:\n", _TORN_TESTS),
     (_TORN, "    if lost := [name for name in gone if (partition, name) not in cleaned]:", "    if lost := []:", _TORN_TESTS),

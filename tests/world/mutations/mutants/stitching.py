@@ -12,7 +12,7 @@ _PENDING = "compactor_daemon/stitching/pending"
 _PLANNED = "compactor_daemon/stitching/planned"
 _STITCH = "compactor_daemon/stitching/stitch"
 _MADE, _ROWS_IN = "compactor_daemon/stitching/made", "compactor_daemon/stitching/rows_in"
-_AUDIT, _AUDITED = "timeline/audit/stitchings", "stitchings"
+_AUDIT, _AUDITED = "timeline/audit/stitchings", "audit"
 _LATE_COMMIT, _LATE = "compactor_daemon/stitching/late", "late"
 _PURE, _TESTS = "stitching/choice", "stitching/stitch"
 
@@ -51,11 +51,11 @@ MUTANTS: tuple[Mutant, ...] = (
     (_LATE_COMMIT, "        if not inputs.isdisjoint(_groups_of(table, instant)):\n", "        if False:\n", _LATE),
     (_LATE_COMMIT, "if not now.is_committed(time)), None)", "if False), None)", _LATE),
     (_LATE_COMMIT, "        if not made.keys().isdisjoint(_groups_of(table, instant)):\n            yield f\"{instant.action} {instant.requested_time} wrote to its files\"\n", "        yield from ()\n", _LATE),
-    (_UNREADABLE, "< EXPIRY_S * 1000:", "< 0:", "stitching/unreadable"),
-    (_UNREADABLE, "if instant.state > State.REQUESTED else", "if False else", "stitching/unreadable"),
-    (_UNREADABLE, "if is_live(read_heartbeat(storage, time), now_ms) else", "if False else", "stitching/unreadable"),
-    (_UNREADABLE, "more files of it\" if doomed else", "more files of it\" if False else", "stitching/unreadable"),
-    (_UNREADABLE, "    bury(storage, time)\n", "", "stitching/unreadable"),
+    (_UNREADABLE, "< EXPIRY_S * 1000:", "< 0:", "late"),
+    (_UNREADABLE, "if instant.state > State.REQUESTED else", "if False else", "late"),
+    (_UNREADABLE, "if is_live(read_heartbeat(storage, time), now_ms) else", "if False else", "late"),
+    (_UNREADABLE, "more files of it\" if doomed else", "more files of it\" if False else", "late"),
+    (_UNREADABLE, "    bury(storage, time)\n", "", "late"),
     (_LATE_COMMIT, "        if not is_pending_service(table, write):\n", "        if False:\n", _LATE),
     (_AUDIT, "        if (other := now.replaced_by.get(key)) is not None:\n", "        if (other := None) is not None:\n", _AUDITED),
     (_AUDIT, "            yield f\"{log.path} belongs to a stitched file: its rows are in no base file\"\n", "            yield from ()\n", _AUDITED),

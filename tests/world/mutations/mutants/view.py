@@ -12,7 +12,7 @@ MUTANTS: tuple[Mutant, ...] = (
     # File slices.
     ("timeline/view/grouping", "            if named != str(base.name):\n", "            if False:\n", "view"),
     ("timeline/view/grouping", "elif instant == pending or not timeline.is_committed(instant):", "elif instant == pending:", "view"),
-    ("timeline/view/grouping", "elif instant == pending or not timeline.is_committed(instant):", "elif not timeline.is_committed(instant):", "view same_millisecond"),
+    ("timeline/view/grouping", "elif instant == pending or not timeline.is_committed(instant):", "elif not timeline.is_committed(instant):", "view foreign"),
     ("timeline/view/grouping", "ordered = sorted([*there, *gone], key=lambda log: log.name.sort_key)", "ordered = [*there, *gone]", "view"),
     # Files that completed writes name.
     ("timeline/view/fact_loader", "(*timeline.completed, *timeline.hidden)", "timeline.completed", "late_events"),
@@ -142,7 +142,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ("timeline/planning/log_runs", "return bottom or not any(p.deletes for p in pieces)", "return True", "log_runs"),
     ("timeline/planning/log_runs", "in HUDI_0X or any(name in rules.schema.names for name in rules.merge.deleting_columns)", "in HUDI_0X", "log_runs"),
     ("timeline/planning/log_compaction", "if not others and all(_names(p) <= names for p in chosen):", "if not others:", "log_runs"),
-    ("compactor_daemon/attempt/inputs", "    except StalePlanError:\n        if not writes:\n            raise\n", "    except StalePlanError:\n        raise\n", "stale_log_plan"),
-    ("compactor_daemon/attempt/inputs", "    planned_pieces(runs_of(table.storage, home, rules, ()), operation, instant)\n", "", "stale_log_plan"),
+    ("compactor_daemon/attempt/inputs", "    except StalePlanError:\n        if not writes:\n            raise\n", "    except StalePlanError:\n        raise\n", "attempt/log_compaction"),
+    ("compactor_daemon/attempt/inputs", "    planned_pieces(runs_of(table.storage, home, rules, ()), operation, instant)\n", "", "attempt/log_compaction"),
     ("timeline/planning/log_compaction", "if not others and all(_names(p) <= names for p in chosen):", "if all(_names(p) <= names for p in chosen):", "log_runs"),
 )  # fmt: skip
