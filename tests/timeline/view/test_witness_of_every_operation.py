@@ -1,0 +1,108 @@
+"""Every operation beside every damage: it fails and changes no row, or it did what it does on the whole table.
+
+Afterwards the whole file is back, since a damage may be one of the moment: a disk that is not mounted, a slow copy.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from typer.testing import CliRunner
+
+from phantombase import writer
+from phantombase.compactor_daemon.cli.main import app
+from phantombase.compactor_daemon.restoring.restore import restore_table
+from phantombase.compactor_daemon.stitching.stitch import stitch_table
+from phantombase.timeline.errors import PhantombaseError
+from phantombase.timeline.locks.table_lock import ProcessLock
+from phantombase.timeline.parquet.output_options import OutputOptions
+from phantombase.timeline.read.table_read import read_table
+from phantombase.timeline.stitching.options import StitchOptions
+from tests.support.compaction_steps import open_table
+from tests.support.golden_tables import GOLDEN, unzip_golden
+from tests.support.selection import ALL, deep
+from tests.timeline.view.test_witness_of_every_file import DAMAGES, put, witnessed
+
+Operation = Callable[[Path, pa.Table], object]
+
+
+def stitch(path: Path, rows: pa.Table) -> None:
+    stitch_table(open_table(path), StitchOptions(min_files=2), ProcessLock("test"), output=OutputOptions(), threads=1)
+
+
+def restore(path: Path, rows: pa.Table) -> None:
+    times = sorted(open_table(path).load_timeline().completed_writes)
+    restore_table(open_table(path), ProcessLock("test"), times[-2:][0])
+
+
+def merge_logs(path: Path, rows: pa.Table) -> None:
+    """Log files with each other, then the plan that is requested."""
+    options = ("--picking", "universal", "--compaction-trigger", "2", "--size-ratio", "100")
+    for command in (["schedule", *options], ["compact", "--executor", "local"]):
+        done = CliRunner().invoke(app, [command[0], str(path), *command[1:], "--sole-writer"])
+        if isinstance(done.exception, PhantombaseError):
+            raise done.exception
+
+
+def delete_partition(path: Path, rows: pa.Table) -> None:
+    writer(rows).delete_partition(str(path), open_table(path).partitions()[:1])
+
+
+OPERATIONS: dict[str, Operation] = {
+    "upsert": lambda path, rows: writer(rows.slice(0, 7)).upsert(str(path)),
+    "delete": lambda path, rows: writer(rows.slice(0, 7)).delete(str(path)),
+    "bulk insert": lambda path, rows: writer(rows.slice(0, 3)).bulk_insert(str(path)),
+    "insert overwrite": lambda path, rows: writer(rows.slice(0, 3)).insert_overwrite(str(path)),
+    "delete partition": delete_partition,
+    "stitch": stitch,
+    "restore": restore,
+    "merge logs": merge_logs,
+}
+
+USUAL = {("v9_clustered", "upsert"), ("v9_clustered", "stitch"), ("v6_plain", "delete")}
+NAMES = [*GOLDEN, "more/v9_record_index", "more/v9_copy_on_write"]
+CASES = [(name, what) if (name, what) in USUAL else deep(name, what) for name in NAMES for what in OPERATIONS]
+
+
+def own_columns(path: Path) -> pa.Table:
+    rows = read_table(open_table(path))
+    return rows.drop_columns([name for name in rows.column_names if name.startswith("_hoodie")])
+
+
+def content(path: Path) -> Counter[str]:
+    return Counter(map(repr, own_columns(path).to_pylist()))
+
+
+@pytest.mark.parametrize(("name", "operation"), CASES)
+def test_nothing_wrong_is_published(name: str, operation: str, tmp_path: Path) -> None:
+    path = unzip_golden(name, tmp_path / "table")
+    whole, rows, run = content(path), own_columns(path), OPERATIONS[operation]
+    copy = tmp_path / "copy" / path.name
+    shutil.copytree(path, copy)
+    try:
+        run(copy, rows)
+    except PhantombaseError as error:
+        pytest.skip(f"refused by a whole table: {error}")
+    done = content(copy)
+    shutil.rmtree(copy)
+    for file in witnessed(path):
+        for what in DAMAGES if ALL else ("gone", "halved"):
+            shutil.copytree(path, copy)
+            mine = copy / file.relative_to(path)
+            data = mine.read_bytes()
+            put(mine, DAMAGES[what](data))
+            is_done = True
+            try:
+                run(copy, rows)
+            except PhantombaseError:
+                is_done = False
+            mine.parent.mkdir(exist_ok=True)
+            mine.write_bytes(data)
+            after = content(copy)
+            assert after == done or (not is_done and after == whole), f"{operation} with {file} {what}"
+            shutil.rmtree(copy)
