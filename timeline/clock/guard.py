@@ -130,14 +130,17 @@ def check_future(base_path: str, stamp: Stamp, named_ms: int, now_ms: int, optio
 
 
 def in_the_future(
-    base_path: str, above: Instant | None, chosen: str, ahead: timedelta | None, skew_s: float
+    base_path: str, above: Instant | None, time: str, chosen: str, ahead: timedelta | None, skew_s: float
 ) -> ClockError:
     """The error where a new instant, to be above the others, would get a time that no right clock has shown yet.
 
-    `above`: the instant that it must exceed, None for a time that is only reserved; `chosen`: the time it would get;
+    `above`: the instant that it must exceed, None for a time that is only reserved; `time`: which time of it, that of
+    its request or of its completion; `chosen`: the time it would get;
     `ahead`: of this process's clock, None if there is no such date.
     """
-    name = f"{above.action} {above.requested_time}" if above is not None else "a reserved time"
+    name = f"{above.action} {above.requested_time}" if above is not None else f"the reserved time {time}"
+    if above is not None and time == above.completion_time:
+        name += f", which completed at {time}"
     return ClockError(
         "an instant of the table is in the future: a new one above it could hide the next writes of other processes",
         path=base_path,

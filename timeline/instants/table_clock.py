@@ -181,7 +181,7 @@ class TableClock:
             return time
         newest = max(used, key=lambda u: u.time.ljust(17, "9") if is_time(u.time) else "")
         ahead = parse_time(time) - now if time < "9" * 17 else None
-        raise in_the_future(self.storage.base_path, newest.by, time, ahead, self.options.clock_skew_s)
+        raise in_the_future(self.storage.base_path, newest.by, newest.time, time, ahead, self.options.clock_skew_s)
 
     def going(self, timeline: Timeline) -> set[str]:
         """Times of the instants that pending rollbacks and restores undo, as far as their plans can be read."""

@@ -111,6 +111,18 @@ def test_above_a_write_in_the_future_nothing_is_chosen(version: int, ahead: str,
     assert max(open_table(path).load_timeline().used_times()) < instant
 
 
+def test_of_a_write_that_completed_in_the_future_the_error_names_that_time(tmp_path: Path) -> None:
+    """The time of its request is in the past, and tells nothing."""
+    path = tmp_path / "trips"
+    three_writes(path, 9)
+    done = max(path.rglob("*_*.deltacommit"))
+    requested, completed = done.name.split(".")[0].split("_")[0], format_time(datetime.now() + timedelta(days=40))
+    stamp = done.stat().st_mtime
+    os.utime(done.rename(done.with_name(f"{requested}_{completed}.deltacommit")), (stamp, stamp))
+    with pytest.raises(ClockError, match=rf"above deltacommit {requested}, which completed at {completed}: .*ahead"):
+        schedule(path)
+
+
 @pytest.mark.parametrize("version", [6, 9])
 def test_several_writes_in_the_future_go_by_a_restore(version: int, tmp_path: Path) -> None:
     path = tmp_path / "trips"
