@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
+from ..format.table_config import TableConfig
 from ..prefetch import AHEAD
 from ..storage.contract import Entry, Storage, listed_if_there
 from ..view.partition_folders import is_partition, subfolders
@@ -35,8 +36,8 @@ class PartitionWalk:
     A missing folder counts as a partition without entries. `rest`: folders not visited yet, in order.
     """
 
-    def __init__(self, storage: Storage, folders: Iterable[Waiting], ahead: int = AHEAD) -> None:
-        self._storage = storage
+    def __init__(self, storage: Storage, config: TableConfig, folders: Iterable[Waiting], ahead: int = AHEAD) -> None:
+        self._storage, self._config = storage, config
         self._ahead = ahead
         self._todo = deque(folders)
 
@@ -55,7 +56,7 @@ class PartitionWalk:
                             listings[ahead] = pool.submit(listed_if_there, self._storage, ahead.folder)
                     here = self._todo.popleft()
                     entries = listings.pop(here).result()
-                    if entries is None or is_partition(entries):
+                    if entries is None or is_partition(entries, self._config):
                         yield WalkedPartition(waiting=here, entries=entries or [])
                     else:
                         below = [Waiting(folder=f, since=here.since) for f in subfolders(here.folder, entries)]

@@ -53,7 +53,7 @@ class Survey:
         self._table, self._timeline, self._facts, self._options = table, timeline, facts, options
         known = _where_to_look(table, timeline) if options.incremental else None
         self._everywhere = known is None
-        self._walk = PartitionWalk(table.storage, [Waiting(folder="")] if known is None else known)
+        self._walk = PartitionWalk(table.storage, table.config, [Waiting(folder="")] if known is None else known)
         self._listed: set[str] = set()
         self._rules: SliceRules | None = None
         self._known_blocks: KnownBlocks | None = None
@@ -149,7 +149,7 @@ class Survey:
             above = []
             listings = prefetched(upper, lambda folder: listed_if_there(self._table.storage, folder) or [])
             for folder, entries in zip(upper, listings, strict=True):
-                if is_partition(entries):
+                if is_partition(entries, self._table.config):
                     found[folder] = None
                 else:
                     above += subfolders(folder, entries)

@@ -65,7 +65,7 @@ class StorageListing:
             while level:
                 below: list[str] = []
                 for path, entries in zip(level, pool.map(storage.list, level), strict=True):
-                    if is_partition(entries):
+                    if is_partition(entries, config):
                         yield path, entries
                     else:
                         below += subfolders(path, entries)

@@ -154,6 +154,20 @@ def test_a_lost_partition_metadata_file(path: Path) -> None:
     assert values(path) == whole
 
 
+@pytest.mark.parametrize("name", ["v9_with_metadata_table", deep("v6_with_metadata_table"), "v9_plain"])
+def test_a_lost_partition_metadata_file_of_archived_writes(name: str, tmp_path: Path) -> None:
+    """Hudi reads its rows if the metadata table lists its files, else it takes the folder for none of the table."""
+    path = unzip_golden(name, tmp_path)
+    for mark in path.glob("south/.hoodie_partition_metadata*"):
+        mark.unlink()
+    (path / "south" / "by hand").mkdir()
+    assert open_table(path).partitions() == ["north"]
+    (path / "south" / "by hand").rmdir()
+    is_known = "metadata" in name
+    assert open_table(path).partitions() == ["north", *(["south"] if is_known else [])]
+    assert set(load_state(open_table(path)).partitions) == {"north", "south"}
+
+
 def test_validate_shows_what_is_lost_and_what_is_passed_over(path: Path) -> None:
     stray = path / "a" / ".nfs.log.0001"
     stray.write_bytes(b"x")

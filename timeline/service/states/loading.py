@@ -53,7 +53,9 @@ def _load(table: Table, before: TableState | None, sweep: bool) -> TableState:
     list_ahead(table.storage, asked)
     listed = {p: listed_if_there(table.storage, p) or [] for p in asked}
     facts = _facts(table, timeline, records)
-    found = {p: entries for p, entries in listed.items() if is_partition(entries) or facts.of(p).partitions}
+    found = {
+        p: entries for p, entries in listed.items() if is_partition(entries, table.config) or facts.of(p).partitions
+    }
     if not _goes_out(before.timeline, timeline):
         timeline = replace(timeline, archived=before.timeline.archived)
     timeline, made = _made(table, timeline, records, found)
@@ -80,7 +82,7 @@ def _made(
         timeline = table.timelines.with_its_archive(timeline)
     facts = _facts(table, timeline, records)
     made = {p: partition_files(p, entries, timeline, facts.of(p), table.storage) for p, entries in listed.items()}
-    made = {p: files for p, files in made.items() if files.groups or is_partition(listed[p])}
+    made = {p: files for p, files in made.items() if files.groups or is_partition(list(listed[p]), table.config)}
     table.check_unchanged()
     table.views.check_not_undone(timeline)
     table.views.check_not_cleaned(timeline, listed.values(), several=bool(table.config.partition_fields))
@@ -132,4 +134,4 @@ def _entries(table: Table, state: TableState, partition: str) -> list[Entry] | N
     if not known and (entry := table.storage.find(partition)) is not None and not entry.is_folder:
         return None
     entries = listed_if_there(table.storage, partition) or []
-    return entries if known or is_partition(entries) else None
+    return entries if known or is_partition(entries, table.config) else None
