@@ -50,7 +50,7 @@ class Story:
 
     folder: Path
     zookeeper: str | None = None
-    scope: dict[str, Any] = field(default_factory=dict)
+    scope: dict[str, Any] = field(default_factory=lambda: {"__name__": "tests.page"})
     instants: list[str] = field(default_factory=list)
 
     def play(self, text: str) -> str:
