@@ -26,8 +26,7 @@ from tests.support.selection import deep
 from tests.support.servers import axe
 from tests.support.servers.chromium import Browser, Look, Page, chromium
 from tests.support.servers.debian import NotInstalledError
-from tests.support.service_client import Knows
-from tests.support.table_healths import tables_of_every_health
+from tests.support.service_client import Knows, tables_of_every_health
 
 TOKEN = "a token of twenty-seven bytes"
 SETTINGS = CommandSettings(sole_writer=True)

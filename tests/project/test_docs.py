@@ -4,20 +4,30 @@ from __future__ import annotations
 
 import ast
 import re
+import shlex
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
+from typer.testing import CliRunner
 
+from phantombase import Writer
 from phantombase.timeline import errors
 from phantombase.timeline.storage.hadoop_options import hadoop_names
 from phantombase.timeline.storage.storage_options import CONNECTION, SETTINGS
+from phantombase.timeline.table.table import Table
+from phantombase.timeline.terminal.command_line import pages_of
+from phantombase.timeline.terminal.help_page import written
 from tests.project.doc_pages import ALL_PAGES, PAGES, SHOWN_ZOOKEEPER, Story, comparable
-from tests.project.every_command import APPS
-from tests.project.option_reference import NAMES_PAGE, PAGE, names_reference, reference
+from tests.project.every_command import APPS, every_page
+from tests.project.option_reference import HELP, NAMES_PAGE, PAGE, names_reference, reference
 from tests.project.rooms import ours
+from tests.support.golden_tables import unzip_golden
 from tests.support.places import ROOT
-from tests.support.servers.zookeeper_server import ZooKeeper
+from tests.support.servers.zookeeper_server import ZooKeeper, wait_until
 
 _FOLDERS = "timeline|compactor_daemon|writer_hooks|pyspark_phantombase|phantombase|tests|deploy|bench"
 _FILE = re.compile(rf"`((?:{_FOLDERS})/[\w/.-]+\.\w+)`")
@@ -121,3 +131,120 @@ def test_the_page_of_object_stores_names_every_option() -> None:
     own = {n for of in SETTINGS.values() for s in of for n in (s.name, *s.variables) if s.name not in CONNECTION}
     other = {"fs.s3a.proxy.host", "fs.s3a.proxy.port"}
     assert [name for name in (own | set(CONNECTION) | hadoop_names()) - other if f"`{name}" not in page] == []
+
+
+# Help of every command at 80 columns: no option name, placeholder, default or line is cut.
+
+
+@pytest.mark.parametrize("app", APPS)
+def test_the_kept_pages_are_those_of_the_commands(app: str) -> None:
+    """`python -m tests.project.option_reference` has been run since an option or a text changed."""
+    assert HELP[app].read_text() == written(pages_of(APPS[app]))
+
+
+def test_nothing_is_cut() -> None:
+    """Each option with its placeholder and default stands whole in one line."""
+    for app, path, command in every_page():
+        is_whole(app, path, command)
+
+
+def is_whole(app: str, path: tuple[str, ...], command: Any) -> None:
+    """Asserts it of the help of one command."""
+    shown = CliRunner().invoke(APPS[app], [*path, "--help"], env={"COLUMNS": "80"})
+    assert shown.exit_code == 0, shown.output
+    text = shown.stdout
+    assert "…" not in text
+    assert max(len(line) for line in text.splitlines()) <= 80
+    lines = [line.split() for line in text.splitlines()]
+    for param in command.params:
+        names = [one for one in param.opts if one.startswith("-")]
+        assert all(any(name in (w.rstrip(",") for w in line) for line in lines) for name in names), names
+        if param.metavar:
+            assert param.metavar in text
+        if isinstance(param.show_default, str):
+            assert any(f"[default: {param.show_default}]" in line for line in text.splitlines())
+    if path and not hasattr(command, "commands"):
+        assert all(word in text for word in ("--log-level LEVEL", "-v, --verbose", "--help"))
+
+
+# README's commands as a user runs them: the installed commands, Spark, the scripts. `test_docs` runs the rest.
+
+
+README = (ROOT / "README.md").read_text()
+FLEET = (ROOT / "docs/guides/fleet.md").read_text()
+WRITING = (ROOT / "docs/guides/writing.md").read_text()
+
+
+def commands(page: str) -> list[str]:
+    """The command lines in the blocks of a page, without their comments."""
+    lines = re.findall(r"^(?:\$ )?((?:compactor-daemon|bash|timeline) .*)$", page, re.MULTILINE)
+    return [line.split("  #")[0].strip() for line in lines]
+
+
+def run(line: str, table: Path) -> subprocess.CompletedProcess[str]:
+    """A shown command line on a real table."""
+    words = [str(table) if w == "/data/orders" else w for w in shlex.split(line)]
+    words[0] = str(Path(sys.executable).with_name(words[0]))
+    return subprocess.run(words, capture_output=True, text=True, timeout=300, check=False)
+
+
+def test_the_shown_commands_run(tmp_path: Path) -> None:
+    """One command compacts a table, exactly as shown, through the installed commands."""
+    table = unzip_golden("v9_plain", tmp_path)
+    shown = [c for c in commands(README) if c.startswith("compactor-daemon")]
+    assert [line.split()[1] for line in shown] == ["compact"]
+    for line in shown:
+        done = run(line, table)
+        assert done.returncode == 0, done.stderr
+    assert "requested" not in run("timeline show /data/orders --pending", table).stdout
+
+
+def test_the_shown_fleet_runs_until_it_is_stopped(tmp_path: Path, zookeeper: ZooKeeper) -> None:
+    """The daemon as shown, but for tables, ZooKeeper's hosts, and Spark."""
+    orders, rides = (unzip_golden(name, tmp_path / name) for name in ("v9_pending", "v6_pending"))
+    (daemon,) = [c for c in commands(FLEET) if c.startswith("compactor-daemon run /data/orders ")]
+    hosts = re.sub(r"zk1:2181[,a-z0-9:]*", zookeeper.hosts, daemon)
+    command, *rest = shlex.split(hosts.replace("/data/orders", str(orders)).replace("/data/rides", str(rides)))
+    process = subprocess.Popen([str(Path(sys.executable).with_name(command)), *rest, "--executor", "local"])
+    try:
+        wait_until(
+            lambda: not any(Table.open(str(t)).load_timeline().pending_compactions for t in (orders, rides)), 180
+        )
+        process.terminate()
+        assert process.wait(180) == 0
+    finally:
+        process.kill()
+
+
+def test_listed_methods_and_examples_exist() -> None:
+    """Each method of a write that the guide names, and each example."""
+    named = set(re.findall(r"^\| (?:`\.[a-z_]+\([^|]*\)`[, ]*)+", WRITING, re.MULTILINE))
+    methods = {m for cell in named for m in re.findall(r"\.([a-z_]+)\(", cell)}
+    assert len(methods) > 12
+    assert all(callable(getattr(Writer, m, None)) for m in methods)
+    assert set(re.findall(r"`([a-z_]+\.py)`", WRITING)) == {
+        p.name for p in (ROOT / "deploy/examples").glob("*.py") if p.name != "rides.py"
+    }
+
+
+def test_the_two_commands_exist() -> None:
+    """And the test command is what continuous integration runs."""
+    scripts = [c.split()[1] for c in commands(README) if c.startswith("bash")]
+    assert scripts == ["deploy/demo.sh", "deploy/test.sh"]
+    assert all((ROOT / s).is_file() for s in scripts)
+    assert "bash deploy/test.sh" in (ROOT / ".ci" / "run").read_text()
+
+
+def test_set_up_says_what_is_missing(tmp_path: Path) -> None:
+    """Without Java the scripts stop with one sentence that says so."""
+    environment = {"PATH": "/usr/bin:/bin", "JAVA_HOME": str(tmp_path), "PYTHON": sys.executable}
+    done = subprocess.run(
+        ["bash", str(ROOT / "deploy" / "demo.sh")],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "phantombase needs Python >= 3.11 and Java 17 or newer: no Java 17 was found" in done.stderr

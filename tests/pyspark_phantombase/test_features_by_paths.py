@@ -5,6 +5,7 @@ Spark's own reader is played by pyarrow, which finds columns by their name of to
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -15,18 +16,20 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
-from phantombase import ExecuteOptions, Executor, compact, read, schedule, writer
+from phantombase import ExecuteOptions, Executor, compact, read, read_table, schedule, writer
 from phantombase.timeline.cli.main import app
+from phantombase.timeline.format.file_name import BaseFileName, LogFileName
 from phantombase.timeline.table.table import Table
-from pyspark_phantombase.batch_reader import SliceTask, task_batches
-from pyspark_phantombase.frame import _planned
+from phantombase.timeline.view.view import DataFile, FileSlice
+from pyspark_phantombase.batch_reader import BatchReader, SliceTask, task_batches
+from pyspark_phantombase.frame import _planned, only_base, read_alike
 from pyspark_phantombase.options import source_options
 from pyspark_phantombase.planned import parted, plan_tasks, table_columns
+from tests.support.compare_rows import assert_same_rows
 from tests.support.evolved_tables import alter, columns_of, renamed
 from tests.support.golden_tables import unzip_golden
 from tests.support.selection import deep
 
-pytestmark = pytest.mark.spark
 Rows = list[str]
 
 
@@ -100,6 +103,7 @@ PATHS: dict[str, Callable[[str], Iterable[Any]]] = {
 }
 
 
+@pytest.mark.spark
 @pytest.mark.parametrize(
     ("version", "feature"), [*((9, name) for name in FEATURES), *(deep(6, name) for name in OF_VERSION_6)]
 )
@@ -115,3 +119,153 @@ def test_the_rows_are_those_of_a_read(version: int, feature: str, tmp_path: Path
         for name, rows in PATHS.items():
             assert plain(rows(path), truth.column_names) == wanted, (name, compacted)
         assert CliRunner().invoke(app, ["validate", path]).exit_code == 0
+
+
+# A large base file without logs is read by several tasks, each row once; one with logs by one task.
+
+
+@pytest.fixture
+def rides(tmp_path: Path) -> Path:
+    """Two base files of 20 row groups each; only that of partition p0 has logs."""
+    path = tmp_path / "rides"
+    numbers = range(4000)
+    rows = pa.table(
+        {
+            "id": [f"k{number}" for number in numbers],
+            "ts": [0] * len(numbers),
+            "fare": [number / 3 for number in numbers],
+            "p": [f"p{number % 2}" for number in numbers],
+        }
+    )
+    writer(rows).table("rides").key("id").ordering("ts").partition("p").bulk_insert(str(path))
+    writer(rows.slice(0, 1).set_column(1, "ts", [[1]])).upsert(str(path))
+    for base in path.rglob("*.parquet"):
+        if ".hoodie" not in base.parts:
+            pq.write_table(pq.read_table(base, partitioning=None), base, row_group_size=100)
+    return path
+
+
+def planned(path: Path, **options: str) -> tuple[list[SliceTask], list[pa.Table]]:
+    """The tasks of a query, and the rows of each."""
+    given = source_options({"path": str(path), **options})
+    columns = table_columns(given)
+    tasks: list[Any] = BatchReader(given, columns).partitions()
+    schema = next(batch for task in tasks for batch in task_batches(task, columns)).schema
+    return tasks, [pa.Table.from_batches(task_batches(task, columns), schema=schema) for task in tasks]
+
+
+@pytest.mark.spark
+def test_each_row_once(rides: Path) -> None:
+    one, whole = planned(rides)
+    several, parts = planned(rides, task_bytes="20000")
+    assert len(one) == 1
+    assert len(several) > 4
+    assert [len(task.scan.slices) for task in several] == [1] * len(several)
+    assert [task.scan.share for task in several if task.scan.slices[0].logs] == [None]
+    assert max(part.num_rows for part in parts) == 2000  # the slice with logs
+    assert sorted(pa.concat_tables(parts).column("id").to_pylist()) == sorted(whole[0].column("id").to_pylist())
+    assert_same_rows(pa.concat_tables(parts), read_table(rides))
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"filter": "fare > 100 and fare < 110"},
+        {"query": "incremental", "begin": "earliest"},
+        deep({"query": "read_optimized"}),
+        deep({"columns": "fare", "filter": "id = 'k1001'"}),
+    ],
+    ids=lambda options: ",".join(options.values()),
+)
+def test_every_kind_of_query(rides: Path, options: dict[str, str]) -> None:
+    _, whole = planned(rides, **options)
+    several, parts = planned(rides, task_bytes="20000", **options)
+    assert len(several) > 2
+    wanted = sorted(map(str, pa.concat_tables(whole).to_pylist()))
+    assert sorted(map(str, pa.concat_tables(parts).to_pylist())) == wanted
+    assert wanted
+
+
+@pytest.mark.spark
+@pytest.mark.deep
+def test_spark_reads_the_shares(spark: Any, rides: Path) -> None:
+    frame = spark.read.format("phantombase").option("task_bytes", "20000").load(str(rides))
+    assert frame.selectExpr("spark_partition_id() task").distinct().count() > 2
+    assert_same_rows(frame.toArrow(), read_table(rides))
+
+
+# What is left to Spark's own reader, and what never is.
+
+
+UTC = pa.timestamp("us", "UTC")
+
+
+def file_of(fields: list[pa.Field], **options: Any) -> pq.ParquetFile:
+    out = io.BytesIO()
+    pq.write_table(pa.schema(fields).empty_table(), out, **options)
+    return pq.ParquetFile(out)
+
+
+ID, FARE = pa.field("id", pa.string(), nullable=False), pa.field("fare", pa.float64())
+
+
+@pytest.mark.parametrize(
+    ("of_file", "of_table", "alike"),
+    [
+        ([ID, FARE], [ID, FARE], True),
+        ([ID, FARE], [FARE], True),  # other columns do not matter
+        ([ID], [ID, FARE], True),  # null
+        ([FARE], [ID, FARE], False),  # required, and not there
+        ([ID.with_nullable(True)], [ID], False),  # a null would be an error
+        ([ID], [ID.with_nullable(True)], True),
+        ([pa.field("fare", pa.float32())], [FARE], False),  # widened through its decimal text
+        ([pa.field("fare", pa.int32())], [pa.field("fare", pa.int64())], False),
+        ([pa.field("id", pa.binary())], [ID.with_nullable(True)], False),
+        ([pa.field("Fare", pa.float64())], [FARE], False),  # Spark takes it for the column
+        ([FARE, pa.field("FARE", pa.float64())], [FARE], False),
+        ([FARE], [FARE, pa.field("FARE", pa.float64())], False),
+        ([pa.field("at", UTC)], [pa.field("at", UTC)], True),
+        ([pa.field("at", pa.timestamp("us"))], [pa.field("at", pa.timestamp("us"))], False),
+        ([pa.field("at", pa.timestamp("ms", "UTC"))], [pa.field("at", UTC)], False),
+        ([pa.field("n", pa.decimal128(10, 2))], [pa.field("n", pa.decimal128(10, 2))], True),
+        ([pa.field("n", pa.decimal128(10, 2))], [pa.field("n", pa.decimal128(12, 2))], False),
+        ([pa.field("n", pa.list_(pa.int64()))], [pa.field("n", pa.list_(pa.int64()))], False),
+        ([pa.field("n", pa.list_(pa.int64())), FARE], [FARE], True),
+        ([ID], [pa.field("n", pa.list_(pa.int64()))], False),
+        ([ID, pa.field("_hoodie_operation", pa.string())], [ID], False),  # the reader refuses such a table
+    ],
+)
+def test_columns_that_need_no_change(of_file: list[pa.Field], of_table: list[pa.Field], alike: bool) -> None:
+    assert read_alike(file_of(of_file), pa.schema(of_table)) is alike
+
+
+def test_a_file_whose_columns_have_other_names_by_now() -> None:
+    """Dropped and added anew, or exchanged, they are there under the same names."""
+    assert not read_alike(file_of([FARE]), pa.schema([FARE]), {"fare": None})
+    assert not read_alike(file_of([FARE]), pa.schema([pa.field("price", pa.float64())]), {"price": "fare"})
+
+
+def test_old_moments_are_not_left_to_spark() -> None:
+    """It moves them between zones; pyarrow gives them no zone, so that even their types differ."""
+    old = file_of([pa.field("at", pa.timestamp("us", "UTC"))], use_deprecated_int96_timestamps=True)
+    assert not read_alike(old, pa.schema([pa.field("at", UTC)]))
+
+
+def slice_of(partition: str, logs: int = 0) -> FileSlice:
+    name = BaseFileName(file_id="f-0", token="1-0-1", instant="20260101000000000")
+    base = DataFile(partition=partition, name=name, size=10)
+    log = LogFileName(file_id="f-0", instant="20260101000000001", version=1, token="1-0-1")
+    files = tuple(DataFile(partition=partition, name=log, size=10) for _ in range(logs))
+    return FileSlice(partition=partition, file_id="f-0", base_instant=name.instant, base=base, logs=files)
+
+
+@pytest.mark.parametrize("partition", ["", "p", "day=2026-01-01", "a b/c", "x%3Ay", "a_b", "a.b"])
+def test_a_base_file_alone(partition: str) -> None:
+    assert only_base(slice_of(partition))
+    assert not only_base(slice_of(partition, logs=1))
+
+
+@pytest.mark.parametrize("partition", ["*", "a[b]", "{a,b}", "a?", "a\\b", "_a", "a/.b"])
+def test_names_that_spark_does_not_take_as_they_are(partition: str) -> None:
+    assert not only_base(slice_of(partition))

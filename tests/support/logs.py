@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from phantombase.timeline.event_log import NAME
@@ -28,3 +29,11 @@ def capture_logs() -> Iterator[list[dict[str, Any]]]:
     finally:
         logger.removeHandler(handler)
         logger.setLevel(before)
+
+
+# What a process left in a folder.
+
+
+def traces(folder: Path) -> dict[Path, int]:
+    """All files and folders with their times: equal before and after what must change nothing."""
+    return {p: p.stat().st_mtime_ns for p in folder.rglob("*")}

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Iterator, Sized
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import fastavro
 import pytest
 
 from phantombase.compactor_daemon.restoring.rollback import roll_back_newest
+from phantombase.timeline.format.instant import State
+from phantombase.timeline.format.rollback_plan import encode_rollback_plan
 from phantombase.timeline.locks.section import Section
+from phantombase.timeline.recovery.undo import traces_of_all
 from phantombase.timeline.storage.local import LocalStorage
+from phantombase.timeline.table.pending_rollbacks import PendingRollback
 from tests.support.archived_tables import one_row, upsert
+from tests.support.cleaned_tables import REWRITES
 from tests.support.compaction_steps import open_table
 from tests.support.failing_storage import Call, HookedStorage, ProcessDied
-from tests.support.restored_tables import REWRITES
+from tests.support.golden_tables import unzip_golden
 from tests.support.tables import LOCK
 from tests.support.written_tables import written_table
 
@@ -75,3 +82,37 @@ def roll_back_half_way(path: Path, newest: str) -> None:
     storage = HookedStorage(LocalStorage(str(path)), die_behind(plan_put))
     with pytest.raises(ProcessDied):
         roll_back_newest(open_table(path, storage), LOCK, newest)
+
+
+# Sections under a lock, for locks of tests.
+
+
+def kept(purpose: str) -> Section:
+    """Under a lock that is never lost."""
+    return Section(purpose=purpose, lock="a lock of a test", is_held=lambda: True)
+
+
+# What a Hudi leaves that dies while it rolls a completed write back, before it has hidden the write.
+
+
+def request_rollback(path: Path) -> PendingRollback:
+    """Of the newest delta commit of a table."""
+    table = open_table(path)
+    timeline = table.load_timeline()
+    write = (timeline.latest_completed, "deltacommit")
+    plan = traces_of_all(table, timeline, [write])[write]
+    rollback = PendingRollback(instant=table.next_time(timeline), plan=plan)
+    content = encode_rollback_plan(plan, table.storage.base_path)
+    table.storage.put_if_absent(table.instant_path(rollback.at(State.REQUESTED)), content)
+    return rollback
+
+
+def pending_rollback(path: Path, tmp_path: Path, target: str) -> None:
+    """A rollback that Hudi has requested, of version 9."""
+    donor = unzip_golden("v9_rolled_back", tmp_path / "donor")
+    (plan,) = (donor / ".hoodie" / "timeline").glob("*.rollback.requested")
+    data = plan.read_bytes()
+    (record,) = fastavro.reader(io.BytesIO(data))
+    of = str(record["instantToRollback"]["commitTime"])  # type: ignore[index, call-overload]
+    file = path / ".hoodie" / "timeline" / "20990101000000000.rollback.requested"
+    file.write_bytes(data.replace(of.encode(), target.encode()))

@@ -34,7 +34,7 @@ ONLY_ALL = {
     "compactor_daemon/execution/test_spark_start.py::test_one_context_after_the_other": "JOURNEYS",
     "compactor_daemon/execution/test_spark_start.py::test_refusal_while_spark": "the stop while the JVM starts",
     "outside/test_examples.py": "project/test_docs.py: the same calls",
-    "outside/test_newcomer.py": "project/test_docs.py, project/test_readme.py",
+    "outside/test_newcomer.py": "project/test_docs.py, project/test_docs.py",
     "project/test_package.py::test_the_wheel": "project/test_package.py: the packages that setuptools finds",
     "timeline/storage/s3/test_modes.py::test_a_job_on_spark": "engine/test_writer_spark.py",
     "timeline/storage/s3/test_modes.py::test_a_fleet": "daemon/test_fleet.py",

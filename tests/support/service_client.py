@@ -18,10 +18,20 @@ from phantombase.timeline.dashboard.orders import CommandSettings
 from phantombase.timeline.dashboard.people_app import PeopleApp
 from phantombase.timeline.dashboard.runner import Runner
 from phantombase.timeline.errors import UnknownStateError
+from phantombase.timeline.locks.table_lock import ProcessLock
+from phantombase.timeline.planning.options import PLAN_NOW
+from phantombase.timeline.planning.schedule import schedule_compaction
 from phantombase.timeline.service.access import Access
 from phantombase.timeline.service.app import ServiceApp
+from phantombase.timeline.service.routes import PREFIX
 from phantombase.timeline.service.served_tables import ServedTables
+from phantombase.timeline.service.states.loading import load_state
+from phantombase.timeline.service.states.synchronisation import counted, digest
+from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.table.table import Table
+from phantombase.timeline.view.view import FileSlice
+from tests.support.compaction_steps import open_table, run_all
+from tests.support.golden_tables import unzip_golden
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,3 +254,53 @@ def difference(request: dict[str, Any], reply: Reply, base: str, *, old: bool, v
         if got != want:
             return f"answered {json.dumps(got)[:1500]}\n   recorded {json.dumps(want)[:1500]}"
     return ""
+
+
+# What the timeline service knows of a table.
+
+
+def served_files(path: Path, storage: Storage | None = None) -> list[str]:
+    """The files of the newest slices, in the order of the text."""
+    state = load_state(open_table(path, storage))
+    slices: list[FileSlice] = [
+        s for files in state.partitions.values() for group in files.live for s in group.slices[-1:]
+    ]
+    return sorted(repr(f.name) for one in slices for f in (one.base, *one.logs) if f is not None)
+
+
+LATEST = f"{PREFIX}slices/partition/latest/"
+
+
+def known(table: Path) -> dict[str, str]:
+    """What a client sends whose view is made now."""
+    instants = counted(Table.open(str(table)).load_timeline())
+    return {"lastinstantts": instants[-1].requested_time, "timelinehash": digest(instants), "basepath": str(table)}
+
+
+def take_back_last(table: Path) -> dict[str, bytes]:
+    """Removes the newest delta commit's completed file; its name and content."""
+    last = max((table / ".hoodie/timeline").glob("*.deltacommit"))
+    content = last.read_bytes()
+    last.unlink()
+    return {str(last): content}
+
+
+def put(files: dict[str, bytes]) -> None:
+    for name, content in files.items():
+        Path(name).write_bytes(content)
+
+
+# Tables that are as a page may show them.
+
+
+def tables_of_every_health(folder: Path) -> list[Path]:
+    """One late, one compacted, one broken, one stuck since its plan cannot be read, and no table."""
+    late, done = unzip_golden("v9_pending", folder / "1"), unzip_golden("v9_two_pending", folder / "2")
+    run_all(Table.open(str(done)))
+    broken = unzip_golden("v9_compacted_cleaned", folder / "3")
+    max(broken.glob("*/*.parquet"), key=lambda p: p.name.rpartition("_")[2]).unlink()
+    stuck = unzip_golden("v9_plain", folder / "4")
+    scheduled = schedule_compaction(Table.open(str(stuck)), ProcessLock("stuck"), PLAN_NOW)
+    plan = next(stuck.glob(f".hoodie/timeline/{scheduled.instant}.compaction.requested"))
+    plan.write_bytes(b"")
+    return [late, done, broken, stuck, folder / "none"]

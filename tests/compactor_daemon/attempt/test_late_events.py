@@ -32,6 +32,7 @@ from tests.support.compaction_steps import base_files, check_no_strays, decided,
 from tests.support.failing_storage import Call, HookedStorage
 from tests.support.golden_tables import unzip_golden
 from tests.support.log_compactions import request
+from tests.support.lost_lock import kept
 from tests.support.moved_tables import (
     BEFORE,
     FIRST,
@@ -46,7 +47,6 @@ from tests.support.moved_tables import (
     timeline_files,
     upsert,
 )
-from tests.support.sections import kept
 from tests.support.selection import deep
 from tests.support.tables import LOCK, one_of
 from tests.support.trips import rows

@@ -40,9 +40,8 @@ from phantombase.timeline.table.table import Table
 from tests.support.compaction_steps import base_files, decided, open_table, run_all, staged
 from tests.support.failing_storage import HookedStorage
 from tests.support.golden_tables import unzip_golden
-from tests.support.half_rollback import pending_rollback
+from tests.support.lost_lock import kept, pending_rollback
 from tests.support.moved_tables import clean, planned, replace_first_group, timeline_files
-from tests.support.sections import kept
 from tests.support.tables import LOCK, one_of
 
 VERSIONS = pytest.mark.parametrize("version", [6, 9])

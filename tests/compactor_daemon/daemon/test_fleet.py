@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -17,16 +18,19 @@ import pytest
 from typer.testing import CliRunner
 
 from phantombase import writer
+from phantombase.compactor_daemon.attempt.attempt import open_attempt, stage
+from phantombase.compactor_daemon.attempt.retire import remove_staged
 from phantombase.compactor_daemon.cli.main import app
 from phantombase.compactor_daemon.cli.run import _signals
 from phantombase.compactor_daemon.daemon.dispatch import Order, Stop
 from phantombase.compactor_daemon.execution.runners import LocalRunner, SliceProgress
 from phantombase.compactor_daemon.execution.slice_task import SliceTask
 from phantombase.compactor_daemon.records.failures import read_failures
-from phantombase.compactor_daemon.records.fate import read_fate
+from phantombase.compactor_daemon.records.fate import dead_record, read_fate, write_fate
 from phantombase.compactor_daemon.records.slice_done import SliceDone, done_slices
 from phantombase.compactor_daemon.removal.unschedule import unschedule
-from phantombase.timeline.errors import LedgerError, StorageError, UnsupportedError, UsageError
+from phantombase.timeline.errors import AttemptDeadError, LedgerError, StorageError, UnsupportedError, UsageError
+from phantombase.timeline.format.instant import later
 from phantombase.timeline.format.table_config import save_table_config
 from phantombase.timeline.instants.attempt_names import DEAD, GO, attempts
 from phantombase.timeline.locks.table_lock import table_lock
@@ -37,11 +41,16 @@ from phantombase.timeline.storage.contract import Entry, Storage
 from phantombase.timeline.storage.folders import RECORDS
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.storage.open_storage import open_storage
-from tests.support.compaction_steps import check_no_strays, open_table
+from phantombase.writer_hooks.options import WriteOptions
+from tests.support.compaction_steps import OPTIONS, OUTPUT, check_no_strays, open_table
 from tests.support.compare_rows import assert_same_rows
 from tests.support.daemons import WAIT_S, at_work, daemon_on
+from tests.support.dead_writer import pending_write
 from tests.support.golden_tables import unzip_golden
+from tests.support.moved_tables import schedule, upsert
 from tests.support.servers.zookeeper_server import ZooKeeper, wait_until
+from tests.support.trips import rows
+from tests.support.written_tables import read_rows, written_table
 
 
 class HeldUp:
@@ -114,8 +123,8 @@ def test_a_daemon_compacts_all_its_tables(tmp_path: Path, zookeeper: ZooKeeper, 
     assert len(summary.done) == 5
     assert not summary.failed
     assert not summary.left
-    for table, rows in zip(tables, before, strict=True):
-        check_whole(table, rows)
+    for table, whole in zip(tables, before, strict=True):
+        check_whole(table, whole)
 
 
 def test_two_daemons_share_a_table_and_do_everything_once(tmp_path: Path, zookeeper: ZooKeeper) -> None:
@@ -395,3 +404,91 @@ def test_a_single_daemon_and_the_compact_command_take_turns(tmp_path: Path) -> N
         held.let_go.set()
         wait_until(lambda: not pending(table), WAIT_S)
     assert CliRunner().invoke(app, line).exit_code == 0
+
+
+# A daemon whose compaction waits for a pending write: no slot is held, no attempt is opened twice.
+
+
+def new_table(path: Path) -> Path:
+    """A table with one file slice to compact."""
+    written_table(path, 9, rows((0, 1, 1.0), (3, 1, 1.0)), WriteOptions(buckets=1, slots=1))
+    upsert(LocalStorage(str(path)), rows((0, 2, 2.0)))
+    return path
+
+
+def planned(path: Path) -> str:
+    """A compaction that pends."""
+    instant = schedule(path).instant
+    assert instant is not None
+    return instant
+
+
+def is_staged(path: Path, instant: str) -> bool:
+    """Whether the first attempt has finished its file slice."""
+    return bool(list((path / RECORDS / instant / "1").glob("*.ok")))
+
+
+def until(holds: Callable[[], bool]) -> None:
+    """Waits for it."""
+    deadline = time.monotonic() + WAIT_S
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def is_done(path: Path, instant: str) -> bool:
+    """Whether a compaction is completed."""
+    return bool(open_table(path).files.completed_commits(instant))
+
+
+def state_of(path: Path) -> str:
+    """Of the pending compaction, as `status` shows it."""
+    done = CliRunner().invoke(app, ["status", str(path), "--json"])
+    (row,) = json.loads(done.stdout)["pending"]
+    return str(row["state"])
+
+
+def end(inflight: Path) -> None:
+    """The write is rolled back."""
+    inflight.unlink()
+    inflight.with_name(inflight.name.replace("inflight", "requested")).unlink()
+
+
+def test_a_pending_write_holds_up_its_own_table_only(tmp_path: Path) -> None:
+    """With one slot other tables go on; when the write ends, the compaction that waited does, as the same attempt."""
+    held, free = new_table(tmp_path / "held"), new_table(tmp_path / "free")
+    first = planned(held)
+    write = pending_write(held, 9, later(first, 1))
+    storage = LocalStorage(str(held))
+    with daemon_on(held, free, zookeeper=None, once=False, poll_s=0.1) as daemon, at_work(daemon):
+        until(lambda: is_staged(held, first))
+        second = planned(free)
+        until(lambda: is_done(free, second))
+        time.sleep(1.0)  # twice as long as `barrier_s`
+        assert not is_done(held, first)
+        assert attempts(storage, first) == (1,), "it waits in the attempt it opened"
+        until(lambda: state_of(held) == "waiting")
+        end(write)
+        until(lambda: is_done(held, first))
+        assert attempts(storage, first) == (1,)
+    assert read_rows(held) == {"k0000": (2, 2.0), "k0003": (1, 1.0)}
+
+
+def test_an_attempt_that_was_ended_by_others_waits_no_longer(tmp_path: Path) -> None:
+    """Its plan may be gone: nobody would notice while the write pends."""
+    path = new_table(tmp_path / "t")
+    instant = planned(path)
+    pending_write(path, 9, later(instant, 1))
+    table, runner = open_table(path), LocalRunner(1)
+    attempt = open_attempt(table, instant, OPTIONS)
+
+    def check() -> None:
+        if is_staged(path, instant):
+            remove_staged(table.storage, instant)
+            write_fate(table.storage, instant, attempt.number, dead_record("n", "x"), "n")
+
+    def run(tasks: list[SliceTask]) -> list[SliceDone]:
+        return runner(table.storage, tasks, lambda done, total: None)
+
+    with pytest.raises(AttemptDeadError):
+        stage(table, attempt, OUTPUT, OPTIONS, run, check)

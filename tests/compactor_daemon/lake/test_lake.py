@@ -16,7 +16,7 @@ from phantombase.compactor_daemon.lake.members import fleet_of, members_in
 from phantombase.compactor_daemon.zookeeper.session import ZooKeeperOptions, zookeeper_session
 from phantombase.timeline.errors import PhantombaseError
 from tests.support.compaction_steps import open_table
-from tests.support.lakes import daemon_process, hostile_table, lake_of, pending_table
+from tests.support.daemons import daemon_process, hostile_table, lake_of, pending_table
 from tests.support.selection import deep
 from tests.support.servers.zookeeper_server import ZooKeeper, free_ports, wait_until
 

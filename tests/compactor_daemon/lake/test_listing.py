@@ -21,7 +21,7 @@ from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.storage.open_storage import open_storage
 from phantombase.timeline.storage.storage_options import StorageOptions
 from tests.support.compaction_steps import open_table
-from tests.support.lakes import hostile_table, lake_of, pending_table
+from tests.support.daemons import hostile_table, lake_of, pending_table
 from tests.support.places import ROOT
 from tests.support.running import AS_A_USER, as_a_user
 from tests.support.servers.hive_metastore import HiveMetastore

@@ -57,7 +57,7 @@ from tests.support.compaction_steps import open_table
 from tests.support.failing_storage import Call, HookedStorage, ProcessDied, pause_at
 from tests.support.faults import Faults, died_or_ended
 from tests.support.golden_tables import unzip_golden
-from tests.support.half_rollback import request_rollback
+from tests.support.lost_lock import request_rollback
 from tests.support.seed import SEED
 from tests.support.selection import ALL, deep
 from tests.support.tables import LOCK, one_of

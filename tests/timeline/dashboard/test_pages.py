@@ -20,8 +20,7 @@ from phantombase.timeline.table.table import Table
 from tests.support.compaction_steps import run_all
 from tests.support.golden_tables import unzip_golden
 from tests.support.selection import deep
-from tests.support.service_client import Knows, ServiceClient, pending
-from tests.support.table_healths import tables_of_every_health
+from tests.support.service_client import Knows, ServiceClient, pending, tables_of_every_health
 
 GOLDEN = ["v6_clustered", "v6_rolled_back", "v9_archived", "v9_compacted_cleaned", "v9_replaced", "v9_savepointed"]
 MORE = ["v9_pending", "v9_log_compacted", "v9_clustered", "v6_pending", "v6_log_compacted", "v9_complex_key",

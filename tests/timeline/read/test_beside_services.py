@@ -40,7 +40,7 @@ from tests.support.failing_storage import Call, HookedStorage, OnObjects, Proces
 from tests.support.faults import Faults
 from tests.support.interleaving import serial_pools
 from tests.support.selection import ALL, deep
-from tests.support.served_files import served_files
+from tests.support.service_client import served_files
 from tests.support.tables import LOCK
 from tests.support.written_tables import written_table
 

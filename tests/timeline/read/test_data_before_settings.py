@@ -17,7 +17,7 @@ import pytest
 from phantombase import Writer, writer
 from phantombase.timeline.read.table_read import ReadOptions, read_table
 from phantombase.timeline.table.table import Table
-from tests.support.data_before_settings import HIVE, KIND, URL, changed, check_filters
+from tests.support.evolved_tables import HIVE, KIND, URL, changed, check_filters
 from tests.support.selection import deep
 
 VALUES = ["north", "south", None, "x y", "a%2Fb", "q:r", "p=q", "default", ""]

@@ -28,7 +28,7 @@ from tests.support.failing_storage import HookedStorage, OnObjects
 from tests.support.faults import Faults
 from tests.support.interleaving import serial_pools
 from tests.support.selection import deep
-from tests.support.served_files import served_files
+from tests.support.service_client import served_files
 from tests.support.tables import LOCK, one_of
 from tests.support.written_tables import written_table
 

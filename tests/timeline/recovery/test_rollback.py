@@ -40,7 +40,7 @@ from tests.support.dead_writer import DeadWrite, leave_dead_write, make_old
 from tests.support.failing_storage import HookedStorage
 from tests.support.faults import Faults, died_or_ended
 from tests.support.golden_tables import golden_metadata, unzip_golden
-from tests.support.sections import kept
+from tests.support.lost_lock import kept
 from tests.support.selection import deep
 from tests.support.tables import LOCK
 

@@ -24,8 +24,7 @@ from phantombase.timeline.service.marker_app import MARKER_PREFIX
 from phantombase.timeline.service.routes import PREFIX
 from phantombase.timeline.service.states.loading import load_state
 from tests.support.golden_tables import unzip_golden
-from tests.support.served_files import LATEST, known
-from tests.support.service_client import Reply, ServiceClient
+from tests.support.service_client import LATEST, Reply, ServiceClient, known
 from tests.support.service_process import serving
 
 INSTANT = "20991121091340983"

@@ -22,8 +22,7 @@ from phantombase.timeline.table.table import Table
 from tests.support.clustered_tables import small_files, stitch
 from tests.support.golden_tables import unzip_golden
 from tests.support.log_compactions import request
-from tests.support.served_files import LATEST, known, put, take_back_last
-from tests.support.service_client import Reply, ServiceClient
+from tests.support.service_client import LATEST, Reply, ServiceClient, known, put, take_back_last
 from tests.support.tables import one_of
 
 ALL_SLICES = f"{PREFIX}slices/all"

@@ -22,8 +22,7 @@ from phantombase.timeline.service.served_tables import ServedTables
 from phantombase.timeline.service.wire import answers, quick_http
 from phantombase.timeline.service.wire.quick_http import QuickHttp
 from tests.support.golden_tables import unzip_golden
-from tests.support.served_files import known, put, take_back_last
-from tests.support.service_client import Reply, ServiceClient
+from tests.support.service_client import Reply, ServiceClient, known, put, take_back_last
 
 LATEST = f"{PREFIX}slices/partition/latest/"
 LINES = {"Host": "localhost", "Accept-Encoding": "gzip,deflate"}

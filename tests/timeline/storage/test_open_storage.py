@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -11,12 +16,18 @@ from typer.testing import CliRunner
 from phantombase import compact, read, schedule, writer
 from phantombase.compactor_daemon.cli.main import app
 from phantombase.compactor_daemon.lake.listing import FolderListing
-from phantombase.timeline.errors import NotATableError, StorageError, UnsupportedError, UsageError
+from phantombase.timeline.errors import MissingFileError, NotATableError, StorageError, UnsupportedError, UsageError
 from phantombase.timeline.service.served_tables import ServedTables
+from phantombase.timeline.storage import contract, local
+from phantombase.timeline.storage.contract import Entry, list_at_once, list_of_table
 from phantombase.timeline.storage.folders import RECORDS
+from phantombase.timeline.storage.local import LocalStorage
+from phantombase.timeline.storage.look import Kept, Look
 from phantombase.timeline.storage.open_storage import open_storage
+from phantombase.timeline.storage.staged_file import place_staged, staged_output
 from phantombase.timeline.storage.storage_options import StorageOptions
 from phantombase.timeline.table.table import Table
+from tests.support.failing_storage import Call, HookedStorage
 from tests.support.golden_tables import unzip_golden
 
 
@@ -98,3 +109,201 @@ def test_commands_lock_the_table_that_a_url_names(
     CliRunner().invoke(app, [command, f"file://{path}", *more, "--sole-writer"])
     assert list(elsewhere.iterdir()) == []
     assert (path / RECORDS / "table.lock").exists()
+
+
+# Long listings: two that agree, or an error.
+
+
+@dataclass(frozen=True, slots=True)
+class Listed(LocalStorage):
+    """Gives the listings it is made with, one after the other, the last one again and again."""
+
+    left: list[str]
+
+    @property
+    def names_at_once(self) -> int | None:
+        return 2
+
+    @staticmethod
+    def of(path: Path, *listings: str) -> Listed:
+        return Listed(str(path), [*listings])
+
+    def list(self, folder: str) -> list[Entry]:
+        names = self.left.pop(0) if len(self.left) > 1 else self.left[0]
+        return [Entry(name=name, is_folder=False) for name in names]
+
+
+def _names(entries: list[Entry]) -> str:
+    return "".join(e.name for e in entries)
+
+
+def test_a_short_folder_is_listed_once(tmp_path: Path) -> None:
+    assert _names(list_at_once(Listed.of(tmp_path, "ab", "xyz"), "")) == "ab"
+
+
+def test_a_long_one_until_two_listings_agree(tmp_path: Path) -> None:
+    """The first has a hole: `b` and `a` went, and `a` had been seen. Each timeline is listed so."""
+    storage = Listed.of(tmp_path, "acd", "cdf", "cdef", "cdef", "xyz")
+    assert _names(list_of_table(storage, "")) == "cdef"
+    assert storage.left == ["xyz"]
+
+
+def test_what_comes_behind_all_others_came_later(tmp_path: Path) -> None:
+    """A timeline that is written all the time: the first listing was whole when its last part was made."""
+    storage = Listed.of(tmp_path, "abc", "abce", "abcef")
+    assert _names(list_at_once(storage, "")) == "abc"
+    assert storage.left == ["abcef"]
+
+
+def test_what_comes_before_another_may_have_been_there(tmp_path: Path) -> None:
+    assert _names(list_at_once(Listed.of(tmp_path, "abd", "abcd", "abcd"), "")) == "abcd"
+
+
+def test_not_two_that_are_apart(tmp_path: Path) -> None:
+    assert _names(list_at_once(Listed.of(tmp_path, "acd", "cde", "acd", "xyz", "xyz"), "")) == "xyz"
+
+
+def test_none_agree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(contract, "_LISTINGS_MAX_S", -1.0)
+    with pytest.raises(StorageError, match="changed whenever it was listed"):
+        list_at_once(Listed.of(tmp_path, "abc", "abd", "abe", "abf", "abf"), "")
+
+
+def test_the_names_of_a_large_local_folder_are_of_one_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They come in pieces, too: the first two answers differ."""
+    for name in "acde":
+        (tmp_path / name).touch()
+    answers = [["e", "d", "c", "a"], ["d", "c", "e"], ["c", "d", "e"], ["a", "c", "d", "e"]]
+    monkeypatch.setattr(local, "_NAMES_AT_ONCE", 2)
+    monkeypatch.setattr("os.listdir", lambda _: answers.pop(0))
+    assert _names(LocalStorage(str(tmp_path)).list("")) == "cde"
+    assert len(answers) == 1
+
+
+def test_a_local_folder_that_never_stands_still(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every name has gone before it is looked at."""
+    numbers = count()
+    monkeypatch.setattr(local, "_LISTINGS_MAX_S", 0.05)
+    monkeypatch.setattr("os.listdir", lambda _: [str(next(numbers))])
+    with pytest.raises(StorageError, match="changed whenever it was listed"):
+        LocalStorage(str(tmp_path)).list("")
+
+
+def test_a_look_lists_so_too(tmp_path: Path) -> None:
+    """What a step asks for later is answered by its first listing."""
+    look = Look(Listed.of(tmp_path, "acd", "cde", "cde"), {"timeline"}, Kept())
+    assert _names(look.list("timeline")) == "cde"
+
+
+# Staged files: whole or not there, durable, and placed only as what they were staged as.
+
+
+FINAL = "day=1/final.parquet"
+
+
+@pytest.fixture
+def storage(tmp_path: Path) -> LocalStorage:
+    """A table with one staged file of five bytes."""
+    storage = LocalStorage(str(tmp_path))
+    with staged_output(storage, "staged") as file:
+        file.write(b"bytes")
+    return storage
+
+
+def at_place(storage: LocalStorage, instead: Callable[[Call], Any]) -> HookedStorage:
+    """A storage whose `place` does something else."""
+    return HookedStorage(storage, lambda call: instead(call) if call.name == "place" else call.do())
+
+
+def test_it_is_durable_before_it_is_closed(storage: LocalStorage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A power cut behind the decision must not leave a final name without its bytes."""
+    synced: list[int] = []
+
+    def note(descriptor: int) -> None:
+        synced.append(os.fstat(descriptor).st_size)
+
+    monkeypatch.setattr(os, "fsync", note)
+    with staged_output(storage, "another") as file:
+        file.write(b"twelve bytes")
+        assert synced == []
+    assert synced[0] == 12
+    assert len(synced) == 2  # the folder too
+
+
+@pytest.mark.parametrize("error", [KeyError("books"), OSError(28, "No space left on device"), KeyboardInterrupt()])
+def test_nothing_is_left_of_a_half_written_one(storage: LocalStorage, error: BaseException) -> None:
+    """Whatever ends it; a full disk is an error of the storage."""
+    kind = StorageError if isinstance(error, OSError) else type(error)
+
+    def write() -> None:
+        with staged_output(storage, "half") as file:
+            file.write(b"half")
+            raise error
+
+    with pytest.raises(kind):
+        write()
+    assert storage.find("half") is None
+
+
+def test_it_gets_its_final_name_once(storage: LocalStorage) -> None:
+    """Found there, the staged copy is not asked for: it may be gone, and making it again costs a merge."""
+    calls: list[tuple[str, str]] = []
+
+    def note(call: Call) -> Any:
+        calls.append((call.name, call.path))
+        return call.do()
+
+    place_staged(storage, "staged", FINAL, 5)
+    storage.delete("staged")
+    place_staged(HookedStorage(storage, note), "nowhere", FINAL, 5, lambda: pytest.fail("made anew"))
+    assert storage.read(FINAL) == b"bytes"
+    assert set(calls) == {("find", FINAL)}
+
+
+def test_a_staged_file_that_another_process_placed_meanwhile_is_not_made_anew(storage: LocalStorage) -> None:
+    """Placing may take it away: between the looks at its two names."""
+
+    def hook(call: Call) -> Any:
+        if (call.name, call.path) == ("find", "staged"):
+            storage.place("staged", FINAL)
+            storage.delete("staged")
+        return call.do()
+
+    place_staged(HookedStorage(storage, hook), "staged", FINAL, 5, lambda: pytest.fail("made anew"))
+    assert storage.read(FINAL) == b"bytes"
+
+
+def test_a_file_that_is_lost_under_both_names_is_made_anew(storage: LocalStorage) -> None:
+    place_staged(storage, "nowhere", FINAL, 5, lambda: "staged")
+    assert storage.read(FINAL) == b"bytes"
+
+
+def test_what_took_effect_and_failed_is_done(storage: LocalStorage) -> None:
+    def fail(call: Call) -> None:
+        call.do()
+        raise StorageError("injected")
+
+    place_staged(at_place(storage, fail), "staged", FINAL, 5)
+    assert storage.read(FINAL) == b"bytes"
+
+
+def test_what_took_no_effect_is_the_error_it_was(storage: LocalStorage) -> None:
+    """A staged copy that is gone is not a full disk."""
+    with pytest.raises(MissingFileError):
+        place_staged(storage, "nowhere", FINAL, 5)
+
+
+@pytest.mark.parametrize("done", [True, False])
+def test_a_call_that_lied_is_an_error(storage: LocalStorage, done: bool) -> None:
+    """Nothing is there, whatever the call answered."""
+    with pytest.raises(StorageError, match=r"differs from the staged one.*nothing"):
+        place_staged(at_place(storage, lambda call: done), "staged", FINAL, 5)
+
+
+@pytest.mark.parametrize("there", [b"", b"byte", b"bytes and more"])
+def test_another_file_under_the_final_name_is_an_error(storage: LocalStorage, there: bytes) -> None:
+    """Half of it, or somebody else's: never taken for the staged one, never replaced."""
+    storage.put_if_absent(FINAL, there)
+    with pytest.raises(StorageError, match="differs from the staged one"):
+        place_staged(storage, "staged", FINAL, 5)
+    assert storage.read(FINAL) == there

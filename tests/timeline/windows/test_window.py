@@ -2,19 +2,37 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
-from phantombase.timeline.errors import UsageError
+from phantombase.timeline.errors import UnsupportedError, UsageError
 from phantombase.timeline.filter.bind import bound
 from phantombase.timeline.filter.evaluate import matching
 from phantombase.timeline.format.layout import LAYOUT_1, LAYOUT_2
 from phantombase.timeline.instants.timeline import Timeline
+from phantombase.timeline.read.table_read import Fallback, Query, ReadOptions, plan_read, read_table
+from phantombase.timeline.table.table import Table
 from phantombase.timeline.windows.incremental import wanted_rows
 from phantombase.timeline.windows.retained import earliest_state
 from phantombase.timeline.windows.window import EARLIEST, Window, fix_window
 from phantombase.timeline.windows.window_writes import WindowWrites
+from phantombase.writer_hooks.commit.transaction import Transaction
+from phantombase.writer_hooks.engine.engine import LocalEngine
+from phantombase.writer_hooks.options import Operation, Write, WriteOptions
+from phantombase.writer_hooks.write.write import write
 from tests.support.builders import timeline_of
+from tests.support.change_feeds import services_of
+from tests.support.compaction_steps import open_table
+from tests.support.compare_rows import assert_same_rows
+from tests.support.golden_tables import GOLDEN, Answer, incremental_answers, unzip_golden
+from tests.support.logs import capture_logs
+from tests.support.selection import deep
+from tests.support.tables import one_of
+from tests.support.written_tables import as_rows, written_table
 
 V8 = "10_12.deltacommit 20_40.deltacommit 25_30.deltacommit 50.deltacommit.inflight"
 V6 = "10.deltacommit 20.deltacommit 30.deltacommit.requested 40.deltacommit"
@@ -121,3 +139,204 @@ def test_rows_of_writes_that_the_archive_has_lost() -> None:
 def test_v6_compares_requested_times() -> None:
     timeline = timeline_of(LAYOUT_1, "10.deltacommit", "20.deltacommit", "30.deltacommit")
     assert rows(timeline, Window(begin="10", end="20"), "20", "05 10 15 20 30") == "15 20"
+
+
+# Incremental reads: overlapping writers, refusals, warnings, cleaned windows, and what is read at all.
+
+
+OPTIONS = WriteOptions(buckets=1)
+
+
+def trips(*ids: str, day: str, ts: int) -> pa.Table:
+    return pa.table({"id": [*ids], "day": [day] * len(ids), "ts": [ts] * len(ids), "fare": [float(ts)] * len(ids)})
+
+
+def window(path: Path, begin: str, end: str | None = None, **more: Any) -> pa.Table:
+    return read_table(open_table(path), ReadOptions(query=Query.INCREMENTAL, begin=begin, end=end, **more))
+
+
+def overlapping_writers(path: Path, version: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`a` in east; then one writer updates `a` and, before it completes, another writes `b` in west."""
+    written_table(path, version, trips("a", day="east", ts=1), OPTIONS)
+    complete, inner = Transaction.complete, [trips("b", day="west", ts=2)]
+
+    def late(self: Transaction, *args: Any, **more: Any) -> Any:
+        if inner:
+            upsert(path, inner.pop())
+        return complete(self, *args, **more)
+
+    monkeypatch.setattr(Transaction, "complete", late)
+    upsert(path, trips("a", day="east", ts=3))
+
+
+def upsert(path: Path, batch: pa.Table) -> None:
+    write(open_table(path), LocalEngine(batch, slots=1), Write(operation=Operation.UPSERT, options=OPTIONS))
+
+
+@pytest.mark.parametrize("version", [deep(8), 9])
+def test_a_writer_that_completes_late_is_in_the_later_window(
+    version: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Requested first, completed last: a reader that went by requested times would never get its row."""
+    overlapping_writers(tmp_path / "t", version, monkeypatch)
+    writes = open_table(tmp_path / "t").load_timeline().completed
+    first, slow, quick = (str(w.completion_time) for w in writes)
+    assert first < quick < slow
+    assert as_rows(window(tmp_path / "t", "earliest", first)) == {"a": (1, 1.0)}
+    assert as_rows(window(tmp_path / "t", first, quick)) == {"b": (2, 2.0)}
+    options = ReadOptions(query=Query.INCREMENTAL, begin=first, end=quick)
+    assert {s.partition for s in plan_read(open_table(tmp_path / "t"), options).slices} == {"west"}
+    assert as_rows(window(tmp_path / "t", quick, slow)) == {"a": (3, 3.0)}
+    assert as_rows(window(tmp_path / "t", "earliest", quick)) == {"a": (1, 1.0), "b": (2, 2.0)}
+    assert window(tmp_path / "t", slow).num_rows == 0
+
+
+@one_of("name", "v9_plain", "v6_plain")
+def test_only_file_groups_of_the_window_are_read(name: str, tmp_path: Path) -> None:
+    """And only the columns that were asked for come out."""
+    path = unzip_golden(name, tmp_path)
+    timeline = open_table(path).load_timeline()
+    newest = timeline.completed[-1]
+    before = max(timeline.moment_of(w) for w in timeline.completed[:-1])
+    options = ReadOptions(query=Query.INCREMENTAL, begin=before, columns=("fare", "id"))
+    scan = plan_read(open_table(path), options)
+    stats = open_table(path).commit_metadata(newest).partition_to_write_stats
+    assert {s.key for s in scan.slices} == {(p, str(s.file_id)) for p, group in stats.items() for s in group}
+    whole = window(path, before)
+    assert set(pc.unique(whole.column("_hoodie_commit_time")).to_pylist()) == {newest.requested_time}
+    assert_same_rows(scan.to_table(), whole.select(scan.schema.names))
+    assert set(scan.schema.names) == {"fare", "id"}
+
+
+def test_v6_ends_before_a_pending_write(tmp_path: Path) -> None:
+    """The scan carries the end that was reached, a warning names the write that pends."""
+    path = unzip_golden("v6_plain", tmp_path)
+    times = [w.requested_time for w in open_table(path).load_timeline().completed]
+    pending = str(int(times[-1]) - 1)
+    (path / ".hoodie" / f"{pending}.deltacommit.requested").touch()
+    with capture_logs() as logs:
+        scan = plan_read(open_table(path), ReadOptions(query=Query.INCREMENTAL, begin="earliest"))
+    assert scan.window is not None
+    assert scan.window.end == times[-2]
+    assert [e["pending"] for e in logs if e["event"] == "window_ends_before_a_pending_write"] == [pending]
+    assert times[-1] not in scan.to_table().column("_hoodie_commit_time").to_pylist()
+
+
+def test_a_requested_time_as_begin_is_warned_of(tmp_path: Path) -> None:
+    """It gives a write too many on versions 8 and 9."""
+    path = unzip_golden("v9_plain", tmp_path)
+    newest = open_table(path).load_timeline().completed[-1]
+    with capture_logs() as logs:
+        window(path, newest.requested_time)
+        assert [e["begin"] for e in logs if e["event"] == "begin_is_a_requested_time"] == [newest.requested_time]
+        window(path, str(newest.completion_time))
+    assert len(logs) == 1
+
+
+def test_begins_in_every_form(tmp_path: Path) -> None:
+    """Dates, `earliest` in any case, zeros; everything and nothing."""
+    path = unzip_golden("v9_plain", tmp_path)
+    everything = read_table(open_table(path))
+    for begin in ("earliest", "EARLIEST", "000", "2020-01-01", "2020-01-01T00:00:00", "1577836800"):
+        assert_same_rows(window(path, begin), everything)
+    assert window(path, "2999-01-01 00:00:00").num_rows == 0
+
+
+REFUSED = [
+    ({"query": Query.INCREMENTAL}, "needs its begin"),
+    ({"query": Query.INCREMENTAL, "begin": "soon"}, "not a point in time"),
+    ({"query": Query.INCREMENTAL, "begin": ""}, "empty point"),
+    ({"query": Query.INCREMENTAL, "begin": "2026-02-02", "end": "2026-02-01"}, "before it begins"),
+    ({"query": Query.INCREMENTAL, "begin": "000", "as_of": "2026-02-01"}, "no as-of point"),
+    ({"begin": "000"}, "belong to an incremental read"),
+    ({"query": Query.READ_OPTIMIZED, "end": "000"}, "belong to an incremental read"),
+]
+
+
+@pytest.mark.parametrize(("options", "says"), REFUSED)
+def test_what_is_no_window_is_refused(options: dict[str, Any], says: str, tmp_path: Path) -> None:
+    """Hudi answers most of these with nothing or with everything."""
+    path = unzip_golden("v9_plain", tmp_path)
+    with pytest.raises(UsageError, match=says):
+        plan_read(open_table(path), ReadOptions(**options))
+
+
+def test_rows_without_commit_times_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedError, match="no meta columns"):
+        window(unzip_golden("v9_virtual_keys", tmp_path), "earliest")
+
+
+@pytest.mark.parametrize("name", ["v6_compacted_cleaned", deep("v8_archived"), "v9_compacted_cleaned"])
+def test_a_cleaned_window_names_the_end_that_works(name: str, tmp_path: Path) -> None:
+    """With any begin; by option what is left is read: the rows of the window that nothing has overwritten."""
+    path = unzip_golden(name, tmp_path)
+    table = Table.open(str(path))
+    timeline = table.load_timeline()
+    first = timeline.completed[0]
+    end = timeline.moment_of(first)
+    with pytest.raises(UsageError, match="have been cleaned") as caught:
+        window(path, "earliest", end)
+    works = str(caught.value.expected).split()[3]
+    assert end < works
+    window(path, "earliest", works)
+    with capture_logs() as logs:
+        left = window(path, "earliest", end, fallback=Fallback.FULL_SCAN)
+    assert [e["event"] for e in logs] == ["window_is_cleaned"]
+    snapshot = read_table(table)
+    known = {w.requested_time for w in timeline.completed if timeline.moment_of(w) > end}
+    times = snapshot.column("_hoodie_commit_time")
+    assert_same_rows(left, snapshot.filter(pc.invert(pc.is_in(times, pa.array(sorted(known))))))
+
+
+# Incremental reads of every golden table give what real Hudi gave; where it is wrong, the merged slice, filtered.
+
+
+USUAL = {"v6_compacted_cleaned", "v6_event_time", "v8_log_compacted", "v9_archived", "v9_clustered", "v9_replaced"}
+RESTAMPED = {"v8_log_compacted", "v9_log_compacted"}
+"""Which rows ours are, `test_incremental_log_compaction` checks."""
+STAMPS = ["_hoodie_commit_time", "_hoodie_commit_seqno", "_hoodie_file_name"]
+NAMES = [name if name in USUAL else deep(name) for name in GOLDEN]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_windows_as_hudi_gave_them(name: str, tmp_path: Path) -> None:
+    """Each window: its rows in every column, or a refusal where Hudi refuses."""
+    table = Table.open(str(unzip_golden(name, tmp_path)))
+    for answer in incremental_answers(name):
+        rows = read_or_refusal(table, answer)
+        if not answer.judged:
+            check_by_time_travel(table, answer, rows)
+        elif answer.rows is None:
+            assert rows is None, answer
+        else:
+            assert rows is not None, answer
+            if name in RESTAMPED and answer.begin.strip("0"):
+                check_restamped(table, rows, answer.rows)
+            else:
+                assert_same_rows(rows, answer.rows)
+
+
+def check_restamped(table: Table, rows: pa.Table, theirs: pa.Table) -> None:
+    """Hudi gives rows with the time of its log compaction again: those that ours lack."""
+    here = pc.is_in(theirs.column("_hoodie_record_key"), rows.column("_hoodie_record_key"))
+    again = theirs.filter(pc.invert(here)).column("_hoodie_commit_time").to_pylist()
+    assert set(again) <= services_of(table)
+    assert_same_rows(rows.drop_columns(STAMPS), theirs.filter(here).drop_columns(STAMPS))
+
+
+def read_or_refusal(table: Table, answer: Answer) -> pa.Table | None:
+    """The rows of a window; None if it is refused."""
+    try:
+        return read_table(table, ReadOptions(query=Query.INCREMENTAL, begin=answer.begin, end=answer.end))
+    except (UsageError, UnsupportedError):
+        return None
+
+
+def check_by_time_travel(table: Table, answer: Answer, rows: pa.Table | None) -> None:
+    """Files of that time were cleaned: refused, or what Hudi gave, or what time travel still shows."""
+    if rows is None or (answer.rows is not None and rows.num_rows == answer.rows.num_rows):
+        return
+    timeline = table.load_timeline(archived=True)
+    inside = [w.requested_time for w in timeline.completed if answer.begin < timeline.moment_of(w) <= str(answer.end)]
+    seen = read_table(table, ReadOptions(as_of=max(inside))) if inside else rows.slice(0, 0)
+    assert_same_rows(rows, seen.filter(pc.is_in(seen.column("_hoodie_commit_time"), pa.array(inside, pa.string()))))

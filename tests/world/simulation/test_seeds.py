@@ -19,10 +19,11 @@ from typing import Any
 import pytest
 
 from tests.support.places import ROOT
-from tests.support.selection import deep
+from tests.support.selection import ALL, deep
 from tests.world.simulation.played import Stage, simulated
 from tests.world.simulation.searching import played
-from tests.world.simulation.story import Plot, Story
+from tests.world.simulation.staff import STITCH
+from tests.world.simulation.story import Plot, StorageKind, Story
 
 SEEDS = int(os.environ.get("PHANTOMBASE_SEEDS", "1500"))
 SEED = os.environ.get("PHANTOMBASE_SEED")
@@ -123,3 +124,60 @@ def test_a_seed_is_always_the_same_run(stage: Stage) -> None:
     """Or a failure could not be looked at again."""
     for seed in range(5):
         assert played(seed, stage, trace=True).rules.trace == played(seed, stage, trace=True).rules.trace
+
+
+# Random stories in which phantombase itself cleans, archives and stitches, as much as it may, beside all others.
+#
+# `PHANTOMBASE_SERVICE_SEEDS=n`: so many of them (60; with all tests 1,000).
+
+
+OUR_SERVICES_SEEDS = int(os.environ.get("PHANTOMBASE_SERVICE_SEEDS", "1000" if ALL else "60"))
+
+
+def test_no_row_is_lost_beside_our_services(stage: Stage) -> None:
+    """Nothing that a compaction, a writer or a reader needs goes, whoever dies, pauses or loses an answer."""
+    outcomes: Counter[str] = Counter()
+    for seed in range(OUR_SERVICES_SEEDS):
+        plot = Plot.of(random.Random(seed))
+        if not plot.locked or plot.hudi:
+            continue
+        beside = {"we clean", "we archive", *(("replace",) if seed % 3 == 0 else ()), *(("sleep",) if seed % 2 else ())}
+        outcomes += played(seed, stage, plot=replace(plot, services=frozenset(beside), unschedules=False)).outcomes
+    ours = {what: count for what, count in outcomes.items() if what.startswith("we ")}
+    print(ours)
+    assert min(ours.get(f"we {what} done", 0) for what in ("clean", "archive")) > OUR_SERVICES_SEEDS // 10, ours
+
+
+def test_no_row_is_lost_beside_stitchings(stage: Stage) -> None:
+    """They move rows to other file groups, and die, pause and fail as compactors do."""
+    outcomes: Counter[str] = Counter()
+    for seed in range(OUR_SERVICES_SEEDS // 2):
+        plot = Plot.of(random.Random(seed))
+        if not plot.locked or plot.hudi:
+            continue
+        beside = {STITCH, *(("we clean", "we archive") if seed % 2 else ()), *(("replace",) if seed % 3 == 0 else ())}
+        plot = replace(plot, services=frozenset(beside), unschedules=False, groups=5, writes=3, deaths=4)
+        outcomes += played(seed, stage, plot=plot).outcomes
+    ours = {what: count for what, count in outcomes.items() if "stitch" in what}
+    print(ours)
+    assert ours.get(f"{STITCH} done", 0) > OUR_SERVICES_SEEDS // 10, ours
+    assert not ALL or ours.get("stitchings finished", 0) > 2, ours
+
+
+# Seeded runs on storages with other promises than a disk's: an object store, and one that moves what it places.
+
+
+OTHER_STORAGES_SEEDS = 600 if ALL else 30
+
+
+@pytest.mark.parametrize("kind", [StorageKind.OBJECTS, StorageKind.MOVES])
+def test_no_row_is_lost_on_other_storages(kind: StorageKind, stage: Stage) -> None:
+    """Times of whole seconds, no folders, requests that take effect after they were given up, leases that are lost."""
+    outcomes: Counter[str] = Counter()
+    for seed in range(OTHER_STORAGES_SEEDS):
+        outcomes += played(seed, stage, plot=Plot.on(kind, random.Random(seed))).outcomes
+    print(dict(outcomes))
+    seldom = {"compacted", "compacted by a fleet", "killed"}
+    if kind is StorageKind.OBJECTS:
+        seldom |= {"lost the lock", "late requests"}
+    assert seldom <= set(outcomes)

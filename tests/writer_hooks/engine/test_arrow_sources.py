@@ -17,6 +17,7 @@ import pytest
 
 from phantombase import read, writer
 from phantombase.timeline.errors import UsageError
+from phantombase.writer_hooks.engine.engine import summed
 from tests.support.places import ROOT
 
 ROWS: dict[str, list[Any]] = {"id": ["a", "b"], "ts": [1, 2], "zone": ["north", "south"]}
@@ -104,3 +105,15 @@ def test_a_record_holds_the_fields_of_its_event(tmp_path: Path, caplog: pytest.L
     (record,) = [one for one in caplog.records if one.getMessage().startswith("written ")]
     assert record.phantombase["rows"] == 2  # type: ignore[attr-defined]
     assert record.phantombase["operation"] == "UPSERT"  # type: ignore[attr-defined]
+
+
+# Rows by target, as an engine counts them.
+
+
+def test_rows_of_the_pieces_of_a_target_add_up() -> None:
+    assert summed(["a", "a", "b", "a"], ["x", "x", "x", "y"], [1, 2, 4, 8]) == {
+        ("a", "x"): 3,
+        ("b", "x"): 4,
+        ("a", "y"): 8,
+    }
+    assert summed([], [], []) == {}

@@ -26,7 +26,7 @@ from phantombase.timeline.view.view import FileGroup
 from phantombase.writer_hooks.index import bucket_step
 from phantombase.writer_hooks.keys import key_encoding
 from phantombase.writer_hooks.keys.key_generator import KeyGenerator, TimestampText
-from tests.support.data_before_settings import HIVE, KIND, URL, changed, check_filters
+from tests.support.evolved_tables import HIVE, KIND, URL, changed, check_filters
 from tests.support.golden_tables import unzip_golden
 
 TEXTS = ["north", None, "x y", "2024-01-02"]

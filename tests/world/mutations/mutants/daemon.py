@@ -28,7 +28,7 @@ MUTANTS: tuple[Mutant, ...] = (
     # What waits for writes is not at work.
     ("compactor_daemon/status/status", 'return ("waiting", _WAITS_FOR_WRITES) if is_waiting else ("running", None)', 'return "running", None', "status"),
     ("compactor_daemon/records/failures", '{"waiting": 0, **(note or {})}', "{**(note or {})}", "records"),
-    ("compactor_daemon/attempt/compact_instant", "                noted(waiting=1)\n", "", "daemon_barrier"),
+    ("compactor_daemon/attempt/compact_instant", "                noted(waiting=1)\n", "", "daemon/fleet"),
     ("compactor_daemon/daemon/loop", "        self._resume(table, instant)\n        state =", "        state =", "daemon"),
     ("compactor_daemon/daemon/loop", "        self._observer.put_aside(table)\n", "", "daemon"),
     ("compactor_daemon/records/failures", "if isinstance(error, (LedgerError, StalePlanError)):", "if False:", "failures daemon/fleet"),
@@ -74,11 +74,11 @@ MUTANTS: tuple[Mutant, ...] = (
     ("compactor_daemon/execution/spark_session", '"spark.dynamicAllocation.enabled": "true"', '"spark.dynamicAllocation.enabled": "false"', "spark_cluster spark_start"),
     ("compactor_daemon/execution/runners", "except Exception as error:  # an error of a socket", "except ZeroDivisionError as error:  # an error of a socket", "spark_cluster"),
     # Claims on storage.
-    ("compactor_daemon/claims/table_claims", "        return not self._is_held()\n", "        return False\n", "claims_on_storage"),
-    ("compactor_daemon/claims/table_claims", "                if not shared.instants:\n", "                if False:\n", "claims_on_storage"),
-    ("compactor_daemon/claims/lock_file", "if table.storage.is_file_system else f\"{instant_folder(instant)}/claim\"", "if True else f\"{instant_folder(instant)}/claim\"", "claims_on_storage"),
-    ("compactor_daemon/claims/lock_file", "return nullcontext() if table.storage.is_file_system else claim(table, instant, wait_s)", "return nullcontext()", "claims_on_storage"),
-    ("compactor_daemon/run/pending", " and not isinstance(error, ClaimedError)", "", "claims_on_storage"),
+    ("compactor_daemon/claims/table_claims", "        return not self._is_held()\n", "        return False\n", "claims"),
+    ("compactor_daemon/claims/table_claims", "                if not shared.instants:\n", "                if False:\n", "claims"),
+    ("compactor_daemon/claims/lock_file", "if table.storage.is_file_system else f\"{instant_folder(instant)}/claim\"", "if True else f\"{instant_folder(instant)}/claim\"", "claims"),
+    ("compactor_daemon/claims/lock_file", "return nullcontext() if table.storage.is_file_system else claim(table, instant, wait_s)", "return nullcontext()", "claims"),
+    ("compactor_daemon/run/pending", " and not isinstance(error, ClaimedError)", "", "claims"),
     # Claims.
     ("compactor_daemon/claims/zookeeper_claims", "                if not self._is_leftover(instant):\n                    return None\n", "                pass\n", "claims daemon/fleet"),
 )  # fmt: skip

@@ -38,10 +38,10 @@ MUTANTS: tuple[Mutant, ...] = (
     (_ROLLBACK, 'if not request["fileId"] or not request["latestBaseInstant"]:', "if False:", "recovery/rollback"),
     (_ROLLBACK, "{*self.doomed, *other.doomed}", "self.doomed", "recovery/rollback"),
     # Buckets: rows go where Hudi looks for them.
-    (_BUCKET, "KeySplit.LABELLED if layout.has_completion_times else KeySplit.EACH_COMMA", "KeySplit.LABELLED", "bucket placed_keys"),
-    (_BUCKET, '",+$"', '"^$"', "bucket"),
-    (_BUCKET, "whole = ~has_values if split is KeySplit.LABELLED else np.zeros(len(rows), bool)", "whole = np.zeros(len(rows), bool)", "bucket"),
-    (_BUCKET, '["__null__", "__empty__"]', '["__null__"]', "bucket"),
+    (_BUCKET, "KeySplit.LABELLED if layout.has_completion_times else KeySplit.EACH_COMMA", "KeySplit.LABELLED", "file_name placed_keys"),
+    (_BUCKET, '",+$"', '"^$"', "file_name"),
+    (_BUCKET, "whole = ~has_values if split is KeySplit.LABELLED else np.zeros(len(rows), bool)", "whole = np.zeros(len(rows), bool)", "file_name"),
+    (_BUCKET, '["__null__", "__empty__"]', '["__null__"]', "file_name"),
     # Rules of merging.
     (_MERGE, "if strategy != EVENT_TIME_STRATEGY:", "if False:", "table_config"),
     (_MERGE, "if payload == _POSTGRES and ordering != _POSTGRES_ORDERING:", "if False:", "table_config"),
@@ -66,7 +66,7 @@ MUTANTS: tuple[Mutant, ...] = (
     # Steps of a write: the pieces of one target meet in one task, in their order.
     ("writer_hooks/engine/engine", "for piece in sorted(self._pieces, key=lambda p: p.order):", "for piece in self._pieces:", "writer placed_keys"),
     ("writer_hooks/engine/engine", 'zlib.crc32(f"{piece.partition}\\0{piece.target}".encode())', 'zlib.crc32(f"{piece.partition}\\0{piece.order}".encode())', "writer"),
-    ("writer_hooks/engine/engine", "total.get((partition, target), 0) + count", "count", "engine"),
+    ("writer_hooks/engine/engine", "total.get((partition, target), 0) + count", "count", "arrow_sources"),
     # What is found of other programs.
     (_BESIDE, "beside = [p for p in pending if p != first]", "beside: list[str] = []", "coexistence"),
     (_BESIDE, "for i in silent if i in still),", "for i in silent),", "coexistence"),

@@ -9,10 +9,10 @@ _CHOICE = "compactor_daemon/execution/executor_choice"
 _SETTINGS = "timeline/terminal/settings"
 
 MUTANTS: tuple[Mutant, ...] = (
-    (_CHOICE, "if work.read_bytes <= LARGE_BYTES:", "if work.read_bytes < LARGE_BYTES:", "executor_choice"),
-    (_CHOICE, "    if not machine.java:", "    if False:", "executor_choice"),
-    (_CHOICE, "fits = max(1, machine.free_memory // work.slice_memory)", "fits = machine.free_memory // work.slice_memory", "executor_choice"),
-    ("compactor_daemon/options", "        if self.master is not None:\n            return", "        if False:\n            return", "executor_choice"),
+    (_CHOICE, "if work.read_bytes <= LARGE_BYTES:", "if work.read_bytes < LARGE_BYTES:", "spark_start"),
+    (_CHOICE, "    if not machine.java:", "    if False:", "spark_start"),
+    (_CHOICE, "fits = max(1, machine.free_memory // work.slice_memory)", "fits = machine.free_memory // work.slice_memory", "spark_start"),
+    ("compactor_daemon/options", "        if self.master is not None:\n            return", "        if False:\n            return", "spark_start"),
     ("compactor_daemon/removal/unschedule", "                if dry_run:\n", "                if False:\n", "narrowed"),
     ("compactor_daemon/restoring/rollback", "        if dry_run:\n", "        if False:\n", "narrowed"),
     ("timeline/recovery/savepoint", "        if dry_run:\n            if table", "        if False:\n            if table", "narrowed"),

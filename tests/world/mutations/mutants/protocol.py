@@ -101,7 +101,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "compactor_daemon/attempt/attempt",
         "            if fate is not None:\n                raise attempt_dead(",
         "            if False:\n                raise attempt_dead(",
-        "daemon_barrier",
+        "daemon/fleet",
     ),
     ("compactor_daemon/attempt/compact_instant", "                watch.check()\n", "", "foreign"),
     # What of a plan is merged.
