@@ -182,6 +182,11 @@ class WriteOptions:
     combine_inserts: bool = option(
         False, "an insert, of any kind, keeps one row per key of the batch (hoodie.combine.before.insert)"
     )
+    null_for_missing: bool = option(
+        True,
+        "columns of the table that the rows lack become null; otherwise such rows are refused, as by Hudi "
+        "(hoodie.write.set.null.for.missing.columns)",
+    )
     log_format: LogFormat = option(LogFormat.PARQUET, "of log blocks (hoodie.logfile.data.block.format)")
     file_bytes: int = option(
         120 << 20, "the size at which a new base file ends (hoodie.parquet.max.file.size)", size=True, least=1

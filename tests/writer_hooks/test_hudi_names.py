@@ -97,7 +97,7 @@ def test_a_default_alone_is_the_same_job_without_a_warning(as_type: Any) -> None
 
 def test_what_is_set_at_its_default_changes_nothing_of_a_write() -> None:
     """The options of a write are the same, but for the services, the requests of compactions and who is dead."""
-    free = {"archive", "clean", "metadata", "compaction", "lazy_rollback", "output"}
+    free = {"archive", "clean", "metadata", "compaction", "lazy_rollback", "output", "null_for_missing"}
     usual = WriteOptions()
     changed: dict[str, set[str]] = {}
     for name, value in defaults():
@@ -476,3 +476,17 @@ def test_a_write_counts_itself_as_dead_when_others_do(
     described = writer(rows).table("t").key("id").partition("p")
     described.conf({"hoodie.client.heartbeat.interval_in_ms": interval_ms}).upsert(str(tmp_path))
     assert begun == [expiry_s]
+
+
+def test_rows_that_lack_a_column(tmp_path: Path) -> None:
+    """Hudi refuses them by default; here they are refused where the default is spelled out."""
+    path, nulls = str(tmp_path), "hoodie.write.set.null.for.missing.columns"
+    writer(pa.table({"id": ["a"], "v": [1]})).table("t").key("id").upsert(path)
+    fewer = writer(pa.table({"id": ["a"]}))
+    with pytest.raises(UsageError, match=r"the rows lack columns of the table; expected v; found id\. .*=true"):
+        fewer.conf({nulls: False}).upsert(path)
+    fewer.conf({nulls: False}).delete(path)
+    assert read(path).to_arrow().num_rows == 0
+    for conf in ({}, {nulls: "true"}, {nulls: False, "hoodie.datasource.write.reconcile.schema": True}):
+        fewer.conf(conf).upsert(path)
+        assert read(path).to_arrow()["v"].to_pylist() == [None]

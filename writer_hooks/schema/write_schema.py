@@ -85,6 +85,8 @@ def checked_schema(config: TableConfig, own: str | None, incoming: pa.Schema, wr
             expected=", ".join(missing),
             found=", ".join(incoming.names) or "no columns",
         )
+    if own is not None and not write.deletes and not write.options.null_for_missing:
+        _refuse_missing(own, incoming)
     text = own if own is not None and write.deletes else None
     if text is None:
         text = new_schema(config.name, incoming) if own is None else evolve(own, incoming)
@@ -97,6 +99,18 @@ def checked_schema(config: TableConfig, own: str | None, incoming: pa.Schema, wr
     keys.keys(empty)
     keys.partition_paths(empty)
     return text
+
+
+def _refuse_missing(own: str, incoming: pa.Schema) -> None:
+    """UsageError: the rows lack columns of the table, which the write is not to fill with nulls."""
+    lacking = [n for n in arrow_schema(own).names if n not in META_COLUMNS and n not in incoming.names]
+    if lacking:
+        raise UsageError(
+            "the rows lack columns of the table",
+            expected=", ".join(lacking),
+            found=", ".join(incoming.names),
+            todo="Add them, or set hoodie.write.set.null.for.missing.columns=true: they become null.",
+        )
 
 
 def _check_ordering(config: TableConfig, before: pa.Schema, after: pa.Schema) -> None:

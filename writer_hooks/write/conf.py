@@ -49,6 +49,7 @@ _METADATA = "hoodie.metadata.enable"
 _KNOWN: _Known = {
     "hoodie.combine.before.upsert": ("combine_upserts", _flag),
     "hoodie.combine.before.insert": ("combine_inserts", _flag),
+    "hoodie.write.set.null.for.missing.columns": ("null_for_missing", _flag),
     _METADATA: ("drop_metadata_table", lambda text: not _flag(text)),
     "hoodie.metadata.compact.max.delta.commits": (
         "metadata",
@@ -76,6 +77,8 @@ _BEAT_MS, _MISSES = 60_000, 2
 """Hudi's defaults."""
 _BY_BUCKET, _BUCKETS = "BUCKET", 256
 """The kind of index, and Hudi's default of buckets."""
+_RECONCILE = "hoodie.datasource.write.reconcile.schema"
+"""With it Hudi gives rows the columns that they lack, whatever the other name says."""
 _SERVICES = "hoodie.table.services.enabled"
 _DELETES = "hoodie.combine.before.delete"
 """A key that is deleted twice is deleted once: both values are the same here."""
@@ -201,6 +204,8 @@ def parse_write_conf(
     if not _flag(conf.get(_SERVICES, "true")):
         found |= {"clean": None, "archive": None, "metadata": None}
         found["compaction"] = replace(found.get("compaction", options.compaction), mode=Mode.WRITE_ONLY)
+    if _flag(conf.get(_RECONCILE, "false")) and "null_for_missing" in found:
+        found["null_for_missing"] = True
     if _METADATA in conf:
         given["metadata_table"] = not found["drop_metadata_table"]
     if ignored:

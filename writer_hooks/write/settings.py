@@ -40,6 +40,7 @@ _OF_WRITE = Only(
     "combine",
     "combine_upserts",
     "combine_inserts",
+    "null_for_missing",
     "log_format",
     "file_bytes",
     "small_file_bytes",
