@@ -108,7 +108,7 @@ def test_pages_show_the_claims_of_a_fleet(tmp_path: Path, zookeeper: ZooKeeper) 
     path = unzip_golden("v9_pending", tmp_path)
     table = Table.open(str(path))
     (instant,) = [i.requested_time for i in table.load_timeline().pending_compactions]
-    options = ZooKeeperOptions(hosts=f"{zookeeper.hosts}/pages", call_timeout_s=5.0)
+    options = ZooKeeperOptions(hosts=f"{zookeeper.hosts}/pages", call_timeout_s=60.0)
     daemon: Any = AtWork(str(path))
     with zookeeper_session(options) as session:
         held = ZooKeeperClaims(session, table_id(table.storage), "daemon-7").take(instant)

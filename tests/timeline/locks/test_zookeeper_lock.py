@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from kazoo.exceptions import ConnectionLoss
 from kazoo.handlers.threading import KazooTimeoutError
 
 from phantombase.timeline.errors import LockError, UsageError
+from phantombase.timeline.locks import zookeeper_lock
 from phantombase.timeline.locks.table_lock import FileLock, parse_lock
 from phantombase.timeline.locks.zookeeper_access import ZooKeeperAccess
 from phantombase.timeline.locks.zookeeper_lock import ZooKeeperLock
@@ -145,9 +147,21 @@ def test_whoever_came_first_holds_whatever_its_uuid(lock: ZooKeeperLock, zookeep
             thread.join(60)
 
 
-def test_not_free_in_time_says_who_holds(lock: ZooKeeperLock, zookeeper: ZooKeeper) -> None:
+def test_not_free_in_time_says_who_holds(
+    lock: ZooKeeperLock, zookeeper: ZooKeeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The payload of the holder's node, Curator's or ours; and the waiting node is gone."""
-    impatient = again(lock, timeout_s=5.0)  # to connect, too
+    watch, passed = KazooClient.exists_async, [0.0]
+
+    def time_is_up(self: Any, *args: Any, **options: Any) -> Any:
+        passed[0] += 60.0 * ("watch" in options)
+        return watch(self, *args, **options)
+
+    monkeypatch.setattr(KazooClient, "exists_async", time_is_up)
+    clock = SimpleNamespace(monotonic=lambda: time.monotonic() + passed[0])
+    monkeypatch.setattr(zookeeper_lock, "time", clock)
+    monkeypatch.setattr(zookeeper_lock, "_LAST_WORD_S", 60.0)
+    impatient = again(lock, timeout_s=60.0)
     with connected(zookeeper) as client:
         node = as_curator(client, lock, b"10.1.2.3")
         with pytest.raises(LockError, match=r"to try it; .*held by 10\.1\.2\.3 \(_c_"), impatient.hold("try it"):
@@ -261,7 +275,7 @@ def test_a_place_that_is_free_before_it_is_watched_is_taken(
             return watch(self, path, *args, **options)
 
         monkeypatch.setattr(KazooClient, "exists_async", too_late)
-        with again(lock, timeout_s=10.0).hold("go in"):
+        with again(lock, timeout_s=60.0).hold("go in"):
             assert len(client.get_children(lock.folder)) == 1
 
 
