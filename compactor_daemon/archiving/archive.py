@@ -20,11 +20,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-from phantombase.timeline.archiving.archive import Archive
+from phantombase.timeline.archiving.archive import Archive, remove_instants
 from phantombase.timeline.archiving.choice import Border, Choice, Facts, choose
 from phantombase.timeline.archiving.levels import compact_history
 from phantombase.timeline.archiving.options import ArchiveOptions
-from phantombase.timeline.archiving.removal import remove_instants
 from phantombase.timeline.errors import MissingFileError
 from phantombase.timeline.format.file_name import parse_data_file
 from phantombase.timeline.format.instant import Instant

@@ -7,8 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 from phantombase.timeline.errors import MalformedError
-from phantombase.timeline.format.file_name import parse_data_file
-from phantombase.timeline.format.write_token import is_of_phantombase
+from phantombase.timeline.format.file_name import is_of_phantombase, parse_data_file
 from phantombase.timeline.storage.contract import Storage, listed_if_there
 from phantombase.timeline.storage.folders import RECORDS, TEMPORARY
 from phantombase.timeline.storage.probe import PLACED

@@ -1,22 +1,38 @@
-"""Executes pending compactions of one table: claim, attempt, publish, retire; earliest instant first."""
+"""Executes pending compactions of one table: claim, attempt, publish, retire; earliest instant first.
+
+The decision of an attempt: under the table lock, check that nothing has changed, then write `go`, which is final.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
+from types import MappingProxyType
 
 from phantombase.timeline.audit.group_ledger import LEDGER, decode_ledgers
 from phantombase.timeline.clock.now import clock_ms
-from phantombase.timeline.errors import AttemptDeadError, MalformedError, PhantombaseError, UsageError
+from phantombase.timeline.errors import (
+    AttemptDeadError,
+    ConflictError,
+    MalformedError,
+    MissingFileError,
+    PhantombaseError,
+    UsageError,
+)
 from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.format.commit_metadata import decode as decode_commit
+from phantombase.timeline.format.commit_metadata import encode as encode_commit
 from phantombase.timeline.format.compaction_plan import CompactionPlan
+from phantombase.timeline.format.instant import Instant, State
+from phantombase.timeline.format.layout import Layout, Slicing
 from phantombase.timeline.instants.attempt_names import GO
+from phantombase.timeline.instants.reserved_times import reserve
 from phantombase.timeline.locks.heartbeat import heartbeat
 from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.metadata_table.update import check_keepable
@@ -26,21 +42,130 @@ from phantombase.timeline.read.table_rules import slice_rules
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.look import latest
 from phantombase.timeline.storage.probe import probe_partitions
-from phantombase.timeline.table.table import Table, consistent
+from phantombase.timeline.table.table import Table, TableSchema, consistent
 
+from ..decisions.commit import compaction_commit, log_compaction_commit
+from ..decisions.completed import completed_compaction
 from ..decisions.hudi_executors import ForeignWatch
+from ..decisions.standing import refuse, standing_of
 from ..execution.runners import Runner, SliceProgress
 from ..execution.slice_task import SliceTask
 from ..options import AttemptOptions
 from ..records.failures import WorkNote
-from ..records.fate import Go, attempt_dead, find_go, read_fate
+from ..records.fate import Go, Placement, attempt_dead, find_go, read_fate, write_fate
 from ..records.slice_done import SliceDone
 from ..time_limit import Limit
 from .attempt import Aside, Attempt, open_attempt, stage, stay
-from .decision import decide_go
 from .inputs import planned_inputs
-from .publish import publish
+from .publish import check_unchanged, publish
 from .retire import retire
+
+
+def decide_go(
+    table: Table,
+    attempt: Attempt,
+    done: list[SliceDone],
+    schema: TableSchema,
+    lock: TableLock,
+    properties: Mapping[str, str] = MappingProxyType({}),
+) -> Go:
+    """Decides under the table lock. ConflictError, AttemptDeadError: nothing is published."""
+    with lock.hold("decide a compaction") as section:
+        table = table.still()
+        check_unchanged(table, attempt.table_version, attempt.instant)
+        _check_undisturbed(table, attempt)
+        timeline = table.load_timeline()
+        table.times.check_reached(attempt.instant, timeline)
+        completion = table.completion_time(timeline)
+        go = build_go(
+            table.layout,
+            attempt,
+            done,
+            schema,
+            completion,
+            table.config.timeline_folder,
+            oldest=timeline.start,
+            properties=properties,
+        )
+        # A write that was merged may have been rolled back since the view was loaded.
+        refuse(table, go.instant, standing_of(table, go))
+        if completion is not None:
+            reserve(table.storage, attempt.instant, attempt.number, completion)
+        section.check()
+        write_fate(table.storage, attempt.instant, attempt.number, go.to_json(), go.nonce)
+        return go
+
+
+def _check_undisturbed(table: Table, attempt: Attempt) -> None:
+    instant = attempt.instant
+    try:
+        plan = table.compaction_plan(instant)
+    except MissingFileError as error:
+        raise ConflictError(
+            "this compaction was meanwhile unscheduled, or rolled back and removed",
+            path=error.path,
+            instant=instant,
+            todo="This attempt published nothing.",
+        ) from error
+    if plan.groups != attempt.plan.groups:
+        raise ConflictError(
+            "file groups were taken out of this plan meanwhile",
+            path=table.storage.base_path,
+            instant=instant,
+            todo="This attempt published nothing. Run again.",
+        )
+    done = completed_compaction(table, instant)
+    if done is not None:
+        raise ConflictError("another process completed this compaction", path=table.instant_path(done), instant=instant)
+    ForeignWatch(table, instant, attempt.number, attempt.trace).look()
+
+
+def build_go(
+    layout: Layout,
+    attempt: Attempt,
+    done: list[SliceDone],
+    schema: TableSchema,
+    completion: str | None,
+    timeline_folder: str,
+    *,
+    oldest: str,
+    properties: Mapping[str, str],
+) -> Go:
+    """The `go` record. It depends on the arguments alone, except for its random nonce."""
+    completed = Instant(
+        requested_time=attempt.instant, action=attempt.plan.action, state=State.COMPLETED, completion_time=completion
+    )
+    commit = log_compaction_commit if attempt.plan.merges_logs else compaction_commit
+    placements = tuple(
+        Placement(staged=d.staged, final=d.final, size=d.size, output=d.output)
+        for d in done
+        if d.staged is not None and d.final is not None
+    )
+    return Go(
+        instant=attempt.instant,
+        attempt=attempt.number,
+        nonce=uuid.uuid4().hex,
+        table_version=attempt.table_version,
+        completion_time=completion,
+        completed_path=f"{timeline_folder}/{layout.file_name(completed)}",
+        content=encode_commit(commit(done, schema, properties), layout.encoding),
+        placements=placements,
+        merged=tuple(sorted({instant for d in done for instant in d.merged or ()})),
+        oldest=oldest,
+        passed=_passed(layout, attempt, done),
+    )
+
+
+def _passed(layout: Layout, attempt: Attempt, done: list[SliceDone]) -> tuple[str, ...]:
+    """The replaced file groups, which were left out: they have no inputs.
+
+    Their replace commit may be rolled back before this decision is published. Then logs on the plan's slice would hide
+    the rows below them. Only version 6 has such logs: from version 8 on, no log is named after the plan.
+    """
+    if attempt.plan.merges_logs or layout.slicing is not Slicing.BY_BASE_INSTANT:
+        return ()
+    return tuple(f"{d.partition}/{d.file_id}" for d in done if not d.inputs)
+
 
 _PREFLIGHT_THREADS = 8
 

@@ -27,9 +27,8 @@ from phantombase.timeline.table.table import Table
 from phantombase.timeline.view.view import GroupKey
 
 from ..decisions.completed import completed_commits, completed_compaction, is_ours, named_files, remove_placed
-from ..decisions.late_commit import late_commit, withdraw
+from ..decisions.late_commit import late_commit, placed_group, withdraw
 from ..decisions.of_commit import go_of_commit
-from ..decisions.replaced import placed_group
 from ..decisions.standing import Standing, refuse_rollback, standing_of
 from ..decisions.take_back import take_back
 from ..records.fate import STAGED_ENDINGS, Go, decisions, declare_dead, is_revoked

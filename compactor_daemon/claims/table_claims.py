@@ -16,7 +16,7 @@ from phantombase.timeline.table.table import Table
 
 from ..records.failures import WorkNote
 from .claims import Claim
-from .lock_file import claim, claim_path
+from .doorbell import claim, claim_path
 
 
 @dataclass(frozen=True)

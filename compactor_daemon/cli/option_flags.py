@@ -7,6 +7,8 @@ Each option is defined once: its dataclass has the default, the help and the val
                 attempt: Annotated[AttemptOptions, Only("barrier_s")] = AttemptOptions()) -> None: ...
 
 On the command line the fields of each dataclass take its place: `--codec`, `--bloom`, ..., `--barrier`.
+
+The group that an option is shown in on a help page (pure).
 """
 
 from __future__ import annotations
@@ -28,8 +30,39 @@ from phantombase.timeline.parquet.output_options import parse_bytes
 
 from ..hudi_conf import KINDS, command_conf, conf_fields
 from ..options import print_bytes
-from .option_groups import group_of
 from .parameters import merge_options
+
+_TITLES: Mapping[str, str] = {
+    "TriggerOptions": "When a compaction is due",
+    "UrgencyOptions": "When a compaction is due",
+    "BoundOptions": "How much one plan holds",
+    "ScheduleOptions": "Which file groups, and minor or major",
+    "PickOptions": "Which file groups, and minor or major",
+    "StrategyOptions": "Hudi's strategies",
+    "OutputOptions": "Merging and writing base files",
+    "ExecuteOptions": "Where file slices are compacted",
+    "AttemptOptions": "Patience of an attempt",
+    "RetryOptions": "Failures",
+    "Rules": "Daemon",
+    "ClockOptions": "Clock and time zone",
+    "LakeFlags": "Tables of a lake",
+    "ZooKeeperFlags": "ZooKeeper",
+    "CleanOptions": "Cleaning",
+    "ArchiveOptions": "Archiving",
+    "MetadataOptions": "Metadata table",
+    "StitchOptions": "Stitching",
+    "WriteOptions": "Writes",
+    "CompactionOptions": "Compaction after a write",
+    "BackPressure": "Back-pressure",
+}
+"""By the dataclass that defines the option; its name, so that none is imported for a title alone."""
+
+
+def group_of(kind: type, field: Field[Any]) -> str | None:
+    """The title of the group; None: with the command's own options."""
+    owner = next(k for k in kind.__mro__ if field.name in inspect.get_annotations(k))
+    return _TITLES.get(owner.__name__)
+
 
 _CONF = Annotated[
     list[str] | None,

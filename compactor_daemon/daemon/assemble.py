@@ -35,11 +35,10 @@ from ..execution.executor_choice import check_memory
 from ..execution.machine import this_machine
 from ..execution.open_runner import ChosenRunner, open_runner
 from ..execution.runners import Runner, SparkRunner, all_storage_options
-from ..lake.lake import Lake
+from ..lake.lake import Lake, serves
 from ..lake.lanes import Lane, Lanes
 from ..lake.listing import Listing
 from ..lake.members import Members, fleet_of
-from ..lake.shares import serves
 from ..options import ExecuteOptions
 from ..services.done import ServiceDone
 from ..time_limit import Limit

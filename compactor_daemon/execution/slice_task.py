@@ -26,8 +26,7 @@ from phantombase.timeline.avro.arrow_schema import project
 from phantombase.timeline.avro.schema import FILE_NAME, RECORD_KEY
 from phantombase.timeline.errors import AttemptDeadError
 from phantombase.timeline.event_log import get_logger
-from phantombase.timeline.format.file_name import BaseFileName, LogFileName
-from phantombase.timeline.format.write_token import COMPACTOR
+from phantombase.timeline.format.file_name import COMPACTOR, BaseFileName, LogFileName
 from phantombase.timeline.instants.attempt_names import attempt_folder
 from phantombase.timeline.log.visibility import Skipped
 from phantombase.timeline.merge.identity import identity_columns, identity_sum

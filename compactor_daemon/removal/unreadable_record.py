@@ -24,9 +24,8 @@ from dataclasses import dataclass
 
 from phantombase.timeline.errors import ConflictError, MalformedError, MissingFileError, UsageError
 from phantombase.timeline.event_log import get_logger
-from phantombase.timeline.format.file_name import BaseFileName, parse_data_file
+from phantombase.timeline.format.file_name import COMPACTOR, BaseFileName, parse_data_file
 from phantombase.timeline.format.layout import Slicing
-from phantombase.timeline.format.write_token import COMPACTOR
 from phantombase.timeline.instants.attempt_names import attempt_folder, attempts, recorded_instants
 from phantombase.timeline.locks.heartbeat import is_live, process_name, read_heartbeat
 from phantombase.timeline.locks.table_lock import TableLock

@@ -24,7 +24,7 @@ from phantombase.timeline.table.table import Table
 from ..attempt.abandoned import abandoned_uploads_aborted
 from ..attempt.compact_instant import Compacted, compact_instant, pending_instants, preflight
 from ..attempt.retire import finish_completed, littered_instants
-from ..claims.lock_file import claim_all, claim_one
+from ..claims.doorbell import claim_all, claim_one
 from ..execution.executor_choice import Choice, check_memory
 from ..execution.machine import this_machine
 from ..execution.open_runner import log_choice, open_runner

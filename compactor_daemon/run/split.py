@@ -25,7 +25,7 @@ from phantombase.timeline.view.view import FileGroup, slice_before
 
 from ..attempt.attempt import open_attempt
 from ..attempt.compact_instant import Compacted, pending_instants, preflight
-from ..claims.lock_file import claim_all, claim_one
+from ..claims.doorbell import claim_all, claim_one
 from ..options import AttemptOptions, ExecuteOptions, Executor
 from ..records.fate import find_go
 from ..records.slice_done import done_slices

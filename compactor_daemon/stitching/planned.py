@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from phantombase.timeline.format.bucket import plain_file_id
-from phantombase.timeline.format.file_name import BaseFileName
+from phantombase.timeline.format.file_name import COMPACTOR, BaseFileName
 from phantombase.timeline.format.replace_request import StitchGroup
-from phantombase.timeline.format.write_token import COMPACTOR
 from phantombase.timeline.stitching.choice import Window
 from phantombase.timeline.view.view import FileSlice, GroupKey, TableView, is_replaced
 

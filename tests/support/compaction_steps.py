@@ -10,10 +10,9 @@ from pathlib import Path
 import pyarrow.parquet as pq
 
 from phantombase.compactor_daemon.attempt.attempt import Attempt, open_attempt, stage
-from phantombase.compactor_daemon.attempt.compact_instant import compact_instant, pending_instants
-from phantombase.compactor_daemon.attempt.decision import decide_go
+from phantombase.compactor_daemon.attempt.compact_instant import compact_instant, decide_go, pending_instants
 from phantombase.compactor_daemon.attempt.retire import finish_completed
-from phantombase.compactor_daemon.claims.lock_file import claim_all
+from phantombase.compactor_daemon.claims.doorbell import claim_all
 from phantombase.compactor_daemon.execution.runners import LocalRunner
 from phantombase.compactor_daemon.options import AttemptOptions
 from phantombase.compactor_daemon.records.fate import Go

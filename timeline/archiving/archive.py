@@ -11,6 +11,11 @@ file as the completion time of the instant.
 A state file as a record of the archive of version 6, `HoodieArchivedMetaEntry` (pure).
 
 `archived_entry.avsc` is the schema that Hudi 0.15 puts into its archives, without descriptions.
+
+Removes archived instants from the active timeline.
+
+Files of earlier states go first, so that no completed instant leaves a pending one behind; then completed files, oldest
+first, one after the other: a reader sees no gap between the archive and the active timeline.
 """
 
 from __future__ import annotations
@@ -40,6 +45,19 @@ from ..storage.contract import Storage, listed_if_there
 from ..storage.staged_file import staged_output
 from .history import add_to_history, archived_already, make_current
 from .staged import staged_name
+
+
+def remove_instants(storage: Storage, files: Sequence[StateFile], check: Callable[[], None]) -> None:
+    """Removes these files of archived instants. `check` is called before each step: it raises if the lock is lost.
+
+    A file that is gone counts as removed. After an error the next run removes the rest.
+    """
+    check()
+    storage.delete_all([f.path for f in files if not f.instant.completed])
+    for one in sorted((f for f in files if f.instant.completed), key=lambda f: f.instant.requested_time):
+        check()
+        storage.delete(one.path)
+
 
 _SCHEMA = json.loads(files(__package__).joinpath("archived_entry.avsc").read_text())
 SCHEMA_TEXT = json.dumps(_SCHEMA, separators=(",", ":"))

@@ -1,11 +1,24 @@
-"""Columns of Arrow tables as single arrays (pure)."""
+"""Columns of Arrow tables as single arrays (pure).
+
+Type names of the numpy arrays that functions take and return (pure).
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeAlias
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+
+Flags: TypeAlias = npt.NDArray[np.bool_]
+
+
+Indices: TypeAlias = npt.NDArray[np.int64]
+
+
+Hashes: TypeAlias = npt.NDArray[np.uint64]
 
 
 def flat(column: pa.Array | pa.ChunkedArray) -> pa.Array:

@@ -17,9 +17,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from ..errors import UnsupportedError
-from .arrays import Hashes
 from .byte_matrix import byte_blocks
-from .columns import flat
+from .columns import Hashes, flat
 
 _A, _B, _C = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 _NULL = np.uint64(0x2545F4914F6CDD1D)

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from .arrays import Indices
+from .columns import Indices
 
 MANY_BYTES = 1 << 30
 """A column from this size on is not copied together."""

@@ -5,6 +5,11 @@
 
 A file id contains no `_`. In a log name the instant is the base instant of the slice (v6) or the delta
 commit's own instant (v8+): the same grammar with different meaning, see `layout.Slicing`.
+
+The write tokens in names of files that phantombase writes (pure).
+
+A token is three numbers: those of Spark's task, stage and attempt in the names of Hudi's files. Here one of them is a
+mark instead, far above all numbers that Spark gives to stages and attempts.
 """
 
 from __future__ import annotations
@@ -14,6 +19,18 @@ from dataclasses import dataclass
 from sys import intern
 
 from ..errors import MalformedError
+
+COMPACTOR = 990_000_000
+"""The last number of a compactor's token."""
+WRITER = 980_000_000
+"""The second number of a writer's token."""
+
+
+def is_of_phantombase(token: str | None) -> bool:
+    """Whether a file with this token was written by phantombase."""
+    parts = (token or "").split("-")
+    return len(parts) == 3 and (parts[2] == str(COMPACTOR) or parts[1] == str(WRITER))
+
 
 # Names are interned: the files of a group share one file id, and the files of a commit share one instant. A table may
 # have millions of files.

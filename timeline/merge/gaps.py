@@ -29,7 +29,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..arrow.arrays import Flags, Indices
+from ..arrow.columns import Flags, Indices
 from ..arrow.rows_at import rows_at
 from ..avro.schema import META_COLUMNS
 from ..errors import MalformedError

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 
 import pyarrow as pa
 
-from ..arrow.arrays import Hashes
+from ..arrow.columns import Hashes
 from ..arrow.row_hash import hash_sum, row_hashes
 from ..avro.schema import COMMIT_SEQNO, COMMIT_TIME, RECORD_KEY
 from .identity_sums import MASK, Identity

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..arrow import ordering
-from ..arrow.arrays import Flags, Indices
+from ..arrow.columns import Flags, Indices
 from ..arrow.ordering import Ordering, ranks, same_class
 from ..arrow.rows_at import rows_at
 from ..errors import MalformedError

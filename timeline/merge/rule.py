@@ -9,8 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..arrow.arrays import Flags, Hashes, Indices
-from ..arrow.columns import flat
+from ..arrow.columns import Flags, Hashes, Indices, flat
 from ..arrow.ordering import Ordering
 from ..arrow.rows_at import MANY_BYTES, cuts, row_bytes, rows_at
 from ..format.merge_settings import DeleteMarker, MergeMode

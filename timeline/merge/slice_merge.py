@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from ..arrow.arrays import Flags, Hashes, Indices
+from ..arrow.columns import Flags, Hashes, Indices
 from ..arrow.key_lookup import KeyLookup
 from ..arrow.ordering import at_least
 from ..arrow.rows_at import rows_at

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from ..arrow.arrays import Indices
-from ..arrow.columns import flat
+from ..arrow.columns import Indices, flat
 from ..arrow.key_lookup import hash_keys
 from ..arrow.rows_at import rows_at
 from ..arrow.spill_file import POSITION, SpillFile

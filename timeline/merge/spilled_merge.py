@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pyarrow as pa
 
-from ..arrow.arrays import Hashes, Indices
+from ..arrow.columns import Hashes, Indices
 from ..arrow.rows_at import rows_at
 from ..arrow.spill_file import POSITION, SortedRun, SpillFile, by_position
 from .ledger import Ledger, total

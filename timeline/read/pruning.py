@@ -28,8 +28,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..arrow.arrays import Indices
-from ..arrow.columns import flat
+from ..arrow.columns import Indices, flat
 from ..avro.schema import PARTITION_PATH, RECORD_KEY
 from ..errors import MalformedError
 from ..filter.bind import bound

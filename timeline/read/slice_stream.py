@@ -18,7 +18,7 @@ from typing import TypeAlias
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ..arrow.arrays import Hashes
+from ..arrow.columns import Hashes
 from ..arrow.conform import NO_DEFAULTS, Defaults, check_conformable, conform
 from ..arrow.spill_file import spill_folder
 from ..arrow.stored_names import SAME_NAMES, Names, names_in, stored

@@ -15,8 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from phantombase.timeline.arrow.arrays import Flags
-from phantombase.timeline.arrow.columns import flat
+from phantombase.timeline.arrow.columns import Flags, flat
 from phantombase.timeline.arrow.key_lookup import KeyLookup
 from phantombase.timeline.avro.arrow_schema import project
 from phantombase.timeline.avro.schema import RECORD_KEY

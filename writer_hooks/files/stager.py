@@ -22,8 +22,7 @@ import pyarrow.compute as pc
 
 from phantombase.timeline.arrow.ordering import Ordering
 from phantombase.timeline.avro.schema import COMMIT_SEQNO, COMMIT_TIME, FILE_NAME, PARTITION_PATH, RECORD_KEY
-from phantombase.timeline.format.file_name import BaseFileName, LogFileName
-from phantombase.timeline.format.write_token import WRITER
+from phantombase.timeline.format.file_name import WRITER, BaseFileName, LogFileName
 from phantombase.timeline.log.encode import BLOCK_BYTES, data_block, delete_block, split_rows
 from phantombase.timeline.merge.rule import HUDI_0X
 from phantombase.timeline.metadata_table.column_stats.column_range import ColumnRange, ranges_from_json, ranges_to_json

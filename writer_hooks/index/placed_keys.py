@@ -22,8 +22,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from phantombase.timeline.arrow.arrays import Flags
-from phantombase.timeline.arrow.columns import flat
+from phantombase.timeline.arrow.columns import Flags, flat
 from phantombase.timeline.arrow.key_lookup import KeyLookup
 from phantombase.timeline.avro.schema import PARTITION_PATH, RECORD_KEY
 from phantombase.timeline.format.bucket import looks_like_bucket

@@ -32,12 +32,11 @@ from phantombase.timeline.table.table import Table, TableSchema
 
 from ..commit.after_commit import AfterCommit, after_commit, due_at_once
 from ..commit.back_pressure import Room
-from ..commit.clean_up import remove_traces
 from ..commit.conflict import Footprint
 from ..commit.opening import action_of, opening_of
 from ..commit.place_files import Placed, place_all, write_stat
 from ..commit.replacing import refuse_planned, replaced_groups
-from ..commit.services_after import services_after
+from ..commit.services_after import remove_traces, services_after
 from ..commit.stream_batches import StreamBatch, begin_batch, check_intended, note_run, written_as
 from ..commit.transaction import Transaction, transaction
 from ..engine.engine import Engine, Pieces, RowCounts

@@ -16,11 +16,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from phantombase.compactor_daemon.attempt.attempt import open_attempt, stage
-from phantombase.compactor_daemon.attempt.compact_instant import pending_instants
-from phantombase.compactor_daemon.attempt.decision import decide_go
+from phantombase.compactor_daemon.attempt.compact_instant import decide_go, pending_instants
 from phantombase.compactor_daemon.attempt.publish import publish
 from phantombase.compactor_daemon.attempt.retire import finish_completed, retire
-from phantombase.compactor_daemon.claims.lock_file import claim_all
+from phantombase.compactor_daemon.claims.doorbell import claim_all
 from phantombase.compactor_daemon.decisions.hudi_executors import inflight_path
 from phantombase.compactor_daemon.execution.runners import LocalRunner
 from phantombase.compactor_daemon.options import ExecuteOptions, Executor

@@ -12,12 +12,11 @@ from typing import Any
 
 import pytest
 
-from phantombase.compactor_daemon.attempt.compact_instant import pending_instants
-from phantombase.compactor_daemon.attempt.decision import decide_go
+from phantombase.compactor_daemon.attempt.compact_instant import decide_go, pending_instants
 from phantombase.compactor_daemon.attempt.publish import place, publish
 from phantombase.compactor_daemon.decisions.completed import completed_compaction, is_ours, remove_placed
 from phantombase.compactor_daemon.decisions.hudi_executors import inflight_path
-from phantombase.compactor_daemon.decisions.replaced import placed_group, without_groups
+from phantombase.compactor_daemon.decisions.late_commit import placed_group, without_groups
 from phantombase.compactor_daemon.decisions.standing import Standing, gather_evidence, rule
 from phantombase.compactor_daemon.decisions.take_back import take_back
 from phantombase.compactor_daemon.records.fate import Go, find_go, read_fate, revoke_decision

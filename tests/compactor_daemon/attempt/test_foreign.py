@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from phantombase.compactor_daemon.attempt.compact_instant import compact_instant, pending_instants
-from phantombase.compactor_daemon.attempt.decision import decide_go
+from phantombase.compactor_daemon.attempt.compact_instant import compact_instant, decide_go, pending_instants
 from phantombase.compactor_daemon.decisions.hudi_executors import (
     ForeignTrace,
     ForeignWatch,

@@ -15,8 +15,7 @@ import pytest
 
 from phantombase.compactor_daemon.attempt import publish as publishing
 from phantombase.compactor_daemon.attempt.compact_instant import pending_instants
-from phantombase.compactor_daemon.attempt.publish import place, publish
-from phantombase.compactor_daemon.attempt.remerge import merge_again
+from phantombase.compactor_daemon.attempt.publish import merge_again, place, publish
 from phantombase.compactor_daemon.cli.main import app
 from phantombase.compactor_daemon.decisions.completed import completed_compaction, remove_placed
 from phantombase.compactor_daemon.records.fate import Go, Placement, find_go, read_fate

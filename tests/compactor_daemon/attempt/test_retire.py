@@ -13,8 +13,7 @@ import pytest
 
 from phantombase.compactor_daemon.attempt.attempt import open_attempt
 from phantombase.compactor_daemon.attempt.compact_instant import pending_instants
-from phantombase.compactor_daemon.attempt.publish import place, publish
-from phantombase.compactor_daemon.attempt.remerge import merge_again
+from phantombase.compactor_daemon.attempt.publish import merge_again, place, publish
 from phantombase.compactor_daemon.attempt.retire import finish, finish_completed, littered_instants, retire
 from phantombase.compactor_daemon.options import AttemptOptions
 from phantombase.compactor_daemon.records.fate import Go, find_go, open_next, read_fate

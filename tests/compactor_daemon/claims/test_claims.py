@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 from phantombase.compactor_daemon.attempt.compact_instant import pending_instants
 from phantombase.compactor_daemon.attempt.retire import forget_archived
 from phantombase.compactor_daemon.claims.claims import Claim
-from phantombase.compactor_daemon.claims.lock_file import claim_path
+from phantombase.compactor_daemon.claims.doorbell import claim_path
 from phantombase.compactor_daemon.claims.table_claims import TableClaims
 from phantombase.compactor_daemon.claims.zookeeper_claims import ZooKeeperClaims
 from phantombase.compactor_daemon.cli.main import app

@@ -12,8 +12,8 @@ import pytest
 from phantombase.compactor_daemon.daemon.dispatch import Rules, Sharing, Take, next_steps
 from phantombase.compactor_daemon.daemon.table_state import Pending, TableState
 from phantombase.compactor_daemon.lake.hours import Hours
+from phantombase.compactor_daemon.lake.lake import serves
 from phantombase.compactor_daemon.lake.lanes import Lane, lanes_of, matches
-from phantombase.compactor_daemon.lake.shares import serves
 from phantombase.compactor_daemon.lake.use import Use
 from phantombase.timeline.errors import UsageError
 

@@ -19,8 +19,7 @@ from typer.testing import CliRunner
 import phantombase.compactor_daemon.removal.unschedule
 import phantombase.compactor_daemon.removal.untouched
 from phantombase.compactor_daemon.attempt.attempt import open_attempt
-from phantombase.compactor_daemon.attempt.compact_instant import compact_instant, pending_instants
-from phantombase.compactor_daemon.attempt.decision import decide_go
+from phantombase.compactor_daemon.attempt.compact_instant import compact_instant, decide_go, pending_instants
 from phantombase.compactor_daemon.attempt.publish import place, publish
 from phantombase.compactor_daemon.attempt.retire import finish_completed
 from phantombase.compactor_daemon.cli.main import app

@@ -13,7 +13,7 @@ from typing import cast
 import pytest
 
 from phantombase.compactor_daemon.attempt.compact_instant import pending_instants
-from phantombase.compactor_daemon.claims.lock_file import claim_all
+from phantombase.compactor_daemon.claims.doorbell import claim_all
 from phantombase.compactor_daemon.execution import runners as execute
 from phantombase.compactor_daemon.execution.runners import LocalRunner, Runner, SliceProgress, SparkRunner
 from phantombase.compactor_daemon.execution.slice_task import SliceTask, compact_slice

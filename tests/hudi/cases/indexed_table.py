@@ -11,8 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from phantombase.timeline.format.file_name import parse_data_file
-from phantombase.timeline.format.write_token import COMPACTOR
+from phantombase.timeline.format.file_name import COMPACTOR, parse_data_file
 from tests.hudi.cases.rows import DECIMAL, same
 from tests.hudi.cases.shared_table import SharedTable
 from tests.hudi.judge.client import METADATA_TABLE

@@ -9,8 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from phantombase.compactor_daemon.attempt.compact_instant import pending_instants
-from phantombase.compactor_daemon.attempt.decision import decide_go
+from phantombase.compactor_daemon.attempt.compact_instant import decide_go, pending_instants
 from phantombase.compactor_daemon.attempt.publish import publish
 from phantombase.timeline.errors import TableChangedError
 from phantombase.timeline.format.instant import parse_time

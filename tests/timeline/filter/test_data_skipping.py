@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from phantombase.timeline.read import data_skipping
+from phantombase.timeline.read import table_read
 from phantombase.timeline.read.table_read import Query, ReadOptions, plan_read, read_table
 from phantombase.timeline.table.table import Table
 from tests.support.compare_rows import assert_same_rows
@@ -22,7 +22,7 @@ _FILTERS = 400 if ALL else 60
 
 @pytest.fixture(autouse=True)
 def _few_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(data_skipping, "LEAST_FILES", 1)
+    monkeypatch.setattr(table_read, "LEAST_FILES", 1)
 
 
 @pytest.mark.parametrize("query", [Query.SNAPSHOT, Query.READ_OPTIMIZED], ids=lambda query: query.value)
@@ -61,9 +61,9 @@ def test_one_file_without_statistics_keeps_its_slice(tmp_path: Path, monkeypatch
     found = plan_read(table, ReadOptions()).slices
     last = {slice_.logs[-1].path for slice_ in found if slice_.logs}
     assert last
-    known = data_skipping._bounds
+    known = table_read._bounds
     monkeypatch.setattr(
-        data_skipping,
+        table_read,
         "_bounds",
         lambda *given: {key: bounds for key, bounds in known(*given).items() if key[0] not in last},
     )
@@ -88,5 +88,5 @@ def test_small_tables_do_not_read_the_index(tmp_path: Path, monkeypatch: pytest.
     """Nor does a read without it."""
     table = Table.open(str(unzip_golden(INDEXED[1], tmp_path)))
     assert plan_read(table, ReadOptions(filter="ts < 0", data_skipping=False)).slices
-    monkeypatch.setattr(data_skipping, "LEAST_FILES", 1_000)
+    monkeypatch.setattr(table_read, "LEAST_FILES", 1_000)
     assert plan_read(table, ReadOptions(filter="ts < 0")).slices

@@ -23,9 +23,8 @@ from phantombase.timeline.format.bucket import (
     looks_like_bucket,
     plain_file_id,
 )
-from phantombase.timeline.format.file_name import BaseFileName, LogFileName, parse_data_file
+from phantombase.timeline.format.file_name import BaseFileName, LogFileName, is_of_phantombase, parse_data_file
 from phantombase.timeline.format.layout import Layout
-from phantombase.timeline.format.write_token import is_of_phantombase
 
 file_ids = st.from_regex(r"[A-Za-z0-9-]{1,36}", fullmatch=True)
 digits = st.from_regex(r"[0-9]{1,20}", fullmatch=True)

@@ -15,9 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from phantombase.timeline.errors import MalformedError
-from phantombase.timeline.log.block import scan_blocks
+from phantombase.timeline.log.block import parse_positions, print_positions, scan_blocks
 from phantombase.timeline.log.decode import count_entries
-from phantombase.timeline.log.record_positions import parse_positions, print_positions
 from tests.support.golden_tables import unzip_golden
 from tests.support.places import GOLDEN_FOLDER
 

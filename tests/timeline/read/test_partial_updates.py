@@ -23,7 +23,7 @@ from phantombase.timeline.metadata_table.column_stats.measure import Measure
 from phantombase.timeline.metadata_table.read import read_entries
 from phantombase.timeline.planning.options import ScheduleOptions
 from phantombase.timeline.planning.universal import Picking
-from phantombase.timeline.read import data_skipping
+from phantombase.timeline.read import table_read
 from phantombase.timeline.read.changes import plan
 from phantombase.timeline.read.table_read import Query, ReadOptions, read_table
 from phantombase.timeline.table.table import Table
@@ -75,7 +75,7 @@ def test_compacted_as_hudi_reads(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("memory")
 def test_a_filter_sees_rows_put_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A row may match although none of its files holds such a row: nothing is left out before the merge."""
-    monkeypatch.setattr(data_skipping, "LEAST_FILES", 1)
+    monkeypatch.setattr(table_read, "LEAST_FILES", 1)
     table, _ = unpacked(tmp_path)
     rows = read_table(table)
     random = Random(SEED)

@@ -25,7 +25,7 @@ from phantombase.timeline.filter.parse import parse_filter
 from phantombase.timeline.format.table_config import MergeMode
 from phantombase.timeline.log.encode import LogFormat
 from phantombase.timeline.merge.slice_rules import SliceRules
-from phantombase.timeline.read import data_skipping
+from phantombase.timeline.read import table_read
 from phantombase.timeline.read.table_read import ReadOptions, read_table
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table
@@ -234,7 +234,7 @@ def check_feed(history: History) -> None:
 @pytest.mark.parametrize("name", [name if name in USUAL else deep(name) for name in CASES])
 def test_all_reads_agree(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """See the module."""
-    monkeypatch.setattr(data_skipping, "LEAST_FILES", 1)
+    monkeypatch.setattr(table_read, "LEAST_FILES", 1)
     for round_ in range(6 if ALL else 1):
         with seed_note(SEED, name, round_):
             chance = random.Random(f"{SEED} {name} {round_}")

@@ -11,9 +11,8 @@ import pytest
 from phantombase.compactor_daemon.stitching import stitch as stitching
 from phantombase.timeline.errors import StorageError, UsageError
 from phantombase.timeline.service import served_table
-from phantombase.timeline.service.discovery import TablePattern
 from phantombase.timeline.service.routes import PREFIX
-from phantombase.timeline.service.served_tables import ServedTables
+from phantombase.timeline.service.served_tables import ServedTables, TablePattern
 from phantombase.timeline.service.states.loading import load_state
 from phantombase.timeline.service.states.table_state import TableState
 from phantombase.timeline.storage.contract import Entry

@@ -16,11 +16,10 @@ from phantombase.timeline.format.table_config import TableConfig
 from phantombase.timeline.instants.instant_files import InstantFiles
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.service.states.instant_records import InstantRecords
-from phantombase.timeline.service.states.loading import load_state
+from phantombase.timeline.service.states.loading import above, forgotten, load_state, touched
 from phantombase.timeline.service.states.recorded import ANYTHING, NOTHING, Recorded
 from phantombase.timeline.service.states.synchronisation import Known, agree, counted, digest, digests, may_stay_behind
 from phantombase.timeline.service.states.table_state import PartitionFiles, TableState
-from phantombase.timeline.service.states.touched import above, forgotten, touched
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.view.view import FileGroup, FileSlice, ViewFacts

@@ -17,8 +17,8 @@ from typing import IO, Any
 import kazoo.client
 import kazoo.recipe.watchers  # noqa: F401  loaded once, by the server that forks the daemons
 
+from phantombase.compactor_daemon.attempt import compact_instant
 from phantombase.compactor_daemon.attempt import compact_instant as compactor
-from phantombase.compactor_daemon.attempt import decision
 from phantombase.compactor_daemon.cli.main import main
 from phantombase.compactor_daemon.daemon import table_on_storage as served_table
 from phantombase.compactor_daemon.daemon.table_on_storage import ServedTable
@@ -142,7 +142,7 @@ def _strike(switches: Switches) -> None:
 
 def _watch(switches: Switches) -> None:
     """Counts decisions and what becomes of those of dead attempts; looks whether what is published was decided."""
-    deciding, compacting, serving = _patched(decision, compactor, served_table)
+    deciding, compacting, serving = _patched(compact_instant, compactor, served_table)
     look = ServedTable.look
     write_fate, publish, compact = deciding.write_fate, compacting.publish, compacting.compact_instant
 

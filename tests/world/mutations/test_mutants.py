@@ -16,12 +16,12 @@ from tests.world.mutations.mutated import install
 
 PROTOCOL = (
     "compactor_daemon/attempt/attempt",
-    "compactor_daemon/attempt/decision",
+    "compactor_daemon/attempt/compact_instant",
     "compactor_daemon/decisions/hudi_executors",
     "compactor_daemon/attempt/inputs",
     "compactor_daemon/attempt/publish",
     "compactor_daemon/records/fate",
-    "compactor_daemon/attempt/remerge",
+    "compactor_daemon/attempt/publish",
     "compactor_daemon/attempt/retire",
     "compactor_daemon/execution/slice_task",
     "compactor_daemon/decisions/standing",

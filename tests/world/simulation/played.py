@@ -141,7 +141,7 @@ def simulated(monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
         "phantombase.timeline.planning.planner.pending_writer",
         lambda t: None if stage.on.me.host.hudi else pending_writer(t),
     )
-    monkeypatch.setattr("phantombase.compactor_daemon.attempt.remerge.compact_slice", rows.merge_slice)
+    monkeypatch.setattr("phantombase.compactor_daemon.attempt.publish.compact_slice", rows.merge_slice)
     monkeypatch.setattr("phantombase.compactor_daemon.stitching.stitch.planned", rows.planned_group)
     monkeypatch.setattr("phantombase.compactor_daemon.stitching.stitch.make", rows.make_stitched)
     monkeypatch.setattr("phantombase.compactor_daemon.stitching.complete.read_back", rows.read_stitched)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from phantombase.compactor_daemon.attempt import decision, inputs, retire
+from phantombase.compactor_daemon.attempt import compact_instant, inputs, retire
 from phantombase.compactor_daemon.attempt.attempt import Attempt
 from phantombase.compactor_daemon.decisions.standing import Ruling, Standing
 from phantombase.compactor_daemon.records import fate as records
@@ -89,7 +89,7 @@ def nothing(*_: object, **__: object) -> None:
 
 
 _declare_dead = records.declare_dead
-_decide_go = decision.decide_go
+_decide_go = compact_instant.decide_go
 _remove_staged = retire.remove_staged
 _closed = inputs._closed
 _CROWD = seeds(36, first=4, compactors=3, deaths=0, hudi=False)

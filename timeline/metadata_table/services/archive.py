@@ -22,11 +22,10 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 
-from ...archiving.archive import Archive
+from ...archiving.archive import Archive, remove_instants
 from ...archiving.choice import Border, Choice, Facts, choose
 from ...archiving.levels import compact_history
 from ...archiving.options import ArchiveOptions
-from ...archiving.removal import remove_instants
 from ...format.instant import Instant
 from ...instants.state_files import StateFiles, load_state_files, of_instants
 from ...instants.timeline import Timeline

@@ -17,10 +17,9 @@ from ...avro.schema import without_meta_columns
 from ...errors import ConflictError, MissingFileError
 from ...format.commit_metadata import CommitMetadata, WriteStat, encode
 from ...format.compaction_plan import CompactionOperation, CompactionPlan, encode_plan
-from ...format.file_name import BaseFileName, LogFileName, parse_data_file
+from ...format.file_name import COMPACTOR, BaseFileName, LogFileName, parse_data_file
 from ...format.instant import Instant, State
 from ...format.layout import Slicing
-from ...format.write_token import COMPACTOR
 from ...instants.timeline import Timeline
 from ...locks.heartbeat import BEAT_S, heartbeat
 from ...locks.section import Section

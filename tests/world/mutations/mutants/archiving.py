@@ -32,7 +32,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ("timeline/windows/retained", "as_of < timeline.start and timeline.layout.has_completion_times:", "False:", "archiving/archive"),
     (_CHOICE, "(earliest is None or i.requested_time < earliest) and ", "", "archiving/choice"),
     ("timeline/archiving/options", "if commits > self.commits_retained else 0", "", "archiving/choice"),
-    ("timeline/archiving/removal", "storage.delete_all([f.path for f in files if not f.instant.completed])", "pass", "archiving/archive"),
+    ("timeline/archiving/archive", "storage.delete_all([f.path for f in files if not f.instant.completed])", "pass", "archiving/archive"),
     ("timeline/archiving/manifest", "            _withdraw_older(storage, folder, number)\n", "", "archiving/choice"),
     ("timeline/archiving/manifest", "        if counting is not None and counting > number:\n            break\n", "", "archiving/choice"),
     ("timeline/archiving/manifest", "_TRIES = 3", "_TRIES = 1", "archiving/choice"),

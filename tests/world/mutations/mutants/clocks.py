@@ -39,7 +39,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ("timeline/instants/table_clock", "return self._chosen(used, timeline, verdict, self._shown(), undone, probes=True)", "return self._chosen(used, timeline, verdict, self.now(), undone, probes=True)", "future"),
     ("timeline/instants/table_clock", "        if probes:\n", "        if False:\n", "future"),
     ("timeline/instants/table_clock", "always=decided and time not in of)", "always=False)", "decision"),
-    ("compactor_daemon/attempt/decision", "        table.times.check_reached(attempt.instant, timeline)\n", "", "future"),
+    ("compactor_daemon/attempt/compact_instant", "        table.times.check_reached(attempt.instant, timeline)\n", "", "future"),
     ("timeline/instants/since_compaction", "real_time(self.instant)", "parse_time(self.instant)", "future"),
     ("timeline/recovery/modification_times", "(later and not slice_.logs)", "later", "clock"),
     ("timeline/recovery/modification_times", "(later and not slice_.logs)", "False", "clock"),

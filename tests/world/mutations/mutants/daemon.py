@@ -67,7 +67,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ("compactor_daemon/lake/use", " // max(1, self.members)", "", "use"),
     ("compactor_daemon/lake/use", "self._occupied(lane, now) > lane.quota", "False", "use"),
     ("compactor_daemon/lake/use", "self._credited(lane, now) < 0", "False", "use"),
-    ("compactor_daemon/lake/shares", "for one in members) < daemons", "for one in members) <= daemons", "use"),
+    ("compactor_daemon/lake/lake", "for one in members) < daemons", "for one in members) <= daemons", "use"),
     ("compactor_daemon/lake/hours", "return now >= self.start or now < self.end", "return now >= self.start", "use"),
     ("compactor_daemon/lake/lanes", " and not _any(name, self.exclude)", "", "use listing"),
     # Spark on a cluster.
@@ -76,8 +76,8 @@ MUTANTS: tuple[Mutant, ...] = (
     # Claims on storage.
     ("compactor_daemon/claims/table_claims", "        return not self._is_held()\n", "        return False\n", "claims"),
     ("compactor_daemon/claims/table_claims", "                if not shared.instants:\n", "                if False:\n", "claims"),
-    ("compactor_daemon/claims/lock_file", "if table.storage.is_file_system else f\"{instant_folder(instant)}/claim\"", "if True else f\"{instant_folder(instant)}/claim\"", "claims"),
-    ("compactor_daemon/claims/lock_file", "return nullcontext() if table.storage.is_file_system else claim(table, instant, wait_s)", "return nullcontext()", "claims"),
+    ("compactor_daemon/claims/doorbell", "if table.storage.is_file_system else f\"{instant_folder(instant)}/claim\"", "if True else f\"{instant_folder(instant)}/claim\"", "claims"),
+    ("compactor_daemon/claims/doorbell", "return nullcontext() if table.storage.is_file_system else claim(table, instant, wait_s)", "return nullcontext()", "claims"),
     ("compactor_daemon/run/pending", " and not isinstance(error, ClaimedError)", "", "claims"),
     # Claims.
     ("compactor_daemon/claims/zookeeper_claims", "                if not self._is_leftover(instant):\n                    return None\n", "                pass\n", "claims daemon/fleet"),

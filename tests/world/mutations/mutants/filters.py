@@ -12,13 +12,13 @@ MUTANTS: tuple[Mutant, ...] = (
         "filter",
     ),
     (
-        "timeline/read/data_skipping",
+        "timeline/read/table_read",
         "[bounds(file) for file in s.files]",
         "[bounds(file) for file in s.files[:1]]",
         "data_skipping",
     ),
     (
-        "timeline/read/data_skipping",
+        "timeline/read/table_read",
         "known.get((file.path, column), UNKNOWN)",
         "known.get((file.path, column), Bounds(values=False))",
         "data_skipping",

@@ -45,8 +45,8 @@ MUTANTS: tuple[Mutant, ...] = (
     ("timeline/metadata_table/services/serve", "return len(time) == _DIGITS and not time.startswith(MADE_UP)", "return True", "unknown"),
     ("timeline/metadata_table/commit", "    if not section.is_held():\n        _withdraw_late(table, metadata, instant)\n", "", "unknown"),
     ("timeline/metadata_table/commit", "        except (MalformedError, MissingFileError):\n            continue\n", "        except LookupError:\n            continue\n", "unknown"),
-    ("timeline/metadata_table/services/unreadable", "if not may_be_written(metadata.storage, metadata.instant_path(i), i.requested_time, now_ms())", "if True", "unknown"),
-    ("timeline/metadata_table/services/unreadable", " if i.state is State.REQUESTED)", ")", "unknown"),
+    ("timeline/metadata_table/services/serve", "if not may_be_written(metadata.storage, metadata.instant_path(i), i.requested_time, now_ms())", "if True", "unknown"),
+    ("timeline/metadata_table/services/serve", " if i.state is State.REQUESTED)", ")", "unknown"),
     ("timeline/metadata_table/location", "raise error.below(metadata.storage.base_path).advising(BUILD_ANEW) from error", "raise", "unknown"),
     ("timeline/metadata_table/commit", "    if all(i.requested_time != instant for i in table.load_timeline().instants):\n", "    if True:\n", "unknown attempt/lost_lock"),
     # Its compaction.

@@ -161,24 +161,24 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     # The decision.
     (
-        "compactor_daemon/attempt/decision",
+        "compactor_daemon/attempt/compact_instant",
         "    ForeignWatch(table, instant, attempt.number, attempt.trace).look()\n",
         "",
         "foreign",
     ),
     (
-        "compactor_daemon/attempt/decision",
+        "compactor_daemon/attempt/compact_instant",
         '    with lock.hold("decide a compaction") as section:\n',
         f"    {_NO_LOCK}\n",
         "decision",
     ),
     (
-        "compactor_daemon/attempt/decision",
+        "compactor_daemon/attempt/compact_instant",
         "        check_unchanged(table, attempt.table_version, attempt.instant)\n",
         "",
         "decision",
     ),
-    ("compactor_daemon/attempt/decision", "    if done is not None:\n", "    if False:\n", "decision"),
+    ("compactor_daemon/attempt/compact_instant", "    if done is not None:\n", "    if False:\n", "decision"),
     (
         "timeline/instants/table_clock",
         "            used += [_Used(time, None, always",
@@ -186,25 +186,25 @@ MUTANTS: tuple[Mutant, ...] = (
         "records",
     ),
     (
-        "compactor_daemon/attempt/decision",
+        "compactor_daemon/attempt/compact_instant",
         "            reserve(table.storage, attempt.instant, attempt.number, completion)\n",
         "            pass\n",
         "decision",
     ),
     (
-        "compactor_daemon/attempt/decision",
+        "compactor_daemon/attempt/compact_instant",
         "        refuse(table, go.instant, standing_of(table, go))\n",
         "",
         "decision",
     ),
     (
-        "compactor_daemon/attempt/decision",
+        "compactor_daemon/attempt/compact_instant",
         "        merged=tuple(sorted({instant for d in done for instant in d.merged or ()})),\n",
         "        merged=(),\n",
         "standing",
     ),
     # A lock that is lost inside the section.
-    ("compactor_daemon/attempt/decision", "        section.check()\n", "", "attempt/lost_lock"),
+    ("compactor_daemon/attempt/compact_instant", "        section.check()\n", "", "attempt/lost_lock"),
     (
         "compactor_daemon/attempt/publish",
         "        section.check()\n        try:\n",
@@ -595,13 +595,13 @@ MUTANTS: tuple[Mutant, ...] = (
         "decision standing",
     ),
     (
-        "compactor_daemon/decisions/replaced",
+        "compactor_daemon/decisions/late_commit",
         "if placed_group(p.final) not in gone)",
         "if p.final not in gone)",
         "standing",
     ),
     (
-        "compactor_daemon/decisions/replaced",
+        "compactor_daemon/decisions/late_commit",
         "if (left := tuple(s for s in of if s.path in finals))",
         "if (left := of)",
         "standing decision",

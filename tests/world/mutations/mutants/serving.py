@@ -11,9 +11,9 @@ _SYNC, _ROUTES, _STATE = (
     "timeline/service/states/table_state",
 )
 _ACCESS = "timeline/service/access"
-_TOUCHED = "timeline/service/states/touched"
+_TOUCHED = "timeline/service/states/loading"
 _MARKERS = "timeline/service/marker_app"
-_QUICK, _REPEATS, _APP = "timeline/service/wire/quick_http", "timeline/service/repeats", "timeline/service/app"
+_QUICK, _REPEATS, _APP = "timeline/service/wire/quick_http", "timeline/service/app", "timeline/service/app"
 
 MUTANTS: tuple[Mutant, ...] = (
     (_SYNC, "i.completed or i.action == \"compaction\")", "i.completed)", "touched"),
@@ -29,7 +29,7 @@ MUTANTS: tuple[Mutant, ...] = (
     (_STATE, "                found[name.file_id, name.instant] = entry", "                found[entry.name] = entry", "moving_table"),
     ("timeline/service/served_table", "    if running is not None and not running.done():\n            await asyncio.wait([running])\n", "    pass\n", "moving_table"),
     ("timeline/service/served_tables", "os.path.realpath(path)} if _is_local", "path} if _is_local", "moving_table"),
-    ("timeline/service/hudi_app", "part in (\"\", \".\", \"..\", HOODIE) or", "part in (\"\", \".\") or", "moving_table"),
+    ("timeline/service/app", "part in (\"\", \".\", \"..\", HOODIE) or", "part in (\"\", \".\") or", "moving_table"),
     (_MARKERS, "    if \"://\" in base:\n", "    if True:\n", "service/markers"),
     ("timeline/service/served_table", "            self._held.pop()  #", "            pass  #", "moving_table"),
     (_QUICK, "        if not is_first or self.flow", "        if self.flow", "repeats"),
@@ -40,8 +40,8 @@ MUTANTS: tuple[Mutant, ...] = (
     (_REPEATS, "            self._by_target.clear()\n", "            pass\n", "repeats"),
     (_APP, " or self._access.refusal(given)", "", "repeats"),
     (_APP, " or not self._access.is_hudi_client(client)", "", "repeats"),
-    ("timeline/service/hudi_app", "    newest = await table.load() if route.looks else None\n", "    newest = None\n", "moving_table"),
-    ("timeline/service/hudi_app", "if method == \"GET\" and \"pretty\" not in given and", "if \"pretty\" not in given and", "repeats"),
+    ("timeline/service/app", "    newest = await table.load() if route.looks else None\n", "    newest = None\n", "moving_table"),
+    ("timeline/service/app", "if method == \"GET\" and \"pretty\" not in given and", "if \"pretty\" not in given and", "repeats"),
     (_ACCESS, "        if origin is not None and", "        if False and", "odd_requests"),
     (_ACCESS, "        if not self._is_known_host(host):", "        if False:", "odd_requests"),
     (_ACCESS, "_is_in(name, _LOOPBACK) if self.is_local else _is_address(name)", "_is_address(name)", "access"),
