@@ -34,7 +34,7 @@ from phantombase.timeline.parquet.travel import travels_whole
 from phantombase.timeline.planning.options import ScheduleOptions
 from phantombase.timeline.read.slice_log import check_slice, log_entries
 from phantombase.timeline.read.table_read import ReadOptions, plan_read, read_table
-from phantombase.timeline.storage import object_clients, object_files
+from phantombase.timeline.storage import object_clients, object_files, object_lease
 from phantombase.timeline.storage.object_store import ObjectStorage
 from phantombase.timeline.storage.staged_file import staged_output
 from phantombase.timeline.table.table import Table
@@ -86,6 +86,12 @@ class Count:
         table = "\n".join(f"{n:4} {what}" for what, n in self.table.most_common())
         is_within = self.others <= others and self.data <= data
         assert is_within, f"{self.others} requests and {self.data} for data:\n{table}"
+
+
+@pytest.fixture(autouse=True)
+def _leases_are_not_renewed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """How often they are depends on how long a command takes."""
+    monkeypatch.setattr(object_lease, "RENEW_S", 3600.0)
 
 
 @pytest.fixture
