@@ -180,8 +180,8 @@ class NewTable:
 def check_same_table(config: TableConfig, spec: NewTable) -> None:
     """UsageError, with the differences: an existing table is not the one that `spec` describes.
 
-    Compares name, key, partition and ordering fields, key generator, folder names, and the merge mode if `spec` has
-    one. The version is not compared: Hudi may have upgraded the table since.
+    Compares name, key, partition and ordering fields, key generator, folder names, the zone of instants, and the merge
+    mode if `spec` has one. The version is not compared: Hudi may have upgraded the table since.
     """
     compared: dict[str, tuple[Any, Any]] = {
         "name": (config.name, spec.name),
@@ -194,6 +194,7 @@ def check_same_table(config: TableConfig, spec: NewTable) -> None:
         ),
         "hive style folders": (config.hive_style, spec.hive_style),
         "URL encoding": (config.url_encode, spec.url_encode),
+        "instants in UTC": (config.utc_timezone, spec.utc_timezone),
     }
     if spec.meta_columns is not None:
         compared["meta columns"] = (config.populate_meta_fields, spec.meta_columns)

@@ -24,7 +24,8 @@ from phantombase.compactor_daemon.zookeeper.session import ZooKeeperOptions
 from phantombase.timeline.archiving.options import ArchiveOptions
 from phantombase.timeline.avro.arrow_schema import arrow_schema
 from phantombase.timeline.cleaning.options import CleanOptions, Policy
-from phantombase.timeline.errors import NotATableError, UsageError
+from phantombase.timeline.errors import NotATableError, UnsupportedError, UsageError
+from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.format.table_config import MergeMode, TableConfig
 from phantombase.timeline.locks.table_lock import BASE_PATH_HASH, base_path_hash
 from phantombase.timeline.option import member, with_members
@@ -38,7 +39,7 @@ from ..engine.arrow_source import in_arrow, rows_mark, with_columns
 from ..engine.engine import Engine, LocalEngine, Pieces
 from ..engine.spark import SparkEngine, default_slots
 from ..engine.spark_jobs import streaming_run
-from ..keys.key_generator import PARTITION_TYPES, generator_kind
+from ..keys.key_generator import PARTITION_TYPES, generator_kind, inferred_kind
 from ..merge_into import MergeInto
 from ..new_table.conf import table_field
 from ..new_table.create import create_table, refuse_place
@@ -49,8 +50,14 @@ from .conf import option_of, parse_operation_conf, parse_write_conf
 from .rows import first_rows
 from .write import Written, shown, write, write_batch
 
+_GENERATOR_TYPES = ("hoodie.datasource.write.keygenerator.type", "hoodie.table.keygenerator.type")
+_GENERATOR_CLASSES = ("hoodie.datasource.write.keygenerator.class", "hoodie.table.keygenerator.class")
+_METADATA = "hoodie.metadata.enable"
 NEW_TABLE_VERSION = 9
 """The version of new tables: the newest one; there a pending delta commit never delays scheduling."""
+
+
+_log = get_logger()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -232,7 +239,7 @@ class Writer:
         given, options = parse_write_conf(whole, self.own or self.options, self.said)
         for name, value in given.items():
             if name in self.said and self.given[name] != value:
-                said = next((n for n in rest if table_field(n) == name), "hoodie.metadata.enable")
+                said = next((n for n in rest if table_field(n) == name), _METADATA)
                 raise contradiction(f"option {name}", self.given[name], said, rest[said])
         given = {**self.given, **given}
         return replace(self, given=given, options=options, own=self.own or self.options, hoodie=whole, **chosen)
@@ -423,11 +430,13 @@ class Writer:
             key_generator=generator_kind(config),
             hive_style=config.hive_style,
             url_encode=config.url_encode,
+            utc_timezone=config.utc_timezone,
             database=config.database,
         )
-        check_same_table(
-            config, replace(known, **{k: v for k, v in self.given.items() if k not in ("times", "base_path")})
-        )
+        given = {k: v for k, v in self.given.items() if k not in ("times", "base_path")}
+        check_same_table(config, replace(known, **given))
+        if given.get("metadata_table") and not config.metadata_partitions:
+            _log.warning("configurations_without_meaning", names=_METADATA, path=storage.base_path)
         yield table, None
 
     def _new_table(self) -> NewTable:
@@ -439,7 +448,17 @@ class Writer:
                 todo='Add .table("name").key("column"), or .key() for a keyless table, or check the path.',
             )
         described = {k: v for k, v in self.given.items() if k != "base_path"}
-        return NewTable(**{"version": NEW_TABLE_VERSION, **described})
+        spec = NewTable(**{"version": NEW_TABLE_VERSION, **described})
+        by_type = next((name for name in _GENERATOR_TYPES if name in self.hoodie), None)
+        inferred = inferred_kind(spec.key_fields, spec.partition_fields)
+        if by_type is not None and spec.kind != inferred and not any(n in self.hoodie for n in _GENERATOR_CLASSES):
+            raise UnsupportedError(
+                f"Hudi's Spark writers do not read {by_type}, and make another table",
+                expected=f"{inferred}, which they infer from the fields",
+                found=self.hoodie[by_type],
+                todo=f"Leave it out, or give {_GENERATOR_CLASSES[0]}.",
+            )
+        return spec
 
 
 def _described(config: TableConfig) -> dict[str, str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -28,6 +28,7 @@ from phantombase.writer_hooks.new_table.spec import NewTable
 from phantombase.writer_hooks.schema.table_schema import new_schema
 from tests.support.builders import schema
 from tests.support.failing_storage import HookedStorage, ProcessDied, die_at, pause_at
+from tests.support.logs import capture_logs
 
 SPEC = NewTable(name="t", version=9, key_fields=("id",), partition_fields=("p",), ordering_fields=("ts",))
 VERSIONS = (6, 8, 9)
@@ -351,3 +352,80 @@ def test_two_first_writes_with_other_columns(tmp_path: Path, monkeypatch: pytest
     described().upsert(path)
     found = {row["id"]: (row["ts"], row["lines"], row["extra"]) for row in read(path).to_arrow().to_pylist()}
     assert found == {"z": (9, None, 1), "a": (1, "u", None), "b": (None, "v\n", None)}
+
+
+_W, _KEYGEN, _PAYLOAD = "hoodie.datasource.write.", "org.apache.hudi.keygen.", "org.apache.hudi.common.model."
+JOB = {
+    "hoodie.table.name": "t",
+    f"{_W}recordkey.field": "id",
+    f"{_W}partitionpath.field": "p",
+    f"{_W}precombine.field": "ts",
+}
+OTHERS: Mapping[str, Mapping[str, object]] = {
+    "table name": {"hoodie.table.name": "other"},
+    "key": {f"{_W}recordkey.field": "k"},
+    "two keys": {f"{_W}recordkey.field": "id,k"},
+    "key in other letters": {f"{_W}recordkey.field": "ID"},
+    "no key": {f"{_W}recordkey.field": ""},
+    "partition": {f"{_W}partitionpath.field": "q"},
+    "partition in other letters": {f"{_W}partitionpath.field": "P"},
+    "no partition": {f"{_W}partitionpath.field": ""},
+    "two partitions": {f"{_W}partitionpath.field": "p,q"},
+    "ordering": {f"{_W}precombine.field": "k"},
+    "ordering in other letters": {f"{_W}precombine.field": "TS"},
+    "two orderings": {f"{_W}precombine.field": "ts,k"},
+    "no ordering": {f"{_W}precombine.field": ""},
+    "complex class": {f"{_W}keygenerator.class": f"{_KEYGEN}ComplexKeyGenerator"},
+    "non-partitioned class": {f"{_W}keygenerator.class": f"{_KEYGEN}NonpartitionedKeyGenerator"},
+    "timestamp class": {f"{_W}keygenerator.class": f"{_KEYGEN}TimestampBasedKeyGenerator"},
+    "own class": {f"{_W}keygenerator.class": "com.acme.Keys"},
+    "complex type": {f"{_W}keygenerator.type": "COMPLEX"},
+    "hive style": {f"{_W}hive_style_partitioning": "true"},
+    "encoded": {f"{_W}partitionpath.urlencode": True},
+    "merge mode": {"hoodie.write.record.merge.mode": "COMMIT_TIME_ORDERING"},
+    "own merge mode": {"hoodie.write.record.merge.mode": "CUSTOM"},
+    "payload": {f"{_W}payload.class": f"{_PAYLOAD}OverwriteWithLatestAvroPayload"},
+    "partial payload": {f"{_W}payload.class": f"{_PAYLOAD}PartialUpdateAvroPayload"},
+    "strategy": {"hoodie.write.record.merge.strategy.id": "ce9acb64-bde0-424c-9b91-f6ebba25356d"},
+    "virtual keys": {"hoodie.populate.meta.fields": False},
+    "no partition columns": {f"{_W}drop.partition.columns": True},
+    "file format": {"hoodie.table.base.file.format": "ORC"},
+    "zone": {"hoodie.table.timeline.timezone": "utc"},
+    "table type": {f"{_W}table.type": "COPY_ON_WRITE"},
+    "captured changes": {"hoodie.table.cdc.enabled": True},
+    "path": {"hoodie.base.path": "/elsewhere"},
+    "two versions": {"hoodie.write.table.version": 9, "hoodie.table.version": "EIGHT"},
+}
+"""What contradicts the table of `JOB`, each by a name."""
+
+
+@pytest.mark.parametrize("version", [6, 9])
+def test_what_contradicts_a_table_is_refused_before_anything_is_written(version: int, tmp_path: Path) -> None:
+    rows = pa.table({"id": ["a", "b"], "p": ["x", "y"], "ts": [1, 1], "k": [1, 2], "q": ["m", "n"]})
+    writer(rows).conf({**JOB, "hoodie.write.table.version": version}).upsert(str(tmp_path))
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
+    for name, conf in OTHERS.items():
+        with pytest.raises((UsageError, UnsupportedError)):
+            writer(rows).conf({**JOB, **conf}).upsert(str(tmp_path))
+        assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before, name
+    writer(rows).conf(JOB).upsert(str(tmp_path))
+
+
+def test_a_type_of_key_generator_that_hudi_does_not_read_is_refused(tmp_path: Path) -> None:
+    """Its Spark writers infer the generator of the fields, whatever the type says: seen with 1.2.0."""
+    rows = pa.table({"id": ["a"], "p": ["x"], "ts": [1]})
+    for kind in ("COMPLEX", "TIMESTAMP", "NON_PARTITION"):
+        with pytest.raises(UnsupportedError, match=r"do not read .*keygenerator\.type.*expected SIMPLE.*class"):
+            writer(rows).conf({**JOB, f"{_W}keygenerator.type": kind}).upsert(str(tmp_path / "t"))
+    assert list(tmp_path.iterdir()) == []
+    named = {f"{_W}keygenerator.type": "COMPLEX", f"{_W}keygenerator.class": f"{_KEYGEN}ComplexKeyGenerator"}
+    writer(rows).conf({**JOB, **named}).upsert(str(tmp_path / "t"))
+    writer(rows).conf({**JOB, f"{_W}keygenerator.type": "simple"}).upsert(str(tmp_path / "s"))
+
+
+def test_a_metadata_table_that_is_not_made_is_named(tmp_path: Path) -> None:
+    rows = pa.table({"id": ["a"], "p": ["x"], "ts": [1]})
+    writer(rows).conf(JOB).upsert(str(tmp_path))
+    with capture_logs() as logs:
+        writer(rows).conf({"hoodie.metadata.enable": True}).upsert(str(tmp_path))
+    assert logs[0]["names"] == "hoodie.metadata.enable"
