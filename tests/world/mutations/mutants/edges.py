@@ -62,6 +62,9 @@ MUTANTS: tuple[Mutant, ...] = (
     (_SPEC, "if self.mode is MergeMode.EVENT_TIME and not self.ordering_fields:", "if False:", "new_table/create"),
     (_SPEC, 'if self.meta_columns is False and not self.key_fields:', "if False:", "new_table/create keys/virtual_keys"),
     (_SPEC, "    if spec.merge_mode is not None:", "    if False:", "new_table/create"),
+    (_SPEC, '"hoodie.table.format": "native",', "", "new_table/as_hudi_makes_it"),
+    (_SPEC, '"hoodie.database.name": self.database,', "", "new_table/as_hudi_makes_it"),
+    (_SPEC, "(payload if self.version == 8 else {})", "payload", "new_table/as_hudi_makes_it"),
     (_SPEC, "    if spec.meta_columns is not None:", "    if False:", "new_table/create keys/virtual_keys"),
     # Steps of a write: the pieces of one target meet in one task, in their order.
     ("writer_hooks/engine/engine", "for piece in sorted(self._pieces, key=lambda p: p.order):", "for piece in self._pieces:", "writer placed_keys"),
