@@ -65,7 +65,7 @@ OPERATIONS: dict[str, Operation] = {
 }
 
 USUAL = {("v9_clustered", "upsert"), ("v9_clustered", "stitch"), ("v6_plain", "delete")}
-NAMES = [*GOLDEN, "more/v9_record_index", "more/v9_copy_on_write"]
+NAMES = [*GOLDEN, "more/v9_record_index"]
 CASES = [(name, what) if (name, what) in USUAL else deep(name, what) for name in NAMES for what in OPERATIONS]
 
 
