@@ -179,7 +179,7 @@ def test_lock_claims_and_doorbell_enter_by_a_password(by_password: Secured, tmp_
 def test_without_the_password_none_enters(by_password: Secured, access: str) -> None:
     pytest.importorskip("puresasl")
     options = ZooKeeperOptions.of(
-        f"{by_password.hosts}{access.format(by_password.folder)}", connect_timeout_s=2.0, session_timeout_s=2.0
+        f"{by_password.hosts}{access.format(by_password.folder)}", connect_timeout_s=60.0, session_timeout_s=30.0
     )
     with pytest.raises(ZooKeeperError, match="user of SASL"), zookeeper_session(options):
         pytest.fail("entered")

@@ -30,6 +30,10 @@ from tests.support.servers.zookeeper_server import free_ports
 _KEY = "tests-tests"
 _START_MAX_S = 60.0
 _VERSITY = "v1.8.0"
+BUILT = [pytest.mark.deep, pytest.mark.timeout(3600)]
+"""The marks of tests with VersityGW: the first of them may wait for its build."""
+REAL = (pytest.param("versity", marks=BUILT), pytest.param("minio", marks=pytest.mark.minio))
+"""Names of the fixtures, for `pytest.mark.parametrize`."""
 KMS_KEY = "tests-key"
 
 

@@ -35,7 +35,7 @@ from tests.support.servers import fault_proxy as spoilt
 from tests.support.servers.azure_server import AzureServer
 from tests.support.servers.fault_proxy import FaultProxy, Kind, of_kind
 from tests.support.servers.gcs_server import GcsServer
-from tests.support.servers.real_s3_server import KMS_KEY, RealS3Server
+from tests.support.servers.real_s3_server import BUILT, KMS_KEY, RealS3Server
 from tests.support.servers.s3_server import Asked, Fault, S3Server
 from tests.support.storage_contract import BetweenProcesses, StorageContract
 from tests.support.storage_contract import no_pauses as no_pauses
@@ -621,9 +621,10 @@ class TestAzure(OnAnotherStore):
                 storage.place("staged", "placed")
 
 
-@pytest.mark.deep
 class TestVersity(OnAnotherStore):
     """VersityGW, which keeps objects as files: an object `x` or objects below `x/`, not both."""
+
+    pytestmark = BUILT
 
     @pytest.fixture
     def url(self, versity: RealS3Server) -> str:

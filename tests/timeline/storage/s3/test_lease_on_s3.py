@@ -36,7 +36,7 @@ from tests.support.places import ROOT
 from tests.support.s3_table import Compaction, Write, fares, litter
 from tests.support.selection import deep
 from tests.support.servers.fault_proxy import Fault, FaultProxy, Kind, Request, fault_proxy, storm
-from tests.support.servers.real_s3_server import RealS3Server
+from tests.support.servers.real_s3_server import REAL, RealS3Server
 from tests.support.servers.s3_server import S3Server
 from tests.support.trips import rows, trips
 
@@ -97,7 +97,7 @@ BUSY = LockError("held by another process")
 Race = Callable[[ObjectStorage, str, int], bool]
 
 
-@pytest.fixture(params=["s3", deep("versity"), pytest.param("minio", marks=pytest.mark.minio)])
+@pytest.fixture(params=["s3", *REAL])
 def server(request: pytest.FixtureRequest) -> S3Server | RealS3Server:
     """An honest one, and real ones."""
     found: S3Server | RealS3Server = request.getfixturevalue(request.param)

@@ -28,8 +28,7 @@ from tests.support.golden_tables import unzip_golden
 from tests.support.logs import capture_logs
 from tests.support.places import ROOT
 from tests.support.s3_table import end_leases, fares, run
-from tests.support.selection import deep
-from tests.support.servers.real_s3_server import RealS3Server
+from tests.support.servers.real_s3_server import REAL, RealS3Server
 from tests.support.servers.s3_server import Asked, Fault, S3Server
 from tests.support.trips import rows, trips
 
@@ -198,7 +197,7 @@ def test_a_server_that_does_not_list_uploads(
     assert "AbortIncompleteMultipartUpload" in entry["todo"]
 
 
-@pytest.mark.parametrize("name", [deep("versity"), pytest.param("minio", marks=pytest.mark.minio)])
+@pytest.mark.parametrize("name", REAL)
 def test_the_options_of_the_table_are_used(
     name: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, logged: list[dict[str, Any]]
 ) -> None:
