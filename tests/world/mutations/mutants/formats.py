@@ -1,10 +1,11 @@
+# ruff: noqa: E501
 """Bytes: log blocks, rows written, names, storage, and few bytes that stand for much."""
 
 from __future__ import annotations
 
 from tests.world.mutations.mutants.mutant import Mutant
 
-MUTANTS: tuple[Mutant, ...] = (
+FORMATS: tuple[Mutant, ...] = (
     # Pages that are compressed behind pyarrow.
     (
         "timeline/parquet/gzip_pages",
@@ -289,3 +290,181 @@ MUTANTS: tuple[Mutant, ...] = (
         "savepoint",
     ),
 )
+# Mutants of what stands at the edges: commands, settings of tables, plans on storage, keys, status, pages.
+
+
+_CONFIG, _PLAN, _ROLLBACK = (
+    "timeline/format/table_config",
+    "timeline/format/compaction_plan",
+    "timeline/format/rollback_plan",
+)
+_BUCKET, _MERGE = "timeline/format/bucket", "timeline/format/merge_settings"
+_SCHEMA, _KEYS, _SPEC = (
+    "writer_hooks/schema/table_schema",
+    "writer_hooks/keys/key_generator",
+    "writer_hooks/new_table/spec",
+)
+_BESIDE, _LOOK = "compactor_daemon/status/coexistence", "compactor_daemon/status/snapshot"
+_KEEPER = "compactor_daemon/zookeeper/embedded"
+EDGES: tuple[Mutant, ...] = (
+    # Settings of a table: the backup is the only good copy, and is not overwritten by a damaged file.
+    (_CONFIG, "        storage.overwrite(BACKUP, current)", "        pass", "table_config"),
+    (_CONFIG, "        TableConfig.parse(current, PROPERTIES)\n    except", "    except", "table_config"),
+    (_CONFIG, "for path in (PROPERTIES, BACKUP) * _LOAD_ROUNDS:", "for path in (PROPERTIES,) * _LOAD_ROUNDS:", "table_config"),
+    (_CONFIG, "if config.properties[_CHECKSUM] != expected:", "if False:", "table_config"),
+    (_CONFIG, "and made != self.properties[_VERSION]", "and made is not None", "table_config"),
+    (_CONFIG, 'if not layout.has_completion_times and self.properties.get(key) == "":', "if False:", "table_config"),
+    # Plans.
+    (_PLAN, "if version not in (1, PLAN_VERSION):", "if False:", "compaction_plan"),
+    (_PLAN, "if not name or (version == PLAN_VERSION and name != path):", "if not name:", "compaction_plan"),
+    (_PLAN, "    if not inside_table(path):", "    if False:", "compaction_plan"),
+    (_PLAN, "PLAN_SCHEMA_0X if missing is None else PLAN_SCHEMA", "PLAN_SCHEMA", "compaction_plan"),
+    (_PLAN, "read_mb, write_mb = read_bytes // _MB, write_bytes // _MB", "read_mb, write_mb = -(-read_bytes // _MB), write_bytes // _MB", "compaction_plan planner"),
+    (_ROLLBACK, "max(size, known.get(name, 0))", "size", "recovery/rollback"),
+    (_ROLLBACK, "        if not inside_table(partition):", "        if False:", "recovery/rollback"),
+    (_ROLLBACK, 'if not request["fileId"] or not request["latestBaseInstant"]:', "if False:", "recovery/rollback"),
+    (_ROLLBACK, "{*self.doomed, *other.doomed}", "self.doomed", "recovery/rollback"),
+    # Buckets: rows go where Hudi looks for them.
+    (_BUCKET, "KeySplit.LABELLED if layout.has_completion_times else KeySplit.EACH_COMMA", "KeySplit.LABELLED", "file_name placed_keys"),
+    (_BUCKET, '",+$"', '"^$"', "file_name"),
+    (_BUCKET, "whole = ~has_values if split is KeySplit.LABELLED else np.zeros(len(rows), bool)", "whole = np.zeros(len(rows), bool)", "file_name"),
+    (_BUCKET, '["__null__", "__empty__"]', '["__null__"]', "file_name"),
+    # Rules of merging.
+    (_MERGE, "if strategy != EVENT_TIME_STRATEGY:", "if False:", "table_config"),
+    (_MERGE, "if payload == _POSTGRES and ordering != _POSTGRES_ORDERING:", "if False:", "table_config"),
+    (_MERGE, "if by_strategy and by_payload and by_strategy != by_payload:", "if False:", "table_config"),
+    (_MERGE, "if bool(field) != bool(value):", "if False:", "table_config"),
+    (_MERGE, "MergeMode.EVENT_TIME if has_ordering else MergeMode.COMMIT_TIME", "MergeMode.COMMIT_TIME", "table_config"),
+    # Schemas, keys, new tables.
+    (_SCHEMA, "missing = [above + f.name for f in table if not f.nullable and f.name not in given]", "missing: list[str] = []", "table_schema"),
+    (_SCHEMA, "required = [above + f.name for f in added if not f.nullable]", "required: list[str] = []", "table_schema"),
+    (_SCHEMA, "return (table.tz is None) == (incoming.tz is None)", "return True", "table_schema"),
+    (_SCHEMA, "incoming.scale <= table.scale and whole_incoming <= whole", "incoming.scale <= table.scale", "table_schema"),
+    (_KEYS, "without = pc.and_(without, other)", "without = pc.or_(without, other)", "key_generator"),
+    (_KEYS, 'for character in ("%", *(c for c in _ESCAPED if c != "%")):', "for character in _ESCAPED:", "key_generator"),
+    (_KEYS, "    if pc.any(wrong).as_py():", "    if False:", "key_generator"),
+    ("writer_hooks/keys/key_encoding", "return config.layout.has_completion_times", "return True", "key_generator placed_keys"),
+    ("writer_hooks/keys/key_encoding", "if not len(keys) or prefixed is plain or None in (prefixed, plain):", "if not len(keys):", "key_generator"),
+    ("writer_hooks/keys/partition_times", "            if given[name] != value:", "            if False:", "partition_times"),
+    (_SPEC, "if self.mode is MergeMode.EVENT_TIME and not self.ordering_fields:", "if False:", "new_table/create"),
+    (_SPEC, 'if self.meta_columns is False and not self.key_fields:', "if False:", "new_table/create keys/virtual_keys"),
+    (_SPEC, "    if spec.merge_mode is not None:", "    if False:", "new_table/create"),
+    (_SPEC, '"hoodie.table.format": "native",', "", "new_table/as_hudi_makes_it"),
+    (_SPEC, '"hoodie.database.name": self.database,', "", "new_table/as_hudi_makes_it"),
+    (_SPEC, "(payload if self.version == 8 else {})", "payload", "new_table/as_hudi_makes_it"),
+    (_SPEC, "    if spec.meta_columns is not None:", "    if False:", "new_table/create keys/virtual_keys"),
+    # Steps of a write: the pieces of one target meet in one task, in their order.
+    ("writer_hooks/engine/engine", "for piece in sorted(self._pieces, key=lambda p: p.order):", "for piece in self._pieces:", "writer placed_keys"),
+    ("writer_hooks/engine/engine", 'zlib.crc32(f"{piece.partition}\\0{piece.target}".encode())', 'zlib.crc32(f"{piece.partition}\\0{piece.order}".encode())', "writer"),
+    ("writer_hooks/engine/engine", "total.get((partition, target), 0) + count", "count", "arrow_sources"),
+    # What is found of other programs.
+    (_BESIDE, "beside = [p for p in pending if p != first]", "beside: list[str] = []", "coexistence"),
+    (_BESIDE, "for i in silent if i in still),", "for i in silent),", "coexistence"),
+    (_BESIDE, "refused = seen.zone.zone is Zone.BEHIND or seen.version == 6", "refused = seen.zone.zone is Zone.BEHIND", "coexistence"),
+    (_BESIDE, "whose[ours[-1] + 1 :]", "whose", "coexistence"),
+    (_LOOK, "        if entry is None:\n", "        if False:\n", "status"),
+    (_LOOK, "            if not metadata.compacted:", "            if False:", "status"),
+    ("compactor_daemon/status/outlook", "        and not is_replaced(group, view.facts)\n", "", "coexistence"),
+    # Pages and metrics.
+    ("timeline/dashboard/health", "if slo_s is not None and age > slo_s:", "if False:", "pages"),
+    ("timeline/dashboard/health", 'if row["state"] == "parked":', "if False:", "pages"),
+    ("timeline/dashboard/pages", "end or edge), ((end or max(today, begun)) - begun)", "end or edge), ((end or edge) - begun)", "table_states"),
+    ("timeline/dashboard/metrics", "for metric in _families(tables, list(rows)) if metric.name not in named]", "for metric in _families(tables, list(rows))]", "process"),
+    ("timeline/dashboard/metrics", '.timestamp() - row["utc_offset_s"]', ".timestamp()", "process"),
+    # Commands.
+    ("timeline/cli/check", "    if not all(f.good for f in found):", "    if False:", "audit project/commands"),
+    ("timeline/cli/report", "not found.differences and not wrong and not flaws", "not found.differences and not flaws", "clock"),
+    ("timeline/cli/report", "not found.differences and not wrong and not flaws", "not found.differences and not wrong", "witness_services"),
+    ("timeline/cli/check", "    if not dry_run:\n        set_times", "    if True:\n        set_times", "clock"),
+    ("timeline/cli/read", "limit if options.limit is not None else limit + 1", "limit", "main project/commands"),
+    ("timeline/cli/read", "    if sys.stdout.isatty():", "    if False:", "main"),
+    ("compactor_daemon/cli/compact", "    if dry_run and drops:", "    if False:", "config"),
+    ("compactor_daemon/cli/lake", "        if len(given) != 1:", "        if not given:", "config"),
+    ("compactor_daemon/cli/lake", "        if tables and (self.include or self.exclude):", "        if False:", "config"),
+    ("compactor_daemon/cli/undo", "    elif lock is not None or sole_writer:\n        raise", "    elif False:\n        raise", "config"),
+    # The embedded ZooKeeper: one server a folder, at the port that its daemons use.
+    (_KEEPER, "time.monotonic() < self._not_before or (lock", "(lock", "embedded_zookeeper"),
+    (_KEEPER, "        if is_free(kept):\n            return kept", "        return kept", "embedded_zookeeper"),
+    (_KEEPER, "if (kept := _kept_port(self._folder)) != self.port:", "if (kept := self.port) != self.port:", "embedded_zookeeper"),
+    ("compactor_daemon/zookeeper/session", "return bool(self._state == self._states.CONNECTED)", "return bool(self._state != self._states.LOST)", "claims"),
+)  # fmt: skip
+# The metadata table.
+
+
+METADATA: tuple[Mutant, ...] = (
+    # The metadata table.
+    ("writer_hooks/commit/transaction", "            apply_update(table, change, update, section)\n", "", "metadata_faults"),
+    ("timeline/recovery/rollback", "        forget(table, plan.target, section)\n", "", "metadata_faults"),
+    ("timeline/metadata_table/commit", "    _forget(metadata, timeline, instant, section)\n    timeline =", "    timeline =", "metadata_faults commit"),
+    ("timeline/metadata_table/commit", "    _refuse_compacted(metadata, timeline, found)\n", "", "commit"),
+    ("timeline/metadata_table/commit", "with_meta_columns(without_meta_columns(text))", "text", "metadata_faults"),
+    ("timeline/metadata_table/commit", "file_group_index(one[0], len(slices))", "0", "commit column_stats"),
+    ("timeline/metadata_table/records/partitions", "name.startswith(_OF_ROWS) and not moves_rows", "name.startswith(_OF_ROWS)", "commit"),
+    ("timeline/metadata_table/records/partitions", "        elif name in building:\n            raise being_built(name, where)\n", "", "commit"),
+    ("timeline/metadata_table/update", "(update.upkeep, update.measure) != now", "False", "commit"),
+    ("timeline/metadata_table/update", "len(records[BLOOM_FILTERS]) < _base_files(change.files)", "False", "commit"),
+    ("timeline/metadata_table/update", "        commit.forget(table, instant, section)\n", "        pass\n", "metadata_faults"),
+    ("timeline/metadata_table/update", "if types and _other_types(table, types):", "if False:", "commit"),
+    ("timeline/metadata_table/records/combine", "_unscaled if _is_decimal(older, newer) else _java_order", "_java_order", "metadata_table/read"),
+    # The record index.
+    ("writer_hooks/index/assign_step", "            hits = [living(self.work, partition, pa.concat_tables(hits))] if hits else []\n", "", "index/record_index"),
+    ("writer_hooks/commit/transaction", "if change.knows_keys and self._others(table, everywhere=mine.everywhere):", "if False:", "index/record_index"),
+    ("writer_hooks/files/key_notes", "slice_ is None or may_delete(storage, rule.marker, slice_)", "slice_ is None", "index/record_index"),
+    ("writer_hooks/files/stager", "notes.unknown if self._work.notes_keys else NOT_NOTED", "notes.unknown", "index/record_index"),
+    ("writer_hooks/write/rows", "options.buckets is not None or write.moved_keys is MovedKeys.MOVE", "options.buckets is not None", "index/record_index"),
+    ("timeline/metadata_table/record_index", "all(_OF_ALL.fullmatch(file_id) for file_id in groups)", "True", "index/record_index"),
+    ("writer_hooks/files/target_files", "                noted.deletes(won.keys.take(gone), by_value=typed)\n", "", "index/record_index"),
+    ("writer_hooks/files/target_files", "gone.filter(pc.invert(pc.is_in(gone, value_set=moved)))", "gone", "index/record_index"),
+    ("timeline/metadata_table/index_logs", "kept = np.append(~same, True)", "kept = np.ones(len(group), np.bool_)", "index/record_index"),
+    ("timeline/metadata_table/index_keys", "for part in (self.replaced, self.files)", "for part in (self.files, self.replaced)", "index/record_index"),
+    ("writer_hooks/index/replaced_keys_step", "compares(work.merge) and may_delete_by_value(storage, work.merge.marker, slice_)", "False", "index/record_index"),
+    ("writer_hooks/index/replaced_keys_step", "len(answers) != sum(map(len, replacing.values()))", "False", "index/record_index"),
+    # How it is made.
+    ("timeline/metadata_table/create", "_FIRST_COMPLETION if config.layout.has_completion_times else None", "f\"{id(object()):017}\" if config.layout.has_completion_times else None", "commit"),
+    ("writer_hooks/new_table/create", "            config = make_metadata_table(storage, config)\n", "            make_metadata_table(storage, config)\n", "commit"),
+    # What it holds and the table does not know.
+    ("timeline/metadata_table/services/serve", "if i.requested_time not in known]", "]", "unknown"),
+    ("timeline/metadata_table/services/serve", "data.pending(\"restore\") or ", "", "unknown"),
+    ("timeline/metadata_table/services/serve", "if beats[i] is None or not is_live(beats[i], now_ms())", "", "unknown"),
+    ("timeline/metadata_table/services/serve", "    refuse_half_upgraded(table)\n", "", "unknown"),
+    ("timeline/metadata_table/services/serve", "active | {i.requested_time for i in table.with_archive(data).archived}", "active", "unknown"),
+    ("timeline/metadata_table/services/serve", "return len(time) == _DIGITS and not time.startswith(MADE_UP)", "return True", "unknown"),
+    ("timeline/metadata_table/commit", "    if not section.is_held():\n        _withdraw_late(table, metadata, instant)\n", "", "unknown"),
+    ("timeline/metadata_table/commit", "        except (MalformedError, MissingFileError):\n            continue\n", "        except LookupError:\n            continue\n", "unknown"),
+    ("timeline/metadata_table/services/serve", "if not may_be_written(metadata.storage, metadata.instant_path(i), i.requested_time, now_ms())", "if True", "unknown"),
+    ("timeline/metadata_table/services/serve", " if i.state is State.REQUESTED)", ")", "unknown"),
+    ("timeline/metadata_table/location", "raise error.below(metadata.storage.base_path).advising(BUILD_ANEW) from error", "raise", "unknown"),
+    ("timeline/metadata_table/commit", "    if all(i.requested_time != instant for i in table.load_timeline().instants):\n", "    if True:\n", "unknown attempt/lost_lock"),
+    # Its compaction.
+    ("timeline/metadata_table/services/due", "    if pending and pending[0] <= last:\n", "    if False:\n", "serve"),
+    ("timeline/metadata_table/services/due", "    if (blocked := blocked_by(metadata)) is not None:\n", "    if (blocked := \"\"):\n", "serve"),
+    ("timeline/metadata_table/services/due", "    if building:\n", "    if False:\n", "serve"),
+    ("timeline/metadata_table/services/due", "    if not told:\n", "    if True:\n", "serve"),
+    ("timeline/metadata_table/services/compact", "        _remove_leftovers(metadata, instant, plan, section)\n", "", "serve"),
+    ("timeline/metadata_table/services/compact", "        if not metadata.storage.put_if_absent(path, content):\n            raise _other(metadata, path, instant)\n    return", "        metadata.storage.put_if_absent(path, content)\n    return", "serve"),
+    ("timeline/metadata_table/services/compact", " and name.instant == instant and name.token != _TOKEN", " and name.instant == instant", "attempt/lost_lock"),
+    ("timeline/metadata_table/commit", "if by_name and not index_logs and _is_recorded(metadata, timeline, instant, records, schema_text):", "if False:", "attempt/lost_lock"),
+    ("timeline/metadata_table/commit", "revokes(metadata, f", "False and revokes(metadata, f", "commit"),
+    ("timeline/metadata_table/services/compact", "    if metadata.layout.slicing is Slicing.BY_BASE_INSTANT:\n", "    if False:\n", "attempt/lost_lock"),
+    ("timeline/metadata_table/commit", "    _forget_rollbacks(metadata, timeline, instant, section)\n", "    section = Section(purpose='', lock='', is_held=lambda: True)\n", "attempt/lost_lock"),
+    # Its cleans.
+    ("timeline/metadata_table/services/clean", "policy=Policy.VERSIONS, retain=2", "policy=Policy.VERSIONS, retain=1", "services/clean"),
+    ("timeline/metadata_table/services/clean", "    if len(after) < _INSTANTS_AFTER_COMPACTION:\n", "    if False:\n", "services/clean"),
+    ("timeline/metadata_table/services/clean", "    if any(i.action == _ACTION for i in after):\n", "    if False:\n", "services/clean"),
+    ("timeline/metadata_table/services/clean", "i.requested_time[:_DIGITS] > last", "i.requested_time > last", "services/clean"),
+    ("timeline/metadata_table/services/clean", "    _refuse_needed(metadata, load_metadata_view(metadata, table.config.built_metadata_partitions), instant, plan)\n", "", "services/clean"),
+    ("timeline/metadata_table/services/clean", "if g.key not in view.facts.replaced", "if True", "services/clean"),
+    ("timeline/metadata_table/services/serve", "timeline.pending_compactions or timeline.pending(\"clean\")", "timeline.pending_compactions", "services/clean"),
+    ("timeline/metadata_table/services/due", "for i in metadata.instants if i.is_write", "for i in metadata.instants", "services/clean"),
+    # Its archiving.
+    ("timeline/metadata_table/services/archive", "    return border.why if first >= border.time else None\n", "    return None\n", "services/archive"),
+    ("timeline/metadata_table/services/archive", "metadata_compacted=max(compactions, default=None)", "metadata_compacted=\"9\"", "services/archive"),
+    ("timeline/metadata_table/services/archive", "    return active, Border(time=min(logs), why=why)\n", "    return (active,)\n", "services/archive"),
+    ("timeline/metadata_table/services/archive", "        borders=further,\n", "", "services/archive"),
+    ("timeline/metadata_table/services/archive", "return first is not None and any(time > first for time in filled)", "return False", "services/archive"),
+    ("timeline/metadata_table/services/archive", "if not dry_run and (both := archive.held_already(timeline.instants)):", "if both := ():", "services/archive"),
+    ("timeline/metadata_table/services/serve", "or waits is None or archive is None", "or waits is None", "services/archive"),
+    ("timeline/metadata_table/metadata_view", "if time > filled.get(partition, \"\")", "if True", "serve"),
+    ("timeline/metadata_table/metadata_view", "instant.requested_time.startswith(MADE_UP)", "True", "serve"),
+    ("timeline/metadata_table/column_stats/column_range", "        high = math.nan\n", "        pass\n", "column_stats"),
+)  # fmt: skip

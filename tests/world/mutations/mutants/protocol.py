@@ -7,7 +7,7 @@ from tests.world.mutations.mutants.mutant import Mutant
 
 _NO_LOCK = 'if section := type("NoLock", (), {"check": lambda _: None})():'
 
-MUTANTS: tuple[Mutant, ...] = (
+PROTOCOL: tuple[Mutant, ...] = (
     # Attempts: who may work, what is adopted, barrier and closure.
     (
         "compactor_daemon/attempt/attempt",
