@@ -1,0 +1,90 @@
+"""The same dictionary, the same batches: phantombase writes the rows that real Hudi wrote, and refuses what it refused.
+
+`recorded.json`: what Hudi 1.2.0 (version 9) and 0.15.0 (version 6) made of `cases.py`; see `record.py`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from tests.hudi.effects.case import HUDI, Answer, Case, plain, recorded
+from tests.hudi.effects.cases import OTHERWISE, REFUSED, SEEDS, TAKEN, all_cases, drawn
+from tests.hudi.judge.fixtures import Judges
+from tests.support.selection import ALL
+
+CASES = all_cases()
+GROUPS = sorted({case.name.partition("-")[0] for case in CASES})
+
+
+def loose(case: Case, rows: list[str]) -> Counter[str]:
+    """Rows with numbers as texts, and where keys stay without what says another folder: Hudi reads values from the
+    names of folders."""
+    stays = any(name.endswith(".update.partition.path") and not _FLAGS[str(v).lower()] for name, v in case.conf.items())
+    left_out = {"p", "q"} if stays else set()
+    found = ({n: v if v is None else str(v) for n, v in json.loads(row).items() if n not in left_out} for row in rows)
+    return Counter(json.dumps(row, sort_keys=True) for row in found)
+
+
+_FLAGS = {"true": True, "false": False}
+
+
+def difference(case: Case, hudis: Answer, ours: Answer) -> str:
+    """What is not as it should be; "" if nothing."""
+    more, fewer = ours["refused"].keys() - hudis["refused"].keys(), hudis["refused"].keys() - ours["refused"].keys()
+    if _of(case, REFUSED):
+        return "" if more else "it is refused no more"
+    if _of(case, TAKEN):
+        return "" if fewer else "it is refused now, too"
+    if more or fewer:
+        return f"refused by Hudi: {hudis['refused']}; by us: {ours['refused']}"
+    theirs, mine = loose(case, hudis.get("rows", [])), loose(case, ours["rows"])
+    if _of(case, OTHERWISE):
+        return "" if theirs != mine else "the rows are the same now"
+    if "unreadable" in hudis and not hudis["refused"]:
+        return f"Hudi cannot read it: {hudis['unreadable']}"
+    return "" if theirs == mine else f"only Hudi's: {[*(theirs - mine)]}; only ours: {[*(mine - theirs)]}"
+
+
+def _of(case: Case, known: Mapping[str, str]) -> bool:
+    return case.name in known or case.id in known
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_our_rows_are_those_that_hudi_wrote(group: str, tmp_path: Path) -> None:
+    known, wrong = recorded(), {}
+    for case in (one for one in CASES if one.name.partition("-")[0] == group):
+        if known.get(case.id, {}).get("digest") != case.digest:
+            wrong[case.id] = "is not recorded as it is now: python -m tests.hudi.effects.record"
+        elif found := difference(case, known[case.id], case.by_us(tmp_path / case.id)):
+            wrong[case.id] = found
+    assert wrong == {}
+
+
+def test_what_differs_is_a_case() -> None:
+    assert {*REFUSED, *TAKEN, *OTHERWISE} <= {name for case in CASES for name in (case.name, case.id)}
+    assert recorded().keys() == {case.id for case in CASES}
+
+
+@pytest.mark.interop
+@pytest.mark.deep
+@pytest.mark.parametrize("version", HUDI)
+def test_hudi_writes_them_still_and_reads_ours(version: int, judges: Judges, tmp_path: Path) -> None:
+    """What is recorded is what Hudi does; and it reads the same rows from the table that phantombase wrote."""
+    judge, known, wrong = judges(HUDI[version]), recorded(), {}
+    more = [drawn(seed) for seed in range(len(SEEDS), 4 * len(SEEDS))] if ALL else []
+    for case in (one for one in [*CASES, *more] if one.version == version):
+        hudis, path = case.by_hudi(judge, tmp_path / case.id), tmp_path / f"{case.id}-ours"
+        if case.id in known and hudis.get("rows") != known[case.id].get("rows"):
+            wrong[case.id] = f"Hudi's rows are others: {hudis}"
+        if found := difference(case, hudis, case.by_us(path)):
+            wrong[case.id] = found
+        if hudis.get("rows") and not any(_of(case, one) for one in (REFUSED, TAKEN, OTHERWISE)):
+            read = loose(case, plain(judge.read(path)))
+            if read != loose(case, hudis["rows"]):
+                wrong[f"{case.id}, by Hudi"] = str(read)
+    assert wrong == {}
