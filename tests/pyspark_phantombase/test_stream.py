@@ -11,6 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.errors import StreamingQueryException
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxFiles, ReadMaxRows, ReadMinRows
 from pyspark.sql.types import StructType
 
@@ -48,7 +49,14 @@ def delivered(spark: Any, path: Path, folder: Path, **options: str) -> list[list
 
     source = spark.readStream.format("phantombase").options(**options).load(str(path))
     query = source.writeStream.foreachBatch(keep).option("checkpointLocation", str(folder / "checkpoint"))
-    query.trigger(availableNow=True).start().awaitTermination()
+    for tries_left in reversed(range(10)):
+        try:
+            query.trigger(availableNow=True).start().awaitTermination()
+            break
+        except StreamingQueryException as error:
+            # Spark gives the process that plans a stream ten seconds to start; a busy machine may need more.
+            if not tries_left or "failed to connect back" not in str(error) or batches:
+                raise
     return batches
 
 
