@@ -5,18 +5,23 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Iterator, MutableMapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import partial
-from typing import Any
+from pathlib import Path
+from typing import Any, TypeAlias
 
 import uvicorn
 
 from phantombase.timeline.service.app import ServiceApp
 from phantombase.timeline.service.served_tables import ServedTables
+from phantombase.timeline.service.states.loading import load_state
+from phantombase.timeline.service.states.table_state import TableState
 from phantombase.timeline.service.wire.asgi import Receive, Scope, Send
+from phantombase.timeline.table.table import Table
+from phantombase.timeline.view.view import FileGroup, GroupKey
 
 SLOW_S = 3.0
 
@@ -84,3 +89,65 @@ def watched_service(*paths: object) -> Iterator[Watched]:
     finally:
         watched.end()
         thread.join(30)
+
+
+# A table whose state is kept as the timeline service keeps it, compared with the project's view after each step.
+
+
+class FollowedTable:
+    """See the module. `kept`: how many partitions later states took over from the one before."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = str(path)
+        self._state: TableState | None = None
+        self.kept = 0
+
+    def look(self) -> None:
+        """Loads the next state, and the same anew; they must be equal."""
+        before = self._state
+        self._state = state = load_state(Table.open(self._path), before)
+        if before is not None:
+            self.kept += sum(before.partitions.get(p) is files for p, files in state.partitions.items())
+        view = Table.open(self._path).load_view()
+        unsure = not state.config.layout.has_completion_times and bool(state.timeline.pending_delta_commits)
+        named = _named(self._path, state) if unsure else None
+        assert _groups(state, named) == _seen(view.groups, named)
+        assert state.timeline.instants == view.timeline.instants
+        facts = [f.facts for f in state.partitions.values()]
+        assert {k: v for f in facts for k, v in f.pending_plans.items()} == view.facts.pending_plans
+        listed = {k: v for k, v in view.facts.replaced.items() if k[0] in state.partitions}
+        assert {k: v for f in facts for k, v in f.replaced.items()} == listed
+        assert _rest(state, named) == _rest(load_state(Table.open(self._path)), named)
+
+
+Named: TypeAlias = frozenset[str] | None
+"""Paths of log files that count; None: all. On version 6 their names do not show which are of pending writes."""
+
+
+def _named(path: str, state: TableState) -> Named:
+    table = Table.open(path)
+    return frozenset().union(*(table.commit_metadata(i).named_files for i in state.timeline.completed))
+
+
+def _groups(state: TableState, named: Named) -> Mapping[GroupKey, FileGroup]:
+    return _seen((g for files in state.partitions.values() for g in files.groups), named)
+
+
+def _seen(groups: Iterable[FileGroup], named: Named) -> dict[GroupKey, FileGroup]:
+    """What readers see: a pending write may have opened other groups."""
+    return {g.key: _without(g, named) for g in groups if g.slices}
+
+
+def _without(group: FileGroup, named: Named) -> FileGroup:
+    if named is None:
+        return group
+    kept = (replace(s, logs=tuple(log for log in s.logs if log.path in named)) for s in group.slices)
+    return replace(group, slices=tuple(kept))
+
+
+def _rest(state: TableState, named: Named) -> list[Any]:
+    """What else answers are made of, of the files that readers see."""
+    seen = _groups(state, named).values()
+    files = sorted((d.path, state.modified[g.partition][str(d.name)]) for g in seen for s in g.slices for d in s.files)
+    partitions = [sorted(state.partitions), files]
+    return [state.config, state.digests, state.plans, state.log_plans, state.clusterings, partitions]

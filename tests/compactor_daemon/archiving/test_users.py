@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
+from itertools import count
 from pathlib import Path
 
 import pyarrow as pa
@@ -24,6 +25,7 @@ from phantombase.timeline.archiving import levels
 from phantombase.timeline.archiving.options import ArchiveOptions
 from phantombase.timeline.cli.main import app as timeline_app
 from phantombase.timeline.errors import StorageError, UsageError
+from phantombase.timeline.format.instant import Instant
 from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.metadata_table.services.options import MetadataOptions
 from phantombase.timeline.metadata_table.services.serve import serve_metadata
@@ -33,6 +35,7 @@ from phantombase.timeline.planning.schedule import schedule_compaction
 from phantombase.timeline.planning.triggers import TriggerStrategy
 from phantombase.timeline.read.table_read import Query, ReadOptions, read_table
 from phantombase.timeline.recovery.rollback import roll_back
+from phantombase.timeline.table.table import Table
 from phantombase.timeline.view.bucket_resize import HASHING_METADATA
 from phantombase.writer_hooks.commit.stream_batches import StreamBatch
 from phantombase.writer_hooks.engine.engine import LocalEngine
@@ -48,12 +51,17 @@ from tests.support.archived_tables import (
     long_table,
     one_row,
     overwrite,
+    rows_at,
     unzipped,
     upsert,
+    upsert_at,
 )
 from tests.support.compaction_steps import open_table, run_all
-from tests.support.dead_writer import kill_newest
 from tests.support.evolved_tables import alter, columns_of, renamed
+from tests.support.failing_storage import HookedStorage, ProcessDied, die_at
+from tests.support.faults import kill_newest
+from tests.support.selection import ALL, deep
+from tests.support.servers.s3_server import S3Server
 from tests.support.tables import LOCK, one_of
 from tests.support.written_tables import Rows, read_rows
 
@@ -420,3 +428,39 @@ def test_an_archive_of_five_files_goes_on(tmp_path: Path) -> None:
     assert len(ours) > len(theirs)
     assert completed(path) == before
     assert read_table(open_table(path)).sort_by("_hoodie_record_key") == rows
+
+
+# Archiving on an object store: deaths and lost answers at a sample of its requests.
+
+
+@pytest.mark.parametrize("version", [deep(6), 9])
+def test_it_is_finished_after_a_death_at_any_request(version: int, s3: S3Server) -> None:
+    """Every fifteenth call, with all tests every seventh; the table goes on where the last run died."""
+    url = f"s3://{s3.new_bucket()}/trips"
+    for number in range(4):
+        upsert_at(url, version, one_row(f"k{number % 2}", number))
+    for number in count(0, 7 if ALL else 15):
+        before, rows = _completed(url), rows_at(url)
+        table = Table.open(url)
+        try:
+            archive_table(Table.on(HookedStorage(table.storage, die_at(number))), SMALL, LOCK)
+            ended = True
+        except ProcessDied:
+            ended = False
+        assert _completed(url) == before
+        assert rows_at(url) == rows
+        if ended:
+            break
+        upsert_at(url, version, one_row("k0", 10 + number))
+    timeline = Table.open(url).load_timeline(archived=True)
+    assert len(timeline.instants) <= SMALL.max_instants
+    assert not set(_keys(timeline.instants)) & set(_keys(timeline.archived))
+
+
+def _completed(url: str) -> set[tuple[str, str]]:
+    timeline = Table.open(url).load_timeline(archived=True)
+    return {*_keys(timeline.archived), *_keys(i for i in timeline.instants if i.completed)}
+
+
+def _keys(instants: Iterable[Instant]) -> Iterator[tuple[str, str]]:
+    return ((i.requested_time, i.action) for i in instants)

@@ -61,8 +61,8 @@ from tests.support.compaction_steps import (
     staged,
 )
 from tests.support.compare_rows import assert_same_rows
-from tests.support.dead_writer import pending_write
 from tests.support.failing_storage import Call, Failure, HookedStorage, ProcessDied, die_at, fail_at, pause_at
+from tests.support.faults import pending_write
 from tests.support.golden_tables import unzip_golden
 from tests.support.tables import one_of
 

@@ -28,10 +28,10 @@ from phantombase.timeline.read.table_read import read_table
 from phantombase.timeline.recovery.rollback import roll_back
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.writer_hooks.options import WriteOptions
+from tests.support.change_feeds import request
 from tests.support.compaction_steps import base_files, check_no_strays, decided, is_held, open_table, run_all, run_one
 from tests.support.failing_storage import Call, HookedStorage
 from tests.support.golden_tables import unzip_golden
-from tests.support.log_compactions import request
 from tests.support.lost_lock import kept
 from tests.support.moved_tables import (
     BEFORE,

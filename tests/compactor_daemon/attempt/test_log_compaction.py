@@ -37,11 +37,10 @@ from phantombase.writer_hooks.commit.conflict import Footprint
 from phantombase.writer_hooks.commit.transaction import transaction
 from phantombase.writer_hooks.options import WriteOptions
 from tests.support import compaction_steps as attempts
+from tests.support.change_feeds import at, longest, request, slice_runs
 from tests.support.compaction_steps import check_no_strays, decided, open_table, run_all
 from tests.support.compare_rows import assert_same_rows
-from tests.support.dead_writer import pending_write
-from tests.support.faults import Faults
-from tests.support.log_compactions import at, longest, request, slice_runs
+from tests.support.faults import Faults, pending_write
 from tests.support.moved_tables import upsert
 from tests.support.seed import SEED
 from tests.support.selection import ALL, deep

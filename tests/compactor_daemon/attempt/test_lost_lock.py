@@ -35,8 +35,8 @@ from phantombase.writer_hooks.engine.engine import LocalEngine
 from phantombase.writer_hooks.options import Operation, Write, WriteOptions
 from phantombase.writer_hooks.write.write import write
 from tests.support.compaction_steps import decided, open_table, run_all, run_under
-from tests.support.dead_writer import leave_dead_write
 from tests.support.failing_storage import Call, Failure, HookedStorage, ProcessDied, die_at
+from tests.support.faults import leave_dead_write
 from tests.support.golden_tables import unzip_golden
 from tests.support.moved_tables import place_all, replace_first_group
 from tests.support.seed import SEED

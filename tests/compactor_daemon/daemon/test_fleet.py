@@ -45,7 +45,7 @@ from phantombase.writer_hooks.options import WriteOptions
 from tests.support.compaction_steps import OPTIONS, OUTPUT, check_no_strays, open_table
 from tests.support.compare_rows import assert_same_rows
 from tests.support.daemons import WAIT_S, at_work, daemon_on
-from tests.support.dead_writer import pending_write
+from tests.support.faults import pending_write
 from tests.support.golden_tables import unzip_golden
 from tests.support.moved_tables import schedule, upsert
 from tests.support.servers.zookeeper_server import ZooKeeper, wait_until

@@ -26,7 +26,7 @@ from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.pending_rollbacks import PendingRollback, UnreadableRollback, pending_rollbacks
 from phantombase.timeline.table.table import Table
 from tests.support.compaction_steps import check_no_strays, decided, open_table, run_all
-from tests.support.dead_writer import leave_dead_write, make_old
+from tests.support.faults import leave_dead_write, make_old
 from tests.support.golden_tables import unzip_golden
 from tests.support.moved_tables import BEFORE, before_placing, planned, restore_first_commit, upsert
 from tests.support.tables import LOCK, one_of

@@ -50,9 +50,8 @@ from phantombase.writer_hooks.options import WriteOptions
 from tests.support.archived_tables import archive, compact, one_row, upsert
 from tests.support.cleaned_tables import CLEAN, REWRITES, WRITES, check_usable, data_files, restore
 from tests.support.compaction_steps import open_table, run_all
-from tests.support.dead_writer import leave_dead_write
 from tests.support.failing_storage import Call, HookedStorage, ProcessDied, die_at_nth
-from tests.support.faults import Faults, died_or_ended
+from tests.support.faults import Faults, died_or_ended, leave_dead_write
 from tests.support.golden_tables import unzip_golden
 from tests.support.lost_lock import request_rollback
 from tests.support.selection import ALL, deep

@@ -43,9 +43,9 @@ from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.terminal.plain import Row
+from tests.support.change_feeds import request
 from tests.support.compaction_steps import OPTIONS, OUTPUT, open_table, run_one
 from tests.support.golden_tables import unzip_golden
-from tests.support.log_compactions import request
 from tests.support.servers.zookeeper_server import ZooKeeper, wait_until
 
 ME = Process.current()

@@ -45,9 +45,8 @@ from tests.support.clustered_tables import (
     stitch,
 )
 from tests.support.compaction_steps import open_table
-from tests.support.dead_writer import make_old
 from tests.support.failing_storage import Call, HookedStorage, ProcessDied
-from tests.support.faults import died_or_ended
+from tests.support.faults import died_or_ended, make_old
 from tests.support.golden_tables import unzip_golden
 from tests.support.tables import LOCK, one_of
 from tests.support.written_tables import check_nothing_left, read_rows

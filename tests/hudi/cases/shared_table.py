@@ -25,7 +25,7 @@ from phantombase.timeline.table.table import Table
 from tests.hudi.cases.rows import keys, same
 from tests.hudi.judge.client import Judge
 from tests.hudi.judge.table_files import TablePath
-from tests.support.log_compactions import MERGE_LOGS
+from tests.support.change_feeds import MERGE_LOGS
 
 HUDI = {6: "0.15.0", 8: "1.2.0", 9: "1.2.0"}
 """Which real Hudi judges a table version."""

@@ -11,7 +11,7 @@ from phantombase import schedule
 from phantombase.timeline.table.table import Table
 from tests.hudi.judge.client import Judge
 from tests.support.compaction_steps import run_all
-from tests.support.placed_keys import Row, World, batch, some_rows
+from tests.support.record_indexes import Row, World, batch, some_rows
 from tests.support.seed import SEED
 from tests.support.selection import deep
 from tests.support.written_tables import seed_note

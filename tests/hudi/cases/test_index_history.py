@@ -33,7 +33,7 @@ from tests.hudi.cases.random_steps import RandomSteps
 from tests.hudi.cases.rows import PARTITIONS, same
 from tests.hudi.cases.shared_table import COMMIT_TIME, EVENT_TIME
 from tests.hudi.judge.client import METADATA_TABLE, Judge
-from tests.support.dead_writer import kill_newest, leave_dead_write
+from tests.support.faults import kill_newest, leave_dead_write
 from tests.support.record_indexes import check_index, hudi_places
 from tests.support.selection import ALL, versions
 

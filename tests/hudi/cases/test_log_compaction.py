@@ -15,7 +15,7 @@ from tests.hudi.cases.rows import Rows, same
 from tests.hudi.cases.shared_table import COMMIT_TIME, EVENT_TIME, PARQUET_LOGS, SharedTable, hudi_rs_reads
 from tests.hudi.judge.client import Judge
 from tests.hudi.judge.fixtures import Judges
-from tests.support.log_compactions import Choose, at, longest, request
+from tests.support.change_feeds import Choose, at, longest, request
 from tests.support.selection import deep, versions
 
 pytestmark = pytest.mark.interop

@@ -8,10 +8,9 @@ import pytest
 
 from phantombase.timeline.read.table_read import Query, ReadOptions, read_table
 from tests.hudi.judge.fixtures import Judges
-from tests.support.change_feeds import services_of
+from tests.support.change_feeds import COMMIT_TIME, check, services_of
 from tests.support.compaction_steps import open_table
 from tests.support.golden_tables import unzip_golden
-from tests.support.log_compactions import COMMIT_TIME, check
 from tests.support.selection import deep
 
 pytestmark = [pytest.mark.interop, pytest.mark.deep]

@@ -20,7 +20,7 @@ from tests.hudi.cases.test_metadata_cleaning import slices_of_hudi
 from tests.hudi.judge.client import Judge
 from tests.hudi.judge.java_client import archived_instants
 from tests.support.compaction_steps import open_table
-from tests.support.metadata_services import EVERY_3, FEW, made, serve, written_and_archived
+from tests.support.metadata_tables import EVERY_3, FEW, made, serve, written_and_archived
 from tests.support.selection import deep, versions
 
 pytestmark = pytest.mark.interop

@@ -19,7 +19,7 @@ from tests.hudi.judge.client import Judge
 from tests.hudi.judge.java_client import run_java
 from tests.support.compaction_steps import open_table
 from tests.support.failing_storage import HookedStorage, ProcessDied, die_at_nth
-from tests.support.metadata_services import serve, slices, to_clean
+from tests.support.metadata_tables import serve, slices, to_clean
 from tests.support.selection import deep, versions
 
 pytestmark = pytest.mark.interop

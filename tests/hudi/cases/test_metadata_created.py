@@ -14,8 +14,7 @@ from tests.hudi.cases.rows import Rows
 from tests.hudi.cases.shared_table import check_rows, hudi_rs_reads
 from tests.hudi.judge.client import METADATA_TABLE, Judge
 from tests.support.compare_rows import assert_same_rows
-from tests.support.metadata_services import AT_ONCE, serve
-from tests.support.metadata_tables import spec
+from tests.support.metadata_tables import AT_ONCE, serve, spec
 from tests.support.selection import deep, versions
 
 pytestmark = pytest.mark.interop

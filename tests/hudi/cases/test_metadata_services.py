@@ -22,7 +22,7 @@ from tests.hudi.cases.shared_table import check_rows
 from tests.hudi.judge.client import Judge
 from tests.support.compaction_steps import open_table
 from tests.support.failing_storage import Call, HookedStorage, ProcessDied
-from tests.support.metadata_services import left_behind
+from tests.support.metadata_tables import left_behind
 from tests.support.selection import ALL, versions
 
 pytestmark = pytest.mark.interop

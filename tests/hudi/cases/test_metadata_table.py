@@ -28,8 +28,8 @@ from tests.hudi.cases.shared_table import check_rows
 from tests.hudi.cases.test_random_history import History, tell
 from tests.hudi.judge.client import METADATA_TABLE, Judge
 from tests.support.compaction_steps import open_table, run_one
-from tests.support.dead_writer import kill_newest
 from tests.support.failing_storage import Call, HookedStorage, ProcessDied
+from tests.support.faults import kill_newest
 from tests.support.selection import ALL, versions
 from tests.support.written_tables import impatient
 

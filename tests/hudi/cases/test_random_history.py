@@ -32,9 +32,9 @@ from tests.hudi.cases.random_steps import RandomSteps
 from tests.hudi.cases.rows import DECIMAL, PARTITIONS, SCHEMA, Rows, key, same
 from tests.hudi.cases.shared_table import BUCKET, COMMIT_TIME, EVENT_TIME, PARQUET_LOGS, SharedTable, hudi_rs_reads
 from tests.hudi.judge.client import Judge
-from tests.support.dead_writer import kill_newest, leave_dead_write
-from tests.support.followed_table import FollowedTable
+from tests.support.faults import kill_newest, leave_dead_write
 from tests.support.selection import ALL
+from tests.support.watched_service import FollowedTable
 
 pytestmark = pytest.mark.interop
 

@@ -19,8 +19,8 @@ from tests.hudi.cases.rows import Rows, same
 from tests.hudi.cases.shared_table import SharedTable, check_rows
 from tests.hudi.judge.client import Judge
 from tests.support.compaction_steps import open_table
-from tests.support.dead_writer import kill_newest, leave_dead_write
 from tests.support.failing_storage import HookedStorage, ProcessDied, die_at_nth
+from tests.support.faults import kill_newest, leave_dead_write
 from tests.support.selection import versions
 
 pytestmark = pytest.mark.interop

@@ -28,8 +28,8 @@ from phantombase.timeline.table.table import Table
 from tests.hudi.cases.rows import Rows, same, without_files
 from tests.hudi.cases.shared_table import SharedTable, check_rows, hudi_rs_reads
 from tests.hudi.judge.client import Judge
-from tests.support.dead_writer import make_old
 from tests.support.failing_storage import Call, HookedStorage, ProcessDied
+from tests.support.faults import make_old
 from tests.support.selection import deep, versions
 
 pytestmark = pytest.mark.interop

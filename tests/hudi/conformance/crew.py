@@ -22,7 +22,7 @@ from phantombase.timeline.read.table_read import ReadOptions
 from phantombase.timeline.table.table import Table
 from pyspark_phantombase import DefaultSource
 from tests.hudi.conformance.ask import BEFORE_ALL, Query, stream_batch
-from tests.support.log_compactions import MERGE_LOGS
+from tests.support.change_feeds import MERGE_LOGS
 
 PARTS = {"first": ("east", "west"), "second": ("north",)}
 """The partitions of each writer."""

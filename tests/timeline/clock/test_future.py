@@ -33,7 +33,7 @@ from phantombase.writer_hooks.options import Operation, Write, WriteOptions
 from phantombase.writer_hooks.write.write import write
 from tests.support.clock import schedule, upsert
 from tests.support.compaction_steps import OPTIONS, decided, open_table, run_all
-from tests.support.dead_writer import leave_dead_write
+from tests.support.faults import leave_dead_write
 from tests.support.golden_tables import unzip_golden
 from tests.support.servers.s3_server import S3Server
 from tests.support.tables import LOCK

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import pickle
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,13 @@ import pytest
 
 from phantombase import writer
 from phantombase.compactor_daemon.attempt.compact_instant import pending_instants
-from phantombase.timeline.errors import ConflictError, MalformedError, UnsupportedError
+from phantombase.timeline.errors import (
+    ConflictError,
+    MalformedError,
+    NotATableError,
+    TableChangedError,
+    UnsupportedError,
+)
 from phantombase.timeline.format.compaction_plan import CompactionOperation, CompactionPlan, encode_plan
 from phantombase.timeline.format.file_name import LogFileName
 from phantombase.timeline.format.instant import Instant, State
@@ -29,7 +37,7 @@ from phantombase.timeline.metadata_table.drop import drop_metadata_table
 from phantombase.timeline.metadata_table.index_keys import FileKeys, NotedKeys
 from phantombase.timeline.metadata_table.index_logs import Bounds
 from phantombase.timeline.metadata_table.listing import MetadataListing
-from phantombase.timeline.metadata_table.location import open_metadata_table
+from phantombase.timeline.metadata_table.location import METADATA_FOLDER, Below, open_metadata_table
 from phantombase.timeline.metadata_table.read import read_entries, read_files
 from phantombase.timeline.metadata_table.records.decode import block_entries
 from phantombase.timeline.metadata_table.records.files import files_of_rollback
@@ -40,6 +48,7 @@ from phantombase.timeline.metadata_table.update import Change, apply_update, pre
 from phantombase.timeline.metadata_table.validate import validate
 from phantombase.timeline.planning.schedule import schedule_compaction
 from phantombase.timeline.read.table_read import read_table
+from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.traces.find import traces_of
@@ -49,10 +58,10 @@ from phantombase.writer_hooks.new_table.create import create_table
 from tests.support.compaction_steps import open_table, run_one
 from tests.support.failing_storage import Failure, HookedStorage, ProcessDied, die_at
 from tests.support.golden_tables import unzip_golden
-from tests.support.metadata_services import AT_ONCE, files_of, serve
-from tests.support.metadata_services import rows as some_rows
-from tests.support.metadata_tables import spec
+from tests.support.metadata_tables import AT_ONCE, files_of, serve, spec
+from tests.support.metadata_tables import rows as some_rows
 from tests.support.selection import deep
+from tests.support.storage_contract import BetweenProcesses, OnFileSystems, Opener, StorageContract
 from tests.support.tables import one_of
 
 # --- which partitions ----------------------------------------------------------------------------------------------
@@ -485,3 +494,60 @@ def test_a_file_system_holds_nothing_back() -> None:
     """A write of nothing has bounds too."""
     assert Bounds.of(noted(100, 1_000_000, 300, 32 * MIB), 200, 90, is_file_system=True).files == 200 + 56
     assert Bounds.of(noted(0, 0, 0, 32 * MIB), 1, 0, is_file_system=False).files == 256
+
+
+# The metadata table as a table of its own: a folder of a storage keeps the storage's promises.
+
+
+def below(path: Path) -> Storage:
+    """A folder two levels down."""
+    return Below(LocalStorage(str(path)), "some/folder")
+
+
+class TestBelow(StorageContract, BetweenProcesses, OnFileSystems):
+    """The whole contract, one folder down."""
+
+    @pytest.fixture
+    def storage(self, tmp_path: Path) -> Storage:
+        """An empty storage."""
+        (tmp_path / "some/folder").mkdir(parents=True)
+        return below(tmp_path)
+
+    @pytest.fixture
+    def opener(self, tmp_path: Path) -> Opener:
+        """Makes further handles on the same place."""
+        return partial(below, tmp_path)
+
+    def test_nothing_outside_the_folder(self, storage: Storage, tmp_path: Path) -> None:
+        """Paths are below the folder, which is its base."""
+        storage.put_if_absent("d/x", b"1")
+        assert (tmp_path / "some/folder/d/x").read_bytes() == b"1"
+        assert storage.base_path == f"{tmp_path}/some/folder"
+        assert pickle.loads(pickle.dumps(storage)) == storage
+
+
+@pytest.mark.parametrize("version", ["v6", "v8", "v9"])
+def test_open(version: str, tmp_path: Path) -> None:
+    """Its settings are its own."""
+    table = Table.open(str(unzip_golden(f"{version}_with_metadata_table", tmp_path)))
+    metadata = open_metadata_table(table)
+    assert metadata.config.name == f"{table.config.name}_metadata"
+    assert metadata.config.version == table.config.version
+    assert metadata.config.record_key_fields == ("key",)
+    assert metadata.storage.base_path == f"{table.storage.base_path}/{METADATA_FOLDER}"
+    assert metadata.load_timeline().completed_writes.keys() >= table.load_timeline().completed_writes.keys()
+
+
+def test_a_table_without_one(tmp_path: Path) -> None:
+    """It is said where it was looked for."""
+    table = Table.open(str(unzip_golden("v9_plain", tmp_path)))
+    with pytest.raises(NotATableError, match=METADATA_FOLDER):
+        open_metadata_table(table)
+
+
+def test_one_that_is_taken_out_meanwhile(tmp_path: Path) -> None:
+    """The reader, which knows older settings, begins again."""
+    table = Table.open(str(unzip_golden("v9_with_metadata_table", tmp_path)))
+    drop_metadata_table(table, ProcessLock("drop"))
+    with pytest.raises(TableChangedError):
+        open_metadata_table(table)

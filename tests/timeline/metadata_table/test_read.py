@@ -27,9 +27,8 @@ from phantombase.timeline.view.listing import StorageListing
 from tests.support.builders import PARQUET, avro_content, block, delete_block, rollback_block
 from tests.support.compaction_steps import open_table
 from tests.support.golden_tables import unzip_golden
-from tests.support.metadata_services import entries as everything_in
-from tests.support.metadata_services import serve
-from tests.support.metadata_tables import ADDED, VERSIONS, Indexed, entry
+from tests.support.metadata_tables import ADDED, VERSIONS, Indexed, entry, serve
+from tests.support.metadata_tables import entries as everything_in
 from tests.support.seed import SEED
 from tests.support.selection import ALL, deep
 from tests.support.tables import one_of

@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import json
 from itertools import product
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
+from typer.testing import CliRunner
 
+import phantombase
 from phantombase.compactor_daemon.cleaning.clean import clean_table
 from phantombase.timeline.cleaning.options import CleanOptions
-from phantombase.timeline.errors import UsageError
+from phantombase.timeline.cli.main import app
+from phantombase.timeline.errors import MissingFileError, UsageError
+from phantombase.timeline.pins.hold import HeldPin
+from phantombase.timeline.pins.pin import PinOptions, live_pins
 from phantombase.timeline.read.changes import plan
+from phantombase.timeline.read.held_moment import held_moment
 from phantombase.timeline.read.table_read import Query, ReadOptions, plan_read
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.table.table import consistent
 from tests.support.archived_tables import compact, long_table, one_row, upsert
-from tests.support.cleaned_tables import change_clean
-from tests.support.compaction_steps import open_table
+from tests.support.cleaned_tables import change_clean, clean
+from tests.support.compaction_steps import open_table, run_all
 from tests.support.faults import Faults
 from tests.support.golden_tables import unzip_golden
 from tests.support.interleaving import serial_pools
@@ -105,3 +113,113 @@ def test_a_clean_that_removed_nothing_is_passed_over(tmp_path: Path) -> None:
     path = unzip_golden("v9_compacted_cleaned", tmp_path)
     change_clean(path, earliestCommitToRetain="", totalFilesDeleted=0)
     plan_read(open_table(path), ReadOptions(as_of="2026-11-21"))
+
+
+# Reads with a pin: it holds what they read until they have read it.
+
+
+def test_a_pin_is_there_while_rows_are_read(tmp_path: Path) -> None:
+    path = unzip_golden("v9_plain", tmp_path)
+    table = open_table(path)
+    newest = max(table.load_timeline().moment_of(w) for w in table.load_timeline().completed)
+    rows = phantombase.read(path, pin="copy", pin_for="30m")
+    batches = rows.batches()
+    next(batches)
+    (pin,) = live_pins(table.storage)
+    assert (pin.name, pin.holds, pin.for_s) == ("copy", newest, 1800)
+    batches.close()  # type: ignore[attr-defined]
+    assert live_pins(table.storage) == []
+    assert rows.to_arrow().num_rows
+    assert pa.table(rows).num_rows
+    assert live_pins(table.storage) == []
+
+
+def test_what_each_query_holds(tmp_path: Path) -> None:
+    """An incremental read its end, a change feed its begin, a point in time the state below the write that it shows."""
+    table = open_table(unzip_golden("v9_plain", tmp_path))
+    timeline = table.load_timeline()
+    first, second, third = timeline.completed[:3]
+    begin, end = timeline.moment_of(first), timeline.moment_of(second)
+    assert held_moment(table, ReadOptions(query=Query.INCREMENTAL, begin=begin, end=end)) == end
+    assert held_moment(table, ReadOptions(query=Query.CHANGES, begin=begin, end=end)) == begin
+    assert held_moment(table, ReadOptions(query=Query.CHANGES, begin="earliest")) == ""
+    assert held_moment(table, ReadOptions(as_of=third.requested_time)) == timeline.moment_of(second)
+    assert held_moment(table, ReadOptions(as_of=first.requested_time)) == ""
+
+
+@one_of("version", 9, 6)
+@pytest.mark.parametrize("query", ["snapshot", "incremental"])
+def test_a_compaction_that_pends_when_a_pin_is_taken(query: str, version: int, tmp_path: Path) -> None:
+    """It completes while the reader reads what went into it, and a clean follows: the pin holds these files."""
+    path = tmp_path / "rides"
+    keys = [f"k{number}" for number in range(30)]
+    moments = []
+    for ts in range(3):
+        rows = pa.table({"id": keys, "ts": [ts] * len(keys), "p": ["a"] * len(keys)})
+        described = phantombase.writer(rows).table("rides", version=version).key("id").ordering("ts").partition("p")
+        described = described.buckets(3)
+        described.upsert(str(path))
+        timeline = open_table(path).load_timeline()
+        moments.append(timeline.moment_of(timeline.completed[-1]))
+        if ts == 1:
+            assert phantombase.schedule(path, sole_writer=True)
+    begin = None if query == "snapshot" else moments[1]
+    batches = phantombase.read(path, pin="copy", query=query, begin=begin).batches()
+    first = next(batches)
+    run_all(open_table(path))
+    described.upsert(str(path))
+    clean(path)
+    assert first.num_rows + sum(batch.num_rows for batch in batches) == len(keys)
+
+
+def test_a_read_that_lost_a_file_says_what_to_do(tmp_path: Path) -> None:
+    """The file goes after planning, as when a cleaner was faster; its pin goes too."""
+    path = unzip_golden("v9_plain", tmp_path)
+    batches = phantombase.read(path, pin="copy", query="changes", begin="earliest").batches()
+    next(batches)
+    for log in path.rglob(".*.log.*"):
+        log.unlink()
+    with pytest.raises(MissingFileError, match=r"A cleaner was faster.*pin"):
+        list(batches)
+    assert live_pins(open_table(path).storage) == []
+
+
+def test_the_command_lists_and_releases(tmp_path: Path) -> None:
+    path = unzip_golden("v9_plain", tmp_path)
+    run = CliRunner()
+    assert json.loads(run.invoke(app, ["pins", str(path), "--json"]).stdout)["pins"] == []
+    HeldPin(open_table(path).storage, PinOptions.of("copy", "2h"), "")
+    (found,) = json.loads(run.invoke(app, ["pins", str(path), "--json"]).stdout)["pins"]
+    assert (found["name"], found["holds"], found["live"]) == ("copy", "earliest", True)
+    assert 7100 < found["expires_in_s"] <= 7200
+    assert "copy" in run.invoke(app, ["pins", str(path)]).stdout
+    tried = json.loads(run.invoke(app, ["pins", str(path), "--release", "copy", "--dry-run", "--json"]).stdout)
+    assert (tried["released"], len(tried["pins"])) == (1, 1)
+    released = json.loads(run.invoke(app, ["pins", str(path), "--release", "copy", "--json"]).stdout)
+    assert (released["released"], released["pins"]) == (1, [])
+    assert "No pins" in run.invoke(app, ["pins", str(path)]).stdout
+
+
+@pytest.mark.parametrize("output", [[], ["--output", "copy.parquet"]])
+def test_the_command_holds_what_it_reads(output: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = unzip_golden("v9_plain", tmp_path)
+    monkeypatch.chdir(tmp_path)
+    taken = []
+
+    class Noted(HeldPin):
+        def remove(self) -> None:
+            taken.extend(live_pins(open_table(path).storage))
+            super().remove()
+
+    monkeypatch.setattr("phantombase.timeline.pins.hold.HeldPin", Noted)
+    done = CliRunner().invoke(app, ["read", str(path), "--pin", "copy", "--pin-for", "30m", *output])
+    assert done.exit_code == 0, done.output
+    assert [(pin.name, pin.for_s) for pin in taken] == [("copy", 1800)]
+    assert live_pins(open_table(path).storage) == []
+
+
+def test_a_duration_belongs_to_a_pin(tmp_path: Path) -> None:
+    path = unzip_golden("v9_plain", tmp_path)
+    done = CliRunner().invoke(app, ["read", str(path), "--pin-for", "30m"])
+    assert done.exit_code != 0
+    assert "pin_for belongs to a pin" in str(done.exception) + done.output

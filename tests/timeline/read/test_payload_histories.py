@@ -31,9 +31,8 @@ from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table
 from phantombase.writer_hooks.new_table.create import create_table
 from phantombase.writer_hooks.new_table.spec import NewTable
-from tests.support.change_feeds import feed, moments_of, replay, state
+from tests.support.change_feeds import MERGE_LOGS, feed, moments_of, replay, state
 from tests.support.compare_rows import assert_same_rows
-from tests.support.log_compactions import MERGE_LOGS
 from tests.support.random_filters import random_filter
 from tests.support.seed import SEED
 from tests.support.selection import ALL, deep

@@ -18,9 +18,9 @@ from phantombase.timeline.service.states.table_state import TableState
 from phantombase.timeline.storage.contract import Entry
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table
+from tests.support.change_feeds import request
 from tests.support.clustered_tables import small_files, stitch
 from tests.support.golden_tables import unzip_golden
-from tests.support.log_compactions import request
 from tests.support.service_client import LATEST, Reply, ServiceClient, known, put, take_back_last
 from tests.support.tables import one_of
 

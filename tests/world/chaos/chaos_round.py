@@ -23,7 +23,7 @@ from phantombase.writer_hooks.new_table.create import create_table
 from phantombase.writer_hooks.new_table.spec import NewTable
 from phantombase.writer_hooks.options import WriteOptions
 from tests.support.servers.zookeeper_ensemble import Ensemble, running_ensemble
-from tests.world.chaos.checks import check_rows, check_whole
+from tests.world.chaos.checks import Growth, check_rows, check_whole
 from tests.world.chaos.crew_child import (
     KEYS,
     WRITERS,
@@ -34,7 +34,6 @@ from tests.world.chaos.crew_child import (
     write_changes,
 )
 from tests.world.chaos.fleet import Fleet, fleet, forks, new_switches
-from tests.world.chaos.growth import Growth
 from tests.world.chaos.journal import Journal, Model
 from tests.world.chaos.troubles import troubles
 

@@ -14,9 +14,8 @@ from tests.world.simulation import rows
 from tests.world.simulation.blind import BlindWriter
 from tests.world.simulation.cast import Cast
 from tests.world.simulation.ending import Ending
-from tests.world.simulation.leases import LeaseLock
 from tests.world.simulation.memory_storage import MemoryStorage
-from tests.world.simulation.object_memory import MovingMemory, ObjectMemory
+from tests.world.simulation.object_memory import LeaseLock, MovingMemory, ObjectMemory
 from tests.world.simulation.played import Stage
 from tests.world.simulation.rules import Rules, decides
 from tests.world.simulation.staff import MORTAL, SERVICES, STITCH, Staff

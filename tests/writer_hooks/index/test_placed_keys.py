@@ -35,8 +35,7 @@ from tests.support.compaction_steps import open_table, run_all
 from tests.support.faults import Faults
 from tests.support.golden_tables import unzip_golden
 from tests.support.interleaving import serial_pools
-from tests.support.placed_keys import COMMIT, DELETE, EVENT, World, batch, some_rows
-from tests.support.record_indexes import set_partitions
+from tests.support.record_indexes import COMMIT, DELETE, EVENT, World, batch, set_partitions, some_rows
 from tests.support.refused_tables import contents
 from tests.support.seed import SEED
 from tests.support.selection import deep

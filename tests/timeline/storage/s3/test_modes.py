@@ -26,7 +26,7 @@ from phantombase.compactor_daemon.run.background import AsyncCompaction
 from phantombase.timeline.audit.audit import audit, audited_instants
 from phantombase.timeline.instants.attempt_names import DEAD, GO
 from phantombase.timeline.table.table import Table
-from tests.support.dead_writer import kill_newest
+from tests.support.faults import kill_newest
 from tests.support.places import ROOT
 from tests.support.selection import deep
 from tests.support.servers.s3_server import Asked, Fault, S3Server

@@ -407,7 +407,7 @@ PROTOCOL: tuple[Mutant, ...] = (
         "compactor_daemon/attempt/publish",
         "    apply_update(table, change, update, section)\n",
         "",
-        "metadata_faults",
+        "attempt/faults",
     ),
     (
         "compactor_daemon/attempt/publish",
@@ -425,7 +425,7 @@ PROTOCOL: tuple[Mutant, ...] = (
         "compactor_daemon/attempt/publish",
         "    if go.completion_time is None or not compacted_after(table, go.completion_time):\n",
         "    if True:\n",
-        "metadata_faults",
+        "attempt/faults",
     ),
     (
         "compactor_daemon/attempt/publish",

@@ -21,7 +21,7 @@ SERVICES: tuple[Mutant, ...] = (
     (f"{_SERVICES}/options", "and self.clean.policy is Policy.COMMITS else 0", "else 0", "services"),
     ("compactor_daemon/hudi_conf", "options.retain if policy is options.policy else None", "options.retain", "services"),
     ("timeline/planning/options", "names = (partition, f\"{partition}/{file_id}\".lstrip(\"/\"))", "names = (partition,)", "planner"),
-    ("writer_hooks/write/pasted", "(text.upper() == OPTIMISTIC and has_lock)", "text.upper() == OPTIMISTIC", "pasted"),
+    ("writer_hooks/write/pasted", "(text.upper() == OPTIMISTIC and has_lock)", "text.upper() == OPTIMISTIC", "settings"),
     ("writer_hooks/write/pasted", "    if one.kind is Kind.ONLY:\n", "    if False:\n", "hudi_names"),
     ("writer_hooks/write/pasted", "    if one.agrees(text):\n", "    if not text:\n", "hudi_names"),
     ("writer_hooks/write/conf", '"hoodie.combine.before.insert": ("combine_inserts", _flag)', '"hoodie.combine.before.insert": ("combine_upserts", _flag)', "hudi_names"),
@@ -36,7 +36,7 @@ SERVICES: tuple[Mutant, ...] = (
     ("writer_hooks/write/write", "opening = replace(opening, expiry_s=min(opening.expiry_s, expiry_s))", "opening = replace(opening, expiry_s=opening.expiry_s)", "hudi_names"),
     ("writer_hooks/commit/transaction", "self.pulse.lapsed(self.expiry_s)", "self.pulse.lapsed()", "hudi_names"),
     ("timeline/locks/table_lock", "0xDABADABA - (1 << 32) + (1 << 64)", "0xDABADABA", "hudi_names"),
-    ("writer_hooks/write/conf", "            problems[name] = error\n", "            raise error\n", "pasted"),
+    ("writer_hooks/write/conf", "            problems[name] = error\n", "            raise error\n", "settings"),
     ("compactor_daemon/attempt/compact_instant", "lock, dict(options.properties))", "lock)", "split"),
 )  # fmt: skip
 # Archiving: which instants go, and the order in which the archive and the active timeline change.
