@@ -156,7 +156,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeSch
 class _ByFile(LoadScopeScheduling):  # type: ignore[misc]
     def _split_scope(self, nodeid: str) -> str:
         path, _, test = nodeid.partition("::")
-        if place(path).startswith(("hudi/cases/", "hudi/judge/", "hudi/stock/")):
+        if place(path).startswith(("hudi/journeys/", "hudi/cases/", "hudi/judge/", "hudi/stock/")):
             if re.search(r"[-[]v?6\b", test):
                 return "Hudi 0.15"
             return "Hudi 1.2, second half" if ALL and path.rpartition("/")[2] >= _HALF else "Hudi 1.2"

@@ -2,7 +2,7 @@
 
 The usual run has every rule once, and is the same run each time. What it leaves out asks the same rule again: on
 another table version, with another setting, beside a real engine that the usual run has recorded answers of. Those
-tests have the mark `deep`, or lie in a place of `ONLY_ALL`; tests of `JOURNEYS` lie in such a place and are usual.
+tests have the mark `deep`, or lie in a place of `ONLY_ALL`; those of `STILL_USUAL` lie in such a place and are usual.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ _MORE = {"PHANTOMBASE_HISTORIES", "PHANTOMBASE_METADATA_HISTORIES", "PHANTOMBASE
 ALL = os.environ.get("PHANTOMBASE_ALL") == "1" or bool(_MORE & os.environ.keys())
 
 ONLY_ALL = {
-    "hudi/cases/": "JOURNEYS; the folders of the packages have our half; golden tables",
-    "hudi/judge/": "the journeys",
-    "hudi/cases/test_archiving.py": "JOURNEYS; archiving/test_archive.py",
-    "hudi/cases/test_cleans.py": "JOURNEYS; cleaning/test_golden.py: what Hudi's cleaner kept",
-    "hudi/cases/test_passed_clustering.py": "JOURNEYS; stitching/test_stitch.py",
+    "hudi/cases/": "hudi/journeys; the folders of the packages have our half; golden tables",
+    "hudi/judge/": "hudi/journeys",
+    "hudi/cases/test_archiving.py": "hudi/journeys; archiving/test_archive.py",
+    "hudi/cases/test_cleans.py": "hudi/journeys; cleaning/test_golden.py: what Hudi's cleaner kept",
+    "hudi/cases/test_passed_clustering.py": "STILL_USUAL; stitching/test_stitch.py",
     "hudi/stock/test_stock.py::test_a_stock_table": "the recorded answers that hudi/stock/results.json keeps",
     "hudi/conformance/test_continuous.py": "read/test_listing_in_pages.py; write/test_interleaved_writers.py",
     "outside/containers/test_fleet.py": "daemon/test_fleet.py; chaos/test_dead_decision.py",
     "outside/containers/test_image.py": "containers/test_files.py: what the image is made of",
     "outside/containers/test_promtool.py": "containers/test_files.py: the names in alerts and dashboard",
-    "world/chaos/": "the simulation; JOURNEYS",
+    "world/chaos/": "the simulation; STILL_USUAL",
     "outside/test_spark_cluster.py": "execution/test_slice_task.py: a task run twice; run/test_split.py",
-    "compactor_daemon/execution/test_spark_start.py::test_one_context_after_the_other": "JOURNEYS",
+    "compactor_daemon/execution/test_spark_start.py::test_one_context_after_the_other": "hudi/journeys",
     "compactor_daemon/execution/test_spark_start.py::test_refusal_while_spark": "the stop while the JVM starts",
     "outside/test_examples.py": "project/test_docs.py: the same calls",
     "outside/test_newcomer.py": "project/test_docs.py, project/test_docs.py",
@@ -47,22 +47,7 @@ ONLY_ALL = {
 }
 """Beginnings of names below `tests` that only a run of all tests takes, and what asks their rule in the usual one."""
 
-JOURNEYS = {
-    "hudi/cases/test_after_compaction.py": "Hudi goes on where we compacted, and the other way round, on 9 and 6",
-    "hudi/cases/test_writer_hooks.py::test_hudi_finds_the_rows_that_we_wrote[v9-bucket": "Hudi updates rows of ours",
-    "hudi/cases/test_record_index.py::test_hudi_finds_every_key[v9": "Hudi updates by its record index what we wrote",
-    "hudi/cases/test_metadata_services.py::test_hudi_reads_and_writes_after_our_compaction[v9": "our metadata table",
-    "hudi/cases/test_stitch.py::test_hudi_goes_on_behind_copied_row_groups[v9": "Hudi reads copied pages, goes on",
-    "hudi/cases/test_restore.py::test_hudi_goes_on_behind_a_restore[False-v9": "Hudi goes on behind a restore",
-    "hudi/cases/test_heartbeat_respected.py": "Hudi leaves a plan alone while our heartbeat is fresh",
-    "hudi/cases/test_takeover.py::test_hudi_finishes_what_we_left[v9": "Hudi executes what we left half done",
-    "hudi/cases/test_rollback.py::test_we_roll_back_a_dead_writer_of_hudi[v9": "we roll back what Hudi left half done",
-    "hudi/cases/test_zookeeper_lock.py::test_a_live_hudi_writer_waits_for_our_section[v9": "one table lock for both",
-    "hudi/cases/test_our_log_blocks.py::test_hudi_merges_our_blocks[v9": "Hudi reads our log blocks",
-    "hudi/cases/test_pending_below_plan.py": "Hudi 0.15: a write below a plan",
-    "hudi/cases/test_plan_taken_back.py::test_hudi_s_logs_on_a_plan_keep_it[v6": "Hudi 0.15: a log on a plan",
-    "hudi/cases/test_archiving.py::test_hudi_reads_what_phantombase_archived[9": "Hudi reads our archive",
-    "hudi/cases/test_cleans.py::test_hudi_finds_nothing_left[6": "Hudi cleans nothing that we left",
+STILL_USUAL = {
     "hudi/cases/test_passed_clustering.py::test_while_the_files_are_made[9": "Hudi's cleaner passes a clustering",
     "world/chaos/test_dead_decision.py": "SIGSTOP of a real process with real locks",
 }
@@ -95,7 +80,7 @@ def place(nodeid: str) -> str:
 def is_usual(nodeid: str) -> bool:
     """Whether the usual run has this test, as far as its place says."""
     name = place(nodeid)
-    return not name.startswith(tuple(ONLY_ALL)) or name.startswith(tuple(JOURNEYS))
+    return not name.startswith(tuple(ONLY_ALL)) or name.startswith(tuple(STILL_USUAL))
 
 
 def part_of(nodeid: str) -> int:

@@ -13,8 +13,8 @@ import pytest
 from phantombase.timeline.log.encode import LogFormat, Parts, data_block, delete_block
 from phantombase.timeline.table.table import TableSchema
 from phantombase.timeline.view.view import FileSlice
+from tests.hudi.cases.hand_written import commit
 from tests.hudi.cases.shared_table import SharedTable
-from tests.hudi.cases.test_our_log_blocks import commit
 from tests.hudi.judge.client import Judge
 
 pytestmark = [pytest.mark.interop, pytest.mark.parametrize("version", [6], indirect=True, ids="v{}".format)]

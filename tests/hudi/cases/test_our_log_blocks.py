@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -10,15 +10,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from phantombase.timeline.format.commit_metadata import CommitMetadata, WriteStat, encode
-from phantombase.timeline.format.file_name import LogFileName
-from phantombase.timeline.format.instant import Instant, State, next_time
-from phantombase.timeline.format.layout import Slicing
 from phantombase.timeline.log.block import BlockKind, HeaderKey, scan_blocks
 from phantombase.timeline.log.delete_block import decode_deletes
 from phantombase.timeline.log.encode import LogFormat, Parts, data_block, delete_block
-from phantombase.timeline.table.table import Table, TableSchema
-from phantombase.timeline.view.view import FileSlice, latest_slice
+from phantombase.timeline.table.table import TableSchema
+from phantombase.timeline.view.view import FileSlice
+from tests.hudi.cases.hand_written import commit, with_meta
 from tests.hudi.cases.rows import Rows, key, keys, partition
 from tests.hudi.cases.shared_table import EVENT_TIME, SharedTable, check_rows
 from tests.hudi.judge.client import Judge, JudgeError
@@ -66,59 +63,6 @@ def test_hudi_merges_our_blocks(judge: Judge, version: int, tmp_path: Path) -> N
 def without(rows: pa.Table, numbers: Any) -> pa.Table:
     """The rows of other keys."""
     return rows.filter(pa.array([k not in keys(numbers) for k in rows["id"].to_pylist()]))
-
-
-Blocks = Callable[[FileSlice, str, TableSchema], Iterable[Parts]]
-"""(file slice, instant, schema) -> the blocks of the slice's log file."""
-
-
-def commit(table: SharedTable, blocks: Blocks) -> None:
-    """A delta commit by hand: one log file on the newest slice of each file group."""
-    opened = table.open()
-    view = opened.load_view()
-    time = next_time(opened.now(), view.timeline.used_times())
-    schema = opened.newest_schema(view.timeline)
-    for state in (State.REQUESTED, State.INFLIGHT):
-        place(opened, Instant(requested_time=time, action="deltacommit", state=state), b"")
-    stats: dict[str, tuple[WriteStat, ...]] = {}
-    for slice_ in (latest_slice(group) for group in view.groups):
-        assert slice_ is not None
-        by_base = opened.layout.slicing is Slicing.BY_BASE_INSTANT
-        instant = slice_.base_instant if by_base else time
-        version = 1 + max((log.name.version for log in slice_.logs), default=0)
-        name = LogFileName(file_id=slice_.file_id, instant=instant, version=version, token="1-0-1")
-        path = f"{slice_.partition}/{name}".removeprefix("/")
-        with opened.storage.open_output(path) as file:
-            for block in blocks(slice_, time, schema):
-                file.writelines(block)
-        stat = WriteStat(file_id=slice_.file_id, path=path, prev_commit=instant, partition_path=slice_.partition)
-        stats[slice_.partition] = (*stats.get(slice_.partition, ()), stat)
-    metadata = CommitMetadata(
-        partition_to_write_stats=stats, extra_metadata={"schema": schema.commit_text}, operation_type="UPSERT"
-    )
-    completion = next_time(opened.now(), [time]) if opened.layout.has_completion_times else None
-    done = Instant(requested_time=time, action="deltacommit", state=State.COMPLETED, completion_time=completion)
-    place(opened, done, encode(metadata, opened.layout.encoding))
-
-
-def place(table: Table, instant: Instant, data: bytes) -> None:
-    """An instant's file."""
-    assert table.storage.put_if_absent(table.instant_path(instant), data)
-
-
-def with_meta(rows: pa.Table, slice_: FileSlice, time: str, schema: TableSchema) -> pa.Table:
-    """Those of the slice's partition, as records of a log."""
-    mine = rows.filter(pa.array([p == slice_.partition for p in rows["p"].to_pylist()]))
-    count = mine.num_rows
-    meta = [
-        [time] * count,
-        [f"{time}_0_{i}" for i in range(count)],
-        mine["id"],
-        [slice_.partition] * count,
-        [slice_.file_id] * count,
-    ]
-    columns = dict(zip(schema.arrow.names, [*meta, *(mine[n] for n in schema.arrow.names[5:])], strict=True))
-    return pa.table(columns, schema=schema.arrow)
 
 
 ORDERINGS: Mapping[str, tuple[pa.DataType, tuple[Any, ...]]] = {

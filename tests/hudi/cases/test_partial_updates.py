@@ -16,8 +16,8 @@ from phantombase.timeline.arrow.ordering import Ordering
 from phantombase.timeline.log.encode import Parts, delete_block
 from phantombase.timeline.table.table import TableSchema
 from phantombase.timeline.view.view import FileSlice
+from tests.hudi.cases.hand_written import commit
 from tests.hudi.cases.shared_table import COMMIT_TIME, EVENT_TIME, SharedTable
-from tests.hudi.cases.test_our_log_blocks import commit
 from tests.hudi.judge.client import Judge
 from tests.support.builders import IS_PARTIAL, avro_block
 from tests.support.selection import deep

@@ -18,9 +18,9 @@ import pytest
 from phantombase.timeline.log.encode import LogFormat, Parts, data_block, delete_block
 from phantombase.timeline.table.table import TableSchema
 from phantombase.timeline.view.view import FileSlice
+from tests.hudi.cases.hand_written import commit, with_meta
 from tests.hudi.cases.rows import same
 from tests.hudi.cases.shared_table import SharedTable
-from tests.hudi.cases.test_our_log_blocks import commit, with_meta
 from tests.hudi.judge.client import Judge
 from tests.support.selection import deep
 

@@ -49,7 +49,7 @@ def test_a_write_below_hudi_s_plan_is_read_whenever_it_completes(judge: Judge, v
     for number in count(1):
         left = replace(table, path=tmp_path / f"look{number}")
         shutil.copytree(table.path, left.path)
-        completes = _Completes(left, done, content, number)
+        completes = Completes(left, done, content, number)
         storage = HookedStorage(LocalStorage(str(left.path)), completes.hook)
         try:
             run_one(open_table(left.path, storage), instant)
@@ -60,7 +60,7 @@ def test_a_write_below_hudi_s_plan_is_read_whenever_it_completes(judge: Judge, v
     assert number > 3, "the write was never completed between two looks"
 
 
-class _Completes:
+class Completes:
     """Completes a write just before the n-th listing of the timeline (from 1)."""
 
     def __init__(self, table: SharedTable, path: str, content: bytes, number: int) -> None:
