@@ -16,10 +16,10 @@ from phantombase.compactor_daemon.attempt.compact_instant import Compacted
 from phantombase.compactor_daemon.claims.claims import HeldClaim, table_id
 from phantombase.compactor_daemon.claims.zookeeper_claims import ZooKeeperClaims
 from phantombase.compactor_daemon.daemon.assemble import open_daemon
-from phantombase.compactor_daemon.daemon.dispatch import Order, Rules
+from phantombase.compactor_daemon.daemon.dispatch import DaemonOrder, Rules
 from phantombase.compactor_daemon.daemon.loop import Daemon
 from phantombase.compactor_daemon.daemon.observer import Observer
-from phantombase.compactor_daemon.daemon.table_on_storage import ServedTable, Settings
+from phantombase.compactor_daemon.daemon.table_on_storage import DaemonSettings, TableOnStorage
 from phantombase.compactor_daemon.execution.runners import LocalRunner
 from phantombase.compactor_daemon.options import AttemptOptions, ExecuteOptions, Executor
 from phantombase.compactor_daemon.records.failures import RetryOptions
@@ -61,7 +61,7 @@ class Begun(Observer):
         self.latencies += [latency_s] if latency_s is not None else []
 
 
-class NoOp(ServedTable):
+class NoOp(TableOnStorage):
     """Completes a claimed instant without any work: an empty commit, made once, or counted as a duplicate."""
 
     duplicates = 0
@@ -142,10 +142,14 @@ def _daemon(path: str, hosts: str, no_op: bool, barrier: Any, sender: Connection
     )
 
 
-def settings() -> Settings:
+def settings() -> DaemonSettings:
     """One slice at a time, on this process's core."""
-    return Settings(
-        who=process_name(), output=OutputOptions(), attempt=AttemptOptions(), retry=RetryOptions(), order=Order.EARLIEST
+    return DaemonSettings(
+        who=process_name(),
+        output=OutputOptions(),
+        attempt=AttemptOptions(),
+        retry=RetryOptions(),
+        order=DaemonOrder.EARLIEST,
     )
 
 

@@ -26,9 +26,9 @@ import pyarrow as pa
 from bench.report import Goal, Report
 from phantombase import writer
 from phantombase.compactor_daemon.daemon.assemble import open_daemon
-from phantombase.compactor_daemon.daemon.dispatch import Order, Rules, Stop
+from phantombase.compactor_daemon.daemon.dispatch import DaemonOrder, Rules, Stop
 from phantombase.compactor_daemon.daemon.observer import Observer
-from phantombase.compactor_daemon.daemon.table_on_storage import Settings
+from phantombase.compactor_daemon.daemon.table_on_storage import DaemonSettings
 from phantombase.compactor_daemon.execution.runners import LocalRunner
 from phantombase.compactor_daemon.lake.lake import Lake
 from phantombase.compactor_daemon.lake.lanes import Lanes
@@ -92,8 +92,8 @@ def main() -> int:
 
 def _measure(report: Report, root: Path, count: int, hosts: str, idle_s: float) -> None:
     seen = _Seen()
-    settings = Settings(
-        who="bench", output=OutputOptions(), attempt=AttemptOptions(), retry=RetryOptions(), order=Order.EARLIEST
+    settings = DaemonSettings(
+        who="bench", output=OutputOptions(), attempt=AttemptOptions(), retry=RetryOptions(), order=DaemonOrder.EARLIEST
     )
     began = time.monotonic()
     with open_daemon(

@@ -20,7 +20,7 @@ from phantombase.timeline.planning.strategies import STRATEGY_CONF, Strategy
 from phantombase.timeline.planning.triggers import TriggerStrategy
 from phantombase.timeline.stitching.options import SortOrder, StitchOptions
 
-from .hudi_names import Kind, contradiction, hudi_names, is_of_a_family, nearest, put_once
+from .hudi_names import NameKind, contradiction, hudi_names, is_of_a_family, nearest, put_once
 
 _log = get_logger()
 
@@ -196,7 +196,7 @@ def _check(name: str, value: str, own: Collection[str], *, is_typed: bool) -> bo
     one = hudi_names().get(name)
     if name in own or (one is not None and (one.agrees(value) or name in _DONE_BY_COMMANDS)):
         return True
-    if one is not None and one.kind is Kind.ONLY:
+    if one is not None and one.kind is NameKind.ONLY:
         raise UnsupportedError(
             f"{name} asks for what is not done here: {one.why}", expected=" or ".join(one.agreeing) or None, found=value
         )
@@ -240,7 +240,7 @@ def _not_taken(name: str, value: str, known: Collection[str]) -> PhantombaseErro
         todo = f"Did you mean {near}?" if near else None
     elif name == _DROPS:
         todo = "Leave it out here: --drop-metadata-table of compact and schedule turns it off."
-    elif one.kind is Kind.SET:
+    elif one.kind is NameKind.SET:
         todo = f"Leave it out here: {_OWN_OPTION.get(one.why, 'writes take it, and commands have options')}."
     else:
         todo = f"Leave it out: {one.why}."

@@ -22,7 +22,7 @@ from phantombase.timeline.errors import UsageError
 _FILE = Path(__file__).with_name("hudi_names.tsv")
 
 
-class Kind(Enum):
+class NameKind(Enum):
     """What a name does here.
 
     SET: it sets an option or describes a table. ONLY: another value than those listed would give other rows, files or
@@ -44,7 +44,7 @@ class HudiName:
     """
 
     name: str
-    kind: Kind
+    kind: NameKind
     agreeing: tuple[str, ...]
     alternatives: tuple[str, ...]
     why: str
@@ -70,7 +70,9 @@ def hudi_names() -> Mapping[str, HudiName]:
             continue
         name, kind, agreeing, alternatives, why = line.split("\t")
         others = tuple(alternatives.split())
-        one = HudiName(name=name, kind=Kind(kind), agreeing=tuple(json.loads(agreeing)), alternatives=others, why=why)
+        one = HudiName(
+            name=name, kind=NameKind(kind), agreeing=tuple(json.loads(agreeing)), alternatives=others, why=why
+        )
         found |= dict.fromkeys((name, *others), one)
     return found
 

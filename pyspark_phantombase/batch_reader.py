@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from .options import SourceOptions
 
 
-class SliceTask(InputPartition):
+class SlicePartition(InputPartition):
     """One task: the scan of some file slices. It carries all that an executor needs, and no credentials."""
 
     def __init__(self, scan: Scan, pin: SharedPin | None = None) -> None:
@@ -57,7 +57,7 @@ class BatchReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         """The tasks. Spark turns an empty list into one task without a scan."""
         pin = None if self._options.pin is None else take_pin(self._options, self._options.open())
-        return [SliceTask(scan, pin) for scan in plan_tasks(self._options, self._columns)]
+        return [SlicePartition(scan, pin) for scan in plan_tasks(self._options, self._columns)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """See `task_batches`."""
@@ -79,7 +79,7 @@ def task_batches(partition: InputPartition, columns: StructType) -> Iterator[pa.
 
     MissingFileError: a file was cleaned meanwhile; the task fails, so that no row is missing from an answer.
     """
-    if not isinstance(partition, SliceTask):
+    if not isinstance(partition, SlicePartition):
         return
     schema = arrow_columns(columns)
     try:
@@ -95,7 +95,7 @@ def task_batches(partition: InputPartition, columns: StructType) -> Iterator[pa.
         ) from error
 
 
-def _renewing(task: SliceTask) -> AbstractContextManager[None]:
+def _renewing(task: SlicePartition) -> AbstractContextManager[None]:
     if task.pin is None:
         return nullcontext()
     storage = task.scan.table.storage

@@ -28,7 +28,7 @@ from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.table.table import Table, consistent
 from phantombase.timeline.view.view import FileSlice
 
-from .batch_reader import SliceTask, take_pin, task_batches
+from .batch_reader import SlicePartition, take_pin, task_batches
 from .options import SourceOptions, source_options
 from .planned import parted, shown
 from .spark_columns import spark_columns
@@ -133,7 +133,7 @@ def spark_read(spark: SparkSession, path: str, **options: str) -> DataFrame:
     columns = spark_columns(scan.schema)
     columns = StructType([StructField(field.name, field.dataType) for field in columns.fields])
     rest = replace(scan, slices=tuple(slice_ for slice_ in scan.slices if slice_ not in native))
-    tasks = [SliceTask(one, pin) for one in parted(rest, given.task_bytes)]
+    tasks = [SlicePartition(one, pin) for one in parted(rest, given.task_bytes)]
     parts = [_by_python(spark, tasks, columns)] if tasks else []
     if native:
         parts.append(_by_spark(spark, scan.table.storage, native, columns))
@@ -193,11 +193,11 @@ def _by_spark(spark: SparkSession, storage: Storage, slices: Iterable[FileSlice]
     return frame
 
 
-def _by_python(spark: SparkSession, tasks: list[SliceTask], columns: StructType) -> DataFrame:
+def _by_python(spark: SparkSession, tasks: list[SlicePartition], columns: StructType) -> DataFrame:
     return spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(_rows_of(tasks, columns), columns)
 
 
-def _rows_of(tasks: list[SliceTask], columns: StructType) -> Callable[[Batches], Batches]:
+def _rows_of(tasks: list[SlicePartition], columns: StructType) -> Callable[[Batches], Batches]:
     """Turns the numbers of tasks into their rows, in a task."""
 
     def rows(numbers: Batches) -> Batches:

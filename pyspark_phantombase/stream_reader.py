@@ -49,7 +49,7 @@ from phantombase.timeline.windows.incremental import load_window
 from phantombase.timeline.windows.state import moment_of_text
 from phantombase.timeline.windows.streamed import StreamedWrite, groups_written, writes_after
 
-from .batch_reader import SliceTask, task_batches
+from .batch_reader import SlicePartition, task_batches
 from .options import EARLIEST
 from .planned import plan_tasks
 
@@ -61,7 +61,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class StreamPart:
     """What is delivered of a write at `moment`: the file groups up to and with `last`."""
 
     moment: str
@@ -73,7 +73,7 @@ class Offset:
     """Everything up to `moment` is delivered, and a part of what comes next. `begin`: of the stream's first batch."""
 
     moment: str
-    part: Part | None = None
+    part: StreamPart | None = None
     begin: str | None = None
 
     @property
@@ -96,7 +96,7 @@ class Offset:
             )
         part = None
         if "next" in stored:
-            part = Part(moment=stored["next"], last=(stored["partition"], stored["file_id"]))
+            part = StreamPart(moment=stored["next"], last=(stored["partition"], stored["file_id"]))
         return Offset(moment=stored[axis], part=part, begin=stored.get("begin"))
 
     def stored(self, table: Table) -> dict[str, str]:
@@ -247,7 +247,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return Offset(moment=end)
         return _part_end(table, at, end, None, limit)
 
-    def _rest(self, table: Table, at: Offset, part: Part, writes: Sequence[StreamedWrite], limit: ReadLimit) -> Offset:
+    def _rest(
+        self, table: Table, at: Offset, part: StreamPart, writes: Sequence[StreamedWrite], limit: ReadLimit
+    ) -> Offset:
         """UsageError: the write of which a part is delivered cannot be read any more, or not now."""
         if part.moment not in {w.moment for w in writes}:
             raise UsageError(
@@ -278,7 +280,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if batch is None:
             return []
         window = self._options.of_window(batch.begin, batch.end, part=batch.is_part)
-        return [SliceTask(scan) for scan in plan_tasks(window, self._columns, batch.holds)]
+        return [SlicePartition(scan) for scan in plan_tasks(window, self._columns, batch.holds)]
 
     def commit(self, end: dict[str, str]) -> None:
         """Spark has stored that everything up to `end` is delivered: the pin holds what comes after it."""
@@ -316,4 +318,4 @@ def _part_end(table: Table, at: Offset, moment: str, last: GroupKey | None, limi
     end = part_end([(group, written) for group, written in groups if last is None or group > last], limit)
     if end is None:
         return Offset(moment=moment)
-    return Offset(moment=at.moment, part=Part(moment=moment, last=end))
+    return Offset(moment=at.moment, part=StreamPart(moment=moment, last=end))

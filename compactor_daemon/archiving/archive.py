@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from phantombase.timeline.archiving.archive import Archive, remove_instants
-from phantombase.timeline.archiving.choice import Border, Choice, Facts, choose
+from phantombase.timeline.archiving.choice import ArchiveBorder, ArchiveChoice, ArchiveFacts, choose
 from phantombase.timeline.archiving.levels import compact_history
 from phantombase.timeline.archiving.options import ArchiveOptions
 from phantombase.timeline.errors import MissingFileError
@@ -48,14 +48,14 @@ from ..attempt.unfinished import tidy, unfinished_compactions
 _METADATA, _COMMIT = ".hashing_meta", ".commit"
 
 
-def resize_borders(table: Table, timeline: Timeline) -> tuple[Border, ...]:
+def resize_borders(table: Table, timeline: Timeline) -> tuple[ArchiveBorder, ...]:
     """The borders of `archiving.choice` that hold for such a table; none for others."""
     if not is_consistently_hashed(table.storage):
         return ()
     return (*_unmarked(table, timeline), *_left(table, timeline))
 
 
-def _unmarked(table: Table, timeline: Timeline) -> Iterator[Border]:
+def _unmarked(table: Table, timeline: Timeline) -> Iterator[ArchiveBorder]:
     """Resizes of which Hudi has not yet noted, beside their hashing metadata, that they completed.
 
     Its next writer does so. Until then the replace commit says it.
@@ -66,10 +66,10 @@ def _unmarked(table: Table, timeline: Timeline) -> Iterator[Border]:
         stem = path.removesuffix(_METADATA)
         time = stem.rpartition("/")[2]
         if path != stem and stem not in noted and timeline.find(time, "replacecommit") is not None:
-            yield Border(time=time, why=f"Hudi's next write has to note that resize {time} of buckets is done")
+            yield ArchiveBorder(time=time, why=f"Hudi's next write has to note that resize {time} of buckets is done")
 
 
-def _left(table: Table, timeline: Timeline) -> Iterator[Border]:
+def _left(table: Table, timeline: Timeline) -> Iterator[ArchiveBorder]:
     """Log files that are named after a resize that was rolled back, which Hudi leaves: once the timeline begins behind
     it, it counts as completed, and their rows are there twice."""
     found: defaultdict[str, list[str]] = defaultdict(list)
@@ -82,10 +82,10 @@ def _left(table: Table, timeline: Timeline) -> Iterator[Border]:
         if time not in timeline.pending_writes:
             before = max((t for t in timeline.completed_writes if t < time), default="")
             why = f"instant {time} is gone and has files, as {paths[0]}: clear them away by hand"
-            yield Border(time=before, why=why)
+            yield ArchiveBorder(time=before, why=why)
 
 
-def gather_facts(table: Table, timeline: Timeline, files: StateFiles, *, dry_run: bool) -> Facts:
+def gather_facts(table: Table, timeline: Timeline, files: StateFiles, *, dry_run: bool) -> ArchiveFacts:
     """All facts but `replaced_there`, see `replaced_files_there`.
 
     `dry_run`: puts nothing on storage; expired pins count then. MalformedError: an unreadable pin, clean or metadata
@@ -96,7 +96,7 @@ def gather_facts(table: Table, timeline: Timeline, files: StateFiles, *, dry_run
     if not table.layout.has_completion_times:
         held = min((pin.holds for pin in (all_pins if dry_run else live_pins)(table.storage)), default=None)
     metadata = open_metadata_table(table).load_timeline() if table.config.metadata_partitions else None
-    return Facts(
+    return ArchiveFacts(
         cleaned_to=retained_by(table.files, cleans[-1]) if cleans else None,
         metadata=metadata is not None,
         metadata_compacted=None if metadata is None else _last_compaction(metadata),
@@ -111,10 +111,10 @@ def gather_facts(table: Table, timeline: Timeline, files: StateFiles, *, dry_run
     )
 
 
-def _history_border(table: Table, timeline: Timeline) -> Iterator[Border]:
+def _history_border(table: Table, timeline: Timeline) -> Iterator[ArchiveBorder]:
     """The write with the history of columns that evolve on read: Hudi finds renamed ones only while it is active."""
     if (time := newest_history(table.storage, timeline)) is not None:
-        yield Border(time=time, why=f"write {time} has the newest history of the columns")
+        yield ArchiveBorder(time=time, why=f"write {time} has the newest history of the columns")
 
 
 def _last_compaction(timeline: Timeline) -> str | None:
@@ -158,7 +158,7 @@ class Archived:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kept:
+class RetainedInstant:
     """A completed instant that stays, and why."""
 
     instant: str
@@ -175,7 +175,7 @@ class ArchiveResult:
 
     archived: tuple[Archived, ...] = ()
     finished: tuple[str, ...] = ()
-    kept: tuple[Kept, ...] = ()
+    kept: tuple[RetainedInstant, ...] = ()
     why: str = ""
     written: tuple[str, ...] = ()
     merged: tuple[str, ...] = ()
@@ -254,8 +254,8 @@ def _finish(seen: _Seen, check: Callable[[], None]) -> Sequence[str]:
     return [i.requested_time for i in both]
 
 
-def _choice(seen: _Seen, options: ArchiveOptions, *, dry_run: bool) -> Choice:
-    facts: Facts = gather_facts(seen.table, seen.timeline, seen.files, dry_run=dry_run)
+def _choice(seen: _Seen, options: ArchiveOptions, *, dry_run: bool) -> ArchiveChoice:
+    facts: ArchiveFacts = gather_facts(seen.table, seen.timeline, seen.files, dry_run=dry_run)
     choice = choose(seen.timeline, facts, options)
     there = replaced_files_there(seen.table, [i for i in choice.archived if i.family == "replacecommit"])
     return choose(seen.timeline, replace(facts, replaced_there=there), options) if there else choice
@@ -293,11 +293,13 @@ def _described(files: StateFiles, instants: Sequence[Instant]) -> tuple[Archived
 
 
 def _result(
-    choice: Choice, archived: Sequence[Sequence[Archived]], written: Sequence[str], merged: Sequence[str]
+    choice: ArchiveChoice, archived: Sequence[Sequence[Archived]], written: Sequence[str], merged: Sequence[str]
 ) -> ArchiveResult:
     return ArchiveResult(
         archived=tuple(one for some in archived for one in some),
-        kept=tuple(Kept(instant=i.requested_time, action=i.action, why=choice.why_kept(i)) for i in choice.kept),
+        kept=tuple(
+            RetainedInstant(instant=i.requested_time, action=i.action, why=choice.why_kept(i)) for i in choice.kept
+        ),
         why=choice.why,
         written=tuple(written),
         merged=tuple(merged),

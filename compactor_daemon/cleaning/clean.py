@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from phantombase.timeline.cleaning.choice import Choice
+from phantombase.timeline.cleaning.choice import CleanChoice
 from phantombase.timeline.cleaning.options import CleanOptions
 from phantombase.timeline.errors import ConflictError
 from phantombase.timeline.format.clean import CleanPlan, encode_clean_plan
@@ -71,7 +71,7 @@ def clean_table(table: Table, options: CleanOptions, lock: TableLock, *, dry_run
     return result_of(clean.requested_time, choice, finished)
 
 
-def _plan(view: TableView, choice: Choice, options: CleanOptions, before: str) -> CleanPlan:
+def _plan(view: TableView, choice: CleanChoice, options: CleanOptions, before: str) -> CleanPlan:
     """`before`: what earlier cleans retained."""
     files: defaultdict[str, list[str]] = defaultdict(list)
     for one in choice.gone:

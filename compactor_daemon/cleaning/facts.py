@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from dataclasses import replace
 
-from phantombase.timeline.cleaning.choice import Facts
+from phantombase.timeline.cleaning.choice import CleanFacts
 from phantombase.timeline.cleaning.options import CleanOptions, Policy
 from phantombase.timeline.clock.now import clock_ms
 from phantombase.timeline.instants.state_files import load_state_files
@@ -40,7 +40,7 @@ def without(view: TableView, gone: Collection[str]) -> TableView:
     return replace(view, groups=tuple(group for group in left if group.slices))
 
 
-def gather_facts(table: Table, view: TableView, options: CleanOptions, *, dry_run: bool) -> Facts:
+def gather_facts(table: Table, view: TableView, options: CleanOptions, *, dry_run: bool) -> CleanFacts:
     """Called with the view that is decided on.
 
     `dry_run`: puts nothing on storage; expired pins count then. MalformedError: an unreadable pin, savepoint or plan,
@@ -48,7 +48,7 @@ def gather_facts(table: Table, view: TableView, options: CleanOptions, *, dry_ru
     """
     timeline, now_ms = view.timeline, clock_ms()
     hours = options.retained if options.policy is Policy.HOURS else 0
-    return Facts(
+    return CleanFacts(
         # Subtracted as moments: times of day jump by an hour when the clocks change.
         hours_ago=table.times.moment(now_ms - hours * 3_600_000),
         floor=table.times.moment(now_ms - int(options.floor_s * 1000)),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from phantombase.timeline.cleaning.choice import Choice, Gone, choose
+from phantombase.timeline.cleaning.choice import CleanChoice, Gone, choose
 from phantombase.timeline.cleaning.options import CleanOptions
 from phantombase.timeline.instants.clean_border import retained_by
 from phantombase.timeline.storage.folders import join
@@ -55,7 +55,7 @@ def would_clean(table: Table, view: TableView, options: CleanOptions) -> CleanRe
     return result_of(None, choice, finished)
 
 
-def choice_of(table: Table, view: TableView, options: CleanOptions, *, dry_run: bool) -> Choice:
+def choice_of(table: Table, view: TableView, options: CleanOptions, *, dry_run: bool) -> CleanChoice:
     refuse_half_upgraded(table)
     refuse_pending_restore(table, view.timeline)
     refuse_half_rolled_back(table, view.timeline)  # behind its write lies what will be the newest state
@@ -64,7 +64,7 @@ def choice_of(table: Table, view: TableView, options: CleanOptions, *, dry_run: 
     return choose(view, gather_facts(table, view, options, dry_run=dry_run), options)
 
 
-def result_of(instant: str | None, choice: Choice, finished: tuple[Finished, ...]) -> CleanResult:
+def result_of(instant: str | None, choice: CleanChoice, finished: tuple[Finished, ...]) -> CleanResult:
     return CleanResult(
         instant=instant,
         gone=choice.gone,

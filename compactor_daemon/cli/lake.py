@@ -27,7 +27,7 @@ from phantombase.timeline.terminal.settings import LANES, read_file
 from ..lake.hours import Hours
 from ..lake.lake import Lake
 from ..lake.lanes import Lane, Lanes, lanes_of
-from ..lake.listing import FolderListing, Listing
+from ..lake.listing import FolderListing, TableListing
 from .option_flags import flags_of, from_settings
 
 METASTORE = "hive"
@@ -73,7 +73,7 @@ class LakeFlags:
             return None
         return Lake(listing=self._listing(options), lanes=lanes)
 
-    def _listing(self, options: StorageOptions) -> Listing:
+    def _listing(self, options: StorageOptions) -> TableListing:
         if self.root is not None:
             return FolderListing(self.root, options)
         kind, _, where = str(self.catalog).partition(":")

@@ -37,11 +37,11 @@ from phantombase.timeline.terminal.plain import plural
 
 from ..daemon.assemble import open_daemon
 from ..daemon.dispatch import Rules, Stop
-from ..daemon.health import Health, serve
+from ..daemon.health import DaemonHealth, serve
 from ..daemon.http_service import service_of
 from ..daemon.loop import Daemon, Summary
 from ..daemon.metrics import Metrics
-from ..daemon.table_on_storage import Settings
+from ..daemon.table_on_storage import DaemonSettings
 from ..options import AttemptOptions, ExecuteOptions
 from ..records.failures import RetryOptions
 from ..services.options import Service, ServiceOptions, parse_services
@@ -188,7 +188,7 @@ def run_daemon(
     named, options = tables or [], parse_pairs(storage_option)
     lanes = lake.lanes(ctx.params.get("config"), requests)
     found = lake.lake(named, lanes, options)
-    settings = Settings(
+    settings = DaemonSettings(
         who=process_name(),
         output=output,
         attempt=attempt,
@@ -271,8 +271,8 @@ def _services(names: str | None, given: Mapping[Service, Any], counted: int) -> 
     return ServiceOptions(**{s.value: given[s] for s in chosen}, counted_commits=counted)
 
 
-def _health(daemon: Daemon) -> Health:
-    return Health(silent_s=daemon.silent_s, trouble=daemon.trouble)
+def _health(daemon: Daemon) -> DaemonHealth:
+    return DaemonHealth(silent_s=daemon.silent_s, trouble=daemon.trouble)
 
 
 @contextmanager

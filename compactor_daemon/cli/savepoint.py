@@ -11,7 +11,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from phantombase.timeline.clock.options import ClockOptions
-from phantombase.timeline.recovery.savepoint import Kept, create_savepoint, delete_savepoint, savepoints
+from phantombase.timeline.recovery.savepoint import KeptSavepoint, create_savepoint, delete_savepoint, savepoints
 from phantombase.timeline.storage.storage_options import parse_pairs
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.terminal.console import configure_logging, emit
@@ -101,7 +101,7 @@ def _user() -> str:
         return ""
 
 
-def _row(kept: Kept) -> dict[str, Any]:
+def _row(kept: KeptSavepoint) -> dict[str, Any]:
     made, files = kept.savepoint, kept.savepoint.files
     return {
         "instant": kept.instant,

@@ -37,7 +37,7 @@ from ..execution.open_runner import ChosenRunner, open_runner
 from ..execution.runners import Runner, SparkRunner, all_storage_options
 from ..lake.lake import Lake, serves
 from ..lake.lanes import Lane, Lanes
-from ..lake.listing import Listing
+from ..lake.listing import TableListing
 from ..lake.members import Members, fleet_of
 from ..options import ExecuteOptions
 from ..services.done import ServiceDone
@@ -46,8 +46,8 @@ from ..zookeeper.session import ZooKeeperOptions, ZooKeeperSession, zookeeper_se
 from .dispatch import Rules
 from .loop import Assigned, Daemon
 from .observer import Observer
-from .served_table import Seen, Served
-from .table_on_storage import ServedTable, Settings
+from .served_table import SeenTable, Served
+from .table_on_storage import DaemonSettings, TableOnStorage
 
 
 class _NoClaims:
@@ -95,7 +95,7 @@ class OpenedLate:
                     self._served.close()
             return self._served
 
-    def look(self) -> Seen:
+    def look(self) -> SeenTable:
         """See `Served`."""
         return self.open().look()
 
@@ -137,7 +137,7 @@ _log = get_logger()
 class Discovery:
     """See the module. `open_late`: makes the served table of a path; `members` None: this daemon is alone."""
 
-    listing: Listing
+    listing: TableListing
     lanes: Lanes
     daemon: Daemon
     open_late: Callable[[str, Lane], Served]
@@ -212,7 +212,7 @@ def open_daemon(
     paths: Sequence[str],
     *,
     rules: Rules,
-    settings: Settings,
+    settings: DaemonSettings,
     execute: ExecuteOptions,
     lake: Lake | None = None,
     lanes: Lanes | None = None,
@@ -256,7 +256,7 @@ def open_daemon(
             wake = partial(notify, partial(Daemon.claims_changed, table=path))
             claims = _claims(session, table, settings.who, wake)
             held = table_lock(table.storage, lock, sole_writer=sole_writer)
-            served = ServedTable(path, claims, held, running, _of_lane(settings, lane))
+            served = TableOnStorage(path, claims, held, running, _of_lane(settings, lane))
             served.open()
             if isinstance(claims, ZooKeeperClaims):
                 claims.wake_on_request(partial(notify, lambda daemon: daemon.wake(path)))
@@ -311,7 +311,7 @@ def _discovered(
         yield
 
 
-def _of_lane(settings: Settings, lane: Lane) -> Settings:
+def _of_lane(settings: DaemonSettings, lane: Lane) -> DaemonSettings:
     """How a table of a lane is served; a daemon that requests no plans requests none in any lane."""
     schedule = settings.schedule if lane.schedule is None or settings.schedule is None else lane.schedule
     return replace(settings, schedule=schedule, sizes=lane.bytes_per_hour is not None)

@@ -41,7 +41,7 @@ class Ended:
 
 
 @dataclass(slots=True, kw_only=True)
-class Work:
+class RunningWork:
     """An instant at work. `held`: its claim, once it is claimed. `near`: other instants that might be taken next.
 
     `begun`, `put_aside`, `wants_on`: are called when it is claimed, waits for writes, and asks for a slot again.

@@ -33,7 +33,7 @@ _USUAL_SLO_S = 3600.0
 """Where some tables have an SLO, the one of those without."""
 
 
-class Order(Enum):
+class DaemonOrder(Enum):
     """Which pending instant of a table is claimed first."""
 
     EARLIEST = "earliest"
@@ -54,8 +54,8 @@ class Rules:
     """Options of these decisions; times in seconds."""
 
     max_concurrent: int = option(1, "how many instants are executed at a time", least=1)
-    order: Order = option(
-        Order.EARLIEST, "which pending instant comes first: the earliest, or the one with the most log bytes"
+    order: DaemonOrder = option(
+        DaemonOrder.EARLIEST, "which pending instant comes first: the earliest, or the one with the most log bytes"
     )
     poll_s: float = option(10.0, "how often each table's timeline is listed", flag="poll_interval", least=0.1)
     sweep_s: float = option(300.0, "how often a table is searched for instants that other compactors left behind")
@@ -261,10 +261,10 @@ def _turn(
     return key
 
 
-def _choose(table: TableState, now_ms: int, order: Order, pick: Callable[[int], int]) -> str:
+def _choose(table: TableState, now_ms: int, order: DaemonOrder, pick: Callable[[int], int]) -> str:
     """The first instant by the order. If other daemons hold claims, one of the first few: two more for each claim."""
     ranked: Iterable[Pending] = table.startable(now_ms)
-    if order is Order.LARGEST:
+    if order is DaemonOrder.LARGEST:
         ranked = sorted(ranked, key=lambda p: (-p.log_bytes, p.instant))
     first = list(islice(ranked, 1 + 2 * len(table.claimed)))
     return first[pick(len(first))].instant

@@ -27,7 +27,7 @@ _CLIENT_S = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Health:
+class DaemonHealth:
     """A daemon's health. `silent_s`: time since its loop last went round. `trouble`: why it cannot work, or None."""
 
     silent_s: float
@@ -48,7 +48,7 @@ class Health:
 
 
 @contextmanager
-def serve(port: int, metrics: Metrics, health: Callable[[], Health], *, host: str = "") -> Iterator[int]:
+def serve(port: int, metrics: Metrics, health: Callable[[], DaemonHealth], *, host: str = "") -> Iterator[int]:
     """Serves on an address (empty: on all) from entry to exit; yields the port, a free one for port 0.
 
     UsageError: the port cannot be used there. `health` is called in other threads.

@@ -19,14 +19,14 @@ from phantombase.timeline.dashboard.action_app import ActionApp
 from phantombase.timeline.dashboard.login_app import LoginApp
 from phantombase.timeline.dashboard.orders import CommandSettings
 from phantombase.timeline.dashboard.people_app import PeopleApp
-from phantombase.timeline.dashboard.runner import Runner, installed
+from phantombase.timeline.dashboard.runner import OrderRunner, installed
 from phantombase.timeline.errors import PhantombaseError, UnknownStateError
 from phantombase.timeline.format.compaction_plan import TOTAL_LOG_FILES_SIZE
 from phantombase.timeline.instants.attempt_names import staged_files
 from phantombase.timeline.planning.triggers import TriggerOptions
 from phantombase.timeline.report.overview import next_plan_row
 from phantombase.timeline.service.access import Access
-from phantombase.timeline.service.run import Pages, ServeOptions, Service
+from phantombase.timeline.service.run import HttpService, Pages, ServeOptions
 from phantombase.timeline.service.served_tables import ServedTables
 from phantombase.timeline.table.table import Table, consistent
 from phantombase.timeline.terminal.plain import Row
@@ -38,7 +38,7 @@ from ..status.snapshot import Claimed, look_at_table
 from ..status.status import Clock, claim_rows, status_report
 from ..zookeeper.session import ZooKeeperOptions, ZooKeeperSession, zookeeper_session
 from .loop import Daemon
-from .table_on_storage import Settings
+from .table_on_storage import DaemonSettings
 
 _SHOWN = 3
 
@@ -66,7 +66,7 @@ class DaemonCrew:
     def __init__(
         self,
         daemon: Daemon,
-        settings: Settings,
+        settings: DaemonSettings,
         session: ZooKeeperSession | None,
     ) -> None:
         self._daemon, self._settings, self._session = daemon, settings, session
@@ -151,7 +151,7 @@ def _others(me: str, claims: Iterable[Row]) -> list[Row]:
 @contextmanager
 def service_of(
     daemon: Daemon,
-    settings: Settings,
+    settings: DaemonSettings,
     options: ServeOptions,
     *,
     token: str | None,
@@ -169,12 +169,12 @@ def service_of(
         crew = DaemonCrew(daemon, settings, session)
 
         def pages(tables: ServedTables, access: Access) -> Pages:
-            runner = Runner(installed(), settings.storage_options) if allow_actions else None
+            runner = OrderRunner(installed(), settings.storage_options) if allow_actions else None
             actions = None if runner is None else ActionApp(access, runner, commands)
             people = PeopleApp(tables, crew=crew, registry=registry, settings=commands, actions=actions)
             return Pages(pages=people, login=LoginApp(access))
 
-        service = Service(
+        service = HttpService(
             paths=(),
             options=options,
             storage_options=settings.storage_options,

@@ -34,7 +34,7 @@ from ..lake.lanes import Lane, Lanes
 from ..lake.use import LaneUse, Use
 from ..records.failures import Parked, RetryOptions, Waits, Weight, weigh
 from ..services.done import ServiceDone
-from .at_work import Ended, Work
+from .at_work import Ended, RunningWork
 from .dispatch import (
     UPKEEP_LEAST,
     Action,
@@ -50,7 +50,7 @@ from .dispatch import (
     next_steps,
 )
 from .observer import Observer
-from .served_table import Seen, Served
+from .served_table import SeenTable, Served
 from .table_state import Pending, TableState
 
 _log = get_logger()
@@ -141,7 +141,7 @@ class Daemon:
         self._use = Use(lanes=lanes, slots=rules.max_concurrent, began=clock())
         self._show_at = 0
         self._look_s = _QUEUED_S
-        self._work: dict[tuple[str, str], Work] = {}
+        self._work: dict[tuple[str, str], RunningWork] = {}
         self._stop: Stop | None = None
         self._takes = 0
         self._room_aside = Semaphore(_ASIDE_MAX)
@@ -280,7 +280,7 @@ class Daemon:
         near = tuple(p.instant for p in islice(state.startable(self._clock()), _NEAR))
         self._states[table] = state.begin(instant, self._takes)
         self._use.begin(state.lane, (table, instant), state.log_bytes(instant), self._clock())
-        work = self._work[table, instant] = Work(
+        work = self._work[table, instant] = RunningWork(
             served=self._served[table],
             instant=instant,
             near=near,
@@ -294,7 +294,7 @@ class Daemon:
 
     # --- in other threads ----------------------------------------------------------------------------------------
 
-    def _execute(self, table: str, instant: str, work: Work) -> None:
+    def _execute(self, table: str, instant: str, work: RunningWork) -> None:
         with structlog.contextvars.bound_contextvars(table=table, instant=instant):
             ended = work.run()
         self._news.put(partial(self._ended, table, instant, work, ended))
@@ -339,7 +339,7 @@ class Daemon:
         self._states[table] = replace(self._states[table], **fields)  # type: ignore[arg-type]
 
     def _looked(self, table: str, found: object) -> None:
-        assert isinstance(found, Seen)
+        assert isinstance(found, SeenTable)
         now = self._clock()
         self.summary.problems.pop(table, None)
         pending = tuple(_on_clock(p, now - clock_ms()) for p in found.pending)
@@ -399,7 +399,7 @@ class Daemon:
     def _wants_on(self, table: str, instant: str) -> None:
         self._states[table] = self._states[table].wants_on(instant)
 
-    def _ended(self, table: str, instant: str, work: Work, ended: Ended) -> None:
+    def _ended(self, table: str, instant: str, work: RunningWork, ended: Ended) -> None:
         del self._work[table, instant]
         read = None if ended.done is None else ended.done.bytes_read
         self._use.end(self._states[table].lane, (table, instant), read, self._clock())

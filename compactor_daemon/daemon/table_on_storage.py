@@ -39,8 +39,8 @@ from ..services.last_run import last_runs, note_runs
 from ..services.options import ServiceOptions
 from ..services.serve import serve_table
 from ..time_limit import Limit
-from .dispatch import Order
-from .served_table import Seen
+from .dispatch import DaemonOrder
+from .served_table import SeenTable
 from .table_state import Pending
 
 _ASK_AGAIN_S = 300.0
@@ -52,7 +52,7 @@ _log = get_logger()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class DaemonSettings:
     """How tables are served. `who`: the daemon's name. `schedule` None: it requests no plans. `clock`: see `Table`.
 
     `services`: those that `serve` runs. `sizes`: the bytes of pending instants must be known.
@@ -62,7 +62,7 @@ class Settings:
     output: OutputOptions
     attempt: AttemptOptions
     retry: RetryOptions
-    order: Order
+    order: DaemonOrder
     schedule: ScheduleOptions | None = None
     services: ServiceOptions = ServiceOptions()
     clock: ClockOptions = ClockOptions()
@@ -70,10 +70,10 @@ class Settings:
     sizes: bool = False
 
 
-class ServedTable:
+class TableOnStorage:
     """See the module. The first call that touches the table is `open`."""
 
-    def __init__(self, path: str, claims: Claims, lock: TableLock, runner: Runner, settings: Settings) -> None:
+    def __init__(self, path: str, claims: Claims, lock: TableLock, runner: Runner, settings: DaemonSettings) -> None:
         self.path = path
         self.claims = claims
         self._lock = lock
@@ -95,7 +95,7 @@ class ServedTable:
     def _storage(self) -> Storage:
         return open_storage(self.path, self._settings.storage_options)
 
-    def look(self) -> Seen:
+    def look(self) -> SeenTable:
         """Lists the timeline once, and the records too if an instant is pending. Errors of the tree."""
         self._opened = table = self._opened.reload() if self._opened is not None else self._open()
         check_keepable(table, moves_rows=False)
@@ -116,11 +116,11 @@ class ServedTable:
                 instant=i,
                 requested_ms=None if (age := table.age_s(i)) is None else now - round(age * 1000),
                 readiness=readiness(read_failures(table.storage, i) if i in recorded else (), now, settings.retry),
-                log_bytes=self._log_bytes(table, i) if settings.sizes or settings.order is Order.LARGEST else 0,
+                log_bytes=self._log_bytes(table, i) if settings.sizes or settings.order is DaemonOrder.LARGEST else 0,
             )
             for i in instants
         ]
-        return Seen(
+        return SeenTable(
             pending=tuple(pending),
             claimed=self.claims.names(),
             due=due,

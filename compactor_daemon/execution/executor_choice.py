@@ -16,7 +16,7 @@ LARGE_BYTES = 8 << 30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Work:
+class ExecutorWork:
     """What a plan asks for: its file slices, the bytes they read, and the memory limit of one slice's merge."""
 
     slices: int
@@ -35,7 +35,7 @@ class Machine:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
+class ExecutorChoice:
     """The executor, the slices that it merges at a time (None: as Spark is set up), and why."""
 
     executor: Executor
@@ -55,22 +55,22 @@ class Sized(Protocol):
         """Bytes of the logs."""
 
 
-def work_of(slices: Iterable[Sized], slice_memory: int) -> Work:
+def work_of(slices: Iterable[Sized], slice_memory: int) -> ExecutorWork:
     """The work of some file slices."""
     sizes = [one.base_bytes + one.log_bytes for one in slices]
-    return Work(slices=len(sizes), read_bytes=sum(sizes), slice_memory=slice_memory)
+    return ExecutorWork(slices=len(sizes), read_bytes=sum(sizes), slice_memory=slice_memory)
 
 
-def choose(options: ExecuteOptions, work: Work, machine: Machine) -> Choice:
+def choose(options: ExecuteOptions, work: ExecutorWork, machine: Machine) -> ExecutorChoice:
     """The executor for this work. `auto`: in process, unless a master is given or the plan is large."""
     executor, why = _executor(options, work, machine)
     if executor is Executor.SPARK:
-        return Choice(executor=executor, threads=None, why=why)
+        return ExecutorChoice(executor=executor, threads=None, why=why)
     threads, fewer = _threads(options.threads, work, machine)
-    return Choice(executor=executor, threads=threads, why=f"{why}; {fewer}" if fewer else why)
+    return ExecutorChoice(executor=executor, threads=threads, why=f"{why}; {fewer}" if fewer else why)
 
 
-def _executor(options: ExecuteOptions, work: Work, machine: Machine) -> tuple[Executor, str]:
+def _executor(options: ExecuteOptions, work: ExecutorWork, machine: Machine) -> tuple[Executor, str]:
     if options.executor is not Executor.AUTO:
         return options.executor, f"--executor {options.executor.value} is given"
     if why := options.wants_spark:
@@ -85,7 +85,7 @@ def _executor(options: ExecuteOptions, work: Work, machine: Machine) -> tuple[Ex
     return Executor.SPARK, f"a large plan: {plan}"
 
 
-def _threads(asked: int, work: Work, machine: Machine) -> tuple[int, str]:
+def _threads(asked: int, work: ExecutorWork, machine: Machine) -> tuple[int, str]:
     """As many slices at a time as memory has room for, at least one, and what was lowered."""
     wanted = max(1, min(asked, work.slices))
     if machine.free_memory is None or work.slice_memory * wanted <= machine.free_memory:

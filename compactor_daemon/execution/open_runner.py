@@ -11,7 +11,7 @@ from phantombase.timeline.storage.contract import Storage
 
 from ..options import ExecuteOptions, Executor
 from ..records.slice_done import SliceDone
-from .executor_choice import Choice, Work, choose, work_of
+from .executor_choice import ExecutorChoice, ExecutorWork, choose, work_of
 from .machine import this_machine
 from .runners import LocalRunner, Runner, SliceProgress, SparkRunner
 from .slice_task import SliceTask
@@ -21,13 +21,13 @@ from .spark_session import StartingSpark
 _log = get_logger()
 
 
-def log_choice(choice: Choice) -> None:
+def log_choice(choice: ExecutorChoice) -> None:
     """A line in the log."""
     _log.info("executor", executor=choice.executor.value, threads=choice.threads, why=choice.why)
 
 
 @contextmanager
-def open_runner(options: ExecuteOptions, chosen: Callable[[Choice], None] = log_choice) -> Iterator[Runner]:
+def open_runner(options: ExecuteOptions, chosen: Callable[[ExecutorChoice], None] = log_choice) -> Iterator[Runner]:
     """The runner of an executor. `chosen` is called with the choice for each plan.
 
     SparkError: Spark was asked for and cannot start. Spark starts in the background; the first tasks wait for it. It
@@ -45,7 +45,7 @@ def open_runner(options: ExecuteOptions, chosen: Callable[[Choice], None] = log_
 class ChosenRunner:
     """Runs the tasks of each plan on the executor that `choose` names."""
 
-    def __init__(self, options: ExecuteOptions, chosen: Callable[[Choice], None]) -> None:
+    def __init__(self, options: ExecuteOptions, chosen: Callable[[ExecutorChoice], None]) -> None:
         self._options = options
         self._chosen = chosen
         self._spark: StartingSpark | None = None
@@ -78,5 +78,5 @@ class ChosenRunner:
         return self._spark is not None and SparkRunner(self._spark).is_gone
 
 
-def _work(tasks: list[SliceTask]) -> Work:
+def _work(tasks: list[SliceTask]) -> ExecutorWork:
     return work_of((task.slice for task in tasks), max((t.round.output.memory_limit for t in tasks), default=1))

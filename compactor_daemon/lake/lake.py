@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import xxhash
 
 from .lanes import Lanes
-from .listing import Listing
+from .listing import TableListing
 
 
 def serves(member: str, members: Collection[str], name: str, daemons: int) -> bool:
@@ -32,5 +32,5 @@ def _draw(member: str, name: str) -> tuple[int, str]:
 class Lake:
     """Tables that are found: the listing, and the lanes."""
 
-    listing: Listing
+    listing: TableListing
     lanes: Lanes

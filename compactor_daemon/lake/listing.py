@@ -18,7 +18,7 @@ DEPTH = 3
 """How deep below a root tables are looked for: `root/database/table` is two."""
 
 
-class Listing(Protocol):
+class TableListing(Protocol):
     """A source of tables. It may remember what it has found; it is called by one thread at a time."""
 
     def tables(self) -> Mapping[str, str]:
@@ -45,11 +45,11 @@ class FolderListing:
 
     @property
     def shown(self) -> str:
-        """See `Listing`."""
+        """See `TableListing`."""
         return self._root
 
     def tables(self) -> Mapping[str, str]:
-        """See `Listing`. UsageError: the folder is not there, or is a table itself."""
+        """See `TableListing`. UsageError: the folder is not there, or is a table itself."""
         try:
             folders = _folders(self._storage, "")
         except MissingFileError as error:

@@ -25,7 +25,7 @@ from ..attempt.abandoned import abandoned_uploads_aborted
 from ..attempt.compact_instant import Compacted, compact_instant, pending_instants, preflight
 from ..attempt.retire import finish_completed, littered_instants
 from ..claims.doorbell import claim_all, claim_one
-from ..execution.executor_choice import Choice, check_memory
+from ..execution.executor_choice import ExecutorChoice, check_memory
 from ..execution.machine import this_machine
 from ..execution.open_runner import log_choice, open_runner
 from ..execution.runners import Runner, all_storage_options
@@ -48,7 +48,7 @@ class Compactions:
 
     done: tuple[Compacted, ...] = ()
     left: tuple[str, ...] = ()
-    executors: tuple[Choice, ...] = ()
+    executors: tuple[ExecutorChoice, ...] = ()
 
 
 def run_compactions(
@@ -153,11 +153,11 @@ class _Run:
 
     refused: dict[str, PhantombaseError]
     done: list[Compacted] = field(default_factory=list)
-    executors: list[Choice] = field(default_factory=list)
+    executors: list[ExecutorChoice] = field(default_factory=list)
     left: tuple[str, ...] = ()
     parked: PhantombaseError | None = None
 
-    def note_executor(self, choice: Choice) -> None:
+    def note_executor(self, choice: ExecutorChoice) -> None:
         """Keeps the choice for a plan, and logs it if it is another than the last one."""
         if choice not in self.executors:
             self.executors.append(choice)

@@ -50,13 +50,15 @@ from ..execution.slice_task import read_back
 from .late import refuse_changed_inputs, withdraw_late
 from .made import Made
 from .passed import refuse_passed
-from .pending import Pending, decided_completion, inflight_content, is_at_work, is_of_hudi, pending_stitchings
+from .pending import PendingClustering, decided_completion, inflight_content, is_at_work, is_of_hudi, pending_stitchings
 from .planned import slices_of
 
 _log = get_logger()
 
 
-def complete(table: Table, pending: Pending, made: Sequence[Made], rules: SliceRules, lock: TableLock) -> list[Made]:
+def complete(
+    table: Table, pending: PendingClustering, made: Sequence[Made], rules: SliceRules, lock: TableLock
+) -> list[Made]:
     """Makes the staged files visible; returns them, with the sizes that they have now. [] if another process did.
 
     `rules`: how the files were read. BarrierError: a pending write may still change the inputs; try again
@@ -106,7 +108,7 @@ def complete(table: Table, pending: Pending, made: Sequence[Made], rules: SliceR
     return placed
 
 
-def take_back(table: Table, pending: Pending, lock: TableLock, why: str) -> bool:
+def take_back(table: Table, pending: PendingClustering, lock: TableLock, why: str) -> bool:
     """Removes the plan, and all that was made by it. False: it is gone, or was completed meanwhile.
 
     ConflictError: Hudi executes it.
@@ -123,7 +125,7 @@ def take_back(table: Table, pending: Pending, lock: TableLock, why: str) -> bool
     return True
 
 
-def remove(table: Table, pending: Pending, section: Section) -> None:
+def remove(table: Table, pending: PendingClustering, section: Section) -> None:
     """Removes a stitching that is not completed: its files, then its plan. ConflictError: Hudi executes it."""
     decided_completion(table, pending)
     storage = table.storage
@@ -172,19 +174,19 @@ def _orphans(table: Table, timeline: Timeline) -> tuple[Instant, ...]:
     return tuple(i for i in without if is_buried(table.storage, i.requested_time))
 
 
-def inputs_now(table: Table, pending: Pending, timeline: Timeline) -> tuple[tuple[FileSlice, ...], ...]:
+def inputs_now(table: Table, pending: PendingClustering, timeline: Timeline) -> tuple[tuple[FileSlice, ...], ...]:
     """The planned slices as they are now, see `slices_of`."""
     there = table.views.existing(group.partition for group in pending.groups)
     busy = busy_file_groups(table, _other_than(timeline, pending)).groups.keys()
     return slices_of(consistent(lambda: table.load_view(exactly=there)), pending.groups, busy)
 
 
-def _other_than(timeline: Timeline, pending: Pending) -> Timeline:
+def _other_than(timeline: Timeline, pending: PendingClustering) -> Timeline:
     same = (pending.time, "replacecommit")
     return replace(timeline, instants=tuple(i for i in timeline.instants if i.identity != same))
 
 
-def _refuse_waiting(table: Table, timeline: Timeline, pending: Pending) -> None:
+def _refuse_waiting(table: Table, timeline: Timeline, pending: PendingClustering) -> None:
     """BarrierError: a pending write may still change the inputs.
 
     A write that began before the plan may not know it. A write that replaces file groups has chosen them when it began,
@@ -204,14 +206,14 @@ def _refuse_waiting(table: Table, timeline: Timeline, pending: Pending) -> None:
             )
 
 
-def _found(table: Table, timeline: Timeline, pending: Pending) -> Instant:
+def _found(table: Table, timeline: Timeline, pending: PendingClustering) -> Instant:
     found = timeline.find(pending.time, "replacecommit")
     if found is None:
         raise _taken_back(table, pending)
     return found
 
 
-def _taken_back(table: Table, pending: Pending) -> ConflictError:
+def _taken_back(table: Table, pending: PendingClustering) -> ConflictError:
     return ConflictError(
         "this stitching was taken back meanwhile",
         path=table.storage.base_path,
@@ -257,7 +259,7 @@ def _put(table: Table, done: Instant, data: bytes) -> None:
         raise StorageError("the completed commit is not there after it was written", path=path)
 
 
-def _look_back(table: Table, pending: Pending, done: Instant) -> None:
+def _look_back(table: Table, pending: PendingClustering, done: Instant) -> None:
     """ConflictError: the process slept before the put, its lock was lost, and the plan was taken back meanwhile.
 
     The commit replaces file groups by files that are gone: it is removed. Until then readers fail: the view misses the

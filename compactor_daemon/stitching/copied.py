@@ -22,7 +22,7 @@ from phantombase.timeline.parquet.copied_file import CopiedFile
 from phantombase.timeline.parquet.copy_rules import Obstacle, why_not_copied
 from phantombase.timeline.parquet.footer import Footer, read_footer
 from phantombase.timeline.parquet.output_options import OutputOptions
-from phantombase.timeline.stitching.choice import Window
+from phantombase.timeline.stitching.choice import ClusteringWindow
 from phantombase.timeline.stitching.options import Copy
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.view.view import FileSlice
@@ -79,9 +79,9 @@ class Copying:
 
     storage: Storage
     copy: Copy
-    _seen: dict[Window, Obstacle | None] = field(default_factory=dict)
+    _seen: dict[ClusteringWindow, Obstacle | None] = field(default_factory=dict)
 
-    def obstacles(self, windows: Sequence[Window], schema: pa.Schema) -> list[Obstacle | None]:
+    def obstacles(self, windows: Sequence[ClusteringWindow], schema: pa.Schema) -> list[Obstacle | None]:
         """For each window what is in the way, None: it is copied. UnsupportedError: it must be, and cannot."""
         for one in windows:
             if one not in self._seen:

@@ -13,15 +13,15 @@ from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.windows.retained import retained_since
 
-from .pending import Pending
+from .pending import PendingClustering
 
 
-def is_passed(table: Table, timeline: Timeline, pending: Pending) -> bool:
+def is_passed(table: Table, timeline: Timeline, pending: PendingClustering) -> bool:
     """Whether a clean has passed the plan. MalformedError: the record of one cannot be read."""
     return retained_since(table, timeline) > pending.time
 
 
-def refuse_passed(table: Table, timeline: Timeline, pending: Pending) -> None:
+def refuse_passed(table: Table, timeline: Timeline, pending: PendingClustering) -> None:
     """ConflictError: a clean has passed the plan: it must be taken back, and a new one made."""
     if is_passed(table, timeline, pending):
         raise ConflictError(

@@ -31,7 +31,7 @@ _COMPLETION = "phantombase.completion"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pending:
+class PendingClustering:
     """A stitching that is pending: the instant of its plan, in state requested, and the plan."""
 
     requested: Instant
@@ -48,7 +48,7 @@ class Pending:
         return self.requested.requested_time
 
 
-def pending_stitchings(table: Table, timeline: Timeline) -> tuple[Pending, ...]:
+def pending_stitchings(table: Table, timeline: Timeline) -> tuple[PendingClustering, ...]:
     """Those of phantombase, earliest first. MalformedError: a plan of a clustering cannot be read."""
     found = []
     for instant in timeline.instants:
@@ -59,7 +59,7 @@ def pending_stitchings(table: Table, timeline: Timeline) -> tuple[Pending, ...]:
     return tuple(found)
 
 
-def planned_stitching(table: Table, instant: Instant) -> Pending | None:
+def planned_stitching(table: Table, instant: Instant) -> PendingClustering | None:
     """The plan of a replace commit, pending or completed; None: it is no stitching of phantombase, or its plan is gone.
 
     MalformedError: it cannot be read.
@@ -74,7 +74,7 @@ def planned_stitching(table: Table, instant: Instant) -> Pending | None:
         return None
     pending_clustering_file_groups(data, path)  # names the way out where it cannot be read
     plan = decode_stitch_plan(data, path)
-    return None if plan is None else Pending(requested=requested, plan=plan)
+    return None if plan is None else PendingClustering(requested=requested, plan=plan)
 
 
 def inflight_content(table: Table, completion: str | None) -> bytes:
@@ -83,7 +83,7 @@ def inflight_content(table: Table, completion: str | None) -> bytes:
     return encode_commit(CommitMetadata(operation_type=CLUSTER, extra_metadata=extra), table.layout.encoding)
 
 
-def decided_completion(table: Table, pending: Pending) -> tuple[bool, str | None]:
+def decided_completion(table: Table, pending: PendingClustering) -> tuple[bool, str | None]:
     """Whether a process of phantombase began to complete the stitching, and the completion time that it decided.
 
     ConflictError: Hudi has begun to execute the plan. MalformedError: the file cannot be read.
@@ -112,7 +112,7 @@ def decided_completion(table: Table, pending: Pending) -> tuple[bool, str | None
     return True, extra.get(_COMPLETION)
 
 
-def is_at_work(table: Table, pending: Pending, now_ms: Callable[[], int] | None = None) -> bool:
+def is_at_work(table: Table, pending: PendingClustering, now_ms: Callable[[], int] | None = None) -> bool:
     """Whether a process of phantombase works on a stitching, by its heartbeat.
 
     On an object store also while a request of a process that is gone may yet be answered: its commit may still come.
@@ -124,7 +124,7 @@ def is_at_work(table: Table, pending: Pending, now_ms: Callable[[], int] | None 
     return beat is not None and is_live(beat, storage_ms(table.storage) if now_ms is None else now_ms())
 
 
-def is_of_hudi(table: Table, pending: Pending) -> bool:
+def is_of_hudi(table: Table, pending: PendingClustering) -> bool:
     """Whether Hudi has begun to execute its plan."""
     try:
         decided_completion(table, pending)

@@ -7,11 +7,11 @@ from collections.abc import Collection, Sequence
 from phantombase.timeline.format.bucket import plain_file_id
 from phantombase.timeline.format.file_name import COMPACTOR, BaseFileName
 from phantombase.timeline.format.replace_request import StitchGroup
-from phantombase.timeline.stitching.choice import Window
+from phantombase.timeline.stitching.choice import ClusteringWindow
 from phantombase.timeline.view.view import FileSlice, GroupKey, TableView, is_replaced
 
 
-def planned(window: Window) -> StitchGroup:
+def planned(window: ClusteringWindow) -> StitchGroup:
     """The plan of a window; the id of the new file group is random."""
     return StitchGroup(
         partition=window.partition,

@@ -34,7 +34,7 @@ from ..restoring.plan_put import is_own, late_plan_goes, refuse_late
 from ..restoring.refusals import refuse_work
 from ..restoring.rollback import is_merged, refuse_built_upon, refuse_cleaned, refuse_last
 from .complete import remove
-from .pending import Pending, planned_stitching
+from .pending import PendingClustering, planned_stitching
 
 _log = get_logger()
 
@@ -118,7 +118,7 @@ def _dig_up_late(table: Table, instant: str, section: Section) -> None:
         table.storage.delete(heartbeat_path(instant))
 
 
-def _found(table: Table, timeline: Timeline, instant: str) -> tuple[Instant, Pending]:
+def _found(table: Table, timeline: Timeline, instant: str) -> tuple[Instant, PendingClustering]:
     found = timeline.find(instant, "replacecommit")
     pending = None if found is None else planned_stitching(table, found)
     if found is None or pending is None:

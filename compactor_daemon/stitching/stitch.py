@@ -62,7 +62,7 @@ from .copied import Copying
 from .late import withdraw_late
 from .made import Made, Recipe, make
 from .passed import is_passed, refuse_passed
-from .pending import Pending, is_at_work, is_of_hudi, pending_stitchings
+from .pending import PendingClustering, is_at_work, is_of_hudi, pending_stitchings
 from .planned import output_name, planned
 from .unreadable import take_back_unreadable
 
@@ -230,18 +230,18 @@ def _refuse_indexes(table: Table) -> None:
         )
 
 
-def _plan(table: Table, timeline: Timeline, choice: StitchChoice, options: StitchOptions) -> Pending:
+def _plan(table: Table, timeline: Timeline, choice: StitchChoice, options: StitchOptions) -> PendingClustering:
     plan = StitchPlan(
         groups=tuple(planned(window) for window in choice.windows),
         sort_by=options.sort_by,
         sort_order=options.sort_order.value,
     )
     action, time_ = table.layout.pending_clustering, table.next_time(timeline)
-    return Pending(requested=Instant(requested_time=time_, action=action, state=State.REQUESTED), plan=plan)
+    return PendingClustering(requested=Instant(requested_time=time_, action=action, state=State.REQUESTED), plan=plan)
 
 
 @contextmanager
-def _beating(table: Table, pending: Pending) -> Iterator[None]:
+def _beating(table: Table, pending: PendingClustering) -> Iterator[None]:
     """A heartbeat. After UnknownCommitError it stays: no process decides again before the answer must be there."""
     with heartbeat(table.storage, pending.time, BEAT_S) as pulse:
         try:
@@ -285,7 +285,7 @@ class _Work:
                 finished.append(done)
         return tuple(finished), tuple(gone)
 
-    def execute(self, pending: Pending, copy: Copy) -> Stitched | None:
+    def execute(self, pending: PendingClustering, copy: Copy) -> Stitched | None:
         """Makes the files and completes the stitching. None: another process has done so meanwhile."""
         storage = self.table.storage
         made: list[Made] = []
@@ -326,7 +326,7 @@ class _Work:
             _log.warning("keys_repeat", table=storage.base_path, instant=done.instant, rows=done.repeated_keys)
         return done
 
-    def _make_all(self, pending: Pending, copy: Copy) -> tuple[list[Made], SliceRules]:
+    def _make_all(self, pending: PendingClustering, copy: Copy) -> tuple[list[Made], SliceRules]:
         """The files, and how they were read."""
         now = self.table.reload()
         timeline = now.load_timeline()
@@ -367,7 +367,7 @@ class _Work:
                 raise
         return made, recipe.rules
 
-    def _complete_in_time(self, pending: Pending, made: list[Made], rules: SliceRules) -> list[Made]:
+    def _complete_in_time(self, pending: PendingClustering, made: list[Made], rules: SliceRules) -> list[Made]:
         deadline = time.monotonic() + self.options.wait_s
         while True:
             try:

@@ -18,9 +18,9 @@ from phantombase.timeline.dashboard.action_app import ActionApp
 from phantombase.timeline.dashboard.login_app import LoginApp
 from phantombase.timeline.dashboard.orders import CommandSettings
 from phantombase.timeline.dashboard.people_app import PeopleApp
-from phantombase.timeline.dashboard.runner import Runner, installed
+from phantombase.timeline.dashboard.runner import OrderRunner, installed
 from phantombase.timeline.service.access import Access
-from phantombase.timeline.service.run import Pages, ServeOptions, Service
+from phantombase.timeline.service.run import HttpService, Pages, ServeOptions
 from phantombase.timeline.service.served_tables import ServedTables
 from tests.support.selection import deep
 from tests.support.servers import axe
@@ -60,16 +60,16 @@ def browser(tmp_path: Path) -> Iterator[Browser]:
         pytest.skip(f"NO CHROMIUM HERE: the pages are not opened in a browser: {error}")
 
 
-def service(paths: list[Path], *, crew: bool) -> Service:
+def service(paths: list[Path], *, crew: bool) -> HttpService:
     """As `timeline serve`, and with a crew as inside a daemon with buttons."""
 
     def pages(tables: ServedTables, access: Access) -> Pages:
-        actions = ActionApp(access, Runner(installed()), SETTINGS) if crew else None
+        actions = ActionApp(access, OrderRunner(installed()), SETTINGS) if crew else None
         people = PeopleApp(tables, 60, Knows() if crew else None, settings=SETTINGS, actions=actions)
         return Pages(pages=people, login=LoginApp(access))
 
     token = TOKEN if crew else None
-    return Service(paths=[str(p) for p in paths], options=ServeOptions(port=0), pages=pages, token=token)
+    return HttpService(paths=[str(p) for p in paths], options=ServeOptions(port=0), pages=pages, token=token)
 
 
 def log_in(browser: Browser, address: str) -> None:

@@ -16,7 +16,7 @@ import typer
 
 from phantombase.compactor_daemon.daemon.dispatch import Rules
 from phantombase.compactor_daemon.hudi_conf import _KNOWN, SCHEDULE_CONF
-from phantombase.compactor_daemon.hudi_names import Kind, hudi_names
+from phantombase.compactor_daemon.hudi_names import NameKind, hudi_names
 from phantombase.compactor_daemon.options import AttemptOptions, ExecuteOptions
 from phantombase.compactor_daemon.records.failures import RetryOptions
 from phantombase.timeline.archiving.options import ArchiveOptions
@@ -127,10 +127,10 @@ cleaning, archiving or the metadata table turns that on, as with Hudi. How to gi
 [Beside Hudi](../guides/hudi.md#hudis-names-for-options).
 """
 _NAMES_PARTS = {
-    Kind.SET: ("Followed", "says"),
-    Kind.ONLY: ("Refused with another value", "why"),
-    Kind.WISH: ("Not done here, with one warning", "why"),
-    Kind.CLIENT: ("Of Hudi's client, with the same warning", "why"),
+    NameKind.SET: ("Followed", "says"),
+    NameKind.ONLY: ("Refused with another value", "why"),
+    NameKind.WISH: ("Not done here, with one warning", "why"),
+    NameKind.CLIENT: ("Of Hudi's client, with the same warning", "why"),
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 
 from tests.project.rooms import (
@@ -84,3 +85,13 @@ def test_events_are_logged_in_one_way() -> None:
         if re.search(r"structlog\.(get_logger|configure)\(", modules()[module].read_text())
     }
     assert own == set()
+
+
+def test_a_class_name_has_one_home() -> None:
+    """Two classes of one name are told apart by their imports alone."""
+    homes: dict[str, list[str]] = {}
+    for module, path in modules().items():
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                homes.setdefault(node.name, []).append(module)
+    assert {name: found for name, found in homes.items() if len(found) > 1} == {}

@@ -21,7 +21,7 @@ from phantombase.timeline.cli.main import app
 from phantombase.timeline.format.file_name import BaseFileName, LogFileName
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.view.view import DataFile, FileSlice
-from pyspark_phantombase.batch_reader import BatchReader, SliceTask, task_batches
+from pyspark_phantombase.batch_reader import BatchReader, SlicePartition, task_batches
 from pyspark_phantombase.frame import _planned, only_base, read_alike
 from pyspark_phantombase.options import source_options
 from pyspark_phantombase.planned import parted, plan_tasks, table_columns
@@ -81,7 +81,7 @@ def plain(batches: Iterable[pa.RecordBatch | pa.Table], columns: list[str]) -> R
 def by_source(path: str, **options: str) -> Iterable[pa.RecordBatch]:
     given = source_options({"path": path, **options})
     columns = table_columns(given)
-    return (batch for scan in plan_tasks(given, columns) for batch in task_batches(SliceTask(scan), columns))
+    return (batch for scan in plan_tasks(given, columns) for batch in task_batches(SlicePartition(scan), columns))
 
 
 def by_frame(path: str) -> Iterable[pa.RecordBatch | pa.Table]:
@@ -145,7 +145,7 @@ def rides(tmp_path: Path) -> Path:
     return path
 
 
-def planned(path: Path, **options: str) -> tuple[list[SliceTask], list[pa.Table]]:
+def planned(path: Path, **options: str) -> tuple[list[SlicePartition], list[pa.Table]]:
     """The tasks of a query, and the rows of each."""
     given = source_options({"path": str(path), **options})
     columns = table_columns(given)

@@ -16,9 +16,9 @@ import pyarrow as pa
 
 from phantombase import writer
 from phantombase.compactor_daemon.daemon.assemble import open_daemon
-from phantombase.compactor_daemon.daemon.dispatch import Order, Rules, Stop
+from phantombase.compactor_daemon.daemon.dispatch import DaemonOrder, Rules, Stop
 from phantombase.compactor_daemon.daemon.loop import Daemon, Summary
-from phantombase.compactor_daemon.daemon.table_on_storage import Settings
+from phantombase.compactor_daemon.daemon.table_on_storage import DaemonSettings
 from phantombase.compactor_daemon.execution.runners import LocalRunner, Runner
 from phantombase.compactor_daemon.options import AttemptOptions, ExecuteOptions, Executor
 from phantombase.compactor_daemon.records.failures import RetryOptions
@@ -41,13 +41,13 @@ def daemon_on(
     who: str = "daemon",
     once: bool = True,
     poll_s: float = 600.0,
-    order: Order = Order.EARLIEST,
+    order: DaemonOrder = DaemonOrder.EARLIEST,
     schedule: ScheduleOptions | None = None,
     max_concurrent: int = 1,
 ) -> Iterator[Daemon]:
     """A daemon over tables, in this process."""
     retry = RetryOptions(retries=1, backoff_s=0.2)
-    settings = Settings(
+    settings = DaemonSettings(
         who=who,
         output=OutputOptions(),
         attempt=AttemptOptions(barrier_s=0.5, barrier_poll_s=0.05),

@@ -16,7 +16,7 @@ from phantombase.timeline.dashboard.action_app import ActionApp
 from phantombase.timeline.dashboard.login_app import LoginApp
 from phantombase.timeline.dashboard.orders import CommandSettings
 from phantombase.timeline.dashboard.people_app import PeopleApp
-from phantombase.timeline.dashboard.runner import Runner
+from phantombase.timeline.dashboard.runner import OrderRunner
 from phantombase.timeline.errors import UnknownStateError
 from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.planning.options import PLAN_NOW
@@ -180,7 +180,7 @@ COMMAND = (sys.executable, "-m", "phantombase.compactor_daemon.cli.main")
 
 def service(*paths: Path, command: tuple[str, ...] = COMMAND, settings: CommandSettings = SOLE) -> ServiceClient:
     tables = ServedTables(map(str, paths))
-    acts = ActionApp(ACCESS, Runner(command), settings)
+    acts = ActionApp(ACCESS, OrderRunner(command), settings)
     people = PeopleApp(tables, settings=settings, actions=acts)
     app = ServiceApp(tables, 1 << 20, access=ACCESS, pages=people, login=LoginApp(ACCESS))
     return ServiceClient(app, asyncio.new_event_loop())

@@ -18,7 +18,7 @@ import uvicorn
 from phantombase.timeline.service.app import ServiceApp
 from phantombase.timeline.service.served_tables import ServedTables
 from phantombase.timeline.service.states.loading import load_state
-from phantombase.timeline.service.states.table_state import TableState
+from phantombase.timeline.service.states.table_state import ServedState
 from phantombase.timeline.service.wire.asgi import Receive, Scope, Send
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.view.view import FileGroup, GroupKey
@@ -99,7 +99,7 @@ class FollowedTable:
 
     def __init__(self, path: Path) -> None:
         self._path = str(path)
-        self._state: TableState | None = None
+        self._state: ServedState | None = None
         self.kept = 0
 
     def look(self) -> None:
@@ -124,12 +124,12 @@ Named: TypeAlias = frozenset[str] | None
 """Paths of log files that count; None: all. On version 6 their names do not show which are of pending writes."""
 
 
-def _named(path: str, state: TableState) -> Named:
+def _named(path: str, state: ServedState) -> Named:
     table = Table.open(path)
     return frozenset().union(*(table.commit_metadata(i).named_files for i in state.timeline.completed))
 
 
-def _groups(state: TableState, named: Named) -> Mapping[GroupKey, FileGroup]:
+def _groups(state: ServedState, named: Named) -> Mapping[GroupKey, FileGroup]:
     return _seen((g for files in state.partitions.values() for g in files.groups), named)
 
 
@@ -145,7 +145,7 @@ def _without(group: FileGroup, named: Named) -> FileGroup:
     return replace(group, slices=tuple(kept))
 
 
-def _rest(state: TableState, named: Named) -> list[Any]:
+def _rest(state: ServedState, named: Named) -> list[Any]:
     """What else answers are made of, of the files that readers see."""
     seen = _groups(state, named).values()
     files = sorted((d.path, state.modified[g.partition][str(d.name)]) for g in seen for s in g.slices for d in s.files)

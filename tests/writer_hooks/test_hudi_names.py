@@ -11,7 +11,7 @@ import pytest
 import phantombase.writer_hooks.write.write
 from phantombase import read, writer
 from phantombase.compactor_daemon.hudi_conf import parse_hudi_conf
-from phantombase.compactor_daemon.hudi_names import Kind, hudi_names
+from phantombase.compactor_daemon.hudi_names import NameKind, hudi_names
 from phantombase.timeline.cleaning.options import CleanOptions, Policy
 from phantombase.timeline.errors import ConflictError, PhantombaseError, UnsupportedError, UsageError
 from phantombase.timeline.format.table_config import PROPERTIES, MergeMode, TableConfig
@@ -72,8 +72,8 @@ def defaults() -> list[tuple[str, str]]:
 def test_every_name_has_one_meaning_and_a_reason() -> None:
     names = hudi_names()
     assert len(names) >= 690
-    assert {name for name, one in names.items() if one.kind is not Kind.SET and not one.why} == set()
-    assert {name for name, one in names.items() if one.kind is Kind.ONLY and not one.why} == set()
+    assert {name for name, one in names.items() if one.kind is not NameKind.SET and not one.why} == set()
+    assert {name for name, one in names.items() if one.kind is NameKind.ONLY and not one.why} == set()
 
 
 @pytest.mark.parametrize("as_type", [str, natural], ids=["text", "natural"])
@@ -88,7 +88,7 @@ def test_a_default_alone_is_the_same_job_without_a_warning(as_type: Any) -> None
                 other.append((name, value, str(error)))
                 continue
         setting = hudi_names()[name].name
-        if logs or (hudi_names()[name].kind is not Kind.SET and made != writer()):
+        if logs or (hudi_names()[name].kind is not NameKind.SET and made != writer()):
             other.append((name, value, str(logs)))
         elif setting in STARTS:
             assert getattr(made.options, STARTS[setting], None) or made.given or made == writer(), name
@@ -101,7 +101,7 @@ def test_what_is_set_at_its_default_changes_nothing_of_a_write() -> None:
     usual = WriteOptions()
     changed: dict[str, set[str]] = {}
     for name, value in defaults():
-        if hudi_names()[name].kind is Kind.SET:
+        if hudi_names()[name].kind is NameKind.SET:
             options = writer().conf({name: value}).options
             fields = {f for f in WriteOptions.__slots__ if getattr(options, f) != getattr(usual, f)} - free
             changed |= {name: fields} if fields else {}
@@ -127,7 +127,7 @@ def test_all_defaults_together_give_the_same_table(tmp_path: Path) -> None:
 
 
 def test_a_command_takes_defaults_too() -> None:
-    every = [f"{name}={value}" for name, value in defaults() if hudi_names()[name].kind is not Kind.SET]
+    every = [f"{name}={value}" for name, value in defaults() if hudi_names()[name].kind is not NameKind.SET]
     assert parse_hudi_conf(every) == {}
     with pytest.raises(UsageError, match="not a known Hudi configuration"):
         parse_hudi_conf(["hoodie.clustering.inline=true"])
@@ -154,7 +154,7 @@ def test_alternative_names_that_contradict_are_one_error() -> None:
 
 
 def test_another_value_of_what_changes_rows_or_locks_is_refused() -> None:
-    only = [name for name, one in hudi_names().items() if one.kind is Kind.ONLY]
+    only = [name for name, one in hudi_names().items() if one.kind is NameKind.ONLY]
     assert len(only) > 80
     for name in only:
         with pytest.raises(PhantombaseError, match=r"asks for what is not done here"):
@@ -162,7 +162,9 @@ def test_another_value_of_what_changes_rows_or_locks_is_refused() -> None:
 
 
 def test_a_wish_that_is_not_fulfilled_is_named() -> None:
-    wishes = {n: "9999" for n, one in hudi_names().items() if one.kind in (Kind.WISH, Kind.CLIENT) and n == one.name}
+    wishes = {
+        n: "9999" for n, one in hudi_names().items() if one.kind in (NameKind.WISH, NameKind.CLIENT) and n == one.name
+    }
     with capture_logs() as logs:
         made = writer().conf(wishes)
     assert set(logs[0]["names"].split()) == wishes.keys()

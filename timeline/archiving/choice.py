@@ -43,7 +43,7 @@ _WITH_WRITES = (*_BY_COUNT, "restore", "indexing")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Border:
+class ArchiveBorder:
     """Commits from `time` on stay, and why; "": all stay."""
 
     time: str
@@ -51,7 +51,7 @@ class Border:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
+class ArchiveFacts:
     """What the choice needs besides the timeline.
 
     `cleaned_to`: the earliest commit that the last clean retained; None: there is no clean. `replaced_there`: replace
@@ -75,18 +75,18 @@ class Facts:
     doubled: frozenset[str] = frozenset()
     written: Mapping[str, str] = field(default_factory=dict)
     begun: Mapping[str, str] = field(default_factory=dict)
-    borders: tuple[Border, ...] = ()
+    borders: tuple[ArchiveBorder, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
+class ArchiveChoice:
     """`archived`: completed instants that may go, by time. `kept`: the completed instants that stay. `why`: what stops
     archiving, in words; `borders`: all that stop it, earliest first."""
 
     archived: tuple[Instant, ...]
     kept: tuple[Instant, ...]
     why: str
-    borders: tuple[Border, ...] = ()
+    borders: tuple[ArchiveBorder, ...] = ()
 
     def why_kept(self, instant: Instant) -> str:
         """Why this instant stays."""
@@ -99,16 +99,16 @@ class Choice:
         return self.why if at is None else at.why
 
 
-def choose(timeline: Timeline, facts: Facts, options: ArchiveOptions) -> Choice:
+def choose(timeline: Timeline, facts: ArchiveFacts, options: ArchiveOptions) -> ArchiveChoice:
     """The instants to archive now."""
     commits = timeline.completed
     count = len(commits)
     if count <= options.begins_above(count):
         why = f"{count} commits are completed, archiving begins above {options.begins_above(count)}"
         services = _services(timeline, facts, (), options)
-        return Choice(archived=services, kept=_others(timeline, services), why=why)
+        return ArchiveChoice(archived=services, kept=_others(timeline, services), why=why)
     kept = options.kept(count)
-    newest = Border(time=commits[count - kept].requested_time, why=f"it is one of the newest {kept} commits")
+    newest = ArchiveBorder(time=commits[count - kept].requested_time, why=f"it is one of the newest {kept} commits")
     borders = sorted([newest, *_borders(timeline, facts, options)], key=lambda b: b.time)
     going = tuple(i for i in commits if i.requested_time < borders[0].time)
     services = _services(timeline, facts, going, options)
@@ -119,7 +119,7 @@ def choose(timeline: Timeline, facts: Facts, options: ArchiveOptions) -> Choice:
         going = tuple(i for i in commits if i.requested_time < further.time)
         services = _services(timeline, facts, going, options)
     gone = tuple(sorted((*going, *services), key=lambda i: i.identity))
-    return Choice(archived=gone, kept=_others(timeline, gone), why=borders[0].why, borders=tuple(borders))
+    return ArchiveChoice(archived=gone, kept=_others(timeline, gone), why=borders[0].why, borders=tuple(borders))
 
 
 def _others(timeline: Timeline, gone: Iterable[Instant]) -> tuple[Instant, ...]:
@@ -127,7 +127,7 @@ def _others(timeline: Timeline, gone: Iterable[Instant]) -> tuple[Instant, ...]:
     return tuple(i for i in timeline.instants if i.completed and i not in leaving)
 
 
-def _borders(timeline: Timeline, facts: Facts, options: ArchiveOptions) -> Iterable[Border]:
+def _borders(timeline: Timeline, facts: ArchiveFacts, options: ArchiveOptions) -> Iterable[ArchiveBorder]:
     yield from _pending(timeline)
     yield from _beside_pending(timeline, facts)
     yield from _at(
@@ -148,11 +148,11 @@ def _first(times: Iterable[str]) -> str | None:
     return min(times, default=None)
 
 
-def _at(time: str | None, why: str) -> Iterable[Border]:
-    return () if time is None else (Border(time=time, why=why.format(time)),)
+def _at(time: str | None, why: str) -> Iterable[ArchiveBorder]:
+    return () if time is None else (ArchiveBorder(time=time, why=why.format(time)),)
 
 
-def _pending(timeline: Timeline) -> Iterable[Border]:
+def _pending(timeline: Timeline) -> Iterable[ArchiveBorder]:
     first = next((i for i in timeline.instants if not i.completed), None)
     if first is None:
         return ()
@@ -164,10 +164,10 @@ def _pending(timeline: Timeline) -> Iterable[Border]:
         why += f": {end} completes it, `savepoint delete TABLE {first.requested_time}` removes it"
     elif first.action == "indexing":
         why += ": Hudi's indexer executes it, or drops the index"
-    return (Border(time=time, why=why),)
+    return (ArchiveBorder(time=time, why=why),)
 
 
-def _beside_pending(timeline: Timeline, facts: Facts) -> Iterable[Border]:
+def _beside_pending(timeline: Timeline, facts: ArchiveFacts) -> Iterable[ArchiveBorder]:
     """What completed since a pending instant began. On version 6 the files say when, by the clock of the storage."""
     pending = [i.requested_time for i in timeline.instants if not i.completed]
     first = _first(facts.begun.get(time, time) for time in pending)
@@ -176,21 +176,21 @@ def _beside_pending(timeline: Timeline, facts: Facts) -> Iterable[Border]:
         yield from _at(beside, "a write is pending that began before {} completed")
 
 
-def _completed(timeline: Timeline, facts: Facts, instant: Instant) -> str:
+def _completed(timeline: Timeline, facts: ArchiveFacts, instant: Instant) -> str:
     written = facts.written.get(instant.requested_time)
     return instant.completion_time or written or timeline.completed_at(instant)
 
 
-def _trigger(timeline: Timeline, commits: int) -> Iterable[Border]:
+def _trigger(timeline: Timeline, commits: int) -> Iterable[ArchiveBorder]:
     """What Hudi's triggers count: delta commits since the last compaction, and it if they are few."""
     last = next((i for i in reversed(timeline.completed) if i.action == "commit"), None)
     since = [i.requested_time for i in delta_commits(timeline) if last is None or _after(timeline, i, last)]
     why = f"a trigger of compactions counts the last {commits} delta commits"
     if len(since) >= commits:
-        return (Border(time=since[len(since) - commits], why=why),)
+        return (ArchiveBorder(time=since[len(since) - commits], why=why),)
     if last is not None:
-        return (Border(time=last.requested_time, why=why),)
-    return (Border(time=since[0], why=why),) if since else ()
+        return (ArchiveBorder(time=last.requested_time, why=why),)
+    return (ArchiveBorder(time=since[0], why=why),) if since else ()
 
 
 def _after(timeline: Timeline, write: Instant, compaction: Instant) -> bool:
@@ -199,7 +199,7 @@ def _after(timeline: Timeline, write: Instant, compaction: Instant) -> bool:
     return timeline.completed_at(write) > compaction.requested_time
 
 
-def _replaced(timeline: Timeline, facts: Facts) -> Iterable[Border]:
+def _replaced(timeline: Timeline, facts: ArchiveFacts) -> Iterable[ArchiveBorder]:
     replacing = [i.requested_time for i in timeline.instants if i.family == "replacecommit"]
     if facts.cleaned_to is None:
         yield from _at(_first(replacing), "no clean has passed replace commit {}")
@@ -210,29 +210,29 @@ def _replaced(timeline: Timeline, facts: Facts) -> Iterable[Border]:
             f"files that replace commit {there} replaced are still there, as {facts.replaced_there[there]}: clean the "
             "table; remove by hand what no clean takes and no instant names"
         )
-        yield Border(time=there, why=why)
+        yield ArchiveBorder(time=there, why=why)
 
 
-def _metadata(timeline: Timeline, facts: Facts) -> Iterable[Border]:
+def _metadata(timeline: Timeline, facts: ArchiveFacts) -> Iterable[ArchiveBorder]:
     if not facts.metadata:
         return ()
     compacted = facts.metadata_compacted
     waits = f"; its next one waits, {facts.metadata_blocked}" if facts.metadata_blocked else ""
     if compacted is None:
-        return (Border(time="", why=f"the metadata table was never compacted{waits}"),)
+        return (ArchiveBorder(time="", why=f"the metadata table was never compacted{waits}"),)
     why = f"the last compaction of the metadata table, {compacted}, does not hold it{waits}"
     if not timeline.layout.has_completion_times:
-        return (Border(time=compacted, why=why),)
+        return (ArchiveBorder(time=compacted, why=why),)
     return _at(_first(i.requested_time for i in timeline.completed if timeline.completed_at(i) >= compacted), why)
 
 
-def _told(timeline: Timeline, facts: Facts, instant: Instant) -> bool:
+def _told(timeline: Timeline, facts: ArchiveFacts, instant: Instant) -> bool:
     """Whether the last compaction of the metadata table, if there is one, holds a clean or rollback."""
     compacted = facts.metadata_compacted
     return not facts.metadata or (compacted is not None and timeline.completed_at(instant) < compacted)
 
 
-def _late(timeline: Timeline, facts: Facts, going: Sequence[Instant]) -> Border | None:
+def _late(timeline: Timeline, facts: ArchiveFacts, going: Sequence[Instant]) -> ArchiveBorder | None:
     """The first of these commits that completed after every time that would stay."""
 
     leaving = set(going)
@@ -243,20 +243,20 @@ def _late(timeline: Timeline, facts: Facts, going: Sequence[Instant]) -> Border 
     if len(early) == len(going):
         return None
     time = going[len(early)].requested_time
-    return Border(time=time, why=f"commit {time} completed after everything that would stay")
+    return ArchiveBorder(time=time, why=f"commit {time} completed after everything that would stay")
 
 
-def _left_out(facts: Facts, going: Sequence[Instant]) -> Border | None:
+def _left_out(facts: ArchiveFacts, going: Sequence[Instant]) -> ArchiveBorder | None:
     """The first of these commits that left out a file group whose replace commit would stay."""
     leaving = {i.requested_time for i in going}
     stays = (time for time, replaced in facts.left_out.items() if time in leaving and replaced not in leaving)
     if (time := _first(stays)) is None:
         return None
     why = f"compaction {time} left out a file group that replace commit {facts.left_out[time]}, which stays, replaced"
-    return Border(time=time, why=why)
+    return ArchiveBorder(time=time, why=why)
 
 
-def _first_stays(timeline: Timeline, going: Sequence[Instant], services: Collection[Instant]) -> Border | None:
+def _first_stays(timeline: Timeline, going: Sequence[Instant], services: Collection[Instant]) -> ArchiveBorder | None:
     """The first instant other than a write that would stay behind one of these commits."""
     if not going or not timeline.layout.has_completion_times:
         return None
@@ -264,11 +264,13 @@ def _first_stays(timeline: Timeline, going: Sequence[Instant], services: Collect
     first = next((i for i in stay if i.requested_time < going[-1].requested_time), None)
     if first is None:
         return None
-    return Border(time=first.requested_time, why=f"{first.action} {first.requested_time} stays on the active timeline")
+    return ArchiveBorder(
+        time=first.requested_time, why=f"{first.action} {first.requested_time} stays on the active timeline"
+    )
 
 
 def _services(
-    timeline: Timeline, facts: Facts, going: Sequence[Instant], options: ArchiveOptions
+    timeline: Timeline, facts: ArchiveFacts, going: Sequence[Instant], options: ArchiveOptions
 ) -> tuple[Instant, ...]:
     """Cleans and rollbacks that go: version 6 counts each action, as Hudi 0.15; later those older than the last commit.
 

@@ -34,7 +34,7 @@ _FLAWED = "a newer file of its file group is lost or damaged"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
+class CleanFacts:
     """What the choice needs besides the view.
 
     `hours_ago`, `floor`: instant times, now minus the retained hours and minus the floor. `written`: when the
@@ -65,7 +65,7 @@ class Gone:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
+class CleanChoice:
     """`gone`: what goes now; `left`: what the bounds of the options leave to the next clean.
 
     `retained`: the border, "" if no state may go, None where file versions are retained and nothing else sets one;
@@ -80,14 +80,14 @@ class Choice:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Border:
+class CleanBorder:
     """States from `time` on stay; "": all of them."""
 
     time: str
     why: str
 
 
-def choose(view: TableView, facts: Facts, options: CleanOptions) -> Choice:
+def choose(view: TableView, facts: CleanFacts, options: CleanOptions) -> CleanChoice:
     """The slices to remove now."""
     timeline = view.timeline
     by_versions = options.policy is Policy.VERSIONS
@@ -115,7 +115,7 @@ def choose(view: TableView, facts: Facts, options: CleanOptions) -> Choice:
             else:
                 kept[reason] = kept.get(reason, 0) + 1
     now, left = _bounded(gone, options)
-    return Choice(
+    return CleanChoice(
         gone=now,
         left=left,
         retained=retained,
@@ -124,31 +124,31 @@ def choose(view: TableView, facts: Facts, options: CleanOptions) -> Choice:
     )
 
 
-def _borders(timeline: Timeline, facts: Facts, options: CleanOptions) -> Iterable[Border | None]:
+def _borders(timeline: Timeline, facts: CleanFacts, options: CleanOptions) -> Iterable[CleanBorder | None]:
     commits = timeline.completed
     if not commits:
-        yield Border(time="", why="no commit is completed")
+        yield CleanBorder(time="", why="no commit is completed")
         return
     if options.policy is Policy.COMMITS:
         n = options.retained
         time = commits[-n].requested_time if len(commits) > n else ""
-        yield Border(time=time, why=f"the newest {n} commits are retained")
+        yield CleanBorder(time=time, why=f"the newest {n} commits are retained")
     if options.policy is Policy.HOURS:
         since = (i.requested_time for i in commits if i.requested_time >= facts.hours_ago)
         time = _or_archived(timeline, facts.hours_ago, next(since, commits[-1].requested_time))
-        yield Border(time=time, why=f"the commits of {options.retained} hours are retained")
+        yield CleanBorder(time=time, why=f"the commits of {options.retained} hours are retained")
     yield _pending(timeline)
     late = [i.requested_time for i in commits if _completed(timeline, facts, i) > facts.floor]
     floor = _or_archived(timeline, facts.floor, min(late, default=""))
-    yield None if not late else Border(time=floor, why=f"a query of {options.floor_s:,.0f} s ago may need it")
+    yield None if not late else CleanBorder(time=floor, why=f"a query of {options.floor_s:,.0f} s ago may need it")
     if facts.holds:
         held = earliest_to_retain(timeline, facts.holds)
-        yield None if held is None else Border(time=held, why="a pin holds it")
+        yield None if held is None else CleanBorder(time=held, why="a pin holds it")
     if facts.unfinished:
-        yield Border(time=min(facts.unfinished), why="phantombase has not cleaned up behind this compaction")
+        yield CleanBorder(time=min(facts.unfinished), why="phantombase has not cleaned up behind this compaction")
 
 
-def _replaced_but_kept(view: TableView, facts: Facts, *, told: bool) -> Iterator[Border]:
+def _replaced_but_kept(view: TableView, facts: CleanFacts, *, told: bool) -> Iterator[CleanBorder]:
     """The replace commits of which a replaced file group must stay. `told`: Hudi's archiver stops at a savepoint.
 
     A savepoint also keeps what an earlier clustering replaced that completed after the savepoint was made.
@@ -160,7 +160,7 @@ def _replaced_but_kept(view: TableView, facts: Facts, *, told: bool) -> Iterator
         if replaced is not None:
             kept = next((reason for s in group.slices if (reason := _why_kept(s, facts)) is not None), None)
             if kept is not None and not (told and replaced >= saved and group.key not in facts.clustering):
-                yield Border(time=replaced, why=f"{kept}: a file group that it replaced")
+                yield CleanBorder(time=replaced, why=f"{kept}: a file group that it replaced")
 
 
 def _or_archived(timeline: Timeline, since: str, first: str) -> str:
@@ -168,21 +168,23 @@ def _or_archived(timeline: Timeline, since: str, first: str) -> str:
     return min(since, first) if since < timeline.start else first
 
 
-def _pending(timeline: Timeline) -> Border | None:
+def _pending(timeline: Timeline) -> CleanBorder | None:
     """The last completed commit before the earliest write that is pending, in any form."""
     first = min(timeline.pending_writes, default=None)
     if first is None:
         return None
     before = [i.requested_time for i in timeline.completed if i.requested_time < first]
-    return Border(time=before[-1] if before else "", why=f"{timeline.pending_writes[first].action} {first} is pending")
+    return CleanBorder(
+        time=before[-1] if before else "", why=f"{timeline.pending_writes[first].action} {first} is pending"
+    )
 
 
-def _completed(timeline: Timeline, facts: Facts, write: Instant) -> str:
+def _completed(timeline: Timeline, facts: CleanFacts, write: Instant) -> str:
     """When a query could see it first: a decided compaction may be published long after its completion time."""
     return max(facts.written.get(write.requested_time, ""), timeline.completed_at(write))
 
 
-def _why_kept(slice_: FileSlice, facts: Facts) -> str | None:
+def _why_kept(slice_: FileSlice, facts: CleanFacts) -> str | None:
     """What keeps an old slice; None: nothing."""
     if slice_.key in facts.clustering:
         return "a pending clustering has it"

@@ -12,11 +12,11 @@ from ..dashboard.action_app import ActionApp
 from ..dashboard.login_app import LoginApp
 from ..dashboard.orders import CommandSettings
 from ..dashboard.people_app import PeopleApp
-from ..dashboard.runner import Runner, installed
+from ..dashboard.runner import OrderRunner, installed
 from ..option import help_of
 from ..parquet.output_options import parse_bytes
 from ..service.access import Access
-from ..service.run import Pages, ServeOptions, Service, read_token
+from ..service.run import HttpService, Pages, ServeOptions, read_token
 from ..service.served_tables import ServedTables
 from ..storage.storage_options import parse_pairs
 from ..terminal.console import configure_logging
@@ -101,10 +101,10 @@ def serve(
     )
 
     def pages(served: ServedTables, access: Access) -> Pages:
-        actions = ActionApp(access, Runner(installed(), given), settings) if allow_actions else None
+        actions = ActionApp(access, OrderRunner(installed(), given), settings) if allow_actions else None
         return Pages(pages=PeopleApp(served, slo, settings=settings, actions=actions), login=LoginApp(access))
 
-    service = Service(
+    service = HttpService(
         paths=tables,
         options=options,
         storage_options=given,

@@ -21,7 +21,7 @@ from ..service.wire.answers import encoded
 from ..service.wire.asgi import Receive, Refused, Scope, Send, form_of, headers_of, parameters, send_bytes, send_text
 from ..terminal.plain import Row
 from .orders import CommandSettings, Order
-from .runner import BusyError, Runner
+from .runner import BusyError, OrderRunner
 
 PROOF = "proof"
 """The field of a form that shows which login it was made for."""
@@ -36,7 +36,7 @@ class ActionApp:
     UsageError: without a token everybody could order, and without a lock a plan may lose the rows of a write.
     """
 
-    def __init__(self, access: Access, runner: Runner, settings: CommandSettings) -> None:
+    def __init__(self, access: Access, runner: OrderRunner, settings: CommandSettings) -> None:
         if access.token is None:
             raise UsageError("--allow-actions needs a token", todo="Give --token-file.")
         if settings.lock is None and not settings.sole_writer:

@@ -200,7 +200,7 @@ def bars(instants: Sequence[Row], now: datetime) -> list[Bar]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lane:
+class BarLane:
     """All bars of one kind of instant."""
 
     kind: str
@@ -210,10 +210,10 @@ class Lane:
 _ORDER = ("deltacommit", "compaction", "logcompaction", "replacecommit", "clustering", "clean", "rollback", "restore")
 
 
-def lanes(found: Sequence[Bar]) -> list[Lane]:
+def lanes(found: Sequence[Bar]) -> list[BarLane]:
     """The same bars, one row for each kind, writes first."""
     kinds = sorted({bar.kind for bar in found}, key=lambda k: (_ORDER.index(k) if k in _ORDER else len(_ORDER), k))
-    return [Lane(kind=kind, bars=tuple(bar for bar in found[::-1] if bar.kind == kind)) for kind in kinds]
+    return [BarLane(kind=kind, bars=tuple(bar for bar in found[::-1] if bar.kind == kind)) for kind in kinds]
 
 
 def curve(values: Sequence[float]) -> str:

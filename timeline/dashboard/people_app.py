@@ -35,7 +35,7 @@ from ..format.rollback_plan import decode_rollback_plan
 from ..service.served_table import ServedTable
 from ..service.served_tables import ServedTables
 from ..service.states.debt import GroupDebt
-from ..service.states.table_state import TableState
+from ..service.states.table_state import ServedState
 from ..service.wire.answers import encoded
 from ..service.wire.asgi import (
     Receive,
@@ -66,7 +66,7 @@ _FILES = 200
 _TEXT = 2000
 
 
-def instant_page(table: Table, state: TableState, time: str) -> Row:
+def instant_page(table: Table, state: ServedState, time: str) -> Row:
     """Every action at a requested time. UsageError: the active timeline has none."""
     found = [i for i in state.timeline.instants if i.requested_time == time]
     if not found:
@@ -74,7 +74,7 @@ def instant_page(table: Table, state: TableState, time: str) -> Row:
     return {"instant": time, "actions": [_action(table, state, i) for i in found]}
 
 
-def _action(table: Table, state: TableState, instant: Instant) -> Row:
+def _action(table: Table, state: ServedState, instant: Instant) -> Row:
     row: Row = {
         "action": instant.action,
         "kind": state.kinds.get(instant.identity, instant.action),
@@ -167,7 +167,7 @@ PAGE = 50
 _ORDERS = ("log_bytes", "log_files", "base_bytes", "read_amplification", "partition")
 
 
-def groups_page(state: TableState, given: Mapping[str, str]) -> Row:
+def groups_page(state: ServedState, given: Mapping[str, str]) -> Row:
     """One page. `given`: the parameters `sort` (a column, greatest first), `partition`, `page` (from 1).
 
     UsageError: not such a column, page or partition.
@@ -193,7 +193,7 @@ def groups_page(state: TableState, given: Mapping[str, str]) -> Row:
 class _Same:
     """A state as a key: by identity."""
 
-    def __init__(self, state: TableState) -> None:
+    def __init__(self, state: ServedState) -> None:
         self.state = state
 
     def __hash__(self) -> int:

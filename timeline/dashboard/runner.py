@@ -55,7 +55,7 @@ class Ordered:
         }
 
 
-class Runner:
+class OrderRunner:
     """Runs commands of the program `command`. A command that dies, or is ended, leaves what the next one goes on from:
     that is what these commands are made for.
     """

@@ -27,7 +27,7 @@ from ..merge.ledger import Ledger, total
 from ..planning.triggers import TriggerOptions
 from ..report.overview import next_plan_row, overview
 from ..service.served_table import Held, ServedTable
-from ..service.states.table_state import TableState
+from ..service.states.table_state import ServedState
 from ..table.table import Table, consistent
 from ..terminal.plain import Row, moment
 from .crew import Crew
@@ -37,7 +37,7 @@ from .orders import CommandSettings
 _SHOWN = 10
 
 
-def compaction_rows(table: Table, state: TableState) -> list[Row]:
+def compaction_rows(table: Table, state: ServedState) -> list[Row]:
     """The newest completed compactions of the active timeline, newest first. `work_s`: of all file groups, one after
     the other; `slowest`: the one that took longest.
     """
@@ -243,7 +243,7 @@ def _family(row: Row) -> str:
     return pending.get(row["action"], str(row["action"]))
 
 
-def debt(state: TableState) -> Row:
+def debt(state: ServedState) -> Row:
     """What compactions have before them: the log files that readers merge."""
     debts = [d for files in state.partitions.values() for d in files.debts]
     waiting = [d for d in debts if d.log_files and d.pending_compaction is None]
@@ -265,14 +265,14 @@ def debt(state: TableState) -> Row:
     }
 
 
-def _done_ages(state: TableState, now: datetime) -> Iterator[float]:
+def _done_ages(state: ServedState, now: datetime) -> Iterator[float]:
     """Seconds since each completed compaction; on version 6 since its request, if its end is not known."""
     for one in state.timeline.completed:
         if one.family == "commit" and (at := moment(state.timeline.completed_at(one))) is not None:
             yield (now - at).total_seconds()
 
 
-def _writes(state: TableState, table: Table, pending: list[Row]) -> Row:
+def _writes(state: ServedState, table: Table, pending: list[Row]) -> Row:
     timeline = state.timeline
     deltas = [i.requested_time for i in timeline.completed if i.action == "deltacommit"]
     compacted = max((i.requested_time for i in timeline.completed if i.action == "commit"), default=None)

@@ -22,7 +22,7 @@ from .timeline import Timeline
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Since:
+class SinceCompaction:
     """Delta commits since an instant, and that instant's requested time."""
 
     commits: int
@@ -43,17 +43,17 @@ def commits_since_compaction(timeline: Timeline) -> int:
     return 0 if since is None else since.commits
 
 
-def since_request(timeline: Timeline) -> Since | None:
+def since_request(timeline: Timeline) -> SinceCompaction | None:
     """Delta commits since the last request of a compaction; None: there is no delta commit yet."""
     last = timeline.pending_compactions[-1:] or _completed_compactions(timeline)[-1:]
     deltas = delta_commits(timeline)
     if not last:
         return _since_first(deltas, deltas)
     time = last[0].requested_time
-    return Since(commits=sum(d.requested_time > time for d in deltas), instant=time)
+    return SinceCompaction(commits=sum(d.requested_time > time for d in deltas), instant=time)
 
 
-def since_completed(timeline: Timeline) -> Since | None:
+def since_completed(timeline: Timeline) -> SinceCompaction | None:
     """Delta commits since the last completed compaction; None: there is no delta commit yet."""
     last = _completed_compactions(timeline)[-1:]
     deltas = delta_commits(timeline)
@@ -63,11 +63,11 @@ def since_completed(timeline: Timeline) -> Since | None:
         return _since_first(deltas, counted)
     time = last[0].requested_time
     when = [timeline.completion_time(d.requested_time) if by_completion else d.requested_time for d in counted]
-    return Since(commits=sum(w is not None and w > time for w in when), instant=time)
+    return SinceCompaction(commits=sum(w is not None and w > time for w in when), instant=time)
 
 
-def _since_first(deltas: Sequence[Instant], counted: Sequence[Instant]) -> Since | None:
-    return Since(commits=len(counted), instant=deltas[0].requested_time) if deltas else None
+def _since_first(deltas: Sequence[Instant], counted: Sequence[Instant]) -> SinceCompaction | None:
+    return SinceCompaction(commits=len(counted), instant=deltas[0].requested_time) if deltas else None
 
 
 def delta_commits(timeline: Timeline) -> tuple[Instant, ...]:

@@ -2,7 +2,7 @@
 
 Each file group of the index gets one, staged outside the table lock; in the lock it gets its name. The keys are read
 in portions. A portion becomes, in each file group, an HFile block of the keys that are somewhere new, and a block of
-those that are deleted. What memory holds is bounded, whatever the write's size (`Bounds`):
+those that are deleted. What memory holds is bounded, whatever the write's size (`LogBounds`):
 
     a portion and its blocks           bytes of its keys
     keys that are read ahead           files at a time
@@ -48,7 +48,7 @@ _ENTRY_BYTES = 48
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bounds:
+class LogBounds:
     """What memory holds at a time: bytes of a portion's keys, files that are read ahead, files that are written."""
 
     portion_bytes: int
@@ -56,7 +56,7 @@ class Bounds:
     files: int
 
     @staticmethod
-    def of(keys: NotedKeys, count: int, value_bytes: int, *, is_file_system: bool) -> Bounds:
+    def of(keys: NotedKeys, count: int, value_bytes: int, *, is_file_system: bool) -> LogBounds:
         """For an index of `count` file groups and values of so many bytes (pure).
 
         A quarter of the limit for a portion, of which there are two or three copies, an eighth for what is read ahead,
@@ -67,7 +67,7 @@ class Bounds:
         held = min(_HELD_BYTES, whole // count + 1)
         ahead = min(AHEAD, limit // 8 // (min(largest, _READ_BYTES) + 1))
         files = _FILES_MAX if is_file_system else min(_FILES_MAX, limit // 2 // held)
-        return Bounds(portion_bytes=min(_PORTION_BYTES, limit // 12), ahead=max(1, ahead), files=max(1, files))
+        return LogBounds(portion_bytes=min(_PORTION_BYTES, limit // 12), ahead=max(1, ahead), files=max(1, files))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +104,7 @@ def stage_index_logs(table: Table, instant: str, keys: NotedKeys, schema_text: s
     ordered = keys.ordered
     values = pa.array([encode(("", location(k.partition, k.file_id, moment)))[1] for k in ordered], pa.binary())
     largest = pc.max(pc.binary_length(values)).as_py() or 0
-    bounds = Bounds.of(keys, len(file_ids), largest, is_file_system=storage.is_file_system)
+    bounds = LogBounds.of(keys, len(file_ids), largest, is_file_system=storage.is_file_system)
     logs: list[IndexLog] = []
     for first in range(0, len(file_ids), bounds.files):
         some = range(first, min(first + bounds.files, len(file_ids)))
@@ -117,7 +117,7 @@ def stage_index_logs(table: Table, instant: str, keys: NotedKeys, schema_text: s
 
 
 def _portions(
-    storage: Storage, keys: Sequence[FileKeys], bounds: Bounds, count: int, some: range
+    storage: Storage, keys: Sequence[FileKeys], bounds: LogBounds, count: int, some: range
 ) -> Iterator[pa.Table]:
     """Keys of some file groups of the index: group, key, whether it is deleted, number of the file."""
     held: list[pa.Table] = []

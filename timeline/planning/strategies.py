@@ -138,14 +138,14 @@ STRATEGY_CONF: Mapping[str, tuple[str, Callable[[str], Any]]] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kept(Generic[T]):
+class StrategySelection(Generic[T]):
     """What is taken, in the order of the plan, and what is left out, each with the reason; together all items."""
 
     kept: tuple[T, ...]
     left: tuple[tuple[T, str], ...] = ()
 
 
-def keep_partitions(partitions: Sequence[str], options: StrategyOptions, today: date) -> Kept[str]:
+def keep_partitions(partitions: Sequence[str], options: StrategyOptions, today: date) -> StrategySelection[str]:
     """The partitions (paths) whose file slices are examined. `today`: by the scheduling process's clock, as in Hudi.
 
     UsageError: a path that is no day, with a strategy that uses days.
@@ -153,7 +153,7 @@ def keep_partitions(partitions: Sequence[str], options: StrategyOptions, today: 
     return _one_after_the_other(partitions, options.strategies, lambda s, given: _partitions(s, given, options, today))
 
 
-def keep_slices(slices: Sequence[FileSlice], options: StrategyOptions, today: date) -> Kept[FileSlice]:
+def keep_slices(slices: Sequence[FileSlice], options: StrategyOptions, today: date) -> StrategySelection[FileSlice]:
     """The file slices that a plan takes, from the partitions that `keep_partitions` kept, in their order.
 
     Hudi calls the partitions of slices that are left out "missing". UsageError: as in `keep_partitions`.
@@ -162,22 +162,24 @@ def keep_slices(slices: Sequence[FileSlice], options: StrategyOptions, today: da
 
 
 def _one_after_the_other(
-    given: Sequence[T], strategies: Sequence[Strategy], choose: Callable[[Strategy, Sequence[T]], Kept[T]]
-) -> Kept[T]:
+    given: Sequence[T], strategies: Sequence[Strategy], choose: Callable[[Strategy, Sequence[T]], StrategySelection[T]]
+) -> StrategySelection[T]:
     kept, left = tuple(given), list[tuple[T, str]]()
     for strategy in strategies:
         chosen = choose(strategy, kept)
         kept = chosen.kept
         left += chosen.left
-    return Kept(kept=kept, left=tuple(left))
+    return StrategySelection(kept=kept, left=tuple(left))
 
 
-def _partitions(strategy: Strategy, partitions: Sequence[str], options: StrategyOptions, today: date) -> Kept[str]:
+def _partitions(
+    strategy: Strategy, partitions: Sequence[str], options: StrategyOptions, today: date
+) -> StrategySelection[str]:
     match strategy:
         case Strategy.DAY_BASED:
             newest, count = sorted(partitions, key=_day, reverse=True), options.target_partitions
             why = f"{len(newest)} partitions, and only the newest {count} are compacted"
-            return Kept(kept=tuple(newest[:count]), left=tuple((p, why) for p in newest[count:]))
+            return StrategySelection(kept=tuple(newest[:count]), left=tuple((p, why) for p in newest[count:]))
         case Strategy.BOUNDED_PARTITION_AWARE | Strategy.UNBOUNDED_PARTITION_AWARE:
             reverse = sorted(partitions, key=lambda p: p.replace("/", "-"), reverse=True)
             return _sifted(reverse, lambda p: _outside(strategy, p, options, today))
@@ -186,10 +188,12 @@ def _partitions(strategy: Strategy, partitions: Sequence[str], options: Strategy
             found, why = _compiled(regex).search, f"the partition's path does not contain {regex!r}"
             return _sifted(partitions, lambda p: None if found(p) else why)
         case _:
-            return Kept(kept=tuple(partitions))
+            return StrategySelection(kept=tuple(partitions))
 
 
-def _slices(strategy: Strategy, slices: Sequence[FileSlice], options: StrategyOptions, today: date) -> Kept[FileSlice]:
+def _slices(
+    strategy: Strategy, slices: Sequence[FileSlice], options: StrategyOptions, today: date
+) -> StrategySelection[FileSlice]:
     match strategy:
         case Strategy.BOUNDED_IO | Strategy.DAY_BASED:
             return _most_first(slices, options, lambda _: 0, 0, "")
@@ -202,14 +206,14 @@ def _slices(strategy: Strategy, slices: Sequence[FileSlice], options: StrategyOp
             if strategy is Strategy.UNBOUNDED_PARTITION_AWARE:
                 return sifted
             newest = sorted(sifted.kept, key=lambda s: (_day(s.partition), s.partition), reverse=True)
-            return Kept(kept=tuple(newest), left=sifted.left)
+            return StrategySelection(kept=tuple(newest), left=sifted.left)
         case _:
-            return Kept(kept=tuple(slices))
+            return StrategySelection(kept=tuple(slices))
 
 
 def _most_first(
     slices: Sequence[FileSlice], options: StrategyOptions, size: Callable[[FileSlice], int], least: int, what: str
-) -> Kept[FileSlice]:
+) -> StrategySelection[FileSlice]:
     """Slices of at least this size, largest first, until the bytes that they read and write reach the target."""
     sized = sorted(((size(s), s) for s in slices), key=lambda pair: pair[0], reverse=True)
     enough = [s for n, s in sized if n >= least]
@@ -217,13 +221,13 @@ def _most_first(
     spent = list(accumulate(map(io_mb, enough), initial=0))
     count = bisect_left(spent, options.strategy_io_mb, hi=len(enough))
     why = f"the plan reads and writes {spent[count]} MB without it, its target is {options.strategy_io_mb} MB"
-    return Kept(kept=tuple(enough[:count]), left=(*small, *((s, why) for s in enough[count:])))
+    return StrategySelection(kept=tuple(enough[:count]), left=(*small, *((s, why) for s in enough[count:])))
 
 
-def _sifted(given: Sequence[T], why: Callable[[T], str | None]) -> Kept[T]:
+def _sifted(given: Sequence[T], why: Callable[[T], str | None]) -> StrategySelection[T]:
     """`why`: returns the reason to leave an item out, None to keep it."""
     judged = [(item, why(item)) for item in given]
-    return Kept(
+    return StrategySelection(
         kept=tuple(item for item, reason in judged if reason is None),
         left=tuple((item, reason) for item, reason in judged if reason is not None),
     )

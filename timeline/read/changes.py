@@ -38,7 +38,7 @@ from ..view.log_blocks import slice_blocks
 from ..view.view import FileSlice, GroupKey
 from ..windows.incremental import load_window
 from ..windows.retained import check_still_whole, earliest_whole
-from ..windows.state import State, load_state
+from ..windows.state import WindowState, load_state
 from ..windows.window import EARLIEST, Window, completed_writes
 from ..windows.window_writes import WindowWrites, find_window_writes
 from .origins import MARKS, Origin, Origins, find_origins
@@ -191,7 +191,7 @@ def _struct(found: pa.RecordBatch | None, rows: pa.Schema, count: int) -> pa.Arr
 
 
 @dataclass(frozen=True)
-class Part:
+class ChangePart:
     """File groups between which keys may have moved, before and after: one group, or what replaced several.
 
     `gone`: slices that were replaced as a whole by other data. `instant`: the write, None where there may be several.
@@ -215,14 +215,14 @@ class ChangeScan:
     options: ReadOptions
     rows: pa.Schema
     window: Window
-    slices: tuple[Part, ...]
+    slices: tuple[ChangePart, ...]
 
     @property
     def schema(self) -> pa.Schema:
         """The schema of every batch."""
         return change_schema(self.rows)
 
-    def slice_batches(self, part: Part) -> Iterator[pa.RecordBatch]:
+    def slice_batches(self, part: ChangePart) -> Iterator[pa.RecordBatch]:
         """The changes of one part."""
         whole = (*self.rows.names, *MARKS)
         compared = self._compared(part)
@@ -238,7 +238,7 @@ class ChangeScan:
             for start in range(0, batch.num_rows, self.options.batch_rows):
                 yield batch.slice(start, self.options.batch_rows)
 
-    def _compared(self, part: Part) -> tuple[str, ...]:
+    def _compared(self, part: ChangePart) -> tuple[str, ...]:
         """All data columns, if a late row may have given some to a row that keeps its commit time; reads log headers.
 
         The row then lacked them: it stands in a block of partial updates before, or null may mean that it lacks them.
@@ -306,7 +306,7 @@ class _Feed:
     schema: TableSchema
     options: ReadOptions
 
-    def parts(self, window: Window) -> Iterator[Part]:
+    def parts(self, window: Window) -> Iterator[ChangePart]:
         """The parts of each step of the window, earliest first."""
         before = None if window.begin == EARLIEST else self._state(window.begin)
         for step in self._steps(window):
@@ -326,10 +326,12 @@ class _Feed:
             moments = [window.end]
         return [Window(begin=b, end=e) for b, e in pairwise([window.begin, *moments])]
 
-    def _state(self, moment: str) -> State:
+    def _state(self, moment: str) -> WindowState:
         return load_state(self.table, moment, self.options.partition, self.timeline)
 
-    def _between(self, before: State | None, after: State, step: Window, found: WindowWrites) -> Iterator[Part]:
+    def _between(
+        self, before: WindowState | None, after: WindowState, step: Window, found: WindowWrites
+    ) -> Iterator[ChangePart]:
         old = {} if before is None else {g.key: s for g, s in before.slices()}
         new = {g.key: s for g, s in after.slices()}
         left = old.keys() - new.keys()
@@ -346,7 +348,7 @@ class _Feed:
         old_rules = self._rules(after if before is None else before, frozenset())
         new_rules = self._rules(after, found.log_compactions)
         for keys in groups.values():
-            yield Part(
+            yield ChangePart(
                 before=tuple(old[k] for k in keys if k in old and k not in gone),
                 gone=tuple(old[k] for k in keys if k in gone),
                 after=tuple(new[k] for k in keys if k in new),
@@ -356,7 +358,7 @@ class _Feed:
                 origins=tuple(dict.fromkeys(one for k in keys for one in origins.get(k, ()))),
             )
 
-    def _rules(self, state: State, also_hidden: frozenset[str]) -> SliceRules:
+    def _rules(self, state: WindowState, also_hidden: frozenset[str]) -> SliceRules:
         """`also_hidden`: log compactions whose originals are read, since they keep their commit times."""
         rules = slice_rules(
             self.table,

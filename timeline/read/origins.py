@@ -19,7 +19,7 @@ from ..arrow.columns import flat
 from ..arrow.key_lookup import KeyLookup
 from ..avro.schema import COMMIT_TIME, RECORD_KEY
 from ..view.view import FileGroup, FileSlice, GroupKey, latest_slice
-from ..windows.state import State
+from ..windows.state import WindowState
 from ..windows.window_writes import WindowWrites
 
 MARKS = (RECORD_KEY, COMMIT_TIME)
@@ -80,7 +80,9 @@ class Origins:
         return self._loaded[origin]
 
 
-def find_origins(state: State, slices: Iterable[FileSlice], found: WindowWrites) -> dict[GroupKey, tuple[Origin, ...]]:
+def find_origins(
+    state: WindowState, slices: Iterable[FileSlice], found: WindowWrites
+) -> dict[GroupKey, tuple[Origin, ...]]:
     """What went into the table services of a window whose rows these slices of a state may hold, by slice (pure).
 
     Into log compactions: the logs of earlier slices; those of the slices themselves are read without log compactions.

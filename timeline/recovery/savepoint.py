@@ -28,7 +28,7 @@ ACTION = "savepoint"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kept:
+class KeptSavepoint:
     """One savepoint of a table: the instant whose state it keeps, and its record."""
 
     instant: str
@@ -37,7 +37,7 @@ class Kept:
 
 def create_savepoint(
     table: Table, lock: TableLock, instant: str | None, *, user: str, comment: str, dry_run: bool = False
-) -> Kept:
+) -> KeptSavepoint:
     """Keeps the state at a completed write, by default the newest one before all pending writes.
 
     A savepoint that is there already is returned as it is. `dry_run`: nothing is changed.
@@ -62,14 +62,14 @@ def create_savepoint(
         if dry_run:
             if table.layout.has_completion_times:
                 table.times.check_zone(timeline)
-            return Kept(instant=instant, savepoint=made)
+            return KeptSavepoint(instant=instant, savepoint=made)
         completion = table.completion_time(timeline)
         section.check()
         table.storage.put_if_absent(table.instant_path(_of(instant, State.INFLIGHT)), b"")
         done = _of(instant, State.COMPLETED, completion)
         section.check()
         table.storage.put_if_absent(table.instant_path(done), encode_savepoint(made))
-    return Kept(instant=instant, savepoint=made)
+    return KeptSavepoint(instant=instant, savepoint=made)
 
 
 def delete_savepoint(table: Table, lock: TableLock, instant: str, *, dry_run: bool = False) -> None:
@@ -94,7 +94,7 @@ def delete_savepoint(table: Table, lock: TableLock, instant: str, *, dry_run: bo
                 table.storage.delete(table.instant_path(one))
 
 
-def savepoints(table: Table, timeline: Timeline | None = None) -> tuple[Kept, ...]:
+def savepoints(table: Table, timeline: Timeline | None = None) -> tuple[KeptSavepoint, ...]:
     """The savepoints of a table, earliest first. MalformedError: one of them cannot be read."""
     instants = (timeline or table.load_timeline()).instants
     return tuple(_read(table, i) for i in instants if i.action == ACTION and i.completed)
@@ -148,10 +148,10 @@ def _of(instant: str, state: State, completion: str | None = None) -> Instant:
     return Instant(requested_time=instant, action=ACTION, state=state, completion_time=completion)
 
 
-def _read(table: Table, instant: Instant) -> Kept:
+def _read(table: Table, instant: Instant) -> KeptSavepoint:
     path, time = table.instant_path(instant), instant.requested_time
     try:
-        return Kept(instant=time, savepoint=decode_savepoint(table.storage.read(path), path))
+        return KeptSavepoint(instant=time, savepoint=decode_savepoint(table.storage.read(path), path))
     except MalformedError as error:
         raise MalformedError(
             "a savepoint cannot be read: it is not known which files it keeps",

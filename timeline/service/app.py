@@ -23,8 +23,8 @@ from .routes import EMPTY, PREFIX, ROUTES, Fresh, Question, Route
 from .served_table import Held, ServedTable
 from .served_tables import ServedTables, spelled
 from .states.loading import load_partitions
-from .states.synchronisation import NO_INSTANT, Known
-from .states.table_state import TableState
+from .states.synchronisation import NO_INSTANT, ClientState
+from .states.table_state import ServedState
 from .view_json import Printer
 from .wire.answers import Answer, AnswerCache, encoded
 from .wire.asgi import (
@@ -165,12 +165,12 @@ async def _held(table: ServedTable, route: Route, name: str, given: Mapping[str,
         await table.load()  # a file that is restored changes no instant
     if not route.checked or given.get("refreshoff") == "true":
         return newest or await table.current()
-    client = Known(last=given.get("lastinstantts") or NO_INSTANT, digest=given.get("timelinehash", ""))
+    client = ClientState(last=given.get("lastinstantts") or NO_INSTANT, digest=given.get("timelinehash", ""))
     agreed = await table.agreed(client)
     return newest or agreed
 
 
-def _printer(state: TableState, given: Mapping[str, str]) -> Printer:
+def _printer(state: ServedState, given: Mapping[str, str]) -> Printer:
     return Printer(spelled(given["basepath"]), state.modified)
 
 

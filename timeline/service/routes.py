@@ -14,7 +14,7 @@ from ..errors import UsageError
 from ..format.layout import Slicing
 from ..view.view import BaseFile, FileGroup, FileSlice, ViewFacts, is_replaced, latest_base
 from .states.synchronisation import counted
-from .states.table_state import PartitionFiles, PendingFiles, TableState
+from .states.table_state import PartitionFiles, PendingFiles, ServedState
 from .view_json import Json, Printer, clustering_operation, compaction_operation, instant
 
 PREFIX = "/v1/hoodie/view/"
@@ -27,7 +27,7 @@ class Question:
     `pending`: by partition, see `PendingFiles`, where a route asks for it and writes are pending.
     """
 
-    state: TableState
+    state: ServedState
     given: Mapping[str, str]
     printer: Printer
     pending: Mapping[str, PendingFiles] = field(default_factory=dict)

@@ -108,7 +108,7 @@ class Pages:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Service:
+class HttpService:
     """A service that can be started. `found`: where further tables come from while it runs, see `ServedTables`.
 
     UsageError: a table is given twice, or see `Access`.

@@ -16,8 +16,8 @@ from ..storage.storage_options import Given
 from ..table.left_to_hudi import refuse_left_to_hudi
 from ..table.table import Table
 from .states.loading import load_state
-from .states.synchronisation import Known, may_stay_behind, refusal
-from .states.table_state import TableState
+from .states.synchronisation import ClientState, may_stay_behind, refusal
+from .states.table_state import ServedState
 from .wire.asgi import BehindError
 
 _STATES_KEPT = 4
@@ -31,7 +31,7 @@ class Held:
     """A state under a number that no other state of this process has. `loaded_s`: when its load began, monotonic."""
 
     serial: int
-    state: TableState
+    state: ServedState
     loaded_s: float
 
 
@@ -69,7 +69,7 @@ class ServedTable:
         self.used_s = time.monotonic()
         return self.newest or await self.load()
 
-    async def agreed(self, client: Known) -> Held:
+    async def agreed(self, client: ClientState) -> Held:
         """The state from which a client is answered.
 
         BehindError: the client's timeline is none of the table's. PhantombaseError: the table cannot be read.
@@ -132,7 +132,7 @@ class ServedTable:
         refuse_left_to_hudi(table, "serving views of")
         return table
 
-    def _read(self, before: TableState | None) -> tuple[Table, TableState]:
+    def _read(self, before: ServedState | None) -> tuple[Table, ServedState]:
         table = self._table.reload() if self._table else self.opened()
         sweep = time.monotonic() - self._swept_s >= _SWEEP_S
         state = load_state(table, before, sweep=sweep)
@@ -141,7 +141,7 @@ class ServedTable:
         return table, state
 
 
-def _find(known: Sequence[Held], client: Known) -> Held | None:
+def _find(known: Sequence[Held], client: ClientState) -> Held | None:
     """The newest state from which a client may be answered."""
     for held in reversed(known):
         if held.state.agrees(client):

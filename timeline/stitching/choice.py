@@ -30,7 +30,7 @@ _FULL_MIN_FILES = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Window:
+class ClusteringWindow:
     """File slices of one partition that become one base file; each is a base file without log files."""
 
     partition: str
@@ -49,7 +49,7 @@ class StitchChoice:
     `small`: how many small files there are; `kept`: how many file groups cannot be stitched now, by the reason.
     """
 
-    windows: tuple[Window, ...]
+    windows: tuple[ClusteringWindow, ...]
     left: int
     small: int
     kept: Mapping[str, int] = field(default_factory=dict)
@@ -72,13 +72,13 @@ def choose_windows(view: TableView, busy: Mapping[GroupKey, str], options: Stitc
     partitions: defaultdict[str, list[FileGroup]] = defaultdict(list)
     for group in living:
         partitions[group.partition].append(group)
-    kept, small, windows = Counter[str](), 0, list[Window]()
+    kept, small, windows = Counter[str](), 0, list[ClusteringWindow]()
     for partition, groups in sorted(partitions.items()):
         files = [(g, _why_kept(g, busy)) for g in sorted(groups, key=_came)]
         kept.update(why for _, why in files if why is not None)
         small += sum(why is None and _is_small(g, options) for g, why in files)
         for row in _rows(files, options):
-            windows += [Window(partition=partition, slices=tuple(some)) for some in _cut(row, options)]
+            windows += [ClusteringWindow(partition=partition, slices=tuple(some)) for some in _cut(row, options)]
     now, left = _bounded(windows, options)
     return StitchChoice(windows=now, left=left, small=small, kept=kept)
 
@@ -147,9 +147,9 @@ def _cut(row: Sequence[FileSlice], options: StitchOptions) -> Iterator[list[File
         yield window
 
 
-def _bounded(windows: Sequence[Window], options: StitchOptions) -> tuple[tuple[Window, ...], int]:
+def _bounded(windows: Sequence[ClusteringWindow], options: StitchOptions) -> tuple[tuple[ClusteringWindow, ...], int]:
     """The windows of one run, at least one, and how many are left."""
-    taken: list[Window] = []
+    taken: list[ClusteringWindow] = []
     size = 0
     for one in windows:
         if taken and size + one.bytes > options.max_bytes:

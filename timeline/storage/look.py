@@ -30,7 +30,7 @@ _MD5_DIGITS = 32
 _KEPT_BYTES, _KEPT_EACH_BYTES = 16 << 20, 1 << 20
 
 
-class Kept:
+class ContentCache:
     """Contents of small objects, each by its path and the tag of its content: under one tag it never changes."""
 
     def __init__(self) -> None:
@@ -38,9 +38,9 @@ class Kept:
         self._bytes = 0
         self._lock = threading.Lock()
 
-    def __reduce__(self) -> tuple[type[Kept], tuple[()]]:
+    def __reduce__(self) -> tuple[type[ContentCache], tuple[()]]:
         """What another process gets is empty."""
-        return Kept, ()
+        return ContentCache, ()
 
     def find(self, path: str, tag: str) -> bytes | None:
         """The content, if it is known."""
@@ -62,7 +62,7 @@ class Kept:
 class Look:
     """See the module. `whole`: folders that are listed rather than asked for one name."""
 
-    def __init__(self, origin: Storage, whole: Iterable[str], kept: Kept) -> None:
+    def __init__(self, origin: Storage, whole: Iterable[str], kept: ContentCache) -> None:
         self.origin = latest(origin)
         self._whole, self._kept = frozenset(whole), kept
         self._lists: dict[str, builtins.list[Entry] | None] = {}

@@ -37,7 +37,7 @@ _HIDDEN = "***"
 
 
 @dataclass(slots=True)
-class Known:
+class StoreFacts:
     """What this process has found out about a store through clients of the same settings; see their users."""
 
     trying: Lock = field(default_factory=Lock)
@@ -51,7 +51,7 @@ class Known:
     """Why uploads stay there."""
 
 
-_known: dict[int, Known] = {}
+_known: dict[int, StoreFacts] = {}
 
 
 def forget() -> None:
@@ -79,9 +79,9 @@ class Clients:
     _secrets: tuple[str, ...] = field(default=(), repr=False)
 
     @property
-    def known(self) -> Known:
+    def known(self) -> StoreFacts:
         """The same for all clients of these settings."""
-        return _known.setdefault(self.identity, Known())
+        return _known.setdefault(self.identity, StoreFacts())
 
     def text(self, error: Exception) -> str:
         """An error in one line, without secrets."""

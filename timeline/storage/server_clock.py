@@ -17,7 +17,7 @@ from .contract import Storage
 from .folders import TEMPORARY
 
 if TYPE_CHECKING:
-    from .object_clients import Known
+    from .object_clients import StoreFacts
 
 _SECOND_MS = 1000
 """To what an object store rounds its times down."""
@@ -61,7 +61,7 @@ def ahead_of(storage: Storage, now_ms: Callable[[], int]) -> Ahead:
     return Ahead(least_ms=before - there - rounding, most_ms=now_ms() - there)
 
 
-def ensure_agreed(storage: Storage, known: Known) -> None:
+def ensure_agreed(storage: Storage, known: StoreFacts) -> None:
     """ClockError: this process's clock differs from the storage's by more than `AGREED_MS`.
 
     Compared once in five minutes in a process and store, and again when a clock was set.
@@ -74,7 +74,7 @@ def ensure_agreed(storage: Storage, known: Known) -> None:
             known.agreed = since
 
 
-def note_agreed(known: Known, since: Since, began_ms: int, there_ms: int) -> None:
+def note_agreed(known: StoreFacts, since: Since, began_ms: int, there_ms: int) -> None:
     """Notes that the clocks agree, if they do by an object that was put for another purpose.
 
     It was put since `began_ms` of this process's clock, and has the time `there_ms`.

@@ -24,7 +24,7 @@ from ..instants.timeline import Timeline
 from ..instants.timeline_loader import TimelineLoader
 from ..storage.contract import Storage
 from ..storage.folders import HEARTBEATS, HOODIE
-from ..storage.look import Kept, Look, latest, list_ahead
+from ..storage.look import ContentCache, Look, latest, list_ahead
 from ..storage.open_storage import open_storage
 from ..storage.storage_options import Given
 from ..view.fact_loader import FactLoader
@@ -54,7 +54,7 @@ class Table:
     listing: Listing = StorageListing()
     clock: ClockOptions = ClockOptions()
     reading: bool = False
-    kept: Kept = field(default_factory=Kept, compare=False, repr=False)
+    kept: ContentCache = field(default_factory=ContentCache, compare=False, repr=False)
 
     @staticmethod
     def open(path: str, storage_options: Given = None, *, reading: bool = False) -> Table:
@@ -72,7 +72,7 @@ class Table:
     @staticmethod
     def on(storage: Storage, *, reading: bool = False) -> Table:
         """The table on a storage; `reading`: see `open`."""
-        kept = Kept()
+        kept = ContentCache()
         look = Look(storage, {HOODIE}, kept)
         list_ahead(look, [HOODIE], reads=[PROPERTIES])
         config = _supported(look, reading=reading)

@@ -53,7 +53,7 @@ _ELSEWHERE = "timeline"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
+class ShownSetting:
     """A value, and the table of the file that it stands in."""
 
     value: Any
@@ -93,7 +93,7 @@ def settings_in(
     names: Iterable[str],
     commands: Iterable[str],
     of_others: Callable[[], frozenset[str]],
-) -> dict[str, Setting]:
+) -> dict[str, ShownSetting]:
     """What a file says to a command (pure). `names`: its settings; `commands`: all commands of the program.
 
     `of_others`: the settings of all commands; asked only for a name that this command does not have, on top or in the
@@ -101,7 +101,7 @@ def settings_in(
     UsageError: a name that is no setting, with the one that may be meant.
     """
     known, tables = frozenset(names), frozenset(commands) | {_ELSEWHERE, LANES, WRITES}
-    found: dict[str, Setting] = {}
+    found: dict[str, ShownSetting] = {}
     top = {name: value for name, value in document.items() if not isinstance(value, dict) and name != LANES}
     if any(_dashed(name) not in known for name in top):
         _check(top, known | of_others(), path, "on top", also=tables)
@@ -115,7 +115,7 @@ def settings_in(
         if table is not None:
             others = frozenset[str]() if table == command or given.keys() <= known else of_others()
             _check(given, known | others, where, f"of {table}")
-        found |= {name: Setting(value=value, where=where) for name, value in given.items() if name in known}
+        found |= {name: ShownSetting(value=value, where=where) for name, value in given.items() if name in known}
     return found
 
 

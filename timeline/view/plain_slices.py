@@ -17,7 +17,7 @@ from ..format.layout import Slicing
 from ..instants.timeline import Timeline
 from ..storage.contract import Entry
 from .view import GroupKey, ViewFacts
-from .witness import Names, Written
+from .witness import FileRecord, Names
 
 _Log: TypeAlias = tuple[str, int, str, Entry]
 """Instant, version and token, which sort like `LogFileName.sort_key`, and the entry."""
@@ -151,7 +151,7 @@ class PlainRules:
         return self._completions[instant]
 
 
-def _is_whole(writes: tuple[Written, ...] | None, entry: Entry, *, exact: bool = False) -> bool:
+def _is_whole(writes: tuple[FileRecord, ...] | None, entry: Entry, *, exact: bool = False) -> bool:
     """Whether completed writes name a file, and it is as they name it; `exact`: no write appends to it."""
     if writes is None:
         return False

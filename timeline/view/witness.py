@@ -22,7 +22,7 @@ GroupKey: TypeAlias = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Written:
+class FileRecord:
     """What one completed write says of a file, see `NamedFile`."""
 
     instant: str
@@ -31,7 +31,7 @@ class Written:
     rows: int = 0
 
 
-Names: TypeAlias = Mapping[str, tuple[Written, ...]]
+Names: TypeAlias = Mapping[str, tuple[FileRecord, ...]]
 """The files of a file group that completed writes name, by name."""
 
 _NO_NAMES: Names = {}
@@ -50,7 +50,7 @@ class Witness:
     @staticmethod
     def of(writes: Iterable[tuple[str, Iterable[NamedFile] | None]]) -> Witness:
         """From the requested times of writes and the files that each names; None: they cannot be known."""
-        files: defaultdict[GroupKey, dict[str, tuple[Written, ...]]] = defaultdict(dict)
+        files: defaultdict[GroupKey, dict[str, tuple[FileRecord, ...]]] = defaultdict(dict)
         known, unread = set[str](), set[str]()
         for instant, named in writes:
             if named is None:
@@ -62,7 +62,7 @@ class Witness:
                 name = parse_data_file(text)
                 if name is not None:
                     of = files[partition, name.file_id]
-                    written = Written(instant=instant, size=one.size, offset=one.offset, rows=one.rows)
+                    written = FileRecord(instant=instant, size=one.size, offset=one.offset, rows=one.rows)
                     of[text] = (*of.get(text, ()), written)
         return Witness(known=frozenset(known - unread), files=files, unread=frozenset(unread))
 
@@ -90,7 +90,7 @@ class Marks:
     """
 
     known: frozenset[str]
-    writes: tuple[Written, ...]
+    writes: tuple[FileRecord, ...]
     is_stray: bool
 
 

@@ -19,7 +19,7 @@ from ..instants.timeline import Timeline
 from ..table.table import Table
 from ..view.view import FileSlice
 from .retained import check_still_whole, earliest_whole
-from .state import State, load_state, moment_of_text, newest_state
+from .state import WindowState, load_state, moment_of_text, newest_state
 from .window import EARLIEST, Window, completed_writes, fix_window
 from .window_writes import WindowWrites, find_window_writes
 
@@ -36,7 +36,7 @@ class Increment:
 
     timeline: Timeline
     window: Window
-    state: State
+    state: WindowState
     slices: tuple[FileSlice, ...]
     rows: Filter | None
     services: WindowWrites

@@ -12,7 +12,7 @@ from .window import EARLIEST, completed_writes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class State:
+class WindowState:
     """A table at a moment. `as_of`: on version 6 the moment, by requested time; else the view itself is of that moment.
 
     `hidden`: instants whose log blocks do not count.
@@ -29,7 +29,7 @@ class State:
         return tuple((g, s) for g, s in found if s is not None)
 
 
-def load_state(table: Table, moment: str, partition: str | None, known: Timeline) -> State:
+def load_state(table: Table, moment: str, partition: str | None, known: Timeline) -> WindowState:
     """The state at a moment, which must be whole, see `earliest_whole`. `known`: the timeline, with its archive, by
     which the reader knows what each write has written.
 
@@ -37,7 +37,7 @@ def load_state(table: Table, moment: str, partition: str | None, known: Timeline
     before, also at or before the moment; then the rows of the file groups that it replaced are in one of its own.
     """
     if not table.layout.has_completion_times:
-        return State(view=table.load_view(partition, as_of=moment), as_of=moment, hidden=frozenset())
+        return WindowState(view=table.load_view(partition, as_of=moment), as_of=moment, hidden=frozenset())
     view = table.load_view(partition, completed_by=moment)
     if changed := _replacing(known.completed_by(moment)) ^ _replacing(view.timeline):
         raise TableChangedError(
@@ -46,7 +46,7 @@ def load_state(table: Table, moment: str, partition: str | None, known: Timeline
             instant=min(changed),
             todo="Run it again.",
         )
-    return State(view=view, as_of=None, hidden=frozenset(view.timeline.pending_writes))
+    return WindowState(view=view, as_of=None, hidden=frozenset(view.timeline.pending_writes))
 
 
 def _replacing(timeline: Timeline) -> set[str]:
@@ -54,9 +54,9 @@ def _replacing(timeline: Timeline) -> set[str]:
     return {i.requested_time for i in completed_writes(timeline) if i.family == "replacecommit"}
 
 
-def newest_state(table: Table, partition: str | None) -> State:
+def newest_state(table: Table, partition: str | None) -> WindowState:
     """The state that a snapshot reads."""
-    return State(view=table.load_view(partition), as_of=None, hidden=frozenset())
+    return WindowState(view=table.load_view(partition), as_of=None, hidden=frozenset())
 
 
 def moment_of_text(table: Table, text: str) -> str:

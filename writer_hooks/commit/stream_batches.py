@@ -50,7 +50,7 @@ _ANY = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class BatchPart:
     """What one operation writes of a batch. `run`: of the query, from a start to its end. `rows`: what tells them from
     other rows, "" where nothing does."""
 
@@ -66,14 +66,14 @@ class Begun:
 
     number: int
     query: str | None
-    parts: tuple[Part, ...]
+    parts: tuple[BatchPart, ...]
 
     @property
     def newest(self) -> str:
         """The instant of its last part."""
         return max(part.instant for part in self.parts)
 
-    def part(self, operation: str) -> Part | None:
+    def part(self, operation: str) -> BatchPart | None:
         """The part of an operation."""
         return next((part for part in self.parts if part.operation in (operation, _ANY)), None)
 
@@ -86,10 +86,10 @@ class Begun:
     def of(fields: Fields) -> Begun:
         """Inverse of `to_json`; also of the records of releases that knew neither query nor parts."""
         if "parts" not in fields.values:
-            part = Part(operation=_ANY, instant=fields.text("instant"))
+            part = BatchPart(operation=_ANY, instant=fields.text("instant"))
             return Begun(number=fields.whole("batch"), query=None, parts=(part,))
         parts = [
-            Part(operation=p.text("operation"), instant=p.text("instant"), run=p.text("run"), rows=p.text("rows"))
+            BatchPart(operation=p.text("operation"), instant=p.text("instant"), run=p.text("run"), rows=p.text("rows"))
             for p in fields.records("parts")
         ]
         if not parts:
@@ -109,8 +109,8 @@ class Record:
 class StreamBatch:
     """One part of a batch of the stream `name` (`hoodie.datasource.write.streaming.checkpoint.identifier`).
 
-    `operation`, `run`, `rows`: see `Part`. `query`: Spark's id of the query, "" without Spark. `take_over`: the instant
-    of the last batch of the query that this one replaces.
+    `operation`, `run`, `rows`: see `BatchPart`. `query`: Spark's id of the query, "" without Spark. `take_over`: the
+    instant of the last batch of the query that this one replaces.
     """
 
     name: str
@@ -135,9 +135,9 @@ class StreamBatch:
         part = {"query": self.query, "operation": self.operation, "run": self.run, "rows": self.rows}
         return {CHECKPOINT: json.dumps({self.name: str(self.number)}), PART: json.dumps(part)}
 
-    def at(self, instant: str) -> Part:
+    def at(self, instant: str) -> BatchPart:
         """The part as `instant` writes it."""
-        return Part(operation=self.operation, instant=instant, run=self.run, rows=self.rows)
+        return BatchPart(operation=self.operation, instant=instant, run=self.run, rows=self.rows)
 
     def is_of(self, begun: Begun) -> bool:
         """Whether the query began that batch, as far as it is known."""
@@ -161,7 +161,7 @@ class WrittenAs:
     """
 
     last: Begun | None
-    done: Part | None = None
+    done: BatchPart | None = None
     pending: str | None = None
 
 
@@ -194,7 +194,7 @@ def note_run(table: Table, lock: TableLock, batch: StreamBatch, found: WrittenAs
             _put(table, batch, now.last, batch.at(now.done.instant), section)
 
 
-def _put(table: Table, batch: StreamBatch, last: Begun | None, part: Part, section: Section) -> None:
+def _put(table: Table, batch: StreamBatch, last: Begun | None, part: BatchPart, section: Section) -> None:
     """Records a part of the batch, beside its other ones."""
     record = read_record(table.storage, batch)
     if last is not None and last.number == batch.number and batch.is_of(last):
@@ -277,7 +277,7 @@ def written_as(table: Table, batch: StreamBatch) -> WrittenAs:
     return WrittenAs(last=last, done=part) if part in written else WrittenAs(last=last, pending=part.instant)
 
 
-def _check_rows(table: Table, batch: StreamBatch, last: Begun, part: Part) -> None:
+def _check_rows(table: Table, batch: StreamBatch, last: Begun, part: BatchPart) -> None:
     """UsageError: the part has other rows. In one run of a query these are a second part; a query that starts again
     gives the same rows, whatever tells them from others in one run. Without Spark a sink counts as a run, and its
     numbers count."""
@@ -294,7 +294,7 @@ def _check_rows(table: Table, batch: StreamBatch, last: Begun, part: Part) -> No
         )
 
 
-def _check_order(table: Table, batch: StreamBatch, last: Begun, written: list[Part]) -> None:
+def _check_order(table: Table, batch: StreamBatch, last: Begun, written: list[BatchPart]) -> None:
     """UsageError: the batch was written by another operation, of which this try knows nothing: it was changed."""
     if batch.query:
         changed = [one for one in written if one.run != batch.run]
@@ -373,6 +373,6 @@ def _batches_of_commits(table: Table, timeline: Timeline, name: str, after: str)
             said = json.loads(extra.get(PART, "{}"))
             own = {key: str(said[key]) for key in ("operation", "run", "rows")} if said else {"operation": _ANY}
             query = str(said["query"]) if said else None
-            yield Begun(number=int(number), query=query, parts=(Part(instant=requested, **own),))
+            yield Begun(number=int(number), query=query, parts=(BatchPart(instant=requested, **own),))
         except (ValueError, AttributeError, KeyError, TypeError) as error:
             raise MalformedError("unreadable checkpoint of a stream", instant=requested, found=str(text)) from error

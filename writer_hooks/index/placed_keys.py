@@ -42,10 +42,10 @@ from ..options import MovedKeys
 from .assign_step import combined
 from .lookup_step import HITS, Slices, bins_of, distinct, keys_in_base, keys_of
 from .misplaced_keys_step import KeysToAllBins
-from .prepare_step import Route
+from .prepare_step import KeyRoute
 
 
-def place_keys(rows: Pieces, work: WriteWork, route: Route, slots: int, moved: MovedKeys) -> Pieces:
+def place_keys(rows: Pieces, work: WriteWork, route: KeyRoute, slots: int, moved: MovedKeys) -> Pieces:
     """The rows by the partitions in which they are written, and tables of keys alone to delete in others.
 
     `rows`: those of all partitions together, see `PrepareRows`. `route`: the rule that gave them their targets, which
@@ -73,7 +73,7 @@ class HeldStep:
     storage: Storage
     bins: Sequence[Sequence[Slices]]
     rules: SliceRules
-    route: Route
+    route: KeyRoute
     ordering: tuple[str, ...]
 
     def __call__(self, slot: int, pieces: Iterator[Piece]) -> Iterator[Piece]:

@@ -21,7 +21,7 @@ from ..keys.key_generator import KeyGenerator
 from ..schema.incoming import to_file_schema
 
 
-class Route(Protocol):
+class KeyRoute(Protocol):
     """Gives each row its target, a number below `targets`. `source`: the number of the input's part."""
 
     @property
@@ -43,7 +43,7 @@ class ToBucket:
     split: KeySplit
 
     def __call__(self, keys: pa.StringArray, source: int) -> npt.NDArray[np.int64]:
-        """See `Route`."""
+        """See `KeyRoute`."""
         return bucket_of(keys, self.index_fields, self.targets, self.split).astype(np.int64)
 
 
@@ -54,7 +54,7 @@ class ToSlot:
     targets: int
 
     def __call__(self, keys: pa.StringArray, source: int) -> npt.NDArray[np.int64]:
-        """See `Route`."""
+        """See `KeyRoute`."""
         return (row_hashes([keys], len(keys)) % np.uint64(self.targets)).astype(np.int64)
 
 
@@ -65,7 +65,7 @@ class BySource:
     targets: int
 
     def __call__(self, keys: pa.StringArray, source: int) -> npt.NDArray[np.int64]:
-        """See `Route`."""
+        """See `KeyRoute`."""
         return np.full(len(keys), source % self.targets, np.int64)
 
 
@@ -81,7 +81,7 @@ class PrepareRows:
     keys: KeyGenerator
     data_schema: pa.Schema
     ordering_fields: tuple[str, ...]
-    route: Route
+    route: KeyRoute
     key_only: bool
     batch_bytes: int
     together: bool = False

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from phantombase.compactor_daemon.hudi_names import Kind, hudi_names, is_of_a_family, nearest
+from phantombase.compactor_daemon.hudi_names import NameKind, hudi_names, is_of_a_family, nearest
 from phantombase.timeline.errors import PhantombaseError, UnsupportedError, UsageError
 
 CONCURRENCY = "hoodie.write.concurrency.mode"
@@ -44,11 +44,11 @@ def has_effect_elsewhere(name: str, value: str, conf: Mapping[str, str], *, has_
     one = hudi_names().get(name)
     if one is None:
         return True if is_of_a_family(name) else None
-    if one.kind is Kind.SET:
+    if one.kind is NameKind.SET:
         return None
     if one.agrees(text):
         return False
-    if one.kind is Kind.ONLY:
+    if one.kind is NameKind.ONLY:
         raise UnsupportedError(
             f"{name} asks for what is not done here: {one.why}", expected=" or ".join(one.agreeing) or None, found=value
         )

@@ -32,7 +32,7 @@ from ..index.bucket_step import BucketStep
 from ..index.bulk_insert_step import NewFilesStep
 from ..index.key_index import KeyIndex
 from ..index.placed_keys import place_keys
-from ..index.prepare_step import BySource, PrepareRows, Route, ToBucket, ToSlot
+from ..index.prepare_step import BySource, KeyRoute, PrepareRows, ToBucket, ToSlot
 from ..index.replaced_keys_step import replaced_keys
 from ..keys.key_encoding import generator_of
 from ..keys.key_generator import KeyGenerator
@@ -98,7 +98,7 @@ def _moves_part_of_rows(table: Table) -> UnsupportedError:
     )
 
 
-def _route(config: TableConfig, slots: int, write: Write) -> Route:
+def _route(config: TableConfig, slots: int, write: Write) -> KeyRoute:
     if write.options.buckets is not None:
         return _to_bucket(config, write.options.buckets, write.options)
     # All rows of one key must come to one task.

@@ -25,9 +25,9 @@ from phantombase.compactor_daemon.claims.doorbell import claim_path
 from phantombase.compactor_daemon.claims.table_claims import TableClaims
 from phantombase.compactor_daemon.claims.zookeeper_claims import ZooKeeperClaims
 from phantombase.compactor_daemon.cli.main import app
-from phantombase.compactor_daemon.daemon.dispatch import Order, Rules
+from phantombase.compactor_daemon.daemon.dispatch import DaemonOrder, Rules
 from phantombase.compactor_daemon.daemon.loop import Daemon, Summary
-from phantombase.compactor_daemon.daemon.table_on_storage import ServedTable, Settings
+from phantombase.compactor_daemon.daemon.table_on_storage import DaemonSettings, TableOnStorage
 from phantombase.compactor_daemon.execution.runners import LocalRunner
 from phantombase.compactor_daemon.execution.slice_task import SliceTask
 from phantombase.compactor_daemon.records.failures import RetryOptions, WorkNote
@@ -567,8 +567,10 @@ def test_two_daemons_share_the_work(path: Path, url: str) -> None:
 
     def run(name: str) -> Summary:
         table = Table.open(url)
-        settings = Settings(who=name, output=OUTPUT, attempt=OPTIONS, retry=RetryOptions(), order=Order.EARLIEST)
-        served = ServedTable(url, TableClaims(table, name), table_lock(table.storage, None), runner, settings)
+        settings = DaemonSettings(
+            who=name, output=OUTPUT, attempt=OPTIONS, retry=RetryOptions(), order=DaemonOrder.EARLIEST
+        )
+        served = TableOnStorage(url, TableClaims(table, name), table_lock(table.storage, None), runner, settings)
         return Daemon({url: served}, Rules(max_concurrent=1, poll_s=0.1, once=True), RetryOptions()).run()
 
     with ThreadPoolExecutor(2) as pool:

@@ -30,7 +30,7 @@ from phantombase.timeline.pins.hold import HeldPin
 from phantombase.timeline.pins.pin import PinOptions
 from phantombase.timeline.planning.options import PLAN_NOW
 from phantombase.timeline.planning.schedule import schedule_compaction
-from phantombase.timeline.recovery.savepoint import Kept, create_savepoint
+from phantombase.timeline.recovery.savepoint import KeptSavepoint, create_savepoint
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.windows.retained import earliest_whole
@@ -151,7 +151,7 @@ def test_a_savepoint_that_a_late_plan_did_not_see(version: int, tmp_path: Path) 
     path = tmp_path / "trips"
     old_table(path, version)
     inner = LocalStorage(str(path))
-    kept: list[Kept] = []
+    kept: list[KeptSavepoint] = []
 
     def hook(call: Call) -> object:
         if call.name == "put_if_absent" and call.path.endswith(".clean.requested"):

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from phantombase import writer
 from phantombase.compactor_daemon.cli.main import app
 from phantombase.compactor_daemon.hudi_conf import KINDS, command_conf, conf_fields
-from phantombase.compactor_daemon.hudi_names import HudiName, Kind, hudi_names
+from phantombase.compactor_daemon.hudi_names import HudiName, NameKind, hudi_names
 from phantombase.timeline.archiving.options import ArchiveOptions
 from phantombase.timeline.cleaning.options import CleanOptions, Policy
 from phantombase.timeline.errors import PhantombaseError, UnsupportedError, UsageError
@@ -53,9 +53,9 @@ def test_every_value_of_every_name_at_every_entry() -> None:
                     refused = False
                 except PhantombaseError:
                     refused = True
-            if one.kind in (Kind.WISH, Kind.CLIENT) and not one.agrees(text):
+            if one.kind in (NameKind.WISH, NameKind.CLIENT) and not one.agrees(text):
                 assert refused or logs[0]["names"] == name, (name, value)
-            if one.kind is Kind.ONLY and not one.agrees(text):
+            if one.kind is NameKind.ONLY and not one.agrees(text):
                 assert refused, (name, value)
             for kind in KINDS if value in ("", "no such value!", "-1") else ():
                 try:

@@ -18,7 +18,7 @@ from phantombase.compactor_daemon.daemon import loop
 from phantombase.compactor_daemon.daemon.dispatch import Rules, Stop
 from phantombase.compactor_daemon.daemon.loop import Assigned, Daemon, Summary
 from phantombase.compactor_daemon.daemon.observer import Observer
-from phantombase.compactor_daemon.daemon.served_table import Seen
+from phantombase.compactor_daemon.daemon.served_table import SeenTable
 from phantombase.compactor_daemon.daemon.table_state import Pending
 from phantombase.compactor_daemon.lake.lanes import Lane
 from phantombase.compactor_daemon.records.failures import RetryOptions, Waits, WorkNote
@@ -109,13 +109,13 @@ class FakeTable:
         self.writes: dict[str, threading.Event] = {}
         self.patient: bool | None = None
 
-    def look(self) -> Seen:
+    def look(self) -> SeenTable:
         self.looks += 1
         self.at_look()
         if self.look_error is not None:
             raise self.look_error
         seen = tuple(Pending(instant=i) for i in self.pending)
-        return Seen(pending=seen, claimed=self.claims.names(), due=self.due, oldest_s=None)
+        return SeenTable(pending=seen, claimed=self.claims.names(), due=self.due, oldest_s=None)
 
     def request(self) -> Scheduled:
         self.due = False
@@ -483,12 +483,12 @@ def test_a_clock_that_jumps_stops_nothing(jump_s: int, monkeypatch: pytest.Monke
     """Looks go on, and what waits after a failure is tried."""
     table, real = FakeTable("a", "1"), time.time
 
-    def look() -> Seen:
+    def look() -> SeenTable:
         table.looks += 1
         waits = Waits(clock_ms() + 100 if table.looks == 1 else 0)
         if table.looks == 2:
             monkeypatch.setattr(time, "time", lambda: real() + jump_s)
-        return Seen(
+        return SeenTable(
             pending=tuple(Pending(instant=i, readiness=waits) for i in table.pending),
             claimed=frozenset(),
             due=False,

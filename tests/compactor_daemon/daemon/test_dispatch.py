@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from phantombase.compactor_daemon.daemon.dispatch import (
+    DaemonOrder,
     NextSteps,
-    Order,
     Relist,
     Request,
     Resume,
@@ -104,7 +104,7 @@ def test_the_earliest_instant_comes_first() -> None:
 def test_the_largest_instant_comes_first_when_asked_for() -> None:
     sizes = (Pending(instant="1", log_bytes=5), Pending(instant="2", log_bytes=9), Pending(instant="3", log_bytes=9))
     state = replace(SEEN, pending=sizes)
-    assert decided({"a": state}, order=Order.LARGEST).actions == (Take("a", "2"),)
+    assert decided({"a": state}, order=DaemonOrder.LARGEST).actions == (Take("a", "2"),)
 
 
 def test_tables_take_turns() -> None:

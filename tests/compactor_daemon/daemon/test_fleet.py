@@ -22,7 +22,7 @@ from phantombase.compactor_daemon.attempt.attempt import open_attempt, stage
 from phantombase.compactor_daemon.attempt.retire import remove_staged
 from phantombase.compactor_daemon.cli.main import app
 from phantombase.compactor_daemon.cli.run import _signals
-from phantombase.compactor_daemon.daemon.dispatch import Order, Stop
+from phantombase.compactor_daemon.daemon.dispatch import DaemonOrder, Stop
 from phantombase.compactor_daemon.execution.runners import LocalRunner, SliceProgress
 from phantombase.compactor_daemon.execution.slice_task import SliceTask
 from phantombase.compactor_daemon.records.failures import read_failures
@@ -292,7 +292,7 @@ def test_the_largest_instant_first(tmp_path: Path, zookeeper: ZooKeeper) -> None
         for i in pending(table)
         if (plan := open_table(table).compaction_plan(i))
     }
-    with daemon_on(table, zookeeper=zookeeper, runner=seen, order=Order.LARGEST) as daemon:
+    with daemon_on(table, zookeeper=zookeeper, runner=seen, order=DaemonOrder.LARGEST) as daemon:
         daemon.run()
     assert seen.tried == sorted(sizes, key=lambda i: (-sizes[i], i))
 

@@ -24,11 +24,11 @@ from prometheus_client.parser import text_string_to_metric_families
 from phantombase.compactor_daemon.attempt.compact_instant import Compacted
 from phantombase.compactor_daemon.claims.claims import table_id
 from phantombase.compactor_daemon.claims.zookeeper_claims import ZooKeeperClaims
-from phantombase.compactor_daemon.daemon.dispatch import Order
-from phantombase.compactor_daemon.daemon.health import Health, serve
+from phantombase.compactor_daemon.daemon.dispatch import DaemonOrder
+from phantombase.compactor_daemon.daemon.health import DaemonHealth, serve
 from phantombase.compactor_daemon.daemon.http_service import DaemonCrew
 from phantombase.compactor_daemon.daemon.metrics import Metrics
-from phantombase.compactor_daemon.daemon.table_on_storage import Settings
+from phantombase.compactor_daemon.daemon.table_on_storage import DaemonSettings
 from phantombase.compactor_daemon.lake.lanes import Lane
 from phantombase.compactor_daemon.lake.use import LaneUse
 from phantombase.compactor_daemon.options import AttemptOptions
@@ -58,7 +58,7 @@ DONE = Compacted(
     seconds=3.0,
     resumed=False,
 )
-WELL = Health(silent_s=0.0, trouble=None)
+WELL = DaemonHealth(silent_s=0.0, trouble=None)
 
 
 class Served:
@@ -315,8 +315,8 @@ def test_pages_show_the_claims_of_a_fleet(tmp_path: Path, zookeeper: ZooKeeper) 
     with zookeeper_session(options) as session:
         held = ZooKeeperClaims(session, table_id(table.storage), "daemon-7").take(instant)
         assert held is not None
-        rest = {"attempt": AttemptOptions(), "retry": RetryOptions(), "order": next(iter(Order))}
-        settings: Any = Settings(who="me", output=OutputOptions(), **rest)  # type: ignore[arg-type]
+        rest = {"attempt": AttemptOptions(), "retry": RetryOptions(), "order": next(iter(DaemonOrder))}
+        settings: Any = DaemonSettings(who="me", output=OutputOptions(), **rest)  # type: ignore[arg-type]
         crew = DaemonCrew(daemon, settings, session)
         (pending,) = crew.about(table)["pending"]
         assert (pending["state"], pending["work"]["holder"]) == ("running", "daemon-7")

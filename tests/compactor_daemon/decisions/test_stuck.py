@@ -15,8 +15,8 @@ from phantombase.compactor_daemon.attempt.compact_instant import pending_instant
 from phantombase.compactor_daemon.attempt.publish import publish
 from phantombase.compactor_daemon.attempt.retire import finish_completed
 from phantombase.compactor_daemon.claims.table_claims import TableClaims
-from phantombase.compactor_daemon.daemon.dispatch import Order
-from phantombase.compactor_daemon.daemon.table_on_storage import ServedTable, Settings
+from phantombase.compactor_daemon.daemon.dispatch import DaemonOrder
+from phantombase.compactor_daemon.daemon.table_on_storage import DaemonSettings, TableOnStorage
 from phantombase.compactor_daemon.decisions.hudi_executors import inflight_path
 from phantombase.compactor_daemon.execution.runners import LocalRunner
 from phantombase.compactor_daemon.options import AttemptOptions
@@ -323,10 +323,10 @@ def test_a_daemon_that_goes_by_size_serves_a_table_with_an_empty_plan(tmp_path: 
     instant = planned(path, 9)
     empty, _ = put_empty_plan(path, "logcompaction")
     table = open_table(path)
-    settings = Settings(
-        who="d", output=OutputOptions(), attempt=AttemptOptions(), retry=RetryOptions(), order=Order.LARGEST
+    settings = DaemonSettings(
+        who="d", output=OutputOptions(), attempt=AttemptOptions(), retry=RetryOptions(), order=DaemonOrder.LARGEST
     )
-    served = ServedTable(str(path), TableClaims(table, "d"), LOCK, LocalRunner(1), settings)
+    served = TableOnStorage(str(path), TableClaims(table, "d"), LOCK, LocalRunner(1), settings)
     assert {p.instant: p.log_bytes > 0 for p in served.look().pending} == {instant: True, empty: False}
 
 

@@ -16,7 +16,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from phantombase.compactor_daemon.execution.executor_choice import LARGE_BYTES, Machine, Work, check_memory, choose
+from phantombase.compactor_daemon.execution.executor_choice import (
+    LARGE_BYTES,
+    ExecutorWork,
+    Machine,
+    check_memory,
+    choose,
+)
 from phantombase.compactor_daemon.execution.machine import this_machine
 from phantombase.compactor_daemon.execution.runners import spark_words
 from phantombase.compactor_daemon.execution.slice_task import keep_freed
@@ -182,7 +188,7 @@ def test_the_cause_of_a_failed_job_is_told_without_its_trace() -> None:
 
 
 GIB = 1 << 30
-SMALL = Work(slices=8, read_bytes=GIB, slice_memory=GIB)
+SMALL = ExecutorWork(slices=8, read_bytes=GIB, slice_memory=GIB)
 LARGE = replace(SMALL, read_bytes=LARGE_BYTES + 1)
 HERE = Machine(java=True, spark=True, total_memory=64 * GIB, free_memory=64 * GIB)
 AUTO = ExecuteOptions(threads=4)
@@ -205,7 +211,7 @@ AUTO = ExecuteOptions(threads=4)
     ],
 )
 def test_the_executor_and_why(
-    options: ExecuteOptions, work: Work, machine: Machine, executor: Executor, why: str
+    options: ExecuteOptions, work: ExecutorWork, machine: Machine, executor: Executor, why: str
 ) -> None:
     found = choose(options, work, machine)
     assert found.executor is executor

@@ -22,7 +22,7 @@ from phantombase.compactor_daemon.cli.main import app
 from phantombase.compactor_daemon.decisions import standing
 from phantombase.compactor_daemon.restoring.rollback import roll_back_newest
 from phantombase.compactor_daemon.stitching.stitch import stitch_table
-from phantombase.timeline.archiving.choice import Choice, Facts, choose
+from phantombase.timeline.archiving.choice import ArchiveChoice, ArchiveFacts, choose
 from phantombase.timeline.archiving.options import ArchiveOptions
 from phantombase.timeline.cleaning.options import Policy
 from phantombase.timeline.errors import ClockError, ConflictError, MalformedError, PhantombaseError, UsageError
@@ -420,7 +420,7 @@ def test_a_later_write_that_is_archived_is_an_error(tmp_path: Path, monkeypatch:
         restore(path, kept.instant)
 
 
-def _beyond_savepoints(timeline: Timeline, facts: Facts, options: ArchiveOptions) -> Choice:
+def _beyond_savepoints(timeline: Timeline, facts: ArchiveFacts, options: ArchiveOptions) -> ArchiveChoice:
     first = min(timeline.completed_writes)
     others = tuple(i for i in timeline.instants if i.requested_time != first)
     return choose(replace(timeline, instants=others), facts, options)

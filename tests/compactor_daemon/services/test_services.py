@@ -16,8 +16,8 @@ from typer.testing import CliRunner
 from phantombase import writer
 from phantombase.compactor_daemon.claims.table_claims import TableClaims
 from phantombase.compactor_daemon.cli.main import app
-from phantombase.compactor_daemon.daemon.dispatch import Order
-from phantombase.compactor_daemon.daemon.table_on_storage import ServedTable, Settings
+from phantombase.compactor_daemon.daemon.dispatch import DaemonOrder
+from phantombase.compactor_daemon.daemon.table_on_storage import DaemonSettings, TableOnStorage
 from phantombase.compactor_daemon.execution.runners import LocalRunner
 from phantombase.compactor_daemon.options import AttemptOptions
 from phantombase.compactor_daemon.records.failures import RetryOptions
@@ -186,18 +186,18 @@ def test_daemons_with_different_services_do_not_keep_each_other_from_their_turn(
     assert list(last_runs(open_table(path).storage)) == [Service.CLEAN, Service.ARCHIVE]
 
 
-def served(path: Path, services: ServiceOptions) -> ServedTable:
+def served(path: Path, services: ServiceOptions) -> TableOnStorage:
     """The table as a daemon with these services has it."""
     table = open_table(path)
-    settings = Settings(
+    settings = DaemonSettings(
         who="a daemon",
         output=OutputOptions(),
         attempt=AttemptOptions(),
         retry=RetryOptions(),
-        order=Order.EARLIEST,
+        order=DaemonOrder.EARLIEST,
         services=services,
     )
-    return ServedTable(str(path), TableClaims(table, "a daemon"), LOCK, LocalRunner(1), settings)
+    return TableOnStorage(str(path), TableClaims(table, "a daemon"), LOCK, LocalRunner(1), settings)
 
 
 @pytest.mark.parametrize(

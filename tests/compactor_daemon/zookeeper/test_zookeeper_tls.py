@@ -16,8 +16,8 @@ import pytest
 from phantombase import writer
 from phantombase.compactor_daemon.claims.doorbell import ring
 from phantombase.compactor_daemon.daemon.assemble import open_daemon
-from phantombase.compactor_daemon.daemon.dispatch import Order, Rules, Stop
-from phantombase.compactor_daemon.daemon.table_on_storage import Settings
+from phantombase.compactor_daemon.daemon.dispatch import DaemonOrder, Rules, Stop
+from phantombase.compactor_daemon.daemon.table_on_storage import DaemonSettings
 from phantombase.compactor_daemon.execution.runners import LocalRunner
 from phantombase.compactor_daemon.options import AttemptOptions, ExecuteOptions, Executor
 from phantombase.compactor_daemon.records.failures import RetryOptions
@@ -225,8 +225,8 @@ def check_fleet(path: Path, hosts: str, access: str) -> None:
     rows, lock = pa.table({"id": ["a", "b"], "ts": [1, 1]}), f"zookeeper:{hosts}/locks/t{access}"
     write = writer(rows).table("t").key("id").ordering("ts").buckets(1).option(lock=lock)
     write.upsert(str(path))
-    settings = Settings(
-        who="daemon", output=OutputOptions(), attempt=AttemptOptions(), retry=RetryOptions(), order=Order.EARLIEST
+    settings = DaemonSettings(
+        who="daemon", output=OutputOptions(), attempt=AttemptOptions(), retry=RetryOptions(), order=DaemonOrder.EARLIEST
     )
     with open_daemon(
         [str(path)],

@@ -22,7 +22,7 @@ from phantombase.compactor_daemon.archiving.archive import archive_table
 from phantombase.compactor_daemon.cleaning.clean import clean_table
 from phantombase.compactor_daemon.restoring.restore import restore_table
 from phantombase.compactor_daemon.restoring.rollback import is_service, roll_back_newest
-from phantombase.compactor_daemon.stitching.pending import Pending, pending_stitchings
+from phantombase.compactor_daemon.stitching.pending import PendingClustering, pending_stitchings
 from phantombase.compactor_daemon.stitching.stitch import stitch_table, take_back_pending
 from phantombase.timeline.archiving.options import ArchiveOptions
 from phantombase.timeline.cleaning.options import CleanOptions, Policy
@@ -261,7 +261,7 @@ class OperatedHistory(History):
         end()
         return True
 
-    def pending_stitchings(self) -> tuple[Pending, ...]:
+    def pending_stitchings(self) -> tuple[PendingClustering, ...]:
         """Those of phantombase."""
         table = self.table.open()
         return pending_stitchings(table, table.load_timeline())

@@ -9,7 +9,7 @@ import pytest
 from phantombase.timeline.format.savepoint import Savepoint
 from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.read.table_read import ReadOptions, read_table
-from phantombase.timeline.recovery.savepoint import Kept, create_savepoint, delete_savepoint, savepoints
+from phantombase.timeline.recovery.savepoint import KeptSavepoint, create_savepoint, delete_savepoint, savepoints
 from phantombase.timeline.table.table import Table
 from tests.hudi.cases.rows import Rows, same, without_files
 from tests.hudi.cases.shared_table import SharedTable
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.interop
 LOCK = ProcessLock("savepoints")
 
 
-def keep(table: Table, instant: str | None = None) -> Kept:
+def keep(table: Table, instant: str | None = None) -> KeptSavepoint:
     return create_savepoint(table, LOCK, instant, user="who", comment="why")
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phantombase.timeline.archiving.choice import Choice, Facts, choose
+from phantombase.timeline.archiving.choice import ArchiveChoice, ArchiveFacts, choose
 from phantombase.timeline.archiving.levels import _forget_old
 from phantombase.timeline.archiving.manifest import HistoryFile, newest_manifest, put_manifest, set_version
 from phantombase.timeline.archiving.options import ArchiveOptions
@@ -32,11 +32,11 @@ def gone(*names: str, layout: Layout = LAYOUT_1, options: ArchiveOptions = OPTIO
     return [i.requested_time for i in chosen(*names, layout=layout, options=options, **facts).archived]
 
 
-def chosen(*names: str, layout: Layout = LAYOUT_1, options: ArchiveOptions = OPTIONS, **facts: Any) -> Choice:
+def chosen(*names: str, layout: Layout = LAYOUT_1, options: ArchiveOptions = OPTIONS, **facts: Any) -> ArchiveChoice:
     """The choice. On layout 2 completed names get a completion time right after the requested one."""
     if layout is LAYOUT_2:
         names = tuple(_with_completion(name) for name in names)
-    return choose(timeline_of(layout, *names), Facts(**facts), options)
+    return choose(timeline_of(layout, *names), ArchiveFacts(**facts), options)
 
 
 def _with_completion(name: str) -> str:
@@ -240,7 +240,7 @@ def test_what_holds_of_any_timeline(
         names.append(f"{100 + n}{completion}.{action}")
     timeline = timeline_of(layout, *names)
     options = ArchiveOptions(min_instants=least, max_instants=least + 1, commits_retained=3, compaction_commits=2)
-    choice = choose(timeline, Facts(cleaned_to=cleaned), options)
+    choice = choose(timeline, ArchiveFacts(cleaned_to=cleaned), options)
     left = [i for i in timeline.instants if i not in choice.archived]
     writes = [i for i in choice.archived if i.is_write]
     assert all(i.state is State.COMPLETED for i in choice.archived)

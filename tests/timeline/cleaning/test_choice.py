@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from phantombase.timeline.cleaning.choice import Choice, Facts, choose
+from phantombase.timeline.cleaning.choice import CleanChoice, CleanFacts, choose
 from phantombase.timeline.cleaning.options import CleanOptions, Policy
 from phantombase.timeline.errors import UsageError
 from phantombase.timeline.view.view import TableView
@@ -28,8 +28,8 @@ def replaced(tmp_path: Path) -> TableView:
     return open_table(unzip("v6_0.15.0_replaced.before", tmp_path)).load_view()
 
 
-def chosen(view: TableView, options: CleanOptions | None = None, **facts: Any) -> Choice:
-    return choose(view, Facts(**{**FACTS, **facts}), options or CleanOptions(retain=1, floor_s=0))
+def chosen(view: TableView, options: CleanOptions | None = None, **facts: Any) -> CleanChoice:
+    return choose(view, CleanFacts(**{**FACTS, **facts}), options or CleanOptions(retain=1, floor_s=0))
 
 
 def test_file_groups_of_a_pending_clustering_are_left_alone(view: TableView) -> None:

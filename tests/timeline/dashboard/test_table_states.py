@@ -30,7 +30,7 @@ from phantombase.timeline.dashboard.health import Word, health_of
 from phantombase.timeline.dashboard.orders import CommandSettings, Order, OrderName
 from phantombase.timeline.dashboard.pages import bars
 from phantombase.timeline.dashboard.people_app import PeopleApp
-from phantombase.timeline.dashboard.runner import Runner
+from phantombase.timeline.dashboard.runner import OrderRunner
 from phantombase.timeline.errors import UsageError
 from phantombase.timeline.locks.holder import look_at_lock
 from phantombase.timeline.locks.seen import LockSeen, LockState
@@ -451,7 +451,7 @@ def test_without_actions_there_are_commands_only(tmp_path: Path) -> None:
 )
 def test_actions_need_a_token_and_a_lock(access: Access, settings: CommandSettings, reason: str) -> None:
     with pytest.raises(UsageError, match=reason):
-        ActionApp(access, Runner(COMMAND), settings)
+        ActionApp(access, OrderRunner(COMMAND), settings)
 
 
 def test_one_order_at_a_time(tmp_path: Path) -> None:
@@ -474,7 +474,7 @@ def test_one_order_at_a_time(tmp_path: Path) -> None:
 def test_secrets_are_not_in_the_command(tmp_path: Path) -> None:
     """Others of this machine can read a command line. Its environment has them."""
     show = "import os, sys; print(sys.argv[1:], os.environ['AWS_SECRET_ACCESS_KEY'])"
-    runner = Runner((sys.executable, "-c", show), {"region": "eu", "secret_access_key": "hush"})
+    runner = OrderRunner((sys.executable, "-c", show), {"region": "eu", "secret_access_key": "hush"})
     words = Order(name=OrderName.SCHEDULE).words("/t", "t", SOLE)
     done = asyncio.run(runner.run(Order(name=OrderName.SCHEDULE), "/t", words, "me", 60))
     assert done.command == "compactor-daemon schedule /t --sole-writer"

@@ -35,7 +35,7 @@ from phantombase.timeline.metadata_table.commit import commit_records, forget, n
 from phantombase.timeline.metadata_table.create import make_metadata_table, metadata_config
 from phantombase.timeline.metadata_table.drop import drop_metadata_table
 from phantombase.timeline.metadata_table.index_keys import FileKeys, NotedKeys
-from phantombase.timeline.metadata_table.index_logs import Bounds
+from phantombase.timeline.metadata_table.index_logs import LogBounds
 from phantombase.timeline.metadata_table.listing import MetadataListing
 from phantombase.timeline.metadata_table.location import METADATA_FOLDER, Below, open_metadata_table
 from phantombase.timeline.metadata_table.read import read_entries, read_files
@@ -477,14 +477,14 @@ def noted(files: int, count: int, key_bytes: int, limit: int) -> NotedKeys:
 
 def test_small_logs_of_an_object_store_are_made_in_one_pass() -> None:
     """100 thousand keys of 20 bytes make 16 MiB."""
-    bounds = Bounds.of(noted(4, 25_000, 20, 1 << 30), 200, 90, is_file_system=False)
+    bounds = LogBounds.of(noted(4, 25_000, 20, 1 << 30), 200, 90, is_file_system=False)
     assert (bounds.files, bounds.ahead) == (256, 8)
 
 
 @pytest.mark.parametrize("limit", [32 * MIB, 256 * MIB, 1 << 30])
 def test_large_ones_are_made_in_passes(limit: int) -> None:
     """100 million keys: each log holds back as much as it may."""
-    bounds = Bounds.of(noted(100, 1_000_000, 300, limit), 200, 90, is_file_system=False)
+    bounds = LogBounds.of(noted(100, 1_000_000, 300, limit), 200, 90, is_file_system=False)
     assert bounds.files == max(1, limit // 2 // (48 * MIB))
     assert bounds.ahead == max(1, limit // 8 // (32 * MIB + 1))
     assert bounds.portion_bytes == limit // 12
@@ -492,8 +492,8 @@ def test_large_ones_are_made_in_passes(limit: int) -> None:
 
 def test_a_file_system_holds_nothing_back() -> None:
     """A write of nothing has bounds too."""
-    assert Bounds.of(noted(100, 1_000_000, 300, 32 * MIB), 200, 90, is_file_system=True).files == 200 + 56
-    assert Bounds.of(noted(0, 0, 0, 32 * MIB), 1, 0, is_file_system=False).files == 256
+    assert LogBounds.of(noted(100, 1_000_000, 300, 32 * MIB), 200, 90, is_file_system=True).files == 200 + 56
+    assert LogBounds.of(noted(0, 0, 0, 32 * MIB), 1, 0, is_file_system=False).files == 256
 
 
 # The metadata table as a table of its own: a folder of a storage keeps the storage's promises.

@@ -26,7 +26,7 @@ from phantombase.timeline.pins.pin import (
 )
 from phantombase.timeline.pins.shared import SharedPin
 from phantombase.timeline.storage.local import LocalStorage
-from phantombase.timeline.storage.look import Kept, Look
+from phantombase.timeline.storage.look import ContentCache, Look
 from phantombase.timeline.windows.retained import earliest_state
 from phantombase.timeline.windows.state import load_state
 from tests.support.builders import timeline_of
@@ -109,7 +109,7 @@ def test_pins_that_come_and_go_all_the_time_are_an_error(storage: LocalStorage) 
 
 def test_a_look_that_is_older_than_a_pin_does_not_hide_it(storage: LocalStorage) -> None:
     """It is the first record of the table; who made the look knew of no such folder."""
-    look = Look(storage, {".hoodie"}, Kept())
+    look = Look(storage, {".hoodie"}, ContentCache())
     assert look.list(".hoodie") == []
     with hold(storage, COPY, "1"):
         assert [pin.holds for pin in live_pins(look)] == ["1"]

@@ -17,7 +17,7 @@ from phantombase.timeline.format.file_name import BaseFileName, LogFileName
 from phantombase.timeline.planning.operation import MB, io_mb
 from phantombase.timeline.planning.strategies import (
     STRATEGY_CONF,
-    Kept,
+    StrategySelection,
     Strategy,
     StrategyOptions,
     keep_partitions,
@@ -53,7 +53,7 @@ def options_of(*strategies: Strategy, **said: Any) -> StrategyOptions:
     return StrategyOptions(strategies=strategies, **said)
 
 
-def names(chosen: Kept[FileSlice]) -> str:
+def names(chosen: StrategySelection[FileSlice]) -> str:
     """File ids of what is kept, in order."""
     return "".join(s.file_id for s in chosen.kept)
 

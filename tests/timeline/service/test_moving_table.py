@@ -14,7 +14,7 @@ from phantombase.timeline.service import served_table
 from phantombase.timeline.service.routes import PREFIX
 from phantombase.timeline.service.served_tables import ServedTables, TablePattern
 from phantombase.timeline.service.states.loading import load_state
-from phantombase.timeline.service.states.table_state import TableState
+from phantombase.timeline.service.states.table_state import ServedState
 from phantombase.timeline.storage.contract import Entry
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table
@@ -106,7 +106,7 @@ def test_log_files_of_all_pending_writes_are_merged_where_hudi_does(tmp_path: Pa
 def test_requests_that_come_in_at_once_share_one_load(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     loads: list[Table] = []
 
-    def counting(table: Table, before: TableState | None, **options: bool) -> TableState:
+    def counting(table: Table, before: ServedState | None, **options: bool) -> ServedState:
         loads.append(table)
         return load_state(table, before, **options)
 

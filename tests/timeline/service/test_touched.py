@@ -18,8 +18,15 @@ from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.service.states.instant_records import InstantRecords
 from phantombase.timeline.service.states.loading import above, forgotten, load_state, touched
 from phantombase.timeline.service.states.recorded import ANYTHING, NOTHING, Recorded
-from phantombase.timeline.service.states.synchronisation import Known, agree, counted, digest, digests, may_stay_behind
-from phantombase.timeline.service.states.table_state import PartitionFiles, TableState
+from phantombase.timeline.service.states.synchronisation import (
+    ClientState,
+    agree,
+    counted,
+    digest,
+    digests,
+    may_stay_behind,
+)
+from phantombase.timeline.service.states.table_state import PartitionFiles, ServedState
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.view.view import FileGroup, FileSlice, ViewFacts
@@ -45,14 +52,14 @@ def timeline(told: Iterable[Instant]) -> Timeline:
     return Timeline(layout=LAYOUT_2, instants=tuple(sorted(told, key=lambda i: i.requested_time)))
 
 
-def state(told: Told, files: dict[str, set[int]]) -> TableState:
+def state(told: Told, files: dict[str, set[int]]) -> ServedState:
     """`files`: by partition, the numbers of the instants in the names of its files."""
     found = {
         p: PartitionFiles(groups=(), facts=FACTS, modified={}, times=frozenset(at(n).requested_time for n in numbers))
         for p, numbers in files.items()
     }
     records = InstantRecords(records=list(told.items()), known={})
-    return TableState(config=TableConfig(properties={}), timeline=timeline(told), partitions=found, records=records)
+    return ServedState(config=TableConfig(properties={}), timeline=timeline(told), partitions=found, records=records)
 
 
 FILES = {"a": {1}, "b": {1, 2}, "c": {3}}
@@ -183,10 +190,10 @@ def synchronisation_timeline(*instants: Instant) -> Timeline:
     return Timeline(layout=LAYOUT, instants=instants)
 
 
-def client(known: Timeline) -> Known:
+def client(known: Timeline) -> ClientState:
     """What a client with this timeline sends; it counts no pending log compaction."""
     last = counted(known)[-1:]
-    return Known(last=last[0].requested_time if last else "0", digest=digest(counted(known)))
+    return ClientState(last=last[0].requested_time if last else "0", digest=digest(counted(known)))
 
 
 def agrees(server: Timeline, known: Timeline) -> bool:
@@ -227,7 +234,7 @@ def test_agreement(server: Timeline, known: Timeline, expected: bool) -> None:
 
 def test_the_hash_of_hudis_server_is_accepted() -> None:
     server = synchronisation_timeline(at(1), at(2, "logcompaction", REQUESTED))
-    with_it = Known(last=at(1).requested_time, digest=digest(server.instants))
+    with_it = ClientState(last=at(1).requested_time, digest=digest(server.instants))
     assert agree(times(server), digests(server), with_it)
 
 

@@ -15,7 +15,7 @@ from phantombase.timeline.errors import MissingFileError
 from phantombase.timeline.storage.contract import Entry, Storage
 from phantombase.timeline.storage.folders import RECORDS
 from phantombase.timeline.storage.local import LocalStorage
-from phantombase.timeline.storage.look import Kept, Look, latest, list_ahead
+from phantombase.timeline.storage.look import ContentCache, Look, latest, list_ahead
 from tests.support.failing_storage import Call, HookedStorage
 from tests.world.simulation.object_memory import ObjectMemory
 
@@ -34,10 +34,10 @@ class Counted:
         # As an object store does: with a tag for the content.
         return [_tagged(e, self.inner, call.path) for e in found] if call.name == "list" else found
 
-    def look(self, *whole: str, kept: Kept | None = None) -> Look:
+    def look(self, *whole: str, kept: ContentCache | None = None) -> Look:
         """A new look at it."""
         self.calls.clear()
-        return Look(self.storage, whole, kept or Kept())
+        return Look(self.storage, whole, kept or ContentCache())
 
 
 def _tagged(entry: Entry, storage: Storage, folder: str) -> Entry:
@@ -136,7 +136,7 @@ def test_a_listing_with_the_sum_of_what_was_put_proves_that_it_is_there(tmp_path
             return found
         return [replace(e, tag=md5(inner.read(f"{call.path}/{e.name}")).hexdigest()) for e in found]
 
-    kept = Kept()
+    kept = ContentCache()
     look = Look(HookedStorage(inner, hook), ["a"], kept)
     assert look.put_if_absent("a/one", b"1")
     assert not look.put_if_absent("a/one", b"2")
@@ -155,7 +155,7 @@ def test_listings_ahead_answer_for_folders_and_records(tmp_path: Path) -> None:
         calls.append((call.name, call.path))
         return call.do()
 
-    look = Look(HookedStorage(inner, hook), ["a"], Kept())
+    look = Look(HookedStorage(inner, hook), ["a"], ContentCache())
     list_ahead(look, ["a", "none", "a"], records=True)
     calls.clear()
     assert (look.find("a/one") is not None, look.find("none/x")) == (True, None)
@@ -169,7 +169,7 @@ def test_listings_ahead_answer_for_folders_and_records(tmp_path: Path) -> None:
 
 def test_contents_are_kept_by_their_tag(counted: Counted) -> None:
     """Over looks, as long as the listing shows the same tag."""
-    kept = Kept()
+    kept = ContentCache()
     assert counted.look("a", kept=kept).read("a/one") == b"1"
     assert counted.look("a", kept=kept).read("a/one") == b"1"
     assert counted.calls == [("list", "a")]
@@ -186,7 +186,7 @@ def test_what_a_listing_does_not_show_is_read_all_the_same(counted: Counted) -> 
 
 
 def test_few_contents_are_kept() -> None:
-    kept = Kept()
+    kept = ContentCache()
     for n in range(40):
         kept.keep("p", str(n), bytes(1 << 20))
     kept.keep("p", "large", bytes((1 << 20) + 1))
@@ -195,10 +195,10 @@ def test_few_contents_are_kept() -> None:
 
 
 def test_others_get_the_storage_itself(counted: Counted) -> None:
-    look = Look(counted.inner, (), Kept())
+    look = Look(counted.inner, (), ContentCache())
     assert pickle.loads(pickle.dumps(look)) == counted.inner
     assert latest(look) is counted.inner
-    assert Look(look, (), Kept()).origin is counted.inner
+    assert Look(look, (), ContentCache()).origin is counted.inner
     list_ahead(counted.inner, ["a"])
 
 
@@ -213,7 +213,7 @@ def test_a_content_that_was_replaced_after_the_listing_is_not_kept_under_its_tag
             return found
         return [replace(e, tag=md5(inner.read(f"{call.path}/{e.name}")).hexdigest()) for e in found]
 
-    kept = Kept()
+    kept = ContentCache()
     first = Look(HookedStorage(inner, hook), ["a"], kept)
     first.list("a")
     inner.overwrite("a/one", b"new")
@@ -237,13 +237,13 @@ def test_a_content_that_was_read_before_the_listing_is_not_kept_under_its_tag() 
         was_read.set()
         return found
 
-    kept, objects = Kept(), HookedStorage(inner, hook)
+    kept, objects = ContentCache(), HookedStorage(inner, hook)
     list_ahead(Look(objects, ["a"], kept), ["a"], reads=["a/one"])
     assert Look(objects, ["a"], kept).read("a/one") == b"new"
 
 
 def test_a_table_with_a_look_travels_without_what_it_kept(tmp_path: Path) -> None:
-    kept = Kept()
+    kept = ContentCache()
     kept.keep("a", "tag", b"1")
     assert pickle.loads(pickle.dumps(kept)).find("a", "tag") is None
 
@@ -272,7 +272,7 @@ def test_records_of_many_instants_are_sorted_once() -> None:
     storage = ObjectMemory(lambda: 0)
     for number in range(50):
         storage.put_if_absent(f"{RECORDS}/{number}/1/open", b"")
-    look = Look(storage, (), Kept())
+    look = Look(storage, (), ContentCache())
     assert look._all_records() is look._all_records()
     assert [e.name for e in look.list(f"{RECORDS}/7")] == ["1"]
     assert look.find(f"{RECORDS}/7") == Entry(name="7", is_folder=True)

@@ -22,7 +22,7 @@ from phantombase.timeline.storage import contract, local
 from phantombase.timeline.storage.contract import Entry, list_at_once, list_of_table
 from phantombase.timeline.storage.folders import RECORDS
 from phantombase.timeline.storage.local import LocalStorage
-from phantombase.timeline.storage.look import Kept, Look
+from phantombase.timeline.storage.look import ContentCache, Look
 from phantombase.timeline.storage.open_storage import open_storage
 from phantombase.timeline.storage.staged_file import place_staged, staged_output
 from phantombase.timeline.storage.storage_options import StorageOptions
@@ -191,7 +191,7 @@ def test_a_local_folder_that_never_stands_still(tmp_path: Path, monkeypatch: pyt
 
 def test_a_look_lists_so_too(tmp_path: Path) -> None:
     """What a step asks for later is answered by its first listing."""
-    look = Look(Listed.of(tmp_path, "acd", "cde", "cde"), {"timeline"}, Kept())
+    look = Look(Listed.of(tmp_path, "acd", "cde", "cde"), {"timeline"}, ContentCache())
     assert _names(look.list("timeline")) == "cde"
 
 

@@ -21,7 +21,7 @@ from phantombase.compactor_daemon.attempt import compact_instant
 from phantombase.compactor_daemon.attempt import compact_instant as compactor
 from phantombase.compactor_daemon.cli.main import main
 from phantombase.compactor_daemon.daemon import table_on_storage as served_table
-from phantombase.compactor_daemon.daemon.table_on_storage import ServedTable
+from phantombase.compactor_daemon.daemon.table_on_storage import TableOnStorage
 from phantombase.compactor_daemon.records.fate import Go, read_fate
 from phantombase.timeline.errors import AttemptDeadError
 from phantombase.timeline.instants import table_clock
@@ -143,7 +143,7 @@ def _strike(switches: Switches) -> None:
 def _watch(switches: Switches) -> None:
     """Counts decisions and what becomes of those of dead attempts; looks whether what is published was decided."""
     deciding, compacting, serving = _patched(compact_instant, compactor, served_table)
-    look = ServedTable.look
+    look = TableOnStorage.look
     write_fate, publish, compact = deciding.write_fate, compacting.publish, compacting.compact_instant
 
     def count(name: str, by: int = 1) -> None:
@@ -186,7 +186,7 @@ def _watch(switches: Switches) -> None:
         finally:
             count("busy", -1)
 
-    def looked(table: ServedTable) -> Any:
+    def looked(table: TableOnStorage) -> Any:
         count("looks")
         return look(table)
 

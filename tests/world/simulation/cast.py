@@ -11,9 +11,9 @@ from functools import partial
 
 from phantombase.compactor_daemon.attempt.compact_instant import compact_instant, pending_instants
 from phantombase.compactor_daemon.attempt.retire import finish_completed
-from phantombase.compactor_daemon.daemon.dispatch import Order, Rules
+from phantombase.compactor_daemon.daemon.dispatch import DaemonOrder, Rules
 from phantombase.compactor_daemon.daemon.loop import Daemon
-from phantombase.compactor_daemon.daemon.table_on_storage import ServedTable, Settings
+from phantombase.compactor_daemon.daemon.table_on_storage import DaemonSettings, TableOnStorage
 from phantombase.compactor_daemon.options import AttemptOptions
 from phantombase.compactor_daemon.records.failures import RetryOptions
 from phantombase.compactor_daemon.removal.unschedule import unschedule
@@ -194,7 +194,7 @@ class Cast:
         world = self.world
         for _ in range(rounds):
             self.rest()
-            table = ServedTable(
+            table = TableOnStorage(
                 "t", WorldClaims(self.zookeeper, self.doubt), self.lock, rows.run_tasks, self._settings()
             )
             daemon = Daemon({"t": table}, RULES, RETRY, chance=self.chance)
@@ -209,8 +209,8 @@ class Cast:
             for what in done.problems.values():
                 self.outcomes[f"daemon's table: {what.partition(';')[0]}"] += 1
 
-    def _settings(self) -> Settings:
-        return Settings(who="", output=OUTPUT, attempt=self.attempt, retry=RETRY, order=Order.EARLIEST)
+    def _settings(self) -> DaemonSettings:
+        return DaemonSettings(who="", output=OUTPUT, attempt=self.attempt, retry=RETRY, order=DaemonOrder.EARLIEST)
 
     def unscheduler(self, times: int) -> None:
         """Takes plans back."""

@@ -37,7 +37,7 @@ from phantombase.timeline.merge.identity_sums import Identity
 from phantombase.timeline.merge.ledger import Ledger
 from phantombase.timeline.merge.slice_rules import SliceRules
 from phantombase.timeline.read.slice_log import LogCounts, count_blocks
-from phantombase.timeline.stitching.choice import Window
+from phantombase.timeline.stitching.choice import ClusteringWindow
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.folders import staged_folder
 from phantombase.timeline.table.table import Table
@@ -279,7 +279,7 @@ def merge_slice(storage: Storage, task: SliceTask) -> SliceDone:
     return _record(storage, f"{folder}/{task.position}.ok", done)
 
 
-def planned_group(window: Window) -> StitchGroup:
+def planned_group(window: ClusteringWindow) -> StitchGroup:
     """Stands for `planned.planned`: the id of the file group shows its partition."""
     group = planned(window)
     return replace(group, file_id=new_group(window.partition, group.file_id))

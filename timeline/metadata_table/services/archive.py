@@ -23,7 +23,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 
 from ...archiving.archive import Archive, remove_instants
-from ...archiving.choice import Border, Choice, Facts, choose
+from ...archiving.choice import ArchiveBorder, ArchiveChoice, ArchiveFacts, choose
 from ...archiving.levels import compact_history
 from ...archiving.options import ArchiveOptions
 from ...format.instant import Instant
@@ -80,7 +80,7 @@ def archive_metadata(table: Table, section: Section, *, dry_run: bool) -> Metada
     return MetadataArchived(instants=going, why=choice.why)
 
 
-def borders(data: Timeline, view: TableView) -> tuple[Border, ...]:
+def borders(data: Timeline, view: TableView) -> tuple[ArchiveBorder, ...]:
     """The borders that the data table and the slices of the metadata table set (pure)."""
     active = _active(data)
     if not view.timeline.layout.has_completion_times:
@@ -95,7 +95,7 @@ def borders(data: Timeline, view: TableView) -> tuple[Border, ...]:
     if not logs:
         return (active,)
     why = f"a slice that no clean removed has log files of {min(logs)}"
-    return active, Border(time=min(logs), why=why)
+    return active, ArchiveBorder(time=min(logs), why=why)
 
 
 def shows_gone(timeline: Timeline, going: Collection[Instant]) -> bool:
@@ -106,15 +106,17 @@ def shows_gone(timeline: Timeline, going: Collection[Instant]) -> bool:
     return first is not None and any(time > first for time in filled)
 
 
-def _active(data: Timeline) -> Border:
+def _active(data: Timeline) -> ArchiveBorder:
     """Where the data table's active timeline begins; "" if it is empty."""
     time = min((i.requested_time for i in data.instants if i.is_write or not i.completed), default="")
-    return Border(time=time, why=f"instant {time or 'none'} is the first on the table's active timeline")
+    return ArchiveBorder(time=time, why=f"instant {time or 'none'} is the first on the table's active timeline")
 
 
-def _choice(files: StateFiles, timeline: Timeline, further: tuple[Border, ...], moment: Callable[[int], str]) -> Choice:
+def _choice(
+    files: StateFiles, timeline: Timeline, further: tuple[ArchiveBorder, ...], moment: Callable[[int], str]
+) -> ArchiveChoice:
     compactions = [i.requested_time for i in timeline.completed if i.action == "commit"]
-    facts = Facts(
+    facts = ArchiveFacts(
         metadata=True,
         metadata_compacted=max(compactions, default=None),
         doubled=files.doubled(),
@@ -124,7 +126,7 @@ def _choice(files: StateFiles, timeline: Timeline, further: tuple[Border, ...], 
     choice = choose(timeline, facts, OPTIONS)
     if timeline.layout.has_completion_times and shows_gone(timeline, choice.archived):
         why = "the compactions before an index was built anew stay"
-        return Choice(archived=(), kept=(*choice.archived, *choice.kept), why=why)
+        return ArchiveChoice(archived=(), kept=(*choice.archived, *choice.kept), why=why)
     return choice
 
 

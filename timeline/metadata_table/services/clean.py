@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from ...cleaning.choice import Facts, choose
+from ...cleaning.choice import CleanFacts, choose
 from ...cleaning.options import CleanOptions, Policy
 from ...errors import ConflictError
 from ...format.clean import CleanPlan, decode_clean_plan, encode_clean_metadata, encode_clean_plan
@@ -83,7 +83,7 @@ def clean_due(table: Table) -> CleanDue | None:
     metadata = open_metadata_table(table)
     view = load_metadata_view(metadata, table.config.built_metadata_partitions)
     kept = replace(view, groups=tuple(g for g in view.groups if g.key not in view.facts.replaced))
-    choice = choose(kept, Facts(hours_ago="", floor=UNKNOWN_COMPLETION), _OPTIONS)
+    choice = choose(kept, CleanFacts(hours_ago="", floor=UNKNOWN_COMPLETION), _OPTIONS)
     if not choice.gone:
         return None
     files: dict[str, tuple[str, ...]] = {}

@@ -31,7 +31,7 @@ _ENDS_LOG_COMPACTION = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Due:
+class MetadataDue:
     """`instant`: of the compaction that is due; None: none is, or none may be planned yet. `why`: in words."""
 
     instant: str | None
@@ -45,14 +45,14 @@ def due(
     building: Collection[str],
     max_delta_commits: int,
     new_time: Callable[[], str],
-) -> Due:
+) -> MetadataDue:
     """Decides from the two timelines, both loaded under the table lock.
 
     `building`: partitions of the metadata table that are being built. `new_time`: chooses a new instant (8 and 9).
     """
     count = commits_since_compaction(metadata)
     if count < max_delta_commits:
-        return Due(instant=None, why=f"{count} of {max_delta_commits} delta commits since the last compaction")
+        return MetadataDue(instant=None, why=f"{count} of {max_delta_commits} delta commits since the last compaction")
     if building:
         return _not_yet(f"Hudi is building {', '.join(sorted(building))}")
     if (blocked := blocked_by(metadata)) is not None:
@@ -64,11 +64,11 @@ def due(
         return _by_last_delta_commit(metadata, pending, done[-1], why)
     told = sorted(set(pending) & set(done))
     if not told:
-        return Due(instant=new_time(), why=why)
+        return MetadataDue(instant=new_time(), why=why)
     instant = _just_before(told[0])
     if any(i.requested_time >= instant and i.family == "commit" for i in metadata.instants):
         return _not_yet(f"{told[0]} is pending on the table")
-    return Due(instant=instant, why=why)
+    return MetadataDue(instant=instant, why=why)
 
 
 def blocked_by(metadata: Timeline) -> str | None:
@@ -81,17 +81,17 @@ def blocked_by(metadata: Timeline) -> str | None:
     return f"{why}: {_ENDS_LOG_COMPACTION}" if first.action == "logcompaction" else why
 
 
-def _by_last_delta_commit(metadata: Timeline, pending: list[str], last: str, why: str) -> Due:
+def _by_last_delta_commit(metadata: Timeline, pending: list[str], last: str, why: str) -> MetadataDue:
     if pending and pending[0] <= last:
         return _not_yet(f"{pending[0]} is pending on the table")
     instant = last + COMPACTION_SUFFIX
     if len(last) != _DIGITS or any(i.requested_time >= instant for i in metadata.instants if i.is_write):
         return _not_yet(f"no instant of a compaction follows the delta commit {last}")
-    return Due(instant=instant, why=why)
+    return MetadataDue(instant=instant, why=why)
 
 
-def _not_yet(why: str) -> Due:
-    return Due(instant=None, why=f"due, but waits: {why}")
+def _not_yet(why: str) -> MetadataDue:
+    return MetadataDue(instant=None, why=f"due, but waits: {why}")
 
 
 def _just_before(time: str) -> str:

@@ -55,7 +55,7 @@ from ..valid_instants import MADE_UP
 from .archive import MetadataArchived, archive_metadata, archive_waits
 from .clean import clean_due, clean_instant, clean_waits, execute_clean, pending_clean, request_clean
 from .compact import execute, request
-from .due import Due, due
+from .due import MetadataDue, due
 from .options import MetadataOptions
 
 _log = get_logger()
@@ -334,7 +334,7 @@ def _new_time(table: Table, metadata: Timeline, *, dry_run: bool) -> str:
 
 def _decide(
     table: Table, options: MetadataOptions, forgotten: Collection[str], *, dry_run: bool
-) -> tuple[Due, CompactionPlan | None]:
+) -> tuple[MetadataDue, CompactionPlan | None]:
     data = table.load_timeline()
     metadata = open_metadata_table(table)
     view = load_metadata_view(metadata, table.config.built_metadata_partitions)

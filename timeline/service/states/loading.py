@@ -33,10 +33,10 @@ from ...view.view_loader import needs_archive
 from .instant_records import InstantRecords, load_records
 from .recorded import FactsByPartition, Recorded, Records, planned_twice
 from .synchronisation import digests
-from .table_state import PartitionFiles, PendingFiles, TableState, partition_files, pending_files
+from .table_state import PartitionFiles, PendingFiles, ServedState, partition_files, pending_files
 
 
-def touched(before: TableState, timeline: Timeline, records: Records) -> frozenset[str] | None:
+def touched(before: ServedState, timeline: Timeline, records: Records) -> frozenset[str] | None:
     """The partitions that may have changed since `before`; None: it may be all of them."""
     if before.timeline.shared_times or timeline.shared_times:
         return None
@@ -65,13 +65,13 @@ def _archived(instant: Instant, now: Timeline) -> bool:
     return instant.completed and instant.requested_time < now.start and (timed or not instant.is_write)
 
 
-def _back(before: TableState, recorded: Recorded) -> frozenset[str]:
+def _back(before: ServedState, recorded: Recorded) -> frozenset[str]:
     """The partitions that still have files of file groups which an instant replaced."""
     files = ((p, before.partitions[p], ids) for p, ids in recorded.replaced.items() if p in before.partitions)
     return frozenset(p for p, f, ids in files if any((g := f.by_file_id.get(i)) and g.slices for i in ids))
 
 
-def forgotten(before: TableState, records: Records) -> frozenset[str]:
+def forgotten(before: ServedState, records: Records) -> frozenset[str]:
     """The partitions about whose file groups an instant recorded something that is not active any more."""
     now = {i for i, _ in records}
     gone = (r for i, r in before.records.records if i not in now)
@@ -99,7 +99,7 @@ def above(partition: str, others: Iterable[str]) -> bool:
 _OLDEST_LISTED = 1
 
 
-def load_state(table: Table, before: TableState | None = None, *, sweep: bool = True) -> TableState:
+def load_state(table: Table, before: ServedState | None = None, *, sweep: bool = True) -> ServedState:
     """The table as it stands now. `before`: what is known of it; None: everything is read. `sweep`: also list the
     partition again that was listed longest ago.
 
@@ -108,7 +108,7 @@ def load_state(table: Table, before: TableState | None = None, *, sweep: bool = 
     return consistent(lambda: _load(table.still(records=False), before, sweep))
 
 
-def _load(table: Table, before: TableState | None, sweep: bool) -> TableState:
+def _load(table: Table, before: ServedState | None, sweep: bool) -> ServedState:
     before = before if before is not None and before.config == table.config else None
     timeline = table.load_timeline()
     records = load_records(table, timeline, before.records.known if before else {})
@@ -133,17 +133,17 @@ def _load(table: Table, before: TableState | None, sweep: bool) -> TableState:
     timeline, made = _made(table, timeline, records, found)
     kept = {p: files for p, files in before.partitions.items() if p not in listed}
     kept |= {p: replace(kept[p], facts=facts.of(p)) for p in forgotten(before, records.records) - listed.keys()}
-    return TableState(config=table.config, timeline=timeline, partitions={**kept, **made}, records=records)
+    return ServedState(config=table.config, timeline=timeline, partitions={**kept, **made}, records=records)
 
 
-def _whole(table: Table, timeline: Timeline, records: InstantRecords) -> TableState:
+def _whole(table: Table, timeline: Timeline, records: InstantRecords) -> ServedState:
     found = dict(table.listing.below(table.storage, table.config, ""))
     facts = _facts(table, timeline, records)
     named = {p for _, r in records.records for p in (*r.bases, *r.planned, *(r.named or ()))}
     for partition in sorted(p for p in named - found.keys() if facts.of(p).partitions):
         found[partition] = listed_if_there(table.storage, partition) or []
     timeline, made = _made(table, timeline, records, found)
-    return TableState(config=table.config, timeline=timeline, partitions=made, records=records)
+    return ServedState(config=table.config, timeline=timeline, partitions=made, records=records)
 
 
 def _made(
@@ -171,20 +171,20 @@ def _goes_out(before: Timeline, now: Timeline) -> bool:
     return not set(before.completed) <= set(now.completed)
 
 
-def _oldest(before: TableState, without: Collection[str]) -> Iterable[str]:
+def _oldest(before: ServedState, without: Collection[str]) -> Iterable[str]:
     """The partitions that were listed longest ago: a state has them in that order."""
     return [p for p, _ in zip((p for p in before.partitions if p not in without), range(_OLDEST_LISTED), strict=False)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fresh:
+class FreshState:
     """A state in which some partitions were listed anew. `pending`: by partition."""
 
-    state: TableState
+    state: ServedState
     pending: Mapping[str, PendingFiles]
 
 
-def load_partitions(table: Table, state: TableState, partitions: Collection[str]) -> Fresh:
+def load_partitions(table: Table, state: ServedState, partitions: Collection[str]) -> FreshState:
     """`state` with some partitions as they stand now, also with the files of writes that began later.
 
     TableChangedError: the state is too old for the listing.
@@ -197,10 +197,10 @@ def load_partitions(table: Table, state: TableState, partitions: Collection[str]
     listed = {p: entries for p in partitions if (entries := _entries(now, state, p)) is not None}
     timeline, made = _made(now, timeline, state.records, listed)
     pending = {p: pending_files(p, listed[p], timeline, files) for p, files in made.items()}
-    return Fresh(state=replace(state, partitions={**state.partitions, **made}), pending=pending)
+    return FreshState(state=replace(state, partitions={**state.partitions, **made}), pending=pending)
 
 
-def _entries(table: Table, state: TableState, partition: str) -> list[Entry] | None:
+def _entries(table: Table, state: ServedState, partition: str) -> list[Entry] | None:
     """The listing of a partition that is known, or has come since; None: it is none."""
     known = partition in state.partitions
     if not known and (entry := table.storage.find(partition)) is not None and not entry.is_folder:

@@ -18,7 +18,7 @@ NO_INSTANT = "0"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Known:
+class ClientState:
     """What a client knows: the time of its last instant, and the hash of its timeline."""
 
     last: str
@@ -53,7 +53,7 @@ def digests(timeline: Timeline) -> frozenset[str]:
 _PENDING = ("compaction", "logcompaction")
 
 
-def agree(times: Sequence[str], accepted: frozenset[str], client: Known) -> bool:
+def agree(times: Sequence[str], accepted: frozenset[str], client: ClientState) -> bool:
     """Whether a client may be answered from a state. `times`: of its `counted` instants; `accepted`: its `digests`."""
     if not times and client.last == NO_INSTANT:
         return True
@@ -76,7 +76,7 @@ def may_stay_behind(old: Timeline, new: Timeline) -> bool:
     return all(key in now or (i.completed and i.requested_time < start) for key, i in known.items())
 
 
-def refusal(timeline: Timeline, client: Known) -> str:
+def refusal(timeline: Timeline, client: ClientState) -> str:
     """Why a client is not answered, in the words of Hudi's server."""
     return (
         f"Last known instant from client was {client.last} but server has the following timeline "

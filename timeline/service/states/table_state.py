@@ -20,7 +20,7 @@ from ...view.view_loader import believed
 from .debt import GroupDebt, debt_of
 from .instant_records import InstantRecords
 from .recorded import kind_of
-from .synchronisation import Known, agree, counted, digests
+from .synchronisation import ClientState, agree, counted, digests
 
 _serials = count(1)
 _PARTITION_BYTES, _GROUP_BYTES, _FILE_BYTES = 2000, 600, 450
@@ -73,7 +73,7 @@ class PendingFiles:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TableState:
+class ServedState:
     """What a load found. `partitions`: also empty ones. `records`: of the active instants."""
 
     config: TableConfig
@@ -100,7 +100,7 @@ class TableState:
         """About what it takes in memory; states of one table share most of it."""
         return sum(files.bytes for files in self.partitions.values())
 
-    def agrees(self, client: Known) -> bool:
+    def agrees(self, client: ClientState) -> bool:
         """Whether a client may be answered from this state."""
         return agree(self._times, self.digests, client)
 

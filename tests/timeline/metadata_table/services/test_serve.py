@@ -19,7 +19,7 @@ from phantombase.timeline.metadata_table.compactions import commits_to_compact
 from phantombase.timeline.metadata_table.drop import drop_metadata_table
 from phantombase.timeline.metadata_table.location import open_metadata_table
 from phantombase.timeline.metadata_table.services.clean import clean_waits
-from phantombase.timeline.metadata_table.services.due import Due, blocked_by, due
+from phantombase.timeline.metadata_table.services.due import MetadataDue, blocked_by, due
 from phantombase.timeline.metadata_table.services.options import MetadataOptions
 from phantombase.timeline.metadata_table.validate import validate
 from phantombase.timeline.storage.local import LocalStorage
@@ -236,7 +236,7 @@ def timeline(version: int, done: Iterable[int] = (), pending: Iterable[int] = ()
     return Timeline(layout=layout, instants=tuple(sorted((*completed, *begun, *more))))
 
 
-def decide(data: Timeline, metadata: Timeline, building: tuple[str, ...] = (), least: int = 3) -> Due:
+def decide(data: Timeline, metadata: Timeline, building: tuple[str, ...] = (), least: int = 3) -> MetadataDue:
     return due(data, metadata, building=building, max_delta_commits=least, new_time=lambda: NEW)
 
 

@@ -18,8 +18,8 @@ from typer.testing import CliRunner
 
 from phantombase.compactor_daemon.claims.table_claims import TableClaims
 from phantombase.compactor_daemon.cli.main import app as daemon
-from phantombase.compactor_daemon.daemon.dispatch import Order
-from phantombase.compactor_daemon.daemon.table_on_storage import ServedTable, Settings
+from phantombase.compactor_daemon.daemon.dispatch import DaemonOrder
+from phantombase.compactor_daemon.daemon.table_on_storage import DaemonSettings, TableOnStorage
 from phantombase.compactor_daemon.options import AttemptOptions
 from phantombase.compactor_daemon.records.failures import RetryOptions
 from phantombase.timeline import ranges
@@ -167,23 +167,23 @@ def test_an_upsert(s3: S3Server, proved: Callable[[str], str]) -> None:
 
 
 @pytest.fixture
-def served(s3: S3Server, tmp_path: Path) -> ServedTable:
+def served(s3: S3Server, tmp_path: Path) -> TableOnStorage:
     """A table that waits for nothing."""
     _, url = on_s3(s3, "v9_bucket_nonpart", tmp_path)
     run("compact", url, "--executor", "local")
     table = Table.open(url)
-    settings = Settings(
+    settings = DaemonSettings(
         who="test",
         output=OutputOptions(),
         attempt=AttemptOptions(),
         retry=RetryOptions(),
-        order=Order.EARLIEST,
+        order=DaemonOrder.EARLIEST,
         schedule=ScheduleOptions(),
     )
-    return ServedTable(url, TableClaims(table, "test"), table_lock(table.storage, None), lambda *_: [], settings)
+    return TableOnStorage(url, TableClaims(table, "test"), table_lock(table.storage, None), lambda *_: [], settings)
 
 
-def test_many_instants_that_are_done_cost_one_listing(s3: S3Server, served: ServedTable) -> None:
+def test_many_instants_that_are_done_cost_one_listing(s3: S3Server, served: TableOnStorage) -> None:
     """Beside many daemons each finds that others have done what it was about to claim."""
     table = Table.open(served.path)
     done = [i.requested_time for i in table.load_timeline().completed if i.action == "commit"]
@@ -197,7 +197,7 @@ def test_many_instants_that_are_done_cost_one_listing(s3: S3Server, served: Serv
     assert count.others == alone + len(others), count.table
 
 
-def test_an_idle_daemon_asks_for_the_names_and_the_settings(s3: S3Server, served: ServedTable) -> None:
+def test_an_idle_daemon_asks_for_the_names_and_the_settings(s3: S3Server, served: TableOnStorage) -> None:
     """One listing of the timeline and one read of the settings for each look, but for the first."""
     served.look()
     count = Count(s3)

@@ -459,7 +459,7 @@ METADATA: tuple[Mutant, ...] = (
     # Its archiving.
     ("timeline/metadata_table/services/archive", "    return border.why if first >= border.time else None\n", "    return None\n", "services/archive"),
     ("timeline/metadata_table/services/archive", "metadata_compacted=max(compactions, default=None)", "metadata_compacted=\"9\"", "services/archive"),
-    ("timeline/metadata_table/services/archive", "    return active, Border(time=min(logs), why=why)\n", "    return (active,)\n", "services/archive"),
+    ("timeline/metadata_table/services/archive", "    return active, ArchiveBorder(time=min(logs), why=why)\n", "    return (active,)\n", "services/archive"),
     ("timeline/metadata_table/services/archive", "        borders=further,\n", "", "services/archive"),
     ("timeline/metadata_table/services/archive", "return first is not None and any(time > first for time in filled)", "return False", "services/archive"),
     ("timeline/metadata_table/services/archive", "if not dry_run and (both := archive.held_already(timeline.instants)):", "if both := ():", "services/archive"),
