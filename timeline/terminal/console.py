@@ -18,6 +18,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from rich.console import Console, RenderableType
+from rich.text import Text
 
 from ..event_log import NAME, get_logger
 from .log_level import chosen_level
@@ -43,7 +44,8 @@ def emit(data: Data, json_flag: bool, render: Callable[[Data], Iterable[Renderab
     if not console.is_terminal and "COLUMNS" not in os.environ:
         console.width = _PIPE_COLUMNS  # in a pipe each line is a row, so that grep and cut work; nothing is shortened
     for item in render(data):
-        console.print(item)
+        # A sentence stays one line in a pipe, however long: a log keeps it together.
+        console.print(item, soft_wrap=isinstance(item, Text) and not console.is_terminal)
 
 
 def clear_screen() -> None:

@@ -22,6 +22,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
+from rich.text import Text
 from typer.testing import CliRunner
 
 from phantombase.timeline.cli.main import app
@@ -37,7 +38,7 @@ from phantombase.timeline.table.table import Table
 from phantombase.timeline.terminal import console
 from phantombase.timeline.terminal.boundary import run
 from phantombase.timeline.terminal.command_line import flowing
-from phantombase.timeline.terminal.console import configure_logging, progress, reporting
+from phantombase.timeline.terminal.console import configure_logging, emit, progress, reporting
 from phantombase.timeline.terminal.log_level import LogLevel, with_log_options
 from phantombase.timeline.terminal.plain import human_bytes, human_duration
 from phantombase.timeline.view.view import FileSlice
@@ -617,3 +618,11 @@ def test_a_stream_whose_read_failed_fails_its_reader(tmp_path: Path, monkeypatch
     assert stream.read_next_batch().num_rows
     with pytest.raises((pa.ArrowInvalid, OSError)):
         stream.read_all()
+
+
+def test_a_sentence_is_one_line_in_a_pipe(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the width of a terminal is exported."""
+    monkeypatch.setenv("COLUMNS", "40")
+    sentence = "not served: a table: " + "a reason " * 20
+    emit({}, False, lambda _: [Text(sentence)])
+    assert capsys.readouterr().out == f"{sentence}\n"

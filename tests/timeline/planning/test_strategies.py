@@ -17,9 +17,9 @@ from phantombase.timeline.format.file_name import BaseFileName, LogFileName
 from phantombase.timeline.planning.operation import MB, io_mb
 from phantombase.timeline.planning.strategies import (
     STRATEGY_CONF,
-    StrategySelection,
     Strategy,
     StrategyOptions,
+    StrategySelection,
     keep_partitions,
     keep_slices,
     strategy_of,
