@@ -16,6 +16,7 @@ from tests.project.rooms import (
     rooms,
     rooms_below,
 )
+from tests.support.places import ROOT
 
 IO_LIBRARIES = frozenset(
     ("filelock", "kazoo", "os", "pyspark", "random", "shutil", "socket", "subprocess", "tempfile", "threading", "time")
@@ -95,3 +96,22 @@ def test_a_class_name_has_one_home() -> None:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 homes.setdefault(node.name, []).append(module)
     assert {name: found for name, found in homes.items() if len(found) > 1} == {}
+
+
+def test_no_test_module_is_imported() -> None:
+    """What tests share lies in `tests/support`, or in a module beside them that has no tests."""
+    taken = set()
+    for path in (ROOT / "tests").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom):
+                taken |= {f"{node.module}.{alias.name}" for alias in node.names}
+            elif isinstance(node, ast.Import):
+                taken |= {alias.name for alias in node.names}
+    found = {".".join(path.relative_to(ROOT).with_suffix("").parts) for path in (ROOT / "tests").rglob("test_*.py")}
+    assert {module for module in found if any(f"{name}.".startswith(f"{module}.") for name in taken)} == set()
+
+
+def test_tests_lie_in_folders_like_those_of_the_code() -> None:
+    """Those of a package; tests of one storage have a folder of their own."""
+    folders = {path.parent.relative_to(ROOT / "tests") for p in PACKAGES for path in (ROOT / "tests" / p).rglob("*.py")}
+    assert {str(folder) for folder in folders if not any((ROOT / folder).glob("*.py"))} == {"timeline/storage/s3"}

@@ -119,3 +119,10 @@ def capture_changes(path: Path) -> None:
     """The setting of the table."""
     with (path / HOODIE / "hoodie.properties").open("a") as file:
         file.write("hoodie.table.cdc.enabled=true\n")
+
+
+SMALL_OF_HUDI = ("hoodie.keep.min.commits=2", "hoodie.keep.max.commits=3", "hoodie.cleaner.commits.retained=1",
+                 "hoodie.clean.commits.retained=1", "hoodie.compact.inline.max.delta.commits=1")  # fmt: skip
+VERSIONS_OF_HUDI = ("hoodie.cleaner.policy=KEEP_LATEST_FILE_VERSIONS", "hoodie.clean.policy=KEEP_LATEST_FILE_VERSIONS",
+                    "hoodie.cleaner.fileversions.retained=3", "hoodie.clean.fileversions.retained=3",
+                    "hoodie.cleaner.policy.failed.writes=LAZY", "hoodie.clean.failed.writes.policy=LAZY")  # fmt: skip

@@ -5,17 +5,18 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import pyarrow as pa
 
+from tests.hudi.cases.shared_table import SharedTable
 from tests.hudi.judge.client import Judge
 from tests.hudi.judge.table_files import TablePath
 
 Row: TypeAlias = dict[str, Any]
 Change: TypeAlias = tuple[str, str, str | None, str | None]
 """What was done, the record key, and the row before and after as JSON."""
-
 CAPTURED: dict[str, object] = {"hoodie.table.cdc.enabled": "true"}
 
 
@@ -57,3 +58,16 @@ def differences(before: Mapping[Any, Row], after: Mapping[Any, Row]) -> list[Cha
             operation = "i" if old is None else "d" if new is None else "u"
             found.append((operation, (old or new or {})["id"], _plain(old), _plain(new)))
     return sorted(found, key=str)
+
+
+SIMPLE: dict[str, object] = {**CAPTURED, "hoodie.index.type": "SIMPLE"}
+
+
+def made(judge: Judge, path: Path, version: int, options: dict[str, object]) -> SharedTable:
+    """By Hudi: with a base file written anew, which has a `.cdc` file, and log files."""
+    table = SharedTable(judge=judge, path=path, version=version, options=options)
+    table.create(rows_of(range(12), "first", 1))
+    table.upsert(rows_of(range(0, 20, 2), "second", 2))
+    table.delete(rows_of([1, 6], "gone", 3))
+    table.upsert(rows_of([0, 3, 21], "fourth", 4))
+    return table

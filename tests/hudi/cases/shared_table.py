@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import pyarrow as pa
 from hudi import HudiTableBuilder
@@ -26,10 +26,11 @@ from tests.hudi.cases.rows import keys, same
 from tests.hudi.judge.client import Judge
 from tests.hudi.judge.table_files import TablePath
 from tests.support.change_feeds import MERGE_LOGS
+from tests.support.failing_storage import Call
+from tests.support.servers.zookeeper_server import ZooKeeper
 
 HUDI = {6: "0.15.0", 8: "1.2.0", 9: "1.2.0"}
 """Which real Hudi judges a table version."""
-
 _PAYLOAD = "org.apache.hudi.common.model."
 EVENT_TIME: dict[str, object] = {"hoodie.datasource.write.payload.class": f"{_PAYLOAD}DefaultHoodieRecordPayload"}
 COMMIT_TIME: dict[str, object] = {"hoodie.datasource.write.payload.class": f"{_PAYLOAD}OverwriteWithLatestAvroPayload"}
@@ -246,3 +247,51 @@ def check_rows(snapshot: pa.Table, present: pa.Table, absent: Iterable[int] = ()
     same(snapshot.filter(pa.array(found)).select(present.schema.names), present)
     gone = keys(absent) & set(snapshot["id"].to_pylist())
     assert not gone, f"deleted keys are there: {sorted(gone)[:5]}"
+
+
+def multi_writer(zookeeper: ZooKeeper, key: str) -> dict[str, object]:
+    """Hudi's options for the lock `/hudi_locks/<key>`."""
+    lock = "hoodie.write.lock"
+    return {
+        "hoodie.write.concurrency.mode": "optimistic_concurrency_control",
+        "hoodie.clean.failed.writes.policy": "LAZY",
+        f"{lock}.provider": "org.apache.hudi.client.transaction.lock.ZookeeperBasedLockProvider",
+        f"{lock}.zookeeper.url": zookeeper.hosts,
+        f"{lock}.zookeeper.port": zookeeper.hosts.partition(":")[2],
+        f"{lock}.zookeeper.base_path": "/hudi_locks",
+        f"{lock}.zookeeper.lock_key": key,
+    }
+
+
+MULTI_WRITER = {
+    "hoodie.write.concurrency.mode": "optimistic_concurrency_control",
+    "hoodie.clean.failed.writes.policy": "LAZY",
+    "hoodie.write.lock.provider": "org.apache.hudi.client.transaction.lock.InProcessLockProvider",
+}
+
+
+def is_ours(client: Any, key: str, node: str) -> bool:
+    """Whether a contender's node says it is ours."""
+    return bool(client.get(f"/hudi_locks/{key}/{node}")[0].startswith(b"phantombase"))
+
+
+OPTIMISTIC: dict[str, object] = {
+    "hoodie.write.concurrency.mode": "optimistic_concurrency_control",
+    "hoodie.cleaner.policy.failed.writes": "LAZY",
+    "hoodie.write.lock.provider": "org.apache.hudi.client.transaction.lock.FileSystemBasedLockProvider",
+}
+
+
+class Completes:
+    """Completes a write just before the n-th listing of the timeline (from 1)."""
+
+    def __init__(self, table: SharedTable, path: str, content: bytes, number: int) -> None:
+        self._table, self._path, self._content, self._number = table, path, content, number
+        self.looks = 0
+
+    def hook(self, call: Call) -> Any:
+        if call.name == "list" and call.path == self._path.rpartition("/")[0]:
+            self.looks += 1
+            if self.looks == self._number:
+                self._table.open().storage.put_if_absent(self._path, self._content)
+        return call.do()

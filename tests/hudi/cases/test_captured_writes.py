@@ -11,9 +11,8 @@ import pytest
 from phantombase.compactor_daemon.archiving.archive import archive_table
 from phantombase.timeline.archiving.options import ArchiveOptions
 from phantombase.timeline.locks.table_lock import ProcessLock
-from tests.hudi.cases.change_queries import Change, Row, changes_of, differences, rows_of
+from tests.hudi.cases.change_queries import SIMPLE, Change, Row, changes_of, differences, made, rows_of
 from tests.hudi.cases.shared_table import EVENT_TIME
-from tests.hudi.cases.test_change_capture import SIMPLE, made
 from tests.hudi.judge.client import Judge
 from tests.support.selection import deep
 

@@ -17,15 +17,13 @@ from phantombase.timeline.format.file_name import LogFileName, parse_data_file
 from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.parquet.output_options import OutputOptions
 from phantombase.timeline.stitching.options import StitchOptions
-from tests.hudi.cases.change_queries import CAPTURED, changes_of, rows_of
+from tests.hudi.cases.change_queries import SIMPLE, changes_of, made, rows_of
 from tests.hudi.cases.shared_table import SharedTable
 from tests.hudi.judge.client import Judge
 from tests.support.selection import versions
 
 pytestmark = pytest.mark.interop
-
 LOCK = ProcessLock("change data capture")
-SIMPLE: dict[str, object] = {**CAPTURED, "hoodie.index.type": "SIMPLE"}
 
 
 def change_files(path: Path) -> list[str]:
@@ -37,16 +35,6 @@ def named_changes(table: SharedTable) -> set[str]:
     """Paths of them that completed writes name."""
     ours = table.open()
     return {path for write in ours.load_timeline().completed for path in ours.commit_metadata(write).change_files}
-
-
-def made(judge: Judge, path: Path, version: int, options: dict[str, object]) -> SharedTable:
-    """By Hudi: with a base file written anew, which has a `.cdc` file, and log files."""
-    table = SharedTable(judge=judge, path=path, version=version, options=options)
-    table.create(rows_of(range(12), "first", 1))
-    table.upsert(rows_of(range(0, 20, 2), "second", 2))
-    table.delete(rows_of([1, 6], "gone", 3))
-    table.upsert(rows_of([0, 3, 21], "fourth", 4))
-    return table
 
 
 @versions(9, deep=(8, 6))

@@ -22,7 +22,7 @@ from phantombase.writer_hooks.options import WriteOptions
 from tests.hudi.cases.shared_table import HUDI
 from tests.hudi.judge.java_client import run_java
 from tests.support.archived_tables import one_row, overwrite, upsert
-from tests.support.cleaned_tables import ONE, clean, data_files, old_table, row, unzip
+from tests.support.cleaned_tables import ONE, SMALL_OF_HUDI, VERSIONS_OF_HUDI, clean, data_files, old_table, row, unzip
 from tests.support.compaction_steps import open_table
 from tests.support.failing_storage import Call, HookedStorage, died_copies
 from tests.support.selection import deep
@@ -30,14 +30,8 @@ from tests.support.tables import LOCK
 from tests.support.written_tables import read_rows, written_table
 
 pytestmark = pytest.mark.interop
-
 OPTIONS = ("hoodie.clean.policy=KEEP_LATEST_COMMITS", "hoodie.cleaner.policy=KEEP_LATEST_COMMITS",
            "hoodie.clean.commits.retained=1", "hoodie.cleaner.commits.retained=1")  # fmt: skip
-SMALL_OF_HUDI = ("hoodie.keep.min.commits=2", "hoodie.keep.max.commits=3", "hoodie.cleaner.commits.retained=1",
-                 "hoodie.clean.commits.retained=1", "hoodie.compact.inline.max.delta.commits=1")  # fmt: skip
-VERSIONS_OF_HUDI = ("hoodie.cleaner.policy=KEEP_LATEST_FILE_VERSIONS", "hoodie.clean.policy=KEEP_LATEST_FILE_VERSIONS",
-                    "hoodie.cleaner.fileversions.retained=3", "hoodie.clean.fileversions.retained=3",
-                    "hoodie.cleaner.policy.failed.writes=LAZY", "hoodie.clean.failed.writes.policy=LAZY")  # fmt: skip
 WHOLE = ("hoodie.clean.incremental.enabled=false", "hoodie.cleaner.incremental.mode=false")
 
 

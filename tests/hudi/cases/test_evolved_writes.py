@@ -9,7 +9,7 @@ import pytest
 
 from phantombase.timeline.avro.schema import META_COLUMNS
 from phantombase.timeline.table.evolved_schema import LATEST_SCHEMA
-from tests.hudi.cases.test_evolving_history import EvolvingTable
+from tests.hudi.cases.evolving_table import EvolvingTable
 from tests.hudi.judge.client import Judge
 from tests.hudi.stock.cases import ON_READ
 from tests.support.selection import versions

@@ -23,16 +23,15 @@ from phantombase.timeline.archiving.options import ArchiveOptions
 from phantombase.timeline.cleaning.options import CleanOptions
 from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.read.table_read import ReadOptions, read_table
+from tests.hudi.cases.evolving_table import EvolvingTable
+from tests.hudi.cases.random_history import SEEDS
 from tests.hudi.cases.random_steps import RandomSteps
 from tests.hudi.cases.rows import same
-from tests.hudi.cases.shared_table import SharedTable
-from tests.hudi.cases.test_random_history import SEEDS
-from tests.hudi.judge.client import METADATA_TABLE, Judge, JudgeError
+from tests.hudi.judge.client import Judge, JudgeError
 from tests.hudi.stock.cases import ON_READ
 from tests.support.selection import ALL, versions
 
 pytestmark = pytest.mark.interop
-
 KEYS = 40
 STEPS = 12 if ALL else 6
 MOST_COLUMNS = 6
@@ -50,13 +49,6 @@ _TRIES = 3
 UNREADABLE = "cannot be cast to class org.apache.spark.sql.catalyst.expressions.Mutable"
 """Hudi's error for a base file of its own, where a dropped column of another type stood before the ones it reads."""
 FEW = ArchiveOptions(min_instants=3, max_instants=4, commits_retained=1, compaction_commits=1)
-
-
-class EvolvingTable(SharedTable):
-    """Hudi reads it by the history of its columns, and lists its files by the metadata table."""
-
-    def hudi_reads(self, query: str = "snapshot") -> pa.Table:
-        return self.judge.read(self.place, query=query, options={**ON_READ, **METADATA_TABLE})
 
 
 class EvolvingHistory(RandomSteps):

@@ -8,17 +8,11 @@ import pytest
 
 from phantombase.timeline.locks.heartbeat import heartbeat, heartbeat_path
 from tests.hudi.cases.rows import Rows, same
-from tests.hudi.cases.shared_table import SharedTable
+from tests.hudi.cases.shared_table import MULTI_WRITER, SharedTable
 from tests.hudi.judge.client import Judge, JudgeError
 from tests.support.selection import versions
 
 pytestmark = pytest.mark.interop
-
-MULTI_WRITER = {
-    "hoodie.write.concurrency.mode": "optimistic_concurrency_control",
-    "hoodie.clean.failed.writes.policy": "LAZY",
-    "hoodie.write.lock.provider": "org.apache.hudi.client.transaction.lock.InProcessLockProvider",
-}
 
 
 @versions(9, deep=[8])

@@ -18,8 +18,7 @@ from phantombase.timeline.errors import LockError
 from phantombase.timeline.locks.table_lock import HUDI_LOCK, StorageLock, table_lock
 from phantombase.timeline.storage.open_storage import open_storage
 from tests.hudi.cases.rows import Rows, partition
-from tests.hudi.cases.shared_table import BUCKET, EVENT_TIME, HUDI, check_rows
-from tests.hudi.cases.test_zookeeper_lock import multi_writer
+from tests.hudi.cases.shared_table import BUCKET, EVENT_TIME, HUDI, check_rows, multi_writer
 from tests.hudi.judge.client import JudgeError, Options
 from tests.hudi.judge.fixtures import Judges
 from tests.hudi.judge.s3 import STORAGE_LOCK

@@ -14,9 +14,9 @@ from phantombase.timeline.metadata_table.services import archive
 from phantombase.timeline.metadata_table.services.options import MetadataOptions
 from phantombase.timeline.metadata_table.validate import validate
 from tests.hudi.cases.indexed_table import ALL_INDEXES, IndexedTable
+from tests.hudi.cases.metadata_of_hudi import slices_of_hudi
 from tests.hudi.cases.rows import Rows
 from tests.hudi.cases.shared_table import HUDI, check_rows
-from tests.hudi.cases.test_metadata_cleaning import slices_of_hudi
 from tests.hudi.judge.client import Judge
 from tests.hudi.judge.java_client import archived_instants
 from tests.support.compaction_steps import open_table

@@ -12,9 +12,9 @@ from phantombase.timeline.metadata_table.services.options import MetadataOptions
 from phantombase.timeline.metadata_table.validate import validate
 from phantombase.timeline.storage.local import LocalStorage
 from tests.hudi.cases.indexed_table import ALL_INDEXES, IndexedTable
+from tests.hudi.cases.metadata_of_hudi import compact, slices_of_hudi
 from tests.hudi.cases.rows import Rows
 from tests.hudi.cases.shared_table import HUDI, check_rows
-from tests.hudi.cases.test_metadata_services import compact
 from tests.hudi.judge.client import Judge
 from tests.hudi.judge.java_client import run_java
 from tests.support.compaction_steps import open_table
@@ -23,7 +23,6 @@ from tests.support.metadata_tables import serve, slices, to_clean
 from tests.support.selection import deep, versions
 
 pytestmark = pytest.mark.interop
-
 ROWS = Rows(seed=23)
 NO_COMPACTION = MetadataOptions(max_delta_commits=100)
 OPTIONS = ("hoodie.clean.policy=KEEP_LATEST_FILE_VERSIONS", "hoodie.cleaner.policy=KEEP_LATEST_FILE_VERSIONS",
@@ -36,10 +35,6 @@ def metadata_files(path: Path) -> set[str]:
     folder = path / METADATA_FOLDER
     found = (f.relative_to(folder) for f in folder.rglob("*") if f.is_file())
     return {str(f) for f in found if f.parts[0] != ".hoodie" and f.suffix != ".crc"}
-
-
-def slices_of_hudi(version: int, path: Path) -> list[str]:
-    return sorted(run_java(HUDI[version], "slices", path / METADATA_FOLDER, "files"))
 
 
 @pytest.mark.parametrize("version", [deep(6), 9])

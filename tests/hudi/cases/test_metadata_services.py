@@ -12,11 +12,11 @@ import pytest
 from phantombase.compactor_daemon.restoring.rollback import roll_back_newest
 from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.metadata_table.location import METADATA_FOLDER, open_metadata_table
-from phantombase.timeline.metadata_table.services.options import MetadataOptions
 from phantombase.timeline.metadata_table.services.serve import serve_metadata
 from phantombase.timeline.metadata_table.validate import validate
 from phantombase.timeline.storage.local import LocalStorage
 from tests.hudi.cases.indexed_table import ALL_INDEXES, IndexedTable
+from tests.hudi.cases.metadata_of_hudi import AT_ONCE, compact
 from tests.hudi.cases.rows import Rows, same, without_files
 from tests.hudi.cases.shared_table import check_rows
 from tests.hudi.judge.client import Judge
@@ -26,19 +26,9 @@ from tests.support.metadata_tables import left_behind
 from tests.support.selection import ALL, versions
 
 pytestmark = pytest.mark.interop
-
 ROWS = Rows(seed=17)
-AT_ONCE = MetadataOptions(max_delta_commits=1)
 INDEXES = {**ALL_INDEXES, "hoodie.metadata.record.index.enable": "true"}
 """Our write takes the record index out, and Hudi's next one builds it anew. Not of 0.15: its own fails on our keys."""
-
-
-def compact(table: IndexedTable) -> set[str]:
-    """The metadata table's compactions by phantombase, one that was pending included; their instants."""
-    done = serve_metadata(table.open(), AT_ONCE, ProcessLock("x")).compactions
-    assert done
-    assert all(one.log_files > 0 for one in done)
-    return {one.instant for one in done}
 
 
 def dead_at(table: IndexedTable, ending: str) -> None:

@@ -23,9 +23,9 @@ from phantombase.writer_hooks.engine.engine import LocalEngine
 from phantombase.writer_hooks.options import Operation, Write, WriteOptions
 from phantombase.writer_hooks.write.write import write
 from tests.hudi.cases.indexed_table import ALL_INDEXES, SKIPPING, IndexedTable
+from tests.hudi.cases.random_history import History, tell
 from tests.hudi.cases.rows import Rows, same
 from tests.hudi.cases.shared_table import check_rows
-from tests.hudi.cases.test_random_history import History, tell
 from tests.hudi.judge.client import METADATA_TABLE, Judge
 from tests.support.compaction_steps import open_table, run_one
 from tests.support.failing_storage import Call, HookedStorage, ProcessDied

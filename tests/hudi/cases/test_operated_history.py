@@ -15,7 +15,7 @@ import pytest
 
 from phantombase.timeline.clock.options import ClockOptions
 from tests.hudi.cases.operated_history import OperatedHistory
-from tests.hudi.cases.test_random_history import SEEDS, tell
+from tests.hudi.cases.random_history import SEEDS, tell
 from tests.hudi.judge.client import Judge
 from tests.support.selection import ALL, versions
 

@@ -14,10 +14,9 @@ from phantombase.compactor_daemon.stitching.stitch import stitch_table
 from phantombase.timeline.errors import ConflictError
 from phantombase.writer_hooks.options import WriteOptions
 from tests.hudi.cases.shared_table import HUDI
-from tests.hudi.cases.test_cleans import SMALL_OF_HUDI, VERSIONS_OF_HUDI
 from tests.hudi.judge.java_client import run_java
 from tests.support.archived_tables import one_row, overwrite, upsert
-from tests.support.cleaned_tables import change_clean, clean, row
+from tests.support.cleaned_tables import SMALL_OF_HUDI, VERSIONS_OF_HUDI, change_clean, clean, row
 from tests.support.clustered_tables import OUTPUT, TWO, forget_heartbeats, request, small_files, stitch
 from tests.support.compaction_steps import open_table
 from tests.support.failing_storage import Call, HookedStorage

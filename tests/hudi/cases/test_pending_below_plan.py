@@ -6,7 +6,6 @@ import shutil
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -14,18 +13,12 @@ from phantombase.compactor_daemon.options import AttemptOptions
 from phantombase.timeline.errors import BarrierError
 from phantombase.timeline.storage.local import LocalStorage
 from tests.hudi.cases.rows import Rows, same
-from tests.hudi.cases.shared_table import SharedTable
+from tests.hudi.cases.shared_table import OPTIMISTIC, Completes, SharedTable
 from tests.hudi.judge.client import Judge
 from tests.support.compaction_steps import open_table, run_one
-from tests.support.failing_storage import Call, HookedStorage
+from tests.support.failing_storage import HookedStorage
 
 pytestmark = pytest.mark.interop
-
-OPTIMISTIC: dict[str, object] = {
-    "hoodie.write.concurrency.mode": "optimistic_concurrency_control",
-    "hoodie.cleaner.policy.failed.writes": "LAZY",
-    "hoodie.write.lock.provider": "org.apache.hudi.client.transaction.lock.FileSystemBasedLockProvider",
-}
 
 
 @pytest.mark.parametrize("version", [6], indirect=True, ids="v{}".format)
@@ -58,18 +51,3 @@ def test_a_write_below_hudi_s_plan_is_read_whenever_it_completes(judge: Judge, v
         assert completes.looks >= number
         same(left.agree(), expected)
     assert number > 3, "the write was never completed between two looks"
-
-
-class Completes:
-    """Completes a write just before the n-th listing of the timeline (from 1)."""
-
-    def __init__(self, table: SharedTable, path: str, content: bytes, number: int) -> None:
-        self._table, self._path, self._content, self._number = table, path, content, number
-        self.looks = 0
-
-    def hook(self, call: Call) -> Any:
-        if call.name == "list" and call.path == self._path.rpartition("/")[0]:
-            self.looks += 1
-            if self.looks == self._number:
-                self._table.open().storage.put_if_absent(self._path, self._content)
-        return call.do()

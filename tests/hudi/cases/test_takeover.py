@@ -19,8 +19,7 @@ from phantombase.timeline.errors import ConflictError
 from phantombase.timeline.locks.heartbeat import heartbeat_path
 from phantombase.timeline.storage.local import LocalStorage
 from tests.hudi.cases.rows import Rows, same
-from tests.hudi.cases.shared_table import SharedTable
-from tests.hudi.cases.test_heartbeat_respected import MULTI_WRITER
+from tests.hudi.cases.shared_table import MULTI_WRITER, SharedTable
 from tests.hudi.judge.client import Judge, JudgeError
 from tests.support.compaction_steps import check_no_strays, open_table, run_all
 from tests.support.failing_storage import Hook, HookedStorage, ProcessDied, die_at_nth

@@ -16,26 +16,12 @@ from phantombase.timeline.errors import LockError
 from phantombase.timeline.locks.table_lock import parse_lock
 from phantombase.timeline.locks.zookeeper_lock import ZooKeeperLock
 from tests.hudi.cases.rows import Rows, partition
-from tests.hudi.cases.shared_table import BUCKET, EVENT_TIME, SharedTable, check_rows
+from tests.hudi.cases.shared_table import BUCKET, EVENT_TIME, SharedTable, check_rows, is_ours, multi_writer
 from tests.hudi.judge.client import Judge, JudgeError
 from tests.support.selection import versions
 from tests.support.servers.zookeeper_server import ZooKeeper, wait_until
 
 pytestmark = pytest.mark.interop
-
-
-def multi_writer(zookeeper: ZooKeeper, key: str) -> dict[str, object]:
-    """Hudi's options for the lock `/hudi_locks/<key>`."""
-    lock = "hoodie.write.lock"
-    return {
-        "hoodie.write.concurrency.mode": "optimistic_concurrency_control",
-        "hoodie.clean.failed.writes.policy": "LAZY",
-        f"{lock}.provider": "org.apache.hudi.client.transaction.lock.ZookeeperBasedLockProvider",
-        f"{lock}.zookeeper.url": zookeeper.hosts,
-        f"{lock}.zookeeper.port": zookeeper.hosts.partition(":")[2],
-        f"{lock}.zookeeper.base_path": "/hudi_locks",
-        f"{lock}.zookeeper.lock_key": key,
-    }
 
 
 @versions(9, deep=(6,))
@@ -157,8 +143,3 @@ def upsert_at_a_free_instant(table: SharedTable, batch: pa.Table, options: dict[
             if "FileAlreadyExistsException" not in taken or ".deltacommit.requested" not in taken:
                 raise
     raise AssertionError(f"three instants in a row were taken: {taken}")
-
-
-def is_ours(client: Any, key: str, node: str) -> bool:
-    """Whether a contender's node says it is ours."""
-    return bool(client.get(f"/hudi_locks/{key}/{node}")[0].startswith(b"phantombase"))

@@ -36,9 +36,15 @@ from phantombase.timeline.view.view import FileSlice
 from tests.hudi.cases.hand_written import commit, with_meta
 from tests.hudi.cases.indexed_table import ALL_INDEXES, IndexedTable
 from tests.hudi.cases.rows import key, partition, same, without_files
-from tests.hudi.cases.shared_table import EVENT_TIME, HUDI, check_rows, hudi_rs_reads
-from tests.hudi.cases.test_heartbeat_respected import MULTI_WRITER
-from tests.hudi.cases.test_zookeeper_lock import is_ours, multi_writer
+from tests.hudi.cases.shared_table import (
+    EVENT_TIME,
+    HUDI,
+    MULTI_WRITER,
+    check_rows,
+    hudi_rs_reads,
+    is_ours,
+    multi_writer,
+)
 from tests.hudi.journeys.journey import LOCK, Journey, Stage, check_keys, look, travel
 from tests.hudi.judge.client import METADATA_TABLE, JudgeError
 from tests.hudi.judge.fixtures import Judges

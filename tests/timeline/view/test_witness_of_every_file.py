@@ -7,9 +7,7 @@ are there.
 
 from __future__ import annotations
 
-import random
 import shutil
-from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -30,18 +28,9 @@ from phantombase.timeline.read.table_read import read_table
 from phantombase.timeline.service.states.loading import load_state
 from phantombase.timeline.table.table import Table
 from tests.support.compare_rows import assert_same_rows
+from tests.support.damaged_files import DAMAGES, Damage, put, witnessed
 from tests.support.golden_tables import GOLDEN, unzip_golden
 from tests.support.selection import ALL, deep
-
-Damage = Callable[[bytes], bytes | None]
-
-DAMAGES: dict[str, Damage] = {
-    "gone": lambda data: None,
-    "empty": lambda data: b"",
-    "halved": lambda data: data[: len(data) // 2],
-    "ten bytes short": lambda data: data[:-10],
-    "random": lambda data: random.Random(7).randbytes(len(data)),
-}
 
 STRAYS: dict[str, Damage] = {
     "empty": lambda data: b"",
@@ -49,32 +38,14 @@ STRAYS: dict[str, Damage] = {
     "half": lambda data: data[: len(data) // 2],
     "whole": lambda data: data,
 }
-
 STRANGERS = (".nfs000000000000001", ".nfs.log.0001", ".a.log.b", "part-00000-1c2d.c000.snappy.parquet", "x.parquet")
-
 USUAL = ("v6_log_compacted", "v9_pending")
 TABLES = [name if name in USUAL else deep(name) for name in (*GOLDEN, "more/v9_copy_on_write")]
 SERVED = [name if name == "v9_commit_time" else deep(name) for name in GOLDEN]
 
 
-def witnessed(path: Path) -> Iterator[Path]:
-    """The data files that an active completed write names."""
-    table = Table.open(str(path), reading=True)
-    for write in table.load_timeline().completed:
-        for named in sorted(table.commit_metadata(write).named_files):
-            if (path / named).exists():
-                yield path / named
-
-
 def rows(path: Path) -> pa.Table:
     return read_table(Table.open(str(path), reading=True))
-
-
-def put(file: Path, data: bytes | None) -> None:
-    if data is None:
-        file.unlink()
-    else:
-        file.write_bytes(data)
 
 
 @pytest.mark.parametrize("name", TABLES)

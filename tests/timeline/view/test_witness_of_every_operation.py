@@ -24,9 +24,9 @@ from phantombase.timeline.parquet.output_options import OutputOptions
 from phantombase.timeline.read.table_read import read_table
 from phantombase.timeline.stitching.options import StitchOptions
 from tests.support.compaction_steps import open_table
+from tests.support.damaged_files import DAMAGES, put, witnessed
 from tests.support.golden_tables import GOLDEN, unzip_golden
 from tests.support.selection import ALL, deep
-from tests.timeline.view.test_witness_of_every_file import DAMAGES, put, witnessed
 
 Operation = Callable[[Path, pa.Table], object]
 

@@ -16,9 +16,9 @@ from phantombase.timeline.errors import PhantombaseError
 from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.recovery.savepoint import create_savepoint
 from tests.support.compaction_steps import open_table
+from tests.support.damaged_files import witnessed
 from tests.support.golden_tables import unzip_golden
 from tests.support.selection import deep
-from tests.timeline.view.test_witness_of_every_file import witnessed
 
 
 def compacted(path: Path, version: int) -> None:
