@@ -188,7 +188,9 @@ def latest_slice(group: FileGroup, as_of: str | None = None) -> FileSlice | None
     """
     slices = [s for s in group.slices if as_of is None or s.base_instant <= as_of]
     # Its write was requested before the base of its slice, and completed after it; version 6 has no such logs.
-    logs = tuple(log for s in group.slices[len(slices) :] for log in s.logs if log.name.instant <= str(as_of))
+    later = group.slices[len(slices) :]
+    logs = tuple(log for s in later for log in s.logs if log.name.instant <= str(as_of))
+    lost = tuple(flaw for s in later for flaw in s.flaws if not flaw.is_base and flaw.named_instant <= str(as_of))
     if not slices:
         # Rows of a group that began with a base, which a clustering may have made, are in other groups before it.
         if not logs or group.slices[0].base is not None:
@@ -198,7 +200,7 @@ def latest_slice(group: FileGroup, as_of: str | None = None) -> FileSlice | None
     if last.base_instant == group.pending_compaction and len(slices) > 1:
         before = slices[-2]
         last = replace(before, logs=before.logs + last.logs, flaws=before.flaws + last.flaws)
-    return replace(last, logs=last.logs + logs) if logs else last
+    return replace(last, logs=last.logs + logs, flaws=last.flaws + lost) if logs or lost else last
 
 
 def slice_before(group: FileGroup, instant: str) -> FileSlice | None:

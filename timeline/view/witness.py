@@ -145,6 +145,12 @@ class Flaw:
         )
 
     @property
+    def named_instant(self) -> str:
+        """The instant in the name of the file; "" if the flaw is of a whole file group."""
+        name = parse_data_file(self.path.rpartition("/")[2])
+        return "" if name is None else name.instant
+
+    @property
     def _todo(self) -> str:
         partition, _, name = self.path.rpartition("/")
         restore = (

@@ -77,6 +77,19 @@ def test_sizes(size: int, base: bool, log: bool) -> None:
         group.slices[0].check_whole()
 
 
+@pytest.mark.parametrize("compaction", ["30_31.commit", "30.compaction.requested"])
+def test_a_lost_log_file_on_a_later_base_is_missed_in_a_past_state(compaction: str) -> None:
+    """Its write was requested before the base of its slice and completed after it."""
+    timeline = timeline_of(LAYOUT_2, "10_11.deltacommit", "20_35.deltacommit", compaction)
+    is_done = compaction.endswith("commit")
+    writes = named("10", "b10"), named("20", "l20.1"), *([named("30", "b30")] if is_done else [])
+    facts = replace(NO_FACTS, witness=Witness.of(writes), pending_plans={} if is_done else {("p", "f"): "30"})
+    entries = [replace(entry, size=1) for entry in listing_of("b10", *(["b30"] if is_done else []))]
+    (group,) = file_groups("p", entries, timeline, facts, as_of="20")
+    assert flawed(latest_slice(group, "20")) == [(f"p/{listing_of('l20.1')[0].name}", "20", None)]
+    assert flawed(latest_slice(group, "10")) == []
+
+
 def test_what_a_clean_took_is_not_missed() -> None:
     """A newer base file has taken the place of both."""
     timeline = timeline_of(LAYOUT_2, "10_11.deltacommit", "20_21.deltacommit", "30_31.commit")
