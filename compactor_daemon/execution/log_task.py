@@ -88,7 +88,7 @@ def stage_log(
     Keys and rows in the ledger are those of the new file. LedgerError: the file read back is not what was written.
     """
     selection = select_blocks(slice_blocks(storage, slice_), rules.visibility)
-    parquet = all(b.kind is not BlockKind.AVRO_DATA for b in selection.blocks)
+    parquet = not rules.merge.orders_by_text and all(b.kind is not BlockKind.AVRO_DATA for b in selection.blocks)
     head = _Head(
         instant=instant,
         schema_text=schema_text,

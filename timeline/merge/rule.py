@@ -49,6 +49,15 @@ class MergeRule:
         """The columns that say which rows delete, as far as the table has them."""
         return (IS_DELETED,) if self.marker is None else (IS_DELETED, self.marker.field)
 
+    @property
+    def orders_by_text(self) -> bool:
+        """Whether an ordering column is text. Then log blocks are to be Avro.
+
+        Of a Parquet log block Hudi 1.2.0 compares each row with the text of the block's last row, when it reads and
+        when it compacts, also of blocks that it wrote itself. (Seen: `tests/hudi/effects`, `ordering-of-text`.)
+        """
+        return any(map(pa.types.is_string, self.ordering_types))
+
     def deleted(self, rows: pa.Table) -> Flags | None:
         """Which rows delete, None if they have no column that says it."""
         found = None

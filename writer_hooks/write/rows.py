@@ -14,6 +14,7 @@ from phantombase.timeline.format.bucket import KeySplit
 from phantombase.timeline.format.table_config import MergeMode, TableConfig
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.locks.table_lock import NAME, STORAGE, parse_lock
+from phantombase.timeline.log.encode import LogFormat
 from phantombase.timeline.metadata_table.column_stats.measure import Measure
 from phantombase.timeline.metadata_table.index_keys import FileKeys, NotedKeys
 from phantombase.timeline.metadata_table.record_index import has_one_record_index
@@ -133,7 +134,7 @@ def stage_rows(
         schema=schema,
         rules=replace(rules, memory_bytes=options.output.memory_limit, spill_folder=options.output.spill_dir),
         output=options.output,
-        log_format=options.log_format,
+        log_format=LogFormat.AVRO if rules.merge.orders_by_text else options.log_format,
         combine=write.combines,
         deletes=write.deletes,
         file_bytes=options.file_bytes,

@@ -11,8 +11,10 @@ from copy import copy
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
+from phantombase import writer
 from phantombase.compactor_daemon.attempt.compact_instant import pending_instants
 from phantombase.compactor_daemon.attempt.inputs import has_barrier
 from phantombase.compactor_daemon.attempt.publish import publish
@@ -26,12 +28,15 @@ from phantombase.timeline.format.file_name import LogFileName
 from phantombase.timeline.format.instant import Instant, State, later, next_time
 from phantombase.timeline.format.table_config import MergeMode
 from phantombase.timeline.locks.table_lock import ProcessLock
+from phantombase.timeline.log.block import BlockKind
 from phantombase.timeline.log.encode import LogFormat, Parts, data_block, delete_block
+from phantombase.timeline.merge.rule import IS_DELETED, MergeRule
 from phantombase.timeline.planning.schedule import schedule_compaction
 from phantombase.timeline.read.table_read import ReadOptions, read_table
 from phantombase.timeline.recovery.dead_writers import roll_back_dead_writers
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table, TableSchema
+from phantombase.timeline.view.log_blocks import slice_blocks
 from phantombase.timeline.view.view import FileSlice, latest_slice
 from phantombase.writer_hooks.commit.conflict import Footprint
 from phantombase.writer_hooks.commit.transaction import transaction
@@ -385,6 +390,37 @@ def test_an_executor_of_hudi_is_respected_and_followed(busy: Slice) -> None:
     assert not inflight.exists()
     assert not (busy.path / stray).exists()
     assert_same_rows(busy.read(), before)
+
+
+def test_blocks_are_avro_where_text_orders_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hudi 1.2 merges Parquet blocks wrongly there, also those that it wrote: it takes each text from the last row."""
+
+    def write(ts: int) -> None:
+        table = rows((0, ts, float(ts)), (3, 5 - ts, float(ts))).drop_columns([IS_DELETED])
+        table = table.append_column("text", pc.cast(table["ts"], pa.string()))
+        described = writer(table).table("t", version=9).key("id").partition("day").ordering("ts", "text")
+        described.option(log_format=LogFormat.PARQUET).upsert(str(path))
+
+    def kinds() -> dict[str, BlockKind]:
+        (group,) = open_table(path).load_view().groups
+        found = latest_slice(group)
+        assert found is not None
+        return {block.instant: block.kind for block in slice_blocks(open_table(path).storage, found)}
+
+    path = tmp_path / "t"
+    with monkeypatch.context() as patched:
+        patched.setattr(MergeRule, "orders_by_text", False)
+        for ts in range(1, 5):
+            write(ts)
+        assert set(kinds().values()) == {BlockKind.PARQUET_DATA}
+    before = read_rows(path)
+    instant = request(open_table(path))
+    run_all(open_table(path))
+    assert kinds()[instant] is BlockKind.AVRO_DATA
+    assert read_rows(path) == before
+    written = set(kinds())
+    write(5)
+    assert [kind for time, kind in kinds().items() if time not in written] == [BlockKind.AVRO_DATA]
 
 
 # Plans of log compactions whose log files are no neighbours, or may be none.
