@@ -99,4 +99,8 @@ def _witness(rng: Random, timeline: Timeline, entries: list[Entry]) -> Witness:
         if rng.random() < (0.98 if name in sizes else 0.1):
             size = sizes.get(name, 4) if rng.random() < 0.99 else rng.choice((0, 3, 9))
             named[write].append(NamedFile(path=f"{PARTITION}/{name}", size=size))
+    for write in named:
+        if rng.random() < 0.1:
+            base = f"{rng.choice(FILES)}_0-0-0_{rng.choice(('05', '50'))}.parquet"
+            named[write].append(NamedFile(path=f"{PARTITION}/{base}", size=0, is_below=True))
     return Witness.of((time, None if rng.random() < 0.02 else files) for time, files in named.items())

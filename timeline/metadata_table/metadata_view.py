@@ -106,7 +106,8 @@ class Completeness:
         if write.requested_time not in self._named:
             path = self.metadata.files.path(write)
             try:
-                self._named[write.requested_time] = named_files(self.metadata.storage.read(path), path)
+                found = named_files(self.metadata.storage.read(path), path)
+                self._named[write.requested_time] = [one for one in found if not one.is_below]
             except (MalformedError, MissingFileError):
                 self._named[write.requested_time] = []
         return self._named[write.requested_time]

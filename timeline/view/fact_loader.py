@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ..errors import MalformedError, MissingFileError
 from ..format.commit_metadata import CLUSTER
+from ..format.compaction_plan import CompactionPlan
 from ..format.instant import Instant, State
 from ..instants.instant_files import InstantFiles
 from ..instants.timeline import Timeline
@@ -30,7 +32,8 @@ class FactLoader:
         `prevails`: see `pending_plans`. `witness`: False leaves out the files of delta commits.
         """
         self.read_ahead(timeline, every=witness)
-        planned = self.pending_plans(timeline, prevails)
+        plans = self._plans(timeline)
+        planned = _by_group(plans, prevails)
         compacted: defaultdict[GroupKey, dict[str, str]] = defaultdict(dict)
         for instant in timeline.completed:
             if instant.family not in _RECORDING:
@@ -49,7 +52,9 @@ class FactLoader:
             compacted=compacted,
             shared={time: self.named_files(timeline, time) for time in timeline.shared_times},
             forming=self.forming(timeline),
-            witness=Witness.of((i.requested_time, self._named(i)) for i in (*timeline.completed, *timeline.hidden))
+            witness=Witness.of(
+                ((i.requested_time, self._named(i)) for i in (*timeline.completed, *timeline.hidden)), plans
+            )
             if witness
             else Witness(),
         )
@@ -132,21 +137,28 @@ class FactLoader:
 
         MalformedError: a group is in two plans. If one of them is `prevails`, there is no error and that plan counts.
         """
-        plans: dict[GroupKey, str] = {}
-        for instant in timeline.pending_compactions:
-            time = instant.requested_time
-            for operation in self.files.compaction_plan(time).operations:
-                key = (operation.partition_path, operation.file_id)
-                other = plans.setdefault(key, time)
-                if other == time:
-                    continue
-                if prevails not in (other, time):
-                    raise MalformedError(
-                        "file group in two pending compaction plans",
-                        path="/".join(key),
-                        found=f"{other} and {time}",
-                        todo="One of them was requested without the table's lock. Take the later one back, or if "
-                        f"that is refused the other: compactor-daemon unschedule TABLE {time}.",
-                    )
-                plans[key] = prevails
-        return plans
+        return _by_group(self._plans(timeline), prevails)
+
+    def _plans(self, timeline: Timeline) -> list[tuple[str, CompactionPlan]]:
+        times = (i.requested_time for i in timeline.pending_compactions)
+        return [(time, self.files.compaction_plan(time)) for time in times]
+
+
+def _by_group(plans: Iterable[tuple[str, CompactionPlan]], prevails: str | None) -> dict[GroupKey, str]:
+    found: dict[GroupKey, str] = {}
+    for time, plan in plans:
+        for operation in plan.operations:
+            key = (operation.partition_path, operation.file_id)
+            other = found.setdefault(key, time)
+            if other == time:
+                continue
+            if prevails not in (other, time):
+                raise MalformedError(
+                    "file group in two pending compaction plans",
+                    path="/".join(key),
+                    found=f"{other} and {time}",
+                    todo="One of them was requested without the table's lock. Take the later one back, or if "
+                    f"that is refused the other: compactor-daemon unschedule TABLE {time}.",
+                )
+            found[key] = prevails
+    return found

@@ -107,7 +107,7 @@ def _file_group(
     is_alone: bool,
 ) -> FileGroup:
     """A file that is named and gone takes its place while the slices are made, so that the other files find theirs."""
-    pending, names = facts.pending_plans.get(key), facts.witness.names(key)
+    pending, names, below = facts.pending_plans.get(key), facts.witness.names(key), facts.witness.below_of(key)
     is_replaced = facts.is_replaced(key, as_of)
     visible, flaws = _visible_bases(key, bases, timeline, facts, as_of)
     newest = max((instant for instant in visible if as_of is None or instant <= as_of), default="")
@@ -123,7 +123,7 @@ def _file_group(
     for instant in sorted(stacks):
         base, mine = visible.get(instant), tuple(log for log in stacks[instant] if log.size != _GONE)
         # A clean may have taken files of slices below the newest base file.
-        wrong = _flaws(base, stacks[instant], names, key, bases, logs) if instant >= newest else []
+        wrong = _flaws(base, stacks[instant], {**below, **names}, key, bases, logs) if instant >= newest else []
         wrong = [f for f in flaws if f.instant == instant] + wrong
         if is_alone and instant == pending and not wrong and not slices:
             wrong = [_unknown(key, instant)]
@@ -277,7 +277,13 @@ def _visible_bases(
         visible[instant] = base
     if facts.is_replaced(key, as_of):
         return visible, flaws
-    named_bases = {**{_instant_of(text): text for text in names if not text.startswith(".")}, **compacted}
+    below = {_instant_of(text): text for text in facts.witness.below_of(key)}
+    named_bases = {instant: text for instant, text in below.items() if timeline.is_committed(instant)}
+    named_bases = {
+        **named_bases,
+        **{_instant_of(text): text for text in names if not text.startswith(".")},
+        **compacted,
+    }
     for last in dict.fromkeys((None, as_of)):
         instant = max((t for t in named_bases if last is None or t <= last), default="")
         newest = max((t for t in visible if last is None or t <= last), default="")

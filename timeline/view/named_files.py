@@ -20,6 +20,7 @@ from ..avro.container import MAGIC
 from ..avro.schema import parse_avro
 from ..errors import MalformedError, PhantombaseError
 from ..format.commit_metadata import CommitMetadata
+from ..storage.folders import join
 
 _HEADER = fastavro.parse_schema({"type": "map", "values": "bytes"})
 _LONG = fastavro.parse_schema({"type": "long"})
@@ -34,13 +35,14 @@ class NamedFile:
 
     `size`: of the whole file in bytes when the write had ended, 0 if it is not recorded. `offset`: where the write
     began in a log file; its blocks lie from there up to `size`. `rows`: that it wrote, of a base file all; 0 if that is
-    not recorded.
+    not recorded. `is_below`: the base file on which a log file of the write lies, which another write may have made.
     """
 
     path: str
     size: int
     offset: int = 0
     rows: int = 0
+    is_below: bool = False
 
 
 def named_files(data: bytes, where: str) -> list[NamedFile]:
@@ -69,12 +71,16 @@ _kept = lru_cache(maxsize=_KEPT)(_decoded)
 
 def files_of(metadata: CommitMetadata) -> list[NamedFile]:
     """The same of metadata that is decoded."""
-    stats = (stat for of in metadata.partition_to_write_stats.values() for stat in of)
-    return [
-        NamedFile(path=s.path, size=s.file_size_in_bytes, offset=s.log_offset or 0, rows=s.num_writes)
+    stats = [stat for of in metadata.partition_to_write_stats.values() for stat in of if stat.path]
+    own = [
+        NamedFile(path=str(s.path), size=s.file_size_in_bytes, offset=s.log_offset or 0, rows=s.num_writes)
         for s in stats
-        if s.path
     ]
+    return own + [_below(str(s.path), s.base_file) for s in stats if s.base_file]
+
+
+def _below(path: str, base: str) -> NamedFile:
+    return NamedFile(path=join(path.rpartition("/")[0], base), size=0, is_below=True)
 
 
 def _named(stats: Mapping[str, Iterable[Mapping[str, Any]]]) -> Iterator[NamedFile]:
@@ -84,6 +90,8 @@ def _named(stats: Mapping[str, Iterable[Mapping[str, Any]]]) -> Iterator[NamedFi
                 size, offset = stat.get("fileSizeInBytes") or 0, stat.get("logOffset") or 0
                 rows = stat.get("numWrites") or 0
                 yield NamedFile(path=str(path), size=int(size), offset=int(offset), rows=int(rows))
+                if base := stat.get("baseFile"):
+                    yield _below(str(path), str(base))
 
 
 def _avro_record(data: bytes) -> dict[str, Any]:

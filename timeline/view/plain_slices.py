@@ -94,7 +94,8 @@ class PlainRules:
                 return None
             visible[instant] = entry
         newest = max(visible, default="")
-        if not visible or (compacted and max(compacted) > newest):
+        below = (text.rpartition("_")[2].partition(".")[0] for text in facts.witness.below_of(key))
+        if not visible or (compacted and max(compacted) > newest) or any(instant > newest for instant in below):
             return None
         stack = self._stack(visible, newest, logs)
         if not stack or self._lacks(names, newest, logs, stack):

@@ -14,7 +14,8 @@ from functools import cached_property
 from typing import TypeAlias
 
 from ..errors import MalformedError, MissingFileError, PhantombaseError
-from ..format.file_name import parse_data_file
+from ..format.compaction_plan import CompactionPlan
+from ..format.file_name import BaseFileName, parse_data_file
 from .named_files import NamedFile
 
 GroupKey: TypeAlias = tuple[str, str]
@@ -40,18 +41,31 @@ _NO_NAMES: Names = {}
 @dataclass(frozen=True, kw_only=True)
 class Witness:
     """`known`: the completed writes of the active timeline whose files are known, by requested time. `files`: these,
-    by file group. `unread`: completed writes whose files cannot be known: their files count by their names.
+    by file group. `unread`: completed writes whose files cannot be known: their files count by their names. `below`:
+    base files on which log files of completed writes lie, or that pending compactions merge. Of an archived write this
+    is all that tells whether its base file is lost.
     """
 
     known: frozenset[str] = frozenset()
     files: Mapping[GroupKey, Names] = field(default_factory=dict)
     unread: frozenset[str] = frozenset()
+    below: Mapping[GroupKey, Names] = field(default_factory=dict)
 
     @staticmethod
-    def of(writes: Iterable[tuple[str, Iterable[NamedFile] | None]]) -> Witness:
-        """From the requested times of writes and the files that each names; None: they cannot be known."""
+    def of(
+        writes: Iterable[tuple[str, Iterable[NamedFile] | None]],
+        plans: Iterable[tuple[str, CompactionPlan]] = (),
+    ) -> Witness:
+        """From the requested times of writes and the files that each names; None: they cannot be known. `plans`: of
+        pending compactions, with their instants."""
         files: defaultdict[GroupKey, dict[str, tuple[FileRecord, ...]]] = defaultdict(dict)
+        below: defaultdict[GroupKey, dict[str, tuple[FileRecord, ...]]] = defaultdict(dict)
         known, unread = set[str](), set[str]()
+        for instant, plan in plans:
+            for operation in plan.operations:
+                text, key = operation.data_file_path or "", (operation.partition_path, operation.file_id)
+                if isinstance(parse_data_file(text), BaseFileName):
+                    below[key][text] = (FileRecord(instant=instant, size=0),)
         for instant, named in writes:
             if named is None:
                 unread.add(instant)
@@ -60,15 +74,24 @@ class Witness:
             for one in named:
                 partition, _, text = one.path.rpartition("/")
                 name = parse_data_file(text)
-                if name is not None:
+                if isinstance(name, BaseFileName) and one.is_below:
+                    below[partition, name.file_id][text] = (FileRecord(instant=instant, size=0),)
+                elif name is not None and not one.is_below:
                     of = files[partition, name.file_id]
                     written = FileRecord(instant=instant, size=one.size, offset=one.offset, rows=one.rows)
                     of[text] = (*of.get(text, ()), written)
-        return Witness(known=frozenset(known - unread), files=files, unread=frozenset(unread))
+        return Witness(known=frozenset(known - unread), files=files, unread=frozenset(unread), below=below)
 
     def names(self, key: GroupKey) -> Names:
         """The files of one file group."""
         return self.files.get(key, _NO_NAMES)
+
+    def below_of(self, key: GroupKey) -> Names:
+        """The base files of one file group that must be there although no known write names them."""
+        found = self.below.get(key)
+        if not found:
+            return _NO_NAMES
+        return {text: of for text, of in found.items() if _instant_of(text) not in self.known}
 
     def ids_in(self, partition: str) -> Set[str]:
         """The file ids of one partition."""
@@ -81,6 +104,10 @@ class Witness:
         for partition, file_id in self.files:
             found[partition].add(file_id)
         return found
+
+
+def _instant_of(base: str) -> str:
+    return BaseFileName.parse(base).instant
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,8 +27,10 @@ from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.storage.contract import Entry
 from phantombase.timeline.view.bucket_resize import forming_groups
 from phantombase.timeline.view.grouping import file_groups
+from phantombase.timeline.view.named_files import NamedFile
 from phantombase.timeline.view.plain_slices import PlainRules, PlainSlice
 from phantombase.timeline.view.view import FileGroup, FileSlice, ViewFacts, is_replaced, latest_slice
+from phantombase.timeline.view.witness import Witness
 from tests.support.builders import NO_FACTS, listing_of, timeline_of
 from tests.support.drawn_partitions import PARTITION, drawn_facts, drawn_listing, drawn_timeline
 from tests.support.golden_tables import CLUSTERINGS
@@ -107,6 +109,18 @@ def test_a_group_as_most_are_is_plain() -> None:
     assert (instant, file_id, base.name) == ("10", "f", "f_0-0-0_10.parquet")
     assert [log.name for log in logs] == [".f_20.log.1_0-0-0", ".f_20.log.2_0-0-0", ".f_30.log.1_0-0-0"]
     assert [entry.name for entry in others] == ["g_0-0-0_10.parquet"]
+
+
+def test_a_group_whose_newest_base_file_of_an_archived_write_is_lost_is_not_plain() -> None:
+    """An older base file lies there still; a log file of an active write says which one is newer."""
+    timeline = timeline_of(LAYOUT_2, "20_21.deltacommit")
+    entries = listing_of("b05", "l20.1")
+    own = NamedFile(path=f"p/{entries[1].name}", size=entries[1].size)
+    for lost, found in (("b04", 1), ("b10", 0)):
+        below = NamedFile(path=f"p/{listing_of(lost)[0].name}", size=0, is_below=True)
+        facts = replace(NO_FACTS, witness=Witness.of([("20", [own, below])]))
+        plain, _ = PlainRules(timeline=timeline, facts=facts).split("p", entries, lambda _: True)
+        assert len(plain) == found
 
 
 # The file groups that a pending resize of buckets will make, from its plan.

@@ -90,6 +90,25 @@ def test_a_lost_log_file_on_a_later_base_is_missed_in_a_past_state(compaction: s
     assert flawed(latest_slice(group, "10")) == []
 
 
+@pytest.mark.parametrize("as_of", [None, "20"])
+@pytest.mark.parametrize(("base", "flaws"), [("", 1), ("b04", 1), ("b05", 0), ("b20x", 0)])
+def test_a_lost_base_file_of_an_archived_write(base: str, flaws: int, as_of: str | None) -> None:
+    """The log file of an active write lies on it; a newer one may have taken its place."""
+    below = NamedFile(path=f"p/{listing_of('b05')[0].name}", size=0, is_below=True)
+    _, own = named("20", "l05.1", *([base] if base == "b20x" else []))
+    entries = listing_of(*f"{base} l05.1".split())
+    facts = replace(NO_FACTS, witness=Witness.of([("20", [*own, below])]))
+    (group,) = file_groups("p", [replace(e, size=1) for e in entries], V6, facts, as_of=as_of)
+    assert [flaw.path for flaw in group.flaws] == [below.path] * flaws
+
+
+def test_a_base_file_that_a_past_state_does_not_have_yet() -> None:
+    """Log files of later writes lie on it, or a plan merges it; at the moment that is read it had not completed."""
+    below = NamedFile(path=f"p/{listing_of('b30')[0].name}", size=0, is_below=True)
+    (group,) = seen(V6, "b10 b30", named("10", "b10"), ("20", [below]))
+    assert (pictures(group), group.flaws) == (["10: b10"], ())
+
+
 def test_what_a_clean_took_is_not_missed() -> None:
     """A newer base file has taken the place of both."""
     timeline = timeline_of(LAYOUT_2, "10_11.deltacommit", "20_21.deltacommit", "30_31.commit")

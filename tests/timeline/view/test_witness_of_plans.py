@@ -11,7 +11,12 @@ import pytest
 from typer.testing import CliRunner
 
 from phantombase import read, writer
+from phantombase.compactor_daemon.archiving.archive import archive_table
 from phantombase.compactor_daemon.cli.main import app
+from phantombase.timeline.errors import MissingFileError
+from phantombase.timeline.locks.table_lock import ProcessLock
+from phantombase.timeline.service.states.loading import load_state
+from tests.support.archived_tables import SMALL
 from tests.support.compaction_steps import open_table
 from tests.support.selection import deep
 
@@ -92,3 +97,30 @@ def test_logs_on_a_plan_of_version_6_keep_it_until_the_partition_is_written_anew
     assert command("compact", path).exit_code == 0
     assert base_files(path)[0] == 2
     assert values(path) == {**{f"k{k}": 3 if k < 4 else 1 for k in range(0, 20, 2)}, "k1": 4, "k3": 4}
+
+
+@pytest.mark.parametrize(("version", "is_planned"), [(6, False), (9, True), deep(6, True), deep(8, True)])
+def test_a_lost_base_file_of_an_archived_write_on_which_log_files_lie(
+    version: int, is_planned: bool, tmp_path: Path
+) -> None:
+    """No active write made it. On version 6 the log files' statistics name it, on all the plan."""
+    path = tmp_path / "t"
+    for ts, keys in enumerate((range(20), *[range(4)] * 5), 1):
+        rows_of(keys, ts, version).upsert(str(path))
+    assert archive_table(open_table(path), SMALL, ProcessLock("test")).archived
+    if is_planned:
+        assert command("schedule", path).exit_code == 0
+        rows_of(range(4), 7, version).upsert(str(path))
+    whole = values(path)
+    (file,) = path.glob("b/*.parquet")
+    data = file.read_bytes()
+    file.unlink()
+    for query in ("snapshot", "read-optimized"):
+        with pytest.raises(MissingFileError, match=file.name):
+            values(path, query=query)
+    assert load_state(open_table(path)).refused == {"b"}
+    for name in ("schedule", "compact"):
+        command(name, path)
+    assert len([*path.glob("b/*.parquet")]) == 0
+    file.write_bytes(data)
+    assert values(path) == whole

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from ...format.commit_metadata import CLUSTER, LOG_COMPACT, CommitMetadata
 from ...format.compaction_plan import CompactionPlan
@@ -106,6 +106,8 @@ class FactsByPartition:
 
     def __init__(self, records: Records, shared: Mapping[str, frozenset[str]]) -> None:
         self._records = [(i, r) for i, r in records if r.bases or r.replaced or r.planned or r.named]
+        plans = [(i.requested_time, r.plan) for i, r in records if r.plan is not None and not r.plan.merges_logs]
+        self._below = Witness.of((), plans).below
         self._shared = shared
         writes = [(i.requested_time, r) for i, r in records if i.is_write and i.completed]
         self._unread = frozenset(time for time, r in writes if r.named is None)
@@ -127,13 +129,15 @@ class FactsByPartition:
                 plans[partition, file_id] = time
             if recorded.named and partition in recorded.named:
                 named.append((time, recorded.named[partition]))
-        witness = replace(Witness.of(named), known=self._known, unread=self._unread)
+        witness = Witness.of(named)
+        below = {key: {**self._below[key], **witness.below.get(key, _NONE)} for key in plans if key in self._below}
+        witness = replace(witness, known=self._known, unread=self._unread, below={**witness.below, **below})
         return ViewFacts(
             pending_plans=plans, replaced=replaced, compacted=compacted, shared=self._shared, witness=witness
         )
 
 
-_NONE: Mapping[str, str] = {}
+_NONE: Mapping[str, Any] = {}
 
 
 def planned_twice(records: Records) -> bool:

@@ -196,7 +196,7 @@ GROUND: tuple[Mutant, ...] = (
     ("timeline/view/view_loader", "if completed_by is None and any(needs_archive(timeline, entries) for _, entries in listings):", "if False:", "table"),
     ("timeline/view/view_loader", "        if needs_archive(timeline, entries):\n", "        if False:\n", "table"),
     ("timeline/view/view_loader", "            timeline = timeline.with_pending_merge(self.files.requested_merge(pending))\n", "            pass\n", "attempt"),
-    ("timeline/view/fact_loader", "                if prevails not in (other, time):\n", "                plans[key] = instant.requested_time\n                if False:\n", "table"),
+    ("timeline/view/fact_loader", "            if prevails not in (other, time):\n", "            found[key] = time\n            if False:\n", "table"),
     ("timeline/view/fact_loader", "m.named_files | m.change_files", "m.named_files", "table"),
     ("timeline/format/commit_metadata", "s.cdc_stats or ()", "()", "commit_metadata"),
     ("timeline/view/fact_loader", 'if instant.family == "replacecommit":', "if False:", "view reads attempt"),
