@@ -10,7 +10,8 @@ Hudi, removes the rest. An instant in both places counts once.
 
 Reads what the choice of instants to archive needs to know about a table. What cannot be read is an error.
 
-What archiving must leave on the timeline of a table with consistent-hashing buckets.
+What archiving must leave on the timeline: of a table with consistent-hashing buckets, and beside files of instants that
+are gone.
 """
 
 from __future__ import annotations
@@ -50,9 +51,7 @@ _METADATA, _COMMIT = ".hashing_meta", ".commit"
 
 def resize_borders(table: Table, timeline: Timeline) -> tuple[ArchiveBorder, ...]:
     """The borders of `archiving.choice` that hold for such a table; none for others."""
-    if not is_consistently_hashed(table.storage):
-        return ()
-    return (*_unmarked(table, timeline), *_left(table, timeline))
+    return (*_unmarked(table, timeline),) if is_consistently_hashed(table.storage) else ()
 
 
 def _unmarked(table: Table, timeline: Timeline) -> Iterator[ArchiveBorder]:
@@ -69,24 +68,8 @@ def _unmarked(table: Table, timeline: Timeline) -> Iterator[ArchiveBorder]:
             yield ArchiveBorder(time=time, why=f"Hudi's next write has to note that resize {time} of buckets is done")
 
 
-def _left(table: Table, timeline: Timeline) -> Iterator[ArchiveBorder]:
-    """Log files that are named after a resize that was rolled back, which Hudi leaves: once the timeline begins behind
-    it, it counts as completed, and their rows are there twice."""
-    found: defaultdict[str, list[str]] = defaultdict(list)
-    for partition in table.partitions():
-        for entry in table.storage.list(partition):
-            name = None if entry.is_folder else parse_data_file(entry.name)
-            if name is not None and not timeline.is_committed(name.instant):
-                found[name.instant].append(join(partition, entry.name))
-    for time, paths in sorted(found.items()):
-        if time not in timeline.pending_writes:
-            before = max((t for t in timeline.completed_writes if t < time), default="")
-            why = f"instant {time} is gone and has files, as {paths[0]}: clear them away by hand"
-            yield ArchiveBorder(time=before, why=why)
-
-
 def gather_facts(table: Table, timeline: Timeline, files: StateFiles, *, dry_run: bool) -> ArchiveFacts:
-    """All facts but `replaced_there`, see `replaced_files_there`.
+    """All facts but those that look at files, see `replaced_files_there` and `gone_but_there`.
 
     `dry_run`: puts nothing on storage; expired pins count then. MalformedError: an unreadable pin, clean or metadata
     table, which may forbid anything.
@@ -119,6 +102,23 @@ def _history_border(table: Table, timeline: Timeline) -> Iterator[ArchiveBorder]
 
 def _last_compaction(timeline: Timeline) -> str | None:
     return max((i.requested_time for i in timeline.completed if i.action == "commit"), default=None)
+
+
+def gone_but_there(table: Table, timeline: Timeline) -> Iterator[ArchiveBorder]:
+    """Files named after an instant that is gone: of a task that ended after the rollback of its write, or log files of
+    a resize of buckets, which Hudi leaves. Once the timeline begins behind the instant, it counts as completed, and
+    their rows are there twice."""
+    found: defaultdict[str, list[str]] = defaultdict(list)
+    for partition, entries in table.listing.below(table.storage, table.config, ""):
+        for entry in entries:
+            name = None if entry.is_folder else parse_data_file(entry.name)
+            if name is not None and not timeline.is_committed(name.instant):
+                found[name.instant].append(join(partition, entry.name))
+    for time, paths in sorted(found.items()):
+        if time not in timeline.pending_writes:
+            before = max((t for t in timeline.completed_writes if t < time), default="")
+            why = f"instant {time} is gone and has files, as {paths[0]}: clear them away by hand"
+            yield ArchiveBorder(time=before, why=why)
 
 
 def replaced_files_there(table: Table, replacing: Iterable[Instant]) -> dict[str, str]:
@@ -258,7 +258,10 @@ def _choice(seen: _Seen, options: ArchiveOptions, *, dry_run: bool) -> ArchiveCh
     facts: ArchiveFacts = gather_facts(seen.table, seen.timeline, seen.files, dry_run=dry_run)
     choice = choose(seen.timeline, facts, options)
     there = replaced_files_there(seen.table, [i for i in choice.archived if i.family == "replacecommit"])
-    return choose(seen.timeline, replace(facts, replaced_there=there), options) if there else choice
+    left = tuple(gone_but_there(seen.table, seen.timeline)) if any(i.is_write for i in choice.archived) else ()
+    if not there and not left:
+        return choice
+    return choose(seen.timeline, replace(facts, replaced_there=there, borders=(*facts.borders, *left)), options)
 
 
 def _some(instants: Sequence[Instant]) -> Sequence[Instant]:

@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 
 from phantombase.compactor_daemon.archiving.archive import archive_table
 from phantombase.compactor_daemon.cli.main import app
+from phantombase.compactor_daemon.restoring.rollback import roll_back_newest
 from phantombase.timeline.archiving.options import ArchiveOptions
 from phantombase.timeline.avro.container import STRING, optional, root_record, write_record
 from phantombase.timeline.errors import LockError, MalformedError, UsageError
@@ -361,6 +362,31 @@ def test_a_dry_run_changes_nothing(tmp_path: Path) -> None:
     shown = archive_table(open_table(path), SMALL, LOCK, dry_run=True)
     assert {p: p.stat().st_mtime_ns for p in path.rglob("*")} == before
     assert shown.archived == archive(path).archived
+
+
+@pytest.mark.parametrize("version", [9, deep(6), deep(8)])
+def test_a_file_of_a_write_that_was_taken_back_stops_it(version: int, tmp_path: Path) -> None:
+    """A task of a dead writer put it after the rollback. Behind the archive its rows would count."""
+    path = tmp_path / "t"
+    written_table(path, version, one_row("k", 1), WriteOptions(slots=1, small_file_bytes=0))
+    for number in range(3):
+        upsert(path, one_row("k", number + 2))
+    before = set(path.rglob("*.parquet"))
+    upsert(path, one_row("dead", 1))
+    (file,) = set(path.rglob("*.parquet")) - before
+    data, dead = file.read_bytes(), open_table(path).load_timeline().latest_completed
+    roll_back_newest(open_table(path), LOCK, dead)
+    file.write_bytes(data)
+    for number in range(6):
+        upsert(path, one_row("k", number + 9))
+    whole = read_rows(path)
+    for _ in range(2):
+        why = archive_table(open_table(path), SMALL, LOCK).why
+        assert f"instant {dead} is gone and has files, as {file.relative_to(path)}" in why
+        assert read_rows(path) == whole
+    file.unlink()
+    assert archive_table(open_table(path), SMALL, LOCK).archived
+    assert read_rows(path) == whole
 
 
 @pytest.mark.parametrize("version", [deep(6), 9])

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from phantombase import writer
 from phantombase.compactor_daemon.archiving import archive as archive_module
-from phantombase.compactor_daemon.archiving.archive import ArchiveResult, archive_table, resize_borders
+from phantombase.compactor_daemon.archiving.archive import ArchiveResult, archive_table, gone_but_there, resize_borders
 from phantombase.compactor_daemon.cli.main import app as compactor
 from phantombase.compactor_daemon.restoring.rollback import roll_back_newest
 from phantombase.compactor_daemon.services import serve
@@ -330,7 +330,8 @@ def hashed(path: Path, version: int) -> str:
 
 def borders(path: Path) -> list[tuple[str, str]]:
     table = open_table(path)
-    return [(border.time, border.why) for border in resize_borders(table, table.load_timeline())]
+    timeline = table.load_timeline()
+    return [(b.time, b.why) for b in (*resize_borders(table, timeline), *gone_but_there(table, timeline))]
 
 
 @one_of("version", 9, 6)

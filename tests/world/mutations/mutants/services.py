@@ -352,6 +352,7 @@ RESTORING: tuple[Mutant, ...] = (
     ("timeline/recovery/savepoint", "        refuse_half_rolled_back(table, timeline)\n", "", _RESTORING_TESTS),
     (_ROLLBACK, "        if begun is None or write.completed:\n", "        if begun is None:\n", _RESTORING_TESTS),
     (_RESTORE, "            completed_too=False,", "            completed_too=True,", _RESTORING_TESTS),
+    ("compactor_daemon/archiving/archive", "    if not there and not left:\n", "    if not there:\n", "archiving/archive"),
     ("compactor_daemon/archiving/archive", "    refuse_pending_restore(table, timeline)\n", "", _RESTORING_TESTS),
     (_RESTORE, "i.completed or i.requested_time <= target)", "True)", "torn_commit"),
     ("timeline/recovery/savepoint", "        refuse_pending_restore(table, timeline)\n", "", _RESTORING_TESTS),
