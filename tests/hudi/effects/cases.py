@@ -394,6 +394,12 @@ def _orderings() -> Iterator[Case]:
             table([("a", "x", older, 1), ("b", "x", now, 1), ("c", "x", newer, 1)], columns),
         ]
         yield Case(name=f"ordering-of-{name}", conf=event, batches=[Batch(rows=one) for one in rows])
+        if name == "text":
+            logs = {**event, **INDEXES["other-logs"]}
+            yield Case(name=f"ordering-of-{name}-other-logs", conf=logs, batches=[Batch(rows=one) for one in rows])
+            both = {**event, ORDERING: "n,ts"}
+            numbered = [one.append_column("n", pa.array([1] * len(one), pa.int32())) for one in rows]
+            yield Case(name=f"ordering-of-int-and-{name}", conf=both, batches=[Batch(rows=one) for one in numbered])
     holes = [table([("a", "x", None, 0), ("b", "x", 5, 0)]), table([("a", "x", 1, 1), ("b", "x", None, 1)])]
     for name in ("event-payload", "commit-payload"):
         yield Case(name=f"ordering-null-{name}", conf=MERGES[name], batches=[Batch(rows=one) for one in holes])
@@ -554,6 +560,7 @@ TAKEN: Mapping[str, str] = {
 _FOLDER = "Hudi reads values from the names of folders"
 _OVERWRITES = "where the dictionary names no merge rule, 0.15.0 lets the later write win, not the newer row"
 OTHERWISE: Mapping[str, str] = {
+    "ordering-of-text-other-logs": "Hudi compares each row of its own Parquet log block by the text of the last row",
     "v9-drawn-12": "Hudi doubles a key of a global index in its own folder",
     "v9-folder-of-time": "Hudi reads null from the folder of a timestamp",
     **dict.fromkeys((f"folders-odd-{style}" for style in ("", "hive_style_partitioning", "urlencode")), _FOLDER),
