@@ -385,6 +385,7 @@ def _orderings() -> Iterator[Case]:
         "decimal": (pa.decimal128(8, 2), [Decimal("10.00"), Decimal("9.00"), Decimal("100.00")]),
         "int": (pa.int32(), [10, 9, 100]),
         "bool": (pa.bool_(), [False, False, True]),
+        "bytes": (pa.binary(), [b"b", b"a", b"c"]),
     }
     event = MERGES["event-payload"]
     for name, (kind, (now, older, newer)) in types.items():
@@ -541,6 +542,7 @@ REFUSED: Mapping[str, str] = {
     "drop-duplicates": "insert looks no key up",
     "ordering-null-event-payload": "Hudi cannot read the table afterwards",
     "ordering-null-later-event-payload": "Hudi cannot read the table afterwards",
+    "ordering-of-bytes": "Hudi cannot read the table afterwards",
     "letters-partition": "Hudi cannot read the table afterwards",
     "missing-partition": "Hudi cannot read the table afterwards",
     "merge-mode-against-payload": _LATER,
