@@ -103,4 +103,4 @@ def _witness(rng: Random, timeline: Timeline, entries: list[Entry]) -> Witness:
         if rng.random() < 0.1:
             base = f"{rng.choice(FILES)}_0-0-0_{rng.choice(('05', '50'))}.parquet"
             named[write].append(NamedFile(path=f"{PARTITION}/{base}", size=0, is_below=True))
-    return Witness.of((time, None if rng.random() < 0.02 else files) for time, files in named.items())
+    return Witness.of((time, None if rng.random() < 0.02 else {PARTITION: files}) for time, files in named.items())

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+import msgspec
 from fastavro.validation import ValidationError, validate
 
 from ..avro.container import (
@@ -141,6 +142,29 @@ def decode(data: bytes, where: str) -> CommitMetadata:
         return _from_record(record, is_replace=name == REPLACE_SCHEMA["name"])
     record = _parse_json(data, where)
     return _from_record(record, is_replace=record.get("partitionToReplaceFileIds") is not None)
+
+
+class _Summary(msgspec.Struct, rename="camel"):
+    extra_metadata: dict[str, str | None] | None = None
+    operation_type: str | None = None
+
+
+_SUMMARY = msgspec.json.Decoder(_Summary)
+
+
+def decode_summary(data: bytes, where: str) -> CommitMetadata:
+    """The metadata without write statistics, where those cost most of it: in JSON, which names each field each time.
+
+    Errors as of `decode`.
+    """
+    if not data.startswith(MAGIC):
+        try:
+            found = _SUMMARY.decode(data)
+        except (msgspec.MsgspecError, ValueError, RecursionError):
+            return decode(data, where)  # it says what is wrong
+        extra = {key: value for key, value in (found.extra_metadata or {}).items() if value is not None}
+        return CommitMetadata(partition_to_write_stats={}, extra_metadata=extra, operation_type=found.operation_type)
+    return decode(data, where)
 
 
 def encode(metadata: CommitMetadata, encoding: MetadataEncoding) -> bytes:

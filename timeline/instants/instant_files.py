@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from ..errors import MalformedError
-from ..format.commit_metadata import CommitMetadata
+from ..format.commit_metadata import CommitMetadata, decode_summary
 from ..format.commit_metadata import decode as decode_commit
 from ..format.compaction_plan import CompactionPlan, decode_plan
 from ..format.instant import Instant, State
@@ -40,21 +40,28 @@ class InstantFiles:
             return [i for i in found if i.action == "commit"]
         return [i for i in found if i.requested_time == only and i.action in ("commit", "deltacommit")]
 
+    def summary(self, instant: Instant) -> CommitMetadata:
+        """The metadata of a completed write, perhaps without write statistics; see `commit_metadata`."""
+        return self._decoded(instant, decode_summary)
+
     def commit_metadata(self, instant: Instant) -> CommitMetadata:
         """The metadata of a completed write.
 
         Hudi writes it in place on local storage, so a reader may see it empty or incomplete for a moment. Metadata that
         cannot be decoded is therefore read again a few times before that is an error.
         """
+        return self._decoded(instant, decode_commit)
+
+    def _decoded(self, instant: Instant, decode: Callable[[bytes, str], CommitMetadata]) -> CommitMetadata:
         path, storage = self.path(instant), self.storage
         for pause_s in _TORN_PAUSES_S:
             try:
-                return decode_commit(storage.read(path), path)
+                return decode(storage.read(path), path)
             except MalformedError:
                 time.sleep(pause_s)
                 storage = latest(storage)
         try:
-            return decode_commit(storage.read(path), path)
+            return decode(storage.read(path), path)
         except MalformedError as error:
             raise error.advising(_torn_todo(instant)) from error
 

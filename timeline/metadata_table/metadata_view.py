@@ -7,7 +7,7 @@ Version 6 shows no order of the two: there a base file that is gone stays an err
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from ..errors import MalformedError, MissingFileError
@@ -68,7 +68,7 @@ class Completeness:
     metadata: Table
     timeline: Timeline
     below: str | None = None
-    _named: dict[str, list[NamedFile]] = field(default_factory=dict)
+    _named: dict[str, Mapping[str, tuple[NamedFile, ...]]] = field(default_factory=dict)
 
     def check(self, slice_: FileSlice, blocks: Iterable[LogBlock]) -> None:
         """MissingFileError: a completed delta commit names a file of the slice, and nothing of it is there."""
@@ -83,14 +83,10 @@ class Completeness:
                 continue
             if not by_name and self.below is not None and since >= self.below:
                 continue
-            for one in self._files(write):
-                partition, _, text = one.path.rpartition("/")
+            for one in self._files(write).get(slice_.partition, ()):
+                text = one.path.rpartition("/")[2]
                 name = parse_data_file(text)
-                if (
-                    name is None
-                    or (partition, name.file_id) != slice_.key
-                    or (by_name and name.instant not in instants)
-                ):
+                if name is None or name.file_id != slice_.file_id or (by_name and name.instant not in instants):
                     continue
                 if text.startswith(".") or slice_.base is None:
                     raise MissingFileError(
@@ -101,13 +97,12 @@ class Completeness:
                         todo=f"Restore the file from a copy. {BUILD_ANEW}",
                     )
 
-    def _files(self, write: Instant) -> list[NamedFile]:
+    def _files(self, write: Instant) -> Mapping[str, tuple[NamedFile, ...]]:
         """None of a torn delta commit, as Hudi leaves it that is killed while it completes one."""
         if write.requested_time not in self._named:
             path = self.metadata.files.path(write)
             try:
-                found = named_files(self.metadata.storage.read(path), path)
-                self._named[write.requested_time] = [one for one in found if not one.is_below]
+                self._named[write.requested_time] = named_files(self.metadata.storage.read(path), path)
             except (MalformedError, MissingFileError):
-                self._named[write.requested_time] = []
+                self._named[write.requested_time] = {}
         return self._named[write.requested_time]

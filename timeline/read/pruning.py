@@ -242,7 +242,7 @@ def prune(
     """
     if where is None:
         return tuple(slices), None
-    bounds = {s.partition: partition_bounds(s.partition, config, where.schema) for s in slices}
+    bounds = {p: partition_bounds(p, config, where.schema) for p in {s.partition for s in slices}}
     out = {partition for partition, of in bounds.items() if not may_match(where.filter, of)}
     if not all(_agrees(storage, some, bounds, where, rules) for some in _some_of_each_shape(slices, out)):
         out = set()

@@ -234,7 +234,8 @@ def plan_read(table: Table, options: ReadOptions) -> Scan:
     seen = table.still(records=False)
     table = replace(table, config=seen.config)
     as_of = None if options.as_of is None else table.point_in_time(options.as_of)
-    view = seen.load_view(options.partition, as_of=as_of)
+    brief = as_of is None and options.query is Query.SNAPSHOT
+    view = seen.load_view(options.partition, as_of=as_of, brief=brief)
     if as_of is not None:
         check_as_of(table, view.timeline, as_of)
         check_as_of_still(table, view.timeline, as_of)

@@ -159,7 +159,7 @@ def _schema(files: InstantFiles, text: str, evolved: str | None) -> TableSchema:
 def _recorded(files: InstantFiles, timeline: Timeline) -> Iterator[tuple[str, Mapping[str, str], str | None]]:
     """What writes record beside their files, the newest first: time, entries, operation."""
     for requested in sorted(timeline.completed_writes, reverse=True):
-        metadata = files.commit_metadata(timeline.completed_writes[requested])
+        metadata = files.summary(timeline.completed_writes[requested])
         yield requested, metadata.extra_metadata, metadata.operation_type
     if not timeline.completed_writes:
         from ..instants.archived_extras import archived_extras  # late: few reads need it

@@ -222,10 +222,17 @@ class Table:
         prevails: str | None = None,
         completed_by: str | None = None,
         as_of: str | None = None,
+        brief: bool = False,
     ) -> TableView:
         """See `ViewLoader.load`."""
         return self.views.load(
-            partition, exactly=exactly, pending=pending, prevails=prevails, completed_by=completed_by, as_of=as_of
+            partition,
+            exactly=exactly,
+            pending=pending,
+            prevails=prevails,
+            completed_by=completed_by,
+            as_of=as_of,
+            brief=brief,
         )
 
     def load_plan_view(

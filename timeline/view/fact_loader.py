@@ -13,7 +13,7 @@ from ..format.instant import Instant, State
 from ..instants.instant_files import InstantFiles
 from ..instants.timeline import Timeline
 from .bucket_resize import forming_groups, is_consistently_hashed
-from .named_files import NamedFile, files_of, named_files
+from .named_files import NamedFiles, files_of, merged_by, named_files
 from .view import GroupKey, ViewFacts
 from .witness import Witness
 
@@ -53,13 +53,14 @@ class FactLoader:
             shared={time: self.named_files(timeline, time) for time in timeline.shared_times},
             forming=self.forming(timeline),
             witness=Witness.of(
-                ((i.requested_time, self._named(i)) for i in (*timeline.completed, *timeline.hidden)), plans
+                ((i.requested_time, self._named(i)) for i in (*timeline.completed, *timeline.hidden)),
+                ((time, merged_by(plan)) for time, plan in plans),
             )
             if witness
             else Witness(),
         )
 
-    def _named(self, write: Instant) -> list[NamedFile] | None:
+    def _named(self, write: Instant) -> NamedFiles | None:
         """The files that a completed write names; None: its file is torn, as a Hudi leaves it that is killed while it
         completes a write, or empty, or was archived since. Its rows count, in whichever files they are."""
         if write.family in _RECORDING:

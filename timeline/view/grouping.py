@@ -14,7 +14,7 @@ from ..format.file_name import BaseFileName, LogFileName, parse_data_file
 from ..format.layout import Slicing
 from ..instants.timeline import Timeline
 from ..storage.contract import Entry
-from .view import BaseFile, DataFile, FileGroup, FileSlice, GroupKey, LogFile, ViewFacts
+from .view import BaseFile, DataFile, FileGroup, FileSlice, GroupKey, LogFile, ViewFacts, latest_slice
 from .witness import Flaw, Marks, Names
 
 
@@ -25,13 +25,15 @@ def file_groups(
     facts: ViewFacts,
     known: Collection[str] = (),
     as_of: str | None = None,
+    brief: bool = False,
 ) -> tuple[FileGroup, ...]:
     """The file groups of one partition from its listing, by file id. `known`: those that are known to be whole, whose
     files are not among the entries. `as_of`: files of the state as of an instant have flaws too, although later ones
     take their place; no clean may have taken files of that state.
 
     Also groups of which nothing is listed, if a completed write names files of them that nothing supersedes. What is
-    not as it is named is a flaw of its slice.
+    not as it is named is a flaw of its slice. `brief`: of a partition of which nothing is left, one
+    of these is enough, as for a snapshot of now: it stops who needs the partition.
     """
     bases: defaultdict[str, list[BaseFile]] = defaultdict(list)
     logs: defaultdict[str, list[LogFile]] = defaultdict(list)
@@ -45,8 +47,14 @@ def file_groups(
         elif isinstance(name, LogFileName):
             kept = changes if name.is_cdc else logs
             kept[name.file_id].append(DataFile(partition=partition, name=name, size=entry.size))
-    named = {i for i in facts.ids_in(partition) if not facts.is_replaced((partition, i), as_of)} - set(known)
     is_alone = not bases and not logs and not known
+    if is_alone and brief:
+        one = replace(facts, witness=facts.witness.of_one_group(partition))
+        for group in file_groups(partition, (), timeline, one, as_of=as_of):
+            last = latest_slice(group)
+            if last is not None and last.flaws:
+                return (group,)
+    named = {i for i in facts.ids_in(partition) if not facts.is_replaced((partition, i), as_of)} - set(known)
     if is_alone:
         named |= {file_id for path, file_id in facts.pending_plans if path == partition} - {
             file_id for path, file_id in facts.replaced if path == partition

@@ -1,25 +1,27 @@
 """The files that a completed write names: of its commit metadata only what tells whether they are there (pure).
 
 Every step looks at all completed writes of the active timeline, so this costs a small part of
-`commit_metadata.decode`: no field is checked that is not needed, Avro's schema is parsed once for each writer, and each
-content once.
+`commit_metadata.decode`: only the fields that are needed are made, Avro's schema is parsed once for each writer, and
+each content once.
 """
 
 from __future__ import annotations
 
 import io
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 import fastavro
+import msgspec
 
 from ..avro.container import MAGIC
 from ..avro.schema import parse_avro
 from ..errors import MalformedError, PhantombaseError
-from ..format.commit_metadata import CommitMetadata
+from ..format.commit_metadata import CommitMetadata, WriteStat
+from ..format.compaction_plan import CompactionPlan
 from ..storage.folders import join
 
 _HEADER = fastavro.parse_schema({"type": "map", "values": "bytes"})
@@ -45,13 +47,35 @@ class NamedFile:
     is_below: bool = False
 
 
-def named_files(data: bytes, where: str) -> list[NamedFile]:
+class NamedFiles(Mapping[str, tuple[NamedFile, ...]]):
+    """The files that one write names, by partition; those of a partition are made when they are asked for.
+
+    `stats`: the write statistics of each partition, of which `make` makes files.
+    """
+
+    __slots__ = ("_make", "_stats")
+
+    def __init__(self, stats: Mapping[str, Sequence[Any]], make: Callable[[Any], Iterable[NamedFile]]) -> None:
+        self._stats = {partition: of for partition, of in stats.items() if of}
+        self._make = make
+
+    def __getitem__(self, partition: str) -> tuple[NamedFile, ...]:
+        return tuple(file for stat in self._stats[partition] for file in self._make(stat))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._stats)
+
+    def __len__(self) -> int:
+        return len(self._stats)
+
+
+def named_files(data: bytes, where: str) -> NamedFiles:
     """The files in the write statistics of a commit, delta commit or replace commit file of any version.
 
     MalformedError: empty, truncated or broken bytes.
     """
     try:
-        return [*(_kept(data) if len(data) <= _KEPT_EACH_BYTES else _decoded(data))]
+        return _kept(data) if len(data) <= _KEPT_EACH_BYTES else _decoded(data)
     except PhantombaseError as error:
         raise MalformedError(error.what, path=where, found=error.found) from error
     except Exception as error:  # a decoder may raise anything when it reads arbitrary bytes
@@ -60,38 +84,66 @@ def named_files(data: bytes, where: str) -> list[NamedFile]:
         ) from error
 
 
-def _decoded(data: bytes) -> tuple[NamedFile, ...]:
-    record = _avro_record(data) if data.startswith(MAGIC) else json.loads(data)
-    stats: Mapping[str, Iterable[Mapping[str, Any]]] = record["partitionToWriteStats"] or {}
-    return tuple(_named(stats))
+class _Stat(msgspec.Struct, gc=False, rename="camel"):
+    """What is asked of a write statistic in JSON; the decoder passes all else over."""
+
+    path: str | None = None
+    file_size_in_bytes: int | None = None
+    log_offset: int | None = None
+    num_writes: int | None = None
+    base_file: str | None = None
+
+
+class _Commit(msgspec.Struct, rename="camel"):
+    partition_to_write_stats: dict[str, list[_Stat]] | None
+
+
+_JSON = msgspec.json.Decoder(_Commit)
+
+
+def _decoded(data: bytes) -> NamedFiles:
+    if data.startswith(MAGIC):
+        return NamedFiles(_avro_record(data)["partitionToWriteStats"] or {}, _of_record)
+    return NamedFiles(_JSON.decode(data).partition_to_write_stats or {}, _of_stat)
+
+
+def _of_record(stat: Mapping[str, Any]) -> Iterator[NamedFile]:
+    size, offset, rows = (int(stat.get(name) or 0) for name in ("fileSizeInBytes", "logOffset", "numWrites"))
+    return _files(stat.get("path"), size, offset, rows, stat.get("baseFile"))
+
+
+def _of_stat(stat: _Stat) -> Iterator[NamedFile]:
+    size, offset, rows = stat.file_size_in_bytes or 0, stat.log_offset or 0, stat.num_writes or 0
+    return _files(stat.path, size, offset, rows, stat.base_file)
+
+
+def _files(path: str | None, size: int, offset: int, rows: int, base: str | None) -> Iterator[NamedFile]:
+    if path:
+        yield NamedFile(path=path, size=size, offset=offset, rows=rows)
+        if base:
+            yield NamedFile(path=join(path.rpartition("/")[0], base), size=0, is_below=True)
 
 
 _kept = lru_cache(maxsize=_KEPT)(_decoded)
 
 
-def files_of(metadata: CommitMetadata) -> list[NamedFile]:
+def files_of(metadata: CommitMetadata) -> NamedFiles:
     """The same of metadata that is decoded."""
-    stats = [stat for of in metadata.partition_to_write_stats.values() for stat in of if stat.path]
-    own = [
-        NamedFile(path=str(s.path), size=s.file_size_in_bytes, offset=s.log_offset or 0, rows=s.num_writes)
-        for s in stats
-    ]
-    return own + [_below(str(s.path), s.base_file) for s in stats if s.base_file]
+    return NamedFiles(metadata.partition_to_write_stats, _of_metadata)
 
 
-def _below(path: str, base: str) -> NamedFile:
-    return NamedFile(path=join(path.rpartition("/")[0], base), size=0, is_below=True)
+def _of_metadata(stat: WriteStat) -> Iterator[NamedFile]:
+    return _files(stat.path, stat.file_size_in_bytes, stat.log_offset or 0, stat.num_writes, stat.base_file)
 
 
-def _named(stats: Mapping[str, Iterable[Mapping[str, Any]]]) -> Iterator[NamedFile]:
-    for of in stats.values():
-        for stat in of:
-            if path := stat.get("path"):
-                size, offset = stat.get("fileSizeInBytes") or 0, stat.get("logOffset") or 0
-                rows = stat.get("numWrites") or 0
-                yield NamedFile(path=str(path), size=int(size), offset=int(offset), rows=int(rows))
-                if base := stat.get("baseFile"):
-                    yield _below(str(path), str(base))
+def merged_by(plan: CompactionPlan) -> Mapping[str, list[NamedFile]]:
+    """The base files that a plan merges, by partition."""
+    found: dict[str, list[NamedFile]] = {}
+    for operation in plan.operations:
+        if operation.data_file_path:
+            path = join(operation.partition_path, operation.data_file_path)
+            found.setdefault(operation.partition_path, []).append(NamedFile(path=path, size=0, is_below=True))
+    return found
 
 
 def _avro_record(data: bytes) -> dict[str, Any]:

@@ -143,8 +143,13 @@ class ViewFacts:
 
     def partitions_at(self, as_of: str | None) -> Set[str]:
         """The same as of an instant."""
-        named = (*self.witness.files, *self.compacted, *self.pending_plans)
-        return frozenset(key[0] for key in named if not self.is_replaced(key, as_of))
+        replaced = {partition for partition, _ in self.replaced}
+        named = {key[0] for key in (*self.compacted, *self.pending_plans) if not self.is_replaced(key, as_of)}
+        return named | {
+            p
+            for p in self.witness.partitions - named
+            if p not in replaced or not all(self.is_replaced((p, i), as_of) for i in self.witness.ids_in(p))
+        }
 
     def is_replaced(self, key: GroupKey, as_of: str | None = None) -> bool:
         """Whether a completed replace commit (up to `as_of`) has replaced a file group."""

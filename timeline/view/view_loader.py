@@ -72,13 +72,14 @@ class ViewLoader:
         prevails: str | None = None,
         completed_by: str | None = None,
         as_of: str | None = None,
+        brief: bool = False,
     ) -> TableView:
         """Timeline, then facts, then listing.
 
         `partition`: only partitions at or under that path. `exactly`: these partitions and no others. `pending`: a
         compaction or log compaction that is treated as not completed. `prevails`: see `FactLoader.pending_plans`.
         `completed_by`: the state at this completion time (versions 8 and 9), see `Timeline.completed_by`.
-        `as_of`: see `file_groups`.
+        `as_of`, `brief`: see `file_groups`.
         UsageError: no such partition. MissingFileError, TableChangedError: see `consistent`.
         """
         timeline = newest = self.timelines.load(archived=completed_by is not None)
@@ -94,7 +95,11 @@ class ViewLoader:
             raise _no_partition(partition)
         if completed_by is None and any(needs_archive(timeline, entries) for _, entries in listings):
             timeline = self.timelines.with_its_archive(timeline)
-        found = (g for part, entries in listings for g in file_groups(part, entries, timeline, facts, as_of=as_of))
+        found = (
+            group
+            for part, entries in listings
+            for group in file_groups(part, entries, timeline, facts, as_of=as_of, brief=brief)
+        )
         groups = believed(self.storage, found)
         self.check_unchanged()
         self.check_not_undone(newest)

@@ -7,14 +7,12 @@ is another attempt's, and no file of the table. Files of archived writes count b
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Set
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TypeAlias
 
 from ..errors import MalformedError, MissingFileError, PhantombaseError
-from ..format.compaction_plan import CompactionPlan
 from ..format.file_name import BaseFileName, parse_data_file
 from .named_files import NamedFile
 
@@ -37,73 +35,100 @@ Names: TypeAlias = Mapping[str, tuple[FileRecord, ...]]
 
 _NO_NAMES: Names = {}
 
+Named: TypeAlias = Mapping[str, Sequence[NamedFile]]
+"""The files that one write or plan names, by partition."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Witness:
-    """`known`: the completed writes of the active timeline whose files are known, by requested time. `files`: these,
-    by file group. `unread`: completed writes whose files cannot be known: their files count by their names. `below`:
-    base files on which log files of completed writes lie, or that pending compactions merge. Of an archived write this
-    is all that tells whether its base file is lost.
+    """`known`: the completed writes of the active timeline whose files are known, by requested time. `writes`: what
+    each of these names. `unread`: completed writes whose files cannot be known: their files count by their names.
+    `plans`: the base files that pending compactions merge. Of an archived write these, and those on which log files of
+    completed writes lie, are all that tells whether its base file is lost.
+
+    The files of a partition are looked at when somebody asks for them.
     """
 
     known: frozenset[str] = frozenset()
-    files: Mapping[GroupKey, Names] = field(default_factory=dict)
+    writes: tuple[tuple[str, Named], ...] = ()
     unread: frozenset[str] = frozenset()
-    below: Mapping[GroupKey, Names] = field(default_factory=dict)
+    plans: tuple[tuple[str, Named], ...] = ()
+    _partitions: dict[str, _Partition] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @staticmethod
-    def of(
-        writes: Iterable[tuple[str, Iterable[NamedFile] | None]],
-        plans: Iterable[tuple[str, CompactionPlan]] = (),
-    ) -> Witness:
+    def of(writes: Iterable[tuple[str, Named | None]], plans: Iterable[tuple[str, Named]] = ()) -> Witness:
         """From the requested times of writes and the files that each names; None: they cannot be known. `plans`: of
         pending compactions, with their instants."""
-        files: defaultdict[GroupKey, dict[str, tuple[FileRecord, ...]]] = defaultdict(dict)
-        below: defaultdict[GroupKey, dict[str, tuple[FileRecord, ...]]] = defaultdict(dict)
-        known, unread = set[str](), set[str]()
-        for instant, plan in plans:
-            for operation in plan.operations:
-                text, key = operation.data_file_path or "", (operation.partition_path, operation.file_id)
-                if isinstance(parse_data_file(text), BaseFileName):
-                    below[key][text] = (FileRecord(instant=instant, size=0),)
+        known, unread = list[tuple[str, Named]](), set[str]()
         for instant, named in writes:
             if named is None:
                 unread.add(instant)
-                continue
-            known.add(instant)
-            for one in named:
-                partition, _, text = one.path.rpartition("/")
-                name = parse_data_file(text)
-                if isinstance(name, BaseFileName) and one.is_below:
-                    below[partition, name.file_id][text] = (FileRecord(instant=instant, size=0),)
-                elif name is not None and not one.is_below:
-                    of = files[partition, name.file_id]
-                    written = FileRecord(instant=instant, size=one.size, offset=one.offset, rows=one.rows)
-                    of[text] = (*of.get(text, ()), written)
-        return Witness(known=frozenset(known - unread), files=files, unread=frozenset(unread), below=below)
+            else:
+                known.append((instant, named))
+        times = {instant for instant, _ in known}
+        return Witness(
+            known=frozenset(times - unread), writes=tuple(known), unread=frozenset(unread), plans=tuple(plans)
+        )
+
+    @cached_property
+    def partitions(self) -> Set[str]:
+        """The partitions of all files of writes."""
+        return frozenset(partition for _, named in self.writes for partition in named)
 
     def names(self, key: GroupKey) -> Names:
         """The files of one file group."""
-        return self.files.get(key, _NO_NAMES)
+        return self._of(key[0]).files.get(key[1], _NO_NAMES)
 
     def below_of(self, key: GroupKey) -> Names:
         """The base files of one file group that must be there although no known write names them."""
-        found = self.below.get(key)
+        found = self._of(key[0]).below.get(key[1])
         if not found:
             return _NO_NAMES
         return {text: of for text, of in found.items() if _instant_of(text) not in self.known}
 
     def ids_in(self, partition: str) -> Set[str]:
         """The file ids of one partition."""
-        return self.ids_by_partition.get(partition, frozenset())
+        return self._of(partition).files.keys()
 
-    @cached_property
-    def ids_by_partition(self) -> Mapping[str, Set[str]]:
-        """The file ids of each partition."""
-        found: defaultdict[str, set[str]] = defaultdict(set)
-        for partition, file_id in self.files:
-            found[partition].add(file_id)
+    def of_one_group(self, partition: str) -> Witness:
+        """The same with no files of writes but those of one file group of a partition, the first that is named."""
+        file_id, kept = "", list[tuple[str, Named]]()
+        for instant, named in self.writes:
+            files = named.get(partition, ())
+            if not file_id:
+                names = (parse_data_file(file.path.rpartition("/")[2]) for file in files)
+                file_id = next((name.file_id for name in names if name is not None), "")
+            mine = [file for file in files if file_id in file.path]
+            if file_id and mine:
+                kept.append((instant, {partition: mine}))
+        return replace(self, writes=tuple(kept))
+
+    def _of(self, partition: str) -> _Partition:
+        found = self._partitions.get(partition)
+        if found is None:
+            found = self._partitions[partition] = _Partition()
+            for instant, named in (*self.plans, *self.writes):
+                for one in named.get(partition, ()):
+                    found.add(instant, one)
         return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Partition:
+    """The files of one partition, and the base files below log files, by file id."""
+
+    files: dict[str, dict[str, tuple[FileRecord, ...]]] = field(default_factory=dict)
+    below: dict[str, dict[str, tuple[FileRecord, ...]]] = field(default_factory=dict)
+
+    def add(self, instant: str, one: NamedFile) -> None:
+        text = one.path.rpartition("/")[2]
+        name = parse_data_file(text)
+        if isinstance(name, BaseFileName) and one.is_below:
+            self.below.setdefault(name.file_id, {})[text] = (FileRecord(instant=instant, size=0),)
+        elif name is not None and not one.is_below:
+            of = self.files.setdefault(name.file_id, {})
+            record = FileRecord(instant=instant, size=one.size, offset=one.offset, rows=one.rows)
+            of[text] = (*of.get(text, ()), record)
 
 
 def _instant_of(base: str) -> str:

@@ -91,7 +91,7 @@ def test_plain_and_other_groups_together_are_the_view(layout: Layout) -> None:
         plannable = {i for i, g in whole.items() if in_short(g, facts) is not None and g.slices[-1].base_instant}
         seen["several slices"] += sum(len(whole[s.file_id].slices) > 1 for s in plain)
         seen["compacted"] += sum((PARTITION, s.file_id) in facts.compacted for s in plain)
-        seen["witnessed"] += sum((PARTITION, s.file_id) in facts.witness.files for s in plain)
+        seen["witnessed"] += sum(s.file_id in facts.witness.ids_in(PARTITION) for s in plain)
         seen["left to the view"] += len(plannable - known)
         seen["plain"] += len(plain)
         seen["flaws"] += any(g.flaws for g in whole.values())
@@ -118,7 +118,7 @@ def test_a_group_whose_newest_base_file_of_an_archived_write_is_lost_is_not_plai
     own = NamedFile(path=f"p/{entries[1].name}", size=entries[1].size)
     for lost, found in (("b04", 1), ("b10", 0)):
         below = NamedFile(path=f"p/{listing_of(lost)[0].name}", size=0, is_below=True)
-        facts = replace(NO_FACTS, witness=Witness.of([("20", [own, below])]))
+        facts = replace(NO_FACTS, witness=Witness.of([("20", {"p": [own, below]})]))
         plain, _ = PlainRules(timeline=timeline, facts=facts).split("p", entries, lambda _: True)
         assert len(plain) == found
 

@@ -16,7 +16,7 @@ from phantombase.timeline.log.visibility import Skipped, select_blocks
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.view.grouping import file_groups
 from phantombase.timeline.view.log_blocks import slice_blocks, visibility_of
-from phantombase.timeline.view.named_files import NamedFile
+from phantombase.timeline.view.named_files import NamedFile, NamedFiles
 from phantombase.timeline.view.view import FileGroup, FileSlice, latest_base_slice, latest_slice
 from phantombase.timeline.view.witness import Witness
 from tests.support.builders import NO_FACTS, block, listing_of, pictures, timeline_of
@@ -31,7 +31,15 @@ def seen(
     timeline: Timeline, files: str, *writes: tuple[str, Iterable[NamedFile] | None], sizes: int = 1
 ) -> tuple[FileGroup, ...]:
     entries = [replace(entry, size=sizes) for entry in listing_of(*files.split())]
-    return file_groups("p", entries, timeline, replace(NO_FACTS, witness=Witness.of(writes)))
+    return file_groups(
+        "p",
+        entries,
+        timeline,
+        replace(
+            NO_FACTS,
+            witness=Witness.of((time, None if files is None else {"p": list(files)}) for time, files in writes),
+        ),
+    )
 
 
 V6 = timeline_of(LAYOUT_1, "10.deltacommit", "20.deltacommit")
@@ -83,7 +91,8 @@ def test_a_lost_log_file_on_a_later_base_is_missed_in_a_past_state(compaction: s
     timeline = timeline_of(LAYOUT_2, "10_11.deltacommit", "20_35.deltacommit", compaction)
     is_done = compaction.endswith("commit")
     writes = named("10", "b10"), named("20", "l20.1"), *([named("30", "b30")] if is_done else [])
-    facts = replace(NO_FACTS, witness=Witness.of(writes), pending_plans={} if is_done else {("p", "f"): "30"})
+    witness = Witness.of((time, {"p": files}) for time, files in writes)
+    facts = replace(NO_FACTS, witness=witness, pending_plans={} if is_done else {("p", "f"): "30"})
     entries = [replace(entry, size=1) for entry in listing_of("b10", *(["b30"] if is_done else []))]
     (group,) = file_groups("p", entries, timeline, facts, as_of="20")
     assert flawed(latest_slice(group, "20")) == [(f"p/{listing_of('l20.1')[0].name}", "20", None)]
@@ -97,7 +106,7 @@ def test_a_lost_base_file_of_an_archived_write(base: str, flaws: int, as_of: str
     below = NamedFile(path=f"p/{listing_of('b05')[0].name}", size=0, is_below=True)
     _, own = named("20", "l05.1", *([base] if base == "b20x" else []))
     entries = listing_of(*f"{base} l05.1".split())
-    facts = replace(NO_FACTS, witness=Witness.of([("20", [*own, below])]))
+    facts = replace(NO_FACTS, witness=Witness.of([("20", {"p": [*own, below]})]))
     (group,) = file_groups("p", [replace(e, size=1) for e in entries], V6, facts, as_of=as_of)
     assert [flaw.path for flaw in group.flaws] == [below.path] * flaws
 
@@ -226,3 +235,33 @@ class TestBlocksOfOtherAttempts:
         slice_, _ = self.group(tmp_path, b"no log at all", saved=True)
         with pytest.raises(MalformedError, match="does not continue with a block"):
             slice_blocks(LocalStorage(str(tmp_path)), slice_)
+
+
+def test_of_a_lost_partition_a_snapshot_needs_one_group() -> None:
+    """One that stops who needs the partition: not one that a completed write has replaced."""
+    files = {
+        "p": [
+            NamedFile(path=f"p/{entry.name}", size=1)
+            for entry in listing_of("a_0-0-0_10.parquet", "b_0-0-0_10.parquet")
+        ]
+    }
+    facts = replace(NO_FACTS, witness=Witness.of([("10", files)]))
+    (one,) = file_groups("p", (), V6, facts, brief=True)
+    assert (one.file_id, [f.found for f in one.flaws]) == ("a", [None])
+    (one,) = file_groups("p", (), V6, replace(facts, replaced={("p", "a"): "20"}), brief=True)
+    assert (one.file_id, [f.found for f in one.flaws]) == ("b", [None])
+    assert [g.file_id for g in file_groups("p", (), V6, facts)] == ["a", "b"]
+
+
+def test_the_files_of_a_partition_are_made_when_they_are_asked_for() -> None:
+    """A huge commit costs who reads one partition of it little."""
+    made = list[str]()
+
+    def make(stat: str) -> list[NamedFile]:
+        made.append(stat)
+        return [NamedFile(path=stat, size=1)]
+
+    witness = Witness.of([("10", NamedFiles({"p": ["p/a_0-0-0_10.parquet"], "q": ["q/b_0-0-0_10.parquet"]}, make))])
+    assert (witness.partitions, made) == ({"p", "q"}, [])
+    assert witness.ids_in("p") == {"a"}
+    assert made == ["p/a_0-0-0_10.parquet"]

@@ -6,13 +6,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from ...format.commit_metadata import CLUSTER, LOG_COMPACT, CommitMetadata
 from ...format.compaction_plan import CompactionPlan
 from ...format.instant import Instant
-from ...view.named_files import NamedFile, files_of
+from ...view.named_files import NamedFile, files_of, merged_by
 from ...view.view import GroupKey, ViewFacts
 from ...view.witness import Witness
 
@@ -59,15 +59,8 @@ def of_commit(metadata: CommitMetadata, family: str) -> Recorded:
         else {},
         replaced=replaced,
         operation=metadata.operation_type,
-        named=_named(metadata),
+        named=files_of(metadata),
     )
-
-
-def _named(metadata: CommitMetadata) -> dict[str, tuple[NamedFile, ...]]:
-    found: dict[str, list[NamedFile]] = {}
-    for one in files_of(metadata):
-        found.setdefault(one.path.rpartition("/")[0], []).append(one)
-    return {partition: tuple(files) for partition, files in found.items()}
 
 
 def of_plan(plan: CompactionPlan) -> Recorded:
@@ -106,8 +99,8 @@ class FactsByPartition:
 
     def __init__(self, records: Records, shared: Mapping[str, frozenset[str]]) -> None:
         self._records = [(i, r) for i, r in records if r.bases or r.replaced or r.planned or r.named]
-        plans = [(i.requested_time, r.plan) for i, r in records if r.plan is not None and not r.plan.merges_logs]
-        self._below = Witness.of((), plans).below
+        merging = ((i.requested_time, r.plan) for i, r in records if r.plan is not None and not r.plan.merges_logs)
+        self._plans = tuple((time, merged_by(plan)) for time, plan in merging)
         self._shared = shared
         writes = [(i.requested_time, r) for i, r in records if i.is_write and i.completed]
         self._unread = frozenset(time for time, r in writes if r.named is None)
@@ -118,7 +111,7 @@ class FactsByPartition:
         plans: dict[GroupKey, str] = {}
         replaced: dict[GroupKey, str] = {}
         compacted: dict[GroupKey, dict[str, str]] = {}
-        named: list[tuple[str, tuple[NamedFile, ...]]] = []
+        named: list[tuple[str, Mapping[str, tuple[NamedFile, ...]]]] = []
         for instant, recorded in self._records:
             time = instant.requested_time
             for file_id, name in recorded.bases.get(partition, _NONE).items():
@@ -128,10 +121,8 @@ class FactsByPartition:
             for file_id in recorded.planned.get(partition, ()):
                 plans[partition, file_id] = time
             if recorded.named and partition in recorded.named:
-                named.append((time, recorded.named[partition]))
-        witness = Witness.of(named)
-        below = {key: {**self._below[key], **witness.below.get(key, _NONE)} for key in plans if key in self._below}
-        witness = replace(witness, known=self._known, unread=self._unread, below={**witness.below, **below})
+                named.append((time, {partition: recorded.named[partition]}))
+        witness = Witness(known=self._known, writes=tuple(named), unread=self._unread, plans=self._plans)
         return ViewFacts(
             pending_plans=plans, replaced=replaced, compacted=compacted, shared=self._shared, witness=witness
         )
