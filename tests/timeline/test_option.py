@@ -20,6 +20,7 @@ from phantombase.timeline.errors import UsageError
 from phantombase.timeline.locks.heartbeat import EXPIRY_S
 from phantombase.timeline.parquet.output_options import Codec, OutputOptions, parse_bytes
 from phantombase.writer_hooks.options import CompactionOptions, WriteOptions
+from tests.support.selection import for_each
 
 NEVER = (math.inf, math.nan)
 
@@ -60,9 +61,7 @@ REFUSED: list[tuple[Callable[..., Any], str, tuple[float, ...]]] = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("make", "name", "value"), [(make, name, value) for make, name, values in REFUSED for value in values]
-)
+@for_each((make, name, value) for make, name, values in REFUSED for value in values)
 def test_what_never_ends_or_cannot_be_meant_is_refused(make: Callable[..., Any], name: str, value: float) -> None:
     """The error names the option, and what was found."""
     with pytest.raises(UsageError) as error:

@@ -205,13 +205,16 @@ def _forget(metadata: Table, timeline: Timeline, instant: str, section: Section)
     for slice_ in traces.revoked:
         section.check()
         revoke(metadata, slice_, instant)
+    for one in completed:  # first: what names files that are gone is an error to all others
+        section.check()
+        storage.delete(metadata.instant_path(one))
     section.check()
     for partition, name in traces.doomed:
         storage.delete(f"{partition}/{name}")
     delete_markers(storage, instant)
-    for one in (*completed, found.at(State.INFLIGHT), found.at(State.REQUESTED)):
+    for state in (State.INFLIGHT, State.REQUESTED):
         section.check()
-        storage.delete(metadata.instant_path(one))
+        storage.delete(metadata.instant_path(found.at(state)))
     storage.delete(heartbeat_path(instant))
 
 

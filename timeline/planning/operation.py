@@ -5,14 +5,6 @@ into making, sorting and freeing them. Here each is encoded once its slice is kn
 numbers that order and divide plans.
 
 The operation of a plan that makes a new base file of a file slice (pure).
-
-What compacting one file slice reads and writes, as Hudi counts it (FileSliceMetricUtils of 0.15.0 and 1.2.0; pure).
-
-    read    base file and all log files
-    write   the base file once more, or for a slice without one Hudi's target size of a new one
-
-Megabytes are whole, 1 << 20 bytes; read and write are floored separately before they are added, so a small slice costs
-0 MB.
 """
 
 from __future__ import annotations
@@ -34,25 +26,7 @@ from ..format.compaction_plan import (
 from ..varint import encode_long
 from ..view.plain_slices import PlainSlice
 from ..view.view import FileSlice
-
-MB = 1 << 20
-NEW_FILE_BYTES = 120 * MB
-"""Hudi's target size of a base file (`hoodie.parquet.max.file.size`); Hudi assumes it for a slice without base file."""
-
-
-def read_bytes(slice_: FileSlice) -> int:
-    """Bytes of the base file and of all log files."""
-    return slice_.base_bytes + slice_.log_bytes
-
-
-def write_bytes(slice_: FileSlice) -> int:
-    """Bytes of the base file, or `NEW_FILE_BYTES` for a slice without one."""
-    return slice_.base_bytes or NEW_FILE_BYTES
-
-
-def io_mb(slice_: FileSlice) -> int:
-    """Megabytes read and written: Hudi's TOTAL_IO_MB, which is compared with a strategy's target."""
-    return read_bytes(slice_) // MB + write_bytes(slice_) // MB
+from .io_cost import read_bytes, write_bytes
 
 
 def operation(slice_: FileSlice) -> CompactionOperation:

@@ -26,9 +26,10 @@ from ..instants.timeline import Timeline
 from ..view.plain_slices import PlainSlice
 from ..view.view import FileGroup, FileSlice, GroupKey, ViewFacts, is_replaced, latest_slice
 from .candidate import Candidate, SliceStats, candidate_of
+from .io_cost import read_bytes, write_bytes
 from .limits import Cost, fill
 from .notes import LeftOut, PlanNotes, Rule
-from .operation import PackedPlan, read_bytes, write_bytes
+from .operation import PackedPlan
 from .options import ScheduleOptions
 from .partition_walk import Waiting
 from .strategies import keep_partitions, keep_slices

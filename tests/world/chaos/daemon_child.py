@@ -193,7 +193,7 @@ def _watch(switches: Switches) -> None:
     deciding.write_fate = decided
     compacting.publish = published
     serving.compact_instant = compacted
-    serving.ServedTable.look = looked
+    serving.TableOnStorage.look = looked
 
 
 def _is_archived(storage: Storage, instant: str) -> bool:

@@ -97,7 +97,7 @@ _TWO = turns("compactor1 compactor2")
 _OBJECTS = seeds(60, compactors=3, hudi=False, storage=StorageKind.OBJECTS, losses=2, locked=True)
 _MOVES = seeds(40, compactors=2, hudi=False, storage=StorageKind.MOVES)
 REMOVED: list[tuple[str, Search, dict[str, Any], str]] = [
-    ("1: who comes second has lost", _CROWD, {"attempt.decision.write_fate": believed}, "final name before go"),
+    ("1: who comes second has lost", _CROWD, {"attempt.compact_instant.write_fate": believed}, "final name before go"),
     ("1: fate is a record, not a folder", _TWO, {"attempt.attempt.declare_dead": folder_removed}, "go|deleted"),
     ("2: no final name before go", _TWO, {"attempt.compact_instant.decide_go": named_before}, "final name before go"),
     (
@@ -130,7 +130,12 @@ REMOVED: list[tuple[str, Search, dict[str, Any], str]] = [
         "files nobody names",
     ),
     ("8: staged data stays", _TWO, {"attempt.attempt.declare_dead": staged_removed}, "was deleted"),
-    ("1, objects", _OBJECTS, {"attempt.decision.write_fate": believed}, "final name before go|are both decided go"),
+    (
+        "1, objects",
+        _OBJECTS,
+        {"attempt.compact_instant.write_fate": believed},
+        "final name before go|are both decided go",
+    ),
     ("5, objects", _OBJECTS, {"attempt.retire.remove_staged": records_removed}, "fate was taken back|both decided go"),
     ("2, moved files", _MOVES, {"attempt.compact_instant.decide_go": named_before}, "final name before go"),
 ]

@@ -177,26 +177,26 @@ def test_rows_that_spark_knows_to_be_few_are_fetched(
     file = str(tmp_path / "rows.parquet")
     pq.write_table(rows(*((n, 1, 1.0) for n in range(300))), file)
     few = spark.read.parquet(file).where("ts > 0").selectExpr("*", "current_timestamp() AS at")
-    assert (spark.fetched(few) or pa.table({})).num_rows == 300
+    assert (spark_engine.fetched(few) or pa.table({})).num_rows == 300
     for many in (
         few.selectExpr("explode(sequence(1, 1000))"),
         few.repartition(3),
         few.mapInArrow(lambda batches: batches, few.schema),
     ):
-        assert spark.fetched(many) is None
+        assert spark_engine.fetched(many) is None
     for name, less in (("_ROWS_BYTES", 10), ("_HELD_BYTES", 10), ("_OF_THE_HEAP", 1 << 40), ("_LIMIT_DEFAULT", "0")):
         with monkeypatch.context() as patch:
-            patch.setattr(spark, name, less)
-            assert spark.fetched(few) is None, name
+            patch.setattr(spark_engine, name, less)
+            assert spark_engine.fetched(few) is None, name
 
     def too_large(frame: Any) -> pa.Table:
         raise RuntimeError("results is bigger than spark.driver.maxResultSize 1024.0 MiB")
 
     with monkeypatch.context() as patch:
-        patch.setattr(spark, "to_arrow", too_large)
-        assert spark.fetched(few) is None
+        patch.setattr(spark_engine, "to_arrow", too_large)
+        assert spark_engine.fetched(few) is None
     with pytest.raises(SparkError, match="a Spark job of the write failed"):
-        spark.fetched(few.selectExpr("raise_error('broken')"))
+        spark_engine.fetched(few.selectExpr("raise_error('broken')"))
 
 
 @pytest.mark.spark
