@@ -58,7 +58,7 @@ PARTS = (
     r"hudi/(cases/test_(?!pyspark35)[j-q]|judge/|stock/)",
     r"hudi/",
     r"(outside|project|pyspark_phantombase|world/chaos|timeline/(dashboard|service|storage/s3)"
-    r"|compactor_daemon/(claims|daemon|lake|serving|status|zookeeper))/",
+    r"|compactor_daemon/(claims|daemon|lake|status|zookeeper))/",
     r"(world|timeline/(audit|clock|filter|read|storage|view|windows)|compactor_daemon/(attempt|decisions|execution|run))/",
     r"",
 )
