@@ -126,13 +126,14 @@ def _file_group(
         stacks = _slices_by_name(visible, ordered, pending, timeline, is_replaced=key in facts.replaced)
     else:
         stacks = _slices_by_completion(visible, ordered, pending, timeline)
+    homeless = [] if is_replaced else _homeless(there, stacks, newest, timeline, as_of)
     partition, file_id = key
     slices = list[FileSlice]()
     for instant in sorted(stacks):
         base, mine = visible.get(instant), tuple(log for log in stacks[instant] if log.size != _GONE)
         # A clean may have taken files of slices below the newest base file.
         wrong = _flaws(base, stacks[instant], {**below, **names}, key, bases, logs) if instant >= newest else []
-        wrong = [f for f in flaws if f.instant == instant] + wrong
+        wrong = [f for f in (*flaws, *homeless) if f.instant == instant] + wrong
         if is_alone and instant == pending and not wrong and not slices:
             wrong = [_unknown(key, instant)]
         base = None if base is not None and base.size < 0 else base
@@ -148,6 +149,27 @@ def _file_group(
                 )
             )
     return FileGroup(partition=partition, file_id=file_id, slices=tuple(slices), pending_compaction=pending)
+
+
+def _homeless(
+    there: Iterable[LogFile], stacks: Mapping[str, list[LogFile]], newest: str, timeline: Timeline, as_of: str | None
+) -> list[Flaw]:
+    """Version 6: log files that completed writes name, in no slice: the plan that opened theirs is gone.
+
+    Each is a flaw of the slice below. A file group without one is of a resize of buckets that was rolled back.
+    """
+    if timeline.layout.slicing is not Slicing.BY_BASE_INSTANT:
+        return []
+    placed = {str(log.name) for logs in stacks.values() for log in logs}
+    found = list[Flaw]()
+    for log in there:
+        opener, text = log.name.instant, str(log.name)
+        below = max((instant for instant in stacks if instant < opener), default=None)
+        if text in placed or log.marks is None or not log.marks.writes or below is None:
+            continue
+        if newest < opener <= (as_of or opener) and opener not in timeline.pending_writes:
+            found.append(Flaw(path=log.path, instant=below, expected=0, found=log.size, is_base=False, opener=opener))
+    return found
 
 
 def _unknown(key: GroupKey, plan: str) -> Flaw:

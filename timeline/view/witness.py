@@ -152,7 +152,8 @@ class Flaw:
 
     `expected`: its bytes, 0 if they are not recorded. `found`: its bytes, None if it is not there. `rows`: that a base
     file has, 0 if they are not recorded. `whole`: names of
-    files of other attempts that have as many bytes. `is_alone`: nothing of its partition is there.
+    files of other attempts that have as many bytes. `is_alone`: nothing of its partition is there. `opener`: the
+    instant that is not there, of a log file that is in no slice.
     """
 
     path: str
@@ -164,6 +165,7 @@ class Flaw:
     whole: tuple[str, ...] = ()
     is_alone: bool = False
     second: str | None = None
+    opener: str | None = None
 
     def error(self, base_path: str = "") -> PhantombaseError:
         """MissingFileError: it is not there. MalformedError: it has other bytes, or there are two of them."""
@@ -177,6 +179,15 @@ class Flaw:
                 expected=self.second,
                 found=self.path.rpartition("/")[2],
                 todo="Find out which attempt wrote each; the commit metadata of the instant names the valid one.",
+            )
+        if self.opener is not None:
+            return MissingFileError(
+                "a log file of a completed write is in no file slice",
+                path=path,
+                instant=self.opener,
+                expected="a compaction of this instant",
+                found="no such instant",
+                todo="Restore the plan, the compaction.requested file of this instant, from a copy.",
             )
         if self.found is not None:
             return MalformedError(

@@ -124,3 +124,24 @@ def test_a_lost_base_file_of_an_archived_write_on_which_log_files_lie(
     assert len([*path.glob("b/*.parquet")]) == 0
     file.write_bytes(data)
     assert values(path) == whole
+
+
+def test_log_files_on_a_plan_of_version_6_that_is_gone(tmp_path: Path) -> None:
+    """Only the plan says that they are of the newest slice."""
+    path = tmp_path / "t"
+    instant = planned(path, 6, range(1, 4, 2))
+    whole = values(path)
+    plan = path / ".hoodie" / f"{instant}.compaction.requested"
+    data = plan.read_bytes()
+    plan.unlink()
+    with pytest.raises(MissingFileError, match="in no file slice"):
+        values(path)
+    assert len(values(path, partition="a")) == 10
+    assert load_state(open_table(path)).refused == {"b"}
+    with pytest.raises(MissingFileError, match="in no file slice"):
+        rows_of(range(1, 4, 2), 4, 6).upsert(str(path))
+    plan.write_bytes(data)
+    assert values(path) == whole
+    plan.unlink()
+    command("schedule", path)
+    assert {partition for partition, _ in open_table(path).load_view().facts.pending_plans} == {"a"}

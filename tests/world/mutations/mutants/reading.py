@@ -219,6 +219,7 @@ VIEW: tuple[Mutant, ...] = (
     ("timeline/view/plain_slices", " or any(instant > newest for instant in below)", "", "plain_slices"),
     ("timeline/view/fact_loader", "                ((time, merged_by(plan)) for time, plan in plans),\n", "", "witness_of_plans"),
     ("timeline/service/states/recorded", "unread=self._unread, plans=self._plans", "unread=self._unread", "witness_of_plans"),
+    ("timeline/view/grouping", "for f in (*flaws, *homeless) if", "for f in flaws if", "witness_of_plans"),
     ("timeline/view/view", "flaws=last.flaws + lost", "flaws=last.flaws", "witness"),
     ("timeline/view/grouping", "    if facts.is_replaced(key, as_of):\n        return visible, flaws\n", "", "view"),
     ("timeline/view/grouping", "for last in dict.fromkeys((None, as_of)):", "for last in (None,):", "witness_of_past_states"),
