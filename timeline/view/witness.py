@@ -46,7 +46,7 @@ class Witness:
     `plans`: the base files that pending compactions merge. Of an archived write these, and those on which log files of
     completed writes lie, are all that tells whether its base file is lost.
 
-    The files of a partition are looked at when somebody asks for them.
+    The files of a partition are looked at when they are asked for.
     """
 
     known: frozenset[str] = frozenset()
