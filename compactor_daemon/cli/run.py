@@ -315,8 +315,8 @@ def _render(data: Mapping[str, Any], *, requests: bool) -> Iterable[RenderableTy
     if not requests and not data["compacted"] and not left:
         yield Text("no plan was pending, and a run without --schedule requests none: add it, or let writers request")
     for failed in data["failed"]:
-        yield Text(f"failed: {failed['table']} {failed['instant']}: {failed['error']}")
+        yield Text(f"failed: {failed['table']} {failed['instant']}: {failed['error']}", no_wrap=True)
     for one in data["services"]:
         yield Text(f"{one['service']}{' failed' if one['failed'] else ''}: {one['table']}: {one['what']}")
     for table, problem in data["problems"].items():
-        yield Text(f"not served: {table}: {problem}")
+        yield Text(f"not served: {table}: {problem}", no_wrap=True)

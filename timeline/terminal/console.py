@@ -44,8 +44,8 @@ def emit(data: Data, json_flag: bool, render: Callable[[Data], Iterable[Renderab
     if not console.is_terminal and "COLUMNS" not in os.environ:
         console.width = _PIPE_COLUMNS  # in a pipe each line is a row, so that grep and cut work; nothing is shortened
     for item in render(data):
-        # A sentence stays one line in a pipe, however long: a log keeps it together.
-        console.print(item, soft_wrap=isinstance(item, Text) and not console.is_terminal)
+        # An error stays one line in a pipe, however long: a log keeps it together.
+        console.print(item, soft_wrap=isinstance(item, Text) and bool(item.no_wrap) and not console.is_terminal)
 
 
 def clear_screen() -> None:
