@@ -623,6 +623,6 @@ def test_a_stream_whose_read_failed_fails_its_reader(tmp_path: Path, monkeypatch
 def test_an_error_is_one_line_in_a_pipe(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where the width of a terminal is exported."""
     monkeypatch.setenv("COLUMNS", "40")
-    sentence = "not served: a table: " + "a reason " * 20
+    sentence = "not served: a table: " + ", ".join(["a reason"] * 20)
     emit({}, False, lambda _: [Text(sentence, no_wrap=True)])
     assert capsys.readouterr().out == f"{sentence}\n"
