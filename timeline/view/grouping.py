@@ -15,7 +15,7 @@ from ..format.layout import Slicing
 from ..instants.timeline import Timeline
 from ..storage.contract import Entry
 from .view import BaseFile, DataFile, FileGroup, FileSlice, GroupKey, LogFile, ViewFacts, latest_slice
-from .witness import Flaw, Marks, Names
+from .witness import Flaw, Marks, Names, instant_of
 
 
 def file_groups(
@@ -307,11 +307,11 @@ def _visible_bases(
         visible[instant] = base
     if facts.is_replaced(key, as_of):
         return visible, flaws
-    below = {_instant_of(text): text for text in facts.witness.below_of(key)}
+    below = {instant_of(text): text for text in facts.witness.below_of(key)}
     named_bases = {instant: text for instant, text in below.items() if timeline.is_committed(instant)}
     named_bases = {
         **named_bases,
-        **{_instant_of(text): text for text in names if not text.startswith(".")},
+        **{instant_of(text): text for text in names if not text.startswith(".")},
         **compacted,
     }
     for last in dict.fromkeys((None, as_of)):
@@ -321,10 +321,6 @@ def _visible_bases(
             name = BaseFileName.parse(named_bases[instant])
             visible[instant] = DataFile(partition=key[0], name=name, size=_GONE)
     return visible, flaws
-
-
-def _instant_of(text: str) -> str:
-    return BaseFileName.parse(text).instant
 
 
 def _slices_by_name(

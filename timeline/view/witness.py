@@ -84,7 +84,7 @@ class Witness:
         found = self._of(key[0]).below.get(key[1])
         if not found:
             return _NO_NAMES
-        return {text: of for text, of in found.items() if _instant_of(text) not in self.known}
+        return {text: of for text, of in found.items() if instant_of(text) not in self.known}
 
     def ids_in(self, partition: str) -> Set[str]:
         """The file ids of one partition."""
@@ -131,7 +131,8 @@ class _Partition:
             of[text] = (*of.get(text, ()), record)
 
 
-def _instant_of(base: str) -> str:
+def instant_of(base: str) -> str:
+    """The instant in the name of a base file. MalformedError: it is no such name."""
     return BaseFileName.parse(base).instant
 
 
