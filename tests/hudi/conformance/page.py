@@ -1,4 +1,4 @@
-"""`docs/reference/conformance.md`, made of the recorded answers: `python -m tests.hudi.conformance.page`.
+"""`tests/hudi/conformance/answers.md`, made of the recorded answers: `python -m tests.hudi.conformance.page`.
 
 The matrix of readers: what each reader answers for tables in the states that Hudi's readers have got wrong. `make`
 lets real Hudi make the tables; `history` is what was written to each, and `model` what a reader must answer by it.
@@ -16,10 +16,10 @@ from tests.hudi.conformance.stored import Asked, Results, load_results
 from tests.hudi.conformance.verdict import Cell
 from tests.support.places import ROOT
 
-PAGE = ROOT / "docs/reference/conformance.md"
+PAGE = ROOT / "tests/hudi/conformance/answers.md"
 READERS = ("phantombase", "Hudi", "hudi-rs")
 
-_HEAD = """# What readers answer while table services pend
+_HEAD = """# What readers answer while a table service is pending
 
 Several bugs of Hudi were readers that missed rows of a file slice whose compaction was pending. This page shows, for
 small tables in each such state, what phantombase, real Hudi and hudi-rs 0.5.0 answer. It is made of recorded answers
@@ -30,16 +30,16 @@ file group for each shape:
 
 | shape | its file group |
 | --- | --- |
-| base + logs | a base file and log files; more log files are written behind the table service |
-| log-only | log files only, before and behind the table service |
+| base + logs | a base file and log files; more log files are written after the table service is planned |
+| log-only | log files only, from before and after that |
 | phantom base only | a base file and log files; only the plan names the new slice (the last two states write to it) |
-| all deleted | a base file; deletes before and behind the table service leave no row |
+| all deleted | a base file; deletes before and after that leave no row |
 
-Hudi refuses to write to file groups with a pending clustering, so nothing is written behind it.
+Hudi refuses to write to file groups with a pending clustering, so nothing is written after it.
 
 **What is right** comes from a model: the list of the writes, kept by the program that made the table. A snapshot holds
-all writes; a read-optimized query what the newest completed base files hold; an incremental query the rows as of the
-end of its window that the window's writes have written; time travel the writes requested up to an instant; a stream
+all writes; a read-optimized query what the newest completed base files hold; an incremental query the rows that the
+window's writes have written, as of the end of the window; time travel the writes requested up to an instant; a stream
 what its windows hold, one after the other; Hudi's stream has one window, from the first write to the newest. Each
 table gets {least} to {most} queries; every value of every row is compared, and the commit time.
 
@@ -49,7 +49,7 @@ table gets {least} to {most} queries; every value of every row is compared, and 
 | --- | --- |
 | ✓ | all answers are right |
 | ✗ 9/12 +2 | an answer is wrong: the first one gave 9 of 12 rows, and 2 rows that do not belong there |
-| ↻ +4 | all rows are there; 4 come again, because a log compaction gave them its own commit time |
+| ↻ +4 | all rows are there; 4 are delivered again, because a log compaction gave them its own commit time |
 | error | the reader refuses at least one query, and answers the others right |
 | – | the reader has no such query |
 
@@ -65,12 +65,12 @@ _TAIL = """
 - On versions 8 and 9, the log of a write during which a compaction was requested lies on the slice of that compaction.
   Hudi 1.2 leaves the write out of time travel to its own instant, and out of the window that ends with it.
 
-## Rows that come again
+## Rows that are delivered again
 
 A log compaction of Hudi 1.2 gives the rows that it merges its own commit time. Hudi and hudi-rs deliver all of them in
 each window that holds the log compaction. phantombase reads the log files that went into it, where the rows have the
-times of their writes. The exception: a compaction has taken the rows into a base file, and a clean has taken the slice
-before it, or begun to. Then a window that begins before the first state that is still whole has these rows again if it
+times of their writes. The exception: a compaction has put the rows into a base file, and a clean has removed the slice
+before it, or has begun to. Then a window that begins before the oldest complete state delivers these rows again if it
 holds one of the merged writes; none is missing.
 """
 

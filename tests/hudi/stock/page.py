@@ -1,4 +1,4 @@
-"""`docs/reference/stock-tables.md`, made of what was recorded: `python -m tests.hudi.stock.page`.
+"""`tests/hudi/stock/tables.md`, made of what was recorded: `python -m tests.hudi.stock.page`.
 
 `cases` says how each table is made, `verdict` walks it through, `record` keeps what was seen.
 """
@@ -11,7 +11,7 @@ from tests.hudi.stock.cases import CASES
 from tests.hudi.stock.verdict import Outcome, Results, Verdict, load_results
 from tests.support.places import ROOT
 
-PAGE = ROOT / "docs/reference/stock-tables.md"
+PAGE = ROOT / "tests/hudi/stock/tables.md"
 
 _HEAD = """# Stock tables
 
