@@ -31,6 +31,8 @@ from tests.support.servers.zookeeper_server import ZooKeeper, wait_until
 
 _FOLDERS = "timeline|compactor_daemon|writer_hooks|pyspark_phantombase|phantombase|tests|deploy|bench"
 _FILE = re.compile(rf"`((?:{_FOLDERS})/[\w/.-]+\.\w+)`")
+_CITED_PAGE = re.compile(r"\bdocs/[\w/-]+\.md")
+_CITED_SECTION = re.compile(r"hudi-format(?:\.md)?(?: section)? (\d+(?:\.\d+)?)")
 _LINK = re.compile(r"\]\((?!https?:)([^)#]*)(?:#([^)]*))?\)")
 
 
@@ -91,6 +93,17 @@ def test_every_page_is_on_the_map() -> None:
     linked = {target for target, _ in _LINK.findall(text("README.md"))}
     assert linked == {page for page in ALL_PAGES if page != "README.md"}
     assert len(text("README.md").splitlines()) <= 150
+
+
+def test_a_page_that_the_code_cites_is_there() -> None:
+    """With the section of `hudi-format.md` that is cited."""
+    sources = {p: p.read_text() for folder in _FOLDERS.split("|") for p in (ROOT / folder).rglob("*.py")}
+    pages = {page for source in sources.values() for page in _CITED_PAGE.findall(source)}
+    assert [page for page in pages if not (ROOT / page).exists()] == []
+    sections = {number for source in sources.values() for number in _CITED_SECTION.findall(source)}
+    known = set(re.findall(r"^##+ (\d+(?:\.\d+)?)", text("docs/internals/hudi-format.md"), re.MULTILINE))
+    assert sections
+    assert sections - known == set()
 
 
 def test_a_file_that_a_page_names_is_there() -> None:

@@ -3,7 +3,7 @@
     <base_path>/<key>/_c_<uuid>-lock-<sequence>    one ephemeral node for each holder or waiter; the lowest one holds
 
 Nodes are compared by their sequence only, which gives the order of arrival; the uuid is ignored. A phantombase process
-and a live Hudi writer with the same servers, base path and key exclude each other (hudi-format.md 14).
+and a live Hudi writer with the same servers, base path and key exclude each other (hudi-format.md 11).
 
 Each section opens its own connection. Sections are few and short, so the handshake (a few ms) costs little. In return
 the lock is a plain value that can be sent to other processes, no session can be lost unnoticed between two sections,

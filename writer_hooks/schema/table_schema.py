@@ -25,7 +25,7 @@ def new_schema(table_name: str, schema: pa.Schema) -> str:
     """The Avro record of a new table's rows, without meta columns, as Hudi's Spark writer makes it.
 
     Record `<table>_record` in namespace `hoodie.<table>`, nullable columns as ["null", T] with default null
-    (hudi-format 4.4). UsageError as `data_fields`, and if there is no column.
+    (hudi-format.md 4.4). UsageError as `data_fields`, and if there is no column.
     """
     fields = data_fields(schema)
     if not len(fields):

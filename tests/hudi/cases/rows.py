@@ -17,7 +17,7 @@ __all__ = ["DECIMAL", "PARTITIONS", "SCHEMA", "Rows", "key", "keys", "partition"
 
 PARTITIONS = ("north", "south", "süd-west")
 DECIMAL = "price"
-"""Hudi 0.15's own compaction spoils it where clustering or bulk insert had written it (hudi-format.md 16)."""
+"""Hudi 0.15's own compaction spoils it where clustering or bulk insert had written it (hudi-format.md 13)."""
 
 SCHEMA = pa.schema(
     [

@@ -38,7 +38,7 @@ TEXT = new_schema("t", BASE)
 
 
 def test_names_and_shapes() -> None:
-    """As Hudi writes them: hudi-format 4.4."""
+    """As Hudi writes them: hudi-format.md 4.4."""
     text = new_schema(
         "9 t-é",
         schema(

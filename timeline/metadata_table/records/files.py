@@ -1,7 +1,7 @@
 """Records of the `files` partition: files that a data table's partitions have gained (pure).
 
 There is one record for each partition, merged into the older ones by file name, and one that lists the partitions. A
-partition's name is its path, or `.` in a table without partitions. (hudi-format.md 17.)
+partition's name is its path, or `.` in a table without partitions. (hudi-format.md 10.)
 """
 
 from __future__ import annotations
