@@ -97,8 +97,8 @@ has one home: a field of a frozen dataclass, which checks its value. The command
 - Every command also takes `--config FILE`, `--log-level LEVEL` and `-v`.
 - Sizes are in bytes and may be written like `512m` or `2g`. Names that end in `_s` are in seconds.
 
-Guides show the options at work: [inline](../guides/inline.md), [daemon](../guides/daemon.md),
-[fleet](../guides/fleet.md), [writing](../guides/writing.md).
+Guides show the options at work: [writing](../guides/writing.md), [reading](../guides/reading.md), [daemon and
+fleet](../guides/daemon.md).
 """
 
 
@@ -124,7 +124,7 @@ This page is generated from `compactor_daemon/hudi_names.tsv` by `python -m test
 compares it. It has each configuration of Hudi 0.15.0 and 1.2.0, and some of Hudi's data source. At one of the values
 in the second column a name changes no row: they are Hudi's defaults, and what phantombase does anyway. A name of
 cleaning, archiving or the metadata table turns that on, as with Hudi. How to give them:
-[Beside Hudi](../guides/hudi.md#hudis-names-for-options).
+[Working with Hudi](../guides/hudi.md#hudis-names-for-options).
 """
 _NAMES_PARTS = {
     NameKind.SET: ("Followed", "says"),
