@@ -1,4 +1,4 @@
-"""Hudi executors at an instant: whether one is alive (docs/internals/protocol.md: real Hudi compactors).
+"""Hudi executors at an instant: whether one is alive (docs/internals/protocol.md: Hudi executors).
 
 Hudi 1.2+ in a multi-writer mode keeps `.hoodie/.heartbeat/<C>` fresh while it works, and respects a heartbeat of
 phantombase. Older releases and single writers show only their inflight file, markers and data files: such an executor

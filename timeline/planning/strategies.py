@@ -21,7 +21,7 @@ with "-" Hudi's partition-aware strategies look for a folder with "/" instead an
 that is no day is an error, and a path with "-" after the day is found.
 **Several strategies** run in order, each on what the previous one has kept.
 
-What Hudi 1.2.0 records in `missingSchedulePartitions`, and how it plans by that: docs/internals/decisions.md.
+What Hudi 1.2.0 records in `missingSchedulePartitions`, and how it plans by that: docs/internals/hudi-format.md 9.
 
 0.15.0 has no PARTITION_REGEX and no lists of strategies. A target of 0 takes one slice. DAY_BASED has no target, and
 sorts partitions as text, with "-" instead of "/" (and finds nothing for such paths).

@@ -1,4 +1,4 @@
-"""Where real Hudi 1.2.0 looks for logs after a compaction, and that our plans tell it (docs/internals/decisions.md).
+"""Where real Hudi 1.2.0 looks for logs after a compaction; our plans tell it (docs/internals/hudi-format.md 9).
 
 `hoodie.table.services.incremental.enabled`, on by default, whatever the table version.
 """

@@ -366,7 +366,7 @@ def test_a_delete_of_another_class_deletes() -> None:
     """IntWrapper 5 on a long column: taken unconditionally, and nothing but a row behind it undoes that.
 
     Hudi 1.x would let LongWrapper 3 behind it replace it and then lose to the base row, but cannot compare the
-    first with a base row at all: its read fails (docs/internals/merge-semantics.md, class clashes).
+    first with a base row at all: its read fails (docs/internals/hudi-format.md 6.3).
     """
     assert case(EVENT, "b10", "delI5") == []
     assert case(EVENT, "b10", "delI5 delL3") == []

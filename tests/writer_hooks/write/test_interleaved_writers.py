@@ -61,7 +61,7 @@ class Story:
         self.path, self.version, self.trouble = path, version, trouble
         self.pick = random.Random(seed)
         # Event time without deletes: what a stale row finds after one is another matter
-        # (docs/internals/merge-semantics.md).
+        # (docs/internals/hudi-format.md 6.3).
         self.mode = self.pick.choice((MergeMode.EVENT_TIME, MergeMode.COMMIT_TIME))
         self.crew = Crew(str(path), seed, self.observe)
         self.options = WriteOptions(
