@@ -2,7 +2,6 @@
 
     PhantombaseError                base of everything raised on purpose
     ├── UsageError                  a contradictory or impossible request (option, argument)
-    ├── UsageError                  a contradictory or impossible request (option, argument)
     ├── NotATableError              the path does not hold a Hudi table
     ├── UnsupportedError            the table uses a feature that is refused by name
     ├── MalformedError              bytes on disk are not what the format says

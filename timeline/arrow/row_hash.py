@@ -41,6 +41,7 @@ def hash_sum(hashes: Hashes) -> int:
 
 
 def _hashes(array: pa.Array) -> Hashes:
+    array = _laid_out(array)
     kind = array.type
     if pa.types.is_dictionary(kind):
         found = _hashes(array.dictionary)[np.asarray(array.indices.fill_null(0))] if len(array.dictionary) else None
@@ -60,6 +61,16 @@ def _hashes(array: pa.Array) -> Hashes:
     if array.null_count:
         result[np.asarray(array.is_null())] = _NULL
     return result
+
+
+def _laid_out(array: pa.Array) -> pa.Array:
+    """Views and lists of one length, which rows of a writer may have (Polars), in the layout that has a rule."""
+    kind = array.type
+    if pa.types.is_string_view(kind):
+        return array.cast(pa.large_string())
+    if pa.types.is_binary_view(kind):
+        return array.cast(pa.large_binary())
+    return array.cast(pa.list_(kind.value_field)) if pa.types.is_fixed_size_list(kind) else array
 
 
 def _lists(array: pa.Array) -> Hashes:

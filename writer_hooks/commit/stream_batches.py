@@ -2,7 +2,7 @@
 
     record      .hoodie/.phantombase/streams/<name>.json =
                 {"batch": n, "instant": t, "query": q, "parts": [{"operation", "instant": t, "run", "rows"}, ...],
-                 "before": the same of the batch before, or null}
+                 "before": the same of the batch before, or null, "earlier": [the same of those before, ...]}
                 written under the lock when t is on the timeline, before any other file of t, and only if no other try
                 has written the part meanwhile
     commit      the completed delta commit carries the batch in its extra metadata, under Hudi's own key; query and part
@@ -10,7 +10,9 @@
                 at once, the one that wrote the record last
     replay      batch n comes again, and the record names t. If t is completed (active or archived), the part is
                 skipped. Otherwise t is dead: it is rolled back, and the part is written again
-    restore     an instant that is neither on the timeline nor in the archive was taken back: it does not count
+    restore     an instant that is neither on the timeline nor in the archive was taken back: it does not count, and
+                the batch before it does. A restore goes back to an active write, so the record keeps the batches that
+                were active when it was written, and the newest one that was archived by then
 
 A stream is known by its query, not by its name alone: Spark's query id is stored in the checkpoint, and is another one
 where the checkpoint is. Rows that come without Spark have none: there a batch of the same number and other rows is of
@@ -36,6 +38,8 @@ from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.folders import RECORD_NAME, RECORDS
 from phantombase.timeline.table.table import Table
 
+from ..engine.arrow_source import NO_ROWS
+
 CHECKPOINT = "_hudi_streaming_sink_checkpoint"
 """Key of the extra metadata in which Hudi's own sink keeps `{"<writer identifier>": "<batch id>"}`."""
 PART = "phantombase.stream"
@@ -44,7 +48,12 @@ DEFAULT_STREAM = "default_single_writer"
 """The name of a stream that is given none, as in Hudi."""
 
 _UNREADABLE = "unreadable record of a stream's last batch"
-_TODO = "Find the last written batch in the newest commit's extra metadata, and write the record by hand."
+_TODO = (
+    "Restore the file from a copy, or remove it: then the active commits of the stream say what was written. Where all "
+    "of them are archived, a batch that comes again is written again."
+)
+_EARLIER_MAX = 500
+"""So many batches before the last one are kept at most. Those below them are known as long as they are active."""
 _ANY = ""
 """The operation of a part of which it is not known."""
 
@@ -99,10 +108,16 @@ class Begun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """The last batch that a stream began here, and the one before it, which counts where that one was taken back."""
+    """The last batch that a stream began here, and those before it, the newest first: the newest that was not taken
+    back counts."""
 
     last: Begun
-    before: Begun | None
+    before: tuple[Begun, ...]
+
+    @property
+    def begun(self) -> tuple[Begun, ...]:
+        """All of them, the newest first."""
+        return (self.last, *self.before)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,12 +159,16 @@ class StreamBatch:
         return begun.query in (None, self.query) and not self.replaces(begun)
 
     def replaces(self, begun: Begun) -> bool:
-        """Whether the query goes on where that one ended, with numbers of its own."""
-        return self.take_over == begun.newest and (not self.query or begun.query != self.query)
+        """Whether the query goes on where that one ended, with numbers of its own. Of the same query these are lower
+        ones: it was set back. Others it has by itself."""
+        another = not self.query or begun.query != self.query or self.number < begun.number
+        return self.take_over == begun.newest and another
 
-    def record(self, storage: Storage, begun: Begun, before: Begun | None) -> None:
+    def record(self, storage: Storage, record: Record) -> None:
         """Writes the record. Only the stream itself replaces its earlier one."""
-        content = {**begun.to_json(), "before": None if before is None else before.to_json()}
+        before = [one.to_json() for one in record.before]
+        # Releases that knew one batch before read that one.
+        content = {**record.last.to_json(), "before": before[0] if before else None, "earlier": before[1:]}
         storage.overwrite(self.path, json.dumps(content).encode())
 
 
@@ -195,16 +214,22 @@ def note_run(table: Table, lock: TableLock, batch: StreamBatch, found: WrittenAs
 
 
 def _put(table: Table, batch: StreamBatch, last: Begun | None, part: BatchPart, section: Section) -> None:
-    """Records a part of the batch, beside its other ones."""
+    """Records a part of the batch with its other ones."""
     record = read_record(table.storage, batch)
-    if last is not None and last.number == batch.number and batch.is_of(last):
-        others = tuple(one for one in last.parts if one.operation not in (part.operation, _ANY))
-        before = record.before if record is not None and record.last.number == batch.number else None
-    else:
-        others, before = (), last
+    others: tuple[BatchPart, ...] = ()
+    before: tuple[Begun, ...] = ()
+    if last is not None:
+        # What the record has above it was taken back, and never counts again.
+        before = tuple(one for one in (record.begun if record is not None else ()) if one.newest < last.newest)
+        if last.number == batch.number and batch.is_of(last):
+            others = tuple(one for one in last.parts if one.operation not in (part.operation, _ANY))
+        else:
+            before = (last, *before)
     begun = Begun(number=batch.number, query=batch.query, parts=(*others, part))
+    start = table.load_timeline().start
+    active = sum(one.newest >= start for one in before)
     section.check()
-    batch.record(table.storage, begun, before)
+    batch.record(table.storage, Record(last=begun, before=before[: min(active, _EARLIER_MAX) + 1]))
 
 
 def check_intended(table: Table, batch: StreamBatch, instant: str) -> None:
@@ -233,8 +258,9 @@ def read_record(storage: Storage, batch: StreamBatch) -> Record | None:
     except MissingFileError:
         return None
     fields = Fields.parse(data, batch.path, _UNREADABLE, _TODO)
-    before = fields.values.get("before")
-    return Record(last=Begun.of(fields), before=None if before is None else Begun.of(fields.inner(before)))
+    before = [fields.inner(one) for one in (fields.values.get("before"),) if one is not None]
+    earlier = fields.records("earlier") if "earlier" in fields.values else []
+    return Record(last=Begun.of(fields), before=tuple(Begun.of(one) for one in (*before, *earlier)))
 
 
 def written_as(table: Table, batch: StreamBatch) -> WrittenAs:
@@ -299,7 +325,7 @@ def _check_order(table: Table, batch: StreamBatch, last: Begun, written: list[Ba
     if batch.query:
         changed = [one for one in written if one.run != batch.run]
     else:
-        changed = [one for one in written if one.rows and one.rows == batch.rows]
+        changed = [one for one in written if one.rows == batch.rows and batch.rows not in ("", NO_ROWS)]
     if changed:
         raise _refused(
             table,
@@ -309,7 +335,8 @@ def _check_order(table: Table, batch: StreamBatch, last: Begun, written: list[Ba
             expected=f"first the {changed[0].operation.lower()}, as before",
             found=f"{batch.operation.lower()}, ",
             more="Parts of a batch come in the same order each time. Let the query end this batch as it was, and "
-            "change the operation then. ",
+            "change the operation then. "
+            + ("" if batch.query else "Parts with the same rows need a stream's name each. "),
         )
 
 
@@ -332,20 +359,20 @@ def _refused(
 def _last_batch(table: Table, timeline: Timeline, batch: StreamBatch) -> Begun | None:
     """The last batch of the stream, with those parts of it that are on the timeline or in the archive."""
     record = read_record(table.storage, batch)
-    recorded = None if record is None else _counting(table, timeline, record.last)
-    if record is not None and recorded is None and record.before is not None:
-        recorded = _counting(table, timeline, record.before)
+    recorded = None if record is None else _newest_counting(table, timeline, record)
     # Hudi's own sink may have continued the stream, so later commits count too.
     return _from_commits(table, timeline, batch.name, recorded.newest if recorded is not None else "") or recorded
 
 
-def _counting(table: Table, timeline: Timeline, begun: Begun) -> Begun | None:
-    """The batch with its parts that are completed or pending; None if it has none."""
-    active = {*timeline.completed_writes, *timeline.pending_writes}
-    if not all(part.instant in active for part in begun.parts):
-        active |= {i.requested_time for i in table.with_archive(timeline).archived if i.is_write}
-    parts = tuple(part for part in begun.parts if part.instant in active)
-    return replace(begun, parts=parts) if parts else None
+def _newest_counting(table: Table, timeline: Timeline, record: Record) -> Begun | None:
+    """The newest batch that has completed or pending parts, with these; None if none has."""
+    known = {*timeline.completed_writes, *timeline.pending_writes}
+    if not all(part.instant in known for part in record.last.parts):
+        known |= {i.requested_time for i in table.with_archive(timeline).archived if i.is_write}
+    for begun in record.begun:
+        if parts := tuple(part for part in begun.parts if part.instant in known):
+            return replace(begun, parts=parts)
+    return None
 
 
 def _from_commits(table: Table, timeline: Timeline, name: str, after: str) -> Begun | None:

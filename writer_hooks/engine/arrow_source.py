@@ -17,6 +17,8 @@ from phantombase.timeline.errors import UnsupportedError, UsageError
 _EXPECTED = "a Spark DataFrame, or rows of pyarrow, pandas, Polars, DuckDB or another library with __arrow_c_stream__"
 _INDEX = re.compile(r"__index_level_\d+__")
 """An index of pandas that has no name; one with a name is a column."""
+NO_ROWS = "0"
+"""The mark of an empty table."""
 
 
 def with_columns(rows: Any, columns: Mapping[str, str]) -> Any:
@@ -57,4 +59,4 @@ def rows_mark(rows: Any) -> str:
             total += hash_sum(row_hashes([batch.column(at) for at in order], batch.num_rows))
     except UnsupportedError:
         return ""
-    return f"{rows.num_rows}:{total % (1 << 64):016x}" if rows.num_rows else ""
+    return f"{rows.num_rows}:{total % (1 << 64):016x}" if rows.num_rows else NO_ROWS

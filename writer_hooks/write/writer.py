@@ -367,7 +367,7 @@ class Writer:
                 rows=rows_mark(described.source),
                 take_over=take_over,
             )
-            with described._opened(path, engine, what) as (table, first):
+            with described._opened(path, engine, what, streams=True) as (table, first):
                 write_batch(table, engine, what, batch, first)
 
         return sink
@@ -396,9 +396,11 @@ class Writer:
         raise UsageError("no rows are given", todo="Give them to writer(...), or write a stream with foreach_batch.")
 
     @contextmanager
-    def _opened(self, path: str, engine: Engine, what: Write) -> Iterator[tuple[Table, Pieces | None]]:
+    def _opened(
+        self, path: str, engine: Engine, what: Write, *, streams: bool = False
+    ) -> Iterator[tuple[Table, Pieces | None]]:
         """The table at the path. If there is none, it is made, unless the rows do not fit it; with it come the rows,
-        which are prepared by then."""
+        which are prepared by then. `streams`: deletes make it, too: they may be the first part of the first batch."""
         options = self.storage_options.over(engine.hadoop_conf(path))
         storage = open_storage(path, options)
         said = self.given.get("base_path")
@@ -407,7 +409,7 @@ class Writer:
         try:
             table = Table.open(path, options)
         except NotATableError:
-            if what.deletes or what.into is not None:
+            if (what.deletes and not streams) or what.into is not None:
                 raise
             spec = self._new_table()
             config = spec.config()

@@ -30,7 +30,7 @@ from phantombase.writer_hooks.commit.conflict import (
     conflict_with_plans,
     conflict_with_schema,
 )
-from phantombase.writer_hooks.commit.stream_batches import Begun, StreamBatch, written_as
+from phantombase.writer_hooks.commit.stream_batches import Begun, Record, StreamBatch, written_as
 from phantombase.writer_hooks.engine.engine import LocalEngine
 from phantombase.writer_hooks.index.insert_plan import Spread, plan_inserts
 from phantombase.writer_hooks.options import Operation, Write, WriteOptions
@@ -170,7 +170,8 @@ def test_which_batch_is_written(tmp_path: Path) -> None:
     batch = StreamBatch(name="s", number=7, operation="UPSERT")
 
     def record(instant: str) -> None:
-        batch.record(table.storage, Begun(number=7, query="", parts=(batch.at(instant),)), None)
+        begun = Begun(number=7, query="", parts=(batch.at(instant),))
+        batch.record(table.storage, Record(last=begun, before=()))
 
     def done(number: int) -> str | None:
         found = written_as(table, replace(batch, number=number)).done

@@ -11,8 +11,10 @@ import pyarrow as pa
 import pytest
 
 from phantombase import read, writer
+from phantombase.compactor_daemon.archiving.archive import archive_table
 from phantombase.compactor_daemon.restoring.restore import restore_table
-from phantombase.timeline.errors import UsageError
+from phantombase.timeline.archiving.options import ArchiveOptions
+from phantombase.timeline.errors import MalformedError, UsageError
 from phantombase.timeline.locks.table_lock import table_lock
 from phantombase.timeline.table.table import Table
 from phantombase.writer_hooks.commit.place_files import place_all
@@ -108,6 +110,78 @@ def test_rows_without_spark_are_told_apart_by_themselves(path: str) -> None:
     (instant,) = Table.open(path).load_timeline().completed_writes
     described().foreach_batch(path, stream="s", take_over=instant)(rows("c"), 0)
     assert ids(path) == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.string_view()])
+@pytest.mark.parametrize("first", [(), ("a",)])
+def test_other_rows_are_refused_whatever_their_types_and_number(first: Any, kind: pa.DataType, path: str) -> None:
+    """Polars gives views; a batch without rows is one, too. The advice is followed."""
+
+    def of(*ids: str) -> pa.Table:
+        return pa.table({"id": pa.array(ids, kind), "p": pa.array(["x"] * len(ids), kind), "ts": [1] * len(ids)})
+
+    described().foreach_batch(path, stream="s")(of("z"), 0)
+    for _ in range(2):
+        described().foreach_batch(path, stream="s")(of(*first), 1)
+    with pytest.raises(UsageError, match="other rows are written under this number already") as error:
+        described().foreach_batch(path, stream="s")(of("b"), 1)
+    described().foreach_batch(path, stream="s", take_over=error.value.instant)(of("b"), 1)
+    assert ids(path) == sorted(["z", *first, "b"])
+    assert len(Table.open(path).load_timeline().completed_writes) == 3
+
+
+def test_a_query_that_was_set_back_takes_over_from_itself(
+    path: str, query: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its checkpoint has the old id and lower numbers: of an older copy, or without its offsets. The option stays."""
+    query("q", "1")
+    sink = described().foreach_batch(path, stream="s", operation=INSERT)
+    for number in range(3):
+        sink(rows(f"a{number}"), number)
+    query("q", "2")
+    with pytest.raises(UsageError, match="a later batch") as error:
+        sink(rows("b0"), 0)
+    taking = described().foreach_batch(path, stream="s", operation=INSERT, take_over=error.value.instant)
+    taking(rows("a2"), 2)  # that is the one which is written
+    with monkeypatch.context() as patch:
+        patch.setattr(write_module, "place_all", _interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            taking(rows("b0"), 0)
+    for run in ("3", "4"):
+        query("q", run)
+        taking(rows("b0"), 0)
+    for number in (1, 2, 3):
+        taking(rows(f"b{number}"), number)
+    with pytest.raises(UsageError, match="a later batch"):
+        taking(rows("b0"), 0)
+    assert ids(path) == ["a0", "a1", "a2", "b0", "b1", "b2", "b3"]
+
+
+@pytest.mark.parametrize("version", [6, 9])
+def test_deletes_are_the_first_part_of_a_new_table(version: int, path: str) -> None:
+    """As in the guide: the function gives deletes first. Without a table they have nothing to delete."""
+    w = described(version)
+    for _ in range(2):
+        w.foreach_batch(path, stream="s", operation=DELETE)(rows("a").select(["id", "p"]), 0)
+        w.foreach_batch(path, stream="s")(rows("b"), 0)
+    w.foreach_batch(path, stream="s", operation=DELETE)(rows("b").select(["id", "p"]), 1)
+    w.foreach_batch(path, stream="s")(rows("c"), 1)
+    assert read(path).to_arrow().select(["id", "p", "ts"]).to_pylist() == rows("c").to_pylist()
+    assert Table.open(path).config.ordering_fields == ("ts",)
+
+
+def test_parts_with_the_same_rows_and_no_query_need_names(path: str) -> None:
+    """Deletes, then inserts of one table: they look like one part whose operation was changed. The error says so."""
+    for number in range(2):
+        described().foreach_batch(path, stream="gone", operation=DELETE)(rows("a"), number)
+        described().foreach_batch(path, stream="s")(rows("a"), number)
+    described().foreach_batch(path, stream="s", operation=DELETE)(rows("a"), 2)
+    with pytest.raises(UsageError, match="Parts with the same rows need a stream's name each"):
+        described().foreach_batch(path, stream="s")(rows("a"), 2)
+    described().foreach_batch(path, stream="new")(rows("a"), 2)
+    assert ids(path) == ["a"]
+    described().foreach_batch(path, stream="s", operation=DELETE)(rows("a").slice(0, 0), 3)
+    described().foreach_batch(path, stream="s")(rows("a").slice(0, 0), 3)  # no rows are no sign
 
 
 @pytest.mark.parametrize("with_spark", [True, False])
@@ -217,6 +291,49 @@ def test_what_was_restored_away_does_not_count(version: int, path: str, query: A
     assert ids(path) == ["b0", "b1", "b2", "b3"]
     with pytest.raises(UsageError, match="a later batch"):
         sink(rows("b0"), 0)
+
+
+@pytest.mark.parametrize("version", [6, 9])
+def test_restored_below_batches_of_which_the_last_was_archived_since(version: int, path: str, query: Any) -> None:
+    """Batch 2 was active when the record was written, and two more came; it is archived when these are taken back."""
+    query("q", "1")
+    sink = described(version).foreach_batch(path, stream="s", operation=INSERT)
+    for number in range(3):
+        sink(rows(f"b{number}"), number)
+    for _ in range(3):
+        writer(rows("other")).upsert(path)
+    for number in (3, 4):
+        sink(rows(f"b{number}"), number)
+    table = Table.open(path)
+    options = ArchiveOptions(min_instants=3, max_instants=4, commits_retained=1, compaction_commits=1)
+    archive_table(table, options, table_lock(table.storage, None))
+    active = sorted(table.load_timeline().completed_writes)
+    assert len(active) == 3
+    restore_table(table, table_lock(table.storage, None), active[0])
+    query("q", "2")
+    for number in (2, 3, 4):
+        sink(rows(f"b{number}"), number)
+    assert ids(path) == ["b0", "b1", "b2", "b3", "b4", "other"]
+
+
+def test_a_record_that_cannot_be_read_is_removed(path: str, query: Any) -> None:
+    """As its error says: the active commits tell what was written."""
+    query("q", "1")
+    sink = described().foreach_batch(path, stream="s", operation=INSERT)
+    for number in range(3):
+        sink(rows(f"b{number}"), number)
+    Path(path, _RECORD).write_text("{")
+    query("q", "2")
+    with pytest.raises(MalformedError, match="remove it: then the active commits of the stream say"):
+        sink(rows("b2"), 2)
+    Path(path, _RECORD).unlink()
+    query("other", "1")
+    with pytest.raises(UsageError, match="another query"):
+        sink(rows("b3"), 3)
+    query("q", "2")
+    for number in (2, 3):
+        sink(rows(f"b{number}"), number)
+    assert ids(path) == ["b0", "b1", "b2", "b3"]
 
 
 def test_hudis_identifier_names_the_stream(path: str) -> None:
