@@ -1,1 +1,1 @@
-"""Delta commits from Spark or Arrow: keys, indexes, transactions; scheduling and compaction beside ingest."""
+"""Delta commits from Spark or Arrow: keys, indexes, transactions; scheduling and compaction after a write."""

@@ -1,1 +1,1 @@
-"""Archives the instants of a table: looks at it, takes the lock, and moves what may go."""
+"""Executes archiving: moves instants from the active timeline to the archive, under the table lock."""

@@ -1,1 +1,1 @@
-"""Executes cleans: removes the files that no reader needs any more."""
+"""Executes cleans: deletes the files that no reader needs."""

@@ -1,1 +1,1 @@
-"""The state of a compaction: does its decision stand, who completed it, does a Hudi compactor work on it?"""
+"""The state of a compaction: is its decision valid, who completed it, is a Hudi executor at work on it?"""

@@ -1,1 +1,1 @@
-"""The records that attempts at a compaction leave in storage: paths, fates, decisions and reserved times."""
+"""The records that attempts at a compaction leave in storage: paths, outcomes, decisions and reserved times."""

@@ -1,1 +1,1 @@
-"""Removes a requested compaction, or an unreadable plan or record of one, from the table."""
+"""Cancels a requested compaction, or removes an unreadable plan or record of one."""

@@ -1,1 +1,1 @@
-"""Takes completed writes back: the newest one (`rollback`), or all after an instant (`restore`)."""
+"""Undoes completed writes: the newest one (`rollback`), or all after an instant (`restore`)."""

@@ -1,1 +1,1 @@
-"""Runs the pending compactions of one table: once, in a thread beside an ingest job, or split into tasks."""
+"""Runs the pending compactions of one table: once, concurrently with an ingest job, or split into tasks."""

@@ -1,6 +1,6 @@
 """The rooms of the house as the code has them: folders, what each imports, and on which floor it stands.
 
-python -m tests.project.rooms       prints the drawing that docs/internals/architecture.md shows
+python -m tests.project.rooms       writes the map into docs/internals/architecture.md, and prints the rooms by floor
 """
 
 from __future__ import annotations
@@ -94,6 +94,17 @@ def circle(starts: Iterable[str], below: Callable[[str], Iterable[str]]) -> list
     return next((found for start in starts if (found := visit(start, ()))), [])
 
 
+PAGE = ROOT / "docs/internals/architecture.md"
+_BEGIN, _END = "<!-- made by tests.project.rooms -->", "<!-- end -->"
+
+
+def with_map(page: str) -> str:
+    """A page with the map in its place: every folder of the packages, and what its `__init__` says."""
+    before, _, rest = page.partition(_BEGIN)
+    lines = [f"| `{one}` | {docstring(one.replace('/', '.'))} |" for one in rooms()]
+    return "\n".join([before + _BEGIN, "| package | what |", "| --- | --- |", *lines, _END]) + rest.partition(_END)[2]
+
+
 def drawing(package: str) -> str:
     """The rooms of a package by floor, the top floor first: a room stands above all that it imports."""
     inside = [one for one in rooms() if one.split("/")[0] == package]
@@ -110,4 +121,5 @@ def drawing(package: str) -> str:
 
 
 if __name__ == "__main__":
+    PAGE.write_text(with_map(PAGE.read_text()))
     print("\n\n".join(drawing(package) for package in reversed(PACKAGES)))

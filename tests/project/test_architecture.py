@@ -7,6 +7,7 @@ import re
 
 from tests.project.rooms import (
     PACKAGES,
+    PAGE,
     circle,
     docstring,
     imported,
@@ -15,6 +16,7 @@ from tests.project.rooms import (
     room,
     rooms,
     rooms_below,
+    with_map,
 )
 from tests.support.places import ROOT
 
@@ -60,6 +62,12 @@ def test_no_file_imports_in_a_circle() -> None:
 
 def test_every_module_says_what_it_is() -> None:
     assert [module for module in modules() if not docstring(module)] == []
+
+
+def test_the_map_shows_every_package() -> None:
+    """`python -m tests.project.rooms` has been run since a folder or its docstring changed."""
+    assert PAGE.read_text() == with_map(PAGE.read_text())
+    assert [one for one in rooms() if "\n" in docstring(one.replace("/", "."))] == []
 
 
 def test_pure_modules_do_no_io() -> None:

@@ -1,1 +1,1 @@
-"""Decides which files of a table no reader needs any more."""
+"""Decides which files of a table no reader needs."""

@@ -1,1 +1,1 @@
-"""What the service answers to people and their programs: the state of tables, in one word each."""
+"""What the service answers to people and their programs: status pages and metrics of tables."""

@@ -1,1 +1,1 @@
-"""Hudi's metadata table: read, compared with the table, and kept correct when phantombase changes the table."""
+"""Hudi's metadata table: read, compared with the table, and updated when phantombase changes the table."""

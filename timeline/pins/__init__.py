@@ -1,1 +1,1 @@
-"""Pins: readers name the earliest moment whose state they still need, for a time; a cleaner must keep it."""
+"""Pins: readers name the earliest state that they still need, for a time; a cleaner must retain it."""

@@ -1,1 +1,1 @@
-"""Windows of time on a table: its state at a moment, the writes between two moments, and how far back both go."""
+"""Windows of time on a table: its state at a time, the writes between two times, and how far back both go."""
