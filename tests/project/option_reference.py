@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, Field, fields
 from enum import Enum
@@ -112,6 +113,7 @@ def reference() -> str:
         offered = params if title in _PARTS else of_writers
         taken_by = [name for name, command in commands.items() if title in _titles(command)] if title in _PARTS else []
         lines += [f"## {title}", "", *_part(options, taken_by, offered), ""]
+    lines += ["## Options of several commands", "", *_shared_part(), ""]
     lines += ["## Options by command", ""]
     for name, command in commands.items():
         lines += [f"### `{name}`", "", *_command(command), ""]
@@ -231,18 +233,37 @@ def _commands() -> Iterator[tuple[str, str, Any]]:
             yield app, name, command
 
 
-def _command(command: Any) -> Iterator[str]:
-    """Its own options, and the parts of this page whose options it takes too."""
-    titles = _titles(command)
-    covered = {_flag(f) for title in titles for one in _PARTS[title] for f in fields(one)} | _EVERYWHERE
-    yield from ("| option | meaning |", "| --- | --- |")
+def _own(command: Any) -> Iterator[tuple[str, str]]:
+    """(option, meaning) of the options that are in no part of this page."""
+    parts = (_PARTS[title] for title in _titles(command))
+    covered = {_flag(f) for part in parts for one in part for f in fields(one)} | _EVERYWHERE
     for param in command.params:
         if param.opts[0].startswith("--") and param.opts[0] not in covered:
-            yield f"| `{param.opts[0]}` | {_cell(param.help or '')} |"
-    if titles:
-        links = (f"[{t}](#{re.sub('[^a-z -]', '', t.lower()).replace(' ', '-')})" for t in titles)
-        yield ""
-        yield f"Also options of: {', '.join(links)}."
+            yield param.opts[0], _cell(param.help or "")
+
+
+def _shared() -> set[tuple[str, str]]:
+    """(option, meaning) that at least four commands take."""
+    taken = Counter(chain.from_iterable(_own(command) for _, _, command in _commands()))
+    return {one for one, count in taken.items() if count >= 4}
+
+
+def _shared_part() -> Iterator[str]:
+    yield from ("| option | meaning |", "| --- | --- |")
+    yield from (f"| `{name}` | {meaning} |" for name, meaning in sorted(dict(sorted(_shared())).items()))
+
+
+def _command(command: Any) -> Iterator[str]:
+    """Its own options, and where on this page those are that it shares with others."""
+    own, shared = list(_own(command)), _shared()
+    if alone := [f"| `{name}` | {meaning} |" for name, meaning in own if (name, meaning) not in shared]:
+        yield from ("| option | meaning |", "| --- | --- |", *alone, "")
+    links = [f"[{t}](#{re.sub('[^a-z -]', '', t.lower()).replace(' ', '-')})" for t in _titles(command)]
+    names = ", ".join(f"`{name}`" for name, meaning in own if (name, meaning) in shared)
+    if names:
+        links.insert(0, f"[several commands](#options-of-several-commands): {names}")
+    if links:
+        yield f"Also options of {'; '.join(links)}."
 
 
 def main() -> None:
