@@ -19,6 +19,7 @@ from phantombase.timeline.locks.heartbeat import BEAT_S, EXPIRY_S
 from phantombase.timeline.locks.table_lock import ProcessLock, base_path_hash, table_lock
 from phantombase.timeline.locks.zookeeper_lock import ZooKeeperLock
 from phantombase.timeline.log.encode import LogFormat
+from phantombase.timeline.parquet.output_options import Codec, OutputOptions
 from phantombase.timeline.planning.triggers import TriggerStrategy
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table
@@ -352,6 +353,14 @@ def test_values_are_what_they_say() -> None:
         (lambda w: w.option(retries=1), {"hoodie.write.num.retries.on.conflict.failures": 2}),
         (lambda w: w.global_keys(), {"hoodie.index.type": "GLOBAL_SIMPLE", **STAYS}),
         (lambda w: w.ordering("a"), {"hoodie.table.precombine.field": "b"}),
+        (lambda w: w.schedule(), {"hoodie.compact.inline": True}),
+        (lambda w: w.compact_inline(), {"hoodie.compact.inline": False}),
+        (lambda w: w.schedule(max_delta_commits=3), {"hoodie.compact.inline.max.delta.commits": 7}),
+        (lambda w: w.option(output=OutputOptions(codec=Codec.GZIP)), {"hoodie.parquet.compression.codec": "snappy"}),
+        (lambda w: w.clean(retain=9), {"hoodie.clean.policy": "KEEP_LATEST_BY_HOURS"}),
+        (lambda w: w.clean(), {"hoodie.clean.automatic": False}),
+        (lambda w: w.archive(), {"hoodie.table.services.enabled": False}),
+        (lambda w: w.option(combine=True), {"hoodie.combine.before.upsert": False}),
     ],
 )
 def test_an_option_that_contradicts_its_name_is_one_error_with_both(own: Any, conf: dict[str, Any]) -> None:
@@ -359,6 +368,25 @@ def test_an_option_that_contradicts_its_name_is_one_error_with_both(own: Any, co
     with pytest.raises(UsageError, match="contradict") as refused:
         described.conf(conf)
     assert any(name in str(refused.value) for name in conf)
+
+
+@pytest.mark.parametrize(
+    ("conf", "method", "names"),
+    [
+        ({"hoodie.compact.inline.max.delta.commits": 3}, lambda w: w.schedule(), True),
+        ({"hoodie.compact.inline.max.delta.commits": 3}, lambda w: w.schedule(max_delta_commits=3), False),
+        ({"hoodie.clean.hours.retained": 72}, lambda w: w.clean(retain=5), True),
+        ({"hoodie.keep.max.commits": 40}, lambda w: w.archive(), True),
+        ({"phantombase.write.stop.trigger": 4}, lambda w: w.back_pressure(action="fail"), True),
+        ({"hoodie.parquet.compression.codec": "gzip"}, lambda w: w.option(output=OutputOptions()), True),
+        ({"hoodie.parquet.compression.codec": "gzip"}, lambda w: w.option(slots=3), False),
+    ],
+)
+def test_a_name_that_a_method_behind_it_undoes_is_named(conf: dict[str, Any], method: Any, names: bool) -> None:
+    described = writer().conf(conf)
+    with capture_logs() as logs:
+        method(described)
+    assert [log["names"] for log in logs] == ([*conf] if names else [])
 
 
 def test_an_option_and_its_name_that_agree_are_one_setting() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import is_dataclass, replace
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -31,6 +31,7 @@ from ..new_table.conf import TABLE_NAMES, is_table_conf, parse_table_conf, table
 from ..options import BackPressure, CompactionOptions, FullAction, Mode, MovedKeys, Operation, WriteOptions
 from .lock_conf import LOCK, is_tuning, lock_of
 from .pasted import CONCURRENCY, OPTIMISTIC, has_effect_elsewhere, refused, unknown
+from .said import SERVICES, check_said
 
 _log = get_logger()
 
@@ -79,7 +80,6 @@ _BY_BUCKET, _BUCKETS = "BUCKET", 256
 """The kind of index, and Hudi's default of buckets."""
 _RECONCILE = "hoodie.datasource.write.reconcile.schema"
 """With it Hudi gives rows the columns that they lack, whatever the other name says."""
-_SERVICES = "hoodie.table.services.enabled"
 _DELETES = "hoodie.combine.before.delete"
 """A key that is deleted twice is deleted once: both values are the same here."""
 _PRESSURE: _Known = {
@@ -155,7 +155,7 @@ def parse_write_conf(
             moves = _value({name: ("moves", _flag)}, name, value)["moves"]
             if name not in _decisive(conf) and moves is not (name != _OF_RECORDS[0]):
                 ignored.append(name)
-        elif name in (_SERVICES, _DELETES):
+        elif name in (SERVICES, _DELETES):
             _value({name: ("flag", _flag)}, name, value)
         elif name.startswith(LOCK) and (name in hudi_names() or not is_tuning({name.removeprefix(LOCK): value})):
             lock[name.removeprefix(LOCK)] = value
@@ -194,18 +194,10 @@ def parse_write_conf(
             found["output"] = replace(options.output, **parse_hudi_conf(output))
         attempt("the compaction after a write", lambda: _put_compaction(found, options, modes, schedule))
         attempt("the table", lambda: given.update(parse_table_conf(table)))
-        attempt("the options of the write", lambda: _check_said(found, parts, options, said, conf))
-    if parts["pressure"]:
-        found["back_pressure"] = replace(options.back_pressure or BackPressure(), **parts["pressure"])
-    if parts["clean"]:
-        found["clean"] = _clean(options.clean, parts["clean"], infers="clean" not in said)
-    if parts["archive"]:
-        found["archive"] = _archive(options.archive, parts["archive"])
-    if not _flag(conf.get(_SERVICES, "true")):
-        found |= {"clean": None, "archive": None, "metadata": None}
-        found["compaction"] = replace(found.get("compaction", options.compaction), mode=Mode.WRITE_ONLY)
-    if _flag(conf.get(_RECONCILE, "false")) and "null_for_missing" in found:
-        found["null_for_missing"] = True
+        attempt("the services after a write", lambda: _put_services(found, parts, options, said, conf))
+        if _is_on(conf, _RECONCILE, usual=False) and "null_for_missing" in found:
+            found["null_for_missing"] = True
+        attempt("the options of the write", lambda: check_said(found, options, said, conf, option_of))
     if _METADATA in conf:
         given["metadata_table"] = not found["drop_metadata_table"]
     if ignored:
@@ -230,6 +222,20 @@ def option_of(name: str) -> str | None:
     return _KNOWN[name][0] if name in _KNOWN else table_field(name)
 
 
+def undone_names(conf: Mapping[str, str], options: WriteOptions, fields: Collection[str]) -> list[str]:
+    """The names of `conf` that `options` no longer follow, since a method has set whole groups of others, `fields`."""
+    groups = [field for field in fields if is_dataclass(getattr(options, field)) and field != "clock"]
+    named = [name for name in conf if option_of(name) in groups]
+    return sorted(name for name in named if not _is_followed(name, conf[name], options))
+
+
+def _is_followed(name: str, value: str, options: WriteOptions) -> bool:
+    try:
+        return parse_write_conf({name: value}, options)[1] == options
+    except PhantombaseError:
+        return False
+
+
 @contextmanager
 def _collected(problems: dict[str, PhantombaseError]) -> Iterator[Callable[[str, Callable[[], None]], None]]:
     """Gives a function that keeps the error of a step under a name; raises one error for all of them at the end."""
@@ -250,6 +256,31 @@ def _put_compaction(
 ) -> None:
     if modes or schedule:
         found["compaction"] = _compaction(options.compaction, modes, schedule)
+
+
+def _put_services(
+    found: dict[str, Any],
+    parts: Mapping[str, dict[str, Any]],
+    options: WriteOptions,
+    said: Collection[str],
+    conf: Mapping[str, str],
+) -> None:
+    if parts["pressure"]:
+        found["back_pressure"] = replace(options.back_pressure or BackPressure(), **parts["pressure"])
+    if parts["clean"]:
+        found["clean"] = _clean(options.clean, parts["clean"], infers="clean" not in said)
+    if parts["archive"]:
+        found["archive"] = _archive(options.archive, parts["archive"])
+    if not _is_on(conf, SERVICES, usual=True):
+        found |= {"clean": None, "archive": None, "metadata": None}
+        found["compaction"] = replace(found.get("compaction", options.compaction), mode=Mode.WRITE_ONLY)
+    if "heartbeat_s" in said:
+        found.pop("heartbeat_s", None)  # no name says it: it follows from the time after which a writer counts as dead
+
+
+def _is_on(conf: Mapping[str, str], name: str, *, usual: bool) -> bool:
+    """A flag; one that is neither true nor false is an error of its own."""
+    return _FLAGS.get(conf.get(name, "").strip().lower(), usual)
 
 
 def parse_operation_conf(conf: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
@@ -281,42 +312,6 @@ def _value(known: _Known, name: str, value: str) -> dict[str, Any]:
         return {field: convert(value)}
     except (KeyError, ValueError) as error:
         raise UsageError(f"not a value of {name}", found=value) from error
-
-
-def _check_said(
-    found: Mapping[str, Any],
-    parts: Mapping[str, Mapping[str, Any]],
-    options: WriteOptions,
-    said: Collection[str],
-    conf: Mapping[str, str],
-) -> None:
-    """UsageError: an option of the write that the job has set itself says something else.
-
-    Of options that are groups of others, such as `clean`, those count that differ from their defaults.
-    """
-
-    def name_of(field: str) -> str:
-        known = {**_KNOWN, **{name: one for part in _PARTS.values() for name, one in part.items()}}
-        together = {"moved_keys": _INDEX, "lock": f"{LOCK}provider"}
-        return together.get(field) or next((name for name in conf if known.get(name, ("",))[0] == field), _INDEX)
-
-    for field in ("lock", "moved_keys", *(f for f, _ in _KNOWN.values()), *(f for f, _ in _BUCKET.values())):
-        if field in said and field in found and found[field] != getattr(options, field):
-            raise contradiction(f"option {field}", getattr(options, field), name_of(field), found[field])
-    if "buckets" in said and options.buckets is not None and conf.get(_INDEX, _BY_BUCKET).strip().upper() != _BY_BUCKET:
-        raise contradiction("option buckets", options.buckets, _INDEX, conf[_INDEX])
-    if "heartbeat_expiry_s" in said and found.get("heartbeat_expiry_s", options.heartbeat_expiry_s) != (
-        options.heartbeat_expiry_s
-    ):
-        raise contradiction("option heartbeat_expiry_s", options.heartbeat_expiry_s, next(iter(_BEAT)), "another time")
-    for part, option in (("clean", "clean"), ("archive", "archive"), ("pressure", "back_pressure")):
-        own: Any = getattr(options, option)
-        if option not in said or own is None:
-            continue
-        for field, value in parts[part].items():
-            mine = getattr(own, field, value)
-            if mine not in (value, getattr(type(own)(), field, value)):
-                raise contradiction(f"option {option}.{field}", mine, name_of(field), value)
 
 
 def _check_rollback(conf: Mapping[str, str], found: Mapping[str, Any]) -> None:
@@ -364,13 +359,14 @@ def _clean(options: CleanOptions | None, given: dict[str, Any], *, infers: bool)
 
 
 def _compaction(options: CompactionOptions, modes: Mapping[str, str], schedule: list[str]) -> CompactionOptions:
-    chosen = [_MODES[name] for name, value in modes.items() if _value({name: ("on", _flag)}, name, value)["on"]]
+    said = {_MODES[name]: _value({name: ("on", _flag)}, name, value)["on"] for name, value in modes.items()}
+    chosen = [mode for mode, on in said.items() if on]
     if len(chosen) > 1:
         (first, value), (second, other) = modes.items()
         raise contradiction(first, value, second, other)
     return replace(
         options,
-        mode=chosen[0] if chosen else options.mode,
+        mode=chosen[0] if chosen else options.mode if said.get(options.mode, True) else Mode.WRITE_ONLY,
         schedule=replace(options.schedule, **parse_schedule_conf(schedule, options.schedule.strategies)),
     )
 

@@ -46,7 +46,7 @@ from ..new_table.create import create_table, refuse_place
 from ..new_table.spec import NewTable, check_same_table
 from ..options import BackPressure, CompactionOptions, FullAction, Mode, MovedKeys, Operation, Write, WriteOptions
 from ..schema.write_schema import checked_schema
-from .conf import option_of, parse_operation_conf, parse_write_conf
+from .conf import option_of, parse_operation_conf, parse_write_conf, undone_names
 from .rows import first_rows
 from .write import Written, shown, write, write_batch
 
@@ -158,8 +158,10 @@ class Writer:
         """Sets fields of `WriteOptions`."""
         options = with_members(WriteOptions, options)
         own = replace(self.own, **options) if self.own is not None else None
-        now = replace(self.options, **options)
-        return replace(self, options=now, own=own, said=self.said | options.keys(), hoodie=self._still_said(options))
+        now, still = replace(self.options, **options), self._still_said(options)
+        if lost := undone_names({n: v for n, v in self.hoodie.items() if n not in still}, now, options):
+            _log.warning("configurations_without_meaning", names=" ".join(lost))
+        return replace(self, options=now, own=own, said=self.said | options.keys(), hoodie=still)
 
     def schedule(self, *, notify: Callable[[], None] | None = None, fleet: str | None = None, **options: Any) -> Writer:
         """Request a compaction after each commit, if one is due: fields of `ScheduleOptions`
