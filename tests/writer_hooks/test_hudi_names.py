@@ -377,6 +377,7 @@ def test_an_option_that_contradicts_its_name_is_one_error_with_both(own: Any, co
         ({"hoodie.compact.inline.max.delta.commits": 3}, lambda w: w.schedule(max_delta_commits=3), False),
         ({"hoodie.clean.hours.retained": 72}, lambda w: w.clean(retain=5), True),
         ({"hoodie.keep.max.commits": 40}, lambda w: w.archive(), True),
+        ({"hoodie.compaction.target.io": 9}, lambda w: w.schedule(strategies=("unbounded",)), True),
         ({"phantombase.write.stop.trigger": 4}, lambda w: w.back_pressure(action="fail"), True),
         ({"hoodie.parquet.compression.codec": "gzip"}, lambda w: w.option(output=OutputOptions()), True),
         ({"hoodie.parquet.compression.codec": "gzip"}, lambda w: w.option(slots=3), False),
