@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import field, fields, replace
 from enum import Enum
-from typing import Any, TypeVar, get_args, get_type_hints
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 from .errors import UsageError
 
@@ -45,10 +45,18 @@ def member(kind: type[_E], value: Any, what: str) -> _E:
 
 
 def with_members(options: type, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Fields of an option dataclass, with texts as the members of enums that they name. UsageError: there is none."""
+    """Fields of an option dataclass, with texts as the members of enums that they name; of a tuple of members also one
+    alone, or a list. UsageError: there is none."""
     hints = get_type_hints(options)
-    kinds = {name: _enum(hints[name]) for name, value in given.items() if isinstance(value, str) and name in hints}
-    return {**given, **{n: member(kind, given[n], f"a value of {n}") for n, kind in kinds.items() if kind is not None}}
+    return {name: _with_members(hints.get(name), value, f"a value of {name}") for name, value in given.items()}
+
+
+def _with_members(hint: Any, value: Any, what: str) -> Any:
+    kind = _enum(hint)
+    if kind is not None and get_origin(hint) is tuple and isinstance(value, str | Enum | list | tuple):
+        each = value if isinstance(value, list | tuple) else [value]
+        return tuple(member(kind, one, what) for one in each)
+    return member(kind, value, what) if kind is not None and isinstance(value, str) else value
 
 
 def _enum(hint: Any) -> type[Enum] | None:

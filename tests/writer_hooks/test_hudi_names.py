@@ -20,6 +20,7 @@ from phantombase.timeline.locks.table_lock import ProcessLock, base_path_hash, t
 from phantombase.timeline.locks.zookeeper_lock import ZooKeeperLock
 from phantombase.timeline.log.encode import LogFormat
 from phantombase.timeline.parquet.output_options import Codec, OutputOptions
+from phantombase.timeline.planning.strategies import Strategy
 from phantombase.timeline.planning.triggers import TriggerStrategy
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table
@@ -324,6 +325,10 @@ def test_a_member_of_an_enum_may_be_named(value: Any) -> None:
     assert (
         writer().schedule(strategy="time-elapsed").options.compaction.schedule.strategy is TriggerStrategy.TIME_ELAPSED
     )
+    for one in ("unbounded", ["unbounded"], Strategy.UNBOUNDED, (Strategy.UNBOUNDED,)):
+        assert writer().schedule(strategies=one).options.compaction.schedule.strategies == (Strategy.UNBOUNDED,)
+    with pytest.raises(UsageError, match="not a value of strategies"):
+        writer().schedule(strategies=("newest",))
     with pytest.raises(UsageError, match="not a value of log_format"):
         writer().option(log_format="orc")
 
