@@ -204,8 +204,8 @@ def _missing(
         expected=f"{len(want)} files of file group {operation.file_id}",
         found=f"{len(want & have)} of them",
         todo="Restore the file: compacting without it would lose its rows. If it is lost for good, restore the table "
-        "to an instant before the plan: `compactor-daemon restore TABLE --to INSTANT`. "
-        f"{_for_the_others(view, group, instant)}",
+        "to an instant before it was written, `compactor-daemon restore TABLE --to INSTANT`, or write its partition "
+        f"anew by insert_overwrite. {_for_the_others(view, group, instant)}",
     )
 
 

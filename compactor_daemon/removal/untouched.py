@@ -25,7 +25,7 @@ from ..records.fate import decisions
 _OTHERWISE = (
     "If it cannot be executed because of some file groups, write their partitions anew by insert_overwrite: replaced "
     "file groups are passed over, and the others are compacted. Or restore the missing files, or the table to an "
-    "instant before the plan: `compactor-daemon restore TABLE --to INSTANT`."
+    "instant before they were written: `compactor-daemon restore TABLE --to INSTANT`."
 )
 
 

@@ -25,6 +25,7 @@ from phantombase import read, writer
 from phantombase.compactor_daemon.cli.main import app as daemon
 from phantombase.timeline.cli.main import app as timeline_app
 from phantombase.timeline.errors import PhantombaseError
+from phantombase.timeline.table.table import Table
 from tests.support.places import ROOT
 
 PROPERTY = "hoodie.table.timeline.timezone"
@@ -109,6 +110,63 @@ def test_a_plan_of_version_6_whose_damaged_file_was_written_since(tmp_path: Path
     writer(batch(4, "p2")).insert_overwrite(str(path))
     run("compact", str(path), "--executor", "local")
     served(path, at(3, "p0", "p1") | at(4, "p2"))
+
+
+def lost(path: Path, name: str) -> None:
+    """A file of `p2`; there is one."""
+    (found,) = (path / "p2").glob(name)
+    found.unlink()
+
+
+@pytest.mark.parametrize("name", ["*.parquet", ".*log*"])
+@pytest.mark.parametrize("version", [6, 9])
+def test_a_plan_with_a_lost_file_after_a_restore_to_before_it_was_written(
+    version: int, name: str, tmp_path: Path
+) -> None:
+    """A state before the plan alone may be one that has the file."""
+    path = tmp_path / "t"
+    writer(batch(1, "p0", "p1")).table("t", version=version).key("id").partition("p").ordering("ts").upsert(str(path))
+    writer(batch(1, "p2")).upsert(str(path))
+    writer(batch(2, *PARTITIONS)).upsert(str(path))
+    before, after = sorted(Table.open(str(path)).load_timeline().completed_writes)[:2]
+    run("schedule", str(path), "--sole-writer")
+    lost(path, name)
+    said = run("compact", str(path), "--executor", "local", code=1)
+    assert "to an instant before it was written, `compactor-daemon restore TABLE --to INSTANT`" in said
+    is_base = name == "*.parquet"
+    run("restore", str(path), "--to", before if is_base else after, "--sole-writer")
+    served(path, at(1, "p0", "p1") if is_base else at(1, *PARTITIONS))
+
+
+@pytest.mark.parametrize("how", ["delete_partition", "insert_overwrite"])
+@pytest.mark.parametrize("version", [6, 9])
+def test_a_partition_of_a_plan_with_a_lost_file_is_written_anew_or_deleted(
+    version: int, how: str, tmp_path: Path
+) -> None:
+    """Also on version 6 with logs on all of the plan, where neither `compact` nor `unschedule` works at first."""
+    path = tmp_path / "t"
+    made(path, version)
+    (instant,) = set(re.findall(r"\d{17}", run("schedule", str(path), "--sole-writer")))
+    writer(batch(3, *PARTITIONS)).upsert(str(path))
+    lost(path, "*.parquet")
+    left = at(3, "p0", "p1")
+    if how == "delete_partition":
+        with pytest.raises(PhantombaseError, match=r"or unschedule it.*by insert_overwrite first"):
+            writer(batch(1, "p2").slice(0, 0)).delete_partition(str(path), ["p2"])
+        if version == 9:
+            run("unschedule", str(path), instant, "--sole-writer")
+        else:
+            assert "insert_overwrite" in run("unschedule", str(path), instant, "--sole-writer", code=1)
+            writer(batch(4, "p2")).insert_overwrite(str(path))
+            run("compact", str(path), "--executor", "local")
+        writer(batch(1, "p2").slice(0, 0)).delete_partition(str(path), ["p2"])
+        served(path, left)
+    else:
+        said = run("compact", str(path), "--executor", "local", code=1)
+        assert "by insert_overwrite" in said
+        writer(batch(4, "p2")).insert_overwrite(str(path))
+        run("compact", str(path), "--executor", "local")
+        served(path, left | at(4, "p2"))
 
 
 @pytest.mark.parametrize("version", [6, 9])

@@ -52,7 +52,8 @@ def refuse_planned(table: Table, instant: str, write: Write, replaced: Iterable[
                 "a pending compaction holds a file group of a partition that is to be deleted",
                 path="/".join(key),
                 instant=instant,
-                todo="Nothing of this write is visible. Execute the compaction, or unschedule it; then write again.",
+                todo="Nothing of this write is visible. Execute the compaction, or unschedule it; then write again. "
+                "Where both are refused for a lost file, write its partition by insert_overwrite first.",
             )
 
 

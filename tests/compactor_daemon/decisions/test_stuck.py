@@ -169,8 +169,8 @@ def test_on_version_6_with_writes_on_the_plan_the_errors_name_what_works(tmp_pat
     with pytest.raises(MissingFileError) as lost:
         run_all(open_table(path))
     assert "compactor-daemon unschedule" not in str(lost.value)
-    assert "restore the table to an instant before the plan" in str(lost.value)
-    with pytest.raises(ConflictError, match="or the table to an instant before the plan"):
+    assert "restore the table to an instant before it was written" in str(lost.value)
+    with pytest.raises(ConflictError, match="or the table to an instant before they were written"):
         unschedule(open_table(path), instant, LOCK)
     gone.write_bytes(kept)
     run_all(open_table(path))
