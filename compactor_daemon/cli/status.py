@@ -1,6 +1,6 @@
 """The commands that show compactions: `status`, `claims`.
 
-`compactor-daemon status --root`: a lake at a glance, and the daemons that serve it.
+`compactor-daemon status` with `--root`: a lake at a glance, and the daemons that serve it.
 """
 
 from __future__ import annotations

@@ -100,7 +100,8 @@ def decided_completion(table: Table, pending: PendingClustering) -> tuple[bool, 
             path=path,
             instant=pending.time,
             found=error.found,
-            todo="Nothing of it is visible. `compactor-daemon restore TABLE --to` the newest completed write ends it.",
+            todo="Nothing of it is visible. `compactor-daemon restore TABLE --to INSTANT`, of the newest completed "
+            "write, ends it.",
         ) from error
     if _PROCESS not in extra:
         raise ConflictError(

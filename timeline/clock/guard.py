@@ -121,7 +121,7 @@ def check_future(base_path: str, stamp: Stamp, named_ms: int, now_ms: int, optio
             path=f"{base_path}: {stamp.file_name}",
             expected=f"at most {options.clock_skew_s:g} s ahead of this process's clock (--clock-skew)",
             found=f"{ahead_ms / 1000:,.0f} s",
-            todo="Set the clock of this machine; if the file's time is wrong, run `timeline repair-times --all`."
+            todo="Set the clock of this machine; if the file's time is wrong, run `timeline repair-times TABLE --all`."
             if not is_named
             else "Set the clock of this machine. If it is right, that of another one was ahead when the instant was "
             "chosen: wait until then, or take it back while it is the newest write (`compactor-daemon rollback`), or, "

@@ -220,7 +220,7 @@ def _warn(table: Table, notes: PlanNotes) -> None:
             file_groups=len(left),
             first=left[0].path,
             why=left[0].why,
-            todo="`compactor-daemon schedule --dry-run` lists them.",
+            todo="`compactor-daemon schedule TABLE --dry-run` lists them.",
         )
 
 
