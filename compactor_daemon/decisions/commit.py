@@ -70,7 +70,7 @@ def _log_write_stat(done: SliceDone, final: str) -> WriteStat:
         num_inserts=0,
         log_version=LogFileName.parse(name).version,
         log_offset=0,
-        base_file="",
+        base_file=done.base_file or "",
         log_files=(name,),
     )
 

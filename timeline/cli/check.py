@@ -19,6 +19,7 @@ from ..storage.storage_options import parse_pairs
 from ..table.table import Table, consistent
 from ..terminal.boundary import EXIT_FAILED
 from ..terminal.console import configure_logging, emit, progress
+from ..view.grouping import counted_by_name
 from . import render
 from .parameters import CLOCK, Json, StorageOption, TablePath, Timezone
 from .report import audit_report, repair_report, validation_report
@@ -74,8 +75,10 @@ def validate(
 ) -> None:
     """Compare completed writes, the metadata table, and the times of version 6 with what is on storage.
 
-    Exit code 1 when they differ. Files that completed writes of the active timeline name must be there, with the bytes
-    that they name; files that are passed over, as those of another attempt, are shown.
+    Exit code 1 when they differ. Files that completed writes name, active and archived ones, must be there, with the
+    bytes that they name; files that are passed over, as those of another attempt, are shown. So are files that no write
+    names and whose rows count all the same, since what made them was archived, or taken back and passed by archiving.
+    This reads the whole archive.
 
     Hudi's [b]metadata table[/b] (.hoodie/metadata) is an index of a table's files: readers that use it do not see a
     file that it does not name. This compares partitions, and names and sizes of the files of completed writes; files
@@ -97,8 +100,10 @@ def validate(
         commits = commits_to_compact(table)
     else:
         found, commits = Validation(partitions=0, files=0, differences=()), None
-    view = consistent(lambda: table.reload().load_view())
-    report = validation_report(found, commits, wrong, view, table.views.strays(view), table.storage.base_path)
+    view, witnessed = consistent(lambda: (table.reload().load_view(), table.reload().load_view(archive=True)))
+    report = validation_report(
+        found, commits, wrong, witnessed, table.views.strays(view), counted_by_name(view, witnessed), table
+    )
     emit(report, json, render.validate)
     if not report["good"]:
         raise typer.Exit(EXIT_FAILED)

@@ -293,6 +293,11 @@ def validate(data: Row) -> Iterator[RenderableType]:
         )
     for time in data["unreadable_commits"]:
         yield Text(f"torn: the completed file of {time} cannot be read: which files it wrote is not known")
+    for path in data["unnamed"]:
+        yield Text.assemble(
+            ("unnamed:", "bold red"),
+            f" {path} is of no write that is known, and its rows count, for Hudi too: find out what made it",
+        )
     for path in data["strays"]:
         yield Text(f"passed over: {path} is no file of the table")
     verdict = Text("good", "green") if data["good"] else Text("WRONG", "bold red")

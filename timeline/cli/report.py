@@ -19,6 +19,7 @@ if TYPE_CHECKING:  # what `show` does not need to start
     from ..audit.audit import InstantAudit
     from ..metadata_table.validate import Validation
     from ..recovery.modification_times import Mistimed, Retimed
+    from ..table.table import Table
 
 # --- slices ------------------------------------------------------------------------------------------------------
 
@@ -154,14 +155,15 @@ def validation_report(
     wrong: Sequence[Mistimed],
     view: TableView,
     strays: Sequence[str],
-    table_path: str,
+    unnamed: Sequence[str],
+    table: Table,
 ) -> Row:
     """The results of `timeline validate`. `metadata_commits`: see `table_facts`; None if there is no metadata table.
-    `strays`: of the view."""
+    `view`: with archived writes. `strays`: of the view of now. `unnamed`: see `counted_by_name`."""
     flaws = [f for g in view.groups if not is_replaced(g, view.facts) for f in g.flaws]
     return {
-        "table": table_path,
-        "good": not found.differences and not wrong and not flaws,
+        "table": table.storage.base_path,
+        "good": not found.differences and not wrong and not flaws and not unnamed,
         "partitions": found.partitions,
         "files": found.files,
         "metadata_commits_since_compaction": metadata_commits,
@@ -181,6 +183,7 @@ def validation_report(
         ],
         "unreadable_commits": sorted(view.facts.witness.unread),
         "strays": list(strays),
+        "unnamed": list(unnamed),
     }
 
 

@@ -139,9 +139,9 @@ def decode(data: bytes, where: str) -> CommitMetadata:
     """
     if data.startswith(MAGIC):
         name, record = read_record(data, where, COMMIT_SCHEMA, REPLACE_SCHEMA)
-        return _from_record(record, is_replace=name == REPLACE_SCHEMA["name"])
+        return from_record(record, is_replace=name == REPLACE_SCHEMA["name"])
     record = _parse_json(data, where)
-    return _from_record(record, is_replace=record.get("partitionToReplaceFileIds") is not None)
+    return from_record(record, is_replace=record.get("partitionToReplaceFileIds") is not None)
 
 
 class _Summary(msgspec.Struct, rename="camel"):
@@ -204,7 +204,8 @@ def _parse_json(data: bytes, where: str) -> dict[str, Any]:
     return record
 
 
-def _from_record(record: Mapping[str, Any], *, is_replace: bool) -> CommitMetadata:
+def from_record(record: Mapping[str, Any], *, is_replace: bool) -> CommitMetadata:
+    """The metadata in a record of Hudi's schemas, as the archive of version 6 has it, too."""
     stats: dict[str, Any] = record.get("partitionToWriteStats") or {}
     replaced: dict[str, Any] = record.get("partitionToReplaceFileIds") or {}
     return CommitMetadata(

@@ -1,4 +1,4 @@
-"""What archived writes record beside their files, such as the table's schema: of all versions, the newest first."""
+"""What archived writes record, of all versions: beside their files, such as the table's schema, and their files."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 import fastavro
 
 from ..errors import MalformedError
+from ..format.commit_metadata import CommitMetadata, from_record
 from ..format.instant import Instant, State
 from ..format.table_config import TableConfig
 from ..log.block import HeaderKey, scan_blocks
@@ -22,11 +23,14 @@ Extras: TypeAlias = tuple[str, Mapping[str, str], str | None]
 """Requested time, entries, operation."""
 
 _AT_ONCE = 16
-_FIELDS = ("hoodieCommitMetadata", "hoodieReplaceCommitMetadata")
+_COMMIT, _REPLACE = "hoodieCommitMetadata", "hoodieReplaceCommitMetadata"
 
 
 def archived_extras(storage: Storage, config: TableConfig, archived: Sequence[Instant]) -> Iterator[Extras]:
-    """Of these archived instants the writes, as far as the archive has them. UnknownStateError: it cannot be read."""
+    """Of these archived instants the writes, as far as the archive has them, the newest first.
+
+    UnknownStateError: it cannot be read.
+    """
     writes = sorted((i for i in archived if i.is_write), key=lambda i: i.requested_time, reverse=True)
     if config.layout.has_completion_times:
         for start in range(0, len(writes), _AT_ONCE):
@@ -36,12 +40,34 @@ def archived_extras(storage: Storage, config: TableConfig, archived: Sequence[In
             yield from ((time, commit.extra_metadata, commit.operation_type) for time, commit in commits)
     elif writes:
         known = {i.requested_time for i in writes}
-        found_in = whole(config, lambda: [_readable(storage, path) for path in archived_logs(storage, config)])
-        entries = (one for found in found_in for one in found if one[0] in known)
+        entries = (_extras(time, record) for time, record in _all_records(storage, config) if time in known)
         yield from sorted(entries, key=lambda one: one[0], reverse=True)
 
 
-def _readable(storage: Storage, path: str) -> list[Extras]:
+def archived_writes(
+    storage: Storage, config: TableConfig, archived: Sequence[Instant]
+) -> Iterator[tuple[Instant, CommitMetadata]]:
+    """Of these archived instants the writes with their metadata, in any order, as far as the archive has it.
+
+    UnknownStateError: it cannot be read.
+    """
+    writes = [i for i in archived if i.is_write]
+    if config.layout.has_completion_times:
+        yield from archived_commits(storage, config, writes).items()
+    elif writes:
+        by_name = {(i.requested_time, i.family == "replacecommit"): i for i in writes}
+        for time, record in _all_records(storage, config):
+            is_replace = record.get(_REPLACE) is not None
+            if (instant := by_name.get((time, is_replace))) is not None:
+                yield instant, from_record(_commit_in(record), is_replace=is_replace)
+
+
+def _all_records(storage: Storage, config: TableConfig) -> list[tuple[str, Any]]:
+    found = whole(config, lambda: [_readable(storage, path) for path in archived_logs(storage, config)])
+    return [one for records in found for one in records]
+
+
+def _readable(storage: Storage, path: str) -> list[tuple[str, Any]]:
     try:
         return list(_of_log(storage, path))
     except MalformedError:
@@ -50,8 +76,8 @@ def _readable(storage: Storage, path: str) -> list[Extras]:
         return []
 
 
-def _of_log(storage: Storage, path: str) -> Iterator[Extras]:
-    """The completed writes of an archive log of version 6."""
+def _of_log(storage: Storage, path: str) -> Iterator[tuple[str, Any]]:
+    """The completed writes of an archive log of version 6: their times and records."""
     source = storage.open_input(path)
     for block in scan_blocks(source, path):
         schema = fastavro.parse_schema(json.loads(block.header(HeaderKey.SCHEMA)))
@@ -63,13 +89,16 @@ def _of_log(storage: Storage, path: str) -> Iterator[Extras]:
                 (size,) = struct.unpack_from(">i", content, at)
                 at += 4 + size
                 record: Any = fastavro.schemaless_reader(io.BytesIO(content[at - size : at]), schema, None)
-                yield from _extras(record, path)
+                if not isinstance(record, dict) or record.get("commitTime") is None:
+                    raise MalformedError("archive entry without time", path=path)
+                if record.get("actionState") in (None, State.COMPLETED.name) and _commit_in(record) is not None:
+                    yield record["commitTime"], record
 
 
-def _extras(record: Any, path: str) -> Iterator[Extras]:
-    if not isinstance(record, dict) or record.get("commitTime") is None:
-        raise MalformedError("archive entry without time", path=path)
-    if record.get("actionState") in (None, State.COMPLETED.name):
-        commit = next((record[name] for name in _FIELDS if record.get(name) is not None), None)
-        if commit is not None:
-            yield record["commitTime"], commit.get("extraMetadata") or {}, commit.get("operationType")
+def _commit_in(record: Any) -> Any:
+    return next((record[name] for name in (_COMMIT, _REPLACE) if record.get(name) is not None), None)
+
+
+def _extras(time: str, record: Any) -> Extras:
+    commit = _commit_in(record)
+    return time, commit.get("extraMetadata") or {}, commit.get("operationType")

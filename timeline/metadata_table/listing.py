@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
-from ..errors import MissingFileError
+from ..errors import MissingFileError, PhantombaseError, TableChangedError
+from ..format.layout import Slicing
 from ..format.table_config import TableConfig
 from ..storage.contract import Entry, Storage
-from ..table.table import Table
+from ..table.table import Table, consistent
 from ..view.listing import Listed
+from ..view.view_loader import Named, Sizes
 from .read import read_files
+from .records.partitions import FILES
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +42,31 @@ class MetadataListing:
             if partition not in named:
                 raise MissingFileError("no such partition in the metadata table", path=partition)
             yield partition, _entries(named[partition])
+
+
+def named_files_of(table: Table) -> Named | None:
+    """What the metadata table names beside a listing of the storage, for `Table.load_view`; None: it is off, or it is
+    the listing itself.
+
+    A metadata table that cannot be read is no witness: then files of archived writes count by their names. On version 6
+    it names no log files here: their names have the instant of their base, so a pending write may have made them.
+    """
+    if FILES not in table.config.built_metadata_partitions or table.listing.is_witness:
+        return None
+    has_logs = table.layout.slicing is Slicing.BY_COMPLETION_TIME
+
+    def named(folder: str) -> Sizes:
+        try:
+            found = consistent(lambda: read_files(table.reload(), folder)).partitions
+        except TableChangedError:
+            raise
+        except PhantombaseError:
+            return {}
+        if has_logs:
+            return found
+        return {p: {n: size for n, size in of.items() if not n.startswith(".")} for p, of in found.items()}
+
+    return named
 
 
 def _entries(files: Mapping[str, int]) -> list[Entry]:

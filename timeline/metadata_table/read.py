@@ -32,19 +32,28 @@ class ListedFiles:
     unnamed: Mapping[str, Mapping[str, int]]
 
 
-def read_files(table: Table) -> ListedFiles:
+def read_files(table: Table, folder: str = "") -> ListedFiles:
     """The `files` partition of a data table's metadata table; errors as in `read_entries`.
 
-    A file that is marked deleted but was never added is left out, as in Hudi by default.
+    A file that is marked deleted but was never added is left out, as in Hudi by default. `folder`: only partitions at
+    or under it.
     """
+    keys: Keys = None
+    if folder:
+        every = (present_files(record) for _, record in read_entries(table, FILES, [ALL_PARTITIONS]))
+        named = {partition_path(name) for names in every for name in names}
+        below = [p for p in named if p == folder or p.startswith(f"{folder}/")]
+        keys = [ALL_PARTITIONS, *sorted({folder, *below})]
     names: Mapping[str, int] = {}
     files: dict[str, dict[str, int]] = {}
-    for key, record in read_entries(table, FILES):
+    for key, record in read_entries(table, FILES, keys):
         present = present_files(record)
         if key == ALL_PARTITIONS:
             names = {partition_path(name): size for name, size in present.items()}
         else:
             files[partition_path(key)] = present
+    if folder:
+        names = {name: size for name, size in names.items() if name in below}
     return ListedFiles(
         partitions={name: files.get(name, {}) for name in sorted(names)},
         unnamed={name: files[name] for name in sorted(files.keys() - names)},

@@ -30,7 +30,7 @@ from ..merge.slice_rules import SliceRules
 from ..merge.spill import LogSpill
 from ..prefetch import prefetched
 from ..storage.contract import Storage, open_listed
-from ..view.log_blocks import blocks_of, open_headers, slice_blocks
+from ..view.log_blocks import blocks_of, check_base, open_headers, slice_blocks
 from ..view.view import FileSlice, LogFile
 from .where import Where
 
@@ -274,8 +274,11 @@ def _opened(
 
 
 def _select(slice_: FileSlice, sources: Mapping[str, pa.NativeFile], visibility: Visibility) -> Selection:
-    """Errors as `blocks_of`."""
-    return select_blocks((b for log in slice_.logs for b in blocks_of(log, sources[log.path])), visibility)
+    """Errors as `blocks_of` and `check_base`."""
+    found = select_blocks((b for log in slice_.logs for b in blocks_of(log, sources[log.path])), visibility)
+    if visibility.by_file:
+        check_base(slice_, found)
+    return found
 
 
 def count_blocks(selection: Selection, entries: int) -> LogCounts:

@@ -27,6 +27,7 @@ from ..filter.tree import Filter
 from ..instants.timeline import Timeline
 from ..merge.slice_rules import SliceRules
 from ..metadata_table.column_stats.bounds import stats_bounds
+from ..metadata_table.listing import named_files_of
 from ..metadata_table.read import read_entries
 from ..metadata_table.records.keys import column_stats_key
 from ..metadata_table.records.partitions import COLUMN_STATS
@@ -235,7 +236,7 @@ def plan_read(table: Table, options: ReadOptions) -> Scan:
     table = replace(table, config=seen.config)
     as_of = None if options.as_of is None else table.point_in_time(options.as_of)
     brief = as_of is None and options.query is Query.SNAPSHOT
-    view = seen.load_view(options.partition, as_of=as_of, brief=brief)
+    view = seen.load_view(options.partition, as_of=as_of, brief=brief, named=named_files_of(seen))
     if as_of is not None:
         check_as_of(table, view.timeline, as_of)
         check_as_of_still(table, view.timeline, as_of)

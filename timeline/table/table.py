@@ -30,7 +30,7 @@ from ..storage.storage_options import Given
 from ..view.fact_loader import FactLoader
 from ..view.listing import Listing, StorageListing
 from ..view.view import TableView, ViewFacts
-from ..view.view_loader import ViewLoader
+from ..view.view_loader import Named, ViewLoader
 from .evolved_schema import LATEST_SCHEMA
 from .schema_finder import TableSchema as TableSchema
 from .schema_finder import WasVisible, find_schema, names_in_inputs
@@ -223,6 +223,8 @@ class Table:
         completed_by: str | None = None,
         as_of: str | None = None,
         brief: bool = False,
+        archive: bool = False,
+        named: Named | None = None,
     ) -> TableView:
         """See `ViewLoader.load`."""
         return self.views.load(
@@ -233,6 +235,8 @@ class Table:
             completed_by=completed_by,
             as_of=as_of,
             brief=brief,
+            archive=archive,
+            named=named,
         )
 
     def load_plan_view(

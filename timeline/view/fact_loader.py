@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..errors import MalformedError, MissingFileError
 from ..format.commit_metadata import CLUSTER
@@ -59,6 +59,20 @@ class FactLoader:
             if witness
             else Witness(),
         )
+
+    def with_archived(self, facts: ViewFacts, timeline: Timeline) -> ViewFacts:
+        """The facts with those of archived writes, too: which files they name, and which file groups they replaced.
+
+        `timeline`: with its archive. It costs the whole archive. UnknownStateError: that cannot be read.
+        """
+        from ..instants.archived_extras import archived_writes  # late: one command needs it
+
+        named, replaced = dict[Instant, NamedFiles](), dict[GroupKey, str]()
+        for write, metadata in archived_writes(self.files.storage, self.files.config, timeline.archived):
+            named[write] = files_of(metadata)
+            replaced.update(dict.fromkeys(metadata.replaced_groups, write.requested_time))
+        writes = ((i.requested_time, named.get(i)) for i in timeline.archived if i.is_write)
+        return replace(facts, replaced={**replaced, **facts.replaced}, witness=facts.witness.with_writes(writes))
 
     def _named(self, write: Instant) -> NamedFiles | None:
         """The files that a completed write names; None: its file is torn, as a Hudi leaves it that is killed while it

@@ -12,10 +12,10 @@ from dataclasses import replace
 
 from ..format.file_name import BaseFileName, LogFileName, parse_data_file
 from ..format.layout import Slicing
-from ..instants.timeline import Timeline
+from ..instants.timeline import UNKNOWN_COMPLETION, Timeline
 from ..storage.contract import Entry
-from .view import BaseFile, DataFile, FileGroup, FileSlice, GroupKey, LogFile, ViewFacts, latest_slice
-from .witness import Flaw, Marks, Names, instant_of
+from .view import BaseFile, DataFile, FileGroup, FileSlice, GroupKey, LogFile, TableView, ViewFacts, latest_slice
+from .witness import Flaw, Marks, Names, named_instant
 
 
 def file_groups(
@@ -88,6 +88,29 @@ def strays(partition: str, entries: Iterable[Entry], timeline: Timeline, facts: 
     return found
 
 
+def counted_by_name(now: TableView, witnessed: TableView) -> list[str]:
+    """Paths of files whose rows count although no write names them. `witnessed`: the view with archived writes.
+
+    Of another attempt of an archived write, of a file group that an archived one replaced, or of an instant that is
+    neither on the timeline nor in the archive: it was taken back, and a process that slept put its file, or archiving
+    passed it before its files were removed. Hudi counts them, too.
+    """
+    counted, named = _newest_files(now), _newest_files(witnessed)
+    timeline = witnessed.timeline
+    since = min((i.requested_time for i in timeline.archived if i.is_write), default=UNKNOWN_COMPLETION)
+    known = timeline.completed_writes.keys() | timeline.pending_writes.keys()
+    known |= {i.requested_time for i in timeline.archived}
+    by_base = timeline.layout.slicing is Slicing.BY_BASE_INSTANT
+    gone = (p for p, name in counted.items() if since <= name.instant and name.instant not in known)
+    return sorted({*(counted.keys() - named.keys()), *(p for p in gone if not by_base or p.endswith(".parquet"))})
+
+
+def _newest_files(view: TableView) -> dict[str, BaseFileName | LogFileName]:
+    """The files of the newest slices, by path."""
+    slices = (latest_slice(group) for group in view.groups if not view.facts.is_replaced(group.key))
+    return {file.path: file.name for s in slices if s is not None for file in (s.base, *s.logs) if file is not None}
+
+
 def _looks_like_data(name: str) -> bool:
     if name.endswith(".crc") or name.startswith((".hoodie_partition_metadata", "_")):
         return False
@@ -120,7 +143,7 @@ def _file_group(
     visible, flaws = _visible_bases(key, bases, timeline, facts, as_of)
     newest = max((instant for instant in visible if as_of is None or instant <= as_of), default="")
     there = [_marked(log, timeline, facts) for log in logs if not _is_stray(log, timeline, facts)]
-    gone = [] if is_replaced else _gone_logs(key, there, names, newest, timeline)
+    gone = [] if is_replaced else _gone_logs(key, there, {**below, **names}, newest, timeline)
     ordered = sorted([*there, *gone], key=lambda log: log.name.sort_key)
     if timeline.layout.slicing is Slicing.BY_BASE_INSTANT:
         stacks = _slices_by_name(visible, ordered, pending, timeline, is_replaced=key in facts.replaced)
@@ -307,11 +330,11 @@ def _visible_bases(
         visible[instant] = base
     if facts.is_replaced(key, as_of):
         return visible, flaws
-    below = {instant_of(text): text for text in facts.witness.below_of(key)}
+    below = {named_instant(text): text for text in facts.witness.below_of(key) if not text.startswith(".")}
     named_bases = {instant: text for instant, text in below.items() if timeline.is_committed(instant)}
     named_bases = {
         **named_bases,
-        **{instant_of(text): text for text in names if not text.startswith(".")},
+        **{named_instant(text): text for text in names if not text.startswith(".")},
         **compacted,
     }
     for last in dict.fromkeys((None, as_of)):

@@ -11,10 +11,12 @@ from ..errors import MalformedError
 from ..format.layout import Slicing
 from ..instants.timeline import UNKNOWN_COMPLETION, Timeline
 from ..log.block import BlockKind, HeaderKey, LogBlock, scan_blocks
-from ..log.visibility import Visibility
+from ..log.visibility import Selection, Visibility
 from ..storage.contract import Storage, open_listed
+from ..storage.folders import join
 from ..storage.local import open_little
 from .view import FileSlice, LogFile
+from .witness import Flaw
 
 _WHOLE_LOG_BYTES = 4 << 20
 """Up to this size one request for a log file takes less time than those for its headers."""
@@ -67,6 +69,20 @@ def blocks_of(log: LogFile, source: pa.NativeFile) -> list[LogBlock]:
             raise _damaged(log, write.instant, "no block of this instant")
     named = {w.instant for w in marks.writes}
     return [replace(b, is_named=False) if _is_foreign(b, marks.known, named) else b for b in blocks]
+
+
+def check_base(slice_: FileSlice, selection: Selection) -> None:
+    """Versions 8 and 9: MissingFileError if a block that counts has positions in a later base file than the slice has.
+
+    That base file was there when the block was written, and only a later one takes its place. Where its own write is
+    archived, and the commit of the log file does not name it, nothing else of the active timeline tells.
+    """
+    opened = {log.name.instant for log in slice_.logs} if slice_.base is None else ()
+    for block in selection.blocks:
+        instant = block.headers.get(HeaderKey.BASE_FILE_INSTANT_TIME_OF_RECORD_POSITIONS)
+        if instant and (instant > slice_.base_instant or slice_.base_instant in opened):
+            path = join(slice_.partition, f"{slice_.file_id}_*_{instant}.parquet")
+            raise Flaw(path=path, instant=instant, expected=0, found=None, is_base=True).error()
 
 
 def _is_foreign(block: LogBlock, known: Set[str], named: Set[str]) -> bool:

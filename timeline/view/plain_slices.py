@@ -17,7 +17,7 @@ from ..format.layout import Slicing
 from ..instants.timeline import Timeline
 from ..storage.contract import Entry
 from .view import GroupKey, ViewFacts
-from .witness import FileRecord, Names
+from .witness import FileRecord, Names, named_instant
 
 _Log: TypeAlias = tuple[str, int, str, Entry]
 """Instant, version and token, which sort like `LogFileName.sort_key`, and the entry."""
@@ -94,8 +94,8 @@ class PlainRules:
                 return None
             visible[instant] = entry
         newest = max(visible, default="")
-        below = (text.rpartition("_")[2].partition(".")[0] for text in facts.witness.below_of(key))
-        if not visible or (compacted and max(compacted) > newest) or any(instant > newest for instant in below):
+        below = facts.witness.below_of(key)
+        if not visible or (compacted and max(compacted) > newest) or any(named_instant(t) > newest for t in below):
             return None
         stack = self._stack(visible, newest, logs)
         if not stack or self._lacks(names, newest, logs, stack):

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 from ..errors import MalformedError, MissingFileError, PhantombaseError, TableChangedError, UsageError
 from ..format.compaction_plan import CompactionPlan
@@ -22,6 +23,22 @@ from .grouping import file_groups, strays
 from .listing import Listed, Listing
 from .view import FileGroup, TableView, ViewFacts, base_instants, log_instants
 from .witness import Flaw
+
+Sizes: TypeAlias = Mapping[str, Mapping[str, int]]
+"""Bytes of files, by partition and name."""
+
+Named: TypeAlias = Callable[[str], Sizes]
+
+
+def _unlike(named: Sizes, listings: Iterable[Listed]) -> Sizes:
+    """The named files that the listings do not have with these bytes."""
+    found = dict[str, Mapping[str, int]]()
+    there = dict(listings) if named else {}
+    for partition, files in named.items():
+        listed = {entry.name: entry.size for entry in there.get(partition, ())}
+        if wrong := {name: size for name, size in files.items() if listed.get(name) != size}:
+            found[partition] = wrong
+    return found
 
 
 def believed(storage: Storage, groups: Iterable[FileGroup]) -> tuple[FileGroup, ...]:
@@ -73,27 +90,35 @@ class ViewLoader:
         completed_by: str | None = None,
         as_of: str | None = None,
         brief: bool = False,
+        archive: bool = False,
+        named: Named | None = None,
     ) -> TableView:
         """Timeline, then facts, then listing.
 
         `partition`: only partitions at or under that path. `exactly`: these partitions and no others. `pending`: a
         compaction or log compaction that is treated as not completed. `prevails`: see `FactLoader.pending_plans`.
         `completed_by`: the state at this completion time (versions 8 and 9), see `Timeline.completed_by`.
-        `as_of`, `brief`: see `file_groups`.
+        `as_of`, `brief`: see `file_groups`. `archive`: archived writes are witnesses, too; it costs the whole archive.
+        `named`: the files that the metadata table names at or under a folder, see `Witness.listed`.
         UsageError: no such partition. MissingFileError, TableChangedError: see `consistent`.
         """
-        timeline = newest = self.timelines.load(archived=completed_by is not None)
+        timeline = newest = self.timelines.load(archived=archive or completed_by is not None)
         if completed_by is not None:
             timeline = newest.completed_by(completed_by)
         if pending is not None:
             timeline = timeline.with_pending_merge(self.files.requested_merge(pending))
         folder = _folder(partition)
-        facts, listings = self._facts_and_files(timeline, prevails, folder, exactly)
+        facts, listings, names = self._facts_and_files(timeline, prevails, folder, exactly, named)
+        wrong = _unlike(names, listings)
+        facts = facts.with_listed(wrong)
+        if archive:
+            facts = self.facts.with_archived(facts, timeline)
         if exactly is None:
             listings += self.unlisted(folder, {part for part, _ in listings}, facts, as_of)
         if partition and not listings:
             raise _no_partition(partition)
-        if completed_by is None and any(needs_archive(timeline, entries) for _, entries in listings):
+        unseen = [Entry(name=name, is_folder=False) for of in wrong.values() for name in of]
+        if completed_by is None and any(needs_archive(timeline, e) for e in (unseen, *(e for _, e in listings))):
             timeline = self.timelines.with_its_archive(timeline)
         found = (
             group
@@ -109,22 +134,29 @@ class ViewLoader:
         return TableView(timeline=timeline, facts=facts, groups=groups)
 
     def _facts_and_files(
-        self, timeline: Timeline, prevails: str | None, folder: str, exactly: Collection[str] | None
-    ) -> tuple[ViewFacts, list[Listed]]:
-        """Both at the same time where the storage answers requests."""
+        self,
+        timeline: Timeline,
+        prevails: str | None,
+        folder: str,
+        exactly: Collection[str] | None,
+        named: Named | None,
+    ) -> tuple[ViewFacts, list[Listed], Sizes]:
+        """All at the same time where the storage answers requests."""
 
         def listed() -> list[Listed]:
             if exactly is not None:
                 return list(self.listing.exactly(self.storage, self.config, exactly))
             return list(self.listing.below(self.storage, self.config, folder))
 
-        witness = not self.listing.is_witness
+        def loaded() -> ViewFacts:
+            return self.facts.load(timeline, prevails, witness=not self.listing.is_witness)
+
         if self.storage.is_file_system:
-            return self.facts.load(timeline, prevails, witness=witness), listed()
-        with ThreadPoolExecutor(1) as pool:
-            files = pool.submit(listed)
-            facts = self.facts.load(timeline, prevails, witness=witness)
-            return facts, files.result()
+            return loaded(), listed(), {} if named is None else named(folder)
+        with ThreadPoolExecutor(2) as pool:
+            listing = pool.submit(listed)
+            names = None if named is None else pool.submit(named, folder)
+            return loaded(), listing.result(), {} if names is None else names.result()
 
     def unlisted(
         self, folder: str, listed: Collection[str], facts: ViewFacts, as_of: str | None = None

@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import TypeAlias
 
 from ..errors import MalformedError, MissingFileError, PhantombaseError
-from ..format.file_name import BaseFileName, parse_data_file
+from ..format.file_name import BaseFileName, LogFileName, parse_data_file
 from .named_files import NamedFile
 
 GroupKey: TypeAlias = tuple[str, str]
@@ -43,8 +43,9 @@ Named: TypeAlias = Mapping[str, Sequence[NamedFile]]
 class Witness:
     """`known`: the completed writes of the active timeline whose files are known, by requested time. `writes`: what
     each of these names. `unread`: completed writes whose files cannot be known: their files count by their names.
-    `plans`: the base files that pending compactions merge. Of an archived write these, and those on which log files of
-    completed writes lie, are all that tells whether its base file is lost.
+    `plans`: the base files that pending compactions merge. `listed`: the files that the metadata table names and that
+    are not there, or have other bytes than it says: these, by partition and name. Of an archived write these, and the
+    base files on which log files of completed writes lie, are all that tells whether a file of it is lost.
 
     The files of a partition are looked at when they are asked for.
     """
@@ -53,6 +54,7 @@ class Witness:
     writes: tuple[tuple[str, Named], ...] = ()
     unread: frozenset[str] = frozenset()
     plans: tuple[tuple[str, Named], ...] = ()
+    listed: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     _partitions: dict[str, _Partition] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @staticmethod
@@ -70,25 +72,32 @@ class Witness:
             known=frozenset(times - unread), writes=tuple(known), unread=frozenset(unread), plans=tuple(plans)
         )
 
+    def with_writes(self, writes: Iterable[tuple[str, Named | None]]) -> Witness:
+        """With these writes, too: archived ones, see `of`."""
+        unread = ((time, None) for time in self.unread)
+        return Witness.of((*self.writes, *unread, *writes), self.plans)
+
     @cached_property
     def partitions(self) -> Set[str]:
-        """The partitions of all files of writes."""
-        return frozenset(partition for _, named in self.writes for partition in named)
+        """The partitions of all files of writes, and of the metadata table."""
+        listed = frozenset(partition for partition, files in self.listed.items() if files)
+        return listed.union(partition for _, named in self.writes for partition in named)
 
     def names(self, key: GroupKey) -> Names:
         """The files of one file group."""
         return self._of(key[0]).files.get(key[1], _NO_NAMES)
 
     def below_of(self, key: GroupKey) -> Names:
-        """The base files of one file group that must be there although no known write names them."""
+        """The files of one file group that must be there although no known write names them."""
         found = self._of(key[0]).below.get(key[1])
         if not found:
             return _NO_NAMES
-        return {text: of for text, of in found.items() if instant_of(text) not in self.known}
+        return {text: of for text, of in found.items() if named_instant(text) not in self.known}
 
     def ids_in(self, partition: str) -> Set[str]:
         """The file ids of one partition."""
-        return self._of(partition).files.keys()
+        of = self._of(partition)
+        return of.files.keys() | of.below.keys()
 
     def of_one_group(self, partition: str) -> Witness:
         """The same with no files of writes but those of one file group of a partition, the first that is named."""
@@ -110,12 +119,14 @@ class Witness:
             for instant, named in (*self.plans, *self.writes):
                 for one in named.get(partition, ()):
                     found.add(instant, one)
+            for text, size in self.listed.get(partition, {}).items():
+                found.add_listed(text, size)
         return found
 
 
 @dataclass(frozen=True, slots=True)
 class _Partition:
-    """The files of one partition, and the base files below log files, by file id."""
+    """The files of one partition, and the base files below log files and listed files, by file id."""
 
     files: dict[str, dict[str, tuple[FileRecord, ...]]] = field(default_factory=dict)
     below: dict[str, dict[str, tuple[FileRecord, ...]]] = field(default_factory=dict)
@@ -130,10 +141,16 @@ class _Partition:
             record = FileRecord(instant=instant, size=one.size, offset=one.offset, rows=one.rows)
             of[text] = (*of.get(text, ()), record)
 
+    def add_listed(self, text: str, size: int) -> None:
+        name = parse_data_file(text)
+        if name is not None and not (isinstance(name, LogFileName) and name.is_cdc):
+            self.below.setdefault(name.file_id, {})[text] = (FileRecord(instant=name.instant, size=size),)
 
-def instant_of(base: str) -> str:
-    """The instant in the name of a base file. MalformedError: it is no such name."""
-    return BaseFileName.parse(base).instant
+
+def named_instant(text: str) -> str:
+    """The instant in the name of a file; "" if it has none."""
+    name = parse_data_file(text)
+    return "" if name is None else name.instant
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,8 +228,7 @@ class Flaw:
     @property
     def named_instant(self) -> str:
         """The instant in the name of the file; "" if the flaw is of a whole file group."""
-        name = parse_data_file(self.path.rpartition("/")[2])
-        return "" if name is None else name.instant
+        return named_instant(self.path.rpartition("/")[2])
 
     @property
     def _todo(self) -> str:

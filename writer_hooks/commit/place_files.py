@@ -105,7 +105,9 @@ def _log_versions(table: Table, partition: str) -> dict[tuple[str, str], int]:
 def write_stat(placed: Placed, instant: str, *, names_slice: bool) -> WriteStat:
     """The statistics of a file in the commit, as Hudi 0.15 and 1.2 write them.
 
-    `names_slice`: those of a log file name the files below it, on version 6 and with change data capture.
+    `names_slice`: those of a log file name the log files below it, on version 6 and with change data capture. They name
+    the base file below it always, which Hudi's from version 8 on do not without capture: so a reader misses it when its
+    own write is archived (`Witness.below_of`).
     """
     file = placed.staged
     new = file.base_instant is None
@@ -129,6 +131,6 @@ def write_stat(placed: Placed, instant: str, *, names_slice: bool) -> WriteStat:
         prev_commit=common.prev_commit if names_slice else instant,
         log_version=placed.log_version,
         log_offset=0,
-        base_file=file.base_file or "" if names_slice else "",
+        base_file=file.base_file or "",
         log_files=(*file.log_files, name) if names_slice else (name,),
     )

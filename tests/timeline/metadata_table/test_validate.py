@@ -8,15 +8,23 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from typer.testing import CliRunner
 
+from phantombase import read, writer
+from phantombase.compactor_daemon.archiving.archive import archive_table
 from phantombase.timeline.cli.main import app
-from phantombase.timeline.errors import NotATableError, PhantombaseError, TableChangedError
+from phantombase.timeline.errors import MissingFileError, NotATableError, PhantombaseError, TableChangedError
 from phantombase.timeline.format.table_config import save_table_config
+from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.metadata_table import validate as validation
+from phantombase.timeline.metadata_table.services.options import MetadataOptions
+from phantombase.timeline.metadata_table.services.serve import serve_metadata
 from phantombase.timeline.metadata_table.validate import Difference, validate
 from phantombase.timeline.recovery.modification_times import all_files, repair_times
+from tests.support.archived_tables import SMALL
+from tests.support.compaction_steps import open_table
 from tests.support.golden_tables import unzip_golden
 from tests.support.metadata_tables import ADDED, Indexed, entry
 from tests.support.selection import ALL, deep
@@ -273,3 +281,71 @@ def test_a_table_without_metadata_table_is_good(tmp_path: Path) -> None:
     """There is nothing to compare."""
     result = CliRunner().invoke(app, ["validate", str(unzip_golden("v9_plain", tmp_path))], catch_exceptions=False)
     assert (result.exit_code, result.stdout) == (0, "good: no metadata table\n")
+
+
+def archived(path: Path, version: int, *, metadata_table: bool = False) -> None:
+    """20 keys in two partitions, whose first write is archived, and one key of each partition written again."""
+    batches = [range(20), *[range(2)] * 5]
+    for ts, keys in enumerate(batches, 1):
+        columns = {"id": [f"k{k}" for k in keys], "p": ["ab"[k % 2] for k in keys], "ts": [ts] * len(keys)}
+        if ts == 2:  # other keys in other files: nothing of an active write lies on the first ones
+            columns["id"] = [f"n{k}" for k in keys]
+        one = writer(pa.table(columns)).table("t", version=version, metadata_table=metadata_table)
+        one = one.key("id").partition("p").ordering("ts").option(small_file_bytes=0)
+        (one.insert if ts <= 2 else one.upsert)(str(path))
+    if metadata_table:
+        serve_metadata(open_table(path), MetadataOptions(max_delta_commits=1), ProcessLock("test"))
+    assert archive_table(open_table(path), SMALL, ProcessLock("test")).archived
+
+
+@pytest.mark.parametrize("version", [9, 6, deep(8)])
+def test_a_lost_base_file_of_an_archived_write(version: int, tmp_path: Path) -> None:
+    """Nothing on the active timeline names it; the archive does."""
+    path = tmp_path / "t"
+    archived(path, version)
+    assert invoke("validate", path, "--json")[0] == 0
+    file = min(path.glob("a/*.parquet"), key=lambda file: file.name.rpartition("_")[2])
+    data = file.read_bytes()
+    for content in (b"", data[:-9], None):
+        file.unlink() if content is None else file.write_bytes(content)
+        code, text = invoke("validate", path, "--json")
+        assert (code, [row["file"] for row in json.loads(text)["lost"]]) == (1, [f"a/{file.name}"])
+    code, text = invoke("validate", path)
+    assert f"lost: a/{file.name} is not there" in " ".join(text.split())
+
+
+@pytest.mark.parametrize("version", [9, deep(8), deep(6)])
+@pytest.mark.parametrize("query", ["snapshot", "read-optimized"])
+def test_a_read_misses_a_file_of_an_archived_write_by_the_metadata_table(
+    version: int, query: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "t"
+    archived(path, version, metadata_table=True)
+    whole = read(str(path)).to_arrow().num_rows
+    for file in [*path.glob("a/*.parquet"), *(path.glob("a/.*.log.*") if version > 6 and query == "snapshot" else ())]:
+        data = file.read_bytes()
+        file.unlink()
+        for where in (None, "a"):
+            with pytest.raises(MissingFileError, match=re.escape(file.name)):
+                read(str(path), query=query, partition=where).to_arrow()
+        assert read(str(path), query=query, partition="b").to_arrow().num_rows == whole // 2
+        file.write_bytes(data)
+    shutil.rmtree(path / "a")
+    with pytest.raises(MissingFileError):
+        read(str(path), query=query).to_arrow()
+
+
+@pytest.mark.parametrize("version", [9, deep(8), deep(6)])
+def test_a_file_that_no_write_names_and_whose_rows_count(version: int, tmp_path: Path) -> None:
+    """Behind archiving nothing but its name is asked; Hudi does not, either."""
+    path = tmp_path / "t"
+    archived(path, version)
+    (first,) = (i for i in [open_table(path).load_timeline(archived=True).archived[0]])
+    file = min(path.glob("a/*.parquet"), key=lambda file: file.name.rpartition("_")[2])
+    gone = f"{int(first.requested_time) + 1:017d}"
+    more = path / "a" / f"00000000-0000-4000-8000-000000000000-0_0-1-2_{gone}.parquet"
+    shutil.copy(file, more)
+    assert read(str(path), partition="a").to_arrow().num_rows == 21
+    code, text = invoke("validate", path, "--json")
+    assert (code, json.loads(text)["unnamed"]) == (1, [f"a/{more.name}"])
+    assert f"unnamed: a/{more.name}" in " ".join(invoke("validate", path)[1].split())

@@ -18,6 +18,7 @@ from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.service.states.loading import load_state
 from tests.support.archived_tables import SMALL
 from tests.support.compaction_steps import open_table
+from tests.support.golden_tables import unzip_golden
 from tests.support.selection import deep
 
 
@@ -99,11 +100,11 @@ def test_logs_on_a_plan_of_version_6_keep_it_until_the_partition_is_written_anew
     assert values(path) == {**{f"k{k}": 3 if k < 4 else 1 for k in range(0, 20, 2)}, "k1": 4, "k3": 4}
 
 
-@pytest.mark.parametrize(("version", "is_planned"), [(6, False), (9, True), deep(6, True), deep(8, True)])
+@pytest.mark.parametrize(("version", "is_planned"), [(6, False), (9, False), (9, True), deep(6, True), deep(8, True)])
 def test_a_lost_base_file_of_an_archived_write_on_which_log_files_lie(
     version: int, is_planned: bool, tmp_path: Path
 ) -> None:
-    """No active write made it. On version 6 the log files' statistics name it, on all the plan."""
+    """No active write made it. The log files' statistics name it, and the plan."""
     path = tmp_path / "t"
     for ts, keys in enumerate((range(20), *[range(4)] * 5), 1):
         rows_of(keys, ts, version).upsert(str(path))
@@ -124,6 +125,19 @@ def test_a_lost_base_file_of_an_archived_write_on_which_log_files_lie(
     assert len([*path.glob("b/*.parquet")]) == 0
     file.write_bytes(data)
     assert values(path) == whole
+
+
+def test_a_lost_base_file_of_an_archived_write_below_hudis_log_files(tmp_path: Path) -> None:
+    """From version 8 on Hudi's statistics of a log file do not name it; the positions in the log blocks are of it."""
+    path = unzip_golden("v9_plain", tmp_path)
+    assert archive_table(open_table(path), SMALL, ProcessLock("test")).archived
+    assert len(values(path)) == 120
+    for file in path.glob("[!.]*/*.parquet"):
+        data = file.read_bytes()
+        file.unlink()
+        with pytest.raises(MissingFileError, match=file.name.rpartition("_")[2]):
+            values(path)
+        file.write_bytes(data)
 
 
 def test_log_files_on_a_plan_of_version_6_that_is_gone(tmp_path: Path) -> None:
