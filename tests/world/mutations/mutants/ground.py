@@ -193,7 +193,7 @@ GROUND: tuple[Mutant, ...] = (
     ("timeline/metadata_table/validate", "        table.check_unchanged()\n", "", "validate"),
     ("timeline/metadata_table/location", "        table.check_unchanged()\n", "", "commit"),
     ("timeline/view/view_loader", "            listings += self.unlisted(folder, {part for part, _ in listings}, facts, as_of)\n", "            pass\n", "table"),
-    ("timeline/view/view_loader", "if completed_by is None and any(needs_archive(timeline, entries) for _, entries in listings):", "if False:", "table"),
+    ("timeline/view/view_loader", "if completed_by is None and any(needs_archive(timeline, e) for e in (unseen, *(e for _, e in listings))):", "if False:", "table"),
     ("timeline/view/view_loader", "        if needs_archive(timeline, entries):\n", "        if False:\n", "table"),
     ("timeline/view/view_loader", "            timeline = timeline.with_pending_merge(self.files.requested_merge(pending))\n", "            pass\n", "attempt"),
     ("timeline/view/fact_loader", "            if prevails not in (other, time):\n", "            found[key] = time\n            if False:\n", "table"),
