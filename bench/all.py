@@ -36,7 +36,7 @@ BENCHES = (
     "upsert",
     "spark_read",
     "memory",
-    "stitching",
+    "clustering",
     "object_store",
     "service",
     "services",

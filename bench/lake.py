@@ -1,4 +1,4 @@
-"""A daemon over the tables of a lake: what it costs while nothing happens, and how soon a plan is begun.
+"""A daemon over the tables of a catalog: what it costs while nothing happens, and how soon a plan is begun.
 
     python -m bench.lake [--quick] [--tables 1000,10000] [--idle SECONDS]
 
@@ -25,14 +25,14 @@ import pyarrow as pa
 
 from bench.report import Goal, Report
 from phantombase import writer
+from phantombase.compactor_daemon.catalog.catalog import Catalog
+from phantombase.compactor_daemon.catalog.listing import FolderListing
+from phantombase.compactor_daemon.catalog.pools import Pools
 from phantombase.compactor_daemon.daemon.assemble import open_daemon
 from phantombase.compactor_daemon.daemon.dispatch import DaemonOrder, Rules, Stop
 from phantombase.compactor_daemon.daemon.observer import Observer
 from phantombase.compactor_daemon.daemon.table_on_storage import DaemonSettings
 from phantombase.compactor_daemon.execution.runners import LocalRunner
-from phantombase.compactor_daemon.lake.lake import Lake
-from phantombase.compactor_daemon.lake.lanes import Lanes
-from phantombase.compactor_daemon.lake.listing import FolderListing
 from phantombase.compactor_daemon.options import AttemptOptions, ExecuteOptions, Executor
 from phantombase.compactor_daemon.records.failures import RetryOptions
 from phantombase.compactor_daemon.zookeeper.embedded import embedded_zookeeper
@@ -101,7 +101,7 @@ def _measure(report: Report, root: Path, count: int, hosts: str, idle_s: float) 
         rules=Rules(),
         settings=settings,
         execute=ExecuteOptions(executor=Executor.LOCAL),
-        lake=Lake(listing=FolderListing(str(root), StorageOptions()), lanes=Lanes()),
+        catalog=Catalog(listing=FolderListing(str(root), StorageOptions()), pools=Pools()),
         zookeeper=ZooKeeperOptions(hosts=f"{hosts}/{count}", session_timeout_s=30.0),
         observer=seen,
         runner=LocalRunner(1),

@@ -183,18 +183,18 @@ def _rules(folder: str, limit: int | None) -> SliceRules:
 def _compact(folder: str, logs: int, limit: int | None) -> int:
     from dataclasses import replace
 
-    from phantombase.compactor_daemon.execution.slice_task import Round, SlicePart, SliceTask, compact_slice
+    from phantombase.compactor_daemon.execution.slice_task import SliceChunk, SliceTask, StageSpec, compact_slice
     from phantombase.timeline.parquet.output_options import OutputOptions
     from phantombase.timeline.storage.local import LocalStorage
 
-    common = Round(
+    common = StageSpec(
         instant="3",
         attempt=1,
         rules=replace(_rules(folder, limit), identity=True),
         schema_text=AVRO,
         output=OutputOptions(memory_limit=limit or OutputOptions().memory_limit),
     )
-    task = SliceTask(common, SlicePart(position=logs * 2 + (limit is None), slice=_slice(folder, logs)))
+    task = SliceTask(common, SliceChunk(position=logs * 2 + (limit is None), slice=_slice(folder, logs)))
     Path(folder, ".hoodie/.phantombase/3/1").mkdir(parents=True, exist_ok=True)
     return compact_slice(LocalStorage(folder), task).ledger.rows_out
 

@@ -11,6 +11,7 @@ import javaproperties
 
 from phantombase.timeline.archiving.options import ArchiveOptions
 from phantombase.timeline.cleaning.options import CleanOptions, Policy
+from phantombase.timeline.clustering.options import ClusterOptions, SortOrder
 from phantombase.timeline.errors import PhantombaseError, UnsupportedError, UsageError
 from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.metadata_table.services.options import MetadataOptions
@@ -18,7 +19,6 @@ from phantombase.timeline.parquet.output_options import Bloom, Codec, OutputOpti
 from phantombase.timeline.planning.options import ScheduleOptions
 from phantombase.timeline.planning.strategies import STRATEGY_CONF, Strategy
 from phantombase.timeline.planning.triggers import TriggerStrategy
-from phantombase.timeline.stitching.options import SortOrder, StitchOptions
 
 from .hudi_names import NameKind, contradiction, hudi_names, is_of_a_family, nearest, put_once
 
@@ -89,7 +89,7 @@ _OF_COMMANDS: Mapping[type, Known] = {
         "hoodie.compact.inline.max.delta.commits": ("compaction_commits", int),
     },
     MetadataOptions: METADATA_CONF,
-    StitchOptions: {
+    ClusterOptions: {
         f"{_PLAN}target.file.max.bytes": ("target_size", int),
         f"{_PLAN}small.file.limit": ("small_size", int),
         f"{_PLAN}sort.columns": ("sort_by", lambda text: tuple(c.strip() for c in text.split(",") if c.strip())),

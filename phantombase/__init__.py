@@ -33,9 +33,9 @@ if TYPE_CHECKING:
     from .timeline.errors import ClaimedError as ClaimedError
     from .timeline.errors import ClockError as ClockError
     from .timeline.errors import ConflictError as ConflictError
-    from .timeline.errors import LatePlanError as LatePlanError
     from .timeline.errors import LedgerError as LedgerError
     from .timeline.errors import LockError as LockError
+    from .timeline.errors import LockLostPlanError as LockLostPlanError
     from .timeline.errors import MalformedError as MalformedError
     from .timeline.errors import MissingFileError as MissingFileError
     from .timeline.errors import NotATableError as NotATableError
@@ -65,10 +65,10 @@ if TYPE_CHECKING:
     __version__: str
 
 _ERRORS = (
-    "AttemptDeadError", "BarrierError", "ClaimedError", "ClockError", "ConflictError", "LatePlanError", "LedgerError",
-    "LockError", "MalformedError", "MissingFileError", "NotATableError", "PhantombaseError", "PressureError",
-    "SparkError", "StalePlanError", "StoppedError", "StorageError", "TableChangedError", "UnknownCommitError",
-    "UnknownStateError", "UnsupportedError", "UsageError", "ZooKeeperError",
+    "AttemptDeadError", "BarrierError", "ClaimedError", "ClockError", "ConflictError", "LedgerError",
+    "LockError", "LockLostPlanError", "MalformedError", "MissingFileError", "NotATableError", "PhantombaseError",
+    "PressureError", "SparkError", "StalePlanError", "StoppedError", "StorageError", "TableChangedError",
+    "UnknownCommitError", "UnknownStateError", "UnsupportedError", "UsageError", "ZooKeeperError",
 )  # fmt: skip
 
 _HOMES = {

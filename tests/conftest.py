@@ -66,11 +66,11 @@ def local_zone() -> Iterator[Callable[[str], None]]:
     """Sets this process's time zone, until the test ends."""
     with pytest.MonkeyPatch.context() as patch:
 
-        def go(name: str) -> None:
+        def decision(name: str) -> None:
             patch.setenv("TZ", name)
             time.tzset()
 
-        yield go
+        yield decision
     time.tzset()
 
 

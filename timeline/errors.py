@@ -10,7 +10,7 @@
     │   └── UnknownCommitError      whether a write completed is unknown: it may do so yet
     ├── LockError                   the table lock could not be taken in time
     │   ├── ClaimedError            another phantombase compactor works on the table
-    │   └── LatePlanError           the lock was lost right before a plan became visible
+    │   └── LockLostPlanError           the lock was lost right before a plan became visible
     ├── ConflictError               another process changed the table meanwhile
     │   ├── AttemptDeadError        this attempt was declared dead: it must not publish anything
     │   ├── BarrierError            delta commits are pending that could still write to the plan's file slices
@@ -154,7 +154,7 @@ class ClaimedError(LockError):
     """Another phantombase compactor works on the table."""
 
 
-class LatePlanError(LockError):
+class LockLostPlanError(LockError):
     """The lock was lost right before a plan became visible: the plan has to go again."""
 
 

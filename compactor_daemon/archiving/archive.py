@@ -22,13 +22,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from phantombase.timeline.archiving.archive import Archive, remove_instants
-from phantombase.timeline.archiving.choice import ArchiveBorder, ArchiveChoice, ArchiveFacts, choose
+from phantombase.timeline.archiving.choice import ArchiveChoice, ArchiveCutoff, ArchiveFacts, choose
 from phantombase.timeline.archiving.levels import compact_history
 from phantombase.timeline.archiving.options import ArchiveOptions
 from phantombase.timeline.errors import MissingFileError
 from phantombase.timeline.format.file_name import parse_data_file
 from phantombase.timeline.format.instant import Instant
-from phantombase.timeline.instants.clean_border import retained_by
+from phantombase.timeline.instants.clean_cutoff import retained_by
 from phantombase.timeline.instants.state_files import StateFiles, load_state_files, of_instants
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.locks.table_lock import TableLock
@@ -49,12 +49,12 @@ from ..attempt.unfinished import tidy, unfinished_compactions
 _METADATA, _COMMIT = ".hashing_meta", ".commit"
 
 
-def resize_borders(table: Table, timeline: Timeline) -> tuple[ArchiveBorder, ...]:
-    """The borders of `archiving.choice` that hold for such a table; none for others."""
+def resize_cutoffs(table: Table, timeline: Timeline) -> tuple[ArchiveCutoff, ...]:
+    """The cutoffs of `archiving.choice` that hold for such a table; none for others."""
     return (*_unmarked(table, timeline),) if is_consistently_hashed(table.storage) else ()
 
 
-def _unmarked(table: Table, timeline: Timeline) -> Iterator[ArchiveBorder]:
+def _unmarked(table: Table, timeline: Timeline) -> Iterator[ArchiveCutoff]:
     """Resizes of which Hudi has not yet noted, beside their hashing metadata, that they completed.
 
     Its next writer does so. Until then the replace commit says it.
@@ -65,7 +65,7 @@ def _unmarked(table: Table, timeline: Timeline) -> Iterator[ArchiveBorder]:
         stem = path.removesuffix(_METADATA)
         time = stem.rpartition("/")[2]
         if path != stem and stem not in noted and timeline.find(time, "replacecommit") is not None:
-            yield ArchiveBorder(time=time, why=f"Hudi's next write has to note that resize {time} of buckets is done")
+            yield ArchiveCutoff(time=time, why=f"Hudi's next write has to note that resize {time} of buckets is done")
 
 
 def gather_facts(table: Table, timeline: Timeline, files: StateFiles, *, dry_run: bool) -> ArchiveFacts:
@@ -90,21 +90,21 @@ def gather_facts(table: Table, timeline: Timeline, files: StateFiles, *, dry_run
         doubled=files.doubled(),
         written=files.written(timeline.instants, table.times.moment),
         begun={} if table.layout.has_completion_times else files.begun(timeline.instants, table.times.moment),
-        borders=(*resize_borders(table, timeline), *_history_border(table, timeline)),
+        cutoffs=(*resize_cutoffs(table, timeline), *_history_cutoff(table, timeline)),
     )
 
 
-def _history_border(table: Table, timeline: Timeline) -> Iterator[ArchiveBorder]:
+def _history_cutoff(table: Table, timeline: Timeline) -> Iterator[ArchiveCutoff]:
     """The write with the history of columns that evolve on read: Hudi finds renamed ones only while it is active."""
     if (time := newest_history(table.storage, timeline)) is not None:
-        yield ArchiveBorder(time=time, why=f"write {time} has the newest history of the columns")
+        yield ArchiveCutoff(time=time, why=f"write {time} has the newest history of the columns")
 
 
 def _last_compaction(timeline: Timeline) -> str | None:
     return max((i.requested_time for i in timeline.completed if i.action == "commit"), default=None)
 
 
-def gone_but_there(table: Table, timeline: Timeline) -> Iterator[ArchiveBorder]:
+def gone_but_there(table: Table, timeline: Timeline) -> Iterator[ArchiveCutoff]:
     """Files named after an instant that is gone: of a task that ended after the rollback of its write, or log files of
     a resize of buckets, which Hudi leaves. Once the timeline begins behind the instant, it counts as completed, and
     their rows are there twice."""
@@ -118,7 +118,7 @@ def gone_but_there(table: Table, timeline: Timeline) -> Iterator[ArchiveBorder]:
         if time not in timeline.pending_writes:
             before = max((t for t in timeline.completed_writes if t < time), default="")
             why = f"instant {time} is gone and has files, as {paths[0]}: clear them away by hand"
-            yield ArchiveBorder(time=before, why=why)
+            yield ArchiveCutoff(time=before, why=why)
 
 
 def replaced_files_there(table: Table, replacing: Iterable[Instant]) -> dict[str, str]:
@@ -261,7 +261,7 @@ def _choice(seen: _Seen, options: ArchiveOptions, *, dry_run: bool) -> ArchiveCh
     left = tuple(gone_but_there(seen.table, seen.timeline)) if any(i.is_write for i in choice.archived) else ()
     if not there and not left:
         return choice
-    return choose(seen.timeline, replace(facts, replaced_there=there, borders=(*facts.borders, *left)), options)
+    return choose(seen.timeline, replace(facts, replaced_there=there, cutoffs=(*facts.cutoffs, *left)), options)
 
 
 def _some(instants: Sequence[Instant]) -> Sequence[Instant]:

@@ -3,11 +3,12 @@
     open    the number e is 1 + the highest number on storage; every earlier attempt must be dead. Storage decides
             which of two processes opens it
     stage   one task per file slice leaves `<position>.ok`; finished slices of dead attempts are adopted
-    decide  barrier and closure hold, and under the table lock nothing has changed: then `fate` = go is written, once,
+    decide  barrier and closure hold, and under the table lock nothing has changed: then `outcome` = go is written,
+    once,
             by put-if-absent
 
-No file has a final name before `go`. A crash at any line leaves either an attempt without a fate (the next holder of
-the claim declares it dead and opens its own) or a `go` (the next holder publishes it).
+No file has a final name before `commit`. A crash at any line leaves either an attempt without a outcome (the next
+holder of the claim declares it dead and opens its own) or a `commit` (the next holder publishes it).
 """
 
 from __future__ import annotations
@@ -29,16 +30,16 @@ from phantombase.timeline.merge.slice_rules import SliceRules
 from phantombase.timeline.metadata_table.column_stats.measure import Measure
 from phantombase.timeline.parquet.output_options import OutputOptions
 from phantombase.timeline.read.table_rules import slice_rules
-from phantombase.timeline.storage.look import list_ahead
+from phantombase.timeline.storage.snapshot import list_ahead
 from phantombase.timeline.table.pending_clusterings import pending_replacing_writes
 from phantombase.timeline.table.table import Table, TableSchema
 from phantombase.timeline.view.view import TableView
 
 from ..decisions.hudi_executors import ForeignTrace, foreign_trace, refuse_live
-from ..decisions.standing import gather_evidence, refuse, rule
-from ..execution.slice_task import Round, SlicePart, SliceTask
+from ..decisions.validity import gather_evidence, refuse, rule
+from ..execution.slice_task import SliceChunk, SliceTask, StageSpec
 from ..options import AttemptOptions
-from ..records.fate import attempt_dead, decisions, declare_dead, open_next, read_fate
+from ..records.outcome import attempt_dead, decisions, declare_dead, open_next, read_outcome
 from ..records.slice_done import SliceDone, done_slices
 from .inputs import Input, has_barrier, planned_inputs
 
@@ -75,7 +76,7 @@ class Attempt:
 def open_attempt(table: Table, instant: str, options: AttemptOptions) -> Attempt:
     """Opens the next attempt, declaring unfinished earlier ones dead (the caller holds the claim).
 
-    `table`: a look suffices, if nothing was done since. ConflictError: a Hudi compactor is alive at the instant,
+    `table`: a snapshot suffices, if nothing was done since. ConflictError: a Hudi compactor is alive at the instant,
     a restore or a rollback is in the way (no decision would stand), or another process opened an attempt at the same
     moment.
     """
@@ -148,7 +149,7 @@ def tasks_for(
     measure: Measure | None = None,
 ) -> list[SliceTask]:
     """One task per file to be made; each input comes with its position in the plan."""
-    common = Round(
+    common = StageSpec(
         instant=instant,
         attempt=attempt,
         rules=rules,
@@ -156,7 +157,7 @@ def tasks_for(
         output=output,
         measure=measure,
     )
-    return [SliceTask(common, SlicePart(position=n, slice=one.slice, log=one.log)) for n, one in inputs]
+    return [SliceTask(common, SliceChunk(position=n, slice=one.slice, log=one.log)) for n, one in inputs]
 
 
 def single_task(
@@ -246,7 +247,7 @@ def _adoptable(table: Table, attempt: Attempt) -> dict[str, SliceDone]:
     A slice that a decision names is not adopted. That decision was revoked, and the process that takes it back removes
     its files, now or later.
     """
-    named = {p.final for go in decisions(table.storage, attempt.instant) for p in go.placements}
+    named = {p.final for decision in decisions(table.storage, attempt.instant) for p in decision.placements}
     found: dict[str, SliceDone] = {}
     for number in attempts(table.storage, attempt.instant):
         if number < attempt.number:
@@ -297,9 +298,9 @@ def _wait_for(
     with aside() as is_patient:
         while waiting := _pending_of(table, attempt.barrier):
             check()
-            fate = read_fate(table.storage, attempt.instant, attempt.number)
-            if fate is not None:
-                raise attempt_dead(attempt.instant, attempt.number, fate)
+            outcome = read_outcome(table.storage, attempt.instant, attempt.number)
+            if outcome is not None:
+                raise attempt_dead(attempt.instant, attempt.number, outcome)
             if not is_patient and time.monotonic() > deadline:
                 raise _still_pending(table, waiting, attempt, options)
             time.sleep(options.barrier_poll_s)

@@ -1,6 +1,6 @@
 """Executes pending compactions of one table: claim, attempt, publish, retire; earliest instant first.
 
-The decision of an attempt: under the table lock, check that nothing has changed, then write `go`, which is final.
+The decision of an attempt: under the table lock, check that nothing has changed, then write `commit`, which is final.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from phantombase.timeline.format.commit_metadata import encode as encode_commit
 from phantombase.timeline.format.compaction_plan import CompactionPlan
 from phantombase.timeline.format.instant import Instant, State
 from phantombase.timeline.format.layout import Layout, Slicing
-from phantombase.timeline.instants.attempt_names import GO
+from phantombase.timeline.instants.attempt_names import COMMITTED
 from phantombase.timeline.instants.reserved_times import reserve
 from phantombase.timeline.locks.heartbeat import heartbeat
 from phantombase.timeline.locks.table_lock import TableLock
@@ -40,19 +40,19 @@ from phantombase.timeline.parquet.output_options import OutputOptions
 from phantombase.timeline.read.slice_log import check_slice
 from phantombase.timeline.read.table_rules import slice_rules
 from phantombase.timeline.storage.contract import Storage
-from phantombase.timeline.storage.look import latest
 from phantombase.timeline.storage.probe import probe_partitions
+from phantombase.timeline.storage.snapshot import latest
 from phantombase.timeline.table.table import Table, TableSchema, consistent
 
 from ..decisions.commit import compaction_commit, log_compaction_commit
 from ..decisions.completed import completed_compaction
 from ..decisions.hudi_executors import ForeignWatch
-from ..decisions.standing import refuse, standing_of
+from ..decisions.validity import refuse, validity_of
 from ..execution.runners import Runner, SliceProgress
 from ..execution.slice_task import SliceTask
 from ..options import AttemptOptions
 from ..records.failures import WorkNote
-from ..records.fate import Go, Placement, attempt_dead, find_go, read_fate, write_fate
+from ..records.outcome import CommitDecision, Placement, attempt_dead, find_decision, read_outcome, write_outcome
 from ..records.slice_done import SliceDone
 from ..time_limit import Limit
 from .attempt import Aside, Attempt, open_attempt, stage, stay
@@ -61,14 +61,14 @@ from .publish import check_unchanged, publish
 from .retire import retire
 
 
-def decide_go(
+def decide_commit(
     table: Table,
     attempt: Attempt,
     done: list[SliceDone],
     schema: TableSchema,
     lock: TableLock,
     properties: Mapping[str, str] = MappingProxyType({}),
-) -> Go:
+) -> CommitDecision:
     """Decides under the table lock. ConflictError, AttemptDeadError: nothing is published."""
     with lock.hold("decide a compaction") as section:
         table = table.still()
@@ -77,7 +77,7 @@ def decide_go(
         timeline = table.load_timeline()
         table.times.check_reached(attempt.instant, timeline)
         completion = table.completion_time(timeline)
-        go = build_go(
+        decision = build_decision(
             table.layout,
             attempt,
             done,
@@ -88,12 +88,12 @@ def decide_go(
             properties=properties,
         )
         # A write that was merged may have been rolled back since the view was loaded.
-        refuse(table, go.instant, standing_of(table, go))
+        refuse(table, decision.instant, validity_of(table, decision))
         if completion is not None:
             reserve(table.storage, attempt.instant, attempt.number, completion)
         section.check()
-        write_fate(table.storage, attempt.instant, attempt.number, go.to_json(), go.nonce)
-        return go
+        write_outcome(table.storage, attempt.instant, attempt.number, decision.to_json(), decision.nonce)
+        return decision
 
 
 def _check_undisturbed(table: Table, attempt: Attempt) -> None:
@@ -117,10 +117,10 @@ def _check_undisturbed(table: Table, attempt: Attempt) -> None:
     done = completed_compaction(table, instant)
     if done is not None:
         raise ConflictError("another process completed this compaction", path=table.instant_path(done), instant=instant)
-    ForeignWatch(table, instant, attempt.number, attempt.trace).look()
+    ForeignWatch(table, instant, attempt.number, attempt.trace).snapshot()
 
 
-def build_go(
+def build_decision(
     layout: Layout,
     attempt: Attempt,
     done: list[SliceDone],
@@ -130,8 +130,8 @@ def build_go(
     *,
     oldest: str,
     properties: Mapping[str, str],
-) -> Go:
-    """The `go` record. It depends on the arguments alone, except for its random nonce."""
+) -> CommitDecision:
+    """The `commit` record. It depends on the arguments alone, except for its random nonce."""
     completed = Instant(
         requested_time=attempt.instant, action=attempt.plan.action, state=State.COMPLETED, completion_time=completion
     )
@@ -141,7 +141,7 @@ def build_go(
         for d in done
         if d.staged is not None and d.final is not None
     )
-    return Go(
+    return CommitDecision(
         instant=attempt.instant,
         attempt=attempt.number,
         nonce=uuid.uuid4().hex,
@@ -212,7 +212,7 @@ def pending_instants(table: Table, only: str | None = None) -> tuple[str, ...]:
 def preflight(table: Table, instants: Sequence[str]) -> dict[str, PhantombaseError]:
     """Finds the instants that would be refused, before anything in the table changes: the error of each.
 
-    `table`: a look suffices (`Table.still`), since nothing is decided here.
+    `table`: a snapshot suffices (`Table.still`), since nothing is decided here.
     MissingFileError: a plan names a file that is not there. UnsupportedError: a log block cannot be merged. Only
     headers of log blocks are read. Decided instants are not checked, because publishing reads no log blocks. An error
     that concerns all instants is raised: one of the table's schema, for example, or ClockError when this process must
@@ -223,7 +223,7 @@ def preflight(table: Table, instants: Sequence[str]) -> dict[str, PhantombaseErr
     plans: dict[str, CompactionPlan] = {}
     for instant in instants:
         with _noted(refused, instant):
-            if find_go(table.storage, instant) is None:
+            if find_decision(table.storage, instant) is None:
                 plans[instant] = table.compaction_plan(instant)
     if not plans:
         return refused
@@ -276,8 +276,9 @@ def compact_instant(
     """Brings one pending compaction to its end; the caller holds the claim.
 
     If an attempt that died had decided, its decision is published; otherwise a new attempt is opened, staged and
-    decided. StoppedError: the limit was reached before the decision; the attempt stays without a fate, and the next run
-    adopts its finished slices. `on_note` gets each new note of the heartbeat. The wait for writes runs inside `aside`.
+    decided. StoppedError: the limit was reached before the decision; the attempt stays without a outcome, and the next
+    run adopts its finished slices. `on_note` gets each new note of the heartbeat. The wait for writes runs inside
+    `aside`.
     """
     started = time.monotonic()
     seen = table.still()
@@ -285,8 +286,8 @@ def compact_instant(
     check_keepable(table, moves_rows=False)
     storage = table.storage
     limit = limit or Limit()
-    work = find_go(seen.storage, instant) or open_attempt(seen, instant, options)
-    note = WorkNote(attempt=work.attempt if isinstance(work, Go) else work.number, since_ms=clock_ms())
+    work = find_decision(seen.storage, instant) or open_attempt(seen, instant, options)
+    note = WorkNote(attempt=work.attempt if isinstance(work, CommitDecision) else work.number, since_ms=clock_ms())
 
     def noted(**numbers: int) -> None:
         nonlocal note
@@ -295,8 +296,8 @@ def compact_instant(
 
     noted()
     with heartbeat(storage, instant, options.heartbeat_s, note=lambda: note.to_note()):
-        if isinstance(work, Go):
-            go = work
+        if isinstance(work, CommitDecision):
+            decision = work
         else:
             watch = ForeignWatch(table, instant, work.number, work.trace, options.foreign_look_s)
 
@@ -324,14 +325,14 @@ def compact_instant(
             with _death_explains_errors(storage, work):
                 probe_partitions(storage, {partition for partition, _ in work.plan.groups})
                 done, schema = stage(table, work, output, options, run, check, waiting)
-                go = decide_go(table, work, done, schema, lock, dict(options.properties))
-        publish(table, go, lock)
-        seen = retire(table, go)
-    result = _summary(seen.storage, go, time.monotonic() - started, resumed=isinstance(work, Go))
+                decision = decide_commit(table, work, done, schema, lock, dict(options.properties))
+        publish(table, decision, lock)
+        seen = retire(table, decision)
+    result = _summary(seen.storage, decision, time.monotonic() - started, resumed=isinstance(work, CommitDecision))
     _log.info(
         "compacted",
         instant=instant,
-        attempt=go.attempt,
+        attempt=decision.attempt,
         file_groups=result.file_groups,
         rows=result.rows,
         seconds=round(result.seconds, 2),
@@ -349,22 +350,22 @@ def _death_explains_errors(storage: Storage, attempt: Attempt) -> Iterator[None]
         yield
     except PhantombaseError as error:
         try:
-            fate = read_fate(storage, attempt.instant, attempt.number)
+            outcome = read_outcome(storage, attempt.instant, attempt.number)
         except MalformedError:  # whether another process ended it is unknown: the first error says more
             raise error from None
-        if fate is None or fate.kind == GO or isinstance(error, AttemptDeadError):
+        if outcome is None or outcome.kind == COMMITTED or isinstance(error, AttemptDeadError):
             raise
-        raise attempt_dead(attempt.instant, attempt.number, fate) from error
+        raise attempt_dead(attempt.instant, attempt.number, outcome) from error
 
 
-def _summary(storage: Storage, go: Go, seconds: float, *, resumed: bool) -> Compacted:
-    commit = decode_commit(go.content, go.completed_path)
+def _summary(storage: Storage, decision: CommitDecision, seconds: float, *, resumed: bool) -> Compacted:
+    commit = decode_commit(decision.content, decision.completed_path)
     stats = [s for part in commit.partition_to_write_stats.values() for s in part]
-    ledgers = decode_ledgers(commit.extra_metadata[LEDGER], go.completed_path)
+    ledgers = decode_ledgers(commit.extra_metadata[LEDGER], decision.completed_path)
     bases = [storage.find(one.path(one.base)) for one in ledgers if one.base is not None]
     return Compacted(
-        instant=go.instant,
-        attempt=go.attempt,
+        instant=decision.instant,
+        attempt=decision.attempt,
         file_groups=len(stats),
         rows=sum(s.num_writes for s in stats),
         bytes_written=sum(s.file_size_in_bytes for s in stats),

@@ -1,4 +1,4 @@
-"""Publishing a decided compaction: a function of the `go` record alone.
+"""Publishing a decided compaction: a function of the `commit` record alone.
 
 The process that decided, its successor, or both at once may publish, at any time and more than once:
 
@@ -43,18 +43,18 @@ from phantombase.timeline.metadata_table.compactions import compacted_after
 from phantombase.timeline.metadata_table.update import Change, Update, apply_update, prepare
 from phantombase.timeline.parquet.output_options import OutputOptions
 from phantombase.timeline.storage.contract import Storage, listed_if_there
-from phantombase.timeline.storage.look import latest, list_ahead
+from phantombase.timeline.storage.snapshot import latest, list_ahead
 from phantombase.timeline.storage.staged_file import place_staged
 from phantombase.timeline.table.evolved_schema import LATEST_SCHEMA
 from phantombase.timeline.table.table import Table
 
 from ..decisions.completed import completed_commits, completed_compaction, is_ours, named_files, remove_placed
 from ..decisions.hudi_executors import inflight_path
-from ..decisions.late_commit import look_back, without_groups
-from ..decisions.standing import Standing, decided_instant, refuse, standing_of
+from ..decisions.stale_commit import look_back, without_groups
 from ..decisions.take_back import refuse_revoked, take_back
+from ..decisions.validity import Validity, decided_instant, refuse, validity_of
 from ..execution.slice_task import compact_slice
-from ..records.fate import Go, Placement, is_revoked
+from ..records.outcome import CommitDecision, Placement, is_revoked
 from ..records.slice_done import SliceDone, done_slices
 from .attempt import single_task
 
@@ -65,25 +65,27 @@ _TODO_UNKNOWN = (
 )
 
 
-def merge_again(table: Table, go: Go, placement: Placement) -> str:
+def merge_again(table: Table, decision: CommitDecision, placement: Placement) -> str:
     """The path of a new staged file for one placement of a decision.
 
     MissingFileError: an input is gone too. StorageError: the new file is not the decided one.
     """
-    plan, output = table.compaction_plan(go.instant), placement.output or OutputOptions()
+    plan, output = table.compaction_plan(decision.instant), placement.output or OutputOptions()
     name = parse_data_file(placement.final.rpartition("/")[2])
     assert name is not None
     position, attempt = (int(part) for part in str(name.token).split("-")[:2])
-    view = table.load_plan_view([plan.only(position)], pending=go.instant)
-    metadata = decode_commit(go.content, go.completed_path).extra_metadata
-    schema = table.schema_written(metadata["schema"], view.timeline, go.instant, evolved=metadata.get(LATEST_SCHEMA))
-    task = single_task(table, view, plan, schema, output, instant=go.instant, attempt=attempt, position=position)
+    view = table.load_plan_view([plan.only(position)], pending=decision.instant)
+    metadata = decode_commit(decision.content, decision.completed_path).extra_metadata
+    schema = table.schema_written(
+        metadata["schema"], view.timeline, decision.instant, evolved=metadata.get(LATEST_SCHEMA)
+    )
+    task = single_task(table, view, plan, schema, output, instant=decision.instant, attempt=attempt, position=position)
     if task.log is not None and isinstance(name, LogFileName):  # later logs may have taken the next versions
         task = replace(task, part=replace(task.part, log=replace(task.log, version=name.version)))
     storage = table.storage
     storage.delete(task.record_path)  # it names the lost file
     done = compact_slice(storage, task)
-    ledgers = {group.key: group.ledger for group in decode_ledgers(metadata[LEDGER], go.completed_path)}
+    ledgers = {group.key: group.ledger for group in decode_ledgers(metadata[LEDGER], decision.completed_path)}
     same = (done.final, done.size, done.ledger) == (placement.final, placement.size, ledgers[task.slice.key])
     if done.staged is None or not same:
         if done.staged is not None:
@@ -91,7 +93,7 @@ def merge_again(table: Table, go: Go, placement: Placement) -> str:
         raise StorageError(
             "a published base file is lost, and merging its inputs again gave another file than was decided",
             path=placement.final,
-            instant=go.instant,
+            instant=decision.instant,
             expected=f"{placement.size} bytes and the ledger of the commit",
             found=f"{done.size} bytes",
             todo=f"{_TODO if placement.output is not None else _TODO_UNKNOWN} "
@@ -119,196 +121,198 @@ def check_unchanged(table: Table, version: int, instant: str) -> None:
         )
 
 
-def publish(table: Table, go: Go, lock: TableLock) -> None:
+def publish(table: Table, decision: CommitDecision, lock: TableLock) -> None:
     """Gives the decided files their final names and completes the instant; may be repeated.
 
     ConflictError: another process completed the instant first, the decision does not stand any more (`standing`), or
-    the table changed. Files that only `go` names have no final names then.
+    the table changed. Files that only `commit` names have no final names then.
     """
     table = table.still()
-    placed, update = replace(go, placements=()), None
-    if completed_compaction(table, go.instant) is None and _may_stand(table, go):
-        placed = without_groups(go, table.facts.replaced_groups(table.load_timeline()), table.layout)
+    placed, update = replace(decision, placements=()), None
+    if completed_compaction(table, decision.instant) is None and _may_stand(table, decision):
+        placed = without_groups(decision, table.facts.replaced_groups(table.load_timeline()), table.layout)
         _place_all(table, placed)
         update = prepare(table, _change(table, placed))
     with lock.hold("complete a compaction") as section:
         table = table.still()
-        done = completed_compaction(table, go.instant)
+        done = completed_compaction(table, decision.instant)
         if done is not None:
-            _check_ours(table, done, go, section)
+            _check_ours(table, done, decision, section)
             return
-        _check_publishable(table, go, section)
-        kept = without_groups(go, table.facts.replaced_groups(table.load_timeline()), table.layout)
+        _check_publishable(table, decision, section)
+        kept = without_groups(decision, table.facts.replaced_groups(table.load_timeline()), table.layout)
         section.check()
-        remove_placed(table, go, keep={p.final for p in kept.placements})
+        remove_placed(table, decision, keep={p.final for p in kept.placements})
         # The decision did not stand at the first check, or a file group was replaced meanwhile.
         if kept.placements != placed.placements:
             update = None
         _place_all(table, kept)  # again: another process may have removed what this one placed before it had the lock
-        _complete(table, go, kept, update, section)
+        _complete(table, decision, kept, update, section)
 
 
-def _complete(table: Table, go: Go, kept: Go, update: Update | None, section: Section) -> None:
+def _complete(
+    table: Table, decision: CommitDecision, kept: CommitDecision, update: Update | None, section: Section
+) -> None:
     """Puts the completed file under the lock. `kept`: the decision without the files that must not be placed."""
     storage, change = table.storage, _change(table, kept)
     section.check()
     apply_update(table, change, update, section)
-    path = _completed_path(table, go)
-    table = table.still()  # again: the steps since the last look may have taken long
+    path = _completed_path(table, decision)
+    table = table.still()  # again: the steps since the last snapshot may have taken long
     section.check()
     # An inflight file can only be that of a dead Hudi executor; Hudi refuses to work beside it.
-    if table.storage.find(inflight := inflight_path(table, go.instant)) is not None:
+    if table.storage.find(inflight := inflight_path(table, decision.instant)) is not None:
         storage.delete(inflight)
-    if not completed_commits(table, go.instant):  # a Hudi executor may have completed it without the lock
-        _check_publishable(table, go, section)  # again
+    if not completed_commits(table, decision.instant):  # a Hudi executor may have completed it without the lock
+        _check_publishable(table, decision, section)  # again
         section.check()
         try:
             storage.put_if_absent(path, kept.content)  # "no" may be the answer to our own put, when it was sent twice
         except PhantombaseError:  # the put may have taken effect
-            look_back(table.still(), go, path)
+            look_back(table.still(), decision, path)
             raise
         table = table.still()
-        look_back(table, go, path)
-    done = completed_compaction(table, go.instant)
+        look_back(table, decision, path)
+    done = completed_compaction(table, decision.instant)
     if done is None:
         raise StorageError("the completed commit is not there after it was written", path=path)
-    if not is_ours(table, done, go):  # completed without the lock, between our check and our put
-        apply_update(table, Change.of(go.instant, table.commit_metadata(done), {}), None, section)
-    _check_ours(table, done, go, section)
+    if not is_ours(table, done, decision):  # completed without the lock, between our check and our put
+        apply_update(table, Change.of(decision.instant, table.commit_metadata(done), {}), None, section)
+    _check_ours(table, done, decision, section)
 
 
-def _change(table: Table, go: Go) -> Change:
-    measured = _measured(table.storage, go) if table.config.metadata_partitions else {}
-    return Change.of(go.instant, decode_commit(go.content, go.completed_path), measured)
+def _change(table: Table, decision: CommitDecision) -> Change:
+    measured = _measured(table.storage, decision) if table.config.metadata_partitions else {}
+    return Change.of(decision.instant, decode_commit(decision.content, decision.completed_path), measured)
 
 
-def _completed_path(table: Table, go: Go) -> str:
+def _completed_path(table: Table, decision: CommitDecision) -> str:
     """Where the completed file goes: as decided, or with a later completion time (under the lock).
 
     Hudi archives instants that completed before the last compaction of the metadata table. From then on it ignores
     their entries in the logs of the metadata table. The entries of this compaction are written to those logs only now.
     With a completion time before that compaction they would be ignored, and this compaction's files would be lost.
     """
-    if go.completion_time is None or not compacted_after(table, go.completion_time):
-        return go.completed_path
-    folder, decided = go.completed_path.rpartition("/")[0], decided_instant(table, go)
+    if decision.completion_time is None or not compacted_after(table, decision.completion_time):
+        return decision.completed_path
+    folder, decided = decision.completed_path.rpartition("/")[0], decided_instant(table, decision)
     now = table.next_time(table.load_timeline())
     return f"{folder}/{table.layout.file_name(replace(decided, completion_time=now))}"
 
 
-def _measured(storage: Storage, go: Go) -> dict[str, tuple[ColumnRange, ...]]:
+def _measured(storage: Storage, decision: CommitDecision) -> dict[str, tuple[ColumnRange, ...]]:
     """The column ranges that the tasks measured in the files they wrote, as far as their records are still there.
 
     Another process that publishes the same decision may be removing the records at this moment.
     """
     done: list[SliceDone] = []
-    for number in range(1, go.attempt + 1):
+    for number in range(1, decision.attempt + 1):
         with suppress(MissingFileError):
-            done += done_slices(storage, go.instant, number).values()
+            done += done_slices(storage, decision.instant, number).values()
     return {d.final: d.ranges for d in done if d.final is not None and d.ranges is not None}
 
 
-def _may_stand(table: Table, go: Go) -> bool:
+def _may_stand(table: Table, decision: CommitDecision) -> bool:
     """Whether it is worth placing files before the lock is taken; the check under the lock decides."""
     try:
-        check_unchanged(table, go.table_version, go.instant)
+        check_unchanged(table, decision.table_version, decision.instant)
     except TableChangedError:
         return False
-    if is_revoked(table.storage, go.instant, go.attempt):
+    if is_revoked(table.storage, decision.instant, decision.attempt):
         return False
-    return standing_of(table, go).standing is Standing.STANDS
+    return validity_of(table, decision).validity is Validity.VALID
 
 
-def _place_all(table: Table, go: Go) -> None:
+def _place_all(table: Table, decision: CommitDecision) -> None:
     """Gives all files of a decision their final names, as far as they do not have them.
 
     ConflictError: a partition was removed. A file placed there would make a folder that no listing takes for a
     partition.
     """
-    partitions = sorted({p.final.rpartition("/")[0] for p in go.placements})
+    partitions = sorted({p.final.rpartition("/")[0] for p in decision.placements})
     list_ahead(table.storage, partitions)
     for partition in partitions:
         if partition and listed_if_there(table.storage, partition) is None:
             raise ConflictError(
                 "a partition of this compaction is not there any more",
                 path=f"{table.storage.base_path}/{partition}",
-                instant=go.instant,
+                instant=decision.instant,
                 todo="Restore it. If it was removed on purpose, take the compaction back: "
-                f"compactor-daemon unschedule TABLE {go.instant}.",
+                f"compactor-daemon unschedule TABLE {decision.instant}.",
             )
-    # Where a look costs little it is made for each file. On an object store the listing of all stands for it: a file
-    # that was placed since is not replaced, and the staged one stays.
+    # Where a snapshot costs little it is made for each file. On an object store the listing of all stands for it: a
+    # file that was placed since is not replaced, and the staged one stays.
     storage = latest(table.storage) if table.storage.is_file_system else table.storage
     merging = threading.Lock()  # each merge takes the memory that the options allow
     with ThreadPoolExecutor(1 if table.storage.is_file_system else _PLACED_AT_ONCE) as pool:
-        list(pool.map(lambda placement: place(table, go, placement, storage, merging), go.placements))
+        list(pool.map(lambda placement: place(table, decision, placement, storage, merging), decision.placements))
 
 
-def _check_publishable(table: Table, go: Go, section: Section) -> None:
+def _check_publishable(table: Table, decision: CommitDecision, section: Section) -> None:
     """TableChangedError, ConflictError: the decision cannot be published; its files have no final names then.
 
     They must not keep them: Hudi may execute the plan instead, and of two base files of one instant a reader may take
     either. The caller holds the table lock: without it another process may be completing the same decision.
     """
     try:
-        check_unchanged(table, go.table_version, go.instant)
+        check_unchanged(table, decision.table_version, decision.instant)
     except TableChangedError:
-        if completed_compaction(table.reload(), go.instant) is None:
+        if completed_compaction(table.reload(), decision.instant) is None:
             section.check()
-            remove_placed(table, go, keep=set())
+            remove_placed(table, decision, keep=set())
         raise
-    ruling = standing_of(table, go)
-    if ruling.standing is Standing.FALLEN:
+    assessment = validity_of(table, decision)
+    if assessment.validity is Validity.INVALID:
         section.check()
-        take_back(table, go, ruling.why, section)
-    refuse(table, go.instant, ruling)
-    if is_revoked(table.storage, go.instant, go.attempt):
+        take_back(table, decision, assessment.why, section)
+    refuse(table, decision.instant, assessment)
+    if is_revoked(table.storage, decision.instant, decision.attempt):
         section.check()
-        remove_placed(table, go, keep=set())
-        refuse_revoked(table, go)
+        remove_placed(table, decision, keep=set())
+        refuse_revoked(table, decision)
 
 
 def place(
     table: Table,
-    go: Go,
+    decision: CommitDecision,
     placement: Placement,
     storage: Storage | None = None,
     merging: AbstractContextManager[object] = _ALONE,
 ) -> None:
     """Gives one file of a decision its final name, see `place_staged`. A file without a staged copy is merged again.
 
-    `storage`: tells whether the file has its name; by default that of the table, which may be a look. `merging`:
+    `storage`: tells whether the file has its name; by default that of the table, which may be a snapshot. `merging`:
     entered while it is merged again.
     """
 
     def lost() -> str:
         now = table.reload()  # the files before this one may have taken long to place
-        refuse_revoked(now, go)
+        refuse_revoked(now, decision)
         with merging:
-            return merge_again(now, go, placement)
+            return merge_again(now, decision, placement)
 
     place_staged(storage or table.storage, placement.staged, placement.final, placement.size, lost)
 
 
-def _check_ours(table: Table, done: Instant, go: Go, section: Section) -> None:
-    """ConflictError: the completed commit is not the decided one. Files that only `go` names are removed then.
+def _check_ours(table: Table, done: Instant, decision: CommitDecision, section: Section) -> None:
+    """ConflictError: the completed commit is not the decided one. Files that only `commit` names are removed then.
 
     But not if that commit is gone: another process may have completed the decision since, or be about to.
     """
-    if is_ours(table, done, go):
+    if is_ours(table, done, decision):
         return
     table = table.still()
-    again = completed_compaction(table, go.instant)
-    if again is not None and is_ours(table, again, go):
+    again = completed_compaction(table, decision.instant)
+    if again is not None and is_ours(table, again, decision):
         return
     if again is not None:
         section.check()
-        remove_placed(table, go, keep=named_files(table, again))
+        remove_placed(table, decision, keep=named_files(table, again))
     raise ConflictError(
         "another process completed this compaction first",
         path=table.instant_path(done),
-        instant=go.instant,
-        expected=go.completed_path,
+        instant=decision.instant,
+        expected=decision.completed_path,
         found=table.instant_path(done),
         todo="Its result stands. Run one kind of compactor per table.",
     )

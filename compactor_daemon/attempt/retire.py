@@ -1,6 +1,6 @@
 """Cleaning up behind a compaction that is completed and whole.
 
-Staged data is deleted only then. The `open` and `fate` records stay until Hudi has archived the instant: they stop a
+Staged data is deleted only then. The `open` and `outcome` records stay until Hudi has archived the instant: they stop a
 process that slept since it opened an attempt.
 """
 
@@ -20,75 +20,77 @@ from phantombase.timeline.instants.attempt_names import attempts, instant_folder
 from phantombase.timeline.locks.heartbeat import heartbeat_path
 from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.storage.contract import Storage
-from phantombase.timeline.storage.look import list_ahead
+from phantombase.timeline.storage.snapshot import list_ahead
 from phantombase.timeline.table.half_upgraded import refuse_half_upgraded
 from phantombase.timeline.table.pending_rollbacks import half_taken_back
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.view.view import GroupKey
 
 from ..decisions.completed import completed_commits, completed_compaction, is_ours, named_files, remove_placed
-from ..decisions.late_commit import late_commit, placed_group, withdraw
 from ..decisions.of_commit import go_of_commit
-from ..decisions.standing import Standing, refuse_rollback, standing_of
+from ..decisions.stale_commit import placed_group, stale_commit, withdraw
 from ..decisions.take_back import take_back
-from ..records.fate import STAGED_ENDINGS, Go, decisions, declare_dead, is_revoked
+from ..decisions.validity import Validity, refuse_rollback, validity_of
+from ..records.outcome import STAGED_ENDINGS, CommitDecision, decisions, declare_dead, is_revoked
 from .abandoned import abort_abandoned_uploads, remove_abandoned
 from .publish import place
 
 _log = get_logger()
 
 
-def retire(table: Table, go: Go) -> Table:
+def retire(table: Table, decision: CommitDecision) -> Table:
     """Places missing files again, then removes strays of the instant, staged data and the heartbeat.
 
     Returns its look at the table, which shows the partitions of the decision.
     MissingFileError: the decision is not published. ConflictError: a rollback names the instant.
     """
     table = table.still()
-    done = completed_compaction(table, go.instant)
+    done = completed_compaction(table, decision.instant)
     if done is None:
-        raise MissingFileError("a decided compaction is not completed", path=go.completed_path, instant=go.instant)
-    refuse_rollback(table, go.instant)
+        raise MissingFileError(
+            "a decided compaction is not completed", path=decision.completed_path, instant=decision.instant
+        )
+    refuse_rollback(table, decision.instant)
     named = named_files(table, done)  # without file groups that were replaced before the compaction was published
-    placements = [p for p in go.placements if p.final in named]
+    placements = [p for p in decision.placements if p.final in named]
     names = _data_names(table, {p.final.rpartition("/")[0] for p in placements})
     finals = [(p, *p.final.rpartition("/")[::2]) for p in placements]
     gone = any(parse_data_file(text) not in names[partition] for _, partition, text in finals)
     table = table.still() if gone else table
     timeline = table.load_timeline()
-    if gone and completed_compaction(table, go.instant) is None:
+    if gone and completed_compaction(table, decision.instant) is None:
         # The instant was archived since the check above. A file may be gone because its file group was replaced, and
         # that replace commit archived too.
         raise MissingFileError(
-            "a decided compaction is not completed any more", path=go.completed_path, instant=go.instant
+            "a decided compaction is not completed any more", path=decision.completed_path, instant=decision.instant
         )
     replaced = table.facts.replaced_groups(timeline) if gone else {}
     for placement, partition, text in finals:
         # If the group has a newer base file, or is replaced, a cleaner may have removed this file, and it is not needed
         # any more. Placed again in a replaced group, it would become visible once the replace commit is archived.
         mine, bases = parse_data_file(text), [n for n in names[partition] if isinstance(n, BaseFileName)]
-        later = [n for n in bases if mine is not None and n.file_id == mine.file_id and n.instant > go.instant]
+        later = [n for n in bases if mine is not None and n.file_id == mine.file_id and n.instant > decision.instant]
         newer = any(timeline.is_committed(n.instant) for n in later)
         is_replaced = mine is not None and (partition, mine.file_id) in replaced
         if not newer and (mine in names[partition] or not is_replaced):
-            # By the look that shows the completed commit: a file that went since was removed together with it.
-            place(table, go, placement)
-    keep_ledger(table, go, done)
-    _remove_strays(table, done, _groups(table, go))
-    remove_staged(table.storage, go.instant)
+            # By the snapshot that shows the completed commit: a file that went since was removed together with it.
+            place(table, decision, placement)
+    keep_ledger(table, decision, done)
+    _remove_strays(table, done, _groups(table, decision))
+    remove_staged(table.storage, decision.instant)
     return table
 
 
-def keep_ledger(table: Table, go: Go, done: Instant) -> None:
+def keep_ledger(table: Table, decision: CommitDecision, done: Instant) -> None:
     """Copies the ledger of a compaction, completed as `done`, into the audit log, which outlives the commit.
 
     Does nothing if `done` is the commit of another decision: this process may have slept while the compaction was
     rolled back and executed again, and the last entry must be that of the last execution.
     """
-    if not is_ours(table, done, go):
+    if not is_ours(table, done, decision):
         return
-    ledger = decode_commit(go.content, go.completed_path).extra_metadata[LEDGER]
-    add_entry(table.storage, go.instant, go.attempt, table.instant_path(done), ledger)
+    ledger = decode_commit(decision.content, decision.completed_path).extra_metadata[LEDGER]
+    add_entry(table.storage, decision.instant, decision.attempt, table.instant_path(done), ledger)
 
 
 def _data_names(table: Table, partitions: Collection[str]) -> dict[str, list[BaseFileName | LogFileName]]:
@@ -104,12 +106,12 @@ def _data_names(table: Table, partitions: Collection[str]) -> dict[str, list[Bas
     return found
 
 
-def _groups(table: Table, go: Go) -> frozenset[GroupKey]:
+def _groups(table: Table, decision: CommitDecision) -> frozenset[GroupKey]:
     """The file groups of the plan; if the plan is gone already, those of the decision."""
     try:
-        return table.compaction_plan(go.instant).groups
+        return table.compaction_plan(decision.instant).groups
     except MissingFileError:
-        return frozenset(placed_group(p.final) for p in go.placements)
+        return frozenset(placed_group(p.final) for p in decision.placements)
 
 
 def _remove_strays(table: Table, done: Instant, groups: Collection[GroupKey]) -> None:
@@ -169,16 +171,16 @@ def littered_instants(table: Table) -> tuple[str, ...]:
 def _littered(table: Table) -> tuple[str, ...]:
     recorded, pending = recorded_instants(table.storage), _pending(table)
     found = [i for i in recorded if i not in pending and _is_littered(table, i)]
-    # A look shows records and timeline in no order: what was requested and opened in between is not littered.
+    # A snapshot shows records and timeline in no order: what was requested and opened in between is not littered.
     pending = _pending(table.still(reload=False)) if found else pending
     return tuple(i for i in found if i not in pending)
 
 
 def _pending(table: Table) -> set[str]:
-    """Also a stitching that is being taken back: its heartbeat shows whether its process is gone."""
+    """Also a clustering that is being taken back: its heartbeat shows whether its process is gone."""
     timeline = table.load_timeline()
-    stitching = half_taken_back(table, timeline)
-    half_way = () if stitching is None else (stitching,)
+    clustering = half_taken_back(table, timeline)
+    half_way = () if clustering is None else (clustering,)
     return {i.requested_time for i in (*timeline.pending_merges, *half_way)}
 
 
@@ -198,23 +200,23 @@ def finish(table: Table, instant: str, lock: TableLock) -> None:
             raise
         _finish_by_commit(table, done)
         return
-    late = late_commit(table, done, made) if done is not None else None
+    late = stale_commit(table, done, made) if done is not None else None
     if late is not None and withdraw(table, late, lock):
         return
-    go = next((one for one in made if not is_revoked(storage, instant, one.attempt)), None)
+    decision = next((one for one in made if not is_revoked(storage, instant, one.attempt)), None)
     if done is not None:
-        if go is not None and is_ours(table, done, go):
-            retire(table, go)
+        if decision is not None and is_ours(table, done, decision):
+            retire(table, decision)
         if not _lost_removed(table, done, made, lock):
             return
     elif made and not _taken_back(table, instant, lock):
         return
-    if go is None:
+    if decision is None:
         declare_dead(storage, instant, "completed by another process")
     remove_staged(storage, instant)
 
 
-def _lost_removed(table: Table, done: Instant, made: Sequence[Go], lock: TableLock) -> bool:
+def _lost_removed(table: Table, done: Instant, made: Sequence[CommitDecision], lock: TableLock) -> bool:
     """Removes files that only lost decisions name, not the commit `done`; whether none is left."""
     named = named_files(table, done)
     placed = (p.final for one in made for p in one.placements)
@@ -239,13 +241,13 @@ def _taken_back(table: Table, instant: str, lock: TableLock) -> bool:
     """
     with lock.hold("take a decision back") as section:
         table = table.reload()
-        for go in decisions(table.storage, instant):
-            ruling = standing_of(table, go)
-            if ruling.standing in (Standing.STANDS, Standing.WAITS):
+        for decision in decisions(table.storage, instant):
+            assessment = validity_of(table, decision)
+            if assessment.validity in (Validity.VALID, Validity.BLOCKED):
                 return False
-            if ruling.standing is Standing.FALLEN:
+            if assessment.validity is Validity.INVALID:
                 section.check()
-                take_back(table, go, ruling.why, section)
+                take_back(table, decision, assessment.why, section)
     return True
 
 
@@ -267,12 +269,14 @@ def _is_littered(table: Table, instant: str) -> bool:
         return False
     try:
         made = decisions(storage, instant)
-        finals = [p.final for go in made if is_revoked(storage, instant, go.attempt) for p in go.placements]
+        finals = [
+            p.final for decision in made if is_revoked(storage, instant, decision.attempt) for p in decision.placements
+        ]
     except MalformedError:  # `finish` reports it
         return True
     if any(storage.find(final) is not None for final in finals):
         return True
-    return any(late_commit(table, done, made) is not None for done in completed_commits(table, instant))
+    return any(stale_commit(table, done, made) is not None for done in completed_commits(table, instant))
 
 
 def forget_archived(table: Table) -> None:

@@ -12,7 +12,7 @@ from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.table.table import Table
 
-from ..records.fate import decisions
+from ..records.outcome import decisions
 
 _log = get_logger()
 

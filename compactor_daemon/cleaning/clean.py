@@ -78,7 +78,7 @@ def _plan(view: TableView, choice: CleanChoice, options: CleanOptions, before: s
         files[one.partition] += one.files
     writes, retained = view.timeline.completed_writes, choice.retained
     if retained:
-        # Earlier cleans may be archived first, and what they removed stays gone. But no border passes a replace commit
+        # Earlier cleans may be archived first, and what they removed stays gone. But no cutoff passes a replace commit
         # whose file groups are still there, nor a write that pends and may become one: Hudi would archive it.
         gone = {(one.partition, one.file_id) for one in choice.gone}
         there = (view.facts.replaced.get(group.key) for group in view.groups if group.key not in gone)

@@ -28,7 +28,7 @@ COMMANDS = {
     "demo": _of("demo", "demo", "Look", "Compact a small table that real Apache Hudi 1.2.0 wrote."),
     "clean": _of("services.clean", "clean_command", "Table services", "Remove old file slices and replaced file groups, which only reads of the past still need."),
     "archive": _of("services.archive", "archive_command", "Table services", "Move the oldest completed instants from the active timeline into the archive, as Hudi does after commits."),
-    "stitch": _of("services.stitch", "stitch_command", "Table services", "Stitch small base files: join those that writers appended one by one, so that readers open fewer files."),
+    "cluster": _of("services.cluster", "cluster_command", "Table services", "Cluster small base files: join those that writers appended one by one, so that readers open fewer files."),
     "metadata": _of("services.metadata", "metadata_command", "Table services", "Compact, clean and archive Hudi's metadata table, if it has one and that is due."),
     "savepoint": _of("savepoint", "app", "Keep and take back", "Keep the state of a table at a write: cleaners leave its files, and archivers stop before it, until it is deleted. Hudi and phantombase respect each other's savepoints."),
     "rollback": _of("undo", "rollback_command", "Keep and take back", "Take the newest completed write back. For more than one write, and for compactions: `restore`."),

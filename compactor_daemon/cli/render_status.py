@@ -17,7 +17,7 @@ _STATES = {
     "unknown": "bold red",
     "unscheduled": "red",
     "decided": "green",
-    "fallen": "red",
+    "invalid": "red",
     "running": "green",
     "foreign": "magenta",
     "parked": "bold red",
@@ -187,7 +187,7 @@ def _state(row: Mapping[str, Any]) -> Text:
 
 
 def _style(row: Mapping[str, Any]) -> str:
-    waits = row["state"] == "decided" and row["standing"] == "waits"
+    waits = row["state"] == "decided" and row["validity"] == "blocked"
     return "yellow" if waits else _STATES[row["state"]]
 
 

@@ -20,6 +20,7 @@ from rich.text import Text
 from phantombase.timeline.archiving.options import ArchiveOptions
 from phantombase.timeline.cleaning.options import CleanOptions
 from phantombase.timeline.clock.options import ClockOptions
+from phantombase.timeline.clustering.options import ClusterOptions
 from phantombase.timeline.dashboard.orders import CommandSettings
 from phantombase.timeline.errors import UsageError
 from phantombase.timeline.event_log import get_logger
@@ -29,7 +30,6 @@ from phantombase.timeline.option import help_of
 from phantombase.timeline.parquet.output_options import OutputOptions
 from phantombase.timeline.planning.options import ScheduleOptions
 from phantombase.timeline.service.run import ServeOptions, read_token
-from phantombase.timeline.stitching.options import StitchOptions
 from phantombase.timeline.storage.storage_options import parse_pairs
 from phantombase.timeline.terminal.boundary import EXIT_FAILED
 from phantombase.timeline.terminal.console import configure_logging, emit
@@ -45,7 +45,7 @@ from ..daemon.table_on_storage import DaemonSettings
 from ..options import AttemptOptions, ExecuteOptions
 from ..records.failures import RetryOptions
 from ..services.options import Service, ServiceOptions, parse_services
-from .lake import LAKE, LakeFlags
+from .catalog import CATALOG, CatalogFlags
 from .option_flags import Only, Prefix, flags_of, offers
 from .parameters import (
     ATTEMPT,
@@ -61,7 +61,7 @@ from .parameters import (
 from .zookeeper import ZOOKEEPER, ZooKeeperFlags
 
 _RULES, _RETRY, _SCHEDULE = Rules(), RetryOptions(), ScheduleOptions()
-_CLEAN, _ARCHIVE, _METADATA, _STITCH = CleanOptions(), ArchiveOptions(), MetadataOptions(), StitchOptions()
+_CLEAN, _ARCHIVE, _METADATA, _CLUSTER = CleanOptions(), ArchiveOptions(), MetadataOptions(), ClusterOptions()
 _SERVE = ServeOptions()
 _KILLED = 128
 
@@ -72,7 +72,7 @@ _log = get_logger()
 def run_daemon(
     ctx: typer.Context,
     tables: Annotated[list[str] | None, typer.Argument(metavar="[TABLE]...", help="base paths of the tables")] = None,
-    lake: LakeFlags = LAKE,
+    catalog: CatalogFlags = CATALOG,
     zookeeper: ZooKeeperFlags = ZOOKEEPER,
     once: Annotated[bool, typer.Option("--once", help=help_of(Rules, "once"))] = False,
     rules: Annotated[Rules, Only("max_concurrent", "order", "poll_s", "services_s")] = _RULES,
@@ -93,13 +93,13 @@ def run_daemon(
         str | None,
         typer.Option(
             metavar="NAMES",
-            help="also run these services, as `clean,archive,metadata,stitch`; needs --lock or --sole-writer",
+            help="also run these services, as `clean,archive,metadata,cluster`; needs --lock or --sole-writer",
         ),
     ] = None,
     clean: Annotated[CleanOptions, Prefix("clean")] = _CLEAN,
     archive: Annotated[ArchiveOptions, Prefix("archive")] = _ARCHIVE,
     metadata: Annotated[MetadataOptions, Prefix("metadata")] = _METADATA,
-    stitch: Annotated[StitchOptions, Prefix("stitch")] = _STITCH,
+    cluster: Annotated[ClusterOptions, Prefix("cluster")] = _CLUSTER,
     lock: Lock = None,
     execute: ExecuteOptions = EXECUTE,
     output: OutputOptions = OUTPUT,
@@ -148,7 +148,7 @@ def run_daemon(
 
     With `--services` it also keeps the tables small, as Hudi's writers do after commits: it removes file slices that no
     reader needs, moves old instants into the archive, does the same for the metadata table and compacts it, and
-    joins small files that were appended (`stitch`). Leave this to Hudi's writers where they do it already.
+    joins small files that were appended (`cluster`). Leave this to Hudi's writers where they do it already.
 
     SIGTERM or SIGINT stops the daemon gracefully (`--on-term`); a second signal ends it at once.
 
@@ -184,10 +184,10 @@ def run_daemon(
         raise UsageError("--serve-allow-actions is given without --serve", todo="Add --serve PORT.")
     lock = zookeeper.on_lock(lock)
     check_reachable(lock)
-    options_of = {Service.METADATA: metadata, Service.STITCH: stitch, Service.CLEAN: clean, Service.ARCHIVE: archive}
+    options_of = {Service.METADATA: metadata, Service.CLUSTER: cluster, Service.CLEAN: clean, Service.ARCHIVE: archive}
     named, options = tables or [], parse_pairs(storage_option)
-    lanes = lake.lanes(ctx.params.get("config"), requests)
-    found = lake.lake(named, lanes, options)
+    pools = catalog.pools(ctx.params.get("config"), requests)
+    found = catalog.found(named, pools, options)
     settings = DaemonSettings(
         who=process_name(),
         output=output,
@@ -209,8 +209,8 @@ def run_daemon(
         daemon = stack.enter_context(
             open_daemon(
                 named,
-                lake=found,
-                lanes=lanes,
+                catalog=found,
+                pools=pools,
                 rules=replace(rules, once=once, services=services is not None),
                 settings=settings,
                 execute=execute,
@@ -259,7 +259,7 @@ def _services(names: str | None, given: Mapping[Service, Any], counted: int) -> 
     chosen = parse_services(names) if names is not None else frozenset[Service]()
     defaults = {
         Service.METADATA: _METADATA,
-        Service.STITCH: _STITCH,
+        Service.CLUSTER: _CLUSTER,
         Service.CLEAN: _CLEAN,
         Service.ARCHIVE: _ARCHIVE,
     }

@@ -1,6 +1,6 @@
 """The commands that show compactions: `status`, `claims`.
 
-`compactor-daemon status` with `--root`: a lake at a glance, and the daemons that serve it.
+`compactor-daemon status` with `--root`: a catalog at a glance, and the daemons that serve it.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ from phantombase.timeline.terminal.console import clear_screen, configure_loggin
 from phantombase.timeline.terminal.plain import Row, human_duration, plural
 from phantombase.timeline.terminal.text_table import Column, RowsTable
 
+from ..catalog.catalog import Catalog
+from ..catalog.members import fleet_of, members_in
 from ..claims.claims import Claim, find_table_id
 from ..claims.zookeeper_claims import ZooKeeperClaims
-from ..lake.lake import Lake
-from ..lake.members import fleet_of, members_in
 from ..options import AttemptOptions
 from ..records.failures import RetryOptions
+from ..status.catalog_rows import catalog_rows
 from ..status.coexistence import Beside, Finding, coexistence, in_the_future, look_beside
-from ..status.lake_rows import lake_rows
 from ..status.outlook import outlook
-from ..status.snapshot import Claimed, TableLook, look_at_table
+from ..status.snapshot import Claimed, TableSnapshot, look_at_table
 from ..status.status import Clock, claim_rows, status_report, work_rows
 from ..zookeeper.session import ZooKeeperOptions, ZooKeeperSession, zookeeper_session
 from . import render_status as status_render
-from .lake import LAKE, LakeFlags
+from .catalog import CATALOG, CatalogFlags
 from .option_flags import Only, offers
 from .parameters import (
     ATTEMPT,
@@ -54,34 +54,34 @@ _SHOWN = 40
 
 
 def lake_report(
-    lake: Lake,
+    catalog: Catalog,
     options: StorageOptions,
     *,
     clock: ClockOptions,
     retry: RetryOptions,
     zookeeper: ZooKeeperOptions | None,
 ) -> Row:
-    """All tables of the lake, and the daemons of its fleet. Errors of the tree: the tables cannot be listed."""
-    paths = {name: path for name, path in lake.listing.tables().items() if lake.lanes.takes(name)}
-    rows = lake_rows(paths, lake.lanes, options, clock, retry)
+    """All tables of the catalog, and the daemons of its fleet. Errors of the tree: the tables cannot be listed."""
+    paths = {name: path for name, path in catalog.listing.tables().items() if catalog.pools.takes(name)}
+    rows = catalog_rows(paths, catalog.pools, options, clock, retry)
     daemons: list[Row] | None = None
     problem = None
     if zookeeper is not None:
         try:
             with zookeeper_session(zookeeper) as session:
-                daemons = [dict(one) for one in members_in(session, fleet_of(lake.listing.shown))]
+                daemons = [dict(one) for one in members_in(session, fleet_of(catalog.listing.shown))]
         except PhantombaseError as error:
             problem = str(error)
-    return {"listing": lake.listing.shown, "tables": rows, "daemons": daemons, "daemons_problem": problem}
+    return {"listing": catalog.listing.shown, "tables": rows, "daemons": daemons, "daemons_problem": problem}
 
 
-def render_lake(data: Row) -> Iterator[RenderableType]:
+def render_catalog(data: Row) -> Iterator[RenderableType]:
     """For a terminal."""
     rows = data["tables"]
     pending = sum(row["pending"] or 0 for row in rows)
     late, bad = sum(row["late"] for row in rows), [row for row in rows if row["problem"]]
     counts = [plural(len(rows), "table"), f"{pending:,} pending", f"{late:,} late", f"{len(bad):,} in trouble"]
-    columns = (*_COLUMNS, *((_LANE,) if any(row["lane"] != "*" for row in rows) else ()))
+    columns = (*_COLUMNS, *((_POOL,) if any(row["pool"] != "*" for row in rows) else ()))
     yield RowsTable(title=", ".join(counts), columns=columns, rows=rows[:_SHOWN])
     if len(rows) > _SHOWN:
         yield Text(f"and {len(rows) - _SHOWN:,} more, none of them worse; --json has all", "dim")
@@ -99,10 +99,10 @@ def _daemons(daemons: list[Row]) -> Iterator[RenderableType]:
         yield Text("No daemon serves these tables.")
         return
     yield RowsTable(title=plural(len(daemons), "daemon"), columns=_DAEMON_COLUMNS, rows=daemons)
-    lanes = [{**lane, "who": one["who"]} for one in daemons for lane in one.get("lanes", ())]
-    if len({lane["lane"] for lane in lanes}) > 1:
+    pools = [{**pool, "who": one["who"]} for one in daemons for pool in one.get("pools", ())]
+    if len({pool["pool"] for pool in pools}) > 1:
         yield ""
-        yield RowsTable(title="lanes, over the last minutes", columns=_USE_COLUMNS, rows=lanes)
+        yield RowsTable(title="pools, over the last minutes", columns=_USE_COLUMNS, rows=pools)
 
 
 def _state(row: Mapping[str, Any]) -> Text:
@@ -117,7 +117,7 @@ def _state(row: Mapping[str, Any]) -> Text:
     return Text("waiting", "cyan") if row["pending"] else Text("ok", "green")
 
 
-_LANE = Column(title="lane", cell=lambda r: r["lane"])
+_POOL = Column(title="pool", cell=lambda r: r["pool"])
 _COLUMNS = (
     Column(title="table", cell=lambda r: r["name"], shorten=True),
     Column(title="state", cell=_state),
@@ -130,7 +130,7 @@ _DAEMON_COLUMNS = (
     Column(title="in trouble", cell=lambda r: f"{r.get('troubled', 0):,}", right=True),
 )
 _USE_COLUMNS = (
-    Column(title="lane", cell=lambda r: r["lane"]),
+    Column(title="pool", cell=lambda r: r["pool"]),
     Column(title="daemon", cell=lambda r: r["who"], shorten=True),
     Column(title="running", cell=lambda r: f"{r['running']:,}", right=True),
     Column(title="of its slots", cell=lambda r: f"{r['occupancy']:.0%}", right=True),
@@ -152,7 +152,7 @@ Json = Annotated[bool, typer.Option("--json", help="print one JSON document: siz
 def status(
     ctx: typer.Context,
     table: Annotated[str | None, typer.Argument(metavar="[TABLE]", help=_TABLE)] = None,
-    lake: Annotated[LakeFlags, Only("root", "catalog", "include", "exclude")] = LAKE,
+    catalog: Annotated[CatalogFlags, Only("root", "catalog", "include", "exclude")] = CATALOG,
     zookeeper: Fleet = ZOOKEEPER,
     slo: Annotated[
         float | None,
@@ -183,17 +183,17 @@ def status(
     heartbeats show which processes work, as of the last beat (every 30 s). Exit code 1: ZooKeeper did not answer.
 
     With `--root` or `--catalog`: one row for each table, the worst first, and with `--zookeeper` the daemons that serve
-    them and what their lanes use.
+    them and what their pools use.
 
     Examples: `compactor-daemon status /data/orders --slo 3600 --watch 5`,
     `compactor-daemon status --root s3://lake/warehouse --slo 3600`
     """
     configure_logging(json)
-    if table is None or lake != LAKE:
+    if table is None or catalog != CATALOG:
         _lake_status(
             ctx,
             table,
-            replace(lake, slo_s=slo),
+            replace(catalog, slo_s=slo),
             zookeeper,
             RetryOptions(retries=retries, backoff_s=backoff),
             clock,
@@ -236,7 +236,7 @@ def status(
 def _lake_status(
     ctx: typer.Context,
     table: str | None,
-    flags: LakeFlags,
+    flags: CatalogFlags,
     zookeeper: ZooKeeperFlags,
     retry: RetryOptions,
     clock: ClockOptions,
@@ -245,11 +245,11 @@ def _lake_status(
     json: bool,
 ) -> None:
     options = parse_pairs(storage_option)
-    found = flags.lake([table] if table else [], flags.lanes(ctx.params.get("config"), ScheduleOptions()), options)
+    found = flags.found([table] if table else [], flags.pools(ctx.params.get("config"), ScheduleOptions()), options)
     assert found is not None
     while True:
         data = lake_report(found, options, clock=clock, retry=retry, zookeeper=zookeeper.options())
-        emit(data, json, render_lake)
+        emit(data, json, render_catalog)
         if watch is None:
             break
         try:
@@ -299,7 +299,7 @@ def _clock(table: Table) -> Clock:
     return Clock(clock_ms(), table.now())
 
 
-def _looked(table: Table, claimed: Claimed = None, recent: int = 0) -> TableLook:
+def _looked(table: Table, claimed: Claimed = None, recent: int = 0) -> TableSnapshot:
     return consistent(lambda: look_at_table(table.still(), claimed, recent=recent))
 
 

@@ -20,12 +20,12 @@ from phantombase.timeline.terminal.plain import plural
 from phantombase.timeline.terminal.text_table import Column, RowsTable
 
 from ..attempt.compact_instant import pending_instants
+from ..clustering.rollback import is_clustering, roll_back_clustering
 from ..records.failures import release_failures
 from ..removal.unreadable_record import TakenBack, take_back_unreadable
 from ..restoring.restore import restore_table
 from ..restoring.rollback import roll_back_newest
 from ..restoring.torn_compaction import write_anew
-from ..stitching.rollback import is_stitching, roll_back_stitching
 from . import render_status as status_render
 from .option_flags import offers
 from .parameters import (
@@ -97,7 +97,7 @@ def rollback_command(
 ) -> None:
     """Take the newest completed write back. For more than one write, and for compactions: `restore`.
 
-    A stitching of phantombase counts as a write: the files that it joined count again.
+    A clustering of phantombase counts as a write: the files that it joined count again.
 
     Refused if anything came after it: a write, a plan, a savepoint, a reader that holds its state. If a run is killed
     before the write is hidden, run it again: writers of other machines wait for that. Behind that the next writer
@@ -109,9 +109,9 @@ def rollback_command(
     opened, held = open_to_change(
         table, storage_option, lock, sole_writer, f"a rollback {_WHAT}", _TODO, clock=clock, dry_run=dry_run
     )
-    if is_stitching(opened, instant):
-        stitching = roll_back_stitching(opened, held, instant, dry_run=dry_run)
-        emit({"table": table, "dry_run": dry_run, "rollback": "", **asdict(stitching)}, json, _render_unstitched)
+    if is_clustering(opened, instant):
+        clustering = roll_back_clustering(opened, held, instant, dry_run=dry_run)
+        emit({"table": table, "dry_run": dry_run, "rollback": "", **asdict(clustering)}, json, _render_unclustered)
         return
     done = roll_back_newest(opened, held, instant, dry_run=dry_run)
     emit({"table": table, "dry_run": dry_run, **asdict(done)}, json, _render_rolled_back)
@@ -177,10 +177,10 @@ def _render_restored(data: Mapping[str, Any]) -> Iterable[RenderableType]:
         )
 
 
-def _render_unstitched(data: Mapping[str, Any]) -> Iterable[RenderableType]:
+def _render_unclustered(data: Mapping[str, Any]) -> Iterable[RenderableType]:
     taken = "would be taken back" if data["dry_run"] else "is taken back"
     files = f": {plural(data['files'], 'file')} that it joined count again" if data["files"] else ""
-    yield Text(f"stitching {data['instant']} {taken}{files}")
+    yield Text(f"clustering {data['instant']} {taken}{files}")
     if data["metadata_dropped"]:
         yield Text(
             f"the metadata table {'would go' if data['dry_run'] else 'is gone'}: the next Hudi writer builds it anew"

@@ -1,6 +1,6 @@
 """Builds a daemon of tables, claims and an executor. What no table could be served with is refused before it starts.
 
-Finds the tables of a lake while a daemon runs, and gives it those that it is to serve.
+Finds the tables of a catalog while a daemon runs, and gives it those that it is to serve.
 
 A round lists the tables, joins the fleet, and assigns this daemon's part. Rounds come every poll, and at once when a
 daemon comes or goes. A listing that fails leaves the tables as they are.
@@ -28,6 +28,10 @@ from phantombase.timeline.table.table import Table
 
 from ..attempt.attempt import Aside
 from ..attempt.compact_instant import Compacted
+from ..catalog.catalog import Catalog, serves
+from ..catalog.listing import TableListing
+from ..catalog.members import Members, fleet_of
+from ..catalog.pools import Pool, Pools
 from ..claims.claims import Claim, Claims, HeldClaim, table_id
 from ..claims.table_claims import TableClaims
 from ..claims.zookeeper_claims import ZooKeeperClaims
@@ -35,10 +39,6 @@ from ..execution.executor_choice import check_memory
 from ..execution.machine import this_machine
 from ..execution.open_runner import ChosenRunner, open_runner
 from ..execution.runners import Runner, SparkRunner, all_storage_options
-from ..lake.lake import Lake, serves
-from ..lake.lanes import Lane, Lanes
-from ..lake.listing import TableListing
-from ..lake.members import Members, fleet_of
 from ..options import ExecuteOptions
 from ..services.done import ServiceDone
 from ..time_limit import Limit
@@ -72,7 +72,7 @@ class _NoClaims:
 
 
 class OpenedLate:
-    """See the module, and `Served`. `open_it` is tried at each look until it succeeds."""
+    """See the module, and `Served`. `open_it` is tried at each snapshot until it succeeds."""
 
     def __init__(self, path: str, open_it: Callable[[], Served]) -> None:
         self.path = path
@@ -95,9 +95,9 @@ class OpenedLate:
                     self._served.close()
             return self._served
 
-    def look(self) -> SeenTable:
+    def snapshot(self) -> SeenTable:
         """See `Served`."""
-        return self.open().look()
+        return self.open().snapshot()
 
     def request(self) -> Scheduled:
         """See `Served`."""
@@ -138,9 +138,9 @@ class Discovery:
     """See the module. `open_late`: makes the served table of a path; `members` None: this daemon is alone."""
 
     listing: TableListing
-    lanes: Lanes
+    pools: Pools
     daemon: Daemon
-    open_late: Callable[[str, Lane], Served]
+    open_late: Callable[[str, Pool], Served]
     members: Members | None = None
     trouble: str | None = None
     """Why the last listing failed."""
@@ -150,22 +150,22 @@ class Discovery:
 
     def round(self) -> None:
         """One round. Errors of the tree: the tables cannot be listed."""
-        paths = {name: path for name, path in self.listing.tables().items() if self.lanes.takes(name)}
+        paths = {name: path for name, path in self.listing.tables().items() if self.pools.takes(name)}
         members: frozenset[str] = frozenset()
         if self.members is not None:
-            members = self.members.look(
+            members = self.members.snapshot(
                 {
                     "tables": len(self._tables),
                     "of_tables": len(paths),
                     "troubled": len(self.daemon.summary.problems),
-                    "lanes": [asdict(one) for one in self.daemon.lanes],
+                    "pools": [asdict(one) for one in self.daemon.pools],
                 }
             )
         found = {}
         for name, path in paths.items():
-            lane = self.lanes.of(name)
-            if self.members is None or serves(self.members.me, members, name, lane.daemons):
-                found[path] = self._tables.get(path) or Assigned(served=self.open_late(path, lane), lane=lane)
+            pool = self.pools.of(name)
+            if self.members is None or serves(self.members.me, members, name, pool.daemons):
+                found[path] = self._tables.get(path) or Assigned(served=self.open_late(path, pool), pool=pool)
         if found.keys() != self._tables.keys():
             come, gone = len(found.keys() - self._tables.keys()), len(self._tables.keys() - found.keys())
             _log.info("tables", serving=len(found), of=len(paths), come=come, gone=gone, daemons=max(1, len(members)))
@@ -214,15 +214,15 @@ def open_daemon(
     rules: Rules,
     settings: DaemonSettings,
     execute: ExecuteOptions,
-    lake: Lake | None = None,
-    lanes: Lanes | None = None,
+    catalog: Catalog | None = None,
+    pools: Pools | None = None,
     zookeeper: ZooKeeperOptions | None = None,
     lock: str | None = None,
     sole_writer: bool = False,
     observer: Observer | None = None,
     runner: Runner | None = None,
 ) -> Iterator[Daemon]:
-    """A daemon for some tables, or for those of a `lake`, ready to `run`.
+    """A daemon for some tables, or for those of a `catalog`, ready to `run`.
 
     Errors of the tree: ZooKeeper cannot be used, or none of the named tables; a table that cannot is tried again.
 
@@ -236,7 +236,7 @@ def open_daemon(
     storages = [open_storage(path, given) for path in paths]
     if len({storage.location for storage in storages}) < len(storages):
         raise UsageError("a table is named twice", found=" ".join(paths))
-    lanes = lake.lanes if lake is not None else lanes or Lanes()
+    pools = catalog.pools if catalog is not None else pools or Pools()
     daemons: list[Daemon] = []
 
     def notify(event: Callable[[Daemon], None]) -> None:
@@ -250,31 +250,31 @@ def open_daemon(
         # The executor starts while tables are opened; it is stopped if all of them are refused.
         running = runner or stack.enter_context(open_runner(execute))
 
-        def opened(path: str, lane: Lane) -> Served:
+        def opened(path: str, pool: Pool) -> Served:
             table = Table.open(path, given)
             check_keepable(table, moves_rows=False)
             wake = partial(notify, partial(Daemon.claims_changed, table=path))
             claims = _claims(session, table, settings.who, wake)
             held = table_lock(table.storage, lock, sole_writer=sole_writer)
-            served = TableOnStorage(path, claims, held, running, _of_lane(settings, lane))
+            served = TableOnStorage(path, claims, held, running, _of_pool(settings, pool))
             served.open()
             if isinstance(claims, ZooKeeperClaims):
                 claims.wake_on_request(partial(notify, lambda daemon: daemon.wake(path)))
             return served
 
-        def late(path: str, lane: Lane) -> OpenedLate:
-            return OpenedLate(path, partial(opened, path, lane))
+        def late(path: str, pool: Pool) -> OpenedLate:
+            return OpenedLate(path, partial(opened, path, pool))
 
-        named = {storage.base_path: late(storage.base_path, lanes.of(storage.base_path)) for storage in storages}
+        named = {storage.base_path: late(storage.base_path, pools.of(storage.base_path)) for storage in storages}
         _open_some(named)
         daemon = Daemon(
-            named, rules, settings.retry, lanes=lanes, observer=observer, spark_is_gone=partial(_is_gone, running)
+            named, rules, settings.retry, pools=pools, observer=observer, spark_is_gone=partial(_is_gone, running)
         )
         daemons.append(daemon)
         if session is not None:
             daemon.session_changed()
-        if lake is not None:
-            stack.enter_context(_discovered(lake, daemon, late, session, settings.who, rules))
+        if catalog is not None:
+            stack.enter_context(_discovered(catalog, daemon, late, session, settings.who, rules))
         yield daemon
 
 
@@ -292,17 +292,17 @@ def _open_some(tables: Mapping[str, OpenedLate]) -> None:
 
 @contextmanager
 def _discovered(
-    lake: Lake,
+    catalog: Catalog,
     daemon: Daemon,
-    late: Callable[[str, Lane], OpenedLate],
+    late: Callable[[str, Pool], OpenedLate],
     session: ZooKeeperSession | None,
     who: str,
     rules: Rules,
 ) -> Iterator[None]:
     """The first round is made at entry, so that a wrong root is an error at the start; then rounds go on."""
-    discovery = Discovery(listing=lake.listing, lanes=lake.lanes, daemon=daemon, open_late=late)
+    discovery = Discovery(listing=catalog.listing, pools=catalog.pools, daemon=daemon, open_late=late)
     if session is not None:
-        discovery.members = Members(session, fleet_of(lake.listing.shown), who, discovery.look_now)
+        discovery.members = Members(session, fleet_of(catalog.listing.shown), who, discovery.look_now)
     discovery.round()
     if rules.once:
         yield
@@ -311,10 +311,10 @@ def _discovered(
         yield
 
 
-def _of_lane(settings: DaemonSettings, lane: Lane) -> DaemonSettings:
-    """How a table of a lane is served; a daemon that requests no plans requests none in any lane."""
-    schedule = settings.schedule if lane.schedule is None or settings.schedule is None else lane.schedule
-    return replace(settings, schedule=schedule, sizes=lane.bytes_per_hour is not None)
+def _of_pool(settings: DaemonSettings, pool: Pool) -> DaemonSettings:
+    """How a table of a pool is served; a daemon that requests no plans requests none in any pool."""
+    schedule = settings.schedule if pool.schedule is None or settings.schedule is None else pool.schedule
+    return replace(settings, schedule=schedule, sizes=pool.bytes_per_hour is not None)
 
 
 def _claims(session: ZooKeeperSession | None, table: Table, who: str, wake: Callable[[], None]) -> Claims:

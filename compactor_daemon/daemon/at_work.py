@@ -74,7 +74,7 @@ class RunningWork:
 
     def _claimed_and_executed(self) -> Ended:
         served, instant = self.served, self.instant
-        if served.done_among((instant,)):  # since the last look: this needs no claim. Those near it may be done too
+        if served.done_among((instant,)):  # since the last snapshot: this needs no claim. Those near it may be done too
             return Ended(gone=served.done_among(i for i in self.near if i != instant))
         try:
             held = served.claims.take(instant)

@@ -1,13 +1,13 @@
 """The next actions of a daemon, by the state of its tables, its own work and the clock (pure).
 
     relist      list a table's timeline: every `poll_s`, or after the doorbell rang or a claim changed
-    request     request a compaction under the table lock (daemons with --schedule): after a look found one due
+    request     request a compaction under the table lock (daemons with --schedule): after a snapshot found one due
     sweep       finish completed instants that earlier daemons left behind: at the start, then every `sweep_s`
     serve       run the services of a table, beside all else: every `services_s`; with `once`, after all else
     take        claim an instant and execute it: while fewer than `max_concurrent` are at work
     resume      continue an instant that has waited for writes: it held no slot meanwhile, and comes before any `take`
 
-Slots are shared by weight among the pools of lanes (`lake`). In a pool tables take turns: first the table with the
+Slots are shared by weight among the shares of pools (`catalog`). In a share tables take turns: first the table with the
 fewest instants at work here, then the latest against its SLO, then the one that was served longest ago.
 Within a table the earliest instant comes first, or the one with the most log bytes. If other daemons claim instants of
 the same table, a daemon picks at random among the first few, so that not all of them try the same instant.
@@ -23,7 +23,7 @@ from itertools import islice
 
 from phantombase.timeline.option import check_above_zero, check_least, option
 
-from ..lake.use import Use
+from ..catalog.usage import QuotaUsage
 from ..records.failures import Waits
 from .table_state import Pending, TableState
 
@@ -126,13 +126,13 @@ class NextSteps:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sharing:
-    """How lanes share the slots: what they have used, and the time since the epoch in ms, by which their hours go.
+    """How pools share the slots: what they have used, and the time since the epoch in ms, by which their hours go.
 
     `upkeeps`: how many tables are looked at, asked for or swept at a time. Others wait in the state, where the most
     urgent one is known.
     """
 
-    use: Use
+    use: QuotaUsage
     epoch_ms: int
     upkeeps: int = UPKEEP_LEAST
 
@@ -151,7 +151,7 @@ def next_steps(
         ended = running == 0 and not any(t.busy or t.serving for t in tables.values())
         return NextSteps(ended=ended, wait_s=rules.poll_s)
     closed = {
-        lane.match for lane in sharing.use.lanes.all if lane.hours is not None and not lane.hours.hold(sharing.epoch_ms)
+        pool.match for pool in sharing.use.pools.all if pool.hours is not None and not pool.hours.hold(sharing.epoch_ms)
     }
     again = running > 0 or not rules.once
     actions = _upkeeps(tables, closed, now_ms, sharing.upkeeps, again)
@@ -182,7 +182,7 @@ def _upkeep(
     """
     if table.busy or table.leaving:
         return None
-    if table.due and table.lane.match not in closed:
+    if table.due and table.pool.match not in closed:
         return (0, 0), Request(name)
     if now_ms >= table.look_at and (again or table.look_at == 0):
         return (1, table.look_at), Relist(name)
@@ -198,7 +198,7 @@ def _serves(tables: Mapping[str, TableState], closed: set[str], now_ms: int) -> 
         and t.available
         and not (t.serving or t.leaving or t.troubles)
         and now_ms >= t.serve_at
-        and t.lane.match not in closed
+        and t.pool.match not in closed
     ]
 
 
@@ -217,44 +217,44 @@ def _takes(
 ) -> list[Take]:
     """One instant for each free slot; at most one per table, so that a failed claim is known before the next one.
 
-    Also at most one for each lane with a quota: what it uses is known in the next turn.
+    Also at most one for each pool with a quota: what it uses is known in the next turn.
     """
     use, taken, limited = sharing.use, list[Take](), set[str]()
-    may_begin = {lane.match: not use.why_not(lane, now_ms, sharing.epoch_ms) for lane in use.lanes.all}
-    pools: dict[str, list[str]] = {}
+    may_begin = {pool.match: not use.why_not(pool, now_ms, sharing.epoch_ms) for pool in use.pools.all}
+    shares: dict[str, list[str]] = {}
     for name, t in tables.items():
-        if t.available and not t.leaving and t.is_startable(now_ms) and may_begin[t.lane.match]:
-            pools.setdefault(t.lane.pool, []).append(name)
-    spent = use.turn(pools, now_ms)
+        if t.available and not t.leaving and t.is_startable(now_ms) and may_begin[t.pool.match]:
+            shares.setdefault(t.pool.share, []).append(name)
+    spent = use.turn(shares, now_ms)
     if slots <= 0:
         return []
     key = _turn(tables, now_ms, sharing)
-    ranked = {pool: sorted(names, key=key, reverse=True) for pool, names in pools.items()}
+    ranked = {share: sorted(names, key=key, reverse=True) for share, names in shares.items()}
     while ranked and len(taken) < slots:
-        pool = min(ranked, key=lambda one: (spent[one], one))
-        name = ranked[pool].pop()
-        if not ranked[pool]:
-            del ranked[pool]
-        lane = tables[name].lane
+        share = min(ranked, key=lambda one: (spent[one], one))
+        name = ranked[share].pop()
+        if not ranked[share]:
+            del ranked[share]
+        pool = tables[name].pool
         instant = _choose(tables[name], now_ms, rules.order, pick)
-        if lane.match in limited or not use.fits(lane, tables[name].log_bytes(instant), now_ms):
+        if pool.match in limited or not use.fits(pool, tables[name].log_bytes(instant), now_ms):
             continue
         taken.append(Take(name, instant))
-        spent[pool] += use.expected(lane)
-        if lane.quota is not None or lane.bytes_per_hour is not None:
-            limited.add(lane.match)
+        spent[share] += use.expected(pool)
+        if pool.quota is not None or pool.bytes_per_hour is not None:
+            limited.add(pool.match)
     return taken
 
 
 def _turn(
     tables: Mapping[str, TableState], now_ms: int, sharing: Sharing
 ) -> Callable[[str], tuple[int, float, int, str]]:
-    """The order of the tables of a pool."""
-    by_lateness = any(lane.slo_s is not None for lane in sharing.use.lanes.all)
+    """The order of the tables of a share."""
+    by_lateness = any(pool.slo_s is not None for pool in sharing.use.pools.all)
 
     def key(name: str) -> tuple[int, float, int, str]:
         table = tables[name]
-        slo_s = table.lane.slo_s or _USUAL_SLO_S
+        slo_s = table.pool.slo_s or _USUAL_SLO_S
         late = table.lateness(now_ms, sharing.epoch_ms, slo_s) if by_lateness else 0.0
         return len(table.running), -late, table.served, name
 

@@ -33,7 +33,7 @@ from phantombase.timeline.terminal.plain import Row
 
 from ..claims.claims import Claim, find_table_id
 from ..claims.zookeeper_claims import ZooKeeperClaims
-from ..records.fate import OK
+from ..records.outcome import OK
 from ..status.snapshot import Claimed, look_at_table
 from ..status.status import Clock, claim_rows, status_report
 from ..zookeeper.session import ZooKeeperOptions, ZooKeeperSession, zookeeper_session
@@ -60,8 +60,8 @@ _RECENT = 5
 _USUAL = TriggerOptions()
 
 
-class DaemonCrew:
-    """See `phantombase.timeline.dashboard.crew.Crew`. `session`: of its own; None without ZooKeeper."""
+class DaemonFleet:
+    """See `phantombase.timeline.dashboard.fleet_info.FleetInfo`. `session`: of its own; None without ZooKeeper."""
 
     def __init__(
         self,
@@ -88,7 +88,7 @@ class DaemonCrew:
         return row
 
     def slo_s(self, path: str) -> float | None:
-        """Of the table's lane, or `--slo`."""
+        """Of the table's pool, or `--slo`."""
         return self._daemon.lane_of(path).slo_s
 
     def fleet(self) -> Row:
@@ -103,7 +103,7 @@ class DaemonCrew:
         row: Row = {
             "zookeeper": None if self._session is None else self._session.connected,
             "daemons": [me],
-            "lanes": [{"lane": use.lane, "running": use.running} for use in self._daemon.lanes],
+            "pools": [{"pool": use.pool, "running": use.running} for use in self._daemon.pools],
             "claims": [],
         }
         for path in self._daemon.paths if self._session is not None else ():
@@ -166,12 +166,12 @@ def service_of(
     UsageError: the port is taken, or see `Access`. PhantombaseError: ZooKeeper does not answer.
     """
     with nullcontext() if zookeeper is None else zookeeper_session(zookeeper) as session:
-        crew = DaemonCrew(daemon, settings, session)
+        fleet_info = DaemonFleet(daemon, settings, session)
 
         def pages(tables: ServedTables, access: Access) -> Pages:
             runner = OrderRunner(installed(), settings.storage_options) if allow_actions else None
             actions = None if runner is None else ActionApp(access, runner, commands)
-            people = PeopleApp(tables, crew=crew, registry=registry, settings=commands, actions=actions)
+            people = PeopleApp(tables, fleet_info=fleet_info, registry=registry, settings=commands, actions=actions)
             return Pages(pages=people, login=LoginApp(access))
 
         service = HttpService(

@@ -30,8 +30,8 @@ from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.planning.schedule import Scheduled
 
 from ..attempt.compact_instant import Compacted
-from ..lake.lanes import Lane, Lanes
-from ..lake.use import LaneUse, Use
+from ..catalog.pools import Pool, Pools
+from ..catalog.usage import PoolUsage, QuotaUsage
 from ..records.failures import Parked, RetryOptions, Waits, Weight, weigh
 from ..services.done import ServiceDone
 from .at_work import Ended, RunningWork
@@ -70,7 +70,7 @@ _SERVICE_THREADS = 2
 _NEVER_MS = 1 << 62
 _NEAR = 64
 _SHOW_MS = 2000
-"""How often the use of the lanes is made known."""
+"""How often the use of the pools is made known."""
 _REST, _REST_MAX_S = 4.0, 0.05
 """After a turn that took long, as with thousands of tables, events are gathered for so much longer, up to a limit."""
 _ECHO_S = 0.5
@@ -94,10 +94,10 @@ class Summary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assigned:
-    """A table that a daemon serves, and its lane."""
+    """A table that a daemon serves, and its pool."""
 
     served: Served
-    lane: Lane
+    pool: Pool
 
 
 def _steady_ms() -> int:
@@ -121,13 +121,13 @@ class Daemon:
         rules: Rules,
         retry: RetryOptions,
         *,
-        lanes: Lanes | None = None,
+        pools: Pools | None = None,
         observer: Observer | None = None,
         spark_is_gone: Callable[[], bool] = lambda: False,
         clock: Callable[[], int] = _steady_ms,
         chance: random.Random | None = None,
     ) -> None:
-        lanes = lanes or Lanes()
+        pools = pools or Pools()
         self._served = dict(tables)
         self._rules = rules
         self._retry = retry
@@ -136,9 +136,9 @@ class Daemon:
         self._clock = clock
         self._chance = chance or random.Random()
         self._news: SimpleQueue[Callable[[], None]] = SimpleQueue()
-        self._states = {name: TableState(lane=lanes.of(name)) for name in tables}
+        self._states = {name: TableState(pool=pools.of(name)) for name in tables}
         self._leaving: set[str] = set()
-        self._use = Use(lanes=lanes, slots=rules.max_concurrent, began=clock())
+        self._use = QuotaUsage(pools=pools, slots=rules.max_concurrent, began=clock())
         self._show_at = 0
         self._look_s = _QUEUED_S
         self._work: dict[tuple[str, str], RunningWork] = {}
@@ -148,8 +148,8 @@ class Daemon:
         self._fatal: PhantombaseError | None = None
         self._beat = time.monotonic()
         self.summary = Summary()
-        self.lanes: tuple[LaneUse, ...] = ()
-        """What the lanes use, some seconds ago at most."""
+        self.pools: tuple[PoolUsage, ...] = ()
+        """What the pools use, some seconds ago at most."""
 
     # --- called from anywhere ------------------------------------------------------------------------------------
 
@@ -193,10 +193,10 @@ class Daemon:
         """The tables that it serves now."""
         return tuple(self._served)
 
-    def lane_of(self, path: str) -> Lane:
+    def lane_of(self, path: str) -> Pool:
         """The rules for a table; of one that it does not serve, the usual ones."""
         state = self._states.get(path)
-        return Lane() if state is None else state.lane
+        return Pool() if state is None else state.pool
 
     @property
     def at_work(self) -> tuple[tuple[str, str], ...]:
@@ -261,7 +261,7 @@ class Daemon:
                 self._work[table, instant].go_on.put(None)
             case Relist(table):
                 self._change(table, busy=True)
-                upkeep.submit(self._timed_look, table, self._served[table].look)
+                upkeep.submit(self._timed_look, table, self._served[table].snapshot)
             case Request(table):
                 self._change(table, busy=True, due=False)
                 upkeep.submit(self._upkeep, table, self._served[table].request, self._requested)
@@ -279,7 +279,7 @@ class Daemon:
         state = self._states[table]
         near = tuple(p.instant for p in islice(state.startable(self._clock()), _NEAR))
         self._states[table] = state.begin(instant, self._takes)
-        self._use.begin(state.lane, (table, instant), state.log_bytes(instant), self._clock())
+        self._use.begin(state.pool, (table, instant), state.log_bytes(instant), self._clock())
         work = self._work[table, instant] = RunningWork(
             served=self._served[table],
             instant=instant,
@@ -327,10 +327,10 @@ class Daemon:
     def _is_stopping(self) -> bool:
         return self._stop is not None
 
-    def _timed_look(self, table: str, look: Callable[[], object]) -> None:
+    def _timed_look(self, table: str, snapshot: Callable[[], object]) -> None:
         """Threads may overwrite each other's mean, which only guides."""
         began = time.monotonic()
-        self._upkeep(table, look, self._looked)
+        self._upkeep(table, snapshot, self._looked)
         self._look_s += (time.monotonic() - began - self._look_s) * _LATEST
 
     # --- changes of the state, in the loop's thread --------------------------------------------------------------
@@ -402,7 +402,7 @@ class Daemon:
     def _ended(self, table: str, instant: str, work: RunningWork, ended: Ended) -> None:
         del self._work[table, instant]
         read = None if ended.done is None else ended.done.bytes_read
-        self._use.end(self._states[table].lane, (table, instant), read, self._clock())
+        self._use.end(self._states[table].pool, (table, instant), read, self._clock())
         self._resume(table, instant)
         state = self._states[table] = self._states[table].end(instant)
         if ended.claimed:
@@ -443,7 +443,7 @@ class Daemon:
             self._leaving.add(name)
         for name, one in tables.items():
             if name not in self._states:
-                self._served[name], self._states[name] = one.served, TableState(lane=one.lane)
+                self._served[name], self._states[name] = one.served, TableState(pool=one.pool)
             elif name in self._leaving:
                 self._leaving.discard(name)
                 self._change(name, leaving=False)
@@ -464,9 +464,9 @@ class Daemon:
         if now < self._show_at:
             return
         self._show_at = now + _SHOW_MS
-        self.lanes = self._use.shown(now, clock_ms())
-        for one in self.lanes:
-            self._observer.lane(one)
+        self.pools = self._use.shown(now, clock_ms())
+        for one in self.pools:
+            self._observer.pool(one)
 
     def _look_at(self, table: str, moment: int) -> None:
         if table not in self._states:  # a doorbell or claim of a table that is not served any more

@@ -1,6 +1,6 @@
 """A daemon's metrics for Prometheus. Each `Metrics` has a registry of its own; the label `table` is the table's path.
 
-phantombase_pending, _running, _parked, _oldest_pending_seconds     gauges, as of the last look
+phantombase_pending, _running, _parked, _oldest_pending_seconds     gauges, as of the last snapshot
 phantombase_completed_total, _failed_total                          instants
 phantombase_bytes_in_total, _bytes_out_total, _rows_in_total, _rows_out_total    of completed compactions
 phantombase_last_success_timestamp_seconds                          when this daemon last completed a compaction
@@ -8,7 +8,7 @@ phantombase_claim_latency_seconds, phantombase_compaction_seconds   histograms o
 phantombase_service_instants_total, _service_failed_total           by service: cleans, archived instants; failures
 phantombase_cleaned_files_total, _cleaned_bytes_total               of cleans
 phantombase_table_up                                                1; 0 after a look at the table that failed
-phantombase_lane_running, _lane_occupancy, _lane_bytes              by lane: slots, part of the slots, bytes of an hour
+phantombase_lane_running, _lane_occupancy, _lane_bytes              by pool: slots, part of the slots, bytes of an hour
 phantombase_zookeeper_connected                                     1 or 0; absent without ZooKeeper
 phantombase_build_info, process_...                                 version and Python; memory, processor time, files
 """
@@ -20,7 +20,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from phantombase.timeline.service.metrics import add_process
 
 from ..attempt.compact_instant import Compacted
-from ..lake.use import LaneUse
+from ..catalog.usage import PoolUsage
 from ..services.done import ServiceDone
 from ..services.options import Service
 from .observer import Observer
@@ -53,12 +53,12 @@ class Metrics(Observer):
         self._cleaned_files = self._counter("cleaned_files", "files that cleans removed")
         self._cleaned_bytes = self._counter("cleaned_bytes", "bytes that cleans removed")
         self._up = self._gauge("table_up", "1 if the last look at the table succeeded")
-        self._lanes = [
-            Gauge(f"phantombase_lane_{name}", text, ["lane"], registry=self.registry)
+        self._pools = [
+            Gauge(f"phantombase_lane_{name}", text, ["pool"], registry=self.registry)
             for name, text in (
-                ("running", "compactions at work in this daemon, by lane"),
-                ("occupancy", "part of this daemon's slots that a lane has had, over some minutes"),
-                ("bytes", "bytes that compactions of a lane have read in this daemon in an hour"),
+                ("running", "compactions at work in this daemon, by pool"),
+                ("occupancy", "part of this daemon's slots that a pool has had, over some minutes"),
+                ("bytes", "bytes that compactions of a pool have read in this daemon in an hour"),
             )
         ]
         self._by_table = [v for v in vars(self).values() if isinstance(v, Gauge | Counter)]
@@ -121,10 +121,10 @@ class Metrics(Observer):
         """See `Observer`."""
         self._up.labels(table).set(error is None)
 
-    def lane(self, use: LaneUse) -> None:
+    def pool(self, use: PoolUsage) -> None:
         """See `Observer`."""
-        for gauge, value in zip(self._lanes, (use.running, use.occupancy, use.bytes), strict=True):
-            gauge.labels(use.lane).set(value)
+        for gauge, value in zip(self._pools, (use.running, use.occupancy, use.bytes), strict=True):
+            gauge.labels(use.pool).set(value)
 
     def forget(self, table: str) -> None:
         """See `Observer`."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..attempt.compact_instant import Compacted
-from ..lake.use import LaneUse
+from ..catalog.usage import PoolUsage
 from ..services.done import ServiceDone
 
 
@@ -37,8 +37,8 @@ class Observer:
     def trouble(self, table: str, error: str | None) -> None:
         """The last look at a table failed, or with None it did not."""
 
-    def lane(self, use: LaneUse) -> None:
-        """What a lane uses now."""
+    def pool(self, use: PoolUsage) -> None:
+        """What a pool uses now."""
 
     def forget(self, table: str) -> None:
         """The table is not served any more."""

@@ -18,7 +18,7 @@ from .table_state import Pending
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeenTable:
-    """What a look found: the pending instants, earliest first, the claimed instants, and whether a plan is due.
+    """What a snapshot found: the pending instants, earliest first, the claimed instants, and whether a plan is due.
 
     `oldest_s`: age of the oldest pending instant in seconds, None if none is pending.
     """
@@ -42,7 +42,7 @@ class Served(Protocol):
         """The claims on its instants."""
         ...
 
-    def look(self) -> SeenTable:
+    def snapshot(self) -> SeenTable:
         """Looks at the table: what is pending, claimed and due."""
         ...
 

@@ -46,7 +46,7 @@ from .table_state import Pending
 _ASK_AGAIN_S = 300.0
 """How soon to check again whether a compaction is due: time alone can make it so, without new writes."""
 _SECONDS = re.compile(r"\d+ of \d+ seconds")
-"""What changes at each look in the reason that no plan is due."""
+"""What changes at each snapshot in the reason that no plan is due."""
 
 _log = get_logger()
 
@@ -95,7 +95,7 @@ class TableOnStorage:
     def _storage(self) -> Storage:
         return open_storage(self.path, self._settings.storage_options)
 
-    def look(self) -> SeenTable:
+    def snapshot(self) -> SeenTable:
         """Lists the timeline once, and the records too if an instant is pending. Errors of the tree."""
         self._opened = table = self._opened.reload() if self._opened is not None else self._open()
         check_keepable(table, moves_rows=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from ..lake.lanes import Lane
+from ..catalog.pools import Pool
 from ..records.failures import Readiness, Ready, Waits
 
 _BACKOFF_MAX_MS = 300_000
@@ -14,7 +14,7 @@ _BACKOFF_MAX_MS = 300_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pending:
-    """A pending instant, as of the last look. `log_bytes` is known only if the order or the lane needs it.
+    """A pending instant, as of the last snapshot. `log_bytes` is known only if the order or the pool needs it.
 
     `requested_ms`: since the epoch, None for made-up instant times.
     """
@@ -29,14 +29,14 @@ class Pending:
 class TableState:
     """What the daemon knows about a table. Times in ms of the loop's clock.
 
-    `busy`: a look, request or sweep is under way; `serving`: its services run. `claimed`: instants that other processes
-    had claimed at the last look. `running`: instants at work here; of these, `aside` wait for writes and hold no slot,
-    and `eager` have waited and ask for a slot. `postponed`: instants that must not be tried before the given time.
-    `served`: the number of the last take on this table, counted over all tables. `troubles`: how many looks have failed
-    since the last good one. `leaving`: the table is not served any more, except for what is at work.
+    `busy`: a snapshot, request or sweep is under way; `serving`: its services run. `claimed`: instants that other
+    processes had claimed at the last snapshot. `running`: instants at work here; of these, `aside` wait for writes and
+    hold no slot, and `eager` have waited and ask for a slot. `postponed`: instants that must not be tried before the
+    given time. `served`: the number of the last take on this table, counted over all tables. `troubles`: how many looks
+    have failed since the last good one. `leaving`: the table is not served any more, except for what is at work.
     """
 
-    lane: Lane = field(default_factory=Lane)
+    pool: Pool = field(default_factory=Pool)
 
     pending: tuple[Pending, ...] = ()
     claimed: frozenset[str] = frozenset()
@@ -74,7 +74,7 @@ class TableState:
     def after_look(
         self, pending: tuple[Pending, ...], claimed: frozenset[str], now_ms: int, poll_ms: int
     ) -> TableState:
-        """The state after a look: what the look found replaces what was known."""
+        """The state after a snapshot: what the snapshot found replaces what was known."""
         there = {p.instant for p in pending}
         return replace(
             self,
@@ -88,7 +88,7 @@ class TableState:
         )
 
     def after_trouble(self, now_ms: int, poll_ms: int) -> TableState:
-        """The state after a failed look: nothing is known, so no instant is begun before the next look.
+        """The state after a failed look: nothing is known, so no instant is begun before the next snapshot.
 
         Each failed look doubles the wait for the next one.
         """

@@ -11,7 +11,7 @@ from phantombase.timeline.format.commit_metadata import decode as decode_commit
 from phantombase.timeline.format.instant import Instant
 from phantombase.timeline.table.table import Table
 
-from ..records.fate import Go
+from ..records.outcome import CommitDecision
 
 
 def completed_compaction(table: Table, instant: str) -> Instant | None:
@@ -41,8 +41,8 @@ def _merged_logs(table: Table, done: Instant) -> bool:
     return table.commit_metadata(done).operation_type == LOG_COMPACT
 
 
-def is_ours(table: Table, done: Instant, go: Go) -> bool:
-    """Whether a completed commit carries out the decision `go`, by the names of its files.
+def is_ours(table: Table, done: Instant, decision: CommitDecision) -> bool:
+    """Whether a completed commit carries out the decision `commit`, by the names of its files.
 
     Each attempt has its own file names. The commit may name fewer files than the decision, if file groups were replaced
     before it was published; if it names none at all, the ledgers are compared. Its path and bytes are not compared: an
@@ -50,15 +50,15 @@ def is_ours(table: Table, done: Instant, go: Go) -> bool:
     """
     metadata = table.commit_metadata(done)
     named = metadata.named_files
-    if named or not go.placements:
-        return named <= {p.final for p in go.placements}
-    decided = decode_commit(go.content, go.completed_path)
+    if named or not decision.placements:
+        return named <= {p.final for p in decision.placements}
+    decided = decode_commit(decision.content, decision.completed_path)
     return metadata.extra_metadata.get(LEDGER) == decided.extra_metadata[LEDGER]
 
 
-def remove_placed(table: Table, go: Go, keep: Collection[str]) -> None:
+def remove_placed(table: Table, decision: CommitDecision, keep: Collection[str]) -> None:
     """Deletes the placed files of a decision, except the paths to `keep`."""
-    for placement in go.placements:
+    for placement in decision.placements:
         if placement.final not in keep:
             table.storage.delete(placement.final)
 

@@ -23,7 +23,7 @@ from phantombase.timeline.table.table import Table
 from phantombase.timeline.traces.markers import marker_folder
 
 from ..options import AttemptOptions
-from ..records.fate import declare_dead
+from ..records.outcome import declare_dead
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,7 +124,7 @@ class ForeignWatch:
             # Where a name takes two requests, one listing shows it.
             self._look(self._table if self._table.storage.is_file_system else self._table.still(reload=False))
 
-    def look(self) -> None:
+    def snapshot(self) -> None:
         """AttemptDeadError: a Hudi executor touched the instant. The attempt is declared dead first."""
         self._look(self._table)
 

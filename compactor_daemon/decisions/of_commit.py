@@ -7,11 +7,11 @@ from phantombase.timeline.instants.attempt_names import attempts, instant_folder
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.table.table import Table
 
-from ..records.fate import Go, Placement
+from ..records.outcome import CommitDecision, Placement
 from ..records.slice_done import SliceDone, done_slices
 
 
-def go_of_commit(table: Table, done: Instant) -> Go:
+def go_of_commit(table: Table, done: Instant) -> CommitDecision:
     """The decision behind a completed commit of phantombase."""
     storage, instant = table.storage, done.requested_time
     metadata = table.commit_metadata(done)
@@ -24,7 +24,7 @@ def go_of_commit(table: Table, done: Instant) -> Go:
             return Placement(staged=nowhere, final=path, size=size)
         return Placement(staged=one.staged, final=path, size=size, output=one.output)
 
-    return Go(
+    return CommitDecision(
         instant=instant,
         attempt=max(attempts(storage, instant), default=1),
         nonce="",

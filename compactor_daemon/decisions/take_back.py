@@ -19,47 +19,47 @@ from phantombase.timeline.locks.section import Section
 from phantombase.timeline.metadata_table.update import forget
 from phantombase.timeline.table.table import Table
 
-from ..records.fate import STAGED_ENDINGS, Go, is_revoked, revoke_decision
+from ..records.outcome import STAGED_ENDINGS, CommitDecision, is_revoked, revoke_decision
 from .completed import completed_compaction, remove_placed
 
 _log = get_logger()
 
 
-def take_back(table: Table, go: Go, why: str, section: Section) -> None:
-    """Takes `go` back; the caller holds the table lock.
+def take_back(table: Table, decision: CommitDecision, why: str, section: Section) -> None:
+    """Takes `commit` back; the caller holds the table lock.
 
     ConflictError: it is completed; no file was removed then. LockError: the lock was lost before the metadata table
     forgot it; the next run finishes. MalformedError: the metadata table cannot forget it; all else is done.
     """
     table = table.reload()
     storage = table.storage
-    _refuse_completed(table, go)
-    revoke_decision(storage, go.instant, go.attempt, why, process_name())
+    _refuse_completed(table, decision)
+    revoke_decision(storage, decision.instant, decision.attempt, why, process_name())
     # Again: a process whose lock was lost may have looked for the record before it was put, and then completed.
-    _refuse_completed(table, go)
-    folder = attempt_folder(go.instant, go.attempt)
+    _refuse_completed(table, decision)
+    folder = attempt_folder(decision.instant, decision.attempt)
     own = [f"{folder}/{e.name}" for e in storage.list(folder) if e.name.endswith(STAGED_ENDINGS)]
-    for path in sorted({*own, *(p.staged for p in go.placements)}):
+    for path in sorted({*own, *(p.staged for p in decision.placements)}):
         storage.delete(path)
     try:
-        forget(table, go.instant, section)
+        forget(table, decision.instant, section)
     except MalformedError:  # nor will it ever; but the files must go
-        remove_placed(table, go, keep=set())
+        remove_placed(table, decision, keep=set())
         raise
-    remove_placed(table, go, keep=set())
-    _log.warning("decision_taken_back", instant=go.instant, attempt=go.attempt, why=why)
+    remove_placed(table, decision, keep=set())
+    _log.warning("decision_taken_back", instant=decision.instant, attempt=decision.attempt, why=why)
 
 
-def _refuse_completed(table: Table, go: Go) -> None:
-    done = completed_compaction(table, go.instant)
+def _refuse_completed(table: Table, decision: CommitDecision) -> None:
+    done = completed_compaction(table, decision.instant)
     if done is not None:
         raise ConflictError(
-            "a completed compaction cannot be taken back", path=table.instant_path(done), instant=go.instant
+            "a completed compaction cannot be taken back", path=table.instant_path(done), instant=decision.instant
         )
 
 
-def refuse_revoked(table: Table, go: Go) -> None:
+def refuse_revoked(table: Table, decision: CommitDecision) -> None:
     """ConflictError: the decision was taken back."""
-    if is_revoked(table.storage, go.instant, go.attempt):
-        path = attempt_folder(go.instant, go.attempt)
-        raise ConflictError("this decision was taken back", path=path, instant=go.instant, todo="Run again.")
+    if is_revoked(table.storage, decision.instant, decision.attempt):
+        path = attempt_folder(decision.instant, decision.attempt)
+        raise ConflictError("this decision was taken back", path=path, instant=decision.instant, todo="Run again.")

@@ -22,7 +22,7 @@ from phantombase.timeline.storage.storage_options import Given, StorageOptions
 from ..options import ExecuteOptions
 from ..records.slice_done import SliceDone
 from .hadoop_conf import hadoop_conf
-from .slice_task import Round, SlicePart, SliceTask, compact_slice
+from .slice_task import SliceChunk, SliceTask, StageSpec, compact_slice
 
 SliceProgress = Callable[[int, int], None]
 """Called with (slices done, slices in all) while tasks run; an error that it raises ends them."""
@@ -152,7 +152,7 @@ class SparkRunner:
         return SparkError(what, instant=instant, found=spark_words(error), todo=todo)
 
 
-def spark_work(storage: Storage, tasks: list[SliceTask]) -> tuple[list[tuple[int, SlicePart]], _CompactPart]:
+def spark_work(storage: Storage, tasks: list[SliceTask]) -> tuple[list[tuple[int, SliceChunk]], _CompactPart]:
     """The part that Spark sends to each task, and the function with all that tasks share, sent once per stage."""
     rounds = {id(task.round): task.round for task in tasks}
     number = {key: n for n, key in enumerate(rounds)}
@@ -163,11 +163,11 @@ def spark_work(storage: Storage, tasks: list[SliceTask]) -> tuple[list[tuple[int
 class _CompactPart:
     """The function a Spark task runs."""
 
-    def __init__(self, compact: _Compact, rounds: tuple[Round, ...]) -> None:
+    def __init__(self, compact: _Compact, rounds: tuple[StageSpec, ...]) -> None:
         self._compact = compact
         self._rounds = rounds
 
-    def __call__(self, sent: tuple[int, SlicePart]) -> SliceDone | PhantombaseError:
+    def __call__(self, sent: tuple[int, SliceChunk]) -> SliceDone | PhantombaseError:
         number, part = sent
         return self._compact(SliceTask(self._rounds[number], part))
 

@@ -41,7 +41,7 @@ from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.staged_file import staged_output
 from phantombase.timeline.view.view import FileSlice, input_names
 
-from ..records.fate import OK
+from ..records.outcome import OK
 from ..records.slice_done import SliceDone
 from .log_task import LogOutput, stage_log
 
@@ -61,7 +61,7 @@ _log = get_logger()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Round:
+class StageSpec:
     """What all tasks of a round have in common, picklable. It grows with the timeline, so it is sent once per round.
 
     `schema_text`: Avro schema of the files written. `measure`: which column ranges the metadata table needs, None if it
@@ -77,7 +77,7 @@ class Round:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SlicePart:
+class SliceChunk:
     """The part of one task, picklable: its position in the plan, and its file slice.
 
     `log`: make a log file from the slice's logs, not a base file from the slice.
@@ -92,8 +92,8 @@ class SlicePart:
 class SliceTask:
     """Everything needed to compact one slice."""
 
-    round: Round
-    part: SlicePart
+    round: StageSpec
+    part: SliceChunk
 
     @property
     def instant(self) -> str:
@@ -122,7 +122,7 @@ class SliceTask:
 
     @property
     def log(self) -> LogOutput | None:
-        """See `SlicePart`."""
+        """See `SliceChunk`."""
         return self.part.log
 
     @property

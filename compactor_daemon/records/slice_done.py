@@ -15,7 +15,7 @@ from phantombase.timeline.record_fields import Fields
 from phantombase.timeline.storage.contract import Storage
 
 from ..options import output_from_json, output_to_json
-from .fate import OK, dump
+from .outcome import OK, dump
 
 _log = get_logger()
 

@@ -1,4 +1,4 @@
-"""Recovery from an attempt whose `fate` cannot be read: it may have decided the compaction (`go`).
+"""Recovery from an attempt whose `outcome` cannot be read: it may have decided the compaction (`commit`).
 
 Once the compaction is completed, its commit contains all that the record contained (`go_of_commit`). Before that no
 attempt decides again until an operator, who knows that no compactor works on the compaction, takes the attempt back:
@@ -11,7 +11,7 @@ attempt decides again until an operator, who knows that no compactor works on th
                under the lock
     staged     the staged files are deleted: no file can be placed any more
 
-The `fate` record itself stays, so that the completion time that it may have decided stays reserved (`reserved`).
+The `outcome` record itself stays, so that the completion time that it may have decided stays reserved (`reserved`).
 A crash before `revoke` changes nothing for other processes: if the decision is published after all, removed files are
 placed again from their staged copies. After `revoke` the next attempt may open.
 """
@@ -38,16 +38,16 @@ from phantombase.timeline.view.view import GroupKey
 from ..decisions.completed import completed_compaction
 from ..decisions.hudi_executors import foreign_trace, refuse_live
 from ..decisions.of_commit import finished_slices
-from ..decisions.standing import refuse_rollback
+from ..decisions.validity import refuse_rollback
 from ..options import AttemptOptions
-from ..records.fate import STAGED_ENDINGS, read_fate, revoke_decision
+from ..records.outcome import STAGED_ENDINGS, read_outcome, revoke_decision
 
 _log = get_logger()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TakenBack:
-    """An attempt whose decision was taken back, None if every fate can be read; and its placed files, now deleted."""
+    """An attempt whose decision was revoked, None if every outcome can be read; and its placed files, now deleted."""
 
     attempt: int | None
     files: tuple[str, ...] = ()
@@ -56,7 +56,7 @@ class TakenBack:
 def take_back_unreadable(
     table: Table, instant: str, lock: TableLock, options: AttemptOptions | None = None, *, dry_run: bool = False
 ) -> TakenBack:
-    """Takes back what the last attempt may have decided, if its fate cannot be read. `lock`: shared by all writers.
+    """Takes back what the last attempt may have decided, if its outcome cannot be read. `lock`: shared by all writers.
 
     `dry_run`: nothing is changed.
     UsageError: no compaction with records. ConflictError: see `refuse` in the module; nothing was changed then.
@@ -92,7 +92,7 @@ def take_back_unreadable(
 
 def _is_readable(storage: Storage, instant: str, attempt: int) -> bool:
     try:
-        read_fate(storage, instant, attempt)
+        read_outcome(storage, instant, attempt)
     except MalformedError:
         return False
     return True

@@ -1,18 +1,19 @@
 """Removes a requested compaction from the timeline. All steps run under one hold of the table lock, in this order:
 
     take back  a decision that was not published is taken back, see `take_back`
-    end        every attempt without a fate is declared dead
-    void       a new attempt is opened and gets the fate `void`: the tombstone, so that the instant is never used again
-    remove     the files of a dead Hudi executor are removed (see `untouched`), then the plan. From here on the instant
+    end        every attempt without a outcome is declared dead
+    void       a new attempt is opened and gets the outcome `cancelled`: the tombstone, so that the instant is never
+    used again remove     the files of a dead Hudi executor are removed (see `untouched`), then the plan. From here on
+    the instant
                is unscheduled
     look back  attempts that were opened meanwhile are ended too (opening one takes no lock). If a process without the
                lock, or with an expired one, has touched the instant after all, the plan is put back
 
 A crash before the plan is removed changes nothing: readers and writers still see the plan, compactors may open further
-attempts behind the `void`, and unscheduling starts again, with all its checks. After the plan is removed, no attempt
-can decide: a process looks for the plan again after it has opened an attempt, and again under the lock before it
-decides. A `go` can come in between only if a lock was lost; then the plan is put back. So there is never a `go` without
-a plan, and never two.
+attempts behind the `cancelled`, and unscheduling starts again, with all its checks. After the plan is removed, no
+attempt can decide: a process looks for the plan again after it has opened an attempt, and again under the lock before
+it decides. A `commit` can come in between only if a lock was lost; then the plan is put back. So there is never a
+`commit` without a plan, and never two.
 
 Unscheduling is refused if rows would be lost, doubled or hidden:
 
@@ -72,7 +73,16 @@ from ..attempt.retire import remove_staged
 from ..decisions.hudi_executors import inflight_path
 from ..decisions.take_back import take_back
 from ..options import AttemptOptions
-from ..records.fate import Go, decisions, declare_dead, find_go, open_next, read_fates, void_record, write_fate
+from ..records.outcome import (
+    CommitDecision,
+    decisions,
+    declare_dead,
+    find_decision,
+    open_next,
+    read_outcomes,
+    void_record,
+    write_outcome,
+)
 from .untouched import refuse_inflight, refuse_touched, written_groups
 
 _RESTORE = (
@@ -195,14 +205,14 @@ def unschedule(
             table.storage.prove()
         with lock.hold("unschedule a compaction") as section:
             table = table.reload()
-            plan, kept, go = _refuse(table, instant, options)
+            plan, kept, decision = _refuse(table, instant, options)
             if movable_keys(_view(table, instant), instant, deletes) == keys:
                 free = len(plan.operations) - len(kept)
                 if dry_run:
                     return Unscheduled(instant=instant, file_groups=free, attempts=(), kept=len(kept))
                 if kept:
-                    return _narrow(table, instant, plan, kept, go, section)
-                return _remove(table, instant, plan, go, options, section)
+                    return _narrow(table, instant, plan, kept, decision, section)
+                return _remove(table, instant, plan, decision, options, section)
     raise ConflictError(
         "writes under this plan kept completing while their keys were looked at",
         path=table.storage.base_path,
@@ -241,15 +251,15 @@ def _view(table: Table, instant: str) -> TableView:
 
 def _refuse(
     table: Table, instant: str, options: AttemptOptions
-) -> tuple[CompactionPlan, frozenset[GroupKey], Go | None]:
+) -> tuple[CompactionPlan, frozenset[GroupKey], CommitDecision | None]:
     """The plan, unless it must stay; its file groups that must stay in it, of several; and the decision that must be
     taken back. A decision found later stands."""
     (_,) = pending_instants(table, instant)
     storage, plan = table.storage, table.compaction_plan(instant)
     # A publisher holds the lock when it completes. If its lock has expired, its heartbeat shows that it is alive. The
     # heartbeat begins before the decision, so the decision is read first.
-    go, beat = find_go(storage, instant), read_heartbeat(storage, instant)
-    if go is not None and beat is not None and is_live(beat, storage_ms(storage), options.heartbeat_expiry_s):
+    decision, beat = find_decision(storage, instant), read_heartbeat(storage, instant)
+    if decision is not None and beat is not None and is_live(beat, storage_ms(storage), options.heartbeat_expiry_s):
         raise _decided(instant)
     kept = written_groups(table, instant, plan)
     if kept == plan.groups:
@@ -257,7 +267,7 @@ def _refuse(
     dead = refuse_touched(table, instant, _without(plan, kept), options)
     if kept and dead is not None:  # what it made is in the file groups that stay, too
         refuse_touched(table, instant, plan, options)
-    return plan, kept, go
+    return plan, kept, decision
 
 
 def _without(plan: CompactionPlan, groups: Collection[GroupKey]) -> CompactionPlan:
@@ -266,7 +276,12 @@ def _without(plan: CompactionPlan, groups: Collection[GroupKey]) -> CompactionPl
 
 
 def _narrow(
-    table: Table, instant: str, plan: CompactionPlan, kept: frozenset[GroupKey], go: Go | None, section: Section
+    table: Table,
+    instant: str,
+    plan: CompactionPlan,
+    kept: frozenset[GroupKey],
+    decision: CommitDecision | None,
+    section: Section,
 ) -> Unscheduled:
     """Takes the other file groups out of a plan that must stay, because writes have put logs onto it (version 6).
 
@@ -278,8 +293,8 @@ def _narrow(
     """
     storage, who = table.storage, f"taken out by {process_name()}"
     section.check()
-    if go is not None:
-        take_back(table, go, who, section)
+    if decision is not None:
+        take_back(table, decision, who, section)
     ended = _end_attempts(storage, instant, who)
     path = table.instant_path(table.files.requested_merge(instant))
     data, gone = storage.read(path), sorted({partition for partition, _ in plan.groups - kept})
@@ -301,7 +316,12 @@ def _narrow(
 
 
 def _remove(
-    table: Table, instant: str, plan: CompactionPlan, go: Go | None, options: AttemptOptions, section: Section
+    table: Table,
+    instant: str,
+    plan: CompactionPlan,
+    decision: CommitDecision | None,
+    options: AttemptOptions,
+    section: Section,
 ) -> Unscheduled:
     """Removes the plan; the caller has done all checks in this section.
 
@@ -309,12 +329,12 @@ def _remove(
     """
     storage, who, nonce = table.storage, f"unscheduled by {process_name()}", uuid.uuid4().hex
     section.check()
-    if go is not None:
-        take_back(table, go, who, section)
+    if decision is not None:
+        take_back(table, decision, who, section)
     ended = _end_attempts(storage, instant, who)
     number = open_next(storage, instant, who)
     section.check()
-    write_fate(storage, instant, number, void_record(nonce, who), nonce)
+    write_outcome(storage, instant, number, void_record(nonce, who), nonce)
     dead = refuse_touched(table, instant, plan, options)
     path, inflight = table.instant_path(table.files.requested_merge(instant)), inflight_path(table, instant)
     data = storage.read(path)
@@ -340,13 +360,13 @@ def _remove(
 
 
 def _end_attempts(storage: Storage, instant: str, who: str) -> set[int]:
-    """Declares attempts dead until every one has a fate. ConflictError: one of them has `go`."""
+    """Declares attempts dead until every one has a outcome. ConflictError: one of them has `commit`."""
     ended: set[int] = set()
-    while open_ := {number for number, fate in read_fates(storage, instant).items() if fate is None}:
-        with suppress(AttemptDeadError):  # another process just wrote the fate: it is read below
+    while open_ := {number for number, outcome in read_outcomes(storage, instant).items() if outcome is None}:
+        with suppress(AttemptDeadError):  # another process just wrote the outcome: it is read below
             declare_dead(storage, instant, who)
         ended |= open_
-    if find_go(storage, instant) is not None:
+    if find_decision(storage, instant) is not None:
         raise _decided(instant)
     return ended
 

@@ -18,9 +18,9 @@ from phantombase.timeline.table.table import Table
 from phantombase.timeline.view.view import GroupKey
 
 from ..decisions.hudi_executors import foreign_trace, inflight_path, is_live
-from ..decisions.standing import refuse_rollback
+from ..decisions.validity import refuse_rollback
 from ..options import AttemptOptions
-from ..records.fate import decisions
+from ..records.outcome import decisions
 
 _OTHERWISE = (
     "If it cannot be executed because of some file groups, write their partitions anew by insert_overwrite: replaced "
@@ -109,7 +109,7 @@ def _at_work(table: Table, instant: str, found: str, options: AttemptOptions) ->
 
 def _refuse_files(table: Table, instant: str, plan: CompactionPlan, *, is_dead: bool) -> tuple[str, ...]:
     """The base files of a dead executor. ConflictError: other files of the instant, which depend on the plan."""
-    placed = {p.final for go in decisions(table.storage, instant) for p in go.placements}
+    placed = {p.final for decision in decisions(table.storage, instant) for p in decision.placements}
     # From version 8 on, a log of the instant may belong to a writer that takes no lock and began in the same
     # millisecond. If there is no such write, the log was written under the plan while the table had version 6.
     is_shared = table.load_timeline().find(instant, "deltacommit") is not None

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
-from phantombase.timeline.errors import ConflictError, LatePlanError, LockError
+from phantombase.timeline.errors import ConflictError, LockError, LockLostPlanError
 from phantombase.timeline.format.instant import Instant, State
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.locks.heartbeat import Process, read_heartbeat
@@ -22,7 +22,7 @@ from phantombase.timeline.table.table import Table
 
 
 @contextmanager
-def late_plan_goes(table: Table, lock: TableLock, remove: Callable[[Table, str, Section], None]) -> Iterator[None]:
+def stale_plan_removed(table: Table, lock: TableLock, remove: Callable[[Table, str, Section], None]) -> Iterator[None]:
     """Around the section that makes a plan visible: removes one that came too late, if no process goes on with it.
 
     `remove`: called under the lock, with the instant of the plan. Where the lock is not had, the plan stays: see
@@ -30,18 +30,18 @@ def late_plan_goes(table: Table, lock: TableLock, remove: Callable[[Table, str, 
     """
     try:
         yield
-    except LatePlanError as late:
+    except LockLostPlanError as late:
         with suppress(LockError), lock.hold("remove a plan that came too late") as section:
             remove(table.reload(), late.instant or "", section)
         raise
 
 
-def refuse_late(section: Section, instant: str) -> None:
-    """Called right behind the put of a plan. LatePlanError: the lock was lost; `late_plan_goes` removes the plan."""
+def refuse_stale(section: Section, instant: str) -> None:
+    """Called right after the put of a plan. LockLostPlanError: the lock was lost; `stale_plan_removed` removes it."""
     try:
         section.check()
     except LockError as error:
-        raise LatePlanError(
+        raise LockLostPlanError(
             error.what, path=error.path, instant=instant, expected=error.expected, found=error.found, todo=error.todo
         ) from error
 

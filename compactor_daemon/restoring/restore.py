@@ -42,7 +42,7 @@ from phantombase.timeline.table.pending_rollbacks import PendingRollback, pendin
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.windows.retained import check_as_of
 
-from .plan_put import late_plan_goes, refuse_late, refuse_overtaken
+from .plan_put import refuse_overtaken, refuse_stale, stale_plan_removed
 from .refusals import refuse_held, refuse_left_out, refuse_work, refuse_writers
 from .torn import refuse_torn_target, without_torn
 from .upgraded_logs import refuse_upgraded_logs
@@ -110,7 +110,7 @@ def restore_table(table: Table, lock: TableLock, target: str | None, *, dry_run:
             expiry_s=EXPIRY_S,
             completed_too=False,  # undone with the others, see `_forget_rollbacks`
         )
-    with late_plan_goes(table, lock, _remove_late), lock.hold("restore the table") as section:
+    with stale_plan_removed(table, lock, _remove_late), lock.hold("restore the table") as section:
         seen = table.reload()
         timeline = seen.load_timeline()
         found = pending_restore(seen, timeline)
@@ -128,7 +128,7 @@ def restore_table(table: Table, lock: TableLock, target: str | None, *, dry_run:
         traces = traces_of_all(seen, timeline, plan.undone)  # refuses what cannot be undone: nothing is changed yet
         restore = PendingRestore(instant=seen.next_time(timeline, (), plan.times), plan=plan)
         put_requested(seen, restore.at(State.REQUESTED), encode_restore_plan(plan), section)
-        refuse_late(section, restore.instant)
+        refuse_stale(section, restore.instant)
         return replace(_execute(seen, restore, traces, section, finished=False), dead=tuple(sorted(dead)))
 
 

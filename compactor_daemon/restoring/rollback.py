@@ -21,7 +21,7 @@ from phantombase.timeline.errors import UsageError
 from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.format.instant import MERGES, Instant, State
 from phantombase.timeline.format.rollback_plan import RollbackPlan, encode_rollback_plan
-from phantombase.timeline.instants.reserved_times import bury
+from phantombase.timeline.instants.reserved_times import put_tombstone
 from phantombase.timeline.instants.state_files import load_state_files
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.locks.heartbeat import first_beat, heartbeat_path
@@ -42,7 +42,7 @@ from phantombase.timeline.table.table import Table
 from phantombase.timeline.traces.find import traces_of
 from phantombase.timeline.windows.retained import retained_since
 
-from .plan_put import is_own, is_requested, late_plan_goes, refuse_late
+from .plan_put import is_own, is_requested, refuse_stale, stale_plan_removed
 from .refusals import refuse_held, refuse_left_out, refuse_work
 from .upgraded_logs import refuse_upgraded_logs
 
@@ -73,7 +73,7 @@ def roll_back_newest(table: Table, lock: TableLock, instant: str, *, dry_run: bo
     if not dry_run:
         remove_unreadable_rollbacks(table, lock)
     plan = None if dry_run else _plan(table, instant)
-    with late_plan_goes(table, lock, _remove_late), lock.hold(f"take {instant} back") as section:
+    with stale_plan_removed(table, lock, _remove_late), lock.hold(f"take {instant} back") as section:
         table = table.reload()
         refuse_half_upgraded(table)
         timeline = table.load_timeline()
@@ -103,7 +103,7 @@ def roll_back_newest(table: Table, lock: TableLock, instant: str, *, dry_run: bo
             drop_within(table, section)
         if write.completion_time is not None:  # from here on nothing else shows that this time was used
             section.check()
-            bury(table.storage, write.completion_time)
+            put_tombstone(table.storage, write.completion_time)
         with first_beat(table.storage, instant):
             unpublish(table, write, section.check)
     with first_beat(table.storage, instant):
@@ -125,7 +125,7 @@ def _make_visible(table: Table, rollback: PendingRollback, section: Section) -> 
     content = encode_rollback_plan(rollback.plan, table.storage.base_path)
     with first_beat(table.storage, rollback.instant):
         put_requested(table, rollback.at(State.REQUESTED), content, section)
-    refuse_late(section, rollback.instant)
+    refuse_stale(section, rollback.instant)
 
 
 def _remove_late(table: Table, instant: str, section: Section) -> None:
@@ -190,7 +190,7 @@ def _instead(timeline: Timeline, found: Instant | None, instant: str) -> str:
     if found is None:
         return "`timeline show TABLE` lists the instants."
     if not found.completed:
-        pending = "stitch TABLE --take-back" if found.family == "replacecommit" else f"unschedule TABLE {instant}"
+        pending = "cluster TABLE --take-back" if found.family == "replacecommit" else f"unschedule TABLE {instant}"
         return f"It is pending: `compactor-daemon {pending}` takes a plan of phantombase back."
     before = max((t for t in timeline.completed_writes if t < instant), default=None)
     if before is None:

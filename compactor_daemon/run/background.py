@@ -40,7 +40,7 @@ class AsyncCompaction:
     `clock`: see `Table`. `storage_options`: see `Table.open`.
 
     Errors do not reach the ingest job, since its writes are complete without the compaction. They are logged and kept
-    in `errors`, and the instant is tried again at the next look.
+    in `errors`, and the instant is tried again at the next snapshot.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class AsyncCompaction:
         return tuple(self._errors)
 
     def notify(self) -> None:
-        """Looks for plans at once, or once more after the look that is under way."""
+        """Looks for plans at once, or once more after the snapshot that is under way."""
         self._look.set()
 
     def __enter__(self) -> Self:

@@ -27,7 +27,7 @@ from ..attempt.attempt import open_attempt
 from ..attempt.compact_instant import Compacted, pending_instants, preflight
 from ..claims.doorbell import claim_all, claim_one
 from ..options import AttemptOptions, ExecuteOptions, Executor
-from ..records.fate import find_go
+from ..records.outcome import find_decision
 from ..records.slice_done import done_slices
 from .pending import run_compactions
 from .split_task import CompactionTask, check_instant
@@ -145,7 +145,7 @@ def plan_compaction(
     table.storage.prove()
     with claim_all(table, options.claim_wait_s), claim_one(table, chosen, options.claim_wait_s):
         seen = table.still()
-        if find_go(seen.storage, chosen) is not None:
+        if find_decision(seen.storage, chosen) is not None:
             return PlannedCompaction(table=path, instant=chosen, tasks=())
         opened = open_attempt(seen, chosen, options)
     view = consistent(lambda: table.still().load_plan_view([opened.plan]))

@@ -19,7 +19,7 @@ from phantombase.timeline.table.table import Table, consistent
 from ..attempt.attempt import single_task
 from ..execution.slice_task import SliceTask, compact_slice
 from ..options import output_from_json, output_to_json
-from ..records.fate import attempt_dead, read_fate
+from ..records.outcome import attempt_dead, read_outcome
 from ..records.slice_done import SliceDone, done_slices
 
 
@@ -68,8 +68,8 @@ class CompactionTask:
     def _execute(self, table: Table) -> SliceResult:
         seen = table.still()
         plan = self._plan(seen)
-        if (fate := read_fate(seen.storage, self.instant, self.attempt)) is not None:
-            raise attempt_dead(self.instant, self.attempt, fate)
+        if (outcome := read_outcome(seen.storage, self.instant, self.attempt)) is not None:
+            raise attempt_dead(self.instant, self.attempt, outcome)
         self._check(seen, plan)
         task = self._slice_task(seen, plan)
         done = done_slices(seen.storage, self.instant, self.attempt).get(self.position)

@@ -11,7 +11,7 @@ from .options import Service
 class ServiceDone:
     """`what`: in one line, also why nothing was to do; or the error, if `failed`.
 
-    `instants`: the clean, stitchings, archived instants, or those that served the metadata table. `files`,
+    `instants`: the clean, clusterings, archived instants, or those that served the metadata table. `files`,
     `bytes`: files of the table, or of its metadata table, that were removed; bytes of those.
     """
 

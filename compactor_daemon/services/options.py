@@ -7,17 +7,17 @@ from enum import Enum
 
 from phantombase.timeline.archiving.options import ArchiveOptions
 from phantombase.timeline.cleaning.options import CleanOptions, Policy
+from phantombase.timeline.clustering.options import ClusterOptions
 from phantombase.timeline.errors import UsageError
 from phantombase.timeline.metadata_table.services.options import MetadataOptions
 from phantombase.timeline.parquet.output_options import OutputOptions
-from phantombase.timeline.stitching.options import StitchOptions
 
 
 class Service(Enum):
     """A service of a table, in the order in which they run: archiving waits for what the others do."""
 
     METADATA = "metadata"
-    STITCH = "stitch"
+    CLUSTER = "cluster"
     CLEAN = "clean"
     ARCHIVE = "archive"
 
@@ -27,11 +27,11 @@ class ServiceOptions:
     """The services to run; None: not this one.
 
     `counted_commits`: delta commits that the trigger of compactions counts; the archiver keeps as many. `output`,
-    `threads`: how files are stitched, and how many at a time.
+    `threads`: how files are clustered, and how many at a time.
     """
 
     metadata: MetadataOptions | None = None
-    stitch: StitchOptions | None = None
+    cluster: ClusterOptions | None = None
     clean: CleanOptions | None = None
     archive: ArchiveOptions | None = None
     counted_commits: int = 0

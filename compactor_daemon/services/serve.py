@@ -15,7 +15,7 @@ from phantombase.timeline.terminal.plain import human_bytes, plural
 
 from ..archiving.archive import archive_table
 from ..cleaning.clean import clean_table
-from ..stitching.stitch import commit_stays, stitch_table
+from ..clustering.cluster import cluster_table, commit_stays
 from .done import ServiceDone
 from .options import Service, ServiceOptions
 
@@ -77,20 +77,20 @@ def _metadata(table: Table, options: ServiceOptions, lock: TableLock) -> Service
     )
 
 
-def _stitch(table: Table, options: ServiceOptions, lock: TableLock) -> ServiceDone:
-    assert options.stitch is not None
+def _cluster(table: Table, options: ServiceOptions, lock: TableLock) -> ServiceDone:
+    assert options.cluster is not None
     try:
-        done = stitch_table(table, options.stitch, lock, output=options.output, threads=options.threads)
+        done = cluster_table(table, options.cluster, lock, output=options.output, threads=options.threads)
     except UnsupportedError as error:  # of many tables some are bucket-indexed, say: that is no failure
-        return ServiceDone(service=Service.STITCH, what=f"not stitched: {error.what}")
+        return ServiceDone(service=Service.CLUSTER, what=f"not clustered: {error.what}")
     except ConflictError as error:  # others changed the files meanwhile, or may: the next interval tries again
         if commit_stays(table, error):
             raise
-        return ServiceDone(service=Service.STITCH, what=f"put off: {error.what}")
+        return ServiceDone(service=Service.CLUSTER, what=f"put off: {error.what}")
     all_ = [*done.finished, *([] if done.done is None else [done.done])]
     files, made = sum(one.files for one in all_), sum(one.made for one in all_)
-    what = f"{plural(files, 'file')} stitched, now {made}" if all_ else f"nothing to stitch: {done.why}"
-    return ServiceDone(service=Service.STITCH, what=what, instants=len(all_))
+    what = f"{plural(files, 'file')} clustered, now {made}" if all_ else f"nothing to cluster: {done.why}"
+    return ServiceDone(service=Service.CLUSTER, what=what, instants=len(all_))
 
 
 def _clean(table: Table, options: ServiceOptions, lock: TableLock) -> ServiceDone:
@@ -111,7 +111,7 @@ def _archive(table: Table, options: ServiceOptions, lock: TableLock) -> ServiceD
 
 _SERVICES: dict[Service, Callable[[Table, ServiceOptions, TableLock], ServiceDone]] = {
     Service.METADATA: _metadata,
-    Service.STITCH: _stitch,
+    Service.CLUSTER: _cluster,
     Service.CLEAN: _clean,
     Service.ARCHIVE: _archive,
 }

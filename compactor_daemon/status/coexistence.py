@@ -130,7 +130,7 @@ def in_the_future(table: Table, timeline: Timeline) -> tuple[Finding, ...]:
 
 
 def coexistence(seen: Beside, now_ms: int, options: AttemptOptions | None = None) -> tuple[Finding, ...]:
-    """The findings of a look, the most severe first (pure). `now_ms` since the epoch."""
+    """The findings of a snapshot, the most severe first (pure). `now_ms` since the epoch."""
     found = [
         *_completed_twice(seen),
         *_other_zone(seen),

@@ -36,9 +36,9 @@ def _look(table: Table) -> tuple[Table, TableView]:
     return seen, load_whole(seen)
 
 
-def _known(look: Callable[[], Row]) -> Row:
+def _known(snapshot: Callable[[], Row]) -> Row:
     try:
-        return {**look(), "problem": None}
+        return {**snapshot(), "problem": None}
     except PhantombaseError as error:
         return {"problem": str(error)}
 

@@ -1,6 +1,6 @@
 """One look at a table's pending compactions: what storage shows, and ZooKeeper if it is asked.
 
-A look changes nothing. If one instant cannot be read, its error takes its place, and the others are still shown.
+A snapshot changes nothing. If one instant cannot be read, its error takes its place, and the others are still shown.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from phantombase.timeline.table.table import Table
 
 from ..claims.claims import Claim
 from ..decisions.hudi_executors import ForeignTrace, foreign_trace
-from ..decisions.standing import Evidence, Ruling, evidence_of_planned, rule, standing_of
+from ..decisions.validity import Assessment, Evidence, evidence_of_planned, rule, validity_of
 from ..records.failures import Failure, read_failures
-from ..records.fate import REVOKED, Fate, is_revoked, read_fates, why_revoked
+from ..records.outcome import REVOKED, Outcome, is_revoked, read_outcomes, why_revoked
 from ..services.last_run import LastRun, last_runs
 from ..services.options import Service
 
@@ -34,45 +34,45 @@ _HALF_WAY = {
     "restore": "compactor-daemon restore TABLE",
     "rollback": "the next write",
     "clean": "compactor-daemon clean TABLE, or Hudi's next clean",
-    "clustering": "compactor-daemon stitch TABLE; a plan of Hudi: its clustering",
-    "replacecommit": "a clustering: compactor-daemon stitch TABLE, or Hudi's; an overwrite: the next write",
+    "clustering": "compactor-daemon cluster TABLE; a plan of Hudi: its clustering",
+    "replacecommit": "a clustering: compactor-daemon cluster TABLE, or Hudi's; an overwrite: the next write",
 }
 """Actions that others must not pass while they are half-way, and what finishes each if its process is dead."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class InstantLook:
+class InstantSnapshot:
     """What storage shows about a pending compaction.
 
-    `input_bytes`: size of the planned files as they are now; an error if one is missing. `fates`: of its attempts by
-    number, None while undecided; an error if they cannot be read. `ruling`: whether its decision stands; without a
+    `input_bytes`: size of the planned files as they are now; an error if one is missing. `outcomes`: of its attempts by
+    number, None while undecided; an error if they cannot be read. `assessment`: whether its decision stands; without a
     decision, whether one could be made now; an error if that is unknown. `taken_back`: why the decision of the last
     attempt was taken back.
     """
 
     file_groups: int
     input_bytes: int | PhantombaseError
-    fates: Mapping[int, str | None] | PhantombaseError
+    outcomes: Mapping[int, str | None] | PhantombaseError
     heartbeat: Heartbeat | None
     trace: ForeignTrace
     failures: tuple[Failure, ...]
-    ruling: Ruling | PhantombaseError
+    assessment: Assessment | PhantombaseError
     taken_back: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TableLook:
-    """What a look found in a table.
+class TableSnapshot:
+    """What a snapshot found in a table.
 
     `pending`: by instant, earliest first; `actions`: their actions, compaction or logcompaction. `writes`: pending
     delta commits with their heartbeats. `recent`: the newest completed compactions, of phantombase or of Hudi, newest
     first. `half_way`: cleans, restores, rollbacks, clusterings and overwrites that have begun and not completed, and a
-    stitching that is being taken back, each with what finishes it.
+    clustering that is being taken back, each with what finishes it.
     `services`: the last run of each service by a daemon.
     """
 
     path: str
-    pending: Mapping[str, InstantLook | PhantombaseError]
+    pending: Mapping[str, InstantSnapshot | PhantombaseError]
     actions: Mapping[str, str]
     claims: Claimed
     writes: tuple[tuple[Instant, Heartbeat | None], ...]
@@ -81,11 +81,11 @@ class TableLook:
     services: Mapping[Service, LastRun]
 
 
-def look_at_table(table: Table, claims: Claimed = None, *, recent: int = 0) -> TableLook:
+def look_at_table(table: Table, claims: Claimed = None, *, recent: int = 0) -> TableSnapshot:
     """Looks at a table; run it under `consistent`. `recent`: the most completed compactions to show.
 
     `claims` were read before. So a claim that was given back since may still be shown, and a claim that was taken since
-    is missing; its holder shows itself by a heartbeat. An instant that completes during the look is left out.
+    is missing; its holder shows itself by a heartbeat. An instant that completes during the snapshot is left out.
     """
     timeline = table.load_timeline()
     listings: dict[str, Mapping[str, Entry]] = {}
@@ -95,7 +95,7 @@ def look_at_table(table: Table, claims: Claimed = None, *, recent: int = 0) -> T
     after = table.reload().load_timeline()
     still = {i.requested_time for i in after.pending_merges}
     writing = {i.requested_time for i in after.pending_delta_commits}
-    return TableLook(
+    return TableSnapshot(
         path=table.storage.base_path,
         pending={time: one for time, one in found.items() if time in still},
         actions={i.requested_time: i.action for i in timeline.pending_merges},
@@ -115,8 +115,8 @@ def _half_way(table: Table, timeline: Timeline) -> Iterator[tuple[Instant, str]]
     for action, finishes in _HALF_WAY.items():
         for instant in timeline.pending(action):
             yield instant, commands.get(instant.requested_time, finishes)
-    if (stitching := half_taken_back(table, timeline)) is not None:
-        yield stitching, f"compactor-daemon rollback TABLE {stitching.requested_time}"
+    if (clustering := half_taken_back(table, timeline)) is not None:
+        yield clustering, f"compactor-daemon rollback TABLE {clustering.requested_time}"
 
 
 def _seen(table: Table) -> Evidence | PhantombaseError:
@@ -128,65 +128,69 @@ def _seen(table: Table) -> Evidence | PhantombaseError:
 
 def _instant(
     table: Table, pending: Instant, listings: dict[str, Mapping[str, Entry]], seen: Evidence | PhantombaseError
-) -> InstantLook | PhantombaseError:
+) -> InstantSnapshot | PhantombaseError:
     storage, instant = table.storage, pending.requested_time
     try:
         plan = table.compaction_plan(instant)
         partitions = {o.partition_path for o in plan.operations}
         for partition in partitions - listings.keys():
             listings[partition] = {e.name: e for e in storage.list(partition)}
-        fates = _fates(storage, instant)
-        revoked = {n for n in fates if is_revoked(storage, instant, n)} if isinstance(fates, dict) else set()
-        return InstantLook(
+        outcomes = _fates(storage, instant)
+        revoked = {n for n in outcomes if is_revoked(storage, instant, n)} if isinstance(outcomes, dict) else set()
+        return InstantSnapshot(
             file_groups=len(plan.operations),
             input_bytes=_input_bytes(plan, instant, listings),
-            fates=_kinds(fates, revoked),
+            outcomes=_kinds(outcomes, revoked),
             heartbeat=read_heartbeat(storage, instant),
             trace=foreign_trace(table, instant, partitions),
             failures=read_failures(storage, instant),
-            ruling=_ruling(table, pending, fates, revoked, seen),
-            taken_back=_taken_back(storage, instant, fates, revoked),
+            assessment=_assessment(table, pending, outcomes, revoked, seen),
+            taken_back=_taken_back(storage, instant, outcomes, revoked),
         )
     except PhantombaseError as error:
         return error
 
 
-_Fates: TypeAlias = dict[int, Fate | None] | PhantombaseError
+_Fates: TypeAlias = dict[int, Outcome | None] | PhantombaseError
 
 
 def _fates(storage: Storage, instant: str) -> _Fates:
     try:
-        return read_fates(storage, instant)
+        return read_outcomes(storage, instant)
     except MalformedError as error:
         return error
 
 
-def _kinds(fates: _Fates, revoked: set[int]) -> Mapping[int, str | None] | PhantombaseError:
-    if isinstance(fates, PhantombaseError):
-        return fates
-    return {n: REVOKED if n in revoked else fate.kind if fate else None for n, fate in fates.items()}
+def _kinds(outcomes: _Fates, revoked: set[int]) -> Mapping[int, str | None] | PhantombaseError:
+    if isinstance(outcomes, PhantombaseError):
+        return outcomes
+    return {n: REVOKED if n in revoked else outcome.kind if outcome else None for n, outcome in outcomes.items()}
 
 
-def _ruling(
-    table: Table, pending: Instant, fates: _Fates, revoked: set[int], seen: Evidence | PhantombaseError
-) -> Ruling | PhantombaseError:
-    """The ruling, read without the lock: like the whole look, it may be out of date at once."""
-    if isinstance(fates, PhantombaseError):
-        return fates
-    gos = [fate.go for n, fate in fates.items() if n not in revoked and fate is not None and fate.go is not None]
+def _assessment(
+    table: Table, pending: Instant, outcomes: _Fates, revoked: set[int], seen: Evidence | PhantombaseError
+) -> Assessment | PhantombaseError:
+    """The assessment, read without the lock: like the whole look, it may be out of date at once."""
+    if isinstance(outcomes, PhantombaseError):
+        return outcomes
+    gos = [
+        outcome.decision
+        for n, outcome in outcomes.items()
+        if n not in revoked and outcome is not None and outcome.decision is not None
+    ]
     try:
         if gos:
-            return standing_of(table, gos[0])
+            return validity_of(table, gos[0])
     except PhantombaseError as error:
         return error
     return seen if isinstance(seen, PhantombaseError) else rule(pending, (), "", seen)
 
 
-def _taken_back(storage: Storage, instant: str, fates: _Fates, revoked: set[int]) -> str | None:
-    if isinstance(fates, PhantombaseError) or not fates or max(fates) not in revoked:
+def _taken_back(storage: Storage, instant: str, outcomes: _Fates, revoked: set[int]) -> str | None:
+    if isinstance(outcomes, PhantombaseError) or not outcomes or max(outcomes) not in revoked:
         return None
     try:
-        return why_revoked(storage, instant, max(fates))
+        return why_revoked(storage, instant, max(outcomes))
     except PhantombaseError as error:
         return f"the reason cannot be read: {error}"
 

@@ -5,16 +5,16 @@ The result is plain dicts, so that JSON and terminal tables show the same.
 The state of a pending compaction is the first of these that applies:
 
     unknown       its records or its plan cannot be read
-    decided       its result (`go`) is being published, or waits to be; `why` gives the reason. If no process is at work
+    decided       its result (`commit`) is being published, or waits to be; `why` gives the reason. If no process is at
+    work
                   on it, it may be parked or backing off instead
-    fallen        its decision (`go`) does not stand any more: the next run takes it back
-    unscheduled   half-way (`void`): its plan is still there, so it can be unscheduled again, or is executed after all
-    waiting       a process of phantombase has staged it, and waits for writes that began before it
-    running       a process holds its claim, or a process of phantombase keeps its heartbeat fresh
-    foreign       a Hudi executor may be at work on it
-    parked        it failed too often, or in a way that repeating cannot cure, and waits for `release`
-    backing off   it failed, and is tried again later
-    waiting       no process works on it. `unknown` instead, if ZooKeeper was asked for claims and did not answer, or
+    fallen        its decision (`commit`) does not stand any more: the next run takes it back
+    unscheduled   half-way (`cancelled`): its plan is still there, so it can be unscheduled again, or is executed after
+    all waiting       a process of phantombase has staged it, and waits for writes that began before it running       a
+    process holds its claim, or a process of phantombase keeps its heartbeat fresh foreign       a Hudi executor may be
+    at work on it parked        it failed too often, or in a way that repeating cannot cure, and waits for `release`
+    backing off   it failed, and is tried again later waiting       no process works on it. `unknown` instead, if
+    ZooKeeper was asked for claims and did not answer, or
                   if it cannot be read whether the compaction may be decided
 
 `standing` of a decided compaction: `stands`, `waits`, `fallen`, `past` (see `standing`). `taken_back`: why its last
@@ -36,54 +36,54 @@ from phantombase.timeline.audit.group_ledger import LEDGER
 from phantombase.timeline.errors import PhantombaseError
 from phantombase.timeline.format.commit_metadata import CommitMetadata
 from phantombase.timeline.format.instant import Instant
-from phantombase.timeline.instants.attempt_names import GO, VOID
+from phantombase.timeline.instants.attempt_names import CANCELLED, COMMITTED
 from phantombase.timeline.locks.heartbeat import Heartbeat, is_live
 from phantombase.timeline.terminal.plain import Row, moment
 
 from ..claims.claims import Claim
 from ..decisions.hudi_executors import ForeignTrace
-from ..decisions.standing import Ruling, Standing
+from ..decisions.validity import Assessment, Validity
 from ..options import AttemptOptions
 from ..records.failures import Failure, Parked, Readiness, RetryOptions, Waits, WorkNote, readiness
 from ..services.last_run import LastRun
 from ..services.options import Service
 from .coexistence import Finding
-from .snapshot import Claimed, InstantLook, TableLook
+from .snapshot import Claimed, InstantSnapshot, TableSnapshot
 
-FALLEN = "fallen"
+INVALID = "invalid"
 _STANDS = "its result stands: the next run publishes it"
 
 
-def of_decision(ruling: Ruling | PhantombaseError, *, is_worked_on: bool) -> tuple[str, str | None]:
+def of_decision(assessment: Assessment | PhantombaseError, *, is_worked_on: bool) -> tuple[str, str | None]:
     """State and reason of a decided instant."""
-    if isinstance(ruling, PhantombaseError):
+    if isinstance(assessment, PhantombaseError):
         return "unknown", "whether its decision stands is unknown"
-    if ruling.standing is Standing.STANDS:
+    if assessment.validity is Validity.VALID:
         return "decided", None if is_worked_on else _STANDS
-    if ruling.standing is Standing.FALLEN:
-        return FALLEN, f"{ruling.why}: the next run takes it back"
-    if ruling.standing is Standing.PAST:
-        return "decided", f"{ruling.why}: nothing is left to do"
-    return "decided", _waits(ruling)
+    if assessment.validity is Validity.INVALID:
+        return INVALID, f"{assessment.why}: the next run takes it back"
+    if assessment.validity is Validity.SUPERSEDED:
+        return "decided", f"{assessment.why}: nothing is left to do"
+    return "decided", _waits(assessment)
 
 
-def of_parked_decision(reason: str, ruling: Ruling | PhantombaseError) -> str:
+def of_parked_decision(reason: str, assessment: Assessment | PhantombaseError) -> str:
     """Why a decided instant is parked, or not tried yet."""
-    if not isinstance(ruling, PhantombaseError) and ruling.standing is Standing.STANDS:
+    if not isinstance(assessment, PhantombaseError) and assessment.validity is Validity.VALID:
         return f"{reason}; it is decided, and its result stands"
-    _, why = of_decision(ruling, is_worked_on=False)
+    _, why = of_decision(assessment, is_worked_on=False)
     return f"{reason}; it is decided: {why}"
 
 
-def of_undecided(ruling: Ruling | PhantombaseError) -> tuple[str, str] | None:
+def of_undecided(assessment: Assessment | PhantombaseError) -> tuple[str, str] | None:
     """State and reason of an instant that no process works on, if it could not be decided now."""
-    if isinstance(ruling, PhantombaseError):
+    if isinstance(assessment, PhantombaseError):
         return "unknown", "whether it may be decided is unknown"
-    return None if ruling.standing is Standing.STANDS else ("waiting", _waits(ruling))
+    return None if assessment.validity is Validity.VALID else ("waiting", _waits(assessment))
 
 
-def _waits(ruling: Ruling) -> str:
-    return f"waits: {ruling.why}" + (f". {ruling.todo}" if ruling.todo else "")
+def _waits(assessment: Assessment) -> str:
+    return f"waits: {assessment.why}" + (f". {assessment.todo}" if assessment.todo else "")
 
 
 _WAITS_FOR_WRITES = "waits for writes that began before it (see writes); a dead one must be rolled back"
@@ -107,7 +107,7 @@ class Clock:
 
 
 def status_report(
-    seen: TableLook,
+    seen: TableSnapshot,
     clock: Clock,
     *,
     slo_s: float | None = None,
@@ -162,7 +162,7 @@ def claim_rows(table: str, claims: Mapping[str, Claim], clock: Clock) -> list[Ro
     return [{"table": table, "instant": instant, **_of_claim(claims[instant], clock)} for instant in sorted(claims)]
 
 
-def work_rows(seen: TableLook, clock: Clock) -> list[Row]:
+def work_rows(seen: TableSnapshot, clock: Clock) -> list[Row]:
     """The processes that work on a table's instants, by heartbeats; raises the first error among the instants."""
     rows = []
     for instant, one in seen.pending.items():
@@ -179,7 +179,7 @@ def work_rows(seen: TableLook, clock: Clock) -> list[Row]:
 
 def _pending_row(
     instant: str,
-    seen: InstantLook | PhantombaseError,
+    seen: InstantSnapshot | PhantombaseError,
     claims: Claimed,
     clock: Clock,
     slo_s: float | None,
@@ -196,7 +196,7 @@ def _pending_row(
         "input_bytes": None,
         "state": "unknown",
         "why": None,
-        "standing": None,
+        "validity": None,
         "taken_back": None,
         "work": _of_claim(claim, clock) if claim is not None else None,
         "failures": None,
@@ -211,14 +211,14 @@ def _pending_row(
         row["problem"] = str(seen.input_bytes)
     else:
         row["input_bytes"] = seen.input_bytes
-    if isinstance(seen.ruling, PhantombaseError):
-        row["problem"] = str(seen.ruling)
-    if isinstance(seen.fates, PhantombaseError):
-        row["problem"] = str(seen.fates)
+    if isinstance(seen.assessment, PhantombaseError):
+        row["problem"] = str(seen.assessment)
+    if isinstance(seen.outcomes, PhantombaseError):
+        row["problem"] = str(seen.outcomes)
     else:
-        row["attempts"] = len(seen.fates)
-        if GO in seen.fates.values() and not isinstance(seen.ruling, PhantombaseError):
-            row["standing"] = seen.ruling.standing.value
+        row["attempts"] = len(seen.outcomes)
+        if COMMITTED in seen.outcomes.values() and not isinstance(seen.assessment, PhantombaseError):
+            row["validity"] = seen.assessment.validity.value
     row["taken_back"] = seen.taken_back
     row["work"] = row["work"] or _of_heartbeat(seen.heartbeat, clock, attempt)
     row["failures"] = _failures(seen, clock, retry)
@@ -230,14 +230,14 @@ def _pending_row(
 
 
 def _state(
-    row: Row, seen: InstantLook, claims_unknown: bool, is_waiting: bool, clock: Clock, retry: RetryOptions
+    row: Row, seen: InstantSnapshot, claims_unknown: bool, is_waiting: bool, clock: Clock, retry: RetryOptions
 ) -> tuple[str, str | None]:
     now = readiness(seen.failures, clock.now_ms, retry)
-    if isinstance(seen.fates, PhantombaseError):
+    if isinstance(seen.outcomes, PhantombaseError):
         return "unknown", "whether it is decided cannot be read"
-    if GO in seen.fates.values():
+    if COMMITTED in seen.outcomes.values():
         return _of_decided(row, seen, now)
-    if seen.fates and seen.fates[max(seen.fates)] == VOID:
+    if seen.outcomes and seen.outcomes[max(seen.outcomes)] == CANCELLED:
         return "unscheduled", "unscheduling was left half-way: run it again, or the next run executes the plan"
     if row["work"]:
         return ("waiting", _WAITS_FOR_WRITES) if is_waiting else ("running", None)
@@ -249,18 +249,18 @@ def _state(
         return "backing off", _words(seen.failures[-1])
     if claims_unknown:
         return "unknown", "no heartbeat; whether a daemon holds its claim is unknown"
-    return of_undecided(seen.ruling) or ("waiting", _left_behind(row, seen))
+    return of_undecided(seen.assessment) or ("waiting", _left_behind(row, seen))
 
 
-def _of_decided(row: Row, seen: InstantLook, now: Readiness) -> tuple[str, str | None]:
+def _of_decided(row: Row, seen: InstantSnapshot, now: Readiness) -> tuple[str, str | None]:
     if not row["work"] and isinstance(now, Parked):
-        return "parked", of_parked_decision(now.reason, seen.ruling)
+        return "parked", of_parked_decision(now.reason, seen.assessment)
     if not row["work"] and isinstance(now, Waits):
-        return "backing off", of_parked_decision(_words(seen.failures[-1]), seen.ruling)
-    return of_decision(seen.ruling, is_worked_on=bool(row["work"]))
+        return "backing off", of_parked_decision(_words(seen.failures[-1]), seen.assessment)
+    return of_decision(seen.assessment, is_worked_on=bool(row["work"]))
 
 
-def _left_behind(row: Row, seen: InstantLook) -> str | None:
+def _left_behind(row: Row, seen: InstantSnapshot) -> str | None:
     """What earlier processes have left at a waiting instant."""
     beat = seen.heartbeat
     if row["foreign"]:
@@ -272,7 +272,7 @@ def _left_behind(row: Row, seen: InstantLook) -> str | None:
         return f"failed {len(seen.failures)} times so far, last with {_words(seen.failures[-1])}"
     if seen.taken_back is not None:
         return f"its decision was taken back: {seen.taken_back}; the next run executes the plan again"
-    if not isinstance(seen.fates, PhantombaseError) and None in seen.fates.values():
+    if not isinstance(seen.outcomes, PhantombaseError) and None in seen.outcomes.values():
         return "an attempt was left half-way; the next run adopts what it finished"
     return None
 
@@ -314,7 +314,7 @@ def _of_heartbeat(beat: Heartbeat | None, clock: Clock, options: AttemptOptions)
     }
 
 
-def _failures(seen: InstantLook, clock: Clock, retry: RetryOptions) -> Row | None:
+def _failures(seen: InstantSnapshot, clock: Clock, retry: RetryOptions) -> Row | None:
     if not seen.failures:
         return None
     last, now = seen.failures[-1], readiness(seen.failures, clock.now_ms, retry)
@@ -362,7 +362,7 @@ def _holds(age_s: float | None, row: Mapping[str, Any]) -> bool:
 
     A future attempt will wait for all writes that are pending when it begins.
     """
-    if row["standing"] not in (None, Standing.FALLEN.value):
+    if row["validity"] not in (None, Validity.INVALID.value):
         return False
     began = row["work"]["for_s"] if row["work"] else None
     return began is None or age_s is None or age_s >= began
@@ -371,7 +371,7 @@ def _holds(age_s: float | None, row: Mapping[str, Any]) -> bool:
 # --- done --------------------------------------------------------------------------------------------------------
 
 
-def _last_success(seen: TableLook, clock: Clock) -> Row | None:
+def _last_success(seen: TableSnapshot, clock: Clock) -> Row | None:
     """The newest completed compaction; on version 6 its age is that of its request."""
     if not seen.recent:
         return None

@@ -168,7 +168,7 @@ class _Keeper:
                 _log.warning("zookeeper_not_started", folder=str(self._folder), error=str(error))
 
     def _look(self) -> None:
-        """Starts the server again if none runs. Does not wait for it: the next look finds out whether it serves."""
+        """Starts the server again if none runs. Does not wait for it: the next snapshot finds out whether it serves."""
         if self._server is not None:
             if not self._server.has_ended():
                 return

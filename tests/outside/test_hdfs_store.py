@@ -289,7 +289,7 @@ def test_a_put_that_was_not_done_is_an_error_and_never_done_later(hdfs_storage: 
 
 
 @pytest.mark.deep
-def test_a_put_of_unknown_fate_is_an_error(hdfs_storage: HdfsStorage, faulty: Any) -> None:
+def test_a_put_of_unknown_outcome_is_an_error(hdfs_storage: HdfsStorage, faulty: Any) -> None:
     """Another process put the same bytes: the object is not this one's."""
     faulty(gone)
     with pytest.raises(StorageError, match="not known"):

@@ -24,7 +24,7 @@ from phantombase.timeline.service.run import HttpService, Pages, ServeOptions
 from phantombase.timeline.service.served_tables import ServedTables
 from tests.support.selection import deep
 from tests.support.servers import axe
-from tests.support.servers.chromium import Browser, Look, Page, chromium
+from tests.support.servers.chromium import Browser, Page, SnapshotStorage, chromium
 from tests.support.servers.debian import NotInstalledError
 from tests.support.service_client import Knows, tables_of_every_health
 
@@ -43,11 +43,11 @@ WITH_CREW = {"/": 200, "/t/pending": 200, "/fleet": 200}
 FORM = {"/login": 200, "/t/pending": 200}
 """What is shown before the login."""
 
-LOOKS = [Look(width=w, dark=d, script=s) for w, d, s in product((390, 1280), (False, True), (True, False))]
+LOOKS = [SnapshotStorage(width=w, dark=d, script=s) for w, d, s in product((390, 1280), (False, True), (True, False))]
 PAGES = {"alone": ALONE, "crew": WITH_CREW, "form": FORM}
 CASES = [(where, page) for where, pages in PAGES.items() for page in pages]
 SOME = [(*case, LOOKS[n * 3 % len(LOOKS)]) for n, case in enumerate(CASES)]
-REST = [(*case, look) for case in CASES for look in LOOKS if (*case, look) not in SOME]
+REST = [(*case, snapshot) for case in CASES for snapshot in LOOKS if (*case, snapshot) not in SOME]
 
 
 @pytest.fixture
@@ -74,7 +74,7 @@ def service(paths: list[Path], *, crew: bool) -> HttpService:
 
 def log_in(browser: Browser, address: str) -> None:
     """In a tab without scripts; the cookie is the browser's."""
-    page = Page(browser, Look(script=False))
+    page = Page(browser, SnapshotStorage(script=False))
     assert page.open(address) == 200
     page.type("another token")
     assert "This is not the token" in page.html
@@ -87,22 +87,24 @@ def log_in(browser: Browser, address: str) -> None:
 
 
 @pytest.mark.parametrize("shown", [SOME, deep(REST)], ids=["some", "all"])
-def test_pages_are_as_they_should_be(shown: list[tuple[str, str, Look]], browser: Browser, tmp_path: Path) -> None:
+def test_pages_are_as_they_should_be(
+    shown: list[tuple[str, str, SnapshotStorage]], browser: Browser, tmp_path: Path
+) -> None:
     """No complaint of the browser, none of axe, no wider than the window; the same without scripts."""
     paths = tables_of_every_health(tmp_path)
     shots = os.environ.get("PHANTOMBASE_SHOTS")
     found: dict[str, object] = {}
     with service(paths, crew=False).beside() as alone, service(paths, crew=True).beside() as crew:
         log_in(browser, crew)
-        for where, path, look in shown:
-            page, name = Page(browser, look, private=where == "form"), f"{where} {path} {look}"
+        for where, path, snapshot in shown:
+            page, name = Page(browser, snapshot, private=where == "form"), f"{where} {path} {snapshot}"
             expected = PAGES[where][path]
             status = page.open(f"{alone if where == 'alone' else crew}{path}")
             page.open_details()
             wrong: dict[str, object] = {"status": status} if status != expected else {}
             wrong |= {"problems": page.problems} if page.problems and status == 200 else {}
             wrong |= {"too wide": wide} if (wide := page.too_wide()) else {}
-            wrong |= {"axe": bad} if look.script and (bad := page.violations()) else {}
+            wrong |= {"axe": bad} if snapshot.script and (bad := page.violations()) else {}
             if "<h1" not in page.html:
                 wrong["empty"] = page.html
             if shots:
@@ -120,7 +122,7 @@ def test_a_button_is_pressed_without_scripts(browser: Browser, tmp_path: Path) -
     os.utime(plan, (time.time() - 500,) * 2)  # a process may still be writing a younger one
     with service(paths, crew=True).beside() as address:
         log_in(browser, address)
-        page = Page(browser, Look(width=390, script=False))
+        page = Page(browser, SnapshotStorage(width=390, script=False))
         assert page.open(f"{address}/t/plain") == 200
         assert "stuck" in page.html
         assert page.press("form.order button") == 200
@@ -132,7 +134,7 @@ def test_a_button_is_pressed_without_scripts(browser: Browser, tmp_path: Path) -
 def test_a_page_reads_itself_again_until_it_is_paused(browser: Browser, tmp_path: Path) -> None:
     paths = tables_of_every_health(tmp_path)
     with service(paths, crew=False).beside() as address:
-        page = Page(browser, Look(script=False))
+        page = Page(browser, SnapshotStorage(script=False))
         page.open(f"{address}/t/pending")
         assert 'http-equiv="refresh"' in page.html
         page.press(".again a")

@@ -137,7 +137,7 @@ def dies(number: int, path: Path, hdfs: Hdfs) -> bool:
 
 
 @pytest.mark.deep
-@pytest.mark.parametrize("ending", ["open", ".parquet", ".ok", "fate", "audit"])
+@pytest.mark.parametrize("ending", ["open", ".parquet", ".ok", "outcome", "audit"])
 def test_a_killed_process_is_finished_by_the_next(ending: str, hdfs: Hdfs, lock: str, tmp_path: Path) -> None:
     """Killed once it has put a file of that name; the next one waits until the claim of the dead is free."""
     path = unzip_golden("v9_pending", tmp_path)

@@ -19,9 +19,9 @@ from phantombase import writer
 from phantombase.compactor_daemon.attempt.compact_instant import pending_instants
 from phantombase.compactor_daemon.claims.claims import TABLE_ID
 from phantombase.compactor_daemon.records.failures import release_failures
-from phantombase.compactor_daemon.records.fate import read_fate
+from phantombase.compactor_daemon.records.outcome import read_outcome
 from phantombase.compactor_daemon.records.slice_done import done_slices
-from phantombase.timeline.instants.attempt_names import DEAD, GO, attempts
+from phantombase.timeline.instants.attempt_names import COMMITTED, DEAD, attempts
 from phantombase.timeline.locks.table_lock import table_lock
 from phantombase.timeline.planning.schedule import schedule_compaction
 from phantombase.timeline.read.table_read import read_table
@@ -216,8 +216,8 @@ def test_a_lost_driver_costs_a_take_over(
         third.send_signal(signal.SIGTERM)
         third.communicate(timeout=WAIT_S)
     assert third.returncode == 0
-    fates = [read_fate(storage, instant, number) for number in attempts(storage, instant)]
-    assert [fate.kind for fate in fates if fate is not None] == [DEAD, DEAD, GO]
+    outcomes = [read_outcome(storage, instant, number) for number in attempts(storage, instant)]
+    assert [outcome.kind for outcome in outcomes if outcome is not None] == [DEAD, DEAD, COMMITTED]
     assert adopted in {p.stat().st_ino for p in new_files(path, instant)}
     assert done.position not in {b.position for b in gate.begun() if b.attempt == 2}
     assert release_failures(storage, instant) == 1, "the loss of a JVM counts: an instant may be what ends it"

@@ -135,7 +135,7 @@ def test_no_java(fails: Fails, table: Path, monkeypatch: pytest.MonkeyPatch) -> 
         (("schedule", "--target-io", "5x", "--dry-run"), "not a size for --target-io"),
         (("compact", "--lock", "foo"), "zookeeper:"),
         (("schedule",), "--sole-writer"),
-        (("stitch", "--sort-order", "hilbert", "--dry-run"), "sort-by"),
+        (("cluster", "--sort-order", "hilbert", "--dry-run"), "sort-by"),
         (("clean", "--dry-run", "--sole-writer", "--lock", "storage"), "one of --lock and --sole-writer"),
     ],
     ids=lambda a: " ".join(a) if isinstance(a, tuple) else "",

@@ -10,12 +10,12 @@ from pathlib import Path
 import pyarrow.compute as pc
 import pytest
 
-from phantombase.compactor_daemon.stitching.pending import pending_stitchings
-from phantombase.compactor_daemon.stitching.stitch import StitchResult, stitch_table
+from phantombase.compactor_daemon.clustering.cluster import ClusterResult, cluster_table
+from phantombase.compactor_daemon.clustering.pending import pending_clusterings
+from phantombase.timeline.clustering.options import ClusterOptions, Copy
 from phantombase.timeline.errors import ConflictError
 from phantombase.timeline.parquet.output_options import OutputOptions
 from phantombase.timeline.read.table_read import read_table
-from phantombase.timeline.stitching.options import Copy, StitchOptions
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.view.view import is_replaced
 from phantombase.writer_hooks.options import WriteOptions
@@ -27,7 +27,7 @@ from tests.support.tables import LOCK
 from tests.support.written_tables import Rows, read_rows, written_table
 
 WRITES = WriteOptions(slots=1, small_file_bytes=0)
-TWO = StitchOptions(min_files=2, wait_s=0)
+TWO = ClusterOptions(min_files=2, wait_s=0)
 COPIED = replace(TWO, copy=Copy.FORCE)
 OUTPUT = OutputOptions(memory_limit=32 << 20)
 
@@ -40,8 +40,8 @@ def small_files(path: Path, version: int, files: int = 4) -> Rows:
     return read_rows(path)
 
 
-def stitch(path: Path, storage: Storage | None = None, options: StitchOptions = TWO) -> StitchResult:
-    return stitch_table(open_table(path, storage), options, LOCK, output=OUTPUT, threads=1)
+def cluster(path: Path, storage: Storage | None = None, options: ClusterOptions = TWO) -> ClusterResult:
+    return cluster_table(open_table(path, storage), options, LOCK, output=OUTPUT, threads=1)
 
 
 def golden_small_files(name: str, tmp_path: Path) -> Path:
@@ -62,8 +62,8 @@ def living(path: Path) -> list[str]:
     return [g.file_id for g in view.groups if g.slices and not is_replaced(g, view.facts)]
 
 
-def request(path: Path, *, alive: bool = True, options: StitchOptions = TWO) -> str:
-    """Leaves a requested stitching, of a process that died behind the request, or seems to live; its instant."""
+def request(path: Path, *, alive: bool = True, options: ClusterOptions = TWO) -> str:
+    """Leaves a requested clustering, of a process that died behind the request, or seems to live; its instant."""
 
     dead: list[str] = []
 
@@ -74,10 +74,10 @@ def request(path: Path, *, alive: bool = True, options: StitchOptions = TWO) -> 
         return call.do()
 
     with pytest.raises(ProcessDied):
-        stitch(path, HookedStorage(open_table(path).storage, hook), options)
+        cluster(path, HookedStorage(open_table(path).storage, hook), options)
     if not alive:
         forget_heartbeats(path)
-    (pending,) = pending_stitchings(open_table(path), open_table(path).load_timeline())
+    (pending,) = pending_clusterings(open_table(path), open_table(path).load_timeline())
     return pending.time
 
 
@@ -87,8 +87,8 @@ def forget_heartbeats(path: Path) -> None:
 
 
 def hidden(path: Path, do: Callable[[], object]) -> None:
-    """Does something that does not see the pending stitching, as a writer that loaded its plans before."""
-    (pending,) = pending_stitchings(open_table(path), open_table(path).load_timeline())
+    """Does something that does not see the pending clustering, as a writer that loaded its plans before."""
+    (pending,) = pending_clusterings(open_table(path), open_table(path).load_timeline())
     aside = {p: p.read_bytes() for p in (path / ".hoodie").rglob(f"{pending.time}.*") if p.is_file()}
     for p in aside:
         p.unlink()
@@ -105,8 +105,8 @@ def begin(path: Path, action: str) -> None:
         (path / table.config.timeline_folder / f"{began}.{action}.{state}").write_bytes(b"")
 
 
-def stitched(path: Path) -> str:
-    done = stitch(path).done
+def clustered(path: Path) -> str:
+    done = cluster(path).done
     assert done is not None
     return done.instant
 
@@ -115,7 +115,7 @@ Do = Callable[[], object]
 
 
 def around_the_commit(path: Path, before: Do, after: Do = lambda: None) -> Storage:
-    """A storage of a stitching beside whose put of the completed file something is done."""
+    """A storage of a clustering beside whose put of the completed file something is done."""
 
     def hook(call: Call) -> object:
         completes = call.name == "put_if_absent" and call.path.endswith(".replacecommit")
@@ -130,7 +130,7 @@ def around_the_commit(path: Path, before: Do, after: Do = lambda: None) -> Stora
 
 
 def built_upon(path: Path, before: Do, after: Do) -> str:
-    """A stitching beside whose commit this is done, so that the commit stays; its error."""
+    """A clustering beside whose commit this is done, so that the commit stays; its error."""
     with pytest.raises(ConflictError, match="so the commit stays") as caught:
-        stitch(path, around_the_commit(path, before, after))
+        cluster(path, around_the_commit(path, before, after))
     return str(caught.value)

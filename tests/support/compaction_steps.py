@@ -10,12 +10,12 @@ from pathlib import Path
 import pyarrow.parquet as pq
 
 from phantombase.compactor_daemon.attempt.attempt import Attempt, open_attempt, stage
-from phantombase.compactor_daemon.attempt.compact_instant import compact_instant, decide_go, pending_instants
+from phantombase.compactor_daemon.attempt.compact_instant import compact_instant, decide_commit, pending_instants
 from phantombase.compactor_daemon.attempt.retire import finish_completed
 from phantombase.compactor_daemon.claims.doorbell import claim_all
 from phantombase.compactor_daemon.execution.runners import LocalRunner
 from phantombase.compactor_daemon.options import AttemptOptions
-from phantombase.compactor_daemon.records.fate import Go
+from phantombase.compactor_daemon.records.outcome import CommitDecision
 from phantombase.compactor_daemon.records.slice_done import SliceDone
 from phantombase.timeline.errors import LockError
 from phantombase.timeline.locks.table_lock import ProcessLock, TableLock
@@ -71,10 +71,10 @@ def staged(table: Table, instant: str, output: OutputOptions = OUTPUT) -> tuple[
     return attempt, done, schema
 
 
-def decided(table: Table, instant: str, output: OutputOptions = OUTPUT) -> Go:
+def decided(table: Table, instant: str, output: OutputOptions = OUTPUT) -> CommitDecision:
     """An attempt up to its decision, and that decision."""
     attempt, done, schema = staged(table, instant, output)
-    return decide_go(table, attempt, done, schema, ProcessLock("decided"))
+    return decide_commit(table, attempt, done, schema, ProcessLock("decided"))
 
 
 def base_files(path: Path, instant: str) -> list[Path]:
@@ -105,7 +105,7 @@ def check_no_strays(path: Path) -> None:
     left = [p for p in (path / RECORDS).rglob("*") if p.is_file() and p.parent != path / TEMPORARY]
     names_left = {p.name for p in left if not p.name.endswith(".json")}  # the audit log stays
     names_left = {name for name in names_left if not name.startswith("reserved-")}
-    assert names_left <= {"open", "fate", "revoked", "claim.lock", "table.lock", "table-id"}
+    assert names_left <= {"open", "outcome", "revoked", "claim.lock", "table.lock", "table-id"}
     assert not list((path / ".hoodie").rglob("*.tmp"))
     assert not list((path / ".hoodie" / ".heartbeat").glob("*"))
 

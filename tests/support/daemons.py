@@ -80,7 +80,7 @@ def at_work(daemon: Daemon, how: Stop = Stop.FINISH) -> Iterator[list[Summary]]:
     assert summaries, "the daemon did not end"
 
 
-# Many tables of one lake, and daemons as processes that serve them.
+# Many tables of one catalog, and daemons as processes that serve them.
 
 
 ROWS = pa.table({"id": [str(i) for i in range(20)], "ts": [1] * 20, "fare": [1.0] * 20})

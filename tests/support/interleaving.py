@@ -58,14 +58,14 @@ def serial_pools(monkeypatch: pytest.MonkeyPatch) -> None:
 class Actor:
     """A process of its own, played by a thread: its storage waits at every call until it is its turn."""
 
-    def __init__(self, crew: Crew, name: str, work: Callable[[Actor], None]) -> None:
-        self.crew = crew
+    def __init__(self, fleet_info: FleetInfo, name: str, work: Callable[[Actor], None]) -> None:
+        self.fleet_info = fleet_info
         self.name = name
         self.dead = False
         self.done = False
         self.failure: BaseException | None = None
         self.processes: list[int] = []
-        self.storage = HookedStorage(LocalStorage(crew.path), self._hook)
+        self.storage = HookedStorage(LocalStorage(fleet_info.path), self._hook)
         self.turn = threading.Semaphore(0)
         self.thread = threading.Thread(target=self._run, args=(work,), name=name, daemon=True)
         self.thread.start()
@@ -80,12 +80,12 @@ class Actor:
             self.failure = error
         finally:
             self.done = True
-            self.crew.back.release()
+            self.fleet_info.back.release()
 
     def hand_over(self) -> None:
         """Lets others go on until it is this one's turn again; ProcessDied: it was killed meanwhile."""
         if not self.dead:
-            self.crew.back.release()
+            self.fleet_info.back.release()
             self.turn.acquire()
         if self.dead:
             raise ProcessDied(self.name)
@@ -100,11 +100,11 @@ class Actor:
             return call.do()
         self.hand_over()
         result = call.do()
-        self.crew.observe(self, call, result)
+        self.fleet_info.observe(self, call, result)
         return result
 
 
-class Crew:
+class FleetInfo:
     """Actors on one table, of which one at a time goes on.
 
     `observe` is told of every call right after it took effect. What the product asks of processes and locks is
@@ -162,7 +162,7 @@ class Crew:
 
     @contextmanager
     def hold(self, purpose: str) -> Iterator[Section]:
-        """The crew is the table lock of its actors; that of a dead one is free again."""
+        """The fleet_info is the table lock of its actors; that of a dead one is free again."""
         me = self.running
         assert me is not None
         while self.holder is not None:
@@ -178,14 +178,14 @@ class Crew:
         self._processes += 1
         if self.running is not None:
             self.running.processes.append(self._processes)
-        return Process(host="crew", boot="", pid=self._processes, started=0)
+        return Process(host="fleet_info", boot="", pid=self._processes, started=0)
 
     def is_gone(self, process: Process) -> bool:
-        """What the crew says of a process."""
+        """What the fleet_info says of a process."""
         return process.pid in self.gone
 
     def play(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Puts the crew in the place of processes, pools and the table lock."""
+        """Puts the fleet_info in the place of processes, pools and the table lock."""
         serial_pools(monkeypatch)
         monkeypatch.setattr(Process, "current", self.process)
         monkeypatch.setattr(Process, "is_gone", lambda process: self.is_gone(process))

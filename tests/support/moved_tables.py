@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from phantombase.compactor_daemon.attempt.publish import place
-from phantombase.compactor_daemon.records.fate import Go
+from phantombase.compactor_daemon.records.outcome import CommitDecision
 from phantombase.timeline.errors import MissingFileError
 from phantombase.timeline.format.commit_metadata import CommitMetadata, encode
 from phantombase.timeline.locks.section import Section
@@ -122,10 +122,10 @@ class Sleeper:
         yield kept(purpose)
 
 
-def place_all(path: Path, go: Go) -> None:
+def place_all(path: Path, decision: CommitDecision) -> None:
     """All files of a decision get their final names."""
-    for one in go.placements:
-        place(open_table(path), go, one)
+    for one in decision.placements:
+        place(open_table(path), decision, one)
 
 
 def check_removed(path: Path, partition: str) -> None:
@@ -163,7 +163,7 @@ def clean(path: Path, file_id: str) -> None:
         file.unlink()
 
 
-def decision(path: Path, version: int) -> Go:
+def decision(path: Path, version: int) -> CommitDecision:
     """That of the plan of a new table."""
     instant = planned(path, version)
     return decided(open_table(path), instant)

@@ -60,7 +60,7 @@ class S3Table(SharedAnywhere):
 
 PLANNED = {6: "v6_pending", 8: "v8_pending", 9: "v9_pending"}
 """A plan of two file groups."""
-STAYS = re.compile(r"(open|fate|revoked|claim|claim\.lock|table\.lock|table-id|reserved-.*|.*\.json)")
+STAYS = re.compile(r"(open|outcome|revoked|claim|claim\.lock|table\.lock|table-id|reserved-.*|.*\.json)")
 """Records of phantombase that outlive a compaction."""
 
 

@@ -23,7 +23,7 @@ ONLY_ALL = {
     "hudi/judge/": "hudi/journeys",
     "hudi/cases/test_archiving.py": "hudi/journeys; archiving/test_archive.py",
     "hudi/cases/test_cleans.py": "hudi/journeys; cleaning/test_golden.py: what Hudi's cleaner kept",
-    "hudi/cases/test_passed_clustering.py": "STILL_USUAL; stitching/test_stitch.py",
+    "hudi/cases/test_passed_clustering.py": "STILL_USUAL; clustering/test_cluster.py",
     "hudi/stock/test_stock.py::test_a_stock_table": "the recorded answers that hudi/stock/results.json keeps",
     "hudi/conformance/test_continuous.py": "read/test_listing_in_pages.py; write/test_interleaved_writers.py",
     "outside/containers/test_fleet.py": "daemon/test_fleet.py; chaos/test_dead_decision.py",
@@ -58,7 +58,7 @@ PARTS = (
     r"hudi/(cases/test_(?!pyspark35)[j-q]|judge/|stock/)",
     r"hudi/",
     r"(outside|project|pyspark_phantombase|world/chaos|timeline/(dashboard|service|storage/s3)"
-    r"|compactor_daemon/(claims|daemon|lake|status|zookeeper))/",
+    r"|compactor_daemon/(claims|daemon|catalog|status|zookeeper))/",
     r"(world|timeline/(audit|clock|filter|read|storage|view|windows)|compactor_daemon/(attempt|decisions|execution|run))/",
     r"",
 )

@@ -131,7 +131,7 @@ class ServiceClient:
 
 
 class Knows:
-    """A crew of one daemon, which knows a compaction of the table `pending`."""
+    """A fleet_info of one daemon, which knows a compaction of the table `pending`."""
 
     def __init__(self, state: str = "parked", *, fails: bool = False, slo_s: float | None = None) -> None:
         self._state, self._fails, self._slo_s = state, fails, slo_s

@@ -1,6 +1,6 @@
 """Which instants may be archived, and why the others stay (pure).
 
-Commits go oldest first, without holes. Each rule gives a border, a time from which on all commits stay:
+Commits go oldest first, without holes. Each rule gives a cutoff, a time from which on all commits stay:
 
     count        the newest commits stay
     pending      the last completed commit before the earliest pending instant of any action, and what completed since a
@@ -43,7 +43,7 @@ _WITH_WRITES = (*_BY_COUNT, "restore", "indexing")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ArchiveBorder:
+class ArchiveCutoff:
     """Commits from `time` on stay, and why; "": all stay."""
 
     time: str
@@ -61,7 +61,7 @@ class ArchiveFacts:
     replaced file group, and the replacing instant. `held`: the earliest moment that a pin holds. `doubled`: instants
     with two completed files.
     `written`: when the completed files of instants were written, `begun`: when the first files of pending ones were,
-    both by requested time. `borders`: further ones, which hold for cleans and rollbacks too.
+    both by requested time. `cutoffs`: further ones, which hold for cleans and rollbacks too.
     """
 
     cleaned_to: str | None = None
@@ -75,18 +75,18 @@ class ArchiveFacts:
     doubled: frozenset[str] = frozenset()
     written: Mapping[str, str] = field(default_factory=dict)
     begun: Mapping[str, str] = field(default_factory=dict)
-    borders: tuple[ArchiveBorder, ...] = ()
+    cutoffs: tuple[ArchiveCutoff, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArchiveChoice:
     """`archived`: completed instants that may go, by time. `kept`: the completed instants that stay. `why`: what stops
-    archiving, in words; `borders`: all that stop it, earliest first."""
+    archiving, in words; `cutoffs`: all that stop it, earliest first."""
 
     archived: tuple[Instant, ...]
     kept: tuple[Instant, ...]
     why: str
-    borders: tuple[ArchiveBorder, ...] = ()
+    cutoffs: tuple[ArchiveCutoff, ...] = ()
 
     def why_kept(self, instant: Instant) -> str:
         """Why this instant stays."""
@@ -95,7 +95,7 @@ class ArchiveChoice:
             return f"a {instant.action} stays on the active timeline"
         if not instant.is_write:
             return "it is not older than the commits that stay"
-        at = next((b for b in self.borders if instant.requested_time >= b.time), None)
+        at = next((b for b in self.cutoffs if instant.requested_time >= b.time), None)
         return self.why if at is None else at.why
 
 
@@ -108,18 +108,18 @@ def choose(timeline: Timeline, facts: ArchiveFacts, options: ArchiveOptions) -> 
         services = _services(timeline, facts, (), options)
         return ArchiveChoice(archived=services, kept=_others(timeline, services), why=why)
     kept = options.kept(count)
-    newest = ArchiveBorder(time=commits[count - kept].requested_time, why=f"it is one of the newest {kept} commits")
-    borders = sorted([newest, *_borders(timeline, facts, options)], key=lambda b: b.time)
-    going = tuple(i for i in commits if i.requested_time < borders[0].time)
+    newest = ArchiveCutoff(time=commits[count - kept].requested_time, why=f"it is one of the newest {kept} commits")
+    cutoffs = sorted([newest, *_cutoffs(timeline, facts, options)], key=lambda b: b.time)
+    going = tuple(i for i in commits if i.requested_time < cutoffs[0].time)
     services = _services(timeline, facts, going, options)
     while further := (
         _late(timeline, facts, going) or _left_out(facts, going) or _first_stays(timeline, going, services)
     ):
-        borders.insert(0, further)
+        cutoffs.insert(0, further)
         going = tuple(i for i in commits if i.requested_time < further.time)
         services = _services(timeline, facts, going, options)
     gone = tuple(sorted((*going, *services), key=lambda i: i.identity))
-    return ArchiveChoice(archived=gone, kept=_others(timeline, gone), why=borders[0].why, borders=tuple(borders))
+    return ArchiveChoice(archived=gone, kept=_others(timeline, gone), why=cutoffs[0].why, cutoffs=tuple(cutoffs))
 
 
 def _others(timeline: Timeline, gone: Iterable[Instant]) -> tuple[Instant, ...]:
@@ -127,7 +127,7 @@ def _others(timeline: Timeline, gone: Iterable[Instant]) -> tuple[Instant, ...]:
     return tuple(i for i in timeline.instants if i.completed and i not in leaving)
 
 
-def _borders(timeline: Timeline, facts: ArchiveFacts, options: ArchiveOptions) -> Iterable[ArchiveBorder]:
+def _cutoffs(timeline: Timeline, facts: ArchiveFacts, options: ArchiveOptions) -> Iterable[ArchiveCutoff]:
     yield from _pending(timeline)
     yield from _beside_pending(timeline, facts)
     yield from _at(
@@ -141,18 +141,18 @@ def _borders(timeline: Timeline, facts: ArchiveFacts, options: ArchiveOptions) -
         after = (i.requested_time for i in timeline.completed if i.requested_time > facts.held)
         yield from _at(_first(after), f"a pin holds {facts.held or 'everything'}")
     yield from _at(_first(facts.doubled), "instant {} has two completed files")
-    yield from facts.borders
+    yield from facts.cutoffs
 
 
 def _first(times: Iterable[str]) -> str | None:
     return min(times, default=None)
 
 
-def _at(time: str | None, why: str) -> Iterable[ArchiveBorder]:
-    return () if time is None else (ArchiveBorder(time=time, why=why.format(time)),)
+def _at(time: str | None, why: str) -> Iterable[ArchiveCutoff]:
+    return () if time is None else (ArchiveCutoff(time=time, why=why.format(time)),)
 
 
-def _pending(timeline: Timeline) -> Iterable[ArchiveBorder]:
+def _pending(timeline: Timeline) -> Iterable[ArchiveCutoff]:
     first = next((i for i in timeline.instants if not i.completed), None)
     if first is None:
         return ()
@@ -164,10 +164,10 @@ def _pending(timeline: Timeline) -> Iterable[ArchiveBorder]:
         why += f": {end} completes it, `savepoint delete TABLE {first.requested_time}` removes it"
     elif first.action == "indexing":
         why += ": Hudi's indexer executes it, or drops the index"
-    return (ArchiveBorder(time=time, why=why),)
+    return (ArchiveCutoff(time=time, why=why),)
 
 
-def _beside_pending(timeline: Timeline, facts: ArchiveFacts) -> Iterable[ArchiveBorder]:
+def _beside_pending(timeline: Timeline, facts: ArchiveFacts) -> Iterable[ArchiveCutoff]:
     """What completed since a pending instant began. On version 6 the files say when, by the clock of the storage."""
     pending = [i.requested_time for i in timeline.instants if not i.completed]
     first = _first(facts.begun.get(time, time) for time in pending)
@@ -181,16 +181,16 @@ def _completed(timeline: Timeline, facts: ArchiveFacts, instant: Instant) -> str
     return instant.completion_time or written or timeline.completed_at(instant)
 
 
-def _trigger(timeline: Timeline, commits: int) -> Iterable[ArchiveBorder]:
+def _trigger(timeline: Timeline, commits: int) -> Iterable[ArchiveCutoff]:
     """What Hudi's triggers count: delta commits since the last compaction, and it if they are few."""
     last = next((i for i in reversed(timeline.completed) if i.action == "commit"), None)
     since = [i.requested_time for i in delta_commits(timeline) if last is None or _after(timeline, i, last)]
     why = f"a trigger of compactions counts the last {commits} delta commits"
     if len(since) >= commits:
-        return (ArchiveBorder(time=since[len(since) - commits], why=why),)
+        return (ArchiveCutoff(time=since[len(since) - commits], why=why),)
     if last is not None:
-        return (ArchiveBorder(time=last.requested_time, why=why),)
-    return (ArchiveBorder(time=since[0], why=why),) if since else ()
+        return (ArchiveCutoff(time=last.requested_time, why=why),)
+    return (ArchiveCutoff(time=since[0], why=why),) if since else ()
 
 
 def _after(timeline: Timeline, write: Instant, compaction: Instant) -> bool:
@@ -199,7 +199,7 @@ def _after(timeline: Timeline, write: Instant, compaction: Instant) -> bool:
     return timeline.completed_at(write) > compaction.requested_time
 
 
-def _replaced(timeline: Timeline, facts: ArchiveFacts) -> Iterable[ArchiveBorder]:
+def _replaced(timeline: Timeline, facts: ArchiveFacts) -> Iterable[ArchiveCutoff]:
     replacing = [i.requested_time for i in timeline.instants if i.family == "replacecommit"]
     if facts.cleaned_to is None:
         yield from _at(_first(replacing), "no clean has passed replace commit {}")
@@ -210,19 +210,19 @@ def _replaced(timeline: Timeline, facts: ArchiveFacts) -> Iterable[ArchiveBorder
             f"files that replace commit {there} replaced are still there, as {facts.replaced_there[there]}: clean the "
             "table; remove by hand what no clean takes and no instant names"
         )
-        yield ArchiveBorder(time=there, why=why)
+        yield ArchiveCutoff(time=there, why=why)
 
 
-def _metadata(timeline: Timeline, facts: ArchiveFacts) -> Iterable[ArchiveBorder]:
+def _metadata(timeline: Timeline, facts: ArchiveFacts) -> Iterable[ArchiveCutoff]:
     if not facts.metadata:
         return ()
     compacted = facts.metadata_compacted
     waits = f"; its next one waits, {facts.metadata_blocked}" if facts.metadata_blocked else ""
     if compacted is None:
-        return (ArchiveBorder(time="", why=f"the metadata table was never compacted{waits}"),)
+        return (ArchiveCutoff(time="", why=f"the metadata table was never compacted{waits}"),)
     why = f"the last compaction of the metadata table, {compacted}, does not hold it{waits}"
     if not timeline.layout.has_completion_times:
-        return (ArchiveBorder(time=compacted, why=why),)
+        return (ArchiveCutoff(time=compacted, why=why),)
     return _at(_first(i.requested_time for i in timeline.completed if timeline.completed_at(i) >= compacted), why)
 
 
@@ -232,7 +232,7 @@ def _told(timeline: Timeline, facts: ArchiveFacts, instant: Instant) -> bool:
     return not facts.metadata or (compacted is not None and timeline.completed_at(instant) < compacted)
 
 
-def _late(timeline: Timeline, facts: ArchiveFacts, going: Sequence[Instant]) -> ArchiveBorder | None:
+def _late(timeline: Timeline, facts: ArchiveFacts, going: Sequence[Instant]) -> ArchiveCutoff | None:
     """The first of these commits that completed after every time that would stay."""
 
     leaving = set(going)
@@ -243,20 +243,20 @@ def _late(timeline: Timeline, facts: ArchiveFacts, going: Sequence[Instant]) -> 
     if len(early) == len(going):
         return None
     time = going[len(early)].requested_time
-    return ArchiveBorder(time=time, why=f"commit {time} completed after everything that would stay")
+    return ArchiveCutoff(time=time, why=f"commit {time} completed after everything that would stay")
 
 
-def _left_out(facts: ArchiveFacts, going: Sequence[Instant]) -> ArchiveBorder | None:
+def _left_out(facts: ArchiveFacts, going: Sequence[Instant]) -> ArchiveCutoff | None:
     """The first of these commits that left out a file group whose replace commit would stay."""
     leaving = {i.requested_time for i in going}
     stays = (time for time, replaced in facts.left_out.items() if time in leaving and replaced not in leaving)
     if (time := _first(stays)) is None:
         return None
     why = f"compaction {time} left out a file group that replace commit {facts.left_out[time]}, which stays, replaced"
-    return ArchiveBorder(time=time, why=why)
+    return ArchiveCutoff(time=time, why=why)
 
 
-def _first_stays(timeline: Timeline, going: Sequence[Instant], services: Collection[Instant]) -> ArchiveBorder | None:
+def _first_stays(timeline: Timeline, going: Sequence[Instant], services: Collection[Instant]) -> ArchiveCutoff | None:
     """The first instant other than a write that would stay behind one of these commits."""
     if not going or not timeline.layout.has_completion_times:
         return None
@@ -264,7 +264,7 @@ def _first_stays(timeline: Timeline, going: Sequence[Instant], services: Collect
     first = next((i for i in stay if i.requested_time < going[-1].requested_time), None)
     if first is None:
         return None
-    return ArchiveBorder(
+    return ArchiveCutoff(
         time=first.requested_time, why=f"{first.action} {first.requested_time} stays on the active timeline"
     )
 
@@ -278,7 +278,7 @@ def _services(
     does not hold stays: Hudi's readers pass over its entries of instants that are not on the active timeline.
     """
     pending = (i.requested_time for i in timeline.instants if not i.completed)
-    earliest = _first((*pending, *(border.time for border in facts.borders)))
+    earliest = _first((*pending, *(cutoff.time for cutoff in facts.cutoffs)))
     found: list[Instant] = []
     for action in _WITH_WRITES if timeline.layout.has_completion_times else _BY_COUNT:
         done = [i for i in timeline.instants if i.action == action and i.completed]

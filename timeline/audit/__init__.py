@@ -1,1 +1,1 @@
-"""Verifies completed compactions and stitchings again: files that still exist against its ledger and audit log."""
+"""Verifies completed compactions and clusterings again: files that still exist against its ledger and audit log."""

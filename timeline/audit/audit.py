@@ -134,15 +134,15 @@ def audit(table: Table, instant: str) -> InstantAudit:
     return settled(lambda: _audit(table, instant))
 
 
-def settled(look: Callable[[], InstantAudit]) -> InstantAudit:
+def settled(snapshot: Callable[[], InstantAudit]) -> InstantAudit:
     """What two audits in a row find wrong. While one looks, services may remove files that it has seen: the next one
     does not see these any more.
     """
-    found = consistent(look)
+    found = consistent(snapshot)
     for _ in range(_LOOKS_MAX - 1):
         if found.good:
             break
-        before, found = found, consistent(look)
+        before, found = found, consistent(snapshot)
         if found == before:
             break
     return found

@@ -20,8 +20,8 @@ from ..view.view import GroupKey
 
 LEDGER = "phantombase.ledger"
 """Key in a commit's extraMetadata; its value: {"total": counts, "file_groups": {partition/file id: counts}}."""
-STITCHED = "phantombase.stitched"
-"""The same of a stitching, by new file group; its inputs are base files of others."""
+CLUSTERED = "phantombase.clustered"
+"""The same of a clustering, by new file group; its inputs are base files of others."""
 _COPIED = "copied_row_groups"
 AUDIT_LOG = f"{RECORDS}/audit"
 
@@ -30,7 +30,7 @@ AUDIT_LOG = f"{RECORDS}/audit"
 class GroupLedger:
     """One compacted file group. `inputs`: names of the merged files, base file first; `output`: name of the written
     file, None if there was nothing to write; `size` in bytes; `skipped`: log blocks left out, by cause.
-    `copied_row_groups`: those that a stitching copied as bytes."""
+    `copied_row_groups`: those that a clustering copied as bytes."""
 
     partition: str
     file_id: str

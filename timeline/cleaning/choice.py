@@ -1,18 +1,18 @@
 """Which files a clean removes, and what keeps the others (pure).
 
-A clean retains the states from a border on, the requested time of a write: of each file group the newest slice below
-the border and all later ones; a file group that was replaced below it goes whole. The border is the earliest of
+A clean retains the states from a cutoff on, the requested time of a write: of each file group the newest slice below
+the cutoff and all later ones; a file group that was replaced below it goes whole. The cutoff is the earliest of
 
     policy      the n-th newest commit, or the first one of the last hours
     pending     the last completed commit before the earliest pending write
     floor       the first write that completed less than some time ago: a query may have begun before it
     pin         see `pins.retain`
     records     a compaction that phantombase has not cleaned up behind: its inputs may be merged again
-    replaced    a replace commit whose replaced files stay: beyond a border above it Hudi would archive it, and its
+    replaced    a replace commit whose replaced files stay: beyond a cutoff above it Hudi would archive it, and its
                 rows would be back. From version 8 on Hudi's archiver is told of savepoints instead, which keeps what is
                 not before the first of them, unless file versions are retained (seen: 1.2.0)
 
-Where file versions are retained, the newest n slices of each file group stay, and the states from the other borders on.
+Where file versions are retained, the newest n slices of each file group stay, and the states from the other cutoffs on.
 Savepoints keep their files. File groups of pending clusterings are left alone. Whole slices go or stay.
 
 Nothing is remembered from clean to clean: all file groups are looked at. Hudi looks only at partitions written since
@@ -68,7 +68,7 @@ class Gone:
 class CleanChoice:
     """`gone`: what goes now; `left`: what the bounds of the options leave to the next clean.
 
-    `retained`: the border, "" if no state may go, None where file versions are retained and nothing else sets one;
+    `retained`: the cutoff, "" if no state may go, None where file versions are retained and nothing else sets one;
     `why`: what set it. `kept`: how many old slices stay, by the reason.
     """
 
@@ -80,7 +80,7 @@ class CleanChoice:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CleanBorder:
+class CleanCutoff:
     """States from `time` on stay; "": all of them."""
 
     time: str
@@ -91,9 +91,9 @@ def choose(view: TableView, facts: CleanFacts, options: CleanOptions) -> CleanCh
     """The slices to remove now."""
     timeline = view.timeline
     by_versions = options.policy is Policy.VERSIONS
-    borders = [b for b in _borders(timeline, facts, options) if b is not None]
-    borders += _replaced_but_kept(view, facts, told=not by_versions and timeline.layout.has_completion_times)
-    first = min(borders, key=lambda b: b.time, default=None)
+    cutoffs = [b for b in _cutoffs(timeline, facts, options) if b is not None]
+    cutoffs += _replaced_but_kept(view, facts, told=not by_versions and timeline.layout.has_completion_times)
+    first = min(cutoffs, key=lambda b: b.time, default=None)
     retained = None if first is None else first.time
     held = held_files(view, retained)
     kept: dict[str, int] = {}
@@ -124,31 +124,31 @@ def choose(view: TableView, facts: CleanFacts, options: CleanOptions) -> CleanCh
     )
 
 
-def _borders(timeline: Timeline, facts: CleanFacts, options: CleanOptions) -> Iterable[CleanBorder | None]:
+def _cutoffs(timeline: Timeline, facts: CleanFacts, options: CleanOptions) -> Iterable[CleanCutoff | None]:
     commits = timeline.completed
     if not commits:
-        yield CleanBorder(time="", why="no commit is completed")
+        yield CleanCutoff(time="", why="no commit is completed")
         return
     if options.policy is Policy.COMMITS:
         n = options.retained
         time = commits[-n].requested_time if len(commits) > n else ""
-        yield CleanBorder(time=time, why=f"the newest {n} commits are retained")
+        yield CleanCutoff(time=time, why=f"the newest {n} commits are retained")
     if options.policy is Policy.HOURS:
         since = (i.requested_time for i in commits if i.requested_time >= facts.hours_ago)
         time = _or_archived(timeline, facts.hours_ago, next(since, commits[-1].requested_time))
-        yield CleanBorder(time=time, why=f"the commits of {options.retained} hours are retained")
+        yield CleanCutoff(time=time, why=f"the commits of {options.retained} hours are retained")
     yield _pending(timeline)
     late = [i.requested_time for i in commits if _completed(timeline, facts, i) > facts.floor]
     floor = _or_archived(timeline, facts.floor, min(late, default=""))
-    yield None if not late else CleanBorder(time=floor, why=f"a query of {options.floor_s:,.0f} s ago may need it")
+    yield None if not late else CleanCutoff(time=floor, why=f"a query of {options.floor_s:,.0f} s ago may need it")
     if facts.holds:
         held = earliest_to_retain(timeline, facts.holds)
-        yield None if held is None else CleanBorder(time=held, why="a pin holds it")
+        yield None if held is None else CleanCutoff(time=held, why="a pin holds it")
     if facts.unfinished:
-        yield CleanBorder(time=min(facts.unfinished), why="phantombase has not cleaned up behind this compaction")
+        yield CleanCutoff(time=min(facts.unfinished), why="phantombase has not cleaned up behind this compaction")
 
 
-def _replaced_but_kept(view: TableView, facts: CleanFacts, *, told: bool) -> Iterator[CleanBorder]:
+def _replaced_but_kept(view: TableView, facts: CleanFacts, *, told: bool) -> Iterator[CleanCutoff]:
     """The replace commits of which a replaced file group must stay. `told`: Hudi's archiver stops at a savepoint.
 
     A savepoint also keeps what an earlier clustering replaced that completed after the savepoint was made.
@@ -160,7 +160,7 @@ def _replaced_but_kept(view: TableView, facts: CleanFacts, *, told: bool) -> Ite
         if replaced is not None:
             kept = next((reason for s in group.slices if (reason := _why_kept(s, facts)) is not None), None)
             if kept is not None and not (told and replaced >= saved and group.key not in facts.clustering):
-                yield CleanBorder(time=replaced, why=f"{kept}: a file group that it replaced")
+                yield CleanCutoff(time=replaced, why=f"{kept}: a file group that it replaced")
 
 
 def _or_archived(timeline: Timeline, since: str, first: str) -> str:
@@ -168,13 +168,13 @@ def _or_archived(timeline: Timeline, since: str, first: str) -> str:
     return min(since, first) if since < timeline.start else first
 
 
-def _pending(timeline: Timeline) -> CleanBorder | None:
+def _pending(timeline: Timeline) -> CleanCutoff | None:
     """The last completed commit before the earliest write that is pending, in any form."""
     first = min(timeline.pending_writes, default=None)
     if first is None:
         return None
     before = [i.requested_time for i in timeline.completed if i.requested_time < first]
-    return CleanBorder(
+    return CleanCutoff(
         time=before[-1] if before else "", why=f"{timeline.pending_writes[first].action} {first} is pending"
     )
 

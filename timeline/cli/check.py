@@ -8,7 +8,7 @@ import typer
 
 from ..audit.audit import audit as audit_instant
 from ..audit.audit import audited_instants
-from ..audit.stitchings import audit_stitching, stitched_instants
+from ..audit.clusterings import audit_clustering, clustered_instants
 from ..clock.options import ClockOptions
 from ..metadata_table.compactions import commits_to_compact
 from ..metadata_table.validate import Validation
@@ -38,7 +38,7 @@ def audit(
     Every compaction by phantombase leaves a [b]ledger[/b]: what went into each file group and what came out, as
     counts and as sums of row hashes. The audit checks the ledger itself, counts and hashes the rows of the base file
     that it describes, and, while the inputs still exist, runs the merge again. It looks for log files that were left
-    out and for second base files. Stitchings on the active timeline are checked in the same way.
+    out and for second base files. Clusterings on the active timeline are checked in the same way.
 
     [b]proved[/b]: all checks passed. [b]output proved[/b]: a cleaner has removed inputs. [b]cleaned[/b]: the base file
     is gone too, since a newer one replaced it. [b]undone[/b]: the compaction was rolled back or restored away, with its
@@ -51,16 +51,16 @@ def audit(
     """
     configure_logging(json)
     table = Table.open(path, parse_pairs(storage_option))
-    stitched = stitched_instants(table)
-    if instant in stitched:
+    clustered = clustered_instants(table)
+    if instant in clustered:
         instants: tuple[str, ...] = (instant,)
     else:
         instants = audited_instants(table, instant)
-        instants = instants if instant is not None else tuple(sorted({*instants, *stitched}))
+        instants = instants if instant is not None else tuple(sorted({*instants, *clustered}))
     with progress(len(instants), "auditing") as bar:
         found = []
         for one in instants:
-            found.append((audit_stitching if one in stitched else audit_instant)(table, one))
+            found.append((audit_clustering if one in clustered else audit_instant)(table, one))
             bar.advance(1)
     emit(audit_report(found, table.storage.base_path), json, render.audit)
     if not all(f.good for f in found):

@@ -155,7 +155,7 @@ def _base(row: Mapping[str, Any]) -> str | Text | None:
     return human_bytes(row["base_bytes"])
 
 
-def _fate(row: Mapping[str, Any]) -> Text | None:
+def _outcome(row: Mapping[str, Any]) -> Text | None:
     if row["replaced_by"]:
         return Text(f"replaced {row['replaced_by']}", "dim")
     return Text(f"in plan {row['pending_plan']}", "yellow") if row["pending_plan"] else None
@@ -168,7 +168,7 @@ _SLICE_COLUMNS = (
     Column(title="base", cell=_base, right=True),
     Column(title="logs", cell=_plain("log_files"), right=True),
     Column(title="log size", cell=_bytes("log_bytes"), right=True),
-    Column(title="fate", cell=_fate),
+    Column(title="outcome", cell=_outcome),
 )
 
 

@@ -61,8 +61,8 @@ def slices(
     """The table's file slices: base file, log files, and the pending plan that contains them.
 
     base: the base file's size; [b]phantom[/b]: a pending compaction will make it; a dash: log files only.
-    fate: [b]in plan I[/b]: the pending compaction I will merge this slice; [b]replaced I[/b]: readers ignore the slice
-    since instant I (an insert overwrite or a clustering), and a cleaner removes it later.
+    outcome: [b]in plan I[/b]: the pending compaction I will merge this slice; [b]replaced I[/b]: readers ignore the
+    slice since instant I (an insert overwrite or a clustering), and a cleaner removes it later.
 
     [b]Examples[/b]
       timeline slices /data/trips

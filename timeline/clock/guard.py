@@ -160,7 +160,7 @@ def _way_back(above: Instant | None) -> str:
     if above.action in MERGES:
         return f"Take the plan back: `compactor-daemon unschedule TABLE {time}`."
     if above.action == "clustering":
-        return f"Take the plan back: `compactor-daemon stitch TABLE --take-back`, or {later}, to the write before it."
+        return f"Take the plan back: `compactor-daemon cluster TABLE --take-back`, or {later}, to the write before it."
     if not above.completed:
         return f"If its writer is dead: `compactor-daemon rollback TABLE {time}`, or the next write, rolls it back."
     return (

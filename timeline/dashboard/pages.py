@@ -38,7 +38,7 @@ def advice(row: Row, settings: CommandSettings = _SETTINGS) -> list[Row]:
     None. `row`: the whole row of a table. `settings`: what commands must be given.
     """
     path, told = shlex.quote(row["path"]), _Told(row, settings)
-    found = [*_of_crew(row, path, told), *_of_pending(row, path, told), *_of_debt(row, told)]
+    found = [*_of_fleet_info(row, path, told), *_of_pending(row, path, told), *_of_debt(row, told)]
     if row["health"] == "broken":
         found.insert(0, _one("what is wrong, file by file", f"timeline audit {path}", "changes nothing"))
     commands: dict[str, Row] = {}
@@ -82,16 +82,16 @@ def _waiting(row: Row) -> str:
     return f"{plural(groups, 'file group')} with {human_bytes(row['log_bytes_waiting'])} of logs in no plan"
 
 
-def _of_crew(row: Row, path: str, told: _Told) -> list[Row]:
-    crew = row.get("crew") or {}
+def _of_fleet_info(row: Row, path: str, told: _Told) -> list[Row]:
+    fleet_info = row.get("fleet_info") or {}
     found = []
-    for one in crew.get("pending", ()):
+    for one in fleet_info.get("pending", ()):
         why = f"compaction {one['instant']} is {one['state']}" + (f": {one['why']}" if one["why"] else "")
         if one["state"] == "parked":
             found.append(told.order(why, OrderName.RELEASE, one["instant"], _RELEASES))
         elif one["state"] == "unscheduled":
             found.append(told.order(why, OrderName.UNSCHEDULE, one["instant"], "takes the plan back"))
-    for half in crew.get("half_way", ()):
+    for half in fleet_info.get("half_way", ()):
         why = f"{half['action']} {half['instant']} is half-way"
         command = half["todo"].replace("TABLE", path).replace("INSTANT", half["instant"])
         found.append(_one(why, command, "finishes it, if its process is dead"))
@@ -132,9 +132,9 @@ _PLANNED = {
 _NO_WRITES = frozenset({"clean", "rollback", "restore", "savepoint", "indexing"})
 
 
-def held_back(pending: Sequence[Row], crew: Row | None) -> dict[str, str]:
-    """By requested time, in words. `pending`: oldest first. `crew`: with the writes that compactions wait for."""
-    waiting = {one["instant"]: one["holds"] for one in (crew or {}).get("writes", ())}
+def held_back(pending: Sequence[Row], fleet_info: Row | None) -> dict[str, str]:
+    """By requested time, in words. `pending`: oldest first. `fleet_info`: with the writes that compactions wait for."""
+    waiting = {one["instant"]: one["holds"] for one in (fleet_info or {}).get("writes", ())}
     writes = [row["instant"] for row in pending if row["action"] not in _NO_WRITES]
     found = {}
     for row in pending:
@@ -200,7 +200,7 @@ def bars(instants: Sequence[Row], now: datetime) -> list[Bar]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BarLane:
+class BarRow:
     """All bars of one kind of instant."""
 
     kind: str
@@ -210,10 +210,10 @@ class BarLane:
 _ORDER = ("deltacommit", "compaction", "logcompaction", "replacecommit", "clustering", "clean", "rollback", "restore")
 
 
-def lanes(found: Sequence[Bar]) -> list[BarLane]:
+def pools(found: Sequence[Bar]) -> list[BarRow]:
     """The same bars, one row for each kind, writes first."""
     kinds = sorted({bar.kind for bar in found}, key=lambda k: (_ORDER.index(k) if k in _ORDER else len(_ORDER), k))
-    return [BarLane(kind=kind, bars=tuple(bar for bar in found[::-1] if bar.kind == kind)) for kind in kinds]
+    return [BarRow(kind=kind, bars=tuple(bar for bar in found[::-1] if bar.kind == kind)) for kind in kinds]
 
 
 def curve(values: Sequence[float]) -> str:
@@ -286,13 +286,13 @@ def table_page(
         "table.html",
         row={**_BROKEN, **row},
         bars=shown,
-        lanes=lanes(shown),
+        pools=pools(shown),
         advice=advice(row, settings),
         more=more_orders(row, settings),
         proof=proof,
         ordered=ordered,
         slo=_slo(row),
-        holds=held_back(row.get("pending") or (), row.get("crew")),
+        holds=held_back(row.get("pending") or (), row.get("fleet_info")),
         again=again,
         curves=[(name, curve([s[name] or 0 for s in row.get("trend", ())])) for name in ("log_bytes", "log_files")],
     )
@@ -314,7 +314,7 @@ def instant_page(name: str, page: Row) -> str:
 
 
 def fleet_page(fleet: Row, *, again: bool = True) -> str:
-    """The processes of the compactor. `fleet`: of `Crew.fleet`, and what it is about."""
+    """The processes of the compactor. `fleet`: of `FleetInfo.fleet`, and what it is about."""
     return _render("fleet.html", fleet=fleet, again=again)
 
 
@@ -335,8 +335,8 @@ def _slo(row: Row) -> Row | None:
 
 _BROKEN: Row = dict.fromkeys(
     ("table", "pending", "oldest_pending_s", "delta_commits_since_compaction", "log_files", "log_bytes", "last_write",
-     "read_amplification", "crew", "crew_problem", "compactions", "instants", "slo_s", "lock", "work", "next_plan",
-     "seconds_since_write")
+     "read_amplification", "fleet_info", "fleet_info_problem", "compactions", "instants", "slo_s", "lock", "work",
+     "next_plan", "seconds_since_write")
 )  # fmt: skip
 """What a table that cannot be read lacks."""
 

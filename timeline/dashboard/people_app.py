@@ -53,7 +53,7 @@ from ..service.wire.asgi import (
 from ..table.table import Table
 from ..terminal.plain import Row
 from .action_app import ActionApp
-from .crew import Crew
+from .fleet_info import FleetInfo
 from .login_app import HTML, POLICY
 from .metrics import exposition
 from .orders import CommandSettings
@@ -271,7 +271,7 @@ _NOT_FOUND = Refused(404, "Not found")
 
 
 class PeopleApp:
-    """Answers what is not for Hudi. `slo_s`: see `health.health_of`. `crew`: what the compactor's processes know.
+    """Answers what is not for Hudi. `slo_s`: see `health.health_of`. `fleet_info`: what the compactor's processes know.
     `registry`: metrics of the daemon in this process. `settings`: what commands must be given. `actions`: takes orders;
     None: the pages show them as commands to copy.
     """
@@ -280,14 +280,14 @@ class PeopleApp:
         self,
         tables: ServedTables,
         slo_s: float | None = None,
-        crew: Crew | None = None,
+        fleet_info: FleetInfo | None = None,
         registry: CollectorRegistry | None = None,
         settings: CommandSettings = _SETTINGS,
         actions: ActionApp | None = None,
     ) -> None:
-        self._tables, self._crew, self._registry = tables, crew, registry
+        self._tables, self._fleet_info, self._registry = tables, fleet_info, registry
         self._settings, self._actions = settings, actions
-        self._rows = TableRows(slo_s, crew, settings)
+        self._rows = TableRows(slo_s, fleet_info, settings)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         # Names may hold slashes that are encoded, so the path is parted before it is decoded.
@@ -358,13 +358,13 @@ class PeopleApp:
         raise _NOT_FOUND
 
     async def _fleet(self) -> Row:
-        """What the crew knows, and what came of its work."""
-        row: Row = {"known": self._crew is not None, "problem": None}
+        """What the fleet_info knows, and what came of its work."""
+        row: Row = {"known": self._fleet_info is not None, "problem": None}
         row |= {"zookeeper": None, "daemons": [], "claims": [], **fleet_work(())}
-        if self._crew is None:
+        if self._fleet_info is None:
             return row
         try:
-            row |= await asyncio.to_thread(self._crew.fleet)
+            row |= await asyncio.to_thread(self._fleet_info.fleet)
         except PhantombaseError as error:
             row["problem"] = str(error)
         return row | fleet_work(await self._rows.all(self._tables.by_name.values()))

@@ -30,7 +30,7 @@ from ..service.served_table import Held, ServedTable
 from ..service.states.table_state import ServedState
 from ..table.table import Table, consistent
 from ..terminal.plain import Row, moment
-from .crew import Crew
+from .fleet_info import FleetInfo
 from .health import Health, Word, health_of
 from .orders import CommandSettings
 
@@ -135,12 +135,14 @@ _HOUR_S = 3600.0
 
 
 class TableRows:
-    """Makes the rows. `slo_s`: a compaction that is pending for longer is late, None: as `crew` says, see `Crew`;
+    """Makes the rows. `slo_s`: a compaction that is pending for longer is late, None: as `FleetInfo` says;
     `settings`: with the lock that is looked at.
     """
 
-    def __init__(self, slo_s: float | None, crew: Crew | None = None, settings: CommandSettings = _SETTINGS) -> None:
-        self._slo_s, self._crew, self._settings = slo_s, crew, settings
+    def __init__(
+        self, slo_s: float | None, fleet_info: FleetInfo | None = None, settings: CommandSettings = _SETTINGS
+    ) -> None:
+        self._slo_s, self._fleet_info, self._settings = slo_s, fleet_info, settings
         self.trends = Trends()
 
     async def all(self, tables: Iterable[ServedTable]) -> list[Row]:
@@ -178,8 +180,8 @@ class TableRows:
         numbers |= {"pending_instants": len(shown["pending"]), "slo_s": slo_s}
         self.trends.add(table.path, time.time(), numbers)
         asked = whole or any(row["action"] in MERGES for row in shown["pending"])
-        crew, problem = self._about(table.table, whole) if asked else (None, None)
-        worked_on = (crew or {}).get("pending", ())
+        fleet_info, problem = self._about(table.table, whole) if asked else (None, None)
+        worked_on = (fleet_info or {}).get("pending", ())
         refused = next((f.refused for f in held.state.partitions.values() if f.refused is not None), None)
         health = health_of(shown["pending"], slo_s, worked_on, refused)
         if not whole:
@@ -197,10 +199,10 @@ class TableRows:
                 "now": table.table.now().strftime("%Y-%m-%d %H:%M:%S"),
                 "compactions": compaction_rows(table.table, held.state),
                 "trend": self.trends.of(table.path),
-                "next_plan": (crew or {}).get("next_plan")
+                "next_plan": (fleet_info or {}).get("next_plan")
                 or next_plan_row(held.state.timeline, table.table.now(), _TRIGGER),
-                "crew": crew,
-                "crew_problem": problem,
+                "fleet_info": fleet_info,
+                "fleet_info_problem": problem,
             },
         )
 
@@ -212,13 +214,13 @@ class TableRows:
         return {**asdict(seen), "state": seen.state.value}
 
     def _slo_of(self, path: str) -> float | None:
-        return self._slo_s if self._slo_s is not None or self._crew is None else self._crew.slo_s(path)
+        return self._slo_s if self._slo_s is not None or self._fleet_info is None else self._fleet_info.slo_s(path)
 
     def _about(self, table: Table, whole: bool) -> tuple[Row | None, str | None]:
-        if self._crew is None:
+        if self._fleet_info is None:
             return None, None
         try:
-            return self._crew.about(table, whole=whole), None
+            return self._fleet_info.about(table, whole=whole), None
         except PhantombaseError as error:
             return None, str(error)
 

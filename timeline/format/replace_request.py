@@ -3,7 +3,7 @@
 An Avro container file of one `HoodieRequestedReplaceMetadata`. Only clusterings have a plan in it (see
 `compaction_plan.pending_clustering_file_groups`): which file groups another write replaces is in its commit alone.
 
-The plan of a stitching by phantombase is a clustering plan that Hudi can execute too. In the extra metadata of each
+The plan of a clustering by phantombase is a clustering plan that Hudi can execute too. In the extra metadata of each
 input group it names the file group that phantombase will make of it; that shows which plans are of phantombase.
 """
 
@@ -38,7 +38,7 @@ _STRATEGY_CLASS = "org.apache.hudi.client.clustering.run.strategy.SparkSortAndSi
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StitchGroup:
+class ClusterGroup:
     """Base files of one partition that become one: `files`, (file id, file name, bytes); `file_id`: of the new file.
 
     The bytes are not in the plan: 0 in a decoded one.
@@ -55,22 +55,22 @@ class StitchGroup:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StitchPlan:
-    """What a stitching makes. `sort_by`: columns by which the rows of each new file are sorted; `sort_order`: how."""
+class ClusterPlan:
+    """What a clustering makes. `sort_by`: columns by which the rows of each new file are sorted; `sort_order`: how."""
 
-    groups: tuple[StitchGroup, ...]
+    groups: tuple[ClusterGroup, ...]
     sort_by: tuple[str, ...] = ()
     sort_order: str = ""
 
 
-def encode_stitch_plan(stitching: StitchPlan, base_path: str) -> bytes:
-    """The bytes of the requested file of a stitching. Hudi sorts by the columns too, if it executes the plan."""
-    groups, params = stitching.groups, {_SORT_COLUMNS: ",".join(stitching.sort_by)} if stitching.sort_by else {}
+def encode_cluster_plan(clustering: ClusterPlan, base_path: str) -> bytes:
+    """The bytes of the requested file of a clustering. Hudi sorts by the columns too, if it executes the plan."""
+    groups, params = clustering.groups, {_SORT_COLUMNS: ",".join(clustering.sort_by)} if clustering.sort_by else {}
     base = as_uri(base_path)
     plan = {
         "inputGroups": [_group_record(group, base) for group in groups],
         "strategy": {"strategyClassName": _STRATEGY_CLASS, "strategyParams": params, "version": _VERSION},
-        "extraMetadata": {_SORT_ORDER: stitching.sort_order} if stitching.sort_by else {},
+        "extraMetadata": {_SORT_ORDER: clustering.sort_order} if clustering.sort_by else {},
         "version": _VERSION,
         "preserveHoodieMetadata": True,
     }
@@ -78,8 +78,8 @@ def encode_stitch_plan(stitching: StitchPlan, base_path: str) -> bytes:
     return write_record(record, _SCHEMA)
 
 
-def decode_stitch_plan(data: bytes, where: str) -> StitchPlan | None:
-    """Inverse of `encode_stitch_plan`. None: not a plan of phantombase. MalformedError: unreadable."""
+def decode_cluster_plan(data: bytes, where: str) -> ClusterPlan | None:
+    """Inverse of `encode_cluster_plan`. None: not a plan of phantombase. MalformedError: unreadable."""
     if not data:
         return None
     _, record = read_record(data, where, _SCHEMA)
@@ -89,23 +89,23 @@ def decode_stitch_plan(data: bytes, where: str) -> StitchPlan | None:
     if not ids or None in ids:
         return None
     params = (plan["strategy"] or {}).get("strategyParams") or {}
-    return StitchPlan(
+    return ClusterPlan(
         groups=tuple(_group(str(file_id), group, where) for file_id, group in zip(ids, groups, strict=True)),
         sort_by=tuple(filter(None, params.get(_SORT_COLUMNS, "").split(","))),
         sort_order=(plan["extraMetadata"] or {}).get(_SORT_ORDER, ""),
     )
 
 
-def _group(file_id: str, group: dict[str, Any], where: str) -> StitchGroup:
+def _group(file_id: str, group: dict[str, Any], where: str) -> ClusterGroup:
     slices = group["slices"] or ()
     partitions = {one["partitionPath"] or "" for one in slices}
     if len(partitions) != 1 or not inside_table(partition := partitions.pop()):
-        raise MalformedError("the plan of a stitching has a group that is not of one partition", path=where)
+        raise MalformedError("the plan of a clustering has a group that is not of one partition", path=where)
     files = tuple((one["fileId"], (one["dataFilePath"] or "").rpartition("/")[2], 0) for one in slices)
-    return StitchGroup(partition=partition, file_id=file_id, files=files)
+    return ClusterGroup(partition=partition, file_id=file_id, files=files)
 
 
-def _group_record(group: StitchGroup, base: str) -> dict[str, Any]:
+def _group_record(group: ClusterGroup, base: str) -> dict[str, Any]:
     size = sum(size for _, _, size in group.files)
     return {
         "slices": [

@@ -1,7 +1,7 @@
 """Names of what compaction attempts leave on storage: folders, and the record that ends an attempt.
 
 .hoodie/.phantombase/<C>              a recorded instant: in use, or a tombstone
-.hoodie/.phantombase/<C>/<e>/fate     how attempt e ended: dead, void or go
+.hoodie/.phantombase/<C>/<e>/outcome     how attempt e ended: dead, void or go
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 from ..storage.contract import Storage, listed_if_there
 from ..storage.folders import BEHIND_INSTANTS, RECORDS
 
-FATE = "fate"
-DEAD, VOID, GO = "dead", "void", "go"
+OUTCOME = "outcome"
+DEAD, CANCELLED, COMMITTED = "dead", "cancelled", "commit"
 STAGED_DATA = (".parquet", ".log")
 """Suffixes of the names of staged files."""
 
@@ -25,9 +25,9 @@ def attempt_folder(instant: str, attempt: int) -> str:
     return f"{instant_folder(instant)}/{attempt}"
 
 
-def fate_path(instant: str, attempt: int) -> str:
-    """Path of an attempt's fate."""
-    return f"{attempt_folder(instant, attempt)}/{FATE}"
+def outcome_path(instant: str, attempt: int) -> str:
+    """Path of an attempt's outcome."""
+    return f"{attempt_folder(instant, attempt)}/{OUTCOME}"
 
 
 def attempts(storage: Storage, instant: str) -> tuple[int, ...]:

@@ -13,7 +13,7 @@ from ..format.compaction_plan import CompactionPlan, decode_plan
 from ..format.instant import Instant, State
 from ..format.table_config import TableConfig
 from ..storage.contract import Storage, list_of_table
-from ..storage.look import latest, list_ahead
+from ..storage.snapshot import latest, list_ahead
 
 _TORN_PAUSES_S = (0.02, 0.1, 0.5)
 

@@ -1,11 +1,12 @@
 """Times that are in use although no timeline file shows them.
 
     .hoodie/.phantombase/<C>                        a recorded instant: in use, or a tombstone
-    .hoodie/.phantombase/<C>/reserved-<e>-<time>    put before attempt e decides `go`: the completion time of that `go`
-    .hoodie/.phantombase/<T>/reserved-0-<T>         a tombstone without attempts: the plan of a stitching was taken back
+    .hoodie/.phantombase/<C>/reserved-<e>-<time>    put before attempt e decides `commit`: the completion time of that
+    `commit` .hoodie/.phantombase/<T>/reserved-0-<T>         a tombstone without attempts: the plan of a clustering was
+    taken back
 
 The name of the object contains the time, so nothing is read. Once a compaction is completed or archived, the timeline
-shows its time. A `go` of an earlier release has no such object: it is read until its compaction is completed or
+shows its time. A `commit` of an earlier release has no such object: it is read until its compaction is completed or
 archived.
 """
 
@@ -17,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator
 from ..errors import MalformedError, MissingFileError
 from ..record_fields import Fields
 from ..storage.contract import Storage
-from .attempt_names import DEAD, GO, VOID, fate_path, instant_folder
+from .attempt_names import CANCELLED, COMMITTED, DEAD, instant_folder, outcome_path
 from .timeline import Timeline
 
 _NAME = re.compile(r"reserved-(\d+)-(\d+)")
@@ -33,18 +34,18 @@ def reserve(storage: Storage, instant: str, attempt: int, time: str) -> None:
     storage.put_if_absent(reserved_path(instant, attempt, time), b"")
 
 
-def bury(storage: Storage, instant: str) -> None:
+def put_tombstone(storage: Storage, instant: str) -> None:
     """Keeps an instant in use whose files are about to go from the timeline; doing it again changes nothing."""
     reserve(storage, instant, 0, instant)
 
 
-def dig_up(storage: Storage, instant: str) -> None:
-    """Takes `bury` back: the files of the instant are all there, and stay."""
+def remove_tombstone(storage: Storage, instant: str) -> None:
+    """Takes `put_tombstone` back: the files of the instant are all there, and stay."""
     storage.delete(reserved_path(instant, 0, instant))
 
 
-def is_buried(storage: Storage, instant: str) -> bool:
-    """Whether `bury` was done: the instant is gone, or going."""
+def has_tombstone(storage: Storage, instant: str) -> bool:
+    """Whether `put_tombstone` was done: the instant is gone, or going."""
     return storage.find(reserved_path(instant, 0, instant)) is not None
 
 
@@ -78,11 +79,11 @@ def _decided(storage: Storage, instant: str, moment: Callable[[int], str]) -> It
     known = {attempt for attempt, _ in reserved}
     for entry in entries:
         if entry.is_folder and entry.name.isdigit() and int(entry.name) not in known:
-            yield from _by_fate(storage, fate_path(instant, int(entry.name)), moment)
+            yield from _by_outcome(storage, outcome_path(instant, int(entry.name)), moment)
 
 
-def _by_fate(storage: Storage, path: str, moment: Callable[[int], str]) -> Iterator[str]:
-    """The completion time that an attempt decided, if any, by its fate; for an unreadable fate an upper bound of it.
+def _by_outcome(storage: Storage, path: str, moment: Callable[[int], str]) -> Iterator[str]:
+    """The completion time that an attempt decided, if any, by its outcome; an upper bound if that is unreadable.
 
     The upper bound is the time at which the storage received the record: the completion time was chosen before that,
     by the clock, above all times in use.
@@ -99,8 +100,8 @@ def _by_fate(storage: Storage, path: str, moment: Callable[[int], str]) -> Itera
 
 
 def _completion_time(record: bytes, path: str) -> str | None:
-    fields = Fields.parse(record, path, "unreadable fate of an attempt")
-    kind = fields.text("fate")
-    if kind not in (DEAD, VOID, GO):
-        raise fields.malformed(f"fate: {DEAD}, {VOID} or {GO}", repr(kind))
-    return fields.text_or_none("completion_time") if kind == GO else None
+    fields = Fields.parse(record, path, "unreadable outcome of an attempt")
+    kind = fields.text("outcome")
+    if kind not in (DEAD, CANCELLED, COMMITTED):
+        raise fields.malformed(f"outcome: {DEAD}, {CANCELLED} or {COMMITTED}", repr(kind))
+    return fields.text_or_none("completion_time") if kind == COMMITTED else None

@@ -165,7 +165,7 @@ def may_be_written(storage: Storage, path: str, instant: str, now_ms: int) -> bo
     return is_young or is_live(read_heartbeat(storage, instant), now_ms)
 
 
-class Pulse:
+class Heartbeats:
     """How regularly a heartbeat was refreshed. After a lapse its process may have been declared dead: no completing.
 
     `keep_on_error`: after an error the file stays, as Hudi leaves it, for the process that rolls the instant back.
@@ -208,13 +208,14 @@ def heartbeat(
     interval_s: float,
     *,
     note: Callable[[], Mapping[str, Any] | None] = lambda: None,
-) -> Iterator[Pulse]:
-    """Keeps a heartbeat for an instant, and removes it at the end; after an error, see `Pulse`.
+) -> Iterator[Heartbeats]:
+    """Keeps a heartbeat for an instant, and removes it at the end; after an error, see `Heartbeats`.
 
     `note`: called at each beat, in another thread; returns a few plain values for the file; it must not raise.
-    A beat that fails is logged, not raised: see `Pulse` for the consequence. After a kill the heartbeat goes stale.
+    A beat that fails is logged, not raised: see `Heartbeats` for the consequence. After a kill the heartbeat goes
+    stale.
     """
-    stop, pulse = threading.Event(), Pulse()
+    stop, heartbeats = threading.Event(), Heartbeats()
     process = asdict(Process.current())
 
     def beat() -> None:
@@ -222,7 +223,7 @@ def heartbeat(
         fields = process if content is None else {**process, "note": content}
         with _logged(instant):
             _put(storage, instant, fields)
-            pulse.felt()
+            heartbeats.felt()
 
     def keep() -> None:
         while not stop.wait(interval_s):
@@ -233,12 +234,12 @@ def heartbeat(
     thread.start()
     failed = True
     try:
-        yield pulse
+        yield heartbeats
         failed = False
     finally:
         stop.set()
         thread.join()
-        if not (failed and pulse.keep_on_error):
+        if not (failed and heartbeats.keep_on_error):
             with _logged(instant):
                 storage.delete(heartbeat_path(instant))
 

@@ -10,7 +10,7 @@
 Hudi's names of the providers may stand in hoodie.properties. Other locks (DynamoDB, Hive Metastore, in-process) are
 not looked at: unknown is said, never "free".
 
-Who holds a table lock in ZooKeeper, and who waits for it: a look that takes no part.
+Who holds a table lock in ZooKeeper, and who waits for it: a snapshot that takes no part.
 """
 
 from __future__ import annotations

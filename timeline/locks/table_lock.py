@@ -1,7 +1,7 @@
 """Table lock providers: one process at a time in a short section (begin, schedule, decide and complete, roll back).
 
 The lock shortens races and separates cooperating writers. No safety of a compaction rests on it alone: closure, barrier
-and the fate record ensure that. No process holds it during long work.
+and the outcome record ensure that. No process holds it during long work.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ class StorageLock:
 
 
 @contextmanager
-def _naming_its_holder(busy: LockError, look: Callable[[], LockSeen | None]) -> Iterator[None]:
+def _naming_its_holder(busy: LockError, snapshot: Callable[[], LockSeen | None]) -> Iterator[None]:
     """Puts the holder into the error of a lock that did not become free, where it can be seen."""
     try:
         yield
@@ -145,7 +145,7 @@ def _naming_its_holder(busy: LockError, look: Callable[[], LockSeen | None]) -> 
         if error is not busy:
             raise
         try:
-            seen = look()
+            seen = snapshot()
         except PhantombaseError:
             raise busy from error.__cause__
         if seen is None or seen.state is LockState.UNKNOWN:

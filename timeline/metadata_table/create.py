@@ -21,7 +21,7 @@ from ..format.partition_metadata import partition_metadata
 from ..format.table_config import PROPERTIES, TableConfig, checksum, make_table_folders
 from ..log.encode import hfile_block
 from ..storage.contract import Storage
-from .location import METADATA_FOLDER, Below
+from .location import METADATA_FOLDER, PrefixStorage
 from .records.encode import encoder
 from .records.files import files_records
 from .records.hfile_write import encode_hfile
@@ -39,7 +39,7 @@ def make_metadata_table(storage: Storage, config: TableConfig) -> TableConfig:
 
     May be repeated. StorageError: see `Storage`.
     """
-    of_metadata, below = metadata_config(config), Below(storage, METADATA_FOLDER)
+    of_metadata, below = metadata_config(config), PrefixStorage(storage, METADATA_FOLDER)
     make_table_folders(below, of_metadata)
     below.put_if_absent(PROPERTIES, of_metadata.dump())
     time = f"{MADE_UP}000" if config.layout.has_completion_times else f"{MADE_UP}010"

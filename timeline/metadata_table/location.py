@@ -11,7 +11,7 @@ from ..errors import LockError, MalformedError, NotATableError
 from ..format.table_config import load_table_config
 from ..storage.contract import Entry, OwnLock, Storage
 from ..storage.folders import HOODIE
-from ..storage.look import latest
+from ..storage.snapshot import latest
 from ..table.table import Table
 
 if TYPE_CHECKING:  # what `status` does not need to start
@@ -28,7 +28,7 @@ BUILD_ANEW = (
 
 
 @dataclass(frozen=True, slots=True)
-class Below:
+class PrefixStorage:
     """A folder of a storage as a storage of its own, with the same promises."""
 
     storage: Storage
@@ -119,7 +119,7 @@ def open_metadata_table(table: Table) -> Table:
     NotATableError: there is none. TableChangedError: it was taken out meanwhile. MalformedError: its settings are
     unusable.
     """
-    storage = Below(latest(table.storage), METADATA_FOLDER)
+    storage = PrefixStorage(latest(table.storage), METADATA_FOLDER)
     try:
         return Table(storage, load_table_config(storage), clock=table.clock)
     except NotATableError:

@@ -26,8 +26,8 @@ from ..instants.timeline import Timeline
 from ..record_fields import Fields
 from ..storage.contract import Entry, Storage, listed_if_there
 from ..storage.folders import RECORD_NAME, RECORDS
-from ..storage.look import latest
 from ..storage.server_clock import storage_ms
+from ..storage.snapshot import latest
 from ..view.view import TableView
 
 
@@ -35,7 +35,7 @@ def moment_to_hold(timeline: Timeline, moment: str) -> str:
     """The moment that a pin holds for a reader of the state at `moment`, on the axis of `Timeline.counts_from`.
 
     What pends may complete while the reader reads, and count from before that moment: a compaction does, from its
-    requested time on, an inflight stitching from the completion time that a dead process decided, and on version 6
+    requested time on, an inflight clustering from the completion time that a dead process decided, and on version 6
     every write. The state at the moment is then another one, and a cleaner may remove what the reader still reads. So
     the moment held is before all of them.
     """
@@ -157,7 +157,7 @@ def encode(holds: str, holder: str, for_s: int) -> bytes:
 def all_pins(storage: Storage) -> list[Pin]:
     """Every pin, expired ones too, by name. MalformedError: one that cannot be read, which may hold anything.
 
-    No look answers: it may be older than a pin. A pin that is listed and gone when it is read may be one that was
+    No snapshot answers: it may be older than a pin. A pin that is listed and gone when it is read may be one that was
     renewed in between, as an object that was not listed: then all are listed again.
     """
     storage = latest(storage)

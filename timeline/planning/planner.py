@@ -172,18 +172,18 @@ class Planner:
         if self._options.strategies:
             yield from self._by_strategy(looks)
         elif self._options.limited:
-            for look in looks:
-                yield from self.candidates(look)
+            for snapshot in looks:
+                yield from self.candidates(snapshot)
         else:
-            found = [c for look in looks for c in self.candidates(look)]
+            found = [c for snapshot in looks for c in self.candidates(snapshot)]
             yield from sorted(found, key=lambda c: -c.slice.log_bytes)
 
     def _by_strategy(self, looks: Iterable[PartitionGroups]) -> Iterator[Candidate]:
         """Hudi's choice among all candidates: its strategies need to see all of them."""
         today = self._in.now.date()
         seen: dict[str, list[Candidate]] = {}
-        for look in looks:
-            seen.setdefault(look.waiting.folder, []).extend(self._picked(look))
+        for snapshot in looks:
+            seen.setdefault(snapshot.waiting.folder, []).extend(self._picked(snapshot))
         partitions = keep_partitions(tuple(seen), self._options, today)
         for partition, why in partitions.left:
             for candidate in seen[partition]:
@@ -205,22 +205,22 @@ class Planner:
                     del found[candidate.slice.key]  # the strategy chooses a replacement in the next round
                     self.leave(candidate.slice, Rule.UNMERGEABLE, refusal)
 
-    def candidates(self, look: PartitionGroups) -> Iterator[Candidate]:
+    def candidates(self, snapshot: PartitionGroups) -> Iterator[Candidate]:
         """The candidates of one partition that were picked and would not be refused."""
-        for candidate, why in self._check(self._picked(look)):
+        for candidate, why in self._check(self._picked(snapshot)):
             if why is None:
                 yield candidate
             else:
                 self.leave(candidate.slice, Rule.UNMERGEABLE, why)
 
-    def _picked(self, look: PartitionGroups) -> Iterator[Candidate]:
+    def _picked(self, snapshot: PartitionGroups) -> Iterator[Candidate]:
         """The picked slices of one partition, least recently compacted first, then by log bytes."""
-        self.here = look.waiting
+        self.here = snapshot.waiting
         self._partitions += 1
-        slices = [s for g in look.groups if (s := self._slice(g, look.waiting)) is not None]
+        slices = [s for g in snapshot.groups if (s := self._slice(g, snapshot.waiting)) is not None]
         slices.sort(key=lambda s: (s.base_instant, -s.log_bytes, s.file_id))
         for slice_, stats in self._measure(slices):
-            if look.waiting.since is not None and stats.merged_at >= look.waiting.since:
+            if snapshot.waiting.since is not None and stats.merged_at >= snapshot.waiting.since:
                 self._seen.discard(slice_.key)  # left out now: a minor compaction of it may come later too
                 continue
             if stats.unreadable is not None:

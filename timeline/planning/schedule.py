@@ -105,10 +105,10 @@ def plan_everything(
 ) -> Planned:
     """As `plan_compaction`, for options that `takes_everything`; `looks` may have plain slices."""
     planner, found = Planner(situation, options, measure, check), PackedSlices()
-    for look in looks:
-        others = [candidate.slice for candidate in planner.candidates(look)]
-        partition = look.waiting.folder
-        found.add(partition, planner.take(look.plain, partition), others)
+    for snapshot in looks:
+        others = [candidate.slice for candidate in planner.candidates(snapshot)]
+        partition = snapshot.waiting.folder
+        found.add(partition, planner.take(snapshot.plain, partition), others)
     order = found.largest_logs_first()
     plans = shared(found.io_bytes(order), order, options.max_plans)
     read, written = found.read_bytes, found.write_bytes

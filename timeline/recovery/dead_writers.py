@@ -4,7 +4,7 @@ Removes rollbacks of completed writes that have undone nothing, and whose proces
 
 `compactor-daemon rollback` puts the plan before it hides the write, so that nothing is built upon the write meanwhile
 (see `restoring.plan_put`). If it dies in between, the write stays, as if the command had not been run. So it is with
-the burial of a stitching that is taken back (see `stitching.rollback`).
+the burial of a clustering that is taken back (see `clustering.rollback`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ..errors import ConflictError, MalformedError
 from ..event_log import get_logger
 from ..format.compaction_plan import pending_clustering_file_groups
 from ..format.instant import SERVICES, Instant, State
-from ..instants.reserved_times import dig_up
+from ..instants.reserved_times import remove_tombstone
 from ..instants.timeline import Timeline
 from ..locks.heartbeat import heartbeat_path, is_live, read_heartbeat
 from ..locks.table_lock import TableLock
@@ -44,12 +44,12 @@ def remove_unbegun_rollbacks(table: Table, lock: TableLock) -> None:
     with lock.hold("remove a rollback that has undone nothing") as section:
         table = table.reload()
         timeline = table.load_timeline()
-        if (stitching := _buried(table, timeline)) is not None:
+        if (clustering := _buried(table, timeline)) is not None:
             section.check()
-            dig_up(table.storage, stitching.requested_time)
-            table.storage.delete(heartbeat_path(stitching.requested_time))
+            remove_tombstone(table.storage, clustering.requested_time)
+            table.storage.delete(heartbeat_path(clustering.requested_time))
             where = table.storage.base_path
-            _log.warning("unbegun_rollback_removed", table=where, instant=None, target=stitching.requested_time)
+            _log.warning("unbegun_rollback_removed", table=where, instant=None, target=clustering.requested_time)
         for one in _unbegun(table, timeline):
             section.check()
             table.storage.delete(table.instant_path(one.at(State.REQUESTED)))
@@ -66,12 +66,12 @@ def _unbegun(table: Table, timeline: Timeline) -> list[PendingRollback]:
 
 
 def _buried(table: Table, timeline: Timeline) -> Instant | None:
-    """A stitching whose files are all there: another process may have begun to take it back before it completed."""
-    stitching = half_taken_back(table, timeline)
-    if stitching is None or not _is_gone(table, stitching.requested_time):
+    """A clustering whose files are all there: another process may have begun to take it back before it completed."""
+    clustering = half_taken_back(table, timeline)
+    if clustering is None or not _is_gone(table, clustering.requested_time):
         return None
-    made = table.commit_metadata(stitching).named_files
-    return stitching if all(table.storage.find(path) is not None for path in made) else None
+    made = table.commit_metadata(clustering).named_files
+    return clustering if all(table.storage.find(path) is not None for path in made) else None
 
 
 def _is_gone(table: Table, instant: str) -> bool:

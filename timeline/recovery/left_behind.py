@@ -1,4 +1,4 @@
-"""Removes what the writes and stitchings of phantombase have left that are finished, or gone: staged files, markers."""
+"""Removes leftovers of finished or removed writes and clusterings of phantombase: staged files, markers."""
 
 from __future__ import annotations
 

@@ -248,7 +248,7 @@ async def _find_new(tables: ServedTables) -> None:
     loader = _Loader()
     while True:
         try:
-            looked = await asyncio.to_thread(tables.look)
+            looked = await asyncio.to_thread(tables.snapshot)
         except PhantombaseError as error:
             _log.warning("new tables cannot be found", reason=str(error))
         else:

@@ -104,7 +104,7 @@ class ServedTables:
         """How often a table was loaded whole."""
         return sum(table.whole_loads for table in self.by_name.values())
 
-    def look(self) -> list[list[str]]:
+    def snapshot(self) -> list[list[str]]:
         """The paths that each pattern stands for now; to be called in a thread, for `follow`. PhantombaseError."""
         return [list(source()) for source in self._sources]
 

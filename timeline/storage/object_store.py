@@ -65,7 +65,7 @@ PUT_ID = "putid"
 """The metadata that tells one put from another."""
 
 _PAUSES_S = (0.1, 0.2, 0.4, 0.8, 1.6, 3.2)
-"""Between tries of a write whose fate is not known, or that was throttled; each by chance up to half longer."""
+"""Between tries of a write whose outcome is not known, or that was throttled; each by chance up to half longer."""
 _LATER_S = (5.0,) * 120
 """How long a copy may go on after its answer."""
 _DELETED_AT_ONCE = 1000

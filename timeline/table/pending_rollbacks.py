@@ -15,7 +15,7 @@ from typing import TypeAlias
 from ..errors import ConflictError, MalformedError, MissingFileError
 from ..format.instant import Instant, State
 from ..format.rollback_plan import RollbackPlan, decode_rollback_plan
-from ..instants.reserved_times import is_buried, reserved_path
+from ..instants.reserved_times import has_tombstone, reserved_path
 from ..instants.timeline import Timeline
 from .table import Table
 
@@ -90,7 +90,7 @@ def pending_rollbacks(table: Table) -> tuple[AnyRollback, ...]:
 
 
 def refuse_half_rolled_back(table: Table, timeline: Timeline) -> None:
-    """ConflictError while a rollback of a completed write or stitching is pending.
+    """ConflictError while a rollback of a completed write or clustering is pending.
 
     What is built upon that write now stays in the way of the rollback, and the rollback of all writes.
     """
@@ -102,20 +102,20 @@ def half_way(table: Table, timeline: Timeline) -> ConflictError | None:
     """The error of what `refuse_half_rolled_back` refuses; None: nothing is half-way."""
     for rollback in rollbacks_of_completed(table, timeline):
         return half_rolled_back(table, rollback)
-    stitching = half_taken_back(table, timeline)
-    return None if stitching is None else _half_taken_back(table, stitching)
+    clustering = half_taken_back(table, timeline)
+    return None if clustering is None else _half_taken_back(table, clustering)
 
 
 def half_taken_back(table: Table, timeline: Timeline) -> Instant | None:
-    """The completed stitching that `stitching.rollback` has buried, and not hidden yet.
+    """The completed clustering that `clustering.rollback` has buried, and not hidden yet.
 
     It is the newest write then. One behind which others began was buried too late: its process has lost the lock. One
-    whose plan is gone was completed after it had been taken back (see `stitching.late`).
+    whose plan is gone was completed after it had been taken back (see `clustering.stale`).
     """
     newest = max((i for i in timeline.instants if i.is_write), key=lambda i: i.requested_time, default=None)
     if newest is None or newest.family != "replacecommit" or not newest.completed:
         return None
-    if not is_buried(table.storage, newest.requested_time):
+    if not has_tombstone(table.storage, newest.requested_time):
         return None
     plan = table.instant_path(replace(newest.at(State.REQUESTED), action=table.layout.pending_clustering))
     return newest if table.storage.find(plan) is not None else None
@@ -146,14 +146,14 @@ def half_rolled_back(table: Table, rollback: PendingRollback) -> ConflictError:
     )
 
 
-def _half_taken_back(table: Table, stitching: Instant) -> ConflictError:
-    time = stitching.requested_time
+def _half_taken_back(table: Table, clustering: Instant) -> ConflictError:
+    time = clustering.requested_time
     return ConflictError(
-        "the rollback of a stitching is half-way",
-        path=table.instant_path(stitching),
+        "the rollback of a clustering is half-way",
+        path=table.instant_path(clustering),
         instant=time,
-        todo=f"`compactor-daemon rollback TABLE {time}` finishes it. To keep the stitching instead, stop all processes "
-        f"that roll back, and remove {reserved_path(time, 0, time)} by hand.",
+        todo=f"`compactor-daemon rollback TABLE {time}` finishes it. To keep the clustering instead, stop all "
+        f"processes that roll back, and remove {reserved_path(time, 0, time)} by hand.",
     )
 
 

@@ -24,8 +24,8 @@ from ..instants.timeline import Timeline
 from ..instants.timeline_loader import TimelineLoader
 from ..storage.contract import Storage
 from ..storage.folders import HEARTBEATS, HOODIE
-from ..storage.look import ContentCache, Look, latest, list_ahead
 from ..storage.open_storage import open_storage
+from ..storage.snapshot import ContentCache, SnapshotStorage, latest, list_ahead
 from ..storage.storage_options import Given
 from ..view.fact_loader import FactLoader
 from ..view.listing import Listing, StorageListing
@@ -73,9 +73,9 @@ class Table:
     def on(storage: Storage, *, reading: bool = False) -> Table:
         """The table on a storage; `reading`: see `open`."""
         kept = ContentCache()
-        look = Look(storage, {HOODIE}, kept)
-        list_ahead(look, [HOODIE], reads=[PROPERTIES])
-        config = _supported(look, reading=reading)
+        snapshot = SnapshotStorage(storage, {HOODIE}, kept)
+        list_ahead(snapshot, [HOODIE], reads=[PROPERTIES])
+        config = _supported(snapshot, reading=reading)
         return Table(storage, config, reading=reading, kept=kept)
 
     def reload(self) -> Table:
@@ -84,18 +84,18 @@ class Table:
         return replace(self, storage=storage, config=_supported(storage, reading=self.reading))
 
     def still(self, *, reload: bool = True, records: bool = True) -> Table:
-        """The table as it stands now, with the current settings: what is asked of it is asked once, see `Look`.
+        """The table as it stands now, with the current settings: each request is made once (`SnapshotStorage`).
 
         For one step: the next one must not rest on what this one saw. `reload`: False keeps the settings. `records`:
         whether the step asks for the records of instants, too.
         """
-        look = Look(self.storage, {HOODIE, HEARTBEATS, self.config.timeline_folder}, self.kept)
+        snapshot = SnapshotStorage(self.storage, {HOODIE, HEARTBEATS, self.config.timeline_folder}, self.kept)
         if reload:
-            list_ahead(look, [HOODIE, self.config.timeline_folder], records=records)
-        config = _supported(look, reading=self.reading) if reload else self.config
+            list_ahead(snapshot, [HOODIE, self.config.timeline_folder], records=records)
+        config = _supported(snapshot, reading=self.reading) if reload else self.config
         if config != self.config:  # the listing may be older than these settings, and know nothing of their timeline
-            look = Look(self.storage, {HOODIE, HEARTBEATS, config.timeline_folder}, self.kept)
-        return replace(self, storage=look, config=config)
+            snapshot = SnapshotStorage(self.storage, {HOODIE, HEARTBEATS, config.timeline_folder}, self.kept)
+        return replace(self, storage=snapshot, config=config)
 
     def with_clock(self, clock: ClockOptions) -> Table:
         """The same table with another zone, in which this process chooses and reads its instants."""
@@ -262,12 +262,12 @@ class Table:
         the past state that is read."""
         return find_schema(self.files, timeline, before=before, then=then)
 
-    def schema_to_stitch(self, timeline: Timeline) -> TableSchema:
+    def schema_to_cluster(self, timeline: Timeline) -> TableSchema:
         """The newest schema. UnsupportedError: columns evolve on read, and files may have other names for them."""
         schema = self.newest_schema(timeline)
         if schema.evolved is not None:
             raise UnsupportedError(
-                "stitching tables with schema evolution on read is not supported",
+                "clustering tables with schema evolution on read is not supported",
                 path=self.storage.base_path,
                 expected=f"commits without {LATEST_SCHEMA}",
                 found=f"{LATEST_SCHEMA} in the newest write",

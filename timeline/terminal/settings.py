@@ -7,7 +7,7 @@
     tables = ["/data/orders"]
     [write]                                      writers; plans that they request are those of [schedule], too
     buckets = 8
-    [[lane]]                                     rules for the tables of a lake, one table a pattern (`cli/lanes`)
+    [[pool]]                                     rules for the tables of a catalog, one table a pattern (`cli/pools`)
     match = "sales_*"
 
 Click reads variables and the file's values (`default_map`) as it reads words of the command line, so they are checked
@@ -45,7 +45,7 @@ WRITES = "write"
 _BESIDE = {"run": ("schedule",), WRITES: ("schedule",)}
 """Tables of other commands that count for a command too."""
 
-LANES = "lane"
+POOLS = "pool"
 """The array of tables that `run` reads by itself: its names are not those of command line options."""
 
 _ELSEWHERE = "timeline"
@@ -100,9 +100,9 @@ def settings_in(
     table of another one.
     UsageError: a name that is no setting, with the one that may be meant.
     """
-    known, tables = frozenset(names), frozenset(commands) | {_ELSEWHERE, LANES, WRITES}
+    known, tables = frozenset(names), frozenset(commands) | {_ELSEWHERE, POOLS, WRITES}
     found: dict[str, ShownSetting] = {}
-    top = {name: value for name, value in document.items() if not isinstance(value, dict) and name != LANES}
+    top = {name: value for name, value in document.items() if not isinstance(value, dict) and name != POOLS}
     if any(_dashed(name) not in known for name in top):
         _check(top, known | of_others(), path, "on top", also=tables)
     _check({n: v for n, v in document.items() if isinstance(v, dict)}, tables, path, "as a table", also=known)

@@ -11,13 +11,13 @@ from ..errors import MalformedError, MissingFileError, PhantombaseError, TableCh
 from ..format.compaction_plan import CompactionPlan
 from ..format.instant import Instant
 from ..format.table_config import TableConfig, load_table_config
-from ..instants.clean_border import retained_by
+from ..instants.clean_cutoff import retained_by
 from ..instants.instant_files import InstantFiles
 from ..instants.timeline import Timeline
 from ..instants.timeline_loader import TimelineLoader
 from ..storage.contract import Entry, Storage, listed_if_there
 from ..storage.folders import HOODIE, join
-from ..storage.look import latest, list_ahead
+from ..storage.snapshot import latest, list_ahead
 from .fact_loader import FactLoader
 from .grouping import file_groups, strays
 from .listing import Listed, Listing
@@ -245,8 +245,8 @@ class ViewLoader:
             return
         if now.start != timeline.start:
             now = timelines.with_archive(now)
-        border = self._retained_since(timeline, now)
-        if completed := now.superseding_since(timeline, None if unseen else ignored, below=border):
+        cutoff = self._retained_since(timeline, now)
+        if completed := now.superseding_since(timeline, None if unseen else ignored, below=cutoff):
             raise TableChangedError(
                 "the table was compacted and cleaned while it was read",
                 path=self.storage.base_path,

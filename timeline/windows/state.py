@@ -33,7 +33,7 @@ def load_state(table: Table, moment: str, partition: str | None, known: Timeline
     """The state at a moment, which must be whole, see `earliest_whole`. `known`: the timeline, with its archive, by
     which the reader knows what each write has written.
 
-    TableChangedError: a stitching counts in one of the two only. It may complete at a time that was decided long
+    TableChangedError: a clustering counts in one of the two only. It may complete at a time that was decided long
     before, also at or before the moment; then the rows of the file groups that it replaced are in one of its own.
     """
     if not table.layout.has_completion_times:

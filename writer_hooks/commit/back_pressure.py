@@ -76,7 +76,7 @@ def shows_compaction(timeline: Timeline) -> bool:
     return any(i.action in ("compaction", "logcompaction", "commit") for i in timeline.instants)
 
 
-class Room:
+class Capacity:
     """Whether there is room for one write. `waited_s`: seconds it has waited so far.
 
     `limit`: the number of log files at which a file group is full, None: never. `relieve`: called while the write

@@ -26,7 +26,7 @@ from phantombase.timeline.view.view import GroupKey
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Footprint:
+class WriteSet:
     """What a write changes.
 
     `appended`: file groups that get log files. `rewritten`: file groups whose base file is written again. `buckets`:
@@ -50,7 +50,7 @@ class Footprint:
     replaced: frozenset[GroupKey] = frozenset()
 
 
-def conflict_with_commit(mine: Footprint, theirs: CommitMetadata) -> str | None:
+def conflict_with_commit(mine: WriteSet, theirs: CommitMetadata) -> str | None:
     """The conflict with a write that completed meanwhile, None if there is none. Not for compactions."""
     groups = theirs.written_groups | theirs.replaced_groups
     for key in sorted((mine.appended | mine.rewritten) & groups):
@@ -89,7 +89,7 @@ def conflict_with_schema(mine: Mapping[str, str], theirs: CommitMetadata) -> str
     return None
 
 
-def conflict_with_plans(mine: Footprint, plans: Iterable[GroupKey], *, logs_too: bool) -> str | None:
+def conflict_with_plans(mine: WriteSet, plans: Iterable[GroupKey], *, logs_too: bool) -> str | None:
     """The conflict with compactions requested since the write began. `logs_too`: slices go by name (version 6)."""
     concerned = mine.rewritten | mine.appended if logs_too or mine.looked_up else mine.rewritten
     for key in sorted(concerned & set(plans)):
@@ -97,14 +97,14 @@ def conflict_with_plans(mine: Footprint, plans: Iterable[GroupKey], *, logs_too:
     return None
 
 
-def conflict_with_clusterings(mine: Footprint, clustered: Iterable[GroupKey]) -> str | None:
+def conflict_with_clusterings(mine: WriteSet, clustered: Iterable[GroupKey]) -> str | None:
     """The conflict with pending clusterings, which will replace a file group of this write."""
     for key in sorted((mine.rewritten | mine.appended | mine.replaced) & set(clustered)):
         return f"clustering of file group {'/'.join(key)}"
     return None
 
 
-def _overwritten_by_either(mine: Footprint, theirs: CommitMetadata) -> frozenset[str]:
+def _overwritten_by_either(mine: WriteSet, theirs: CommitMetadata) -> frozenset[str]:
     """Partitions that both change, and one of them overwrites. A clustering changes no rows, but moves them."""
     replaced = (theirs.partition_to_replace_file_ids or {}).keys()
     changed = frozenset({*(part for part, stats in theirs.partition_to_write_stats.items() if stats), *replaced})

@@ -29,7 +29,7 @@ from phantombase.timeline.format.commit_metadata import CLUSTER, LOG_COMPACT, Co
 from phantombase.timeline.format.commit_metadata import encode as encode_commit
 from phantombase.timeline.format.instant import Instant, State
 from phantombase.timeline.instants.timeline import Timeline
-from phantombase.timeline.locks.heartbeat import EXPIRY_S, Pulse, heartbeat
+from phantombase.timeline.locks.heartbeat import EXPIRY_S, Heartbeats, heartbeat
 from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.metadata_table.column_stats.measure import Measured
 from phantombase.timeline.metadata_table.index_keys import NotedKeys
@@ -46,7 +46,7 @@ from phantombase.timeline.view.view import GroupKey, ViewFacts
 from phantombase.timeline.windows.retained import retained_since
 
 from .conflict import (
-    Footprint,
+    WriteSet,
     conflict_with_clusterings,
     conflict_with_commit,
     conflict_with_plans,
@@ -62,9 +62,9 @@ _DELTA_COMMIT = Opening()
 class Transaction:
     """A write in progress. `timeline` and `facts` were loaded after `instant` was visible under `action`.
 
-    `clustering`: file groups of pending clusterings. `pulse`: of this write's heartbeat. `earlier_rollbacks`: rollbacks
-    that were pending before `instant` was visible, so that none of them can undo it. `expiry_s`: the time without a
-    heartbeat after which other writers may count it as dead.
+    `clustering`: file groups of pending clusterings. `heartbeats`: of this write's heartbeat. `earlier_rollbacks`:
+    rollbacks that were pending before `instant` was visible, so that none of them can undo it. `expiry_s`: the time
+    without a heartbeat after which other writers may count it as dead.
     """
 
     table: Table
@@ -74,11 +74,11 @@ class Transaction:
     timeline: Timeline
     facts: ViewFacts
     clustering: frozenset[GroupKey]
-    pulse: Pulse
+    heartbeats: Heartbeats
     earlier_rollbacks: frozenset[str]
     expiry_s: float = EXPIRY_S
 
-    def check_conflicts(self, mine: Footprint, schema: Mapping[str, str]) -> None:
+    def check_conflicts(self, mine: WriteSet, schema: Mapping[str, str]) -> None:
         """ConflictError: another process has rolled back this write meanwhile, or changed what it changes.
 
         `schema`: what the write records of the table's schema.
@@ -113,7 +113,7 @@ class Transaction:
                 todo="Nothing of this write is visible. Write again (retries=).",
             )
 
-    def _conflict(self, now: Timeline, mine: Footprint, schema: Mapping[str, str]) -> str | None:
+    def _conflict(self, now: Timeline, mine: WriteSet, schema: Mapping[str, str]) -> str | None:
         by_name = not self.table.layout.has_completion_times
         known = {i.requested_time for i in self.timeline.pending_compactions}
         before = _names(self.timeline.completed)
@@ -137,14 +137,14 @@ class Transaction:
                 return f"{instant.file_name}: {found}"
         if (found := self._archived_conflict(now, mine, schema)) is not None:
             return found
-        # Hudi would archive it while what it replaces is still there, see `stitching.passed`.
+        # Hudi would archive it while what it replaces is still there, see `clustering.passed`.
         if self.action == "replacecommit" and (retained := retained_since(self.table, now)) > self.instant:
             return f"a clean that retained commits from {retained} on"
         planned = {k for k, c in self.table.facts.pending_plans(now).items() if c not in known}
         found = conflict_with_plans(mine, planned, logs_too=by_name)
         return found or conflict_with_clusterings(mine, clustered_file_groups(self.table, now))
 
-    def _archived_conflict(self, now: Timeline, mine: Footprint, schema: Mapping[str, str]) -> str | None:
+    def _archived_conflict(self, now: Timeline, mine: WriteSet, schema: Mapping[str, str]) -> str | None:
         """The conflict with a write that completed meanwhile and was archived: Hudi's archiver goes up to the last
         write before the earliest pending one, also past writes that completed since that one began.
         """
@@ -172,7 +172,7 @@ class Transaction:
 
     def complete(
         self,
-        mine: Footprint,
+        mine: WriteSet,
         metadata: CommitMetadata,
         measured: Measured | None = None,
         check: Callable[[Table], None] = lambda _: None,
@@ -259,7 +259,7 @@ class Transaction:
         for rollback in rollbacks:
             if isinstance(rollback, UnreadableRollback) and rollback.instant not in self.earlier_rollbacks:
                 raise _unclear(self.table, self.instant, rollback)
-        if self.pulse.lapsed(self.expiry_s):
+        if self.heartbeats.lapsed(self.expiry_s):
             raise ConflictError(
                 "this write had no heartbeat for too long",
                 path=path,
@@ -319,9 +319,9 @@ def transaction(
             refuse_half_rolled_back(table, timeline)
             time = table.next_time(timeline)
             earlier_rollbacks = frozenset(i.requested_time for i in timeline.pending("rollback"))
-            pulse = stack.enter_context(heartbeat(storage, time, heartbeat_s))
+            heartbeats = stack.enter_context(heartbeat(storage, time, heartbeat_s))
             section.check()
-            pulse.keep_on_error = True
+            heartbeats.keep_on_error = True
             stack.enter_context(_rolled_back_on_failure(table, lock, time, opening.action))
             for state, content in ((State.REQUESTED, opening.requested), (State.INFLIGHT, opening.inflight)):
                 path = table.instant_path(_instant(time, opening.action, state))
@@ -342,7 +342,7 @@ def transaction(
             timeline=timeline,
             facts=facts,
             clustering=frozenset(clustered_file_groups(table, timeline)),
-            pulse=pulse,
+            heartbeats=heartbeats,
             earlier_rollbacks=earlier_rollbacks,
             expiry_s=opening.expiry_s,
         )

@@ -80,7 +80,7 @@ NEW = ""
 
 
 @dataclass(frozen=True)
-class MeetStep:
+class JoinStep:
     """Makes rows by file id from the hits and rows of a slot; rows of new keys get the target `NEW`."""
 
     work: WriteWork

@@ -6,7 +6,7 @@ not build the index any more.
 
 The look-up runs before the write begins, so that a refused write leaves nothing behind. It runs again after the write
 has begun, if another write completed in between, or one that was pending has ended: Hudi archives a slow write as soon
-as it has completed. A write that completes later is a conflict (`Footprint.everywhere`).
+as it has completed. A write that completes later is a conflict (`WriteSet.everywhere`).
 """
 
 from __future__ import annotations

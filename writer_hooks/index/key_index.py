@@ -15,7 +15,7 @@ from phantombase.timeline.view.view import FileGroup, latest_base
 from ..engine.engine import Pieces, RowCounts
 from ..files.task_context import WriteWork
 from ..options import WriteOptions
-from .assign_step import NEW, AssignStep, KeyStep, MeetStep
+from .assign_step import NEW, AssignStep, JoinStep, KeyStep
 from .bucket_step import living_elsewhere, refuse_two_of_one_bucket
 from .insert_plan import ROW_BYTES, plan_inserts
 from .lookup_step import KeysToBins, LookupStep, bins_of, looked_into
@@ -38,14 +38,14 @@ class KeyIndex:
         """Stages an upsert or a delete. `rows`: grouped by slots of `ToSlot(slots)`; `counts`: their summary."""
         groups = self._groups(counts)
         hits = self._lookup(rows, groups)
-        with (rows.union(hits) if hits is not None else rows).regroup(MeetStep(self.work)).kept() as found:
+        with (rows.union(hits) if hits is not None else rows).regroup(JoinStep(self.work)).kept() as found:
             return self._write(found, groups, found.row_counts())
 
     def insert(self, rows: Pieces, counts: RowCounts) -> list[bytes]:
         """Stages rows without looking up their keys. `rows`: as for `upsert`, if the write combines."""
         if not self.work.combine:
             return self._append(rows, counts)
-        with rows.regroup(MeetStep(self.work)).kept() as combined:
+        with rows.regroup(JoinStep(self.work)).kept() as combined:
             return self._append(combined, combined.row_counts())
 
     def _append(self, rows: Pieces, counts: RowCounts) -> list[bytes]:

@@ -23,7 +23,7 @@ from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.table.table import Table, TableSchema
 from phantombase.timeline.view.view import GroupKey
 
-from ..commit.conflict import Footprint
+from ..commit.conflict import WriteSet
 from ..commit.transaction import Transaction
 from ..engine.engine import Engine, Pieces, RowCounts
 from ..files.key_notes import NOT_NOTED
@@ -174,15 +174,15 @@ def needs_only_rows(write: Write, table: Table | None) -> bool:
     return (write.options.buckets is not None and not looks) or write.operation is Operation.BULK_INSERT
 
 
-def footprint(
+def write_set(
     files: list[StagedFile], write: Write, replacing: Mapping[str, Sequence[str]], *, global_keys: bool = False
-) -> Footprint:
+) -> WriteSet:
     """The changes that these files make. `replacing`: file ids that the write replaces, by partition. `global_keys`: a
     key may be in one partition only."""
     bases = [f for f in files if f.kind is FileKind.BASE]
     upserts, bucketed = write.operation is Operation.UPSERT, write.options.buckets is not None
     unique = upserts and not bucketed
-    return Footprint(
+    return WriteSet(
         appended=frozenset(f.key for f in files if f.kind is FileKind.LOG),
         rewritten=frozenset(f.key for f in bases if f.base_instant is not None),
         buckets=frozenset((f.partition, f.file_id[:8]) for f in bases) if bucketed else frozenset(),

@@ -106,8 +106,8 @@ def write(
     """The settings of writers; no command."""
     limited = any(_is_given(ctx, name) for name in _OF_PRESSURE)
     chosen = parse_services(services) if services is not None else frozenset[Service]()
-    if Service.STITCH in chosen:
-        raise UsageError("a writer does not stitch", expected="clean, archive, metadata", found=services)
+    if Service.CLUSTER in chosen:
+        raise UsageError("a writer does not cluster", expected="clean, archive, metadata", found=services)
     after = replace(compaction, schedule=requests, fleet=_fleet(zookeeper, compaction.mode))
     return WriteSettings(
         options=replace(

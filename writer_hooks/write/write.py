@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
 
-from phantombase.compactor_daemon.stitching.complete import take_back_dead
+from phantombase.compactor_daemon.clustering.complete import take_back_dead
 from phantombase.timeline.errors import ConflictError, PressureError
 from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.format.bucket import bucket_of_file_id
@@ -31,8 +31,8 @@ from phantombase.timeline.table.left_to_hudi import refuse_consistent_hashing
 from phantombase.timeline.table.table import Table, TableSchema
 
 from ..commit.after_commit import AfterCommit, after_commit, due_at_once
-from ..commit.back_pressure import Room
-from ..commit.conflict import Footprint
+from ..commit.back_pressure import Capacity
+from ..commit.conflict import WriteSet
 from ..commit.opening import action_of, opening_of
 from ..commit.place_files import Placed, place_all, write_stat
 from ..commit.replacing import refuse_planned, replaced_groups
@@ -48,7 +48,7 @@ from ..options import NO_LIMIT, BackPressure, CompactionOptions, Mode, Operation
 from ..schema.virtual_keys import virtual_refusal
 from ..schema.write_schema import schema_after
 from .captured import refuse_inexact
-from .rows import footprint, needs_only_rows, prepare_rows, stage_rows
+from .rows import needs_only_rows, prepare_rows, stage_rows, write_set
 
 _log = get_logger()
 _PAUSE_S = 0.5
@@ -185,7 +185,7 @@ def retry_pauses() -> Iterator[float]:
     return chain((0.0,), doubling_pauses(_PAUSE_S, _PAUSE_MAX_S))
 
 
-def _room(table: Table, job: _Job) -> Room:
+def _room(table: Table, job: _Job) -> Capacity:
     """Back-pressure is on by default for batches of a stream, since no person watches each batch."""
     own = job.options.compaction
 
@@ -197,7 +197,7 @@ def _room(table: Table, job: _Job) -> Room:
 
     pressure = job.options.back_pressure or (BackPressure() if job.batch is not None else NO_LIMIT)
     limit = pressure.limit(own.schedule.compaction_trigger)
-    return Room(table, pressure, limit, relieve, compacts=own.mode is not Mode.WRITE_ONLY)
+    return Capacity(table, pressure, limit, relieve, compacts=own.mode is not Mode.WRITE_ONLY)
 
 
 def _after(table: Table, job: _Job, compaction: CompactionOptions) -> AfterCommit:
@@ -210,7 +210,7 @@ def _finish(table: Table, job: _Job) -> AfterCommit:
     return services_after(table, job.lock, job.options, after)
 
 
-def _attempt(table: Table, job: _Job, room: Room, first: Pieces | None) -> Written:
+def _attempt(table: Table, job: _Job, room: Capacity, first: Pieces | None) -> Written:
     started = time.monotonic()
     engine, what, batch = job.engine, job.write, job.batch
     timeline = table.load_timeline()
@@ -237,7 +237,7 @@ def _attempt(table: Table, job: _Job, room: Room, first: Pieces | None) -> Writt
             seen = keys.check(begun.table, seen)
             replacing = replaced_groups(begun, what, counts)
             files, noted = stage_rows(begun, schema, rows, counts, engine.slots, what, replacing)
-            mine = footprint(files, what, replacing, global_keys=seen is not None or what.moved_keys is not None)
+            mine = write_set(files, what, replacing, global_keys=seen is not None or what.moved_keys is not None)
             room.check((partition for partition, _ in mine.appended), lambda group: group.key in mine.appended)
             begun.check_conflicts(mine, schema.recorded)
             placed = place_all(begun.table, begun.instant, files)
@@ -254,7 +254,7 @@ def _attempt(table: Table, job: _Job, room: Room, first: Pieces | None) -> Writt
     return done
 
 
-def _check_still(instant: str, mine: Footprint, job: _Job, table: Table) -> None:
+def _check_still(instant: str, mine: WriteSet, job: _Job, table: Table) -> None:
     """ConflictError: see `check_intended` and `refuse_planned`. Called in the lock in which the write completes."""
     if job.batch is not None:
         check_intended(table, job.batch, instant)
@@ -267,7 +267,7 @@ def _make_way(table: Table, timeline: Timeline, job: _Job) -> None:
     wait_while_wanted(table.storage)
 
 
-def _check_buckets(room: Room, counts: RowCounts) -> None:
+def _check_buckets(room: Capacity, counts: RowCounts) -> None:
     """PressureError: a bucket is full. Called before anything is staged; `counts` names the bucket of each new row."""
     buckets = {(partition, int(bucket)) for partition, bucket in counts}
     room.check((p for p, _ in buckets), lambda group: (group.partition, bucket_of_file_id(group.file_id)) in buckets)

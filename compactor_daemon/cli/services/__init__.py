@@ -1,1 +1,1 @@
-"""The commands of table services: `clean`, `archive`, `metadata`, `stitch`."""
+"""The commands of table services: `clean`, `archive`, `metadata`, `cluster`."""

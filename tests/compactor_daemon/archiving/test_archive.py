@@ -509,7 +509,7 @@ def test_what_an_archived_clean_removed_is_not_read(version: int, tmp_path: Path
     written_table(path, version, one_row("k0", 0), _REWRITES)
     for number in range(1, 4):
         upsert(path, one_row(f"k{number}", number), _REWRITES)
-    first, _, border, last = open_table(path).load_timeline().completed
+    first, _, cutoff, last = open_table(path).load_timeline().completed
     assert clean(path, retain=2).files
     for number in range(4, 10):
         upsert(path, one_row(f"k{number}", number), _REWRITES)
@@ -517,7 +517,7 @@ def test_what_an_archived_clean_removed_is_not_read(version: int, tmp_path: Path
     assert not cleans(open_table(path).load_timeline())
     with pytest.raises(UsageError, match="cleaned"):
         read_table(open_table(path), ReadOptions(as_of=first.requested_time))
-    for number, kept in ((3, border), (4, last)):  # its border is in the archive
+    for number, kept in ((3, cutoff), (4, last)):  # its cutoff is in the archive
         assert read_table(open_table(path), ReadOptions(as_of=kept.requested_time)).num_rows == number
     window = ReadOptions(query=Query.INCREMENTAL, begin="earliest", end=last.completion_time)
     assert read_table(open_table(path), window).num_rows == 4

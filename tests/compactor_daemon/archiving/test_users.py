@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from phantombase import writer
 from phantombase.compactor_daemon.archiving import archive as archive_module
-from phantombase.compactor_daemon.archiving.archive import ArchiveResult, archive_table, gone_but_there, resize_borders
+from phantombase.compactor_daemon.archiving.archive import ArchiveResult, archive_table, gone_but_there, resize_cutoffs
 from phantombase.compactor_daemon.cli.main import app as compactor
 from phantombase.compactor_daemon.restoring.rollback import roll_back_newest
 from phantombase.compactor_daemon.services import serve
@@ -307,7 +307,7 @@ def test_a_history_whose_write_another_archiver_took(
 ) -> None:
     path = tmp_path / "t"
     changed = changed_and_compacted(path, version)
-    monkeypatch.setattr(archive_module, "_history_border", lambda table, timeline: ())
+    monkeypatch.setattr(archive_module, "_history_cutoff", lambda table, timeline: ())
     assert changed in {one.instant for one in archived(path).archived}
     assert towns(path) == dict.fromkeys("abcd", "Rome")
 
@@ -328,19 +328,19 @@ def hashed(path: Path, version: int) -> str:
     return replaced
 
 
-def borders(path: Path) -> list[tuple[str, str]]:
+def cutoffs(path: Path) -> list[tuple[str, str]]:
     table = open_table(path)
     timeline = table.load_timeline()
-    return [(b.time, b.why) for b in (*resize_borders(table, timeline), *gone_but_there(table, timeline))]
+    return [(b.time, b.why) for b in (*resize_cutoffs(table, timeline), *gone_but_there(table, timeline))]
 
 
 @one_of("version", 9, 6)
 def test_a_resize_stays_until_hudi_has_noted_that_it_is_done(version: int, tmp_path: Path) -> None:
     path = tmp_path / "trips"
     replaced = hashed(path, version)
-    assert borders(path) == [(replaced, f"Hudi's next write has to note that resize {replaced} of buckets is done")]
+    assert cutoffs(path) == [(replaced, f"Hudi's next write has to note that resize {replaced} of buckets is done")]
     (path / HASHING_METADATA / "a" / f"{replaced}.commit").write_bytes(b"")
-    assert borders(path) == []
+    assert cutoffs(path) == []
 
 
 @one_of("version", 6, 9)
@@ -353,7 +353,7 @@ def test_files_of_an_instant_that_is_gone(version: int, tmp_path: Path) -> None:
     gone = str(int(before) + 1)
     (path / "a" / f".x-0_{gone}.log.1_0-0-0").write_bytes(b"")
     upsert_behind(path)
-    [(time, why)] = borders(path)
+    [(time, why)] = cutoffs(path)
     assert (time, f"instant {gone} is gone" in why) == (before, True)
 
 

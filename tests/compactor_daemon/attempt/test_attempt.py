@@ -16,14 +16,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from phantombase.compactor_daemon.attempt.attempt import open_attempt, stage
-from phantombase.compactor_daemon.attempt.compact_instant import decide_go, pending_instants
+from phantombase.compactor_daemon.attempt.compact_instant import decide_commit, pending_instants
 from phantombase.compactor_daemon.attempt.publish import publish
 from phantombase.compactor_daemon.attempt.retire import finish_completed, retire
 from phantombase.compactor_daemon.claims.doorbell import claim_all
 from phantombase.compactor_daemon.decisions.hudi_executors import inflight_path
 from phantombase.compactor_daemon.execution.runners import LocalRunner
 from phantombase.compactor_daemon.options import ExecuteOptions, Executor
-from phantombase.compactor_daemon.records.fate import dead_record, find_go, read_fate, write_fate
+from phantombase.compactor_daemon.records.outcome import dead_record, find_decision, read_outcome, write_outcome
 from phantombase.compactor_daemon.records.slice_done import done_slices
 from phantombase.compactor_daemon.run.pending import Compactions, run_compactions
 from phantombase.timeline.errors import (
@@ -40,7 +40,7 @@ from phantombase.timeline.format.commit_metadata import decode as decode_commit
 from phantombase.timeline.format.compaction_plan import decode_plan, encode_plan
 from phantombase.timeline.format.instant import format_time, later
 from phantombase.timeline.format.layout import MetadataEncoding
-from phantombase.timeline.instants.attempt_names import attempt_folder, attempts, fate_path
+from phantombase.timeline.instants.attempt_names import attempt_folder, attempts, outcome_path
 from phantombase.timeline.locks.heartbeat import heartbeat, heartbeat_path
 from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.metadata_table.validate import validate
@@ -102,22 +102,22 @@ def test_a_dead_attempt_never_gets_its_go(tmp_path: Path) -> None:
     zombie, done, schema = staged(table, instant)
     run_one(open_table(path), instant)
     with pytest.raises(ConflictError):
-        decide_go(table, zombie, done, schema, ProcessLock("zombie"))
+        decide_commit(table, zombie, done, schema, ProcessLock("zombie"))
     check_whole(path, path.with_name("pending.expected"))
 
 
-def test_fate_is_written_once(tmp_path: Path) -> None:
+def test_outcome_is_written_once(tmp_path: Path) -> None:
     """Whoever comes second is told; both reading it back see the first."""
     path = unzip_golden("v9_pending", tmp_path)
     table = open_table(path)
     (instant,) = pending_instants(table)
     zombie, done, schema = staged(table, instant)
-    write_fate(table.storage, instant, zombie.number, dead_record("n1", "somebody"), "n1")
+    write_outcome(table.storage, instant, zombie.number, dead_record("n1", "somebody"), "n1")
     with pytest.raises(AttemptDeadError):
-        decide_go(table, zombie, done, schema, ProcessLock("zombie"))
-    fate = read_fate(table.storage, instant, zombie.number)
-    assert fate is not None
-    assert (fate.kind, fate.nonce, fate.go) == ("dead", "n1", None)
+        decide_commit(table, zombie, done, schema, ProcessLock("zombie"))
+    outcome = read_outcome(table.storage, instant, zombie.number)
+    assert outcome is not None
+    assert (outcome.kind, outcome.nonce, outcome.decision) == ("dead", "n1", None)
     assert base_files(path, instant) == []
 
 
@@ -137,12 +137,12 @@ def test_a_decided_compaction_is_published_by_a_successor_twice(tmp_path: Path) 
     path = unzip_golden("v9_pending", tmp_path)
     table = open_table(path)
     (instant,) = pending_instants(table)
-    go = decided(table, instant)
+    decision = decided(table, instant)
     successor = open_table(path)
-    assert find_go(successor.storage, instant) == go
-    publish(successor, go, ProcessLock("b"))
-    publish(table, go, ProcessLock("a"))
-    retire(successor, go)
+    assert find_decision(successor.storage, instant) == decision
+    publish(successor, decision, ProcessLock("b"))
+    publish(table, decision, ProcessLock("a"))
+    retire(successor, decision)
     check_whole(path, path.with_name("pending.expected"))
 
 
@@ -151,16 +151,16 @@ def test_a_decision_is_published_while_somebody_else_retires_it(tmp_path: Path) 
     path = unzip_golden("v9_with_metadata_table", tmp_path)
     table, inner = open_table(path), LocalStorage(str(path))
     (instant,) = pending_instants(table)
-    go = decided(table, instant)
+    decision = decided(table, instant)
 
     def overtaken(call: Call) -> object:
         found = call.do()
-        if call.name == "list" and call.path == attempt_folder(instant, go.attempt):
-            publish(table, go, ProcessLock("b"))
-            retire(table, go)
+        if call.name == "list" and call.path == attempt_folder(instant, decision.attempt):
+            publish(table, decision, ProcessLock("b"))
+            retire(table, decision)
         return found
 
-    publish(open_table(path, HookedStorage(inner, overtaken)), go, ProcessLock("a"))
+    publish(open_table(path, HookedStorage(inner, overtaken)), decision, ProcessLock("a"))
     assert open_table(path).files.completed_commits(instant)
     check_whole(path, path.with_name("with_metadata_table.expected"))
 
@@ -170,8 +170,8 @@ def test_a_lost_published_file_is_placed_again_before_staging_goes(tmp_path: Pat
     path = unzip_golden("v9_pending", tmp_path)
     table = open_table(path)
     (instant,) = pending_instants(table)
-    go = decided(table, instant)
-    publish(table, go, ProcessLock("a"))
+    decision = decided(table, instant)
+    publish(table, decision, ProcessLock("a"))
     base_files(path, instant)[0].unlink()
     finish_completed(open_table(path), ProcessLock("finish"))
     check_whole(path, path.with_name("pending.expected"))
@@ -183,8 +183,8 @@ def test_a_file_cleaned_with_its_replaced_group_stays_away(name: str, tmp_path: 
     path = unzip_golden(name, tmp_path)
     table = open_table(path)
     (instant,) = pending_instants(table)
-    go = decided(table, instant)
-    publish(table, go, ProcessLock("a"))
+    decision = decided(table, instant)
+    publish(table, decision, ProcessLock("a"))
     lost = base_files(path, instant)[0]
     group = {lost.parent.name: (lost.name.partition("_")[0],)}
     replace_ = CommitMetadata(
@@ -206,13 +206,13 @@ def test_a_file_lost_with_its_staged_copy_is_merged_again(name: str, completed: 
     path = unzip_golden(name, tmp_path)
     table = open_table(path)
     (instant,) = pending_instants(table)
-    go = decided(table, instant)
+    decision = decided(table, instant)
     if completed:
-        publish(table, go, ProcessLock("a"))
-        (path / go.placements[1].final).unlink()
-    (path / go.placements[1].staged).unlink()
+        publish(table, decision, ProcessLock("a"))
+        (path / decision.placements[1].final).unlink()
+    (path / decision.placements[1].staged).unlink()
     run_all(open_table(path))
-    assert (path / go.placements[1].final).stat().st_size == go.placements[1].size
+    assert (path / decision.placements[1].final).stat().st_size == decision.placements[1].size
     check_whole(path, path.with_name("pending.expected"))
 
 
@@ -221,19 +221,19 @@ def test_a_lost_file_that_comes_out_otherwise_is_not_published(tmp_path: Path) -
     path = unzip_golden("v9_pending", tmp_path)
     table = open_table(path)
     (instant,) = pending_instants(table)
-    go = decided(table, instant)
-    publish(table, go, ProcessLock("a"))
-    lost = go.placements[0]
+    decision = decided(table, instant)
+    publish(table, decision, ProcessLock("a"))
+    lost = decision.placements[0]
     (path / lost.final).unlink()
     (path / lost.staged).unlink()
-    fate = path / fate_path(instant, go.attempt)
-    record = fate.read_bytes()
-    fate.write_bytes(record.replace(b'"codec":"zstd"', b'"codec":"none"'))
+    outcome = path / outcome_path(instant, decision.attempt)
+    record = outcome.read_bytes()
+    outcome.write_bytes(record.replace(b'"codec":"zstd"', b'"codec":"none"'))
     with pytest.raises(StorageError, match="gave another file than was decided"):
         finish_completed(table, ProcessLock("finish"))
     assert not (path / lost.final).exists()
-    assert (path / go.placements[1].staged).exists()
-    fate.write_bytes(record)
+    assert (path / decision.placements[1].staged).exists()
+    outcome.write_bytes(record)
     finish_completed(table, ProcessLock("finish"))
     check_whole(path, path.with_name("pending.expected"))
 
@@ -243,15 +243,15 @@ def test_a_lost_file_with_a_lost_input_is_an_error(tmp_path: Path) -> None:
     path = unzip_golden("v6_pending", tmp_path)
     table = open_table(path)
     (instant,) = pending_instants(table)
-    go = decided(table, instant)
-    publish(table, go, ProcessLock("a"))
-    (path / go.placements[0].final).unlink()
-    (path / go.placements[0].staged).unlink()
+    decision = decided(table, instant)
+    publish(table, decision, ProcessLock("a"))
+    (path / decision.placements[0].final).unlink()
+    (path / decision.placements[0].staged).unlink()
     operation = table.compaction_plan(instant).operations[0]
     (path / operation.partition_path / operation.delta_file_paths[0]).unlink()
     with pytest.raises(MissingFileError, match="plan names a file"):
         finish_completed(table, ProcessLock("finish"))
-    assert not (path / go.placements[0].final).exists()
+    assert not (path / decision.placements[0].final).exists()
 
 
 def test_files_of_killed_writers_go_by_the_age_storage_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -273,7 +273,7 @@ def test_a_run_killed_while_cleaning_up_is_finished_with_nothing_pending(tmp_pat
     table = open_table(path)
     (instant,) = pending_instants(table)
     attempt, done, schema = staged(table, instant)
-    publish(table, decide_go(table, attempt, done, schema, ProcessLock("a")), ProcessLock("a"))
+    publish(table, decide_commit(table, attempt, done, schema, ProcessLock("a")), ProcessLock("a"))
     assert pending_instants(table) == ()
     execute = ExecuteOptions(executor=Executor.LOCAL)
     assert run_compactions(str(path), output=OUTPUT, execute=execute, attempt=OPTIONS) == Compactions()
@@ -398,7 +398,7 @@ def test_a_write_whose_log_was_whole_before_it_completed_is_merged(tmp_path: Pat
     assert attempt.barrier == {completed.name.partition(".")[0]}
     done, schema = stage(table, attempt, OUTPUT, OPTIONS, run)
     assert all("uncommitted" not in d.skipped for d in done)
-    publish(table, decide_go(table, attempt, done, schema, ProcessLock("w")), ProcessLock("w"))
+    publish(table, decide_commit(table, attempt, done, schema, ProcessLock("w")), ProcessLock("w"))
     assert_same_rows(read_table(table), pq.read_table(tmp_path / "pending.expected/snapshot_after_compaction.parquet"))
 
 
@@ -446,8 +446,8 @@ def test_a_table_that_changed_underneath_stops_the_attempt(change: str, tmp_path
     else:
         (timeline / f"{instant}.compaction.requested").unlink()
     with pytest.raises((ConflictError, MissingFileError)):
-        decide_go(table, attempt, done, schema, ProcessLock("a"))
-    assert find_go(table.storage, instant) is None
+        decide_commit(table, attempt, done, schema, ProcessLock("a"))
+    assert find_decision(table.storage, instant) is None
     assert base_files(path, instant) == []
 
 
@@ -456,7 +456,7 @@ def test_a_table_upgraded_after_the_decision_gets_no_file(tmp_path: Path) -> Non
     path = unzip_golden("v9_pending", tmp_path)
     table = open_table(path)
     (instant,) = pending_instants(table)
-    go = decided(table, instant)
+    decision = decided(table, instant)
     properties = path / ".hoodie" / "hoodie.properties"
     same = properties.read_bytes()
 
@@ -467,7 +467,7 @@ def test_a_table_upgraded_after_the_decision_gets_no_file(tmp_path: Path) -> Non
 
     for storage in (HookedStorage(table.storage, upgrade), table.storage):
         with pytest.raises(TableChangedError, match="version 8"):
-            publish(open_table(path, storage), go, ProcessLock("a"))
+            publish(open_table(path, storage), decision, ProcessLock("a"))
         assert base_files(path, instant) == []
     properties.write_bytes(same)
     run_all(open_table(path))
@@ -492,7 +492,7 @@ def test_a_heartbeat_is_kept_to_the_end_and_not_beyond(tmp_path: Path) -> None:
     watched = open_table(path, HookedStorage(table.storage, watch))
     with pytest.raises(StorageError, match="injected"):
         run_one(watched, instant)
-    assert find_go(table.storage, instant) is not None
+    assert find_decision(table.storage, instant) is not None
     assert not beat.exists()
     run_one(watched, instant)
     assert beats == [True] * 3
@@ -521,16 +521,16 @@ def test_somebody_else_completing_first_wins(tmp_path: Path) -> None:
     path = unzip_golden("v9_pending", tmp_path)
     table = open_table(path)
     (instant,) = pending_instants(table)
-    go = decided(table, instant)
+    decision = decided(table, instant)
     other = tmp_path / "other"
     shutil.copytree(path, other)
-    publish(open_table(other), go, ProcessLock("o"))
+    publish(open_table(other), decision, ProcessLock("o"))
     theirs = next((other / ".hoodie" / "timeline").glob(f"{instant}_*.commit"))
     renamed = path / ".hoodie" / "timeline" / f"{instant}_20280101000000000.commit"
-    assert theirs.read_bytes() == go.content
+    assert theirs.read_bytes() == decision.content
     renamed.write_bytes(encode(CommitMetadata(compacted=True, operation_type="COMPACT"), MetadataEncoding.AVRO))
     with pytest.raises(ConflictError, match="completed this compaction first"):
-        publish(table, go, ProcessLock("a"))
+        publish(table, decision, ProcessLock("a"))
     assert base_files(path, instant) == []
 
 
@@ -539,23 +539,23 @@ def test_somebody_who_completes_first_without_the_lock_is_what_the_metadata_tabl
     path = unzip_golden("v6_with_metadata_table", tmp_path)
     table, inner = open_table(path), LocalStorage(str(path))
     (instant,) = pending_instants(table)
-    go = decided(table, instant)
-    said = decode_commit(go.content, go.completed_path)
+    decision = decided(table, instant)
+    said = decode_commit(decision.content, decision.completed_path)
     theirs = {
         part: tuple(replace(s, path=str(s.path).replace("-1-990000000_", "-55-66_")) for s in stats)
         for part, stats in said.partition_to_write_stats.items()
     }
 
     def overtaken(call: Call) -> object:
-        if call.name == "put_if_absent" and call.path == go.completed_path:
+        if call.name == "put_if_absent" and call.path == decision.completed_path:
             for file in base_files(path, instant):
                 shutil.copy(file, file.with_name(file.name.replace("-1-990000000_", "-55-66_")))
             commit = encode(replace(said, partition_to_write_stats=theirs), table.layout.encoding)
-            inner.put_if_absent(go.completed_path, commit)
+            inner.put_if_absent(decision.completed_path, commit)
         return call.do()
 
     with pytest.raises(ConflictError, match="completed this compaction first"):
-        publish(open_table(path, HookedStorage(inner, overtaken)), go, ProcessLock("a"))
+        publish(open_table(path, HookedStorage(inner, overtaken)), decision, ProcessLock("a"))
     assert validate(open_table(path)).differences == ()
 
 
@@ -567,8 +567,8 @@ def test_what_hudi_completed_is_not_published_over(tmp_path: Path) -> None:
         (instant,) = pending_instants(table)
         attempt, done, schema = staged(table, instant)
         if is_decided:
-            go = decide_go(table, attempt, done, schema, ProcessLock("a"))
-            for placement in go.placements:
+            decision = decide_commit(table, attempt, done, schema, ProcessLock("a"))
+            for placement in decision.placements:
                 table.storage.place(placement.staged, placement.final)
         hudi = open_table(unzip_golden("v9_pending", tmp_path / f"hudi {is_decided}"))
         run_all(hudi)  # stands for a Hudi compactor: other names, its own completed commit
@@ -711,9 +711,9 @@ def test_records_of_an_earlier_version_are_understood(tmp_path: Path) -> None:
     (instant,) = pending_instants(table)
     decided(table, instant)
     folder = path / attempt_folder(instant, 1)
-    for record in (*folder.glob("*.ok"), folder / "fate"):
+    for record in (*folder.glob("*.ok"), folder / "outcome"):
         fields = json.loads(record.read_bytes())
         fields.pop("ranges", None)
-        record.write_text(json.dumps({**fields, "metadata_partitions": []} if record.name == "fate" else fields))
+        record.write_text(json.dumps({**fields, "metadata_partitions": []} if record.name == "outcome" else fields))
     run_one(table, instant)
     check_whole(path, path.with_name("pending.expected"))

@@ -12,20 +12,20 @@ from typing import Any
 
 import pytest
 
-from phantombase.compactor_daemon.attempt.compact_instant import decide_go, pending_instants
+from phantombase.compactor_daemon.attempt.compact_instant import decide_commit, pending_instants
 from phantombase.compactor_daemon.attempt.publish import place, publish
 from phantombase.compactor_daemon.decisions.completed import completed_compaction, is_ours, remove_placed
 from phantombase.compactor_daemon.decisions.hudi_executors import inflight_path
-from phantombase.compactor_daemon.decisions.late_commit import placed_group, without_groups
-from phantombase.compactor_daemon.decisions.standing import Standing, gather_evidence, rule
+from phantombase.compactor_daemon.decisions.stale_commit import placed_group, without_groups
 from phantombase.compactor_daemon.decisions.take_back import take_back
-from phantombase.compactor_daemon.records.fate import Go, find_go, read_fate, revoke_decision
+from phantombase.compactor_daemon.decisions.validity import Validity, gather_evidence, rule
+from phantombase.compactor_daemon.records.outcome import CommitDecision, find_decision, read_outcome, revoke_decision
 from phantombase.timeline.audit.group_ledger import LEDGER
 from phantombase.timeline.errors import ClockError, ConflictError, PhantombaseError, StorageError, TableChangedError
 from phantombase.timeline.format.commit_metadata import decode, encode
 from phantombase.timeline.format.instant import format_time, later
 from phantombase.timeline.format.table_config import PROPERTIES
-from phantombase.timeline.instants.attempt_names import FATE
+from phantombase.timeline.instants.attempt_names import OUTCOME
 from phantombase.timeline.instants.reserved_times import reserve
 from phantombase.timeline.locks.section import REGARDLESS, Section
 from phantombase.timeline.locks.table_lock import ProcessLock
@@ -91,11 +91,11 @@ def test_the_decision_is_made_in_the_lock(path: Path) -> None:
     puts: list[bool] = []
 
     def watch(call: Call) -> Any:
-        if call.path.endswith(FATE) and call.name == "put_if_absent":
+        if call.path.endswith(OUTCOME) and call.name == "put_if_absent":
             puts.append(lock.held)
         return call.do()
 
-    decide_go(open_table(path, HookedStorage(table.storage, watch)), attempt, done, schema, lock)
+    decide_commit(open_table(path, HookedStorage(table.storage, watch)), attempt, done, schema, lock)
     assert puts == [True]
 
 
@@ -120,8 +120,8 @@ def test_what_happened_while_the_lock_was_waited_for_is_seen(change: str, tmp_pa
     }
     kind = TableChangedError if change == "upgraded" else ConflictError
     with pytest.raises(kind):
-        decide_go(table, attempt, done, schema, Watched(happens[change]))
-    assert read_fate(table.storage, instant, attempt.number) is None
+        decide_commit(table, attempt, done, schema, Watched(happens[change]))
+    assert read_outcome(table.storage, instant, attempt.number) is None
 
 
 def test_a_completion_time_exceeds_those_that_others_have_decided(tmp_path: Path) -> None:
@@ -129,10 +129,10 @@ def test_a_completion_time_exceeds_those_that_others_have_decided(tmp_path: Path
     path = unzip_golden("v9_two_pending", tmp_path)
     table = open_table(path)
     first, second = (staged(table, instant) for instant in pending_instants(table))
-    go = decide_go(table, *first, LOCK)
+    decision = decide_commit(table, *first, LOCK)
     soon = format_time(table.now() + timedelta(seconds=20))
-    reserve(table.storage, go.instant, 2, soon)
-    assert str(decide_go(table, *second, LOCK).completion_time) > soon
+    reserve(table.storage, decision.instant, 2, soon)
+    assert str(decide_commit(table, *second, LOCK).completion_time) > soon
 
 
 def test_behind_a_decided_time_in_the_future_nothing_is_decided(tmp_path: Path) -> None:
@@ -140,10 +140,10 @@ def test_behind_a_decided_time_in_the_future_nothing_is_decided(tmp_path: Path) 
     path = unzip_golden("v9_two_pending", tmp_path)
     table = open_table(path)
     first, second = (staged(table, instant) for instant in pending_instants(table))
-    go = decide_go(table, *first, LOCK)
-    reserve(table.storage, go.instant, 2, LATER)
+    decision = decide_commit(table, *first, LOCK)
+    reserve(table.storage, decision.instant, 2, LATER)
     with pytest.raises(ClockError, match="in the future"):
-        decide_go(table, *second, LOCK)
+        decide_commit(table, *second, LOCK)
 
 
 def test_a_completion_time_is_reserved_before_it_is_decided(tmp_path: Path) -> None:
@@ -155,12 +155,12 @@ def test_a_completion_time_is_reserved_before_it_is_decided(tmp_path: Path) -> N
     reserved: list[set[str]] = []
 
     def watch(call: Call) -> Any:
-        if call.path.endswith(FATE) and call.name == "put_if_absent":
+        if call.path.endswith(OUTCOME) and call.name == "put_if_absent":
             reserved.append(set(table.times.reserved(table.load_timeline())))
         return call.do()
 
-    go = decide_go(open_table(path, HookedStorage(table.storage, watch)), attempt, done, schema, LOCK)
-    assert reserved == [{instant, go.completion_time}]
+    decision = decide_commit(open_table(path, HookedStorage(table.storage, watch)), attempt, done, schema, LOCK)
+    assert reserved == [{instant, decision.completion_time}]
 
 
 @one_of("name", "v6_archived", "v9_archived")
@@ -171,8 +171,8 @@ def test_behind_the_start_of_the_timeline_the_archive_is_asked(name: str, path: 
     completed = timeline.archived[-1]
     gone = replace(completed, requested_time=later(completed.requested_time, 1))
     assert gone.requested_time < timeline.start
-    for instant, standing in ((completed, Standing.PAST), (gone, Standing.FALLEN)):
-        assert rule(instant, (), "", gather_evidence(table, instant.requested_time)).standing is standing
+    for instant, standing in ((completed, Validity.SUPERSEDED), (gone, Validity.INVALID)):
+        assert rule(instant, (), "", gather_evidence(table, instant.requested_time)).validity is standing
 
 
 # --- publishing -------------------------------------------------------------------------------------------------------
@@ -183,17 +183,17 @@ def test_a_dead_executors_inflight_file_goes_before_the_commit(path: Path) -> No
     """Hudi refuses to go on beside it."""
     table = open_table(path)
     (instant,) = pending_instants(table)
-    go = decided(table, instant)
+    decision = decided(table, instant)
     inflight = path / inflight_path(table, instant)
     inflight.touch()
     there: list[bool] = []
 
     def watch(call: Call) -> Any:
-        if call.name == "put_if_absent" and call.path == go.completed_path:
+        if call.name == "put_if_absent" and call.path == decision.completed_path:
             there.append(inflight.exists())
         return call.do()
 
-    publish(open_table(path, HookedStorage(table.storage, watch)), go, LOCK)
+    publish(open_table(path, HookedStorage(table.storage, watch)), decision, LOCK)
     assert there == [False]
 
 
@@ -201,68 +201,68 @@ def test_a_dead_executors_inflight_file_goes_before_the_commit(path: Path) -> No
 def test_a_commit_that_is_not_there_after_it_was_put_is_an_error(path: Path) -> None:
     """Never "published": the next run looks again."""
     table = open_table(path)
-    go = decided(table, pending_instants(table)[0])
+    decision = decided(table, pending_instants(table)[0])
 
     def lie(call: Call) -> Any:
-        return True if call.name == "put_if_absent" and call.path == go.completed_path else call.do()
+        return True if call.name == "put_if_absent" and call.path == decision.completed_path else call.do()
 
     with pytest.raises(StorageError, match="not there after it was written"):
-        publish(open_table(path, HookedStorage(table.storage, lie)), go, LOCK)
+        publish(open_table(path, HookedStorage(table.storage, lie)), decision, LOCK)
 
 
 @TABLES
 def test_two_commits_of_one_compaction_are_an_error(name: str, path: Path) -> None:
     """From version 8 on two executors can both leave one; on version 6 there is one name."""
     table = open_table(path)
-    go = decided(table, pending_instants(table)[0])
-    publish(table, go, LOCK)
-    done = completed_compaction(table, go.instant)
+    decision = decided(table, pending_instants(table)[0])
+    publish(table, decision, LOCK)
+    done = completed_compaction(table, decision.instant)
     assert done is not None
-    assert is_ours(table, done, go)
+    assert is_ours(table, done, decision)
     if name == "v9_pending":
         first = path / table.instant_path(done)
-        shutil.copy(first, first.with_name(f"{go.instant}_{LATER}.commit"))
+        shutil.copy(first, first.with_name(f"{decision.instant}_{LATER}.commit"))
         with pytest.raises(ConflictError, match="two completed commits"):
-            completed_compaction(table, go.instant)
+            completed_compaction(table, decision.instant)
 
 
 @one_of("name", "v6_pending", "v9_pending")
 def test_a_commit_without_files_is_known_by_its_books(path: Path) -> None:
     """All its file groups were replaced before it was published. Another's commit without files is not ours."""
     table = open_table(path)
-    go = decided(table, pending_instants(table)[0])
-    empty = without_groups(go, {placed_group(p.final) for p in go.placements}, table.layout)
+    decision = decided(table, pending_instants(table)[0])
+    empty = without_groups(decision, {placed_group(p.final) for p in decision.placements}, table.layout)
     assert empty.placements == ()
     assert decode(empty.content, "commit").partition_to_write_stats == {}
-    table.storage.put_if_absent(go.completed_path, empty.content)
-    done = completed_compaction(table, go.instant)
+    table.storage.put_if_absent(decision.completed_path, empty.content)
+    done = completed_compaction(table, decision.instant)
     assert done is not None
-    assert is_ours(table, done, go)
-    commit = decode(go.content, "commit")
+    assert is_ours(table, done, decision)
+    commit = decode(decision.content, "commit")
     other = replace(commit, extra_metadata={**commit.extra_metadata, LEDGER: "{}"})
-    assert not is_ours(table, done, replace(go, content=encode(other, table.layout.encoding)))
+    assert not is_ours(table, done, replace(decision, content=encode(other, table.layout.encoding)))
 
 
 @one_of("name", "v9_pending", "v6_pending")
 def test_only_files_of_replaced_groups_are_left_out(path: Path) -> None:
     """In the placements and in the commit alike; the books of all stay."""
     table = open_table(path)
-    go = decided(table, pending_instants(table)[0])
-    assert without_groups(go, (), table.layout) is go
-    gone, kept = go.placements
-    left = without_groups(go, {placed_group(gone.final)}, table.layout)
+    decision = decided(table, pending_instants(table)[0])
+    assert without_groups(decision, (), table.layout) is decision
+    gone, kept = decision.placements
+    left = without_groups(decision, {placed_group(gone.final)}, table.layout)
     assert left.placements == (kept,)
     commit = decode(left.content, "commit")
     assert [s.path for stats in commit.partition_to_write_stats.values() for s in stats] == [kept.final]
-    assert commit.extra_metadata == decode(go.content, "commit").extra_metadata
+    assert commit.extra_metadata == decode(decision.content, "commit").extra_metadata
     both = replace(
-        decode(go.content, "commit"),
+        decode(decision.content, "commit"),
         partition_to_write_stats={
-            "one": tuple(s for of in decode(go.content, "commit").partition_to_write_stats.values() for s in of)
+            "one": tuple(s for of in decode(decision.content, "commit").partition_to_write_stats.values() for s in of)
         },
     )
     left = without_groups(
-        replace(go, content=encode(both, table.layout.encoding)), {placed_group(gone.final)}, table.layout
+        replace(decision, content=encode(both, table.layout.encoding)), {placed_group(gone.final)}, table.layout
     )
     assert [s.path for s in decode(left.content, "commit").partition_to_write_stats["one"]] == [kept.final]
 
@@ -271,18 +271,18 @@ def test_only_files_of_replaced_groups_are_left_out(path: Path) -> None:
 def test_a_placed_file_of_a_replaced_group_is_gone_before_the_commit(path: Path) -> None:
     """A process may die between the commit and its clean-up; nobody else looks for it."""
     table = open_table(path)
-    go = decided(table, pending_instants(table)[0])
-    for placement in go.placements:
-        place(table, go, placement)
-    replace_first_group(path, go.instant)
+    decision = decided(table, pending_instants(table)[0])
+    for placement in decision.placements:
+        place(table, decision, placement)
+    replace_first_group(path, decision.instant)
     there: list[int] = []
 
     def watch(call: Call) -> Any:
-        if call.name == "put_if_absent" and call.path == go.completed_path:
-            there.append(len(base_files(path, go.instant)))
+        if call.name == "put_if_absent" and call.path == decision.completed_path:
+            there.append(len(base_files(path, decision.instant)))
         return call.do()
 
-    publish(open_table(path, HookedStorage(table.storage, watch)), go, LOCK)
+    publish(open_table(path, HookedStorage(table.storage, watch)), decision, LOCK)
     assert there == [1]
 
 
@@ -293,44 +293,44 @@ def test_a_placed_file_of_a_replaced_group_is_gone_before_the_commit(path: Path)
 def test_what_is_completed_is_never_taken_back(path: Path) -> None:
     """Its files are the table's rows."""
     table = open_table(path)
-    go = decided(table, pending_instants(table)[0])
-    publish(table, go, LOCK)
+    decision = decided(table, pending_instants(table)[0])
+    publish(table, decision, LOCK)
     with pytest.raises(ConflictError, match="cannot be taken back"):
-        take_back(table, go, "a mistake", REGARDLESS)
-    assert len(base_files(path, go.instant)) == 2
-    assert find_go(table.storage, go.instant) == go
+        take_back(table, decision, "a mistake", REGARDLESS)
+    assert len(base_files(path, decision.instant)) == 2
+    assert find_decision(table.storage, decision.instant) == decision
 
 
 @one_of("name", "v9_pending", "v6_pending")
 def test_each_step_of_taking_back_may_be_the_last(path: Path) -> None:
     """Another process finishes it: no file can be placed from the first step on, and none is left."""
     table = open_table(path)
-    go = decided(table, pending_instants(table)[0])
-    for placement in go.placements:
-        place(table, go, placement)
-    take_back(table, go, "restored", REGARDLESS)
-    assert find_go(table.storage, go.instant) is None
-    assert base_files(path, go.instant) == []
+    decision = decided(table, pending_instants(table)[0])
+    for placement in decision.placements:
+        place(table, decision, placement)
+    take_back(table, decision, "restored", REGARDLESS)
+    assert find_decision(table.storage, decision.instant) is None
+    assert base_files(path, decision.instant) == []
     with suppress(PhantombaseError):  # its plan and inputs are there: it could be merged again
-        place(table, go, go.placements[0])
-    assert base_files(path, go.instant) == []
+        place(table, decision, decision.placements[0])
+    assert base_files(path, decision.instant) == []
 
 
 def test_the_metadata_table_forgets_what_is_taken_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The publisher had entered it there and died. Its files go last: they show the next run what is to be done."""
     path = unzip_golden("v9_pending", tmp_path)
     table = open_table(path)
-    go = decided(table, pending_instants(table)[0])
+    decision = decided(table, pending_instants(table)[0])
     forgotten: list[tuple[str, int]] = []
 
     def forget(table: Table, instant: str, _: Section) -> None:
         forgotten.append((instant, len(base_files(path, instant))))
 
     monkeypatch.setattr("phantombase.compactor_daemon.decisions.take_back.forget", forget)
-    place(table, go, go.placements[0])
-    take_back(table, go, "restored", REGARDLESS)
-    assert forgotten == [(go.instant, 1)]
-    assert not base_files(path, go.instant)
+    place(table, decision, decision.placements[0])
+    take_back(table, decision, "restored", REGARDLESS)
+    assert forgotten == [(decision.instant, 1)]
+    assert not base_files(path, decision.instant)
 
 
 @one_of("name", "v9_pending", "v6_pending")
@@ -338,31 +338,31 @@ def test_the_metadata_table_forgets_what_is_taken_back(tmp_path: Path, monkeypat
 def test_a_revoked_decision_is_not_published(staged_copies: bool, path: Path) -> None:
     """Also where its plan stands: its attempt is over. Neither are its files made again."""
     table = open_table(path)
-    go = decided(table, pending_instants(table)[0])
+    decision = decided(table, pending_instants(table)[0])
     if staged_copies:
-        for placement in go.placements:
-            place(table, go, placement)
+        for placement in decision.placements:
+            place(table, decision, placement)
     else:
-        for placement in go.placements:
+        for placement in decision.placements:
             table.storage.delete(placement.staged)
-    revoke_decision(table.storage, go.instant, go.attempt, "unreadable", "a test")
+    revoke_decision(table.storage, decision.instant, decision.attempt, "unreadable", "a test")
     if not staged_copies:
         with pytest.raises(ConflictError, match="taken back"):
-            place(table, go, go.placements[0])
+            place(table, decision, decision.placements[0])
     with pytest.raises(ConflictError, match="taken back"):
-        publish(table, go, LOCK)
-    assert base_files(path, go.instant) == []
-    assert completed_compaction(table, go.instant) is None
+        publish(table, decision, LOCK)
+    assert base_files(path, decision.instant) == []
+    assert completed_compaction(table, decision.instant) is None
 
 
 def test_files_to_keep_keep_their_names(tmp_path: Path) -> None:
     """Those that the completed commit names."""
     storage = LocalStorage(str(unzip_golden("v9_pending", tmp_path)))
     table = open_table(Path(storage.base_path))
-    go: Go = decided(table, pending_instants(table)[0])
-    for placement in go.placements:
-        place(table, go, placement)
-    first, second = (p.final for p in go.placements)
-    remove_placed(table, go, keep={first})
+    decision: CommitDecision = decided(table, pending_instants(table)[0])
+    for placement in decision.placements:
+        place(table, decision, placement)
+    first, second = (p.final for p in decision.placements)
+    remove_placed(table, decision, keep={first})
     assert storage.find(first) is not None
     assert storage.find(second) is None

@@ -16,12 +16,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from phantombase.compactor_daemon.attempt.compact_instant import pending_instants
-from phantombase.compactor_daemon.records.fate import find_go, read_fate
+from phantombase.compactor_daemon.records.outcome import find_decision, read_outcome
 from phantombase.timeline.audit.group_ledger import audit_path
 from phantombase.timeline.errors import ConflictError
 from phantombase.timeline.format.commit_metadata import CommitMetadata, encode
 from phantombase.timeline.format.instant import Instant, State
-from phantombase.timeline.instants.attempt_names import GO, attempts
+from phantombase.timeline.instants.attempt_names import COMMITTED, attempts
 from phantombase.timeline.metadata_table.location import METADATA_FOLDER, open_metadata_table
 from phantombase.timeline.metadata_table.validate import validate
 from phantombase.timeline.read.table_read import read_table
@@ -57,14 +57,14 @@ class Ground:
         return Faults.of(self.origin, compact, share=share)
 
     def check_one_decision(self, path: Path) -> None:
-        """At most one attempt was decided `go`."""
+        """At most one attempt was decided `commit`."""
         storage = LocalStorage(str(path))
-        fates = [read_fate(storage, self.instant, n) for n in attempts(storage, self.instant)]
-        assert [fate.kind for fate in fates if fate is not None].count(GO) <= 1
+        outcomes = [read_outcome(storage, self.instant, n) for n in attempts(storage, self.instant)]
+        assert [outcome.kind for outcome in outcomes if outcome is not None].count(COMMITTED) <= 1
 
     def check_undecided(self, path: Path, before: set[str]) -> None:
         """Without a decision nothing of ours lies outside our folder."""
-        if find_go(LocalStorage(str(path)), self.instant) is None:
+        if find_decision(LocalStorage(str(path)), self.instant) is None:
             assert visible_files(path) == before
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from phantombase.compactor_daemon.attempt.compact_instant import compact_instant, decide_go, pending_instants
+from phantombase.compactor_daemon.attempt.compact_instant import compact_instant, decide_commit, pending_instants
 from phantombase.compactor_daemon.decisions.hudi_executors import (
     ForeignTrace,
     ForeignWatch,
@@ -21,7 +21,7 @@ from phantombase.compactor_daemon.decisions.hudi_executors import (
 from phantombase.compactor_daemon.execution.runners import LocalRunner, SliceProgress
 from phantombase.compactor_daemon.execution.slice_task import SliceTask
 from phantombase.compactor_daemon.options import AttemptOptions
-from phantombase.compactor_daemon.records.fate import open_next, read_fate
+from phantombase.compactor_daemon.records.outcome import open_next, read_outcome
 from phantombase.compactor_daemon.records.slice_done import SliceDone
 from phantombase.compactor_daemon.removal.unschedule import unschedule
 from phantombase.timeline.errors import AttemptDeadError, ConflictError
@@ -86,9 +86,9 @@ def test_it_is_seen_while_slices_are_staged(name: str, tmp_path: Path) -> None:
             options=AttemptOptions(foreign_look_s=0),
         )
     assert runner.stopped
-    fate = read_fate(table.storage, instant, 1)
-    assert fate is not None
-    assert fate.kind == DEAD
+    outcome = read_outcome(table.storage, instant, 1)
+    assert outcome is not None
+    assert outcome.kind == DEAD
     assert not base_files(path, instant)
     with pytest.raises(ConflictError, match="at work on this instant"):
         run_all(table)
@@ -232,17 +232,17 @@ def test_any_change_of_its_inflight_file_ends_the_attempt(name: str, change: str
         os.utime(inflight, (1000, 1000))
     number = open_next(table.storage, instant, "a test")
     watch = ForeignWatch(table, instant, number, foreign_trace(table, instant, {"north"}))
-    watch.look()
-    assert read_fate(table.storage, instant, number) is None
+    watch.snapshot()
+    assert read_outcome(table.storage, instant, number) is None
     if change == "went":
         inflight.unlink()
     else:
         inflight.touch()
     with pytest.raises(AttemptDeadError, match="Hudi compactor touched"):
-        watch.look()
-    fate = read_fate(table.storage, instant, number)
-    assert fate is not None
-    assert fate.kind == DEAD
+        watch.snapshot()
+    outcome = read_outcome(table.storage, instant, number)
+    assert outcome is not None
+    assert outcome.kind == DEAD
 
 
 # A writer that takes no lock begins a delta commit in the millisecond of a plan of ours.
@@ -310,9 +310,9 @@ def before_decision(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], None]]
     def late(*args: Any) -> Any:
         while todo:
             todo.pop()()
-        return decide_go(*args)
+        return decide_commit(*args)
 
-    monkeypatch.setattr("phantombase.compactor_daemon.attempt.compact_instant.decide_go", late)
+    monkeypatch.setattr("phantombase.compactor_daemon.attempt.compact_instant.decide_commit", late)
     return todo
 
 

@@ -16,8 +16,8 @@ import pytest
 
 from phantombase.compactor_daemon.attempt.publish import publish
 from phantombase.compactor_daemon.attempt.retire import finish, finish_completed, forget_archived, retire
-from phantombase.compactor_daemon.decisions.standing import decided_instant
-from phantombase.compactor_daemon.records.fate import Go, revoke_decision
+from phantombase.compactor_daemon.decisions.validity import decided_instant
+from phantombase.compactor_daemon.records.outcome import CommitDecision, revoke_decision
 from phantombase.compactor_daemon.removal.unschedule import unschedule
 from phantombase.timeline.errors import BarrierError, ConflictError, LockError, MissingFileError
 from phantombase.timeline.format.commit_metadata import CommitMetadata, decode, encode
@@ -62,10 +62,10 @@ class _Killed(BaseException):
 
 @one_of("version", 9, 6)
 def test_a_commit_that_came_after_a_restore_is_taken_away_again(version: int, tmp_path: Path) -> None:
-    """The publisher's session ends between its last look and the put: it looks once more."""
+    """The publisher's session ends between its last snapshot and the put: it looks once more."""
     path = tmp_path / "t"
     instant = planned(path, version)
-    go = decided(open_table(path), instant)
+    decision = decided(open_table(path), instant)
 
     def hook(call: Call) -> object:
         if call.name == "put_if_absent" and call.path.endswith(".commit"):
@@ -73,62 +73,62 @@ def test_a_commit_that_came_after_a_restore_is_taken_away_again(version: int, tm
         return call.do()
 
     with pytest.raises(ConflictError, match="its plan is gone"):
-        publish(open_table(path, HookedStorage(LocalStorage(str(path)), hook)), go, LOCK)
+        publish(open_table(path, HookedStorage(LocalStorage(str(path)), hook)), decision, LOCK)
     assert not [f for f in timeline_files(path) if f.name.endswith(".commit")]
     assert not base_files(path, instant)
     assert read_rows(path) == FIRST
 
 
 @one_of("version", 6, 9)
-@pytest.mark.parametrize("before", ["its last look", "its put"])
+@pytest.mark.parametrize("before", ["its last snapshot", "its put"])
 def test_a_commit_beside_that_of_another_compactor_does_not_stay(version: int, before: str, tmp_path: Path) -> None:
-    """It takes no lock, and completes the instant while the publisher does. Seen at the last look, none is put: readers
-    take two commits of one compaction for an error."""
+    """It takes no lock, and completes the instant while the publisher does. The last snapshot shows it, so none is put:
+    readers take two commits of one compaction for an error."""
     path = tmp_path / "t"
     instant = planned(path, version)
-    go = decided(open_table(path), instant)
-    partition = go.placements[0].final.rpartition("/")[0]
+    decision = decided(open_table(path), instant)
+    partition = decision.placements[0].final.rpartition("/")[0]
     at = ("put_if_absent", ".commit") if before == "its put" else ("list", partition)
     theirs, put = list[Path](), list[str]()
 
     def hook(call: Call) -> object:
         if call.name == at[0] and call.path.endswith(at[1]) and is_held(LOCK) and not theirs:
-            theirs.append(completed_by_hudi(path, go))
+            theirs.append(completed_by_hudi(path, decision))
         if call.name == "put_if_absent" and call.path.endswith(".commit"):
             put.append(call.path)
         return call.do()
 
     with pytest.raises(ConflictError, match="completed this compaction first"):
-        publish(open_table(path, HookedStorage(LocalStorage(str(path)), hook)), go, LOCK)
+        publish(open_table(path, HookedStorage(LocalStorage(str(path)), hook)), decision, LOCK)
     assert len(put) == (before == "its put")
     assert [f for f in timeline_files(path) if f.name.endswith(".commit")] == theirs
     assert [f.name.split("_")[1] for f in base_files(path, instant)] == ["9-9-9"]
     assert read_table(open_table(path)).num_rows == len(BEFORE)
 
 
-def completed_by_hudi(path: Path, go: Go) -> Path:
+def completed_by_hudi(path: Path, decision: CommitDecision) -> Path:
     """A decided compaction, placed already, is completed with another compactor's files; its commit."""
     table = open_table(path)
-    metadata = decode(go.content, go.completed_path)
+    metadata = decode(decision.content, decision.completed_path)
     stats = {
-        p: tuple(replace(s, path=f"{p}/{s.file_id}_9-9-9_{go.instant}.parquet") for s in of)
+        p: tuple(replace(s, path=f"{p}/{s.file_id}_9-9-9_{decision.instant}.parquet") for s in of)
         for p, of in metadata.partition_to_write_stats.items()
     }
     for one, of in stats.items():
         for stat in of:
             assert stat.path is not None
-            place_as(path, go, stat.path, one)
+            place_as(path, decision, stat.path, one)
     other = replace(metadata, partition_to_write_stats=stats, extra_metadata={"schema": "{}"})
-    completion = go.completion_time and f"{int(go.completion_time) + 1}"
-    done = replace(decided_instant(table, go), completion_time=completion, file_name="")
+    completion = decision.completion_time and f"{int(decision.completion_time) + 1}"
+    done = replace(decided_instant(table, decision), completion_time=completion, file_name="")
     commit = path / table.instant_path(done)
     commit.write_bytes(encode(other, table.layout.encoding))
     return commit
 
 
-def place_as(path: Path, go: Go, final: str, partition: str) -> None:
+def place_as(path: Path, decision: CommitDecision, final: str, partition: str) -> None:
     """A copy of a decided file under another compactor's name."""
-    (one,) = [p for p in go.placements if p.final.startswith(f"{partition}/")]
+    (one,) = [p for p in decision.placements if p.final.startswith(f"{partition}/")]
     (path / final).write_bytes((path / one.final).read_bytes())
 
 
@@ -203,11 +203,11 @@ def test_retiring_places_no_file_of_what_is_archived_meanwhile(version: int, tmp
     """The replace commit that explains why the file is gone is archived with it: its rows would be back."""
     path = tmp_path / "t"
     instant = planned(path, version)
-    go = decided(open_table(path), instant)
-    publish(open_table(path), go, LOCK)
+    decision = decided(open_table(path), instant)
+    publish(open_table(path), decision, LOCK)
     file_id, replaced = replace_first_group(path, instant)
     clean(path, file_id)
-    archived = [replaced, path / go.completed_path]
+    archived = [replaced, path / decision.completed_path]
 
     def hook(call: Call) -> object:
         if call.name == "list" and not call.path.startswith(".hoodie"):
@@ -216,7 +216,7 @@ def test_retiring_places_no_file_of_what_is_archived_meanwhile(version: int, tmp
         return call.do()
 
     with pytest.raises(MissingFileError, match="not completed any more"):
-        retire(open_table(path, HookedStorage(LocalStorage(str(path)), hook)), go)
+        retire(open_table(path, HookedStorage(LocalStorage(str(path)), hook)), decision)
     assert not archived
     assert not base_files(path, instant)
 
@@ -225,42 +225,46 @@ def test_retiring_places_no_file_of_what_is_archived_meanwhile(version: int, tmp
 
 
 @pytest.fixture(params=[9, deep(6)])
-def lost(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, Go, Path]:
+def lost(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, CommitDecision, Path]:
     """A decision whose files are placed, where another compactor has completed the instant; its commit."""
     path = tmp_path / "t"
     instant = planned(path, request.param)
-    go = decided(open_table(path), instant)
-    place_all(path, go)
-    return path, go, completed_by_hudi(path, go)
+    decision = decided(open_table(path), instant)
+    place_all(path, decision)
+    return path, decision, completed_by_hudi(path, decision)
 
 
-def test_files_that_lost_go_under_the_lock_only(lost: tuple[Path, Go, Path]) -> None:
+def test_files_that_lost_go_under_the_lock_only(lost: tuple[Path, CommitDecision, Path]) -> None:
     """Else from under the hands of a process that publishes them."""
-    path, go, _ = lost
+    path, decision, _ = lost
     with pytest.raises(LockError):
-        finish(open_table(path), go.instant, Busy())
-    assert len(base_files(path, go.instant)) == 2
-    finish(open_table(path), go.instant, LOCK)
-    assert [f.name.split("_")[1] for f in base_files(path, go.instant)] == ["9-9-9"]
+        finish(open_table(path), decision.instant, Busy())
+    assert len(base_files(path, decision.instant)) == 2
+    finish(open_table(path), decision.instant, LOCK)
+    assert [f.name.split("_")[1] for f in base_files(path, decision.instant)] == ["9-9-9"]
     assert read_table(open_table(path)).num_rows == len(BEFORE)
 
 
 @one_of("lost", 6, 9, indirect=True)
 @pytest.mark.parametrize("published", [True, False])
-def test_files_that_lost_have_won_once_the_lock_is_free(published: bool, lost: tuple[Path, Go, Path]) -> None:
+def test_files_that_lost_have_won_once_the_lock_is_free(
+    published: bool, lost: tuple[Path, CommitDecision, Path]
+) -> None:
     """The other commit was taken away while the lock was waited for: the files are, or can be, those of the next."""
-    path, go, commit = lost
+    path, decision, commit = lost
 
     def meanwhile() -> None:
         commit.unlink()
         for file in path.glob("*/*_9-9-9_*.parquet"):
             file.unlink()
         if published:
-            publish(open_table(path), go, LOCK)
+            publish(open_table(path), decision, LOCK)
 
-    finish(open_table(path), go.instant, Sleeper(meanwhile))
-    assert {str(f.relative_to(path)) for f in base_files(path, go.instant)} == {p.final for p in go.placements}
-    assert all((path / p.staged).exists() for p in go.placements)
+    finish(open_table(path), decision.instant, Sleeper(meanwhile))
+    assert {str(f.relative_to(path)) for f in base_files(path, decision.instant)} == {
+        p.final for p in decision.placements
+    }
+    assert all((path / p.staged).exists() for p in decision.placements)
     run_all(open_table(path))
     assert read_rows(path) == BEFORE
     check_no_strays(path)
@@ -331,14 +335,14 @@ def test_the_oldest_writes_are_rolled_back(version: int, tmp_path: Path) -> None
     """What is older than the active timeline counts as archived; these were rolled back."""
     path = tmp_path / "t"
     instant = planned(path, version)
-    go = decided(open_table(path), instant)
+    decision = decided(open_table(path), instant)
     for file in timeline_files(path):
         if "deltacommit" in file.name:
             file.unlink()
     for data in [*path.glob("*/.*.log.*"), *path.glob("*/*.parquet")]:
         data.unlink()
     with pytest.raises(ConflictError, match="was rolled back"):
-        publish(open_table(path), go, LOCK)
+        publish(open_table(path), decision, LOCK)
     assert not base_files(path, instant)
 
 
@@ -400,12 +404,12 @@ def test_a_replace_commit_is_rolled_back_after_the_decision(tmp_path: Path) -> N
     instant = planned(path, 6)
     upsert(LocalStorage(str(path)), rows((3, 9, 9.0)))
     _, commit = replace_first_group(path, instant)
-    go = decided(open_table(path), instant)
-    assert go.placements == ()
+    decision = decided(open_table(path), instant)
+    assert decision.placements == ()
     commit.unlink()
     truth = read_rows(path)
     with pytest.raises(ConflictError, match="is not replaced any more"):
-        publish(open_table(path), go, LOCK)
+        publish(open_table(path), decision, LOCK)
     run_all(open_table(path))
     assert base_files(path, instant)
     assert read_rows(path) == truth == BEFORE | {"k0003": (9, 9.0)}
@@ -417,14 +421,14 @@ def test_a_partition_is_removed_after_the_decision(version: int, when: str, tmp_
     """Its folder is not made anew: no listing would take it for a partition, and the commit would name a lost file."""
     path = tmp_path / "t"
     instant = planned(path, version)
-    go = decided(open_table(path), instant)
-    (partition,) = {p.final.rpartition("/")[0] for p in go.placements}
+    decision = decided(open_table(path), instant)
+    (partition,) = {p.final.rpartition("/")[0] for p in decision.placements}
     lock = Sleeper(lambda: shutil.rmtree(path / partition))
     if when == "before placing":
         shutil.rmtree(path / partition)
         lock = Sleeper(lambda: None)
     with pytest.raises(ConflictError, match="compactor-daemon unschedule"):
-        publish(open_table(path), go, lock)
+        publish(open_table(path), decision, lock)
     assert not (path / partition).exists()
     unschedule(open_table(path), instant, LOCK)
     check_removed(path, partition)

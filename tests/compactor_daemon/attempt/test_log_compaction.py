@@ -38,7 +38,7 @@ from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table, TableSchema
 from phantombase.timeline.view.log_blocks import slice_blocks
 from phantombase.timeline.view.view import FileSlice, latest_slice
-from phantombase.writer_hooks.commit.conflict import Footprint
+from phantombase.writer_hooks.commit.conflict import WriteSet
 from phantombase.writer_hooks.commit.transaction import transaction
 from phantombase.writer_hooks.options import WriteOptions
 from tests.support import compaction_steps as attempts
@@ -291,11 +291,11 @@ def test_a_death_at_every_storage_call_is_finished_by_the_next_run(busy: Slice) 
 def test_a_lost_log_file_is_merged_again(busy: Slice) -> None:
     """Between publication and clean-up, with newer logs on top."""
     instant = merging(busy)
-    go = decided(busy.table, instant)
-    publish(busy.table, go, ProcessLock("publish"))
+    decision = decided(busy.table, instant)
+    publish(busy.table, decision, ProcessLock("publish"))
     busy.commit()
     before = busy.read()
-    (placement,) = go.placements
+    (placement,) = decision.placements
     (busy.path / placement.final).unlink()
     (busy.path / placement.staged).unlink()
     run_all(busy.table)
@@ -316,15 +316,15 @@ def test_a_writer_and_a_log_compaction_do_not_disturb_each_other(busy: Slice) ->
             merging(busy)
             run_all(busy.table)
         slice_, schema = busy.newest()
-        footprint = Footprint(
+        write_set = WriteSet(
             appended=frozenset({slice_.key}),
             rewritten=frozenset(),
             buckets=frozenset(),
             inserts=frozenset({slice_.partition}),
             looked_up=True,
         )
-        begun.check_conflicts(footprint, schema.recorded)
-        begun.complete(footprint, CommitMetadata(extra_metadata={"schema": schema.commit_text}))
+        begun.check_conflicts(write_set, schema.recorded)
+        begun.complete(write_set, CommitMetadata(extra_metadata={"schema": schema.commit_text}))
 
 
 def test_dead_writers_are_rolled_back_beside_it(busy: Slice) -> None:

@@ -87,7 +87,7 @@ def _is_decisive(call: Call) -> bool:
     """
     folder, _, name = call.path.rpartition("/")
     if call.name == "put_if_absent":
-        return (folder in (".hoodie", ".hoodie/timeline") and not name.endswith("inflight")) or name == "fate"
+        return (folder in (".hoodie", ".hoodie/timeline") and not name.endswith("inflight")) or name == "outcome"
     if call.name == "overwrite":
         return folder.endswith("/streams")
     if call.name == "delete":

@@ -18,10 +18,10 @@ from phantombase.compactor_daemon.attempt.compact_instant import pending_instant
 from phantombase.compactor_daemon.attempt.publish import merge_again, place, publish
 from phantombase.compactor_daemon.cli.main import app
 from phantombase.compactor_daemon.decisions.completed import completed_compaction, remove_placed
-from phantombase.compactor_daemon.records.fate import Go, Placement, find_go, read_fate
+from phantombase.compactor_daemon.records.outcome import CommitDecision, Placement, find_decision, read_outcome
 from phantombase.compactor_daemon.removal.unschedule import unschedule
 from phantombase.timeline.errors import ConflictError, MissingFileError, PhantombaseError, StorageError
-from phantombase.timeline.instants.attempt_names import GO, attempts
+from phantombase.timeline.instants.attempt_names import COMMITTED, attempts
 from phantombase.timeline.read.table_read import read_table
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.storage.probe import probe_partitions
@@ -108,8 +108,8 @@ def test_a_publisher_that_pauses_while_another_one_publishes(ground: Ground, mon
         check_whole(path, ground.expected)
         storage = MovingStorage(str(path))
         for instant in {i.requested_time for i in open_table(path).load_timeline().instants}:
-            fates = [read_fate(storage, instant, n) for n in attempts(storage, instant)]
-            assert [fate.kind for fate in fates if fate is not None].count(GO) <= 1
+            outcomes = [read_outcome(storage, instant, n) for n in attempts(storage, instant)]
+            assert [outcome.kind for outcome in outcomes if outcome is not None].count(COMMITTED) <= 1
         paused += 1
     assert paused > 4
     assert merged == []
@@ -122,17 +122,17 @@ def test_a_repeat_is_known_by_the_size_of_the_decision(ground: Ground, monkeypat
     path = ground.copy()
     table = open_table(path, MovingStorage(str(path)))
     (instant,) = pending_instants(table)
-    go = decided(table, instant)
-    for placement in go.placements:
-        place(table, go, placement)
+    decision = decided(table, instant)
+    for placement in decision.placements:
+        place(table, decision, placement)
         assert table.storage.find(placement.staged) is None
-        place(table, go, placement)
-    publish(table, go, LOCK)
-    publish(table, go, LOCK)
+        place(table, decision, placement)
+    publish(table, decision, LOCK)
+    publish(table, decision, LOCK)
     assert merged == []
-    first = go.placements[0]
+    first = decision.placements[0]
     with pytest.raises(PhantombaseError, match="differs from the staged one"):
-        place(table, go, replace(first, size=first.size + 1))
+        place(table, decision, replace(first, size=first.size + 1))
     ground.run(path)
     check_whole(path, ground.expected)
 
@@ -146,22 +146,22 @@ def test_placed_files_that_lost_their_names_again_are_merged_again(
     path = ground.copy()
     table = open_table(path, MovingStorage(str(path)))
     (instant,) = pending_instants(table)
-    go = decided(table, instant)
-    for placement in go.placements:
-        place(table, go, placement)
-    remove_placed(table, go, keep=set())
+    decision = decided(table, instant)
+    for placement in decision.placements:
+        place(table, decision, placement)
+    remove_placed(table, decision, keep=set())
     ground.run(path)
     check_whole(path, ground.expected)
-    assert len(merged) == len(go.placements)
+    assert len(merged) == len(decision.placements)
 
 
 def counted_merges(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The final names that are merged again from now on."""
     merged: list[str] = []
 
-    def counted(table: Table, go: Go, placement: Placement) -> str:
+    def counted(table: Table, decision: CommitDecision, placement: Placement) -> str:
         merged.append(placement.final)
-        return merge_again(table, go, placement)
+        return merge_again(table, decision, placement)
 
     monkeypatch.setattr(publishing, "merge_again", counted)
     return merged
@@ -177,8 +177,8 @@ def test_a_file_that_another_moved_meanwhile_is_not_merged_again(
     path = unzip_golden("v9_pending", tmp_path)
     table = open_table(path)
     (instant,) = pending_instants(table)
-    go = decided(table, instant)
-    one, other = go.placements[0], LocalStorage(str(path))
+    decision = decided(table, instant)
+    one, other = decision.placements[0], LocalStorage(str(path))
 
     def hook(call: Call) -> Any:
         if call.name == "find" and call.path == one.staged and other.place(one.staged, one.final):
@@ -187,7 +187,7 @@ def test_a_file_that_another_moved_meanwhile_is_not_merged_again(
 
     merged: list[object] = []
     monkeypatch.setattr("phantombase.compactor_daemon.attempt.publish.merge_again", lambda *of: merged.append(of))
-    place(open_table(path, HookedStorage(other, hook)), go, one)
+    place(open_table(path, HookedStorage(other, hook)), decision, one)
     assert merged == []
     assert (path / one.final).stat().st_size == one.size
 
@@ -225,7 +225,7 @@ def test_it_is_found_before_the_decision(
     for _ in range(2):
         with pytest.raises(StorageError, match="cannot be placed in this partition"):
             run_all(open_table(path))
-    assert find_go(open_table(path).storage, instant) is None
+    assert find_decision(open_table(path).storage, instant) is None
     unschedule(open_table(path), instant, LOCK)
     assert read_rows(path) == BEFORE
 

@@ -17,9 +17,9 @@ import pytest
 
 from phantombase.compactor_daemon.attempt.compact_instant import pending_instants
 from phantombase.compactor_daemon.options import AttemptOptions, ExecuteOptions, Executor
-from phantombase.compactor_daemon.records.fate import read_fate
+from phantombase.compactor_daemon.records.outcome import read_outcome
 from phantombase.compactor_daemon.run.pending import run_compactions
-from phantombase.timeline.instants.attempt_names import DEAD, GO, attempts
+from phantombase.timeline.instants.attempt_names import COMMITTED, DEAD, attempts
 from phantombase.timeline.parquet.output_options import OutputOptions
 from phantombase.timeline.read.table_read import read_table
 from phantombase.timeline.storage.folders import RECORDS
@@ -144,13 +144,13 @@ def test_a_stopped_process_can_publish_nothing_once_it_is_taken_over(
     assert visible_files(path) == after
     storage = LocalStorage(str(path))
     (instant,) = [e.name for e in storage.list(RECORDS) if e.name.isdigit()]
-    fates = [read_fate(storage, instant, number) for number in attempts(storage, instant)]
-    assert len(fates) in (1, 2)
-    assert fates[-1] is not None
-    assert fates[-1].go is not None
-    if len(fates) == 2:
-        assert fates[0] is not None
-        assert fates[0].kind == DEAD
+    outcomes = [read_outcome(storage, instant, number) for number in attempts(storage, instant)]
+    assert len(outcomes) in (1, 2)
+    assert outcomes[-1] is not None
+    assert outcomes[-1].decision is not None
+    if len(outcomes) == 2:
+        assert outcomes[0] is not None
+        assert outcomes[0].kind == DEAD
         assert code == 1
     assert len(errors) == (code == 1)
     finish(path)
@@ -189,7 +189,7 @@ def test_processes_race_without_any_lock(name: str, moments: list[float], tmp_pa
             assert len(ended(process)) == process.returncode
             assert process.returncode in (0, 1)
     storage = LocalStorage(str(path))
-    fates = [read_fate(storage, instant, number) for number in attempts(storage, instant)]
-    assert [fate.kind for fate in fates if fate is not None].count(GO) <= 1
+    outcomes = [read_outcome(storage, instant, number) for number in attempts(storage, instant)]
+    assert [outcome.kind for outcome in outcomes if outcome is not None].count(COMMITTED) <= 1
     finish(path)
     check_whole(path, path.with_name("pending.expected"))

@@ -16,7 +16,7 @@ from phantombase.compactor_daemon.attempt.compact_instant import pending_instant
 from phantombase.compactor_daemon.attempt.publish import merge_again, place, publish
 from phantombase.compactor_daemon.attempt.retire import finish, finish_completed, littered_instants, retire
 from phantombase.compactor_daemon.options import AttemptOptions
-from phantombase.compactor_daemon.records.fate import Go, find_go, open_next, read_fate
+from phantombase.compactor_daemon.records.outcome import CommitDecision, find_decision, open_next, read_outcome
 from phantombase.timeline.audit.group_ledger import LEDGER, audit_path
 from phantombase.timeline.errors import ConflictError, MissingFileError, StorageError
 from phantombase.timeline.format.commit_metadata import decode, encode
@@ -24,8 +24,8 @@ from phantombase.timeline.format.instant import Instant, State
 from phantombase.timeline.instants.attempt_names import (
     DEAD,
     attempt_folder,
-    fate_path,
     instant_folder,
+    outcome_path,
     recorded_instants,
 )
 from phantombase.timeline.locks.heartbeat import heartbeat, heartbeat_path
@@ -47,18 +47,18 @@ VERSIONS = pytest.mark.parametrize("version", [6, 9])
 
 
 @pytest.fixture
-def published(version: int, tmp_path: Path) -> tuple[Path, Go]:
+def published(version: int, tmp_path: Path) -> tuple[Path, CommitDecision]:
     """A table of two file groups in two partitions, and a decision that was published and not yet retired."""
     path = unzip_golden(f"v{version}_pending", tmp_path)
     table = open_table(path)
-    go = decided(table, pending_instants(table)[0])
-    publish(table, go, LOCK)
-    return path, go
+    decision = decided(table, pending_instants(table)[0])
+    publish(table, decision, LOCK)
+    return path, decision
 
 
 def staged_files(path: Path, instant: str) -> list[Path]:
     """Staged files and records of file slices."""
-    return [p for p in (path / instant_folder(instant)).glob("*/*") if p.name not in ("open", "fate")]
+    return [p for p in (path / instant_folder(instant)).glob("*/*") if p.name not in ("open", "outcome")]
 
 
 # --- not before it is safe --------------------------------------------------------------------------------------------
@@ -69,19 +69,19 @@ def test_what_is_not_completed_is_not_retired(version: int, tmp_path: Path) -> N
     """Its staged files are all there is of it."""
     path = unzip_golden(f"v{version}_pending", tmp_path)
     table = open_table(path)
-    go = decided(table, pending_instants(table)[0])
+    decision = decided(table, pending_instants(table)[0])
     with pytest.raises(MissingFileError, match="not completed"):
-        retire(table, go)
-    assert len(staged_files(path, go.instant)) == 4
+        retire(table, decision)
+    assert len(staged_files(path, decision.instant)) == 4
     assert littered_instants(table) == ()
-    publish(table, go, LOCK)
-    assert littered_instants(table) == (go.instant,)
+    publish(table, decision, LOCK)
+    assert littered_instants(table) == (decision.instant,)
 
 
 def test_what_was_requested_between_the_listings_of_a_look_is_not_littered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A look lists records and timeline at the same time, in no order: the attempt just opened must not be ended."""
+    """A snapshot lists records and timeline concurrently: the attempt just opened must not be ended."""
     path = unzip_golden("v9_pending", tmp_path)
     table = open_table(path)
     instant = pending_instants(table)[0]
@@ -97,58 +97,58 @@ def test_what_was_requested_between_the_listings_of_a_look_is_not_littered(
     with heartbeat(table.storage, instant, 60.0):
         monkeypatch.setattr(Table, "still", lambda self, *, reload=True: seen if reload else self.reload())
         assert littered_instants(table) == ()
-    assert read_fate(table.storage, instant, opened.number) is None
+    assert read_outcome(table.storage, instant, opened.number) is None
 
 
 def test_nothing_is_retired_under_a_rollback_of_it(tmp_path: Path) -> None:
     """It may end either way."""
     path = unzip_golden("v9_pending", tmp_path)
     table = open_table(path)
-    go = decided(table, pending_instants(table)[0])
-    publish(table, go, LOCK)
-    pending_rollback(path, tmp_path, go.instant)
+    decision = decided(table, pending_instants(table)[0])
+    publish(table, decision, LOCK)
+    pending_rollback(path, tmp_path, decision.instant)
     with pytest.raises(ConflictError, match="rollback of this compaction is pending"):
-        retire(table, go)
-    assert len(staged_files(path, go.instant)) == 4
+        retire(table, decision)
+    assert len(staged_files(path, decision.instant)) == 4
 
 
 # --- what goes, what is placed again ----------------------------------------------------------------------------------
 
 
 @one_of("version", 6, 9)
-def test_retiring_twice_changes_nothing(published: tuple[Path, Go]) -> None:
+def test_retiring_twice_changes_nothing(published: tuple[Path, CommitDecision]) -> None:
     """Staged files and the heartbeat go; final files, records and books stay."""
-    path, go = published
-    with heartbeat(open_table(path).storage, go.instant, 100.0):
-        finals = base_files(path, go.instant)
+    path, decision = published
+    with heartbeat(open_table(path).storage, decision.instant, 100.0):
+        finals = base_files(path, decision.instant)
         for _ in range(2):
-            retire(open_table(path), go)
-            assert staged_files(path, go.instant) == []
-            assert not (path / heartbeat_path(go.instant)).exists()
-            assert base_files(path, go.instant) == finals
-            assert find_go(open_table(path).storage, go.instant) == go
-            assert (path / audit_path(go.instant)).exists()
+            retire(open_table(path), decision)
+            assert staged_files(path, decision.instant) == []
+            assert not (path / heartbeat_path(decision.instant)).exists()
+            assert base_files(path, decision.instant) == finals
+            assert find_decision(open_table(path).storage, decision.instant) == decision
+            assert (path / audit_path(decision.instant)).exists()
 
 
 @VERSIONS
 @pytest.mark.parametrize(("of_the_group", "committed"), [(True, True), (False, True), (True, False)])
 def test_a_lost_file_is_needed_unless_its_group_has_a_newer_base_file(
-    of_the_group: bool, committed: bool, published: tuple[Path, Go]
+    of_the_group: bool, committed: bool, published: tuple[Path, CommitDecision]
 ) -> None:
     """Compacted again and cleaned, it would come back as litter; another group's newer file, or one that does not count
     yet, says nothing."""
-    path, go = published
+    path, decision = published
     table = open_table(path)
     if committed:
         time = "20990101000000000"
         completion = f"{time[:-1]}1" if table.layout.has_completion_times else None
         done = Instant(requested_time=time, action="commit", state=State.COMPLETED, completion_time=completion)
         (path / table.instant_path(done)).write_bytes(b"")
-    lost = path / go.placements[0].final
+    lost = path / decision.placements[0].final
     file_id = lost.name.partition("_")[0] if of_the_group else "another-group-0"
     shutil.copy(lost, lost.with_name(f"{file_id}_1-2-3_20990101000000000.parquet"))
     lost.unlink()
-    retire(open_table(path), go)
+    retire(open_table(path), decision)
     assert lost.exists() is not (of_the_group and committed)
 
 
@@ -157,28 +157,28 @@ def test_what_the_commit_does_not_name_is_not_placed(version: int, tmp_path: Pat
     """Its file group was replaced before the decision was published; the replace commit is archived by now."""
     path = unzip_golden(f"v{version}_pending", tmp_path)
     table = open_table(path)
-    go = decided(table, pending_instants(table)[0])
-    file_id, commit = replace_first_group(path, go.instant)
-    publish(table, go, LOCK)
+    decision = decided(table, pending_instants(table)[0])
+    file_id, commit = replace_first_group(path, decision.instant)
+    publish(table, decision, LOCK)
     clean(path, file_id)
     commit.unlink()
     storage = HookedStorage(LocalStorage(str(path)), lambda call: call.do())
-    retire(open_table(path, storage), go)
+    retire(open_table(path, storage), decision)
     assert "place" not in storage.calls  # not even for a moment: it would be visible
-    assert [p.name for p in base_files(path, go.instant)] == [Path(go.placements[1].final).name]
+    assert [p.name for p in base_files(path, decision.instant)] == [Path(decision.placements[1].final).name]
 
 
 @one_of("version", 9, 6)
-def test_base_files_of_other_instants_are_no_strays(published: tuple[Path, Go]) -> None:
+def test_base_files_of_other_instants_are_no_strays(published: tuple[Path, CommitDecision]) -> None:
     """An older and a newer one of the same file group, which no commit of ours names."""
-    path, go = published
-    one = path / go.placements[0].final
+    path, decision = published
+    one = path / decision.placements[0].final
     file_id = one.name.partition("_")[0]
     others = [one.with_name(f"{file_id}_1-2-3_{time}.parquet") for time in ("20200101000000000", "20990101000000000")]
-    stray = one.with_name(f"{file_id}_1-2-3_{go.instant}.parquet")
+    stray = one.with_name(f"{file_id}_1-2-3_{decision.instant}.parquet")
     for file in (*others, stray):
         shutil.copy(one, file)
-    retire(open_table(path), go)
+    retire(open_table(path), decision)
     assert all(file.exists() for file in others)
     assert one.exists()
     assert not stray.exists()
@@ -212,9 +212,9 @@ def test_an_attempt_at_what_somebody_else_completed_is_dead(version: int, tmp_pa
         if not target.exists():
             shutil.copy(file, target)
     finish(table, instant, LOCK)
-    fate = read_fate(table.storage, instant, 1)
-    assert fate is not None
-    assert fate.kind == DEAD
+    outcome = read_outcome(table.storage, instant, 1)
+    assert outcome is not None
+    assert outcome.kind == DEAD
     assert staged_files(path, instant) == []
 
 
@@ -223,20 +223,22 @@ def test_what_somebody_else_completed_has_no_books_here(version: int, tmp_path: 
     """The audit log would speak of files that are not the table's. Files placed for the lost decision go."""
     path = unzip_golden(f"v{version}_pending", tmp_path)
     table = open_table(path)
-    go = decided(table, pending_instants(table)[0])
-    for placement in go.placements:
-        place(table, go, placement)
+    decision = decided(table, pending_instants(table)[0])
+    for placement in decision.placements:
+        place(table, decision, placement)
     other = unzip_golden(f"v{version}_pending", tmp_path / "other")
-    staged(open_table(other), go.instant)
-    for record in (other / instant_folder(go.instant)).glob("1/*.ok"):
+    staged(open_table(other), decision.instant)
+    for record in (other / instant_folder(decision.instant)).glob("1/*.ok"):
         record.unlink()
-    theirs = decided(open_table(other), go.instant)
+    theirs = decided(open_table(other), decision.instant)
     publish(open_table(other), theirs, LOCK)
     for name in (theirs.completed_path, *(p.final for p in theirs.placements)):
         shutil.copy(other / name, path / name)
-    finish(table, go.instant, LOCK)
-    assert not (path / audit_path(go.instant)).exists()
-    assert {str(p.relative_to(path)) for p in base_files(path, go.instant)} == {p.final for p in theirs.placements}
+    finish(table, decision.instant, LOCK)
+    assert not (path / audit_path(decision.instant)).exists()
+    assert {str(p.relative_to(path)) for p in base_files(path, decision.instant)} == {
+        p.final for p in theirs.placements
+    }
 
 
 @one_of("version", 6, 9)
@@ -245,7 +247,7 @@ def test_a_decision_is_taken_back_in_the_table_lock(version: int, tmp_path: Path
     path = tmp_path / "t"
     instant = planned(path, version)
     table = open_table(path)
-    go = decided(table, instant)
+    decision = decided(table, instant)
     before = {file: file.read_bytes() for file in timeline_files(path)}
     (plan,) = (file for file in before if file.name == f"{instant}.compaction.requested")
     plan.unlink()
@@ -257,7 +259,7 @@ def test_a_decision_is_taken_back_in_the_table_lock(version: int, tmp_path: Path
 
     lock = type("Lock", (), {"hold": staticmethod(hold)})()
     finish(table, instant, lock)
-    assert find_go(table.storage, instant) == go
+    assert find_decision(table.storage, instant) == decision
     assert len(staged_files(path, instant)) == 2
 
 
@@ -267,12 +269,12 @@ def test_while_a_restore_pends_staged_files_stay(version: int, tmp_path: Path) -
     path = tmp_path / "t"
     instant = planned(path, version)
     table = open_table(path)
-    go = decided(table, instant)
+    decision = decided(table, instant)
     (plan,) = (file for file in timeline_files(path) if file.name == f"{instant}.compaction.requested")
     plan.unlink()
     (plan.parent / "20990101000000000.restore.inflight").touch()
     finish(table, instant, LOCK)
-    assert find_go(table.storage, instant) == go
+    assert find_decision(table.storage, instant) == decision
     assert len(staged_files(path, instant)) == 2
 
 
@@ -294,33 +296,36 @@ def later_write(path: Path, time: str) -> None:
 
 
 @one_of("version", 9, 6)
-def test_records_are_forgotten_with_the_archived_instant_and_not_before(published: tuple[Path, Go]) -> None:
+def test_records_are_forgotten_with_the_archived_instant_and_not_before(published: tuple[Path, CommitDecision]) -> None:
     """Until then they stop a zombie. Tombstones behind the timeline's start stay, and so does the audit log."""
-    path, go = published
+    path, decision = published
     table = open_table(path)
     tombstone = "20980101000000000"
     open_next(table.storage, tombstone, "unscheduled")
     later_write(path, "20970101000000000")
     finish_completed(table, LOCK)
-    assert recorded_instants(table.storage) == (go.instant, tombstone)
-    assert {p.name for p in (path / attempt_folder(go.instant, go.attempt)).iterdir()} == {"open", "fate"}
+    assert recorded_instants(table.storage) == (decision.instant, tombstone)
+    assert {p.name for p in (path / attempt_folder(decision.instant, decision.attempt)).iterdir()} == {
+        "open",
+        "outcome",
+    }
     archive_before(path, "20970101000000000")
     finish_completed(table, LOCK)
     assert recorded_instants(table.storage) == (tombstone,)
-    assert not (path / instant_folder(go.instant)).exists()
-    assert (path / audit_path(go.instant)).exists()
-    assert (path / go.placements[0].final).exists()
+    assert not (path / instant_folder(decision.instant)).exists()
+    assert (path / audit_path(decision.instant)).exists()
+    assert (path / decision.placements[0].final).exists()
     archive_before(path, "20990101000000000")  # nothing is active: nothing says that the tombstone is old
     finish_completed(table, LOCK)
     assert recorded_instants(table.storage) == (tombstone,)
 
 
 @one_of("version", 6, 9)
-def test_an_unscheduled_instant_between_active_ones_is_not_forgotten(published: tuple[Path, Go]) -> None:
+def test_an_unscheduled_instant_between_active_ones_is_not_forgotten(published: tuple[Path, CommitDecision]) -> None:
     """Nothing of it is on the timeline, and its time must not be used again."""
-    path, go = published
+    path, decision = published
     table = open_table(path)
-    tombstone = f"{go.instant[:-1]}{(int(go.instant[-1]) + 1) % 10}"
+    tombstone = f"{decision.instant[:-1]}{(int(decision.instant[-1]) + 1) % 10}"
     (path / RECORDS / tombstone / "1").mkdir(parents=True)
     later_write(path, "20970101000000000")
     finish_completed(table, LOCK)
@@ -330,15 +335,15 @@ def test_an_unscheduled_instant_between_active_ones_is_not_forgotten(published: 
 # A file of a decided compaction that is lost with its staged copy: merged again it is the decided one, or an error.
 
 
-def lose(table: Table, go: Go) -> None:
+def lose(table: Table, decision: CommitDecision) -> None:
     """Every staged file of the decision; their records stay."""
-    for placement in go.placements:
+    for placement in decision.placements:
         table.storage.delete(placement.staged)
 
 
-def left(path: Path, go: Go) -> list[str]:
+def left(path: Path, decision: CommitDecision) -> list[str]:
     """Staged files that are there."""
-    return sorted(p.name for p in (path / attempt_folder(go.instant, 1)).parent.glob("*/*.parquet"))
+    return sorted(p.name for p in (path / attempt_folder(decision.instant, 1)).parent.glob("*/*.parquet"))
 
 
 @pytest.mark.parametrize("completed", [False, True])
@@ -353,16 +358,16 @@ def test_each_file_is_made_again_under_its_own_name(name: str, completed: bool, 
     (instant,) = pending_instants(table)
     staged(table, instant)
     table.storage.delete(f"{attempt_folder(instant, 1)}/1.ok")
-    go = decided(table, instant)
-    assert go.attempt == 2
-    assert [p.final.count("0-1-99") + p.final.count("1-2-99") for p in go.placements] == [1, 1]
+    decision = decided(table, instant)
+    assert decision.attempt == 2
+    assert [p.final.count("0-1-99") + p.final.count("1-2-99") for p in decision.placements] == [1, 1]
     if completed:
-        publish(table, go, ProcessLock("publish"))
-    for placement in go.placements:
+        publish(table, decision, ProcessLock("publish"))
+    for placement in decision.placements:
         table.storage.delete(placement.final)
-    lose(table, go)
-    for placement in go.placements:
-        again = merge_again(table, go, placement)
+    lose(table, decision)
+    for placement in decision.placements:
+        again = merge_again(table, decision, placement)
         assert again != placement.staged
         place_staged(table.storage, again, placement.final, placement.size)
 
@@ -372,16 +377,16 @@ def test_other_books_under_the_same_size_are_not_the_decided_file(name: str, tmp
     """An input was changed under its name: as many bytes, other rows. Nothing of it stays."""
     path = unzip_golden(name, tmp_path)
     table = open_table(path)
-    go = decided(table, pending_instants(table)[0])
-    commit = decode(go.content, go.completed_path)
+    decision = decided(table, pending_instants(table)[0])
+    commit = decode(decision.content, decision.completed_path)
     books = json.loads(commit.extra_metadata[LEDGER])
     for one in books["file_groups"].values():
         one["base_rows"] += 1
     other = replace(commit, extra_metadata={**commit.extra_metadata, LEDGER: json.dumps(books)})
-    lose(table, go)
+    lose(table, decision)
     with pytest.raises(StorageError, match="gave another file than was decided"):
-        merge_again(table, replace(go, content=encode(other, table.layout.encoding)), go.placements[0])
-    assert left(path, go) == []
+        merge_again(table, replace(decision, content=encode(other, table.layout.encoding)), decision.placements[0])
+    assert left(path, decision) == []
 
 
 @one_of("name", "v9_pending", "v6_pending")
@@ -389,12 +394,12 @@ def test_another_size_is_not_the_decided_file(name: str, tmp_path: Path) -> None
     """Another library wrote it: the commit's size would be wrong for every reader."""
     path = unzip_golden(name, tmp_path)
     table = open_table(path)
-    go = decided(table, pending_instants(table)[0])
-    lose(table, go)
-    one = go.placements[0]
+    decision = decided(table, pending_instants(table)[0])
+    lose(table, decision)
+    one = decision.placements[0]
     with pytest.raises(StorageError, match="gave another file than was decided"):
-        merge_again(table, go, replace(one, size=one.size + 1))
-    assert left(path, go) == []
+        merge_again(table, decision, replace(one, size=one.size + 1))
+    assert left(path, decision) == []
 
 
 @one_of("name", "v9_pending", "v6_pending")
@@ -402,45 +407,45 @@ def test_the_schema_is_that_of_the_decision(name: str, tmp_path: Path, monkeypat
     """A column that was added since is not in the decided file."""
     path = unzip_golden(name, tmp_path)
     table = open_table(path)
-    go = decided(table, pending_instants(table)[0])
-    lose(table, go)
+    decision = decided(table, pending_instants(table)[0])
+    lose(table, decision)
     schema = json.loads(table.newest_schema(table.load_timeline()).commit_text)
     schema["fields"].append({"name": "added", "type": ["null", "string"], "default": None})
     monkeypatch.setattr(Table, "newest_schema", lambda self, timeline, **_: self.schema(json.dumps(schema)))
-    assert merge_again(table, go, go.placements[0])
+    assert merge_again(table, decision, decision.placements[0])
 
 
 @pytest.mark.parametrize("recorded", [True, False])
 def test_the_options_are_those_the_file_was_written_with(recorded: bool, tmp_path: Path) -> None:
-    """Whatever options the process runs with that finds it lost. A `go` of an earlier release does not tell them: that
+    """Whatever options the process runs with that finds it lost. A `commit` of an earlier release lacks them: that
     is an error, and the file of the default options is not taken."""
     path = unzip_golden("v9_pending", tmp_path)
     table = open_table(path)
-    go = decided(table, pending_instants(table)[0], OutputOptions(codec=Codec.NONE, bloom=Bloom.OFF))
-    lose(table, go)
-    fate = path / fate_path(go.instant, go.attempt)
+    decision = decided(table, pending_instants(table)[0], OutputOptions(codec=Codec.NONE, bloom=Bloom.OFF))
+    lose(table, decision)
+    outcome = path / outcome_path(decision.instant, decision.attempt)
     if not recorded:
-        record = json.loads(fate.read_bytes())
+        record = json.loads(outcome.read_bytes())
         for placement in record["placements"]:
             del placement["output"]
-        fate.write_text(json.dumps(record))
-    found = find_go(table.storage, go.instant)
+        outcome.write_text(json.dumps(record))
+    found = find_decision(table.storage, decision.instant)
     assert found is not None
     if recorded:
         assert merge_again(table, found, found.placements[0])
     else:
         with pytest.raises(StorageError, match="does not name its options"):
             merge_again(table, found, found.placements[0])
-        assert left(path, go) == []
+        assert left(path, decision) == []
 
 
 def test_a_decision_of_an_earlier_release_made_under_default_options_is_merged_again(tmp_path: Path) -> None:
-    """Its `go` names no options; those are the defaults."""
+    """Its `commit` names no options; those are the defaults."""
     path = unzip_golden("v9_pending", tmp_path)
     table = open_table(path)
-    go = decided(table, pending_instants(table)[0])
-    lose(table, go)
-    assert merge_again(table, go, replace(go.placements[0], output=None))
+    decision = decided(table, pending_instants(table)[0])
+    lose(table, decision)
+    assert merge_again(table, decision, replace(decision.placements[0], output=None))
 
 
 def test_an_adopted_file_has_the_options_of_the_attempt_that_wrote_it(tmp_path: Path) -> None:
@@ -450,8 +455,8 @@ def test_an_adopted_file_has_the_options_of_the_attempt_that_wrote_it(tmp_path: 
     (instant,) = pending_instants(table)
     staged(table, instant, OutputOptions(codec=Codec.NONE))
     table.storage.delete(f"{attempt_folder(instant, 1)}/1.ok")
-    go = decided(table, instant)
-    assert [p.output.codec for p in go.placements if p.output is not None] == [Codec.NONE, Codec.ZSTD]
-    lose(table, go)
-    for placement in go.placements:
-        assert merge_again(table, go, placement)
+    decision = decided(table, instant)
+    assert [p.output.codec for p in decision.placements if p.output is not None] == [Codec.NONE, Codec.ZSTD]
+    lose(table, decision)
+    for placement in decision.placements:
+        assert merge_again(table, decision, placement)

@@ -144,7 +144,7 @@ def test_one_holds_and_the_others_see_it(zookeeper: ZooKeeper, table: str) -> No
 
 
 def test_a_create_that_was_done_but_never_answered_is_not_left_behind(zookeeper: ZooKeeper, table: str) -> None:
-    """Unknown, never "no"; the node that came of it goes at the next look, and others may take the instant."""
+    """Unknown, never "no"; the node that came of it goes at the next snapshot, and others may take the instant."""
     with two(zookeeper, table) as (ours, network, other):
         assert ours.take(D) is not None
         network.cut(side=Side.ANSWERS)
@@ -198,7 +198,7 @@ def test_a_create_that_arrives_after_the_look_is_not_left_behind(zookeeper: ZooK
 
 
 def test_the_first_claim_on_a_table_comes_at_once_or_not_at_all(zookeeper: ZooKeeper, table: str) -> None:
-    """There is no folder yet; nothing goes on making nodes after a look has found none."""
+    """There is no folder yet; nothing goes on making nodes after a snapshot has found none."""
     with two(zookeeper, table) as (ours, network, other):
         network.cut(side=Side.ANSWERS)
         with unanswered(ours):
@@ -231,7 +231,7 @@ def test_a_node_made_in_a_newer_session_than_thought_is_not_left_behind(zookeepe
 
 
 def test_a_look_that_tidies_up_leaves_a_new_claim_alone(zookeeper: ZooKeeper, table: str) -> None:
-    """A look finds a node of ours that nobody works under; before it removes it, the instant is taken again."""
+    """A snapshot finds a node of ours that nobody works under; before it removes it, the instant is taken again."""
     with two(zookeeper, table) as (ours, network, other), ThreadPoolExecutor() as threads:
         assert ours.take(D) is not None
         network.cut(side=Side.ANSWERS)

@@ -65,15 +65,15 @@ def test_the_newest_state_stays(version: int, tmp_path: Path) -> None:
 @pytest.mark.parametrize("policy", list(Policy), ids=lambda p: p.value)
 @pytest.mark.parametrize("retain", [1, 2, deep(3), deep(5)])
 def test_retained_states_are_whole(version: int, policy: Policy, retain: int, tmp_path: Path) -> None:
-    """By commits every state from the border on, by versions the newest; an older one is an error, never fewer rows."""
+    """By commits every state from the cutoff on, by versions the newest; an older one is an error, never fewer rows."""
     path = tmp_path / "trips"
     old_table(path, version, 4)
     past = {instant: as_of(path, instant) for instant in instants(path)}
     done = clean(path, policy, retain)
     cleaned = policy is Policy.VERSIONS and done.instant is not None
-    border = done.retained or (max(past) if cleaned else "")
+    cutoff = done.retained or (max(past) if cleaned else "")
     for instant, rows in past.items():
-        if instant >= border:
+        if instant >= cutoff:
             assert as_of(path, instant) == rows
         else:
             with pytest.raises(UsageError, match="cleaned"):
@@ -207,7 +207,7 @@ def test_steps_of_a_bounded_size(version: int, tmp_path: Path) -> None:
 
 @one_of("version", 9, 6)
 def test_what_a_late_compaction_left_goes(version: int, tmp_path: Path) -> None:
-    """Requested before the border of a clean and completed after it; Hudi looks at its partition only when written."""
+    """Requested before the cutoff of a clean and completed after it; Hudi looks at its partition only when written."""
     path = tmp_path / "trips"
     old_table(path, version)
     schedule_compaction(open_table(path), LOCK, PLAN_NOW)

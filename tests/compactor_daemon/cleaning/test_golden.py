@@ -13,7 +13,7 @@ from phantombase.compactor_daemon.cleaning.clean import clean_table
 from phantombase.timeline.cleaning.options import Policy
 from phantombase.timeline.format.clean import CleanPlan, decode_clean_plan, encode_clean_metadata
 from phantombase.timeline.format.instant import Instant, State, later
-from phantombase.timeline.instants.clean_border import retained_by
+from phantombase.timeline.instants.clean_cutoff import retained_by
 from phantombase.timeline.pins.hold import HeldPin
 from phantombase.timeline.pins.pin import PinOptions
 from phantombase.timeline.planning.options import PLAN_NOW
@@ -25,7 +25,7 @@ from phantombase.timeline.windows.state import load_state
 from phantombase.writer_hooks.options import WriteOptions
 from tests.support.archived_tables import one_row, overwrite, rows_at, upsert, upsert_at
 from tests.support.cleaned_tables import ONE, clean, data_files, row, unzip
-from tests.support.clustered_tables import stitch
+from tests.support.clustered_tables import cluster
 from tests.support.compaction_steps import open_table, run_all
 from tests.support.compare_rows import assert_same_rows
 from tests.support.failing_storage import Call, HookedStorage, ProcessDied, die_at
@@ -79,14 +79,14 @@ def test_what_a_pending_clustering_needs_stays(tmp_path: Path) -> None:
     assert data_files(path) == stay
 
 
-# No clean records a border that a replace commit lies below whose replaced files stay: Hudi would archive it.
+# No clean records a cutoff that a replace commit lies below whose replaced files stay: Hudi would archive it.
 
 
 _REWRITES = WriteOptions(slots=1)
 _APPENDS = WriteOptions(slots=1, small_file_bytes=0)
 
 
-def border(path: Path, instant: str | None) -> str:
+def cutoff(path: Path, instant: str | None) -> str:
     """What the clean recorded."""
     table = open_table(path)
     [made] = [i for i in table.load_timeline().instants if i.requested_time == instant]
@@ -114,14 +114,14 @@ def test_what_a_savepoint_keeps(version: int, policy: Policy, tmp_path: Path) ->
     done = clean(path, policy)
     assert done.files
     by_name = version > 6 and policy is Policy.COMMITS
-    assert (border(path, done.instant) <= replacing) != by_name
+    assert (cutoff(path, done.instant) <= replacing) != by_name
     requested = open_table(path).instant_path(
         Instant(requested_time=done.instant or "", action="clean", state=State.REQUESTED)
     )
     assert decode_clean_plan((path / requested).read_bytes(), requested).savepoints == (saved,)
 
 
-def test_what_a_savepoint_keeps_of_an_earlier_stitching(tmp_path: Path) -> None:
+def test_what_a_savepoint_keeps_of_an_earlier_clustering(tmp_path: Path) -> None:
     """It completed behind a savepoint at which Hudi's archiver stops, and began before it."""
     path, saved = tmp_path / "t", list[str]()
     written_table(path, 9, row("k0", "a", 0), _APPENDS)
@@ -135,19 +135,19 @@ def test_what_a_savepoint_keeps_of_an_earlier_stitching(tmp_path: Path) -> None:
             saved[0] = create_savepoint(open_table(path), LOCK, None, user="", comment="").instant
         return call.do()
 
-    done = stitch(path, HookedStorage(open_table(path).storage, hook)).done
+    done = cluster(path, HookedStorage(open_table(path).storage, hook)).done
     assert done is not None
     assert done.instant < saved[0]
     for number in range(3):
         upsert(path, row(f"b{number}", "b", number), _REWRITES)
     cleaned = clean(path)
-    assert cleaned.instant is None or border(path, cleaned.instant) <= done.instant
+    assert cleaned.instant is None or cutoff(path, cleaned.instant) <= done.instant
     delete_savepoint(open_table(path), LOCK, saved[0])
     assert clean(path).files == 6
 
 
 def test_what_a_pending_write_may_replace(tmp_path: Path) -> None:
-    """Behind a clean of Hudi by file versions, whose border is its own time."""
+    """Behind a clean of Hudi by file versions, whose cutoff is its own time."""
     path, done = tmp_path / "t", list[str]()
     table_of(path, 6)
 
@@ -162,7 +162,7 @@ def test_what_a_pending_write_may_replace(tmp_path: Path) -> None:
 
     overwrite(path, row("new", "a", 1), HookedStorage(open_table(path).storage, hook))
     replacing = open_table(path).load_timeline().latest_completed
-    assert border(path, done[0]) <= replacing
+    assert cutoff(path, done[0]) <= replacing
 
 
 # Cleaning on an object store: deaths at a sample of its requests, lost answers, and a pin.

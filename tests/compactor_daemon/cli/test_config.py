@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from phantombase.compactor_daemon.attempt.compact_instant import pending_instants
-from phantombase.compactor_daemon.cli.lake import LakeFlags
+from phantombase.compactor_daemon.cli.catalog import CatalogFlags
 from phantombase.compactor_daemon.cli.main import app
 from phantombase.compactor_daemon.cli.option_flags import offers
 from phantombase.timeline.cli.main import app as timeline
@@ -185,17 +185,17 @@ def test_an_option_given_twice_shows_both_values() -> None:
 @pytest.mark.parametrize(
     ("tables", "flags", "what"),
     [
-        ([], LakeFlags(), "the tables are named, or found"),
-        (["t"], LakeFlags(root="/r"), "the tables are named, or found"),
-        ([], LakeFlags(root="/r", catalog="hive:h:1"), "the tables are named, or found"),
-        (["t"], LakeFlags(include=("sales_*",)), "--include and --exclude are for tables that are found"),
-        (["t"], LakeFlags(exclude=("sales_*",)), "--include and --exclude are for tables that are found"),
-        ([], LakeFlags(catalog="glue:h:1"), "unknown kind of catalog"),
+        ([], CatalogFlags(), "the tables are named, or found"),
+        (["t"], CatalogFlags(root="/r"), "the tables are named, or found"),
+        ([], CatalogFlags(root="/r", catalog="hive:h:1"), "the tables are named, or found"),
+        (["t"], CatalogFlags(include=("sales_*",)), "--include and --exclude are for tables that are found"),
+        (["t"], CatalogFlags(exclude=("sales_*",)), "--include and --exclude are for tables that are found"),
+        ([], CatalogFlags(catalog="glue:h:1"), "unknown kind of catalog"),
     ],
 )
-def test_tables_are_named_or_found(tables: list[str], flags: LakeFlags, what: str) -> None:
+def test_tables_are_named_or_found(tables: list[str], flags: CatalogFlags, what: str) -> None:
     with pytest.raises(UsageError, match=what):
-        flags.lake(tables, flags.lanes(None, DEFAULT), StorageOptions())
+        flags.found(tables, flags.pools(None, DEFAULT), StorageOptions())
 
 
 def test_only_an_unreadable_decision_needs_a_lock(tmp_path: Path) -> None:

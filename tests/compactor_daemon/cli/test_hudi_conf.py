@@ -17,15 +17,15 @@ from phantombase.compactor_daemon.hudi_conf import KINDS, command_conf, conf_fie
 from phantombase.compactor_daemon.hudi_names import HudiName, NameKind, hudi_names
 from phantombase.timeline.archiving.options import ArchiveOptions
 from phantombase.timeline.cleaning.options import CleanOptions, Policy
+from phantombase.timeline.clustering.options import ClusterOptions, SortOrder
 from phantombase.timeline.errors import PhantombaseError, UnsupportedError, UsageError
 from phantombase.timeline.metadata_table.services.options import MetadataOptions
 from phantombase.timeline.parquet.output_options import OutputOptions
 from phantombase.timeline.planning.options import ScheduleOptions
-from phantombase.timeline.stitching.options import SortOrder, StitchOptions
 from tests.project.every_command import every_command, offers
 from tests.support.logs import capture_logs
 
-COMMANDS = ["archive", "clean", "compact", "metadata", "run", "schedule", "stitch"]
+COMMANDS = ["archive", "clean", "cluster", "compact", "metadata", "run", "schedule"]
 PLAN = "hoodie.clustering.plan.strategy."
 
 
@@ -97,14 +97,14 @@ def test_commands_that_have_options_of_hudi_take_its_names() -> None:
         ),
         (MetadataOptions, {"hoodie.metadata.compact.max.delta.commits": 3}, MetadataOptions(max_delta_commits=3)),
         (
-            StitchOptions,
+            ClusterOptions,
             {
                 f"{PLAN}target.file.max.bytes": 1 << 30,
                 f"{PLAN}small.file.limit": 300 << 20,
                 f"{PLAN}sort.columns": "a, b",
                 "hoodie.layout.optimize.strategy": "z-order",
             },
-            StitchOptions(target_size=1 << 30, small_size=300 << 20, sort_by=("a", "b"), sort_order=SortOrder.ZORDER),
+            ClusterOptions(target_size=1 << 30, small_size=300 << 20, sort_by=("a", "b"), sort_order=SortOrder.ZORDER),
         ),
         (OutputOptions, {"hoodie.clean.automatic": "false", "hoodie.archive.automatic": "true"}, OutputOptions()),
         (ScheduleOptions, {"hoodie.compact.inline.max.delta.commits": 2}, ScheduleOptions(max_delta_commits=2)),

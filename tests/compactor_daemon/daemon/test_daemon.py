@@ -13,6 +13,7 @@ import pytest
 
 from phantombase.compactor_daemon.attempt.attempt import Aside
 from phantombase.compactor_daemon.attempt.compact_instant import Compacted
+from phantombase.compactor_daemon.catalog.pools import Pool
 from phantombase.compactor_daemon.claims.claims import Claim
 from phantombase.compactor_daemon.daemon import loop
 from phantombase.compactor_daemon.daemon.dispatch import Rules, Stop
@@ -20,7 +21,6 @@ from phantombase.compactor_daemon.daemon.loop import Assigned, Daemon, Summary
 from phantombase.compactor_daemon.daemon.observer import Observer
 from phantombase.compactor_daemon.daemon.served_table import SeenTable
 from phantombase.compactor_daemon.daemon.table_state import Pending
-from phantombase.compactor_daemon.lake.lanes import Lane
 from phantombase.compactor_daemon.records.failures import RetryOptions, Waits, WorkNote
 from phantombase.compactor_daemon.services.done import ServiceDone
 from phantombase.compactor_daemon.services.options import Service
@@ -109,7 +109,7 @@ class FakeTable:
         self.writes: dict[str, threading.Event] = {}
         self.patient: bool | None = None
 
-    def look(self) -> SeenTable:
+    def snapshot(self) -> SeenTable:
         self.looks += 1
         self.at_look()
         if self.look_error is not None:
@@ -239,10 +239,10 @@ def test_what_others_hold_is_left_to_them() -> None:
 def test_an_instant_that_somebody_completed_meanwhile_is_no_failure() -> None:
     table = FakeTable("a", "1")
     table.work = lambda instant, limit: None
-    look = table.look
-    stale = look()
+    snapshot = table.snapshot
+    stale = snapshot()
     table.pending.clear()
-    table.look = lambda: stale  # type: ignore[method-assign]
+    table.snapshot = lambda: stale  # type: ignore[method-assign]
     runs = Running(daemon_of(table, once=False))
     until(lambda: table.tried != [])
     summary = runs.end(Stop.FINISH)
@@ -483,7 +483,7 @@ def test_a_clock_that_jumps_stops_nothing(jump_s: int, monkeypatch: pytest.Monke
     """Looks go on, and what waits after a failure is tried."""
     table, real = FakeTable("a", "1"), time.time
 
-    def look() -> SeenTable:
+    def snapshot() -> SeenTable:
         table.looks += 1
         waits = Waits(clock_ms() + 100 if table.looks == 1 else 0)
         if table.looks == 2:
@@ -495,7 +495,7 @@ def test_a_clock_that_jumps_stops_nothing(jump_s: int, monkeypatch: pytest.Monke
             oldest_s=None,
         )
 
-    table.look = look  # type: ignore[method-assign]
+    table.snapshot = snapshot  # type: ignore[method-assign]
     runs = Running(daemon_of(table, once=False))
     until(lambda: table.tried == ["1"] and table.looks > 5)
     runs.end(Stop.FINISH)
@@ -738,7 +738,7 @@ def test_tables_come_and_go_while_the_daemon_runs() -> None:
     daemon = daemon_of(old, observer=Watching(), once=False)
     running = Running(daemon)
     until(lambda: old.tried == ["1"])
-    daemon.assign({"new": Assigned(served=new, lane=Lane())})
+    daemon.assign({"new": Assigned(served=new, pool=Pool())})
     daemon.wake("old")
     running.goes_round()
     assert not old.closed
@@ -749,7 +749,7 @@ def test_tables_come_and_go_while_the_daemon_runs() -> None:
     daemon.wake("old")
     daemon.claims_changed("old")
     daemon.session_changed()
-    daemon.assign({"new": Assigned(served=new, lane=Lane()), "old": Assigned(served=old, lane=Lane())})
+    daemon.assign({"new": Assigned(served=new, pool=Pool()), "old": Assigned(served=old, pool=Pool())})
     until(lambda: old.tried == ["1", "2"])
     assert len(running.end(Stop.FINISH).done) == 3
 
@@ -762,7 +762,7 @@ def test_a_table_that_comes_back_before_it_went_goes_on() -> None:
     running = Running(daemon)
     until(lambda: table.tried == ["1"])
     daemon.assign({})
-    daemon.assign({"a": Assigned(served=table, lane=Lane())})
+    daemon.assign({"a": Assigned(served=table, pool=Pool())})
     go_on.set()
     until(lambda: table.tried == ["1", "2"])
     running.end(Stop.FINISH)

@@ -9,6 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from phantombase.compactor_daemon.catalog.pools import Pool, pools_of
+from phantombase.compactor_daemon.catalog.usage import QuotaUsage
 from phantombase.compactor_daemon.daemon.dispatch import (
     DaemonOrder,
     NextSteps,
@@ -24,8 +26,6 @@ from phantombase.compactor_daemon.daemon.dispatch import (
     next_steps,
 )
 from phantombase.compactor_daemon.daemon.table_state import Pending, TableState
-from phantombase.compactor_daemon.lake.lanes import Lane, lanes_of
-from phantombase.compactor_daemon.lake.use import Use
 from phantombase.compactor_daemon.records.failures import Parked, Ready, Waits
 
 NOW = 1_000_000
@@ -45,8 +45,8 @@ def decided(tables: dict[str, TableState], stop: Stop | None = None, **rules: ob
     return next_steps(tables, stop, NOW, made, first, sharing(made.max_concurrent))
 
 
-def sharing(slots: int = 1, *lanes: Lane) -> Sharing:
-    return Sharing(use=Use(lanes=lanes_of(lanes, (), ()), slots=slots, began=0), epoch_ms=NOW)
+def sharing(slots: int = 1, *pools: Pool) -> Sharing:
+    return Sharing(use=QuotaUsage(pools=pools_of(pools, (), ()), slots=slots, began=0), epoch_ms=NOW)
 
 
 def test_a_new_table_is_looked_at_then_swept() -> None:

@@ -26,13 +26,13 @@ from phantombase.compactor_daemon.daemon.dispatch import DaemonOrder, Stop
 from phantombase.compactor_daemon.execution.runners import LocalRunner, SliceProgress
 from phantombase.compactor_daemon.execution.slice_task import SliceTask
 from phantombase.compactor_daemon.records.failures import read_failures
-from phantombase.compactor_daemon.records.fate import dead_record, read_fate, write_fate
+from phantombase.compactor_daemon.records.outcome import dead_record, read_outcome, write_outcome
 from phantombase.compactor_daemon.records.slice_done import SliceDone, done_slices
 from phantombase.compactor_daemon.removal.unschedule import unschedule
 from phantombase.timeline.errors import AttemptDeadError, LedgerError, StorageError, UnsupportedError, UsageError
 from phantombase.timeline.format.instant import later
 from phantombase.timeline.format.table_config import save_table_config
-from phantombase.timeline.instants.attempt_names import DEAD, GO, attempts
+from phantombase.timeline.instants.attempt_names import COMMITTED, DEAD, attempts
 from phantombase.timeline.locks.table_lock import table_lock
 from phantombase.timeline.planning.options import ScheduleOptions
 from phantombase.timeline.planning.triggers import TriggerStrategy
@@ -165,8 +165,8 @@ def test_a_cut_off_daemon_loses_its_claim_and_publishes_nothing(
             assert instant in [c.instant for _, c in taken.done]
             held.let_go.set()
     storage = open_table(table).storage
-    fates = [f.kind for n in attempts(storage, instant) if (f := read_fate(storage, instant, n)) is not None]
-    assert fates == [DEAD, GO]
+    outcomes = [f.kind for n in attempts(storage, instant) if (f := read_outcome(storage, instant, n)) is not None]
+    assert outcomes == [DEAD, COMMITTED]
     with daemon_on(table, zookeeper=zookeeper) as three:
         three.run()  # sweeps what the first one staged after it was retired
     check_whole(table, before)
@@ -333,10 +333,10 @@ def test_an_idle_look_costs_one_listing(tmp_path: Path, zookeeper: ZooKeeper, mo
 
     with daemon_on(table, zookeeper=zookeeper) as daemon:
         served = daemon._served[str(table)]
-        served.look()
+        served.snapshot()
         monkeypatch.setattr(LocalStorage, "list", counted)
         for _ in range(3):
-            assert served.look().pending == ()
+            assert served.snapshot().pending == ()
     assert listed == [".hoodie/timeline"] * 3
 
 
@@ -485,7 +485,7 @@ def test_an_attempt_that_was_ended_by_others_waits_no_longer(tmp_path: Path) -> 
     def check() -> None:
         if is_staged(path, instant):
             remove_staged(table.storage, instant)
-            write_fate(table.storage, instant, attempt.number, dead_record("n", "x"), "n")
+            write_outcome(table.storage, instant, attempt.number, dead_record("n", "x"), "n")
 
     def run(tasks: list[SliceTask]) -> list[SliceDone]:
         return runner(table.storage, tasks, lambda done, total: None)

@@ -22,15 +22,15 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from phantombase.compactor_daemon.attempt.compact_instant import Compacted
+from phantombase.compactor_daemon.catalog.pools import Pool
+from phantombase.compactor_daemon.catalog.usage import PoolUsage
 from phantombase.compactor_daemon.claims.claims import table_id
 from phantombase.compactor_daemon.claims.zookeeper_claims import ZooKeeperClaims
 from phantombase.compactor_daemon.daemon.dispatch import DaemonOrder
 from phantombase.compactor_daemon.daemon.health import DaemonHealth, serve
-from phantombase.compactor_daemon.daemon.http_service import DaemonCrew
+from phantombase.compactor_daemon.daemon.http_service import DaemonFleet
 from phantombase.compactor_daemon.daemon.metrics import Metrics
 from phantombase.compactor_daemon.daemon.table_on_storage import DaemonSettings
-from phantombase.compactor_daemon.lake.lanes import Lane
-from phantombase.compactor_daemon.lake.use import LaneUse
 from phantombase.compactor_daemon.options import AttemptOptions
 from phantombase.compactor_daemon.records.failures import RetryOptions
 from phantombase.compactor_daemon.services.done import ServiceDone
@@ -219,7 +219,7 @@ def test_a_table_has_few_series_and_the_daemon_says_which_build_it_is(served: Se
 
 
 def test_what_lanes_use_is_shown(served: Served) -> None:
-    served.metrics.lane(LaneUse(lane="sales_*", running=2, occupancy=0.5, bytes=7, why_not=""))
+    served.metrics.pool(PoolUsage(pool="sales_*", running=2, occupancy=0.5, bytes=7, why_not=""))
     names = ("running", "occupancy", "bytes")
     assert [served.samples()[f"phantombase_lane_{name}"] for name in names] == [2, 0.5, 7]
 
@@ -276,8 +276,8 @@ def test_pages_show_the_daemon_and_its_work(tmp_path: Path) -> None:
                 time.sleep(0.2)
             assert (found["health"], found["pending_compactions"]) == ("ok", 0)
             assert [c["balanced"] for c in found["compactions"]] == [True]
-            assert found["crew"]["pending"] == []
-            assert found["crew"]["last_success"] is not None
+            assert found["fleet_info"]["pending"] == []
+            assert found["fleet_info"]["last_success"] is not None
             fleet = json.loads(get(f"{address}/api/fleet", **bearer))
             assert (fleet["known"], fleet["zookeeper"], fleet["daemons"][0]["tables"]) == (True, None, 1)
             metrics = get(f"{address}/metrics", **bearer)
@@ -295,14 +295,14 @@ def test_pages_show_the_daemon_and_its_work(tmp_path: Path) -> None:
 class AtWork:
     """A daemon as far as the pages ask it."""
 
-    lanes = ()
+    pools = ()
     at_work = ()
 
     def __init__(self, *paths: str) -> None:
         self.paths = paths
 
-    def lane_of(self, path: str) -> Lane:
-        return Lane(slo_s=60.0)
+    def lane_of(self, path: str) -> Pool:
+        return Pool(slo_s=60.0)
 
 
 def test_pages_show_the_claims_of_a_fleet(tmp_path: Path, zookeeper: ZooKeeper) -> None:
@@ -317,23 +317,25 @@ def test_pages_show_the_claims_of_a_fleet(tmp_path: Path, zookeeper: ZooKeeper) 
         assert held is not None
         rest = {"attempt": AttemptOptions(), "retry": RetryOptions(), "order": next(iter(DaemonOrder))}
         settings: Any = DaemonSettings(who="me", output=OutputOptions(), **rest)  # type: ignore[arg-type]
-        crew = DaemonCrew(daemon, settings, session)
-        (pending,) = crew.about(table)["pending"]
+        fleet_info = DaemonFleet(daemon, settings, session)
+        (pending,) = fleet_info.about(table)["pending"]
         assert (pending["state"], pending["work"]["holder"]) == ("running", "daemon-7")
-        fleet = crew.fleet()
+        fleet = fleet_info.fleet()
         assert fleet["zookeeper"] is True
         assert [(c["instant"], c["holder"]) for c in fleet["claims"]] == [(instant, "daemon-7")]
         assert [d["who"] for d in fleet["daemons"]] == ["me", "daemon-7"]
-        about = crew.about(table)
+        about = fleet_info.about(table)
         assert (about["slo_s"], about["overdue"], about["requests"]) == (60.0, 1, False)
         assert [t["trigger"] for t in about["next_plan"]["triggers"]][-1] == "time-elapsed"
         tables = ServedTables([str(path)])
-        client = ServiceClient(ServiceApp(tables, 1 << 20, pages=PeopleApp(tables, 60, crew)), ServiceClient.of().loop)
+        client = ServiceClient(
+            ServiceApp(tables, 1 << 20, pages=PeopleApp(tables, 60, fleet_info)), ServiceClient.of().loop
+        )
         assert "daemon-7" in client.ask("/t/pending").text
         assert "daemon-7" in client.ask("/fleet").text
         held.release()
-        assert crew.about(table)["pending"][0]["state"] == "waiting"
-    known = crew.about(table)
+        assert fleet_info.about(table)["pending"][0]["state"] == "waiting"
+    known = fleet_info.about(table)
     assert (known["claims"], known["pending"][0]["state"]) == ("unknown", "unknown")
     page = client.ask("/fleet").text
     assert all(words in page for words in ("ZooKeeper did not answer", ">me<"))

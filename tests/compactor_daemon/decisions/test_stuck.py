@@ -327,7 +327,7 @@ def test_a_daemon_that_goes_by_size_serves_a_table_with_an_empty_plan(tmp_path: 
         who="d", output=OutputOptions(), attempt=AttemptOptions(), retry=RetryOptions(), order=DaemonOrder.LARGEST
     )
     served = TableOnStorage(str(path), TableClaims(table, "d"), LOCK, LocalRunner(1), settings)
-    assert {p.instant: p.log_bytes > 0 for p in served.look().pending} == {instant: True, empty: False}
+    assert {p.instant: p.log_bytes > 0 for p in served.snapshot().pending} == {instant: True, empty: False}
 
 
 # A decision that fell behind its entry in the metadata table: whatever dies, that table forgets it in the end.
@@ -338,16 +338,16 @@ def path(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     """A publisher died right before the completed commit, and the plan is gone."""
     path = unzip_golden(f"{request.param}_with_metadata_table", tmp_path)
     (plan,) = open_table(path).load_timeline().pending_compactions
-    go = decided(open_table(path), plan.requested_time)
+    decision = decided(open_table(path), plan.requested_time)
 
     def dies(call: Call) -> object:
-        if call.name == "put_if_absent" and call.path == go.completed_path:
+        if call.name == "put_if_absent" and call.path == decision.completed_path:
             raise ProcessDied(call.path)
         return call.do()
 
     with pytest.raises(ProcessDied):
-        publish(open_table(path, HookedStorage(LocalStorage(str(path)), dies)), go, LOCK)
-    assert all((path / one.final).exists() for one in go.placements)
+        publish(open_table(path, HookedStorage(LocalStorage(str(path)), dies)), decision, LOCK)
+    assert all((path / one.final).exists() for one in decision.placements)
     for file in (path / ".hoodie").rglob(f"{plan.requested_time}.compaction.*"):
         file.unlink()
     return path

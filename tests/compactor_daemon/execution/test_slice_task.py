@@ -21,8 +21,8 @@ from phantombase.compactor_daemon.attempt.compact_instant import pending_instant
 from phantombase.compactor_daemon.execution import slice_task
 from phantombase.compactor_daemon.execution.log_task import LogOutput
 from phantombase.compactor_daemon.execution.runners import spark_work
-from phantombase.compactor_daemon.execution.slice_task import Round, SliceTask, compact_slice
-from phantombase.compactor_daemon.records.fate import OK
+from phantombase.compactor_daemon.execution.slice_task import SliceTask, StageSpec, compact_slice
+from phantombase.compactor_daemon.records.outcome import OK
 from phantombase.compactor_daemon.records.slice_done import SliceDone
 from phantombase.timeline.arrow.spill_file import POSITION, SortedRun, SpillFile
 from phantombase.timeline.avro.schema import FILE_NAME
@@ -270,7 +270,7 @@ def _tasks(path: Path) -> list[SliceTask]:
     return found
 
 
-def _behind(task: SliceTask, instants: int) -> Round:
+def _behind(task: SliceTask, instants: int) -> StageSpec:
     """What tasks share behind a timeline of so many instants."""
     completed = frozenset(f"2026112213{n:07d}" for n in range(instants))
     rules = task.round.rules

@@ -31,18 +31,18 @@ from phantombase.compactor_daemon.records.failures import (
     release_failures,
     weigh,
 )
-from phantombase.compactor_daemon.records.fate import (
-    Go,
+from phantombase.compactor_daemon.records.outcome import (
+    CommitDecision,
     Placement,
     dead_record,
     declare_dead,
-    find_go,
+    find_decision,
     open_next,
-    read_fate,
-    read_fates,
+    read_outcome,
+    read_outcomes,
     revoke_decision,
     void_record,
-    write_fate,
+    write_outcome,
 )
 from phantombase.compactor_daemon.records.slice_done import SliceDone, done_slices
 from phantombase.timeline.errors import (
@@ -63,7 +63,7 @@ from phantombase.timeline.errors import (
 )
 from phantombase.timeline.format.instant import format_time
 from phantombase.timeline.format.instant import later as fates_later
-from phantombase.timeline.instants.attempt_names import DEAD, FATE, GO, VOID, attempt_folder, attempts
+from phantombase.timeline.instants.attempt_names import CANCELLED, COMMITTED, DEAD, OUTCOME, attempt_folder, attempts
 from phantombase.timeline.instants.reserved_times import reserve
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.locks.heartbeat import Process, heartbeat_path, read_heartbeat
@@ -119,7 +119,7 @@ DONE = SliceDone(
     uncommitted=("9",),
     output=OutputOptions(codec=Codec.NONE, memory_limit=64 << 20),
 )
-GONE = Go(
+GONE = CommitDecision(
     instant=C,
     attempt=1,
     nonce="n",
@@ -144,10 +144,10 @@ def later(record: Any) -> Any:
     return [later(one) for one in record] if isinstance(record, list) else record
 
 
-def _of_go(storage: Storage, data: bytes) -> object:
-    storage.put_if_absent(f"{attempt_folder(C, 1)}/{FATE}", data)
-    fate = read_fate(storage, C, 1)
-    return fate.go if fate is not None else None
+def _of_decision(storage: Storage, data: bytes) -> object:
+    storage.put_if_absent(f"{attempt_folder(C, 1)}/{OUTCOME}", data)
+    outcome = read_outcome(storage, C, 1)
+    return outcome.decision if outcome is not None else None
 
 
 def _of_slice(storage: Storage, data: bytes) -> object:
@@ -165,15 +165,15 @@ def test_output_options_that_are_not_understood_leave_a_decision_readable(
     record = json.loads(GONE.to_json())
     record["placements"][0]["output"] |= change
     (plain,) = (replace(p, output=None) for p in GONE.placements)
-    assert _of_go(storage, json.dumps(record).encode()) == replace(GONE, placements=(plain,))
+    assert _of_decision(storage, json.dumps(record).encode()) == replace(GONE, placements=(plain,))
 
 
 def test_records_of_an_earlier_release_have_no_output_options(storage: Storage) -> None:
-    """Neither a `go` nor a finished slice."""
-    go, slice_ = json.loads(GONE.to_json()), json.loads(DONE.to_json())
-    del go["placements"][0]["output"], slice_["output"]
+    """Neither a `commit` nor a finished slice."""
+    decision, slice_ = json.loads(GONE.to_json()), json.loads(DONE.to_json())
+    del decision["placements"][0]["output"], slice_["output"]
     (plain,) = (replace(p, output=None) for p in GONE.placements)
-    assert _of_go(storage, json.dumps(go).encode()) == replace(GONE, placements=(plain,))
+    assert _of_decision(storage, json.dumps(decision).encode()) == replace(GONE, placements=(plain,))
     assert _of_slice(storage, json.dumps(slice_).encode()) == replace(DONE, output=None)
 
 
@@ -186,8 +186,8 @@ def test_a_spill_folder_that_is_not_on_this_machine_is_left_out(tmp_path: Path) 
 
 
 def test_fields_of_a_later_release_are_ignored(storage: Storage) -> None:
-    """A `go`, with its placements, a finished slice, with ledger and ranges, read as without them."""
-    assert _of_go(storage, json.dumps(later(json.loads(GONE.to_json()))).encode()) == GONE
+    """A `commit`, with its placements, a finished slice, with ledger and ranges, read as without them."""
+    assert _of_decision(storage, json.dumps(later(json.loads(GONE.to_json()))).encode()) == GONE
     slice_ = json.loads(DONE.to_json())
     more = {**later(slice_), "skipped": slice_["skipped"]}  # names there are causes, not fields
     assert _of_slice(storage, json.dumps(more).encode()) == DONE
@@ -207,9 +207,9 @@ def test_a_slice_record_of_an_earlier_release() -> None:
     assert SliceDone.from_json(none.to_json(), "1/3.ok") == none
 
 
-@pytest.mark.parametrize(("record", "read"), [(GONE, _of_go), (DONE, _of_slice)])
+@pytest.mark.parametrize(("record", "read"), [(GONE, _of_decision), (DONE, _of_slice)])
 def test_a_known_field_that_is_absent_or_of_another_type_is_an_error(
-    record: Go | SliceDone, read: Callable[[Storage, bytes], object], tmp_path: Path
+    record: CommitDecision | SliceDone, read: Callable[[Storage, bytes], object], tmp_path: Path
 ) -> None:
     """It names the file, and what ends the state; the record as it is reads."""
     fields = json.loads(record.to_json())
@@ -228,30 +228,34 @@ def test_a_known_field_that_is_absent_or_of_another_type_is_an_error(
 
 
 @pytest.mark.parametrize(
-    "data", [b"", b"{", b"[]", b'{"fate": "paused", "nonce": "n"}', b'{"fate": "go"}', b"\xff\xfe"]
+    "data", [b"", b"{", b"[]", b'{"outcome": "paused", "nonce": "n"}', b'{"outcome": "commit"}', b"\xff\xfe"]
 )
-def test_an_unreadable_fate_names_the_command_that_ends_it(storage: Storage, data: bytes) -> None:
+def test_an_unreadable_outcome_names_the_command_that_ends_it(storage: Storage, data: bytes) -> None:
     """Nothing is decided anew: not by opening, not by declaring dead."""
-    storage.put_if_absent(f"{attempt_folder(C, 1)}/{FATE}", data)
-    for do in (lambda: find_go(storage, C), lambda: declare_dead(storage, C, "x"), lambda: open_next(storage, C, "x")):
+    storage.put_if_absent(f"{attempt_folder(C, 1)}/{OUTCOME}", data)
+    for do in (
+        lambda: find_decision(storage, C),
+        lambda: declare_dead(storage, C, "x"),
+        lambda: open_next(storage, C, "x"),
+    ):
         with pytest.raises(MalformedError, match="release TABLE INSTANT --unreadable"):
             do()
     assert attempts(storage, C) == (1,)
 
 
-def test_an_unreadable_fate_behind_which_an_attempt_was_opened_was_not_go(storage: Storage) -> None:
-    """Nobody opens one where a fate is `go` or missing, so the earlier one is known to be over."""
+def test_an_unreadable_outcome_behind_which_an_attempt_was_opened_was_not_go(storage: Storage) -> None:
+    """Nobody opens one where a outcome is `commit` or missing, so the earlier one is known to be over."""
     number = open_next(storage, C, "x")
-    write_fate(storage, C, number, dead_record("n", "x"), "n")
+    write_outcome(storage, C, number, dead_record("n", "x"), "n")
     assert open_next(storage, C, "x") == 2
-    storage.overwrite(f"{attempt_folder(C, 1)}/{FATE}", b"")
-    assert [f.kind if f else None for f in read_fates(storage, C).values()] == [DEAD, None]
-    assert find_go(storage, C) is None
+    storage.overwrite(f"{attempt_folder(C, 1)}/{OUTCOME}", b"")
+    assert [f.kind if f else None for f in read_outcomes(storage, C).values()] == [DEAD, None]
+    assert find_decision(storage, C) is None
     assert declare_dead(storage, C, "x") == [2]
     assert open_next(storage, C, "x") == 3
     with pytest.raises(ConflictError):
         open_next(storage, C, "x")
-    assert {DEAD, VOID, GO} >= {f.kind for f in read_fates(storage, C).values() if f is not None}
+    assert {DEAD, CANCELLED, COMMITTED} >= {f.kind for f in read_outcomes(storage, C).values() if f is not None}
 
 
 def test_a_finished_slice_whose_record_is_unreadable_is_not_finished(storage: Storage) -> None:
@@ -301,10 +305,10 @@ def test_a_note_of_an_earlier_release() -> None:
     assert WorkNote.from_note(note) == WorkNote(attempt=2, since_ms=3)
 
 
-# Records of attempts: a fate is written once and known by its nonce, and what cannot be read is no "none".
+# Records of attempts: a outcome is written once and known by its nonce, and what cannot be read is no "none".
 
 
-FATES_C = "20260101000000000"
+OUTCOMES_C = "20260101000000000"
 
 
 @pytest.fixture
@@ -313,54 +317,55 @@ def fates_storage(tmp_path: Path) -> LocalStorage:
     return LocalStorage(str(tmp_path))
 
 
-def a_go(attempt: int, nonce: str = "mine", completion: str | None = None) -> Go:
+def a_decision(attempt: int, nonce: str = "mine", completion: str | None = None) -> CommitDecision:
     """A decision without files."""
-    return Go(
-        instant=FATES_C,
+    return CommitDecision(
+        instant=OUTCOMES_C,
         attempt=attempt,
         nonce=nonce,
         table_version=9,
         completion_time=completion,
-        completed_path=f".hoodie/timeline/{FATES_C}_x.commit",
+        completed_path=f".hoodie/timeline/{OUTCOMES_C}_x.commit",
         content=b"commit",
     )
 
 
-def decide_go(storage: LocalStorage, attempt: int, completion: str | None = None) -> Go:
+def decide_commit(storage: LocalStorage, attempt: int, completion: str | None = None) -> CommitDecision:
     """Writes a decision."""
-    go = a_go(attempt, completion=completion)
-    write_fate(storage, FATES_C, attempt, go.to_json(), go.nonce)
-    return go
+    decision = a_decision(attempt, completion=completion)
+    write_outcome(storage, OUTCOMES_C, attempt, decision.to_json(), decision.nonce)
+    return decision
 
 
 def at_put(storage: LocalStorage, instead: Callable[[Call], Any]) -> HookedStorage:
-    """A storage whose `put_if_absent` of a fate does something else."""
+    """A storage whose `put_if_absent` of a outcome does something else."""
 
     def hook(call: Call) -> Any:
-        return instead(call) if call.name == "put_if_absent" and call.path.endswith(FATE) else call.do()
+        return instead(call) if call.name == "put_if_absent" and call.path.endswith(OUTCOME) else call.do()
 
     return HookedStorage(storage, hook)
 
 
-def fate_of(storage: LocalStorage, attempt: int) -> str | None:
-    """What an attempt's fate is."""
-    fate = read_fate(storage, FATES_C, attempt)
-    return None if fate is None else fate.kind
+def outcome_of(storage: LocalStorage, attempt: int) -> str | None:
+    """What an attempt's outcome is."""
+    outcome = read_outcome(storage, OUTCOMES_C, attempt)
+    return None if outcome is None else outcome.kind
 
 
-# --- one fate -------------------------------------------------------------------------------------------------------
+# --- one outcome
+# -------------------------------------------------------------------------------------------------------
 
 
-def test_the_second_fate_is_an_error_and_the_first_stays(fates_storage: LocalStorage) -> None:
+def test_the_second_outcome_is_an_error_and_the_first_stays(fates_storage: LocalStorage) -> None:
     """Also of the same kind: a nonce says whose it is."""
-    open_next(fates_storage, FATES_C, "a")
-    write_fate(fates_storage, FATES_C, 1, dead_record("theirs", "b"), "theirs")
-    for record in (a_go(1).to_json(), dead_record("mine", "a")):
-        with pytest.raises(AttemptDeadError, match=r"another process wrote the fate.*dead"):
-            write_fate(fates_storage, FATES_C, 1, record, "mine")
-    assert fate_of(fates_storage, 1) == DEAD
-    write_fate(
-        fates_storage, FATES_C, 1, dead_record("theirs", "b"), "theirs"
+    open_next(fates_storage, OUTCOMES_C, "a")
+    write_outcome(fates_storage, OUTCOMES_C, 1, dead_record("theirs", "b"), "theirs")
+    for record in (a_decision(1).to_json(), dead_record("mine", "a")):
+        with pytest.raises(AttemptDeadError, match=r"another process wrote the outcome.*dead"):
+            write_outcome(fates_storage, OUTCOMES_C, 1, record, "mine")
+    assert outcome_of(fates_storage, 1) == DEAD
+    write_outcome(
+        fates_storage, OUTCOMES_C, 1, dead_record("theirs", "b"), "theirs"
     )  # a put that was tried again finds its own record
 
 
@@ -371,9 +376,9 @@ def test_a_put_that_took_effect_and_failed_has_decided(fates_storage: LocalStora
         call.do()
         raise StorageError("injected")
 
-    open_next(fates_storage, FATES_C, "a")
-    write_fate(at_put(fates_storage, fail), FATES_C, 1, a_go(1).to_json(), "mine")
-    assert find_go(fates_storage, FATES_C) == a_go(1)
+    open_next(fates_storage, OUTCOMES_C, "a")
+    write_outcome(at_put(fates_storage, fail), OUTCOMES_C, 1, a_decision(1).to_json(), "mine")
+    assert find_decision(fates_storage, OUTCOMES_C) == a_decision(1)
 
 
 @pytest.mark.parametrize("first", [None, "theirs"])
@@ -383,65 +388,65 @@ def test_a_put_that_failed_decides_nothing(fates_storage: LocalStorage, first: s
     def fail(call: Call) -> None:
         raise StorageError("injected")
 
-    open_next(fates_storage, FATES_C, "a")
+    open_next(fates_storage, OUTCOMES_C, "a")
     if first is not None:
-        write_fate(fates_storage, FATES_C, 1, dead_record(first, "b"), first)
+        write_outcome(fates_storage, OUTCOMES_C, 1, dead_record(first, "b"), first)
     with pytest.raises(StorageError, match="injected"):
-        write_fate(at_put(fates_storage, fail), FATES_C, 1, a_go(1).to_json(), "mine")
-    assert find_go(fates_storage, FATES_C) is None
+        write_outcome(at_put(fates_storage, fail), OUTCOMES_C, 1, a_decision(1).to_json(), "mine")
+    assert find_decision(fates_storage, OUTCOMES_C) is None
 
 
 @pytest.mark.parametrize(
-    "text", [b"", b"{", b"[]", b'{"fate": "live", "nonce": "n"}', b'{"fate": "go", "nonce": "n"}', b"{}"]
+    "text", [b"", b"{", b"[]", b'{"outcome": "live", "nonce": "n"}', b'{"outcome": "commit", "nonce": "n"}', b"{}"]
 )
-def test_a_fate_that_cannot_be_read_is_an_error(fates_storage: LocalStorage, text: bytes) -> None:
+def test_a_outcome_that_cannot_be_read_is_an_error(fates_storage: LocalStorage, text: bytes) -> None:
     """Taken for none it would be decided again, and for dead it would not be published."""
-    open_next(fates_storage, FATES_C, "a")
-    fates_storage.put_if_absent(f"{attempt_folder(FATES_C, 1)}/{FATE}", text)
+    open_next(fates_storage, OUTCOMES_C, "a")
+    fates_storage.put_if_absent(f"{attempt_folder(OUTCOMES_C, 1)}/{OUTCOME}", text)
     for ask in (
-        lambda: read_fate(fates_storage, FATES_C, 1),
-        lambda: find_go(fates_storage, FATES_C),
-        lambda: open_next(fates_storage, FATES_C, "b"),
+        lambda: read_outcome(fates_storage, OUTCOMES_C, 1),
+        lambda: find_decision(fates_storage, OUTCOMES_C),
+        lambda: open_next(fates_storage, OUTCOMES_C, "b"),
     ):
         with pytest.raises(MalformedError):
             ask()
 
 
-def test_an_unreadable_fate_before_the_last_attempt_counts_as_dead(fates_storage: LocalStorage) -> None:
+def test_an_unreadable_outcome_before_the_last_attempt_counts_as_dead(fates_storage: LocalStorage) -> None:
     """None would have been opened behind it else. So does one that was revoked; the last one does not."""
     for number, text in ((1, b"{"), (2, b"{")):
-        fates_storage.put_if_absent(f"{attempt_folder(FATES_C, number)}/open", b"{}")
-        fates_storage.put_if_absent(f"{attempt_folder(FATES_C, number)}/{FATE}", text)
+        fates_storage.put_if_absent(f"{attempt_folder(OUTCOMES_C, number)}/open", b"{}")
+        fates_storage.put_if_absent(f"{attempt_folder(OUTCOMES_C, number)}/{OUTCOME}", text)
     with pytest.raises(MalformedError):
-        open_next(fates_storage, FATES_C, "a")
-    revoke_decision(fates_storage, FATES_C, 2, "unreadable", "b")
-    assert open_next(fates_storage, FATES_C, "a") == 3
-    assert find_go(fates_storage, FATES_C) is None
+        open_next(fates_storage, OUTCOMES_C, "a")
+    revoke_decision(fates_storage, OUTCOMES_C, 2, "unreadable", "b")
+    assert open_next(fates_storage, OUTCOMES_C, "a") == 3
+    assert find_decision(fates_storage, OUTCOMES_C) is None
 
 
 # --- who may open ---------------------------------------------------------------------------------------------------
 
 
 def test_none_is_opened_beside_one_that_is_undecided_or_decided(fates_storage: LocalStorage) -> None:
-    assert open_next(fates_storage, FATES_C, "a") == 1
+    assert open_next(fates_storage, OUTCOMES_C, "a") == 1
     with pytest.raises(ConflictError, match="another attempt is at work"):
-        open_next(fates_storage, FATES_C, "b")
-    decide_go(fates_storage, 1)
+        open_next(fates_storage, OUTCOMES_C, "b")
+    decide_commit(fates_storage, 1)
     with pytest.raises(ConflictError, match="decided already"):
-        open_next(fates_storage, FATES_C, "b")
-    revoke_decision(fates_storage, FATES_C, 1, "restored", "c")
-    assert find_go(fates_storage, FATES_C) is None
-    assert open_next(fates_storage, FATES_C, "b") == 2
-    assert decide_go(fates_storage, 2) == find_go(fates_storage, FATES_C)
+        open_next(fates_storage, OUTCOMES_C, "b")
+    revoke_decision(fates_storage, OUTCOMES_C, 1, "restored", "c")
+    assert find_decision(fates_storage, OUTCOMES_C) is None
+    assert open_next(fates_storage, OUTCOMES_C, "b") == 2
+    assert decide_commit(fates_storage, 2) == find_decision(fates_storage, OUTCOMES_C)
 
 
 @pytest.mark.parametrize("record", [dead_record, void_record])
 def test_one_is_opened_behind_the_dead_and_the_void(
     record: Callable[[str, str], bytes], fates_storage: LocalStorage
 ) -> None:
-    open_next(fates_storage, FATES_C, "a")
-    write_fate(fates_storage, FATES_C, 1, record("n", "b"), "n")
-    assert open_next(fates_storage, FATES_C, "b") == 2
+    open_next(fates_storage, OUTCOMES_C, "a")
+    write_outcome(fates_storage, OUTCOMES_C, 1, record("n", "b"), "n")
+    assert open_next(fates_storage, OUTCOMES_C, "b") == 2
 
 
 def test_of_two_that_open_the_same_one_does(fates_storage: LocalStorage) -> None:
@@ -451,46 +456,46 @@ def test_of_two_that_open_the_same_one_does(fates_storage: LocalStorage) -> None
     def overtaken(call: Call) -> Any:
         if call.name == "put_if_absent" and not other:
             other.append(0)
-            other.append(open_next(fates_storage, FATES_C, "b"))
+            other.append(open_next(fates_storage, OUTCOMES_C, "b"))
         return call.do()
 
     with pytest.raises(ConflictError, match="opened the same attempt"):
-        open_next(HookedStorage(fates_storage, overtaken), FATES_C, "a")
+        open_next(HookedStorage(fates_storage, overtaken), OUTCOMES_C, "a")
     assert other == [0, 1]
-    assert attempts(fates_storage, FATES_C) == (1,)
+    assert attempts(fates_storage, OUTCOMES_C) == (1,)
 
 
 def test_a_number_is_never_used_again(fates_storage: LocalStorage) -> None:
     """Also where folders of earlier attempts were lost: a zombie's files carry their attempt's number."""
     for number in (1, 2, 3):
-        open_next(fates_storage, FATES_C, "a")
-        write_fate(fates_storage, FATES_C, number, dead_record("n", "b"), "n")
+        open_next(fates_storage, OUTCOMES_C, "a")
+        write_outcome(fates_storage, OUTCOMES_C, number, dead_record("n", "b"), "n")
     for lost in (1, 2):
-        fates_storage.delete_folder(attempt_folder(FATES_C, lost))
-    assert open_next(fates_storage, FATES_C, "b") == 4
+        fates_storage.delete_folder(attempt_folder(OUTCOMES_C, lost))
+    assert open_next(fates_storage, OUTCOMES_C, "b") == 4
 
 
 def test_every_undecided_attempt_is_declared_dead(fates_storage: LocalStorage) -> None:
     """Two may be open: one opens again while another that had opened sleeps before its record was seen."""
     for number in (1, 2, 10):
-        fates_storage.put_if_absent(f"{attempt_folder(FATES_C, number)}/open", b"{}")
-    write_fate(fates_storage, FATES_C, 2, void_record("n", "b"), "n")
-    assert declare_dead(fates_storage, FATES_C, "c") == [1, 10]
-    assert [fate_of(fates_storage, n) for n in (1, 2, 10)] == [DEAD, "void", DEAD]
-    assert declare_dead(fates_storage, FATES_C, "c") == []
+        fates_storage.put_if_absent(f"{attempt_folder(OUTCOMES_C, number)}/open", b"{}")
+    write_outcome(fates_storage, OUTCOMES_C, 2, void_record("n", "b"), "n")
+    assert declare_dead(fates_storage, OUTCOMES_C, "c") == [1, 10]
+    assert [outcome_of(fates_storage, n) for n in (1, 2, 10)] == [DEAD, "cancelled", DEAD]
+    assert declare_dead(fates_storage, OUTCOMES_C, "c") == []
 
 
 def test_an_attempt_that_was_decided_meanwhile_is_not_dead(fates_storage: LocalStorage) -> None:
-    """Looked at as undecided; its `go` came first: that is an error, and the `go` stays."""
+    """Looked at as undecided; its `commit` came first: that is an error, and the `commit` stays."""
 
     def overtaken(call: Call) -> Any:
-        decide_go(fates_storage, 1)
+        decide_commit(fates_storage, 1)
         return call.do()
 
-    open_next(fates_storage, FATES_C, "a")
-    with pytest.raises(AttemptDeadError, match="go"):
-        declare_dead(at_put(fates_storage, overtaken), FATES_C, "b")
-    assert fate_of(fates_storage, 1) == GO
+    open_next(fates_storage, OUTCOMES_C, "a")
+    with pytest.raises(AttemptDeadError, match="commit"):
+        declare_dead(at_put(fates_storage, overtaken), OUTCOMES_C, "b")
+    assert outcome_of(fates_storage, 1) == COMMITTED
 
 
 # --- used times -----------------------------------------------------------------------------------------------------
@@ -503,20 +508,20 @@ def used_times(path: Path) -> set[str]:
 
 
 def test_times_of_tombstones_and_of_every_decision_are_used(tmp_path: Path) -> None:
-    """Of each attempt, by a name or, of an earlier release, by its fate; a revoked one's may be in use by now."""
+    """Of each attempt, by a name or, of an earlier release, by its outcome; a revoked one's may be in use by now."""
     path = unzip_golden("v9_plain", tmp_path)
     fates_storage = LocalStorage(str(path))
     instant, tombstone = "20980101000000000", "20970101000000000"
-    by_name, by_fate = "20980101000000007", "20980101000000008"
-    for number, completion in ((1, by_name), (2, by_fate), (3, None)):
+    by_name, by_outcome = "20980101000000007", "20980101000000008"
+    for number, completion in ((1, by_name), (2, by_outcome), (3, None)):
         open_next(fates_storage, instant, "a")
-        go = replace(a_go(number, completion=None if number == 1 else completion), instant=instant)
-        write_fate(fates_storage, instant, number, go.to_json(), go.nonce)
+        decision = replace(a_decision(number, completion=None if number == 1 else completion), instant=instant)
+        write_outcome(fates_storage, instant, number, decision.to_json(), decision.nonce)
         revoke_decision(fates_storage, instant, number, "restored", "b")
     reserve(fates_storage, instant, 1, by_name)
     fates_storage.put_if_absent(f".hoodie/.phantombase/{tombstone}/1/open", b"{}")
     fates_storage.put_if_absent(".hoodie/.phantombase/audit/20990101000000000.json", b"{}")
-    assert used_times(path) == {instant, by_name, by_fate, tombstone}
+    assert used_times(path) == {instant, by_name, by_outcome, tombstone}
 
 
 @pytest.mark.parametrize("chosen", ["next_time", "completion_time", "plan"])
@@ -535,14 +540,14 @@ def test_every_time_that_is_chosen_is_above_reserved_ones(chosen: str, tmp_path:
     assert choose[chosen](timeline) == fates_later(soon, 1)
 
 
-def test_a_fate_that_cannot_be_read_reserves_the_time_it_was_made(tmp_path: Path) -> None:
+def test_a_outcome_that_cannot_be_read_reserves_the_time_it_was_made(tmp_path: Path) -> None:
     """Its completion time is not known; it was chosen above all in use then."""
     path = unzip_golden("v9_plain", tmp_path)
     fates_storage, instant = LocalStorage(str(path)), "20980101000000000"
     open_next(fates_storage, instant, "a")
-    fate = path / attempt_folder(instant, 1) / FATE
-    fate.write_bytes(b"{")
-    os.utime(fate, (4_100_000_000, 4_100_000_000))
+    outcome = path / attempt_folder(instant, 1) / OUTCOME
+    outcome.write_bytes(b"{")
+    os.utime(outcome, (4_100_000_000, 4_100_000_000))
     assert max(used_times(path))[:4] == "2099"
 
 

@@ -206,7 +206,7 @@ def test_no_dry_run_asks_who_writes(name: str, tmp_path: Path) -> None:
     for words in (
         ["clean"],
         ["archive"],
-        ["stitch"],
+        ["cluster"],
         ["metadata"],
         ["savepoint create"],
         ["rollback", newest],

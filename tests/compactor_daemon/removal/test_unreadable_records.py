@@ -16,7 +16,7 @@ from phantombase.compactor_daemon.attempt.publish import place, publish
 from phantombase.compactor_daemon.attempt.retire import finish_completed
 from phantombase.compactor_daemon.cli.main import app
 from phantombase.compactor_daemon.options import AttemptOptions, ExecuteOptions, Executor
-from phantombase.compactor_daemon.records.fate import Go, is_revoked
+from phantombase.compactor_daemon.records.outcome import CommitDecision, is_revoked
 from phantombase.compactor_daemon.removal.unreadable_record import take_back_unreadable as take_back
 from phantombase.compactor_daemon.removal.unschedule import unschedule
 from phantombase.compactor_daemon.run.pending import run_compactions
@@ -26,7 +26,7 @@ from phantombase.timeline.audit.audit import audit
 from phantombase.timeline.audit.group_ledger import audit_path
 from phantombase.timeline.clock.now import clock_ms
 from phantombase.timeline.errors import ConflictError, MalformedError
-from phantombase.timeline.instants.attempt_names import attempt_folder, attempts, fate_path
+from phantombase.timeline.instants.attempt_names import attempt_folder, attempts, outcome_path
 from phantombase.timeline.instants.reserved_times import reserve
 from phantombase.timeline.locks.heartbeat import heartbeat
 from phantombase.timeline.storage.local import LocalStorage
@@ -60,8 +60,8 @@ def planned(path: Path) -> str:
 
 
 def damage(path: Path, instant: str, attempt: int = 1) -> None:
-    """The fate of an attempt, cut to nothing."""
-    file = path / fate_path(instant, attempt)
+    """The outcome of an attempt, cut to nothing."""
+    file = path / outcome_path(instant, attempt)
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_bytes(b"")
 
@@ -74,7 +74,7 @@ def compact(path: Path) -> list[str]:
     return [one.instant for one in done.done]
 
 
-def test_an_unreadable_fate_stops_its_own_instant_only(path: Path) -> None:
+def test_an_unreadable_outcome_stops_its_own_instant_only(path: Path) -> None:
     """Writes, plans, other compactions and status go on; the command ends it, and no row is lost."""
     stuck = planned(path)
     damage(path, stuck)
@@ -84,7 +84,7 @@ def test_an_unreadable_fate_stops_its_own_instant_only(path: Path) -> None:
     expected = {**ROWS, "k0001": (6, 6.0)}
     with pytest.raises(MalformedError, match="release TABLE INSTANT --unreadable") as error:
         compact(path)
-    assert error.value.path == fate_path(stuck, 1)
+    assert error.value.path == outcome_path(stuck, 1)
     assert pending_instants(open_table(path)) == (stuck,), "the other one was compacted"
     assert other > stuck
     with pytest.raises(MalformedError):
@@ -112,12 +112,12 @@ def test_the_plan_of_another_instant_is_taken_back_beside_it(path: Path) -> None
     assert unschedule(open_table(path), other, LOCK).instant == other
 
 
-def placed(table: Table, instant: str) -> Go:
+def placed(table: Table, instant: str) -> CommitDecision:
     """A decision whose files have their final names."""
-    go = decided(table, instant)
-    for one in go.placements:
-        place(table, go, one)
-    return go
+    decision = decided(table, instant)
+    for one in decision.placements:
+        place(table, decision, one)
+    return decision
 
 
 def test_files_that_a_lost_decision_placed_lose_their_names(path: Path) -> None:
@@ -139,11 +139,11 @@ def test_files_that_a_lost_decision_placed_lose_their_names(path: Path) -> None:
 def test_a_publisher_that_slept_through_it_publishes_nothing(path: Path) -> None:
     """It finds, in the lock, that its decision stands no more, and takes the names of its files away again."""
     instant = planned(path)
-    go = placed(open_table(path), instant)
+    decision = placed(open_table(path), instant)
     damage(path, instant)
     take_back(open_table(path), instant, LOCK)
     with pytest.raises(ConflictError, match="taken back"):
-        publish(open_table(path), go, LOCK)
+        publish(open_table(path), decision, LOCK)
     assert base_files(path, instant) == []
     run_one(open_table(path), instant)
     assert read_rows(path) == ROWS
@@ -153,9 +153,9 @@ def test_a_publisher_that_slept_through_it_publishes_nothing(path: Path) -> None
 def test_a_publisher_whose_record_is_damaged_meanwhile_publishes(path: Path) -> None:
     """It knows what was decided; damage takes nothing back. Afterwards the commit tells what is to be cleaned up."""
     instant = planned(path)
-    go = decided(open_table(path), instant)
+    decision = decided(open_table(path), instant)
     damage(path, instant)
-    publish(open_table(path), go, LOCK)
+    publish(open_table(path), decision, LOCK)
     with pytest.raises(ConflictError, match="completed"):
         take_back(open_table(path), instant, LOCK)
     (file,) = base_files(path, instant)
@@ -178,7 +178,7 @@ def test_nothing_is_taken_back_while_a_compactor_lives(path: Path) -> None:
     with heartbeat(LocalStorage(str(path)), instant, 30.0), pytest.raises(ConflictError, match="at work"):
         take_back(open_table(path), instant, LOCK)
     assert len(base_files(path, instant)) == 1
-    assert (path / fate_path(instant, 1)).read_bytes() == b""
+    assert (path / outcome_path(instant, 1)).read_bytes() == b""
 
 
 def dies_at_change(number: int) -> Hook:
@@ -252,13 +252,13 @@ def test_a_lock_section_reads_no_record_of_a_decision(tmp_path: Path) -> None:
         _compacted(path, number)
     upsert(LocalStorage(str(path)), rows((0, 90, 2.0)))
     pending = planned(path)
-    go = decided(open_table(path), pending)
+    decision = decided(open_table(path), pending)
     with counted(path) as (table, read):
         timeline = table.load_timeline()
         read.clear()
         found = list(table.times.reserved(timeline))
         assert read == []
-    assert go.completion_time in found
+    assert decision.completion_time in found
     assert {i.requested_time for i in timeline.instants if i.action in ("commit", "compaction")} <= set(found)
 
 
@@ -268,15 +268,15 @@ def test_a_decision_of_an_earlier_release_is_read_until_it_is_completed(tmp_path
     written_table(path, 9, rows((0, 1, 1.0)), WriteOptions(buckets=1, slots=1))
     upsert(LocalStorage(str(path)), rows((0, 2, 2.0)))
     pending = planned(path)
-    go = decided(open_table(path), pending)
+    decision = decided(open_table(path), pending)
     for name in (path / ".hoodie/.phantombase" / pending).glob("reserved-*"):
         name.unlink()
     with counted(path) as (table, read):
         timeline = table.load_timeline()
         read.clear()
-        assert go.completion_time in list(table.times.reserved(timeline))
-        assert read == [fate_path(pending, 1)]
-        publish(table, go, LOCK)
+        assert decision.completion_time in list(table.times.reserved(timeline))
+        assert read == [outcome_path(pending, 1)]
+        publish(table, decision, LOCK)
         timeline = table.load_timeline()
         read.clear()
         assert list(table.times.reserved(timeline)) == [pending]
@@ -298,7 +298,7 @@ def test_times_stay_above_what_an_unreadable_decision_may_have_chosen(named: boo
         reserve(table.storage, pending, attempt.number, future)
         least = future
     else:
-        entry = table.storage.find(fate_path(pending, 1))
+        entry = table.storage.find(outcome_path(pending, 1))
         assert entry is not None
         least = table.times.moment(entry.modified_ms)
     assert max(table.times.reserved(table.load_timeline())) == least

@@ -10,7 +10,7 @@ import pytest
 from phantombase.compactor_daemon.archiving.archive import archive_table
 from phantombase.compactor_daemon.attempt.publish import publish
 from phantombase.compactor_daemon.attempt.retire import retire
-from phantombase.compactor_daemon.decisions.standing import refuse_rollback
+from phantombase.compactor_daemon.decisions.validity import refuse_rollback
 from phantombase.compactor_daemon.records.failures import Weight, weigh
 from phantombase.compactor_daemon.removal.unschedule import unschedule
 from phantombase.compactor_daemon.restoring.restore import restore_table
@@ -126,12 +126,12 @@ def test_a_decision_waits(version: int, tmp_path: Path) -> None:
     """It is neither published nor taken back."""
     path = tmp_path / "t"
     instant = planned(path, version)
-    go = decided(open_table(path), instant)
+    decision = decided(open_table(path), instant)
     file = cut(path)
     with pytest.raises(ConflictError, match="cannot be read"):
-        publish(open_table(path), go, LOCK)
+        publish(open_table(path), decision, LOCK)
     file.unlink()
-    publish(open_table(path), go, LOCK)
+    publish(open_table(path), decision, LOCK)
     assert read_rows(path) == BEFORE
 
 
@@ -140,11 +140,11 @@ def test_a_plan_that_is_gone_is_gone_all_the_same(version: int, tmp_path: Path) 
     """No rollback, readable or not, brings it back."""
     path = tmp_path / "t"
     instant = planned(path, version)
-    go = decided(open_table(path), instant)
+    decision = decided(open_table(path), instant)
     restore_first_commit(path)
     cut(path)
     with pytest.raises(ConflictError, match="its plan is gone"):
-        publish(open_table(path), go, LOCK)
+        publish(open_table(path), decision, LOCK)
 
 
 @one_of("version", 9, 6)
@@ -157,14 +157,14 @@ def test_unscheduling_and_retiring_wait(version: int, tmp_path: Path) -> None:
         unschedule(open_table(path), instant, LOCK)
     assert str(file.relative_to(path)) in str(error.value)
     file.unlink()
-    go = decided(open_table(path), instant)
-    publish(open_table(path), go, LOCK)
+    decision = decided(open_table(path), instant)
+    publish(open_table(path), decision, LOCK)
     file = cut(path)
     with pytest.raises(ConflictError, match="cannot be read"):
-        retire(open_table(path), go)
+        retire(open_table(path), decision)
     file.unlink()
     refuse_rollback(open_table(path), instant)
-    retire(open_table(path), go)
+    retire(open_table(path), decision)
 
 
 # --- writes -----------------------------------------------------------------------------------------------------------

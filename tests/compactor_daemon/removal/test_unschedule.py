@@ -19,20 +19,20 @@ from typer.testing import CliRunner
 import phantombase.compactor_daemon.removal.unschedule
 import phantombase.compactor_daemon.removal.untouched
 from phantombase.compactor_daemon.attempt.attempt import open_attempt
-from phantombase.compactor_daemon.attempt.compact_instant import compact_instant, decide_go, pending_instants
+from phantombase.compactor_daemon.attempt.compact_instant import compact_instant, decide_commit, pending_instants
 from phantombase.compactor_daemon.attempt.publish import place, publish
 from phantombase.compactor_daemon.attempt.retire import finish_completed
 from phantombase.compactor_daemon.cli.main import app
 from phantombase.compactor_daemon.decisions.completed import completed_compaction
 from phantombase.compactor_daemon.decisions.hudi_executors import inflight_path
 from phantombase.compactor_daemon.execution.runners import LocalRunner
-from phantombase.compactor_daemon.records.fate import find_go, read_fate
+from phantombase.compactor_daemon.records.outcome import find_decision, read_outcome
 from phantombase.compactor_daemon.removal.unschedule import unschedule
 from phantombase.compactor_daemon.restoring.restore import restore_table
 from phantombase.timeline.errors import BarrierError, ConflictError, MissingFileError, UsageError
 from phantombase.timeline.format.rollback_plan import RollbackPlan, encode_rollback_plan
 from phantombase.timeline.format.table_config import MergeMode
-from phantombase.timeline.instants.attempt_names import VOID, attempts, recorded_instants
+from phantombase.timeline.instants.attempt_names import CANCELLED, attempts, recorded_instants
 from phantombase.timeline.locks.heartbeat import heartbeat, heartbeat_path
 from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.planning.schedule import schedule_compaction
@@ -58,7 +58,7 @@ from tests.support.compaction_steps import (
 )
 from tests.support.failing_storage import Call, HookedStorage
 from tests.support.faults import died_or_ended
-from tests.support.interleaving import Actor, Crew
+from tests.support.interleaving import Actor, FleetInfo
 from tests.support.seed import SEED
 from tests.support.tables import LOCK, one_of
 from tests.support.trips import SCHEMA
@@ -138,8 +138,8 @@ def test_an_attempt_at_work_dies_with_the_plan(version: int, tmp_path: Path) -> 
     attempt, done, schema = staged(table, instant)
     assert unschedule(table, instant, LOCK).attempts == (attempt.number,)
     with pytest.raises(ConflictError, match="unscheduled"):
-        decide_go(table, attempt, done, schema, LOCK)
-    assert [getattr(read_fate(table.storage, instant, n), "kind", None) for n in (1, 2)] == ["dead", VOID]
+        decide_commit(table, attempt, done, schema, LOCK)
+    assert [getattr(read_outcome(table.storage, instant, n), "kind", None) for n in (1, 2)] == ["dead", CANCELLED]
     check_no_strays(path)  # what it had staged is gone
 
 
@@ -150,17 +150,17 @@ def test_a_decision_is_taken_back_unless_it_is_being_published(version: int, pla
     path = tmp_path / "trips"
     instant = planned(path, version)
     table = open_table(path)
-    go = decided(table, instant)
+    decision = decided(table, instant)
     if placed:
-        for one in go.placements:
-            place(table, go, one)
+        for one in decision.placements:
+            place(table, decision, one)
     with heartbeat(table.storage, instant, 60), pytest.raises(ConflictError, match="is being published"):
         unschedule(open_table(path), instant, LOCK)
     unschedule(open_table(path), instant, LOCK)
     assert not base_files(path, instant)
     assert read_rows(path) == BEFORE
     with pytest.raises(ConflictError, match="its plan is gone"):
-        publish(open_table(path), go, LOCK)
+        publish(open_table(path), decision, LOCK)
     assert not base_files(path, instant)
     check_no_strays(path)
 
@@ -198,7 +198,7 @@ def test_an_attempt_opened_on_a_plan_that_goes_this_moment_is_no_attempt(tmp_pat
     with pytest.raises(ConflictError, match="just unscheduled"):
         open_attempt(open_table(path, HookedStorage(LocalStorage(str(path)), hook)), instant, OPTIONS)
     storage = open_table(path).storage
-    assert all(read_fate(storage, instant, n) is not None for n in attempts(storage, instant))
+    assert all(read_outcome(storage, instant, n) is not None for n in attempts(storage, instant))
 
 
 @one_of("version", 9, 6)
@@ -212,7 +212,7 @@ def test_a_compactor_between_void_and_the_plan_s_end(version: int, tmp_path: Pat
             if call.name == "delete" and call.path.endswith("compaction.requested"):
                 attempt, done, schema = staged(open_table(path), call.path.rpartition("/")[2].partition(".")[0])
                 if decides:
-                    decide_go(open_table(path), attempt, done, schema, ProcessLock("another"))
+                    decide_commit(open_table(path), attempt, done, schema, ProcessLock("another"))
             return call.do()
 
         table = open_table(path, HookedStorage(LocalStorage(str(path)), hook))
@@ -223,7 +223,7 @@ def test_a_compactor_between_void_and_the_plan_s_end(version: int, tmp_path: Pat
             assert completed_compaction(open_table(path), instant) is not None
         else:
             assert unschedule(table, instant, LOCK).attempts == (2,)
-            assert [f.kind for n in (1, 2) if (f := read_fate(table.storage, instant, n))] == [VOID, "dead"]
+            assert [f.kind for n in (1, 2) if (f := read_outcome(table.storage, instant, n))] == [CANCELLED, "dead"]
         assert read_rows(path) == BEFORE
         check_no_strays(path)
 
@@ -254,7 +254,7 @@ def test_died_at_every_call_it_can_be_done_again_or_executed(version: int, tmp_p
 def test_interleaved_with_a_compactor_one_of_them_wins(
     version: int, lock_works: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At every storage call, by a seed; without a lock too there is no `go` without a plan."""
+    """At every storage call, by a seed; without a lock too there is no `commit` without a plan."""
     origin = tmp_path / "origin"
     instant = planned(origin, version)
     won: Counter[str] = Counter()
@@ -264,19 +264,19 @@ def test_interleaved_with_a_compactor_one_of_them_wins(
         seed = SEED + number
         with seed_note(seed, version, lock_works), monkeypatch.context() as patch:
             path = shutil.copytree(origin, tmp_path / f"trips{number}")
-            crew = Crew(str(path), seed, lambda *_: None)
-            crew.play(patch)
+            fleet_info = FleetInfo(str(path), seed, lambda *_: None)
+            fleet_info.play(patch)
             try:
-                crew.start("compactor", partial(_compacts, crew, instant, lock_works))
-                crew.start("unscheduler", partial(_unschedules, crew, instant, lock_works))
-                while crew.step():
+                fleet_info.start("compactor", partial(_compacts, fleet_info, instant, lock_works))
+                fleet_info.start("unscheduler", partial(_unschedules, fleet_info, instant, lock_works))
+                while fleet_info.step():
                     pass
             finally:
-                crew.end()
+                fleet_info.end()
             storage = LocalStorage(str(path))
-            fates = [read_fate(storage, instant, n) for n in attempts(storage, instant)]
-            assert [f.kind for f in fates if f is not None].count("go") <= 1
-            decision, plan = find_go(storage, instant), pending_instants(open_table(path))
+            outcomes = [read_outcome(storage, instant, n) for n in attempts(storage, instant)]
+            assert [f.kind for f in outcomes if f is not None].count("commit") <= 1
+            decision, plan = find_decision(storage, instant), pending_instants(open_table(path))
             gone = not any(i.requested_time == instant for i in open_table(path).load_timeline().instants)
             assert decision is None or not gone
             won["compactor" if decision else "nobody" if plan else "unscheduler"] += 1
@@ -289,12 +289,12 @@ def test_interleaved_with_a_compactor_one_of_them_wins(
     assert won["compactor"]
 
 
-def _compacts(crew: Crew, instant: str, lock_works: bool, actor: Actor) -> None:
+def _compacts(fleet_info: FleetInfo, instant: str, lock_works: bool, actor: Actor) -> None:
     with suppress(ConflictError, MissingFileError):
         compact_instant(
             Table.on(actor.storage),
             instant,
-            lock=crew if lock_works else ProcessLock(actor.name),
+            lock=fleet_info if lock_works else ProcessLock(actor.name),
             runner=LocalRunner(1),
             progress=lambda done, total: None,
             output=OUTPUT,
@@ -302,10 +302,10 @@ def _compacts(crew: Crew, instant: str, lock_works: bool, actor: Actor) -> None:
         )
 
 
-def _unschedules(crew: Crew, instant: str, lock_works: bool, actor: Actor) -> None:
-    actor.rest(crew.pick.randrange(crew.pick.choice((1, 120))))
+def _unschedules(fleet_info: FleetInfo, instant: str, lock_works: bool, actor: Actor) -> None:
+    actor.rest(fleet_info.pick.randrange(fleet_info.pick.choice((1, 120))))
     with suppress(ConflictError, UsageError):
-        unschedule(Table.on(actor.storage), instant, crew if lock_works else ProcessLock(actor.name))
+        unschedule(Table.on(actor.storage), instant, fleet_info if lock_works else ProcessLock(actor.name))
 
 
 def test_a_key_that_is_moved_while_keys_are_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

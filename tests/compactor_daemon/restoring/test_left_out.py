@@ -26,7 +26,7 @@ from phantombase.writer_hooks.options import WriteOptions
 from tests.support.archived_tables import archive, long_table, one_row, overwrite, upsert
 from tests.support.change_feeds import MERGE_LOGS, request
 from tests.support.cleaned_tables import capture_changes
-from tests.support.clustered_tables import small_files, stitch
+from tests.support.clustered_tables import cluster, small_files
 from tests.support.compaction_steps import open_table, run_all, run_one
 from tests.support.golden_tables import unzip_golden
 from tests.support.refused_tables import digest
@@ -207,7 +207,7 @@ def writes(path: Path) -> list[str]:
             "taking back writes of",
             lambda path: roll_back_newest(open_table(path), LOCK, max(writes(path))),
         ),
-        ("stitching", stitch),
+        ("clustering", cluster),
     ],
 )
 def test_refused_before_anything_is_changed(

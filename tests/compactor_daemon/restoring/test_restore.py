@@ -19,12 +19,13 @@ from typer.testing import CliRunner
 from phantombase import writer
 from phantombase.compactor_daemon.cleaning.clean import clean_table
 from phantombase.compactor_daemon.cli.main import app
-from phantombase.compactor_daemon.decisions import standing
+from phantombase.compactor_daemon.clustering.cluster import cluster_table
+from phantombase.compactor_daemon.decisions import validity
 from phantombase.compactor_daemon.restoring.rollback import roll_back_newest
-from phantombase.compactor_daemon.stitching.stitch import stitch_table
 from phantombase.timeline.archiving.choice import ArchiveChoice, ArchiveFacts, choose
 from phantombase.timeline.archiving.options import ArchiveOptions
 from phantombase.timeline.cleaning.options import Policy
+from phantombase.timeline.clustering.options import ClusterOptions
 from phantombase.timeline.errors import ClockError, ConflictError, MalformedError, PhantombaseError, UsageError
 from phantombase.timeline.format.instant import Instant, State, format_time, parse_time
 from phantombase.timeline.instants.table_clock import TableClock
@@ -41,7 +42,6 @@ from phantombase.timeline.planning.schedule import schedule_compaction
 from phantombase.timeline.read.table_read import ReadOptions, read_table
 from phantombase.timeline.recovery.dead_writers import roll_back_dead_writers
 from phantombase.timeline.recovery.savepoint import create_savepoint, delete_savepoint
-from phantombase.timeline.stitching.options import StitchOptions
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.storage.server_clock import storage_ms
 from phantombase.timeline.table import pending_rollbacks
@@ -140,9 +140,9 @@ def half_rolled_back(path: Path, version: int) -> PendingRollback:
     return request_rollback(path)
 
 
-def stitch(path: Path) -> None:
-    options = StitchOptions(min_files=2, wait_s=0)
-    stitch_table(open_table(path), options, LOCK, output=OutputOptions(memory_limit=32 << 20), threads=1)
+def cluster(path: Path) -> None:
+    options = ClusterOptions(min_files=2, wait_s=0)
+    cluster_table(open_table(path), options, LOCK, output=OutputOptions(memory_limit=32 << 20), threads=1)
 
 
 @one_of("version", 9, 8, 6)
@@ -155,7 +155,7 @@ def test_nothing_is_built_upon_a_write_whose_rollback_is_half_way(version: int, 
     for at_work in (False, True):
         for do in (
             lambda: schedule_compaction(open_table(path), LOCK, PLAN_NOW),
-            lambda: stitch(path),
+            lambda: cluster(path),
             lambda: upsert(path, one_row("k0", 5)),
             lambda: clean_table(open_table(path), CLEAN, LOCK),
             lambda: clean_table(open_table(path), CLEAN, LOCK, dry_run=True),
@@ -191,7 +191,7 @@ def test_a_half_way_rollback_behind_a_clean_is_not_finished(
 
 
 @one_of("version", 6, 9, 8)
-@pytest.mark.parametrize("what", [compact, stitch])
+@pytest.mark.parametrize("what", [compact, cluster])
 def test_a_restore_goes_past_what_was_built_upon_such_a_write(
     what: Callable[[Path], object], version: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -201,7 +201,7 @@ def test_a_restore_goes_past_what_was_built_upon_such_a_write(
     target = sorted(open_table(path).load_timeline().completed_writes)[2]
     with monkeypatch.context() as patch:
         patch.setattr(pending_rollbacks, "undoes_completed", lambda *_: False)
-        patch.setattr(standing, "pending_rollbacks", lambda _table: ())
+        patch.setattr(validity, "pending_rollbacks", lambda _table: ())
         what(path)
     with pytest.raises(UsageError, match=r"came later.*Keep the write"):
         roll_back_newest(open_table(path), LOCK, newest)

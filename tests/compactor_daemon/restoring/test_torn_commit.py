@@ -13,16 +13,16 @@ from typer.testing import CliRunner
 
 from phantombase.compactor_daemon.cleaning.clean import clean_table
 from phantombase.compactor_daemon.cli.main import app
+from phantombase.compactor_daemon.clustering.cluster import cluster_table
 from phantombase.compactor_daemon.restoring.restore import restore_table
 from phantombase.compactor_daemon.restoring.torn_compaction import write_anew
 from phantombase.compactor_daemon.status.snapshot import look_at_table
-from phantombase.compactor_daemon.stitching.stitch import stitch_table
 from phantombase.timeline.cleaning.options import CleanOptions, Policy
+from phantombase.timeline.clustering.options import ClusterOptions
 from phantombase.timeline.errors import ConflictError, LedgerError, MalformedError, MissingFileError, UsageError
 from phantombase.timeline.format.commit_metadata import CommitMetadata
 from phantombase.timeline.format.instant import Instant, State
 from phantombase.timeline.parquet.output_options import OutputOptions
-from phantombase.timeline.stitching.options import StitchOptions
 from phantombase.timeline.table.table import Table
 from phantombase.writer_hooks.options import WriteOptions
 from tests.support.archived_tables import compact, long_table, one_row, overwrite, upsert
@@ -209,8 +209,8 @@ def test_the_command_for_a_torn_replacement_ends_it(version: int, by: str, size:
     if by == "overwrite":
         overwrite(path, one_row("new", 90))
     else:
-        options = StitchOptions(min_files=2)
-        assert stitch_table(open_table(path), options, LOCK, output=OutputOptions(), threads=1).done is not None
+        options = ClusterOptions(min_files=2)
+        assert cluster_table(open_table(path), options, LOCK, output=OutputOptions(), threads=1).done is not None
     table = open_table(path)
     (done,) = (i for i in table.load_timeline().completed if i.family == "replacecommit")
     file = path / table.instant_path(done)

@@ -19,7 +19,7 @@ from phantombase.compactor_daemon.execution.runners import LocalRunner, Runner, 
 from phantombase.compactor_daemon.execution.slice_task import SliceTask, compact_slice
 from phantombase.compactor_daemon.execution.spark_session import RunningSpark
 from phantombase.compactor_daemon.options import ExecuteOptions
-from phantombase.compactor_daemon.records.fate import read_fate
+from phantombase.compactor_daemon.records.outcome import read_outcome
 from phantombase.compactor_daemon.records.slice_done import SliceDone, done_slices
 from phantombase.compactor_daemon.run.background import AsyncCompaction
 from phantombase.compactor_daemon.run.pending import Compactions, run_compactions
@@ -68,7 +68,7 @@ def test_nothing_begins_after_the_limit(name: str, tmp_path: Path) -> None:
 def test_a_limit_while_staging_leaves_finished_slices_to_the_next_run(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The attempt stays without fate, nothing has a final name, and the next run merges only the rest."""
+    """The attempt stays without outcome, nothing has a final name, and the next run merges only the rest."""
     path = unzip_golden(name, tmp_path)
     before, (first, *others) = visible_files(path), pending(path)
     limit = Limit()
@@ -82,7 +82,7 @@ def test_a_limit_while_staging_leaves_finished_slices_to_the_next_run(
     assert run(path, one_slice, limit) == Compactions(left=(first, *others))
     storage = open_table(path).storage
     assert attempts(storage, first) == (1,)
-    assert read_fate(storage, first, 1) is None
+    assert read_outcome(storage, first, 1) is None
     slices = len(open_table(path).compaction_plan(first).operations)
     assert len(done_slices(storage, first, 1)) == 1 < slices
     assert visible_files(path) == before
@@ -123,14 +123,14 @@ def test_a_limit_after_the_decision_stops_nothing(tmp_path: Path) -> None:
     first, *others = pending(path)
     limit = Limit()
 
-    class EndsAtFate(LocalStorage):
+    class EndsAtOutcome(LocalStorage):
         def put_if_absent(self, path: str, data: bytes) -> bool:
-            if path.endswith("/fate"):
+            if path.endswith("/outcome"):
                 limit.close(0)
             return super().put_if_absent(path, data)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("phantombase.timeline.storage.open_storage.LocalStorage", EndsAtFate)
+        patch.setattr("phantombase.timeline.storage.open_storage.LocalStorage", EndsAtOutcome)
         found = run(path, limit=limit)
     assert [c.instant for c in found.done] == [first]
     assert found.left == tuple(others)

@@ -145,13 +145,13 @@ def test_records_of_last_runs_that_cannot_be_read_are_none(tmp_path: Path) -> No
     assert last_runs(storage) == {}
     good = {"at_ms": 7, "who": "a", "what": "nothing"}
     bad = {**good, "failed": True}
-    one = {Service.STITCH: LastRun(**good)}  # type: ignore[arg-type]
+    one = {Service.CLUSTER: LastRun(**good)}  # type: ignore[arg-type]
     two = {**one, Service.CLEAN: LastRun(**bad)}  # type: ignore[arg-type]
     for record, found in (
         (b"{", {}),
         ({"at_ms": 1, "did": ["clean: 3 files"], "who": "a"}, {}),
-        ({"clean": {"at_ms": "x"}, "archive": 3, "stitch": good, "later": {}}, one),
-        ({"clean": bad, "stitch": good}, two),
+        ({"clean": {"at_ms": "x"}, "archive": 3, "cluster": good, "later": {}}, one),
+        ({"clean": bad, "cluster": good}, two),
     ):
         data = record if isinstance(record, bytes) else json.dumps(record).encode()
         storage.overwrite(".hoodie/.phantombase/services", data)
@@ -162,13 +162,16 @@ def test_status_says_which_service_failed(tmp_path: Path) -> None:
     path = tmp_path / "trips"
     old_table(path, 9)
     storage = open_table(path).storage
-    done = [ServiceDone(service=Service.CLEAN, what="no", failed=True), ServiceDone(service=Service.STITCH, what="yes")]
+    done = [
+        ServiceDone(service=Service.CLEAN, what="no", failed=True),
+        ServiceDone(service=Service.CLUSTER, what="yes"),
+    ]
     note_runs(storage, "a", done)
     shown = CliRunner().invoke(app, ["status", str(path), "--brief"]).stdout
     assert re.search(r"service failed: *clean, \S+ s ago: no", shown)
-    assert re.search(r"service: *stitch, \S+ s ago: yes", shown)
+    assert re.search(r"service: *cluster, \S+ s ago: yes", shown)
     data = json.loads(CliRunner().invoke(app, ["status", str(path), "--brief", "--json"]).stdout)
-    assert {one["service"]: one["failed"] for one in data["services"]} == {"clean": True, "stitch": False}
+    assert {one["service"]: one["failed"] for one in data["services"]} == {"clean": True, "cluster": False}
 
 
 def test_daemons_with_different_services_do_not_keep_each_other_from_their_turn(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from phantombase.compactor_daemon.decisions.hudi_executors import inflight_path
 from phantombase.compactor_daemon.execution.runners import LocalRunner, SliceProgress
 from phantombase.compactor_daemon.execution.slice_task import SliceTask
 from phantombase.compactor_daemon.records.failures import Failure, record_failure
-from phantombase.compactor_daemon.records.fate import OPEN, REVOKED, Go, revoke_decision
+from phantombase.compactor_daemon.records.outcome import OPEN, REVOKED, CommitDecision, revoke_decision
 from phantombase.compactor_daemon.records.slice_done import SliceDone
 from phantombase.compactor_daemon.status.snapshot import Claimed, look_at_table
 from phantombase.compactor_daemon.status.status import Clock, claim_rows, status_report, work_rows
@@ -37,7 +37,7 @@ from phantombase.timeline.errors import UnknownStateError
 from phantombase.timeline.format.commit_metadata import CommitMetadata, encode
 from phantombase.timeline.format.instant import Instant, State, format_time
 from phantombase.timeline.format.rollback_plan import RollbackPlan, encode_rollback_plan
-from phantombase.timeline.instants.attempt_names import FATE, attempt_folder
+from phantombase.timeline.instants.attempt_names import OUTCOME, attempt_folder
 from phantombase.timeline.locks.heartbeat import EXPIRY_S, Process, heartbeat, heartbeat_path
 from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.storage.contract import Storage
@@ -103,17 +103,17 @@ def row_of(table: Table, claims: Claimed = None, **options: Any) -> Row:
     return row
 
 
-def put_fate(storage: Storage, instant: str, record: bytes | None, number: int = 1) -> None:
-    """An attempt, with a fate unless it is None."""
+def put_outcome(storage: Storage, instant: str, record: bytes | None, number: int = 1) -> None:
+    """An attempt, with a outcome unless it is None."""
     folder = attempt_folder(instant, number)
     storage.put_if_absent(f"{folder}/{OPEN}", b"{}")
     if record is not None:
-        storage.put_if_absent(f"{folder}/{FATE}", record)
+        storage.put_if_absent(f"{folder}/{OUTCOME}", record)
 
 
-def a_go(instant: str, merged: tuple[str, ...] = ()) -> bytes:
+def a_decision(instant: str, merged: tuple[str, ...] = ()) -> bytes:
     """A decision."""
-    return Go(
+    return CommitDecision(
         instant=instant,
         attempt=1,
         nonce="n",
@@ -207,7 +207,7 @@ def test_a_dead_process_works_on_nothing(table: Table, end: str) -> None:
         assert row_of(table)["state"] == "running"
         old = time.time() - EXPIRY_S - 5
         os.utime(Path(table.storage.base_path) / path, (old, old))
-    put_fate(table.storage, instant, None)
+    put_outcome(table.storage, instant, None)
     row = row_of(table)
     assert (row["state"], row["work"]) == ("waiting", None)
     assert f"process {owner.pid} on {owner.host} {end}" in row["why"]
@@ -286,11 +286,11 @@ def test_executors_of_hudi(table: Table) -> None:
 def test_decisions(table: Table, stack: ExitStack) -> None:
     """A go waits to be published, or is being; a void is half-way unscheduled until a later attempt is opened."""
     storage, instant = table.storage, only(table)
-    put_fate(storage, instant, b'{"fate":"void","nonce":"n"}')
+    put_outcome(storage, instant, b'{"outcome":"cancelled","nonce":"n"}')
     assert row_of(table)["state"] == "unscheduled"
-    put_fate(storage, instant, None, number=2)
+    put_outcome(storage, instant, None, number=2)
     assert row_of(table)["state"] == "waiting"
-    put_fate(storage, instant, a_go(instant), number=3)
+    put_outcome(storage, instant, a_decision(instant), number=3)
     row = row_of(table)
     assert (row["state"], row["attempts"], row["work"]) == ("decided", 3, None)
     stack.enter_context(heartbeat(storage, instant, 60.0, note=lambda: NOTE))
@@ -316,13 +316,13 @@ def a_rollback(instant: str) -> bytes:
 def test_a_decision_that_waits_is_not_about_to_be_published(table: Table) -> None:
     """Restores and rollbacks come first; why, and what ends an unreadable one, is there."""
     instant = only(table)
-    put_fate(table.storage, instant, a_go(instant))
+    put_outcome(table.storage, instant, a_decision(instant))
     row = row_of(table)
-    assert (row["state"], row["standing"]) == ("decided", "stands")
+    assert (row["state"], row["validity"]) == ("decided", "valid")
     assert "the next run publishes it" in row["why"]
     file = put_pending(table, "restore")
     row = row_of(table)
-    assert (row["state"], row["standing"]) == ("decided", "waits")
+    assert (row["state"], row["validity"]) == ("decided", "blocked")
     assert row["why"] == f"waits: restore {file.name[:17]} is pending"
     file.unlink()
     file = put_pending(table, "rollback", a_rollback(instant))
@@ -337,9 +337,9 @@ def test_a_decision_that_waits_is_not_about_to_be_published(table: Table) -> Non
 def test_a_decision_that_has_fallen(table: Table) -> None:
     """It is not shown as good; pending writes hold its next attempt."""
     instant = only(table)
-    put_fate(table.storage, instant, a_go(instant, merged=("20990101000000000",)))
+    put_outcome(table.storage, instant, a_decision(instant, merged=("20990101000000000",)))
     row = row_of(table)
-    assert (row["state"], row["standing"]) == ("fallen", "fallen")
+    assert (row["state"], row["validity"]) == ("invalid", "invalid")
     assert "20990101000000000, which it merged, was rolled back" in row["why"]
     assert "takes it back" in row["why"]
 
@@ -347,24 +347,24 @@ def test_a_decision_that_has_fallen(table: Table) -> None:
 def test_a_decision_of_which_it_is_unknown_whether_it_stands(table: Table) -> None:
     """The timeline is being moved: never shown as fine, nor hidden."""
     instant = only(table)
-    put_fate(table.storage, instant, a_go(instant))
+    put_outcome(table.storage, instant, a_decision(instant))
     table.storage.put_if_absent(f".hoodie/{instant}.deltacommit", b"")
     row = row_of(table)
-    assert (row["state"], row["standing"]) == ("unknown", None)
+    assert (row["state"], row["validity"]) == ("unknown", None)
     assert "upgraded or downgraded" in row["problem"]
 
 
 def test_a_parked_decision_is_parked(table: Table) -> None:
     """No daemon tries it again before it is released."""
     instant = only(table)
-    put_fate(table.storage, instant, a_go(instant))
+    put_outcome(table.storage, instant, a_decision(instant))
     record_failure(table.storage, instant, failure())
     row = row_of(table)
-    assert (row["state"], row["standing"]) == ("backing off", "stands")
+    assert (row["state"], row["validity"]) == ("backing off", "valid")
     record_failure(table.storage, instant, failure(park=True))
     data = report(table)
     (row,) = data["pending"]
-    assert (row["state"], row["standing"]) == ("parked", "stands")
+    assert (row["state"], row["validity"]) == ("parked", "valid")
     assert "disk full" in row["why"]
     assert "decided" in row["why"]
     console = Console(width=200, record=True, file=open(os.devnull, "w"))  # noqa: SIM115
@@ -376,7 +376,7 @@ def test_a_parked_decision_is_parked(table: Table) -> None:
 def test_a_decision_that_was_taken_back_says_why(table: Table) -> None:
     """Until the next attempt has ended otherwise; a damaged record is not hidden either."""
     storage, instant = table.storage, only(table)
-    put_fate(storage, instant, a_go(instant))
+    put_outcome(storage, instant, a_decision(instant))
     revoke_decision(storage, instant, 1, "write 7 was rolled back", "me")
     row = row_of(table)
     assert (row["state"], row["taken_back"]) == ("waiting", "write 7 was rolled back")
@@ -388,12 +388,12 @@ def test_a_decision_that_was_taken_back_says_why(table: Table) -> None:
 def test_an_undecided_instant_waits_for_restores_and_rollbacks(table: Table) -> None:
     """Those that may concern it: others do not."""
     instant = only(table)
-    assert (row_of(table)["standing"], row_of(table)["why"]) == (None, None)
+    assert (row_of(table)["validity"], row_of(table)["why"]) == (None, None)
     file = put_pending(table, "rollback", a_rollback("20990101000000000"))
     assert row_of(table)["why"] is None
     file.write_bytes(a_rollback(instant))
     row = row_of(table)
-    assert (row["state"], row["standing"]) == ("waiting", None)
+    assert (row["state"], row["validity"]) == ("waiting", None)
     assert row["why"] == f"waits: a rollback of {instant} is pending"
     file.write_bytes(b"")
     assert file.name in row_of(table)["why"]
@@ -413,10 +413,10 @@ def test_an_undecided_instant_under_a_half_upgraded_timeline(table: Table) -> No
 def test_what_cannot_be_read_is_unknown_and_hides_nothing(table: Table) -> None:
     """A damaged record, a damaged plan; the other instants are shown."""
     good, damaged = only(table), add_plan(table, 60)
-    put_fate(table.storage, damaged, b"{")
+    put_outcome(table.storage, damaged, b"{")
     rows = {r["instant"]: r for r in report(table)["pending"]}
     assert (rows[good]["state"], rows[damaged]["state"]) == ("waiting", "unknown")
-    assert FATE in rows[damaged]["problem"]
+    assert OUTCOME in rows[damaged]["problem"]
     broken = add_plan(table, 30)
     path = table.instant_path(Instant(requested_time=broken, action="compaction", state=State.REQUESTED))
     table.storage.overwrite(path, b"no plan")
@@ -454,7 +454,7 @@ def test_pending_writes_hold_what_began_after_them(table: Table, stack: ExitStac
     """Who, since when, alive or dead; a decided compaction waits for nobody, a running one not for younger writes."""
     storage, waiting = table.storage, only(table)
     running, done = add_plan(table, 900), add_plan(table, 600)
-    put_fate(storage, done, a_go(done))
+    put_outcome(storage, done, a_decision(done))
     note = {**NOTE, "since_ms": clock_ms() - 300_000}
     stack.enter_context(heartbeat(storage, running, 60.0, note=lambda: note))
     old, young = (format_time(table.now() - timedelta(seconds=s)) for s in (400, 200))

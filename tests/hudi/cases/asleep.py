@@ -24,7 +24,7 @@ class Moment(Enum):
 
     OPENED = ("put_if_absent", "/open", 1)
     STAGED = ("put_if_absent", ".ok", 0)
-    DECIDED = ("put_if_absent", "/fate", 1)
+    DECIDED = ("put_if_absent", "/outcome", 1)
     HALF_PLACED = ("place", "", 1)
     PLACED = ("place", "", 0)
     COMPLETED = ("put_if_absent", "commit", 1)

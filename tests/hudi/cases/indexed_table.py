@@ -36,7 +36,7 @@ _REVOKED = 1
 
 @dataclass(frozen=True, kw_only=True)
 class IndexedTable(SharedTable):
-    """`options` turn the metadata table on; `random` picks the `conditions` of queries, so many a look.
+    """`options` turn the metadata table on; `random` picks the `conditions` of queries, so many a snapshot.
 
     `halves`: compactions of ours may be half done, and files placed by them are not listed yet.
     """

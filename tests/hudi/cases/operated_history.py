@@ -1,5 +1,5 @@
 """A history in which operators take part: real Hudi restores, rolls back, cleans, archives, replaces and clusters, and
-phantombase cleans, archives, stitches, restores, rolls back, makes savepoints and serves the metadata table.
+phantombase cleans, archives, clusters, restores, rolls back, makes savepoints and serves the metadata table.
 
 They do so also between two steps of a compaction of ours, whose process sleeps meanwhile or dies there. A model in
 plain Python says what all must read then: services change no row, a restore and a rollback bring the rows of before
@@ -20,13 +20,14 @@ import pytest
 
 from phantombase.compactor_daemon.archiving.archive import archive_table
 from phantombase.compactor_daemon.cleaning.clean import clean_table
+from phantombase.compactor_daemon.clustering.cluster import cluster_table, take_back_pending
+from phantombase.compactor_daemon.clustering.pending import PendingClustering, pending_clusterings
 from phantombase.compactor_daemon.restoring.restore import restore_table
 from phantombase.compactor_daemon.restoring.rollback import is_service, roll_back_newest
-from phantombase.compactor_daemon.stitching.pending import PendingClustering, pending_stitchings
-from phantombase.compactor_daemon.stitching.stitch import stitch_table, take_back_pending
 from phantombase.timeline.archiving.options import ArchiveOptions
 from phantombase.timeline.cleaning.options import CleanOptions, Policy
 from phantombase.timeline.clock.options import ClockOptions
+from phantombase.timeline.clustering.options import ClusterOptions, Copy
 from phantombase.timeline.errors import ClockError, PhantombaseError, UnsupportedError
 from phantombase.timeline.format.instant import parse_time
 from phantombase.timeline.locks.heartbeat import heartbeat_path
@@ -38,7 +39,6 @@ from phantombase.timeline.metadata_table.services.serve import serve_metadata
 from phantombase.timeline.metadata_table.validate import Difference, validate
 from phantombase.timeline.parquet.output_options import Codec, OutputOptions
 from phantombase.timeline.recovery.savepoint import create_savepoint
-from phantombase.timeline.stitching.options import Copy, StitchOptions
 from phantombase.timeline.table.table import Table
 from tests.hudi.cases.asleep import Moment, compact_and_die, compact_asleep
 from tests.hudi.cases.ending import end_pending
@@ -71,7 +71,7 @@ SERVICES = MERGING | frozenset(
     (
         *("clean", "clean_by_versions", "archive", "savepoint", "delete_savepoint", "hudi_schedules"),
         *("we_schedule", "we_forget_the_zone", "we_savepoint", "we_clean", "we_archive", "we_serve_metadata"),
-        *("we_stitch", "we_stitch_and_die"),
+        *("we_cluster", "we_cluster_and_die"),
     )
 )
 """Steps that change no row, but for those that take the model back first; `MERGING`: that may merge."""
@@ -133,8 +133,8 @@ class OperatedHistory(History):
             self.we_clean: 4,
             self.we_archive: 4,
             self.we_serve_metadata: 2 if self.indexed else 0,
-            self.we_stitch: 3,
-            self.we_stitch_and_die: 2,
+            self.we_cluster: 3,
+            self.we_cluster_and_die: 2,
             self.insert_overwrite: 2,
             self.cluster: 2,
             self.we_compact_asleep: 0 if self.asleep else 6,
@@ -237,34 +237,34 @@ class OperatedHistory(History):
         with patch.object(archive, "OPTIONS", FEW):
             return self.we_do(lambda: serve_metadata(self.table.open(), MetadataOptions(max_delta_commits=2), LOCK))
 
-    def we_stitch(self) -> bool:
+    def we_cluster(self) -> bool:
         """Two files are enough."""
-        return self.we_do(lambda: self.stitch())
+        return self.we_do(lambda: self.cluster_ours())
 
-    def we_stitch_and_die(self) -> bool:
+    def we_cluster_and_die(self) -> bool:
         """At any call; then Hudi executes the plan, or the next run of ours finishes it, or takes it back."""
         table = self.table.open()
-        if self.pending_stitchings():
+        if self.pending_clusterings():
             return False
         storage = HookedStorage(table.storage, die_at(number := self.random.randrange(150)))
         try:
-            if not self.we_do(lambda: self.stitch(replace(table, storage=storage))):
+            if not self.we_do(lambda: self.cluster_ours(replace(table, storage=storage))):
                 return False
         except ProcessDied:
             self.said.append(f"died at call {number}")
-        if not self.pending_stitchings():
+        if not self.pending_clusterings():
             return True
-        end = self.random.choice([self.hudi_executes, self.stitch, self.take_back])
+        end = self.random.choice([self.hudi_executes, self.cluster_ours, self.take_back])
         self.said.append(end.__name__)
-        for pending in self.pending_stitchings():
+        for pending in self.pending_clusterings():
             table.storage.delete(heartbeat_path(pending.time))  # its process is this one
         end()
         return True
 
-    def pending_stitchings(self) -> tuple[PendingClustering, ...]:
+    def pending_clusterings(self) -> tuple[PendingClustering, ...]:
         """Those of phantombase."""
         table = self.table.open()
-        return pending_stitchings(table, table.load_timeline())
+        return pending_clusterings(table, table.load_timeline())
 
     def hudi_executes(self) -> None:
         """All pending clusterings."""
@@ -274,16 +274,16 @@ class OperatedHistory(History):
         """What is pending."""
         take_back_pending(self.table.open(), LOCK)
 
-    def stitch(self, table: Table | None = None) -> None:
-        """See `we_stitch`."""
-        options = StitchOptions(min_files=2, wait_s=0, full=self.random.random() < 0.5)
+    def cluster_ours(self, table: Table | None = None) -> None:
+        """See `we_cluster`."""
+        options = ClusterOptions(min_files=2, wait_s=0, full=self.random.random() < 0.5)
         output = OutputOptions(codec=Codec.GZIP if self.table.version == 6 else Codec.ZSTD)
         opened = table or self.table.open()
         if self.random.random() < 0.5:
             with suppress(UnsupportedError):  # files of two writers, say
-                stitch_table(opened, replace(options, copy=Copy.FORCE), LOCK, output=output, threads=1)
+                cluster_table(opened, replace(options, copy=Copy.FORCE), LOCK, output=output, threads=1)
                 return
-        stitch_table(opened, options, LOCK, output=output, threads=1)
+        cluster_table(opened, options, LOCK, output=output, threads=1)
 
     def we_do(self, do: Callable[[], object]) -> bool:
         """Whether it was done; why not is in the history."""

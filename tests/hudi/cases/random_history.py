@@ -50,7 +50,7 @@ class History(RandomSteps):
     """One table and what may happen to it next.
 
     `merges`: log compactions may, too. `indexes`: options of Hudi's writers that make it keep the metadata table; so
-    many `conditions` are asked for a look. `clock`: see `SharedTable`.
+    many `conditions` are asked for a snapshot. `clock`: see `SharedTable`.
     """
 
     def __init__(

@@ -9,14 +9,14 @@ import pytest
 
 from phantombase import UnsupportedError
 from phantombase.compactor_daemon.cleaning.clean import clean_table
+from phantombase.compactor_daemon.clustering.cluster import cluster_table
 from phantombase.compactor_daemon.restoring.restore import restore_table
 from phantombase.compactor_daemon.restoring.rollback import roll_back_newest
-from phantombase.compactor_daemon.stitching.stitch import stitch_table
 from phantombase.timeline.cleaning.options import CleanOptions
+from phantombase.timeline.clustering.options import ClusterOptions
 from phantombase.timeline.format.file_name import LogFileName, parse_data_file
 from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.parquet.output_options import OutputOptions
-from phantombase.timeline.stitching.options import StitchOptions
 from tests.hudi.cases.change_queries import SIMPLE, changes_of, made, rows_of
 from tests.hudi.cases.shared_table import SharedTable
 from tests.hudi.judge.client import Judge
@@ -74,7 +74,7 @@ def test_what_is_refused(judge: Judge, version: int, tmp_path: Path) -> None:
     before = sorted(file for file in table.path.rglob("*") if file.is_file())
     steps: tuple[Callable[[], object], ...] = (
         lambda: table.writer(rows).merge_into(path, update=["name", "ts"]),
-        lambda: stitch_table(table.open(), StitchOptions(), LOCK, output=OutputOptions(), threads=1),
+        lambda: cluster_table(table.open(), ClusterOptions(), LOCK, output=OutputOptions(), threads=1),
         lambda: restore_table(table.open(), LOCK, "20200101000000000"),
         lambda: roll_back_newest(table.open(), LOCK, table.open().load_timeline().latest_completed),
     )

@@ -82,7 +82,7 @@ def test_hudi_archives_no_replace_commit_whose_files_a_savepoint_keeps(
 
 
 @pytest.mark.parametrize("version", [deep(6), deep(9)])
-def test_a_border_of_hudis_is_not_carried_past_a_pending_write(version: int, tmp_path: Path) -> None:
+def test_a_cutoff_of_hudis_is_not_carried_past_a_pending_write(version: int, tmp_path: Path) -> None:
     """Hudi's clean by file versions sets its own time, which may be later than a replace commit that pends."""
     path, options = tmp_path / "t", WriteOptions(slots=1)
     written_table(path, version, row("old", "a", 0), options)
@@ -118,7 +118,7 @@ def test_hudi_finishes_a_clean_of_a_dead_process(version: int, tmp_path: Path) -
 
 @pytest.mark.deep
 def test_hudi_archives_no_replace_commit_whose_files_a_pin_keeps(tmp_path: Path) -> None:
-    """It goes by the border that a clean of file versions names; without one the replaced rows were back."""
+    """It goes by the cutoff that a clean of file versions names; without one the replaced rows were back."""
     path = unzip("v6_0.15.0_replaced.before", tmp_path)
     rows = read_table(open_table(path))
     commits = open_table(path).load_timeline().completed

@@ -12,14 +12,14 @@ import pytest
 from phantombase import UnsupportedError
 from phantombase.compactor_daemon.archiving.archive import archive_table
 from phantombase.compactor_daemon.cleaning.clean import clean_table
+from phantombase.compactor_daemon.clustering.cluster import cluster_table
 from phantombase.compactor_daemon.restoring.restore import restore_table
-from phantombase.compactor_daemon.stitching.stitch import stitch_table
 from phantombase.timeline.archiving.options import ArchiveOptions
 from phantombase.timeline.cleaning.options import CleanOptions
+from phantombase.timeline.clustering.options import ClusterOptions
 from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.parquet.output_options import OutputOptions
 from phantombase.timeline.read.table_read import Query, ReadOptions, read_table
-from phantombase.timeline.stitching.options import StitchOptions
 from tests.hudi.cases.rows import same
 from tests.hudi.cases.shared_table import SharedTable
 from tests.hudi.judge.client import Judge
@@ -131,7 +131,7 @@ def test_what_is_refused(judge: Judge, version: int, tmp_path: Path) -> None:
     steps: tuple[Callable[[], object], ...] = (
         lambda: table.writer(rows).upsert(str(table.path)),
         lambda: table.writer(rows).delete(str(table.path)),
-        lambda: stitch_table(table.open(), StitchOptions(), LOCK, output=OutputOptions(), threads=1),
+        lambda: cluster_table(table.open(), ClusterOptions(), LOCK, output=OutputOptions(), threads=1),
         lambda: restore_table(table.open(), LOCK, "20200101000000000"),
     )
     for refused in steps:

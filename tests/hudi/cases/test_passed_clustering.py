@@ -1,4 +1,4 @@
-"""A stitching or overwrite that a clean of Hudi has passed while it was pending is made anew.
+"""A clustering or overwrite that a clean of Hudi has passed while it was pending is made anew.
 
 Its replace commit could be archived while the joined or replaced files are there.
 """
@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from phantombase.compactor_daemon.stitching.stitch import stitch_table
+from phantombase.compactor_daemon.clustering.cluster import cluster_table
 from phantombase.timeline.errors import ConflictError
 from phantombase.writer_hooks.options import WriteOptions
 from tests.hudi.cases.shared_table import HUDI
 from tests.hudi.judge.java_client import run_java
 from tests.support.archived_tables import one_row, overwrite, upsert
 from tests.support.cleaned_tables import SMALL_OF_HUDI, VERSIONS_OF_HUDI, change_clean, clean, row
-from tests.support.clustered_tables import OUTPUT, TWO, forget_heartbeats, request, small_files, stitch
+from tests.support.clustered_tables import OUTPUT, TWO, cluster, forget_heartbeats, request, small_files
 from tests.support.compaction_steps import open_table
 from tests.support.failing_storage import Call, HookedStorage
 from tests.support.selection import deep
@@ -33,7 +33,7 @@ def write(path: Path, number: int) -> None:
 
 
 def cleaned(path: Path, *, passes: bool) -> None:
-    """Writes and a clean. `passes`: as Hudi's by hours, whose border takes no notice of a pending clustering."""
+    """Writes and a clean. `passes`: as Hudi's by hours, whose cutoff takes no notice of a pending clustering."""
     for number in range(4, 7):
         write(path, number)
     assert clean(path).files
@@ -52,9 +52,9 @@ def test_a_plan_of_a_dead_process(version: int, passes: bool, tmp_path: Path) ->
     cleaned(path, passes=passes)
     forget_heartbeats(path)
     rows = read_rows(path)
-    seen = stitch_table(open_table(path), TWO, LOCK, output=OUTPUT, threads=1, dry_run=True)
+    seen = cluster_table(open_table(path), TWO, LOCK, output=OUTPUT, threads=1, dry_run=True)
     assert (seen.taken_back, len(seen.finished)) == (((planned,), 0) if passes else ((), 1))
-    done = stitch(path)
+    done = cluster(path)
     assert done.taken_back == ((planned,) if passes else ())
     assert [one.instant for one in done.finished] == ([] if passes else [planned])
     assert (done.done is not None) == passes
@@ -76,9 +76,9 @@ def test_while_the_files_are_made(version: int, tmp_path: Path) -> None:
         return call.do()
 
     with pytest.raises(ConflictError, match="has passed the plan"):
-        stitch(path, HookedStorage(open_table(path).storage, hook))
+        cluster(path, HookedStorage(open_table(path).storage, hook))
     rows = read_rows(path)
-    assert stitch(path).done is not None
+    assert cluster(path).done is not None
     assert read_rows(path) == rows
 
 
@@ -93,7 +93,7 @@ def test_hudi_archives_no_replace_commit_whose_files_are_there(version: int, tmp
         write(path, number)
     assert "deleted" in run_java(HUDI[version], "clean", path, *VERSIONS_OF_HUDI)[-1]
     forget_heartbeats(path)
-    stitch(path)
+    cluster(path)
     for number in range(6, 12):
         write(path, number)
     rows = read_rows(path)

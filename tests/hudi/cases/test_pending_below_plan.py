@@ -23,7 +23,7 @@ pytestmark = pytest.mark.interop
 
 @pytest.mark.parametrize("version", [6], indirect=True, ids="v{}".format)
 def test_a_write_below_hudi_s_plan_is_read_whenever_it_completes(judge: Judge, version: int, tmp_path: Path) -> None:
-    """At each look of ours at the timeline, when every file slice was staged by an attempt before."""
+    """At each snapshot of ours at the timeline, when every file slice was staged by an attempt before."""
     table, rows = SharedTable(judge=judge, path=tmp_path / "table", version=version), Rows(seed=version)
     table.create(rows(range(20), 1))
     table.upsert(rows(range(10), 2))

@@ -28,7 +28,7 @@ from tests.support.selection import versions
 pytestmark = pytest.mark.interop
 
 KILLED: Mapping[str, Callable[[], Hook]] = {
-    "before go": lambda: die_at_nth(1, "put_if_absent", "/fate"),
+    "before go": lambda: die_at_nth(1, "put_if_absent", "/outcome"),
     "one file placed": lambda: die_at_nth(2, "place", ".parquet"),
     "all files placed": lambda: die_at_nth(1, "put_if_absent", "commit"),
 }

@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from phantombase.compactor_daemon.attempt.compact_instant import decide_go, pending_instants
+from phantombase.compactor_daemon.attempt.compact_instant import decide_commit, pending_instants
 from phantombase.compactor_daemon.attempt.publish import publish
 from phantombase.timeline.errors import TableChangedError
 from phantombase.timeline.format.instant import parse_time
@@ -67,7 +67,7 @@ def test_before_the_decision(table: SharedTable) -> None:
     attempt, done, schema = staged(ours, instant)
     rows, after = upgrade(table), visible_files(table.path)
     with pytest.raises(TableChangedError, match="version 9"):
-        decide_go(ours, attempt, done, schema, ProcessLock("paused"))
+        decide_commit(ours, attempt, done, schema, ProcessLock("paused"))
     assert visible_files(table.path) == after
     assert table.we_compact() == [instant]
     same(own_columns(table.agree()), rows)
@@ -78,13 +78,13 @@ def test_between_decision_and_publication(table: SharedTable) -> None:
     """It has no final name afterwards, not even a file placed before; Hudi executes the plan, then our rest goes."""
     ours = open_table(table.path)
     (instant,) = pending_instants(ours)
-    go = decided(ours, instant)
-    ours.storage.place(go.placements[0].staged, go.placements[0].final)
+    decision = decided(ours, instant)
+    ours.storage.place(decision.placements[0].staged, decision.placements[0].final)
     rows = upgrade(table)
     table.agree()
     for _ in range(2):  # the paused owner, and a later run
         with pytest.raises(TableChangedError, match="let Hudi execute the compaction"):
-            publish(ours, go, ProcessLock("paused"))
+            publish(ours, decision, ProcessLock("paused"))
         assert base_files(table.path, instant) == []
     with pytest.raises(TableChangedError, match="let Hudi execute the compaction"):
         run_all(open_table(table.path))
@@ -98,12 +98,14 @@ def test_between_publication_and_clean_up(table: SharedTable) -> None:
     """The upgrade renamed and rewrote our completed commit: it is still ours, and its files stay."""
     ours = open_table(table.path)
     (instant,) = pending_instants(ours)
-    go = decided(ours, instant)
-    publish(ours, go, ProcessLock("a"))
+    decision = decided(ours, instant)
+    publish(ours, decision, ProcessLock("a"))
     rows = upgrade(table)
     table.agree()
-    publish(ours, go, ProcessLock("paused"))
+    publish(ours, decision, ProcessLock("paused"))
     assert table.we_compact() == []
-    assert {str(p.relative_to(table.path)) for p in base_files(table.path, instant)} == {p.final for p in go.placements}
+    assert {str(p.relative_to(table.path)) for p in base_files(table.path, instant)} == {
+        p.final for p in decision.placements
+    }
     same(own_columns(table.agree()), rows)
     check_no_strays(table.path)

@@ -68,7 +68,7 @@ def a_log_on_a_plan_keeps_it(journey: Journey) -> None:
 
 
 def a_write_below_the_plan_of_hudi(journey: Journey) -> None:
-    """It is read whenever it completes: at each look of ours at the timeline, when each slice was staged before."""
+    """It is read whenever it completes: at each snapshot of ours at the timeline, when each slice was staged before."""
     table, path = journey.table, journey.path
     journey.we_upsert(journey.rows(range(30, 50), 30))
     journey.we_upsert(journey.rows(range(30, 40), 31))

@@ -14,10 +14,11 @@ import pytest
 from phantombase import writer
 from phantombase.compactor_daemon.archiving.archive import archive_table
 from phantombase.compactor_daemon.cleaning.clean import clean_table
+from phantombase.compactor_daemon.clustering.cluster import cluster_table
 from phantombase.compactor_daemon.restoring.restore import restore_table
-from phantombase.compactor_daemon.stitching.stitch import stitch_table
 from phantombase.timeline.archiving.options import ArchiveOptions
 from phantombase.timeline.cleaning.options import CleanOptions
+from phantombase.timeline.clustering.options import ClusterOptions, Copy
 from phantombase.timeline.errors import LockError
 from phantombase.timeline.locks.heartbeat import heartbeat, heartbeat_path
 from phantombase.timeline.locks.table_lock import parse_lock
@@ -28,7 +29,6 @@ from phantombase.timeline.metadata_table.services.serve import serve_metadata
 from phantombase.timeline.metadata_table.validate import validate
 from phantombase.timeline.parquet.output_options import OutputOptions
 from phantombase.timeline.recovery.dead_writers import roll_back_dead_writers
-from phantombase.timeline.stitching.options import Copy, StitchOptions
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.pending_rollbacks import pending_rollbacks
 from phantombase.timeline.table.table import TableSchema
@@ -214,8 +214,8 @@ def hudi_goes_on_behind_copied_row_groups(journey: Journey) -> None:
     table.create(rows(range(20), 1), operation="insert")
     table.judge.insert(table.path, rows(range(20, 40), 1), {**table.options, **NEW_GROUPS})
     before = table.we_read()
-    options = StitchOptions(min_files=2, wait_s=0, copy=Copy.FORCE)
-    done = stitch_table(table.open(), options, LOCK, output=OutputOptions(), threads=2).done
+    options = ClusterOptions(min_files=2, wait_s=0, copy=Copy.FORCE)
+    done = cluster_table(table.open(), options, LOCK, output=OutputOptions(), threads=2).done
     assert done is not None
     assert (done.files, done.made, done.copied, done.copied_row_groups) == (6, 3, 3, 6)
     same(without_files(look(table)), without_files(before))

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 
 from phantombase.compactor_daemon.attempt.compact_instant import pending_instants
-from phantombase.compactor_daemon.records.fate import read_fate
-from phantombase.timeline.instants.attempt_names import GO, attempts
+from phantombase.compactor_daemon.records.outcome import read_outcome
+from phantombase.timeline.instants.attempt_names import COMMITTED, attempts
 from phantombase.timeline.read.table_read import read_table
 from phantombase.timeline.storage.local import LocalStorage
 from tests.outside.containers.compose import ZOOKEEPERS, Compose, ask, is_healthy, wait_until
@@ -51,10 +51,10 @@ class Tables:
             assert_same_rows(self.rows(path), self._before[path])
             for instant in self._plans[path]:
                 storage = LocalStorage(str(path))
-                fates = [read_fate(storage, instant, number) for number in attempts(storage, instant)]
-                assert [fate.kind for fate in fates if fate is not None].count(GO) == 1
-                assert fates[-1] is not None
-                numbers.append(len(fates))
+                outcomes = [read_outcome(storage, instant, number) for number in attempts(storage, instant)]
+                assert [outcome.kind for outcome in outcomes if outcome is not None].count(COMMITTED) == 1
+                assert outcomes[-1] is not None
+                numbers.append(len(outcomes))
             check_no_strays(path)
         return numbers
 

@@ -96,7 +96,7 @@ def chromium(folder: Path) -> Iterator[Browser]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
+class SnapshotStorage:
     """How a page is looked at."""
 
     width: int = 1280
@@ -110,7 +110,7 @@ class Look:
 class Page:
     """A tab. `private`: with cookies of its own."""
 
-    def __init__(self, browser: Browser, look: Look, *, private: bool = False) -> None:
+    def __init__(self, browser: Browser, look: SnapshotStorage, *, private: bool = False) -> None:
         self._browser, self.look = browser, look
         context = browser.ask("Target.createBrowserContext") if private else {}
         self._target = browser.ask("Target.createTarget", url="about:blank", **context)["targetId"]

@@ -1,7 +1,8 @@
 """Real S3 servers, as processes of this machine.
 
-VersityGW is built by Go, once, into the cache of tests: that takes some minutes. Without Go its tests are skipped.
-MinIO: `$PHANTOMBASE_MINIO` names its binary. Without it the tests with the mark `minio` are not selected.
+VersityGW is built by CommitDecision, once, into the cache of tests: that takes some minutes. Without CommitDecision its
+tests are skipped. MinIO: `$PHANTOMBASE_MINIO` names its binary. Without it the tests with the mark `minio` are not
+selected.
 """
 
 from __future__ import annotations
@@ -87,7 +88,7 @@ def _versity() -> Path:
     if given := os.environ.get("PHANTOMBASE_VERSITYGW"):
         return Path(given)
     if shutil.which("go") is None:
-        pytest.skip("no Go here: no real S3 server is built")
+        pytest.skip("no CommitDecision here: no real S3 server is built")
     home = cache() / f"versitygw-{_VERSITY}"
     home.mkdir(parents=True, exist_ok=True)
     with FileLock(home / "lock"):

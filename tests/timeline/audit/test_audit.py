@@ -19,8 +19,8 @@ from phantombase.compactor_daemon.cleaning.clean import clean_table
 from phantombase.compactor_daemon.options import AttemptOptions, ExecuteOptions, Executor
 from phantombase.compactor_daemon.run.pending import run_compactions
 from phantombase.timeline.audit.audit import InstantAudit, Verdict, audit, audited_instants
-from phantombase.timeline.audit.group_ledger import LEDGER, STITCHED, GroupLedger, audit_path, decode_ledgers
-from phantombase.timeline.audit.stitchings import audit_stitching, stitched_instants
+from phantombase.timeline.audit.clusterings import audit_clustering, clustered_instants
+from phantombase.timeline.audit.group_ledger import CLUSTERED, LEDGER, GroupLedger, audit_path, decode_ledgers
 from phantombase.timeline.cleaning.options import CleanOptions
 from phantombase.timeline.cli.main import app
 from phantombase.timeline.errors import MissingFileError, UsageError
@@ -34,7 +34,7 @@ from tests.support.archived_tables import compact as compact_small
 from tests.support.archived_tables import long_table, one_row, overwrite
 from tests.support.archived_tables import upsert as upsert_small
 from tests.support.cleaned_tables import ONE
-from tests.support.clustered_tables import built_upon, small_files, stitch
+from tests.support.clustered_tables import built_upon, cluster, small_files
 from tests.support.compaction_steps import open_table, run_all
 from tests.support.failing_storage import Call, HookedStorage
 from tests.support.golden_tables import unzip_golden
@@ -69,7 +69,7 @@ def table(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, str]:
     return compacted(request.param, tmp_path)
 
 
-def look(path: Path, instant: str) -> InstantAudit:
+def snapshot(path: Path, instant: str) -> InstantAudit:
     return audit(Table.open(str(path)), instant)
 
 
@@ -79,7 +79,7 @@ def ledgers_of(path: Path, instant: str) -> list[GroupLedger]:
 
 
 def problem(path: Path, instant: str) -> str:
-    found = look(path, instant)
+    found = snapshot(path, instant)
     assert not found.good
     return " | ".join([*found.problems, *(p for g in found.groups for p in g.problems)])
 
@@ -87,7 +87,7 @@ def problem(path: Path, instant: str) -> str:
 def test_everything_is_there(table: tuple[Path, str]) -> None:
     """The repeated merge gives the same ledger, hashes included."""
     path, instant = table
-    found = look(path, instant)
+    found = snapshot(path, instant)
     assert found.good
     assert found.groups
     assert not found.leftovers
@@ -108,7 +108,7 @@ def test_other_tables(name: str, tmp_path: Path) -> None:
         schedule_compaction(drop_metadata_table(Table.open(str(path)), lock), lock)
     done = compact(path)
     assert done
-    assert all(look(path, instant).good for instant in done)
+    assert all(snapshot(path, instant).good for instant in done)
 
 
 @one_of("table", "v6_pending", "v9_pending", indirect=True)
@@ -118,7 +118,7 @@ def test_cleaned_inputs(table: tuple[Path, str]) -> None:
     for recorded in ledgers_of(path, instant):
         for name in recorded.inputs:
             (path / recorded.path(name)).unlink()
-    found = look(path, instant)
+    found = snapshot(path, instant)
     assert found.good
     assert {g.verdict for g in found.groups} == {Verdict.OUTPUT_PROVED}
 
@@ -245,7 +245,7 @@ def test_leftovers_are_listed(table: tuple[Path, str]) -> None:
     left = path / f".hoodie/.phantombase/{instant}/1/0-abc.parquet"
     left.parent.mkdir(parents=True, exist_ok=True)
     left.write_bytes(b"x")
-    found = look(path, instant)
+    found = snapshot(path, instant)
     assert found.good
     assert found.leftovers == (f".hoodie/.phantombase/{instant}/1/0-abc.parquet",)
 
@@ -332,17 +332,17 @@ def test_a_newer_compaction_and_a_clean(version: int, tmp_path: Path, monkeypatc
             break
 
 
-# Audits of stitchings: what is right is proved as far as files exist, what is wrong is found.
+# Audits of clusterings: what is right is proved as far as files exist, what is wrong is found.
 
 
 Found = tuple[InstantAudit, Verdict]
 
 
 def audited(path: Path) -> Found:
-    """The audit of the only stitching, which made one file."""
+    """The audit of the only clustering, which made one file."""
     table = open_table(path)
-    (instant,) = stitched_instants(table)
-    found = audit_stitching(table, instant)
+    (instant,) = clustered_instants(table)
+    found = audit_clustering(table, instant)
     (group,) = found.groups
     return found, group.verdict
 
@@ -351,7 +351,7 @@ def audited(path: Path) -> Found:
 def test_proved_and_cleaned(version: int, tmp_path: Path) -> None:
     path = tmp_path / "trips"
     small_files(path, version)
-    stitch(path)
+    cluster(path)
     assert audited(path)[1] is Verdict.PROVED
     upsert_small(path, one_row("k1", 100))
     upsert_small(path, one_row("k1", 101))
@@ -369,7 +369,7 @@ def test_proved_and_cleaned(version: int, tmp_path: Path) -> None:
 def test_another_file_under_its_name(tmp_path: Path) -> None:
     path = tmp_path / "trips"
     small_files(path, 9)
-    stitch(path)
+    cluster(path)
     view = open_table(path).load_view()
     (base,) = (g.slices[-1].base for g in view.groups if not is_replaced(g, view.facts))
     assert base is not None
@@ -389,10 +389,10 @@ def test_other_rows_than_recorded(tmp_path: Path) -> None:
     """The inputs are gone; the ledger agrees with itself, but not with the file."""
     path = tmp_path / "trips"
     small_files(path, 6)
-    stitch(path)
+    cluster(path)
     table = open_table(path)
     (commit,) = (i for i in table.load_timeline().completed if i.family == "replacecommit")
-    file, text = path / table.instant_path(commit), table.commit_metadata(commit).extra_metadata[STITCHED]
+    file, text = path / table.instant_path(commit), table.commit_metadata(commit).extra_metadata[CLUSTERED]
     (recorded,) = decode_ledgers(text, "test")
     assert recorded.ledger.identity is not None
     hashed = recorded.ledger.identity.out
@@ -417,8 +417,8 @@ def test_rows_that_came_back(version: int, tmp_path: Path) -> None:
 
 @one_of("version", 9, 8, 6)
 def test_a_log_on_a_file_that_was_joined(version: int, tmp_path: Path) -> None:
-    """As of a writer that asks for no plan, while the stitching slept: its row is in no base file."""
+    """As of a writer that asks for no plan, while the clustering slept: its row is in no base file."""
     path = tmp_path / "trips"
     small_files(path, version)
     built_upon(path, lambda: upsert_small(path, one_row("k1", 100)), lambda: upsert_small(path, one_row("k2", 200)))
-    assert "belongs to a stitched file" in audited(path)[0].groups[0].problems[0]
+    assert "belongs to a clustered file" in audited(path)[0].groups[0].problems[0]

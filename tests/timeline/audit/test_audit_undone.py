@@ -11,7 +11,7 @@ import pytest
 
 from phantombase.compactor_daemon.attempt.compact_instant import pending_instants
 from phantombase.compactor_daemon.attempt.retire import retire
-from phantombase.compactor_daemon.records.fate import decisions, find_go
+from phantombase.compactor_daemon.records.outcome import decisions, find_decision
 from phantombase.timeline.audit.audit import InstantAudit, Verdict, audit, audited_instants, was_undone
 from phantombase.timeline.audit.group_ledger import LEDGER, audit_path
 from phantombase.timeline.errors import ConflictError, MissingFileError
@@ -45,19 +45,19 @@ def compacted(path: Path, version: int) -> str:
     return instant
 
 
-def look(path: Path, instant: str) -> InstantAudit:
+def snapshot(path: Path, instant: str) -> InstantAudit:
     return audit(open_table(path), instant)
 
 
 def verdicts(path: Path, instant: str) -> set[Verdict]:
     """Those of a compaction of which nothing is wrong."""
-    found = look(path, instant)
+    found = snapshot(path, instant)
     assert found.good, (found.problems, [g.problems for g in found.groups])
     return {g.verdict for g in found.groups}
 
 
 def problems(path: Path, instant: str) -> str:
-    found = look(path, instant)
+    found = snapshot(path, instant)
     assert not found.good
     return " | ".join([*found.problems, *(p for g in found.groups for p in g.problems)])
 
@@ -193,10 +193,10 @@ def test_its_entry_is_missed_and_written_again(version: int, tmp_path: Path) -> 
     whole = entry.read_bytes()
     entry.unlink()
     assert f"no entry {audit_path(instant, 2)}" in problems(path, instant)
-    go = find_go(open_table(path).storage, instant)
-    assert go is not None
+    decision = find_decision(open_table(path).storage, instant)
+    assert decision is not None
     for _ in range(2):
-        retire(open_table(path), go)
+        retire(open_table(path), decision)
     assert entry.read_bytes() == whole
     assert not (path / audit_path(instant, 3)).exists()
     entry.write_bytes(whole.replace(b'\\"rows_out\\":', b'\\"rows_out\\":1', 1))
@@ -222,7 +222,7 @@ def test_an_unreadable_entry_hides_no_other(version: int, tmp_path: Path) -> Non
     path = tmp_path / "t"
     instant = executed_again(path, version)
     (path / audit_path(instant)).write_bytes(b"")
-    found = look(path, instant)
+    found = snapshot(path, instant)
     assert "unreadable entry of the audit log" in "".join(found.problems)
     assert len(found.problems) == 1
     assert {g.verdict for g in found.groups} == {Verdict.PROVED}
@@ -283,8 +283,8 @@ def test_a_partition_lost_after_a_later_compaction_is_wrong(version: int, tmp_pa
         if file.name[:17] <= first:
             file.unlink()
     shutil.rmtree(base_files(path, second)[0].parent)
-    assert not look(path, first).good
-    assert not look(path, second).good
+    assert not snapshot(path, first).good
+    assert not snapshot(path, second).good
 
 
 @one_of("name", "v9_pending", "v6_pending")

@@ -54,7 +54,7 @@ def test_replaced_groups_go_whatever_the_bounds(replaced: TableView) -> None:
     assert {one for one in whole.gone if one.why == "replaced"} <= set(bounded.gone)
 
 
-def test_replaced_groups_stay_until_the_border_has_passed(replaced: TableView) -> None:
+def test_replaced_groups_stay_until_the_cutoff_has_passed(replaced: TableView) -> None:
     times = [i.requested_time for i in replaced.timeline.completed if i.action == "replacecommit"]
     assert chosen(replaced, holds=(replaced.timeline.completed[0].requested_time,)).gone == ()
     assert chosen(replaced, unfinished={times[0]}).gone == ()
@@ -100,7 +100,7 @@ def test_hours(view: TableView) -> None:
     assert chosen(view, options).retained == times[-1]
 
 
-def test_an_older_border_never_removes_more(view: TableView) -> None:
+def test_an_older_cutoff_never_removes_more(view: TableView) -> None:
     before: set[str] = set()
     for time in sorted(view.timeline.completed_writes):
         gone = {name for one in chosen(view, floor=time).gone for name in one.files}

@@ -309,7 +309,7 @@ class OtherClock(LocalStorage):
 
 @one_of("version", 9, 6)
 def test_a_clock_ahead_of_the_storages(version: int, tmp_path: Path) -> None:
-    """It is refused, nothing is left of the look; a clock that may be so far ahead is not."""
+    """It is refused, nothing is left of the snapshot; a clock that may be so far ahead is not."""
     path = tmp_path / "trips"
     written_table(path, version, rows((0, 1, 1.0)), ONE_BUCKET)
     for entry in (path / ".hoodie").rglob("2*"):

@@ -21,7 +21,7 @@ from phantombase.compactor_daemon.removal.unschedule import unschedule
 from phantombase.timeline.cli.main import app as timeline_app
 from phantombase.timeline.errors import ClockError, ConflictError
 from phantombase.timeline.format.instant import format_time
-from phantombase.timeline.instants.reserved_times import bury
+from phantombase.timeline.instants.reserved_times import put_tombstone
 from phantombase.timeline.instants.table_clock import TableClock
 from phantombase.timeline.locks.heartbeat import Process, heartbeat_path
 from phantombase.timeline.log.encode import LogFormat
@@ -167,7 +167,7 @@ def test_what_is_no_write_is_not_exceeded(action: str, tmp_path: Path) -> None:
     table = open_table(path)
     far = format_time(table.now() + timedelta(days=40))
     (path / table.config.timeline_folder / f"{far}.{action}.requested").touch()
-    bury(table.storage, format_time(table.now() + timedelta(hours=3)))
+    put_tombstone(table.storage, format_time(table.now() + timedelta(hours=3)))
     assert table.next_time(table.load_timeline()) < format_time(table.now() + timedelta(seconds=30))
     assert str(schedule(path).instant) < far
 

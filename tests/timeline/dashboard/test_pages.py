@@ -102,14 +102,14 @@ def test_services_are_named_as_what_they_are(tmp_path: Path) -> None:
         assert kind in {i["kind"] for i in instants}
 
 
-def with_crew(path: Path, crew: Knows) -> ServiceClient:
+def with_fleet_info(path: Path, fleet_info: Knows) -> ServiceClient:
     tables = ServedTables([str(path)])
     client = ServiceClient.of_tables(tables)
-    return ServiceClient(ServiceApp(tables, 1 << 20, pages=PeopleApp(tables, 60, crew)), client.loop)
+    return ServiceClient(ServiceApp(tables, 1 << 20, pages=PeopleApp(tables, 60, fleet_info)), client.loop)
 
 
 def test_a_page_shows_who_works_and_how_far_it_is(tmp_path: Path) -> None:
-    client = with_crew(unzip_golden("v9_pending", tmp_path), Knows())
+    client = with_fleet_info(unzip_golden("v9_pending", tmp_path), Knows())
     page = client.ask("/t/pending").text
     assert "daemon-1 on a, 7" in page
     assert "3 of 12" in page
@@ -133,8 +133,8 @@ def test_a_parked_compaction_makes_its_table_stuck(tmp_path: Path) -> None:
     tables = ServedTables([str(path)])
     client = ServiceClient.of_tables(tables)
 
-    def first(crew: Knows) -> dict[str, Any]:
-        people = PeopleApp(tables, None, crew)
+    def first(fleet_info: Knows) -> dict[str, Any]:
+        people = PeopleApp(tables, None, fleet_info)
         with_it = ServiceClient(ServiceApp(tables, 1 << 20, pages=people), client.loop)
         assert "daemon-1 on a, 7, for 1 min" in with_it.ask("/").text
         (row,) = with_it.ask("/api/tables").json()["tables"]
@@ -151,7 +151,7 @@ def test_a_parked_compaction_makes_its_table_stuck(tmp_path: Path) -> None:
 
 
 def test_a_crew_that_does_not_answer_is_said_so_and_hides_nothing(tmp_path: Path) -> None:
-    page = with_crew(unzip_golden("v9_pending", tmp_path), Knows(fails=True)).ask("/t/pending").text
+    page = with_fleet_info(unzip_golden("v9_pending", tmp_path), Knows(fails=True)).ask("/t/pending").text
     assert "ZooKeeper does not answer" in page
     assert "Timeline" in page
 
@@ -174,8 +174,8 @@ def row(**more: Any) -> dict[str, Any]:
     ],
 )  # fmt: skip
 def test_what_is_held_back(rows: list[dict[str, Any]], words: list[str]) -> None:
-    crew = {"writes": [{"instant": "0", "holds": ["1"]}, {"instant": "9", "holds": ["1"]}]}
-    assert list(held_back(rows, crew if len(rows) > 1 else None).values()) == words
+    fleet_info = {"writes": [{"instant": "0", "holds": ["1"]}, {"instant": "9", "holds": ["1"]}]}
+    assert list(held_back(rows, fleet_info if len(rows) > 1 else None).values()) == words
 
 
 HALF_WAY = {"action": "restore", "instant": "2", "todo": "compactor-daemon restore TABLE"}
@@ -192,7 +192,7 @@ HALF_WAY = {"action": "restore", "instant": "2", "todo": "compactor-daemon resto
         (row(file_groups_waiting=3, log_bytes_waiting=9, delta_commits_since_request=5),
          ["compactor-daemon schedule '/data/my table'"]),
         (row(file_groups_waiting=3, log_bytes_waiting=9, delta_commits_since_request=4), []),
-        (row(crew={"pending": [], "half_way": [HALF_WAY]}),
+        (row(fleet_info={"pending": [], "half_way": [HALF_WAY]}),
          ["compactor-daemon restore '/data/my table'"]),
     ],
 )  # fmt: skip

@@ -174,7 +174,7 @@ HUDI = "org.apache.hudi.client.transaction.lock."
 PROVIDER = "hoodie.write.lock.provider"
 
 
-def look(path: object, given: str | None = None, properties: Mapping[str, str] | None = None) -> LockSeen:
+def snapshot(path: object, given: str | None = None, properties: Mapping[str, str] | None = None) -> LockSeen:
     return look_at_lock(open_storage(str(path)), given, properties or {}, clock_ms())
 
 
@@ -202,32 +202,32 @@ def held_elsewhere(path: Path, lock: str) -> Iterator[int]:
 def test_a_lock_file_names_the_process_of_this_machine(kind: str, tmp_path: Path) -> None:
     table = unzip_golden("v9_plain", tmp_path)
     lock = "storage" if kind == "storage" else f"file:{tmp_path}/lock"
-    assert look(table, lock).state is LockState.FREE
+    assert snapshot(table, lock).state is LockState.FREE
     with held_elsewhere(table, lock) as pid:
-        seen = look(table, lock)
+        seen = snapshot(table, lock)
         assert (seen.state, f"process {pid}" in str(seen.holder)) == (LockState.HELD, True), seen
-    assert look(table, lock).state is LockState.FREE
+    assert snapshot(table, lock).state is LockState.FREE
 
 
 def test_a_lock_in_zookeeper_names_its_holder(zookeeper: ZooKeeper, tmp_path: Path) -> None:
     lock = f"zookeeper:{zookeeper.hosts}/served/{tmp_path.name}"
-    assert look(tmp_path, lock).state is LockState.FREE
+    assert snapshot(tmp_path, lock).state is LockState.FREE
     with parse_lock(lock).hold("write"):
-        seen = look(tmp_path, lock)
+        seen = snapshot(tmp_path, lock)
     assert (seen.state, f"pid {os.getpid()}: write" in str(seen.holder)) == (LockState.HELD, True), seen
     assert seen.for_s is not None
     where = {"url": zookeeper.hosts, "base_path": "/served", "lock_key": tmp_path.name}
     by_hudi = {f"hoodie.write.lock.zookeeper.{name}": value for name, value in where.items()}
     by_hudi[PROVIDER] = f"{HUDI}ZookeeperBasedLockProvider"
     with parse_lock(lock).hold("write"):
-        assert look(tmp_path, properties=by_hudi).state is LockState.HELD
-    assert look(tmp_path, properties=by_hudi).state is LockState.FREE
+        assert snapshot(tmp_path, properties=by_hudi).state is LockState.HELD
+    assert snapshot(tmp_path, properties=by_hudi).state is LockState.FREE
 
 
 def test_zookeeper_that_is_away_is_unknown_and_soon_so(tmp_path: Path) -> None:
     (port,) = free_ports(1)
     began = time.monotonic()
-    seen = look(tmp_path, f"zookeeper:127.0.0.1:{port}/served/t")
+    seen = snapshot(tmp_path, f"zookeeper:127.0.0.1:{port}/served/t")
     assert (seen.state, time.monotonic() - began < 60) == (LockState.UNKNOWN, True)
     assert str(port) in seen.why
 
@@ -236,15 +236,19 @@ def test_the_lock_of_an_object_store_names_its_holder(s3: S3Server) -> None:
     """The object of Hudi's StorageBasedLockProvider: also found where nothing names the lock."""
     url = f"s3://{s3.new_bucket()}/t"
     storage = open_storage(url)
-    assert look(url).state is LockState.UNKNOWN
+    assert snapshot(url).state is LockState.UNKNOWN
     with table_lock(storage, "storage").hold("write"):
         owner = json.loads(storage.read(HUDI_LOCK))["owner"]
-        for seen in (look(url), look(url, "storage"), look(url, None, {PROVIDER: f"{HUDI}StorageBasedLockProvider"})):
+        for seen in (
+            snapshot(url),
+            snapshot(url, "storage"),
+            snapshot(url, None, {PROVIDER: f"{HUDI}StorageBasedLockProvider"}),
+        ):
             assert (seen.state, seen.holder) == (LockState.HELD, owner)
-    assert look(url).state is LockState.FREE
+    assert snapshot(url).state is LockState.FREE
     other = s3.new_bucket()
     s3.put(f"{other}/t/{HUDI_LOCK}", b"not a lock")
-    assert look(f"s3://{other}/t").state is LockState.UNKNOWN
+    assert snapshot(f"s3://{other}/t").state is LockState.UNKNOWN
 
 
 @pytest.mark.parametrize(
@@ -271,13 +275,13 @@ def test_an_object_counts_as_long_as_hudi_says(until_ms: int, expired: bool, sta
 )
 def test_unknown_is_never_free(provider: str, state: str, tmp_path: Path) -> None:
     (tmp_path / ".hoodie").mkdir()
-    assert look(tmp_path, None, {PROVIDER: provider}).state.value == state
+    assert snapshot(tmp_path, None, {PROVIDER: provider}).state.value == state
 
 
 def test_hudis_lock_file_is_held_as_long_as_it_is_there(tmp_path: Path) -> None:
     (tmp_path / ".hoodie").mkdir()
     (tmp_path / ".hoodie/lock").touch()
-    seen = look(tmp_path, None, {PROVIDER: f"{HUDI}FileSystemBasedLockProvider"})
+    seen = snapshot(tmp_path, None, {PROVIDER: f"{HUDI}FileSystemBasedLockProvider"})
     assert (seen.state, seen.for_s is not None) == (LockState.HELD, True)
 
 

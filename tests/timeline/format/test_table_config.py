@@ -478,7 +478,7 @@ def test_load_of_no_table(tmp_path: Path) -> None:
 
 
 def test_load_survives_a_writer_that_finishes_meanwhile(table: LocalStorage) -> None:
-    """Properties gone at the first look and backup gone at the second: the properties are back by then."""
+    """Properties gone at the first snapshot and backup gone at the second: the properties are back by then."""
     good = table.read(PROPERTIES)
 
     class Replacing:

@@ -237,7 +237,7 @@ def _compact(folder: Path) -> None:
 
 @pytest.mark.parametrize("at", range(6))
 def test_history_compacted_while_being_read(at: int, tmp_path: Path) -> None:
-    """Whenever files vanish by compaction, a second look finds everything."""
+    """Whenever files vanish by compaction, a second snapshot finds everything."""
     storage, folder = open_table("v9_archived", tmp_path)
     history = load(Interrupted(storage, at, partial(_compact, folder)))
     assert [i.action for i in history] == ACTIONS
@@ -280,7 +280,7 @@ def test_unfinished_merged_archive_is_skipped(tmp_path: Path) -> None:
 
 
 def test_archives_merged_while_being_read(tmp_path: Path) -> None:
-    """Whenever small archives vanish by merging, a second look finds everything, each instant once."""
+    """Whenever small archives vanish by merging, a second snapshot finds everything, each instant once."""
     storage, folder = open_table("v6_archived", tmp_path)
     complete = load(storage)
 

@@ -18,8 +18,8 @@ from phantombase.timeline.errors import StorageError
 from phantombase.timeline.locks.heartbeat import (
     EXPIRY_S,
     Heartbeat,
+    Heartbeats,
     Process,
-    Pulse,
     heartbeat,
     heartbeat_path,
     is_live,
@@ -171,28 +171,28 @@ def test_what_stays_after_an_error(storage: LocalStorage, keep: bool) -> None:
     """A writer's stays, as Hudi's does; a compactor's goes."""
 
     def failing() -> None:
-        with heartbeat(storage, T, 100.0) as pulse:
-            pulse.keep_on_error = keep
+        with heartbeat(storage, T, 100.0) as heartbeats:
+            heartbeats.keep_on_error = keep
             raise KeyError
 
     with pytest.raises(KeyError):
         failing()
     assert (storage.find(heartbeat_path(T)) is not None) == keep
-    with heartbeat(storage, T, 100.0) as pulse:
-        pulse.keep_on_error = keep
+    with heartbeat(storage, T, 100.0) as heartbeats:
+        heartbeats.keep_on_error = keep
     assert storage.find(heartbeat_path(T)) is None
 
 
-def test_a_pulse_that_stopped_once_has_lapsed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_heartbeats_that_stopped_once_has_lapsed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also when it goes on later: somebody may have looked meanwhile."""
     clock = [1000.0]
     monkeypatch.setattr(time, "time", lambda: clock[0])
-    pulse = Pulse()
+    heartbeats = Heartbeats()
     for step, lapsed in ((60, False), (119, False), (121, True), (1, True)):
         clock[0] += step
-        pulse.felt()
-        assert pulse.lapsed() == lapsed
-    fresh = Pulse()
+        heartbeats.felt()
+        assert heartbeats.lapsed() == lapsed
+    fresh = Heartbeats()
     clock[0] += 119
     assert not fresh.lapsed()
     clock[0] += 1
@@ -200,12 +200,12 @@ def test_a_pulse_that_stopped_once_has_lapsed(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_beats_that_fail_are_no_beats(storage: LocalStorage, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are logged; the pulse tells."""
+    """They are logged; the heartbeats tells."""
 
     def fail(self: LocalStorage, path: str, data: bytes) -> None:
         raise StorageError("full", path=path)
 
     monkeypatch.setattr(LocalStorage, "overwrite", fail)
-    with heartbeat(storage, T, 0.01) as pulse:
+    with heartbeat(storage, T, 0.01) as heartbeats:
         time.sleep(0.1)
-        assert pulse.lapsed(0.05)
+        assert heartbeats.lapsed(0.05)

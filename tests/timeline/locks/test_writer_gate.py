@@ -214,7 +214,7 @@ def test_a_clock_that_stands_still_holds_nobody() -> None:
 
 
 def test_a_plan_lets_writers_go_on() -> None:
-    """At the next look."""
+    """At the next snapshot."""
     storage = memory()
     put_wanted(storage, GATE_S, T)
     assert wait_while_wanted(storage, lambda: T, lambda _: remove_wanted(storage)) < 1

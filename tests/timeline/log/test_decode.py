@@ -555,7 +555,7 @@ keys = st.none() | st.text(max_size=5) | st.text(min_size=60, max_size=80)
 @settings(deadline=None)
 @given(st.lists(st.tuples(keys, wrapped_values), max_size=8))
 def test_any_block_of_longs_and_natural_deletes(entries: list[tuple[str | None, OrderingValue]]) -> None:
-    """Keys (null and longer than the look ahead too), values and natural flags come out as they went in."""
+    """Keys (null and longer than the snapshot ahead too), values and natural flags come out as they went in."""
     expected = [(key, v in (None, NO_ORDERING), () if v in (None, NO_ORDERING) else (v[1],)) for key, v in entries]
     assert entries_of(delete_block("10", entries)) == expected
 

@@ -37,7 +37,7 @@ from phantombase.timeline.metadata_table.drop import drop_metadata_table
 from phantombase.timeline.metadata_table.index_keys import FileKeys, NotedKeys
 from phantombase.timeline.metadata_table.index_logs import LogBounds
 from phantombase.timeline.metadata_table.listing import MetadataListing
-from phantombase.timeline.metadata_table.location import METADATA_FOLDER, Below, open_metadata_table
+from phantombase.timeline.metadata_table.location import METADATA_FOLDER, PrefixStorage, open_metadata_table
 from phantombase.timeline.metadata_table.read import read_entries, read_files
 from phantombase.timeline.metadata_table.records.decode import block_entries
 from phantombase.timeline.metadata_table.records.files import files_of_rollback
@@ -501,7 +501,7 @@ def test_a_file_system_holds_nothing_back() -> None:
 
 def below(path: Path) -> Storage:
     """A folder two levels down."""
-    return Below(LocalStorage(str(path)), "some/folder")
+    return PrefixStorage(LocalStorage(str(path)), "some/folder")
 
 
 class TestBelow(StorageContract, BetweenProcesses, OnFileSystems):

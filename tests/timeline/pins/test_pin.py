@@ -26,7 +26,7 @@ from phantombase.timeline.pins.pin import (
 )
 from phantombase.timeline.pins.shared import SharedPin
 from phantombase.timeline.storage.local import LocalStorage
-from phantombase.timeline.storage.look import ContentCache, Look
+from phantombase.timeline.storage.snapshot import ContentCache, SnapshotStorage
 from phantombase.timeline.windows.retained import earliest_state
 from phantombase.timeline.windows.state import load_state
 from tests.support.builders import timeline_of
@@ -108,11 +108,11 @@ def test_pins_that_come_and_go_all_the_time_are_an_error(storage: LocalStorage) 
 
 
 def test_a_look_that_is_older_than_a_pin_does_not_hide_it(storage: LocalStorage) -> None:
-    """It is the first record of the table; who made the look knew of no such folder."""
-    look = Look(storage, {".hoodie"}, ContentCache())
-    assert look.list(".hoodie") == []
+    """It is the first record of the table; who made the snapshot knew of no such folder."""
+    snapshot = SnapshotStorage(storage, {".hoodie"}, ContentCache())
+    assert snapshot.list(".hoodie") == []
     with hold(storage, COPY, "1"):
-        assert [pin.holds for pin in live_pins(look)] == ["1"]
+        assert [pin.holds for pin in live_pins(snapshot)] == ["1"]
 
 
 def test_what_was_released_is_not_renewed(storage: LocalStorage) -> None:
@@ -180,7 +180,7 @@ def test_version_6_and_pending_writes() -> None:
 def test_what_pends_may_count_from_before_the_moment_that_a_reader_needs() -> None:
     """On version 6 any write, later only a compaction: t20 completes while a reader reads the state at t30.
 
-    Of a stitching a process on another machine decided the completion time, and died: a later one completes it at that
+    Of a clustering a process on another machine decided the completion time, and died: a later one completes it at that
     time.
     """
     for action, layout, held in [

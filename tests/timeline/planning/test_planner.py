@@ -287,9 +287,9 @@ def test_nothing_behind_the_plan_is_looked_at() -> None:
     taken: list[str] = []
 
     def partitions() -> Iterator[PartitionGroups]:
-        for look in looks(group(f"p{n}/f: 10 b5 l20.3") for n in range(9)):
-            taken.append(look.waiting.folder)
-            yield look
+        for snapshot in looks(group(f"p{n}/f: 10 b5 l20.3") for n in range(9)):
+            taken.append(snapshot.waiting.folder)
+            yield snapshot
 
     situation = Situation(timeline=timeline_of(LAYOUT_2, "10.deltacommit"), facts=NOTHING, now=NOW)
     found = plan_compaction(partitions(), situation, ScheduleOptions(max_file_slices=3), measured, accepted)

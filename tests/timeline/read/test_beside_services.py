@@ -34,7 +34,7 @@ from phantombase.writer_hooks.new_table.create import create_table
 from phantombase.writer_hooks.new_table.spec import NewTable
 from phantombase.writer_hooks.options import WriteOptions
 from tests.support.archived_tables import archive, compact, long_table, one_row, overwrite, upsert
-from tests.support.clustered_tables import request, stitch
+from tests.support.clustered_tables import cluster, request
 from tests.support.compaction_steps import open_table, run_all
 from tests.support.failing_storage import Call, HookedStorage, OnObjects, ProcessDied, die_at
 from tests.support.faults import Faults
@@ -151,13 +151,13 @@ METADATA_USUAL = {(9, "compaction", "snapshot")}
 
 
 def _made(path: Path, version: int, pending: str) -> None:
-    """A table without partitions, where a compaction or a stitching is pending."""
+    """A table without partitions, where a compaction or a clustering is pending."""
     path.mkdir(parents=True)
     spec = NewTable(name="trips", version=version, key_fields=("id",), ordering_fields=("ts",), metadata_table=True)
     create_table(LocalStorage(str(path)), spec)
     for number in range(3):
         upsert(path, one_row(f"k{number}", number))
-    if pending == "stitching":
+    if pending == "clustering":
         request(path, alive=False)
     else:
         upsert(path, one_row("k0", 3))
@@ -178,7 +178,7 @@ def _rows(path: Path, options: ReadOptions, storage: Storage | None = None) -> l
     ("version", "pending", "read"),
     [
         one if one in METADATA_USUAL else deep(*one)
-        for one in product((9, 8, 6), ("compaction", "stitching"), METADATA_READS)
+        for one in product((9, 8, 6), ("compaction", "clustering"), METADATA_READS)
     ],
 )
 def test_all_rows_or_an_error(
@@ -194,7 +194,7 @@ def test_all_rows_or_an_error(
         if pending == "compaction":
             run_all(open_table(path))
         else:
-            stitch(path)
+            cluster(path)
         clean_table(open_table(path), CleanOptions(retain=1, floor_s=0), LOCK)
         moments.append(_rows(path, options))
 

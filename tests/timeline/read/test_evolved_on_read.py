@@ -20,7 +20,7 @@ from phantombase.timeline.table.evolved_schema import LATEST_SCHEMA
 from phantombase.timeline.table.table import Table
 from tests.support.archived_tables import archive
 from tests.support.change_feeds import at, operations, request
-from tests.support.clustered_tables import small_files, stitch
+from tests.support.clustered_tables import cluster, small_files
 from tests.support.compaction_steps import open_table, run_one
 from tests.support.evolved_tables import alter, columns_of, compacted, renamed
 from tests.support.golden_tables import unzip_golden
@@ -237,7 +237,7 @@ def test_ordering_columns_keep_their_type(version: int, kind: str, tmp_path: Pat
 
 @one_of("version", 9, 6)
 def test_what_would_change_columns_is_refused_before_anything_is_requested(version: int, tmp_path: Path) -> None:
-    """It would have to give numbers to new columns; and files that are stitched may have other names for them."""
+    """It would have to give numbers to new columns; and files that are clustered may have other names for them."""
     path = tmp_path / "t"
     small_files(path, version)
     table = open_table(path)
@@ -249,8 +249,8 @@ def test_what_would_change_columns_is_refused_before_anything_is_requested(versi
         writer(more).upsert(str(path))
     with pytest.raises(UnsupportedError, match="rows that change the columns of a table with schema evolution on read"):
         writer(more).insert_overwrite(str(path))
-    with pytest.raises(UnsupportedError, match="stitching tables with schema evolution on read"):
-        stitch(path)
+    with pytest.raises(UnsupportedError, match="clustering tables with schema evolution on read"):
+        cluster(path)
     assert digest(path) == there
 
 

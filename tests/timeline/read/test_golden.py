@@ -114,12 +114,12 @@ def drop_and_schedule(path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["v6_pending", "v9_parquet_log", "v8_log_only"])
 def test_nothing_but_records_is_left(name: str, tmp_path: Path) -> None:
-    """After a compaction no staged file, heartbeat or stray lies around; open and fate stay."""
+    """After a compaction no staged file, heartbeat or stray lies around; open and outcome stay."""
     path = unzip_golden(name, tmp_path)
     compact(path)
     records = sorted(p.name for p in (path / RECORDS).rglob("*") if p.is_file())
     left = {r for r in records if not r.endswith((".lock", ".json")) and not r.startswith("reserved-")}
-    assert left == {"open", "fate"}
+    assert left == {"open", "outcome"}
     assert not list((path / ".hoodie" / ".heartbeat").glob("*"))
     assert compact(path) == 0
 

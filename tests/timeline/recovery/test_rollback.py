@@ -111,7 +111,7 @@ def check_undone(path: Path, dead: DeadWrite, rollback: str, before: set[str]) -
 
 
 def test_a_dead_writer_is_undone_and_nothing_else(path: Path) -> None:
-    """The rows are those from before, for readers of any time; a second look finds nothing to do."""
+    """The rows are those from before, for readers of any time; a second snapshot finds nothing to do."""
     before, rows = visible_files(path), read_table(open_table(path))
     dead = leave_dead_write(path)
     assert_same_rows(read_table(open_table(path)), rows)
@@ -343,7 +343,7 @@ def test_a_plan_that_names_files_of_others_deletes_nothing(path: Path) -> None:
 
 @pytest.mark.parametrize("path", [deep("v6_plain"), "v9_plain"], indirect=True)
 def test_a_death_at_every_storage_call_comes_to_the_same_end(path: Path) -> None:
-    """Run again by roll_back or by the look after dead writers; a reader in between sees the same rows."""
+    """Run again by roll_back or by the snapshot after dead writers; a reader in between sees the same rows."""
     rows = read_table(open_table(path))
     dead, expected, died = leave_dead_write(path), undone(path), 0
     for died, copy in enumerate(died_or_ended(path, lambda storage: undo_all(Table.on(storage)))):

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from phantombase.compactor_daemon.stitching import stitch as stitching
+from phantombase.compactor_daemon.clustering import cluster as clustering
 from phantombase.timeline.errors import StorageError, UsageError
 from phantombase.timeline.service import served_table
 from phantombase.timeline.service.routes import PREFIX
@@ -19,7 +19,7 @@ from phantombase.timeline.storage.contract import Entry
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table
 from tests.support.change_feeds import request
-from tests.support.clustered_tables import small_files, stitch
+from tests.support.clustered_tables import cluster, small_files
 from tests.support.golden_tables import unzip_golden
 from tests.support.service_client import LATEST, Reply, ServiceClient, known, put, take_back_last
 from tests.support.tables import one_of
@@ -242,9 +242,9 @@ def test_plans_that_a_client_does_not_compare_are_looked_for(
 
     before = [known(path) for path, _ in asked]
     assert answers() == answers() == [[], []]
-    monkeypatch.setattr(stitching._Work, "execute", _dead)
+    monkeypatch.setattr(clustering._Work, "execute", _dead)
     with pytest.raises(SystemExit):
-        stitch(tmp_path / "t")
+        cluster(tmp_path / "t")
     request(Table.open(str(logged)))
     assert [known(path) for path, _ in asked] == before
     assert all(answers())
@@ -258,7 +258,7 @@ def _dead(*_: Any, **__: Any) -> Any:
 
 
 @pytest.fixture
-def lake(tmp_path: Path) -> Path:
+def catalog(tmp_path: Path) -> Path:
     """Tables `sales/orders`, `sales/rides`, `hr/orders`; and folders that are none."""
     made = unzip_golden("v9_plain", tmp_path / "zip")
     for name in ("sales/orders", "sales/rides", "hr/orders"):
@@ -280,57 +280,57 @@ def lake(tmp_path: Path) -> Path:
         ("sales/orders/*", []),  # its partitions are no tables
     ],
 )
-def test_patterns_name_tables(lake: Path, pattern: str, names: list[str]) -> None:
-    assert sorted(TablePattern(f"{lake}/{pattern}").tables()) == [f"{lake}/{name}" for name in names]
+def test_patterns_name_tables(catalog: Path, pattern: str, names: list[str]) -> None:
+    assert sorted(TablePattern(f"{catalog}/{pattern}").tables()) == [f"{catalog}/{name}" for name in names]
 
 
-def test_tables_come_and_go_while_the_service_runs(lake: Path) -> None:
-    tables = ServedTables([f"{lake}/*/orders", str(lake / "sales/rides")])
+def test_tables_come_and_go_while_the_service_runs(catalog: Path) -> None:
+    tables = ServedTables([f"{catalog}/*/orders", str(catalog / "sales/rides")])
     client = ServiceClient.of_tables(tables)
 
     def names() -> list[str]:
-        tables.follow(tables.look())
+        tables.follow(tables.snapshot())
         return sorted(row["path"] for row in client.ask("/api/tables").json()["tables"])
 
-    first = [f"{lake}/hr/orders", f"{lake}/sales/orders", f"{lake}/sales/rides"]
+    first = [f"{catalog}/hr/orders", f"{catalog}/sales/orders", f"{catalog}/sales/rides"]
     assert names() == first
-    shutil.move(lake / "hr", lake / "it")
-    assert names() == [f"{lake}/it/orders", *first[1:]]
+    shutil.move(catalog / "hr", catalog / "it")
+    assert names() == [f"{catalog}/it/orders", *first[1:]]
     asked = {"refreshoff": "true", "partition": "north"}
     path = f"{PREFIX}slices/partition/latest/"
     assert client.ask(path, basepath=first[0], **asked).status == 404
-    assert client.ask(path, basepath=f"{lake}/it/orders", **asked).status == 200
-    assert names() == [f"{lake}/it/orders", *first[1:]]
+    assert client.ask(path, basepath=f"{catalog}/it/orders", **asked).status == 200
+    assert names() == [f"{catalog}/it/orders", *first[1:]]
 
 
-def test_a_table_that_is_named_stays_also_where_a_pattern_found_it(lake: Path) -> None:
-    tables = ServedTables([f"{lake}/hr/orders", f"{lake}/hr/*"])
-    tables.follow(tables.look())
-    assert [t.path for t in tables.by_name.values()] == [f"{lake}/hr/orders"]
+def test_a_table_that_is_named_stays_also_where_a_pattern_found_it(catalog: Path) -> None:
+    tables = ServedTables([f"{catalog}/hr/orders", f"{catalog}/hr/*"])
+    tables.follow(tables.snapshot())
+    assert [t.path for t in tables.by_name.values()] == [f"{catalog}/hr/orders"]
     tables.follow([])
     assert len(tables.by_name) == 1
 
 
-def test_a_listing_that_fails_is_an_error_and_changes_nothing(lake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    tables = ServedTables([f"{lake}/*/*"])
-    tables.follow(tables.look())
+def test_a_listing_that_fails_is_an_error_and_changes_nothing(catalog: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tables = ServedTables([f"{catalog}/*/*"])
+    tables.follow(tables.snapshot())
 
     def fails(self: LocalStorage, folder: str) -> list[Entry]:
         raise StorageError("storage failed", path=folder)
 
     monkeypatch.setattr(LocalStorage, "list", fails)
     with pytest.raises(StorageError):
-        tables.look()
+        tables.snapshot()
     assert len(tables.by_name) == 3
 
 
-def test_a_path_is_given_once(lake: Path) -> None:
+def test_a_path_is_given_once(catalog: Path) -> None:
     with pytest.raises(UsageError, match="twice"):
-        ServedTables([str(lake / "hr/orders"), f"{lake}/hr/orders/"])
+        ServedTables([str(catalog / "hr/orders"), f"{catalog}/hr/orders/"])
 
 
-def test_states_that_were_used_longest_ago_go_when_memory_is_short(lake: Path) -> None:
-    paths = [f"{lake}/{name}" for name in ("hr/orders", "sales/orders", "sales/rides")]
+def test_states_that_were_used_longest_ago_go_when_memory_is_short(catalog: Path) -> None:
+    paths = [f"{catalog}/{name}" for name in ("hr/orders", "sales/orders", "sales/rides")]
     one = ServedTables(paths[:1])
     ServiceClient.of_tables(one).ask("/api/tables")
     (size,) = (t.bytes for t in one.by_name.values())

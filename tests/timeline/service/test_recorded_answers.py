@@ -23,16 +23,16 @@ import pytest
 import phantombase
 from phantombase.compactor_daemon.archiving.archive import archive_table
 from phantombase.compactor_daemon.cleaning.clean import clean_table
+from phantombase.compactor_daemon.clustering.cluster import cluster_table
 from phantombase.compactor_daemon.restoring.restore import restore_table
 from phantombase.compactor_daemon.restoring.rollback import roll_back_newest
-from phantombase.compactor_daemon.stitching.stitch import stitch_table
 from phantombase.timeline.archiving.options import ArchiveOptions
 from phantombase.timeline.cleaning.options import CleanOptions, Policy
+from phantombase.timeline.clustering.options import ClusterOptions
 from phantombase.timeline.errors import PhantombaseError
 from phantombase.timeline.parquet.output_options import OutputOptions
 from phantombase.timeline.planning.schedule import schedule_compaction
 from phantombase.timeline.recovery.savepoint import create_savepoint
-from phantombase.timeline.stitching.options import StitchOptions
 from phantombase.timeline.table.table import Table
 from phantombase.writer_hooks.write.writer import Writer
 from tests.support.compaction_steps import run_all
@@ -177,14 +177,14 @@ class History:
         if done := self.table.load_timeline().completed_writes:
             roll_back_newest(self.table, LOCK, max(done))
 
-    def stitch(self) -> None:
-        stitch_table(self.table, StitchOptions(), LOCK, output=OutputOptions(), threads=1)
+    def cluster(self) -> None:
+        cluster_table(self.table, ClusterOptions(), LOCK, output=OutputOptions(), threads=1)
 
     def step(self) -> None:
         steps: dict[Callable[[], None], int] = {
             self.upsert: 10, self.insert: 3, self.overwrite: 1, self.delete_partition: 1, self.schedule: 3,
             self.compact: 3, self.die: 1, self.clean: 2, self.archive: 2, self.savepoint: 1,
-            self.restore: 1, self.roll_back: 1, self.stitch: 1,
+            self.restore: 1, self.roll_back: 1, self.cluster: 1,
         }  # fmt: skip
         (step,) = self.chance.choices(list(steps), list(steps.values()))
         self.told.append(step.__name__)

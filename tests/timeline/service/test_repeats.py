@@ -244,12 +244,12 @@ def test_a_new_instant_is_seen(wire: Wire, table: Path) -> None:
 
 def test_a_table_that_went_is_not_answered_from_memory(table: Path) -> None:
     tables = ServedTables([f"{table.parent}/*"])
-    tables.follow(tables.look())
+    tables.follow(tables.snapshot())
     wire = Wire(ServiceClient.of_tables(tables))
     asked = target(LATEST, partition="north", **known(table))
     assert wire.ask(asked).status == wire.ask(asked).status == 200
     shutil.move(table, table.parent.parent / "elsewhere")
-    tables.follow(tables.look())
+    tables.follow(tables.snapshot())
     assert wire.ask(asked).status == 404
 
 

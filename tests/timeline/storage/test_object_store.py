@@ -160,7 +160,7 @@ def completions(asked: Asked) -> bool:
 
 @pytest.mark.parametrize("fault", [Fault.LOST, Fault.CUT, Fault.SLOW_DOWN, Fault.CONFLICT])
 @pytest.mark.parametrize("times", [1, 3])
-def test_a_put_is_asked_for_until_its_fate_is_known(
+def test_a_put_is_asked_for_until_its_outcome_is_known(
     storage: ObjectStorage, s3: S3Server, fault: Fault, times: int
 ) -> None:
     """Never "another was first" because of its own object, nor because of a conflict that left nothing."""
@@ -172,7 +172,7 @@ def test_a_put_is_asked_for_until_its_fate_is_known(
     assert storage.read("x") == b"mine"
 
 
-def test_a_put_whose_fate_stays_unknown_is_an_error(storage: ObjectStorage, s3: S3Server) -> None:
+def test_a_put_whose_outcome_stays_unknown_is_an_error(storage: ObjectStorage, s3: S3Server) -> None:
     probe(storage)
     s3.faults = lambda asked: Fault.SLOW_DOWN if puts(asked) else Fault.NONE
     with pytest.raises(StorageError, match=r"not known.*SlowDown"):

@@ -14,16 +14,16 @@ import pytest
 from typer.testing import CliRunner
 
 from phantombase import compact, read, schedule, writer
+from phantombase.compactor_daemon.catalog.listing import FolderListing
 from phantombase.compactor_daemon.cli.main import app
-from phantombase.compactor_daemon.lake.listing import FolderListing
 from phantombase.timeline.errors import MissingFileError, NotATableError, StorageError, UnsupportedError, UsageError
 from phantombase.timeline.service.served_tables import ServedTables
 from phantombase.timeline.storage import contract, local
 from phantombase.timeline.storage.contract import Entry, list_at_once, list_of_table
 from phantombase.timeline.storage.folders import RECORDS
 from phantombase.timeline.storage.local import LocalStorage
-from phantombase.timeline.storage.look import ContentCache, Look
 from phantombase.timeline.storage.open_storage import open_storage
+from phantombase.timeline.storage.snapshot import ContentCache, SnapshotStorage
 from phantombase.timeline.storage.staged_file import place_staged, staged_output
 from phantombase.timeline.storage.storage_options import StorageOptions
 from phantombase.timeline.table.table import Table
@@ -191,8 +191,8 @@ def test_a_local_folder_that_never_stands_still(tmp_path: Path, monkeypatch: pyt
 
 def test_a_look_lists_so_too(tmp_path: Path) -> None:
     """What a step asks for later is answered by its first listing."""
-    look = Look(Listed.of(tmp_path, "acd", "cde", "cde"), {"timeline"}, ContentCache())
-    assert _names(look.list("timeline")) == "cde"
+    snapshot = SnapshotStorage(Listed.of(tmp_path, "acd", "cde", "cde"), {"timeline"}, ContentCache())
+    assert _names(snapshot.list("timeline")) == "cde"
 
 
 # Staged files: whole or not there, durable, and placed only as what they were staged as.

@@ -200,14 +200,14 @@ def test_a_compaction_has_the_columns_of_its_time(table: Table) -> None:
 
 
 @one_of("version", 6, 9)
-def test_columns_that_evolve_on_read_are_not_stitched(table: Table) -> None:
+def test_columns_that_evolve_on_read_are_not_clustered(table: Table) -> None:
     """Files may have other names for them."""
     emptied(table)
     text = evolved(a=1)
     commit(table, 1, "UPSERT", schema=a_schema("written"), latest_schema=text)
     history(table, 1, text)
-    with pytest.raises(UnsupportedError, match="stitching tables with schema evolution on read"):
-        table.schema_to_stitch(table.load_timeline())
+    with pytest.raises(UnsupportedError, match="clustering tables with schema evolution on read"):
+        table.schema_to_cluster(table.load_timeline())
 
 
 # --- completed files ------------------------------------------------------------------------------------------------
@@ -287,9 +287,9 @@ def test_what_only_the_archive_can_tell_is_never_guessed(tmp_path: Path) -> None
     file_id = next(path.glob(f"{partition}/*.parquet")).name.partition("_")[0]
     (path / partition / f".{file_id}_20200101000000000.log.1_1-2-3").touch()
     (path / table.config.history_folder / "_version_").write_text("77")
-    for look in (table.load_view, lambda: table.views.partition_groups(partition, timeline, facts)):
+    for snapshot in (table.load_view, lambda: table.views.partition_groups(partition, timeline, facts)):
         with pytest.raises(UnknownStateError):
-            look()
+            snapshot()
 
 
 @one_of("name", "v9_pending", "v6_pending")

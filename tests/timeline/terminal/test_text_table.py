@@ -35,7 +35,9 @@ def test_an_instant_is_never_broken(width: int) -> None:
 
 def test_an_instant_within_a_text_is_not_broken() -> None:
     """As in `timeline slices`, beside a file id that is shortened."""
-    text = shown(80, by="f" * 38, base=_INSTANT, size="424.2 KiB", logs="1", log="3.3 KiB", fate=f"in plan {_INSTANT}")
+    text = shown(
+        80, by="f" * 38, base=_INSTANT, size="424.2 KiB", logs="1", log="3.3 KiB", outcome=f"in plan {_INSTANT}"
+    )
     assert text.count(_INSTANT) == 2
     assert "f…" in text
 
@@ -44,7 +46,7 @@ def test_an_instant_within_a_text_is_not_broken() -> None:
 def test_an_instant_breaks_behind_all_other_words(partition: str) -> None:
     """A table with a pending plan, as `timeline slices` shows it in a usual terminal."""
     sizes = {"base": "phantom", "logs": "3", "log size": "13.1 KiB"}
-    text = shown(80, partition=partition, by="f" * 38, base_instant=_INSTANT, **sizes, fate=f"in plan {_INSTANT}")
+    text = shown(80, partition=partition, by="f" * 38, base_instant=_INSTANT, **sizes, outcome=f"in plan {_INSTANT}")
     assert text.count(_INSTANT) == 2
 
 

@@ -174,7 +174,7 @@ class TestBlocks:
         *writes: tuple[str, list[NamedFile]],
         saved: bool = False,
     ) -> list[tuple[str, Skipped | None]]:
-        """Instant and fate of each block."""
+        """Instant and outcome of each block."""
         name = listing_of(log)[0].name
         (tmp_path / "p").mkdir()
         (tmp_path / "p" / name).write_bytes(data)
@@ -184,8 +184,8 @@ class TestBlocks:
         slice_ = replace(group.slices[0], flaws=())
         found = slice_blocks(LocalStorage(str(tmp_path)), slice_)
         chosen = select_blocks(found, visibility_of(timeline))
-        fates = {b.offset: reason for b, reason in chosen.skipped}
-        return [(b.headers.get(HeaderKey.INSTANT_TIME, ""), fates.get(b.offset)) for b in found]
+        outcomes = {b.offset: reason for b, reason in chosen.skipped}
+        return [(b.headers.get(HeaderKey.INSTANT_TIME, ""), outcomes.get(b.offset)) for b in found]
 
     def named(self, log: str, data: bytes) -> tuple[str, list[NamedFile]]:
         return "20", [NamedFile(path=f"p/{listing_of(log)[0].name}", size=len(data))]

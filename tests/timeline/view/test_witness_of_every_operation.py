@@ -16,13 +16,13 @@ from typer.testing import CliRunner
 
 from phantombase import writer
 from phantombase.compactor_daemon.cli.main import app
+from phantombase.compactor_daemon.clustering.cluster import cluster_table
 from phantombase.compactor_daemon.restoring.restore import restore_table
-from phantombase.compactor_daemon.stitching.stitch import stitch_table
+from phantombase.timeline.clustering.options import ClusterOptions
 from phantombase.timeline.errors import PhantombaseError
 from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.parquet.output_options import OutputOptions
 from phantombase.timeline.read.table_read import read_table
-from phantombase.timeline.stitching.options import StitchOptions
 from tests.support.compaction_steps import open_table
 from tests.support.damaged_files import DAMAGES, put, witnessed
 from tests.support.golden_tables import GOLDEN, unzip_golden
@@ -31,8 +31,8 @@ from tests.support.selection import ALL, deep
 Operation = Callable[[Path, pa.Table], object]
 
 
-def stitch(path: Path, rows: pa.Table) -> None:
-    stitch_table(open_table(path), StitchOptions(min_files=2), ProcessLock("test"), output=OutputOptions(), threads=1)
+def cluster(path: Path, rows: pa.Table) -> None:
+    cluster_table(open_table(path), ClusterOptions(min_files=2), ProcessLock("test"), output=OutputOptions(), threads=1)
 
 
 def restore(path: Path, rows: pa.Table) -> None:
@@ -59,12 +59,12 @@ OPERATIONS: dict[str, Operation] = {
     "bulk insert": lambda path, rows: writer(rows.slice(0, 3)).bulk_insert(str(path)),
     "insert overwrite": lambda path, rows: writer(rows.slice(0, 3)).insert_overwrite(str(path)),
     "delete partition": delete_partition,
-    "stitch": stitch,
+    "cluster": cluster,
     "restore": restore,
     "merge logs": merge_logs,
 }
 
-USUAL = {("v9_clustered", "upsert"), ("v9_clustered", "stitch"), ("v6_plain", "delete")}
+USUAL = {("v9_clustered", "upsert"), ("v9_clustered", "cluster"), ("v6_plain", "delete")}
 NAMES = [*GOLDEN, "more/v9_record_index"]
 CASES = [(name, what) if (name, what) in USUAL else deep(name, what) for name in NAMES for what in OPERATIONS]
 

@@ -17,12 +17,12 @@ from phantombase.compactor_daemon.cleaning.clean import clean_table
 from phantombase.compactor_daemon.cli.main import app
 from phantombase.timeline.cleaning.options import CleanOptions
 from phantombase.timeline.cli.main import app as timeline_app
+from phantombase.timeline.clustering.choice import choose_windows
+from phantombase.timeline.clustering.options import ClusterOptions
 from phantombase.timeline.errors import MalformedError, MissingFileError, PhantombaseError
 from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.read.table_read import read_table
 from phantombase.timeline.service.states.loading import load_state
-from phantombase.timeline.stitching.choice import choose_windows
-from phantombase.timeline.stitching.options import StitchOptions
 from tests.support.compaction_steps import open_table
 from tests.support.golden_tables import unzip_golden
 from tests.support.selection import deep
@@ -120,7 +120,7 @@ def test_a_damaged_file_is_not_clustered(tmp_path: Path) -> None:
     for start in (1, 101, 201):
         rows_of(range(start, start + 4), 1, "a").bulk_insert(str(path))
     view = open_table(path).load_view()
-    options = StitchOptions(min_files=2)
+    options = ClusterOptions(min_files=2)
     assert [len(w.slices) for w in choose_windows(view, {}, options, "t").windows] == [3]
     file = max(path.glob("a/*.parquet"), key=lambda file: file.name.rpartition("_")[2])
     file.write_bytes(file.read_bytes()[:-10])

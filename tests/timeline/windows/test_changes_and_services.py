@@ -22,7 +22,7 @@ from phantombase.timeline.windows.retained import cleans, earliest_state, retain
 from tests.support.archived_tables import one_row, upsert
 from tests.support.change_feeds import check_window, feed, moments_of, request, restamped_by_clustering, state
 from tests.support.cleaned_tables import change_clean
-from tests.support.clustered_tables import forget_heartbeats, small_files, stitch
+from tests.support.clustered_tables import cluster, forget_heartbeats, small_files
 from tests.support.compaction_steps import open_table, run_all
 from tests.support.failing_storage import Call, HookedStorage, ProcessDied, die_at_nth
 from tests.support.golden_tables import unzip_golden
@@ -88,7 +88,7 @@ def test_random_histories(number: int, tmp_path: Path) -> None:
         check_window(table, begin, end, states, same=equal)
 
 
-# Windows beside a stitching that completes at a time that a dead process decided: it lies in the window, while it is
+# Windows beside a clustering that completes at a time that a dead process decided: it lies in the window, while it is
 # read. All rows are there, and none is a change.
 
 
@@ -97,10 +97,10 @@ USUAL = {(9, "incremental"), (9, "changes")}
 
 
 def _decided(path: Path, version: int) -> None:
-    """A stitching whose process died right before it completed it, and a write behind the time that it decided."""
+    """A clustering whose process died right before it completed it, and a write behind the time that it decided."""
     small_files(path, version)
     with pytest.raises(ProcessDied):
-        stitch(path, HookedStorage(LocalStorage(str(path)), die_at_nth(1, "put_if_absent", ".replacecommit")))
+        cluster(path, HookedStorage(LocalStorage(str(path)), die_at_nth(1, "put_if_absent", ".replacecommit")))
     upsert(path, one_row("later", 50))
     forget_heartbeats(path)
 
@@ -130,7 +130,7 @@ def test_all_rows(version: int, read: str, tmp_path: Path, monkeypatch: pytest.M
         if call.name == "list":
             listed.append(call.path)
             if len(listed) == at:
-                stitch(path)
+                cluster(path)
         return call.do()
 
     for at in count(1):

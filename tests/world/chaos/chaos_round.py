@@ -24,7 +24,8 @@ from phantombase.writer_hooks.new_table.spec import NewTable
 from phantombase.writer_hooks.options import WriteOptions
 from tests.support.servers.zookeeper_ensemble import Ensemble, running_ensemble
 from tests.world.chaos.checks import Growth, check_rows, check_whole
-from tests.world.chaos.crew_child import (
+from tests.world.chaos.fleet import Fleet, fleet, forks, new_switches
+from tests.world.chaos.fleet_child import (
     KEYS,
     WRITERS,
     Subject,
@@ -33,7 +34,6 @@ from tests.world.chaos.crew_child import (
     run_writer,
     write_changes,
 )
-from tests.world.chaos.fleet import Fleet, fleet, forks, new_switches
 from tests.world.chaos.journal import Journal, Model
 from tests.world.chaos.troubles import troubles
 
@@ -62,12 +62,12 @@ def play(folder: Path, seed: int, seconds: float) -> Played:
         _first_rows(tables, model.journals[0])
         with fleet(forks(), _DAEMONS, tables, list(ensemble.ports.values()), lock, folder) as daemons:
             with (
-                _crew(daemons, folder, seed, ensemble.hosts) as crew_is_well,
+                _fleet_info(daemons, folder, seed, ensemble.hosts) as fleet_info_is_well,
                 troubles(daemons, ensemble, seed) as trouble,
             ):
                 end, growth = time.monotonic() + seconds, Growth(tables)
                 while time.monotonic() < end:
-                    crew_is_well()
+                    fleet_info_is_well()
                     daemons.tend()
                     trouble.step()
                     growth.sample()
@@ -132,7 +132,7 @@ def _first_rows(tables: list[Subject], journal: Path) -> None:
 
 
 @contextmanager
-def _crew(daemons: Fleet, folder: Path, seed: int, hosts: str) -> Iterator[Callable[[], None]]:
+def _fleet_info(daemons: Fleet, folder: Path, seed: int, hosts: str) -> Iterator[Callable[[], None]]:
     """Writers and readers; at any time and at the end they must have found nothing wrong."""
     stop = daemons.context.RawValue(c_bool, False)
     journals = _journals(folder)

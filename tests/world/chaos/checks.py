@@ -7,19 +7,19 @@ from collections import Counter, defaultdict
 from pathlib import Path
 from statistics import median
 
-from phantombase.compactor_daemon.records.fate import read_fate
+from phantombase.compactor_daemon.records.outcome import read_outcome
 from phantombase.timeline.audit.audit import audit, audited_instants
-from phantombase.timeline.audit.stitchings import audit_stitching, stitched_instants
-from phantombase.timeline.instants.attempt_names import DEAD, GO, attempts, recorded_instants
+from phantombase.timeline.audit.clusterings import audit_clustering, clustered_instants
+from phantombase.timeline.instants.attempt_names import COMMITTED, DEAD, attempts, recorded_instants
 from phantombase.timeline.metadata_table.validate import validate
 from phantombase.timeline.read.table_read import read_table
 from phantombase.timeline.storage.folders import RECORDS, TEMPORARY
 from phantombase.timeline.table.table import Table
 from tests.support.written_tables import as_rows, check_nothing_left
-from tests.world.chaos.crew_child import Subject, look_at_decisions
+from tests.world.chaos.fleet_child import Subject, look_at_decisions
 from tests.world.chaos.journal import Model
 
-_STAY = ("open", "fate", "claim.lock", "table.lock", "table-id", "services")
+_STAY = ("open", "outcome", "claim.lock", "table.lock", "table-id", "services")
 
 
 def check_rows(subject: Subject, model: Model) -> None:
@@ -42,19 +42,19 @@ def check_whole(subject: Subject) -> Counter[str]:
     archived = table.with_archive(table.load_timeline()).archived
     instants = (*archived, *table.load_timeline().instants)
     actions = Counter(i.action for i in instants)
-    counts = Counter(archived=len(archived), cleans=actions["clean"], stitched=actions["replacecommit"])
+    counts = Counter(archived=len(archived), cleans=actions["clean"], clustered=actions["replacecommit"])
     for instant in audited_instants(table):
         found = audit(table, instant)
         assert found.good, f"{subject.name}: {found}"
         assert not found.leftovers, f"{subject.name}: {found.leftovers}"
         counts["compactions"] += 1
-    for instant in stitched_instants(table):
-        found = audit_stitching(table, instant)
+    for instant in clustered_instants(table):
+        found = audit_clustering(table, instant)
         assert found.good, f"{subject.name}: {found}"
     for instant in recorded_instants(table.storage):
-        fates = [read_fate(table.storage, instant, number) for number in attempts(table.storage, instant)]
-        kinds = [fate.kind if fate is not None else "open" for fate in fates]
-        assert kinds == [DEAD] * (len(kinds) - 1) + [GO], f"{subject.name} {instant}: {kinds}"
+        outcomes = [read_outcome(table.storage, instant, number) for number in attempts(table.storage, instant)]
+        kinds = [outcome.kind if outcome is not None else "open" for outcome in outcomes]
+        assert kinds == [DEAD] * (len(kinds) - 1) + [COMMITTED], f"{subject.name} {instant}: {kinds}"
         counts["attempts declared dead"] += len(kinds) - 1
     return counts
 

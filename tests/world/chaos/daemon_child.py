@@ -22,7 +22,7 @@ from phantombase.compactor_daemon.attempt import compact_instant as compactor
 from phantombase.compactor_daemon.cli.main import main
 from phantombase.compactor_daemon.daemon import table_on_storage as served_table
 from phantombase.compactor_daemon.daemon.table_on_storage import TableOnStorage
-from phantombase.compactor_daemon.records.fate import Go, read_fate
+from phantombase.compactor_daemon.records.outcome import CommitDecision, read_outcome
 from phantombase.timeline.errors import AttemptDeadError
 from phantombase.timeline.instants import table_clock
 from phantombase.timeline.instants.attempt_names import instant_folder
@@ -143,8 +143,8 @@ def _strike(switches: Switches) -> None:
 def _watch(switches: Switches) -> None:
     """Counts decisions and what becomes of those of dead attempts; looks whether what is published was decided."""
     deciding, compacting, serving = _patched(compact_instant, compactor, served_table)
-    look = TableOnStorage.look
-    write_fate, publish, compact = deciding.write_fate, compacting.publish, compacting.compact_instant
+    snapshot = TableOnStorage.snapshot
+    write_outcome, publish, compact = deciding.write_outcome, compacting.publish, compacting.compact_instant
 
     def count(name: str, by: int = 1) -> None:
         with _counting:
@@ -158,23 +158,25 @@ def _watch(switches: Switches) -> None:
         print(f"broken: {what}; instant {instant}, records {names}", file=sys.stderr, flush=True)
 
     def decided(storage: Storage, instant: str, attempt: int, record: bytes, nonce: str) -> None:
-        before = read_fate(storage, instant, attempt)
+        before = read_outcome(storage, instant, attempt)
         try:
-            write_fate(storage, instant, attempt, record, nonce)
+            write_outcome(storage, instant, attempt, record, nonce)
         except AttemptDeadError:
             count("refused")
             raise
-        fate = read_fate(storage, instant, attempt)
-        if before is None and fate is not None and fate.nonce == nonce:
+        outcome = read_outcome(storage, instant, attempt)
+        if before is None and outcome is not None and outcome.nonce == nonce:
             count("decided")
         else:
-            broken(storage, instant, f"attempt {attempt} decided, fate before {before}, fate now {fate}")
+            broken(storage, instant, f"attempt {attempt} decided, outcome before {before}, outcome now {outcome}")
 
-    def published(table: Any, go: Go, *rest: Any) -> None:
-        fate = read_fate(table.storage, go.instant, go.attempt)
-        if fate is None or fate.nonce != go.nonce:
-            broken(table.storage, go.instant, f"attempt {go.attempt} is published, its fate is {fate}")
-        publish(table, go, *rest)
+    def published(table: Any, decision: CommitDecision, *rest: Any) -> None:
+        outcome = read_outcome(table.storage, decision.instant, decision.attempt)
+        if outcome is None or outcome.nonce != decision.nonce:
+            broken(
+                table.storage, decision.instant, f"attempt {decision.attempt} is published, its outcome is {outcome}"
+            )
+        publish(table, decision, *rest)
 
     def compacted(*args: Any, **options: Any) -> Any:
         count("busy")
@@ -188,12 +190,12 @@ def _watch(switches: Switches) -> None:
 
     def looked(table: TableOnStorage) -> Any:
         count("looks")
-        return look(table)
+        return snapshot(table)
 
-    deciding.write_fate = decided
+    deciding.write_outcome = decided
     compacting.publish = published
     serving.compact_instant = compacted
-    serving.TableOnStorage.look = looked
+    serving.TableOnStorage.snapshot = looked
 
 
 def _is_archived(storage: Storage, instant: str) -> bool:

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.servers.network_partition import Link, link
-from tests.world.chaos.crew_child import Subject
 from tests.world.chaos.daemon_child import run_child
+from tests.world.chaos.fleet_child import Subject
 from tests.world.chaos.switches import Switches
 
 SESSION_S = 2.5
@@ -27,12 +27,12 @@ _ENDS = {"exit 0", "exit 1", "exit -9", "exit -15"}
 """Well, with failures to report (or ZooKeeper away at its start), killed, and told to end before it had begun."""
 _SERVICES = [
     "--services",
-    "stitch,clean,archive,metadata",
+    "cluster,clean,archive,metadata",
     "--services-interval",
     "2",
-    "--stitch-min-file-num",
+    "--cluster-min-file-num",
     "2",
-    "--stitch-wait",
+    "--cluster-wait",
     "1",
     "--clean-retain",
     "2",
@@ -51,7 +51,7 @@ _QUIET = ("Traceback", "internal_error")
 def forks() -> ForkServerContext:
     """Processes forked from one that has everything imported: a start costs some ms."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["tests.world.chaos.daemon_child", "tests.world.chaos.crew_child"])
+    context.set_forkserver_preload(["tests.world.chaos.daemon_child", "tests.world.chaos.fleet_child"])
     return context
 
 

@@ -69,8 +69,8 @@ class Point(Enum):
 
     OPEN = _Calls("put_if_absent", "/open")
     DONE = _Calls("put_if_absent", ".ok")
-    DEAD = _Calls("put_if_absent", "/fate", b'"fate":"dead"')
-    GO = _Calls("put_if_absent", "/fate", b'"fate":"go"')
+    DEAD = _Calls("put_if_absent", "/outcome", b'"outcome":"dead"')
+    COMMITTED = _Calls("put_if_absent", "/outcome", b'"outcome":"commit"')
     PLACE = _Calls("place")
     COMPLETE = _Calls("put_if_absent", ".commit")
     BOOKS = _Calls("put_if_absent", ".json")

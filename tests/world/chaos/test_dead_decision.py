@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from phantombase.compactor_daemon.attempt.compact_instant import pending_instants
-from phantombase.compactor_daemon.records.fate import read_fate
-from phantombase.timeline.instants.attempt_names import DEAD, GO, attempts
+from phantombase.compactor_daemon.records.outcome import read_outcome
+from phantombase.timeline.instants.attempt_names import COMMITTED, DEAD, attempts
 from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.planning.schedule import schedule_compaction
 from phantombase.writer_hooks.engine.engine import LocalEngine
@@ -23,8 +23,8 @@ from tests.support.servers.zookeeper_server import ZooKeeper
 from tests.support.trips import rows
 from tests.support.written_tables import read_rows, written_table
 from tests.world.chaos.checks import check_whole
-from tests.world.chaos.crew_child import Subject
 from tests.world.chaos.fleet import Fleet, fleet, forks
+from tests.world.chaos.fleet_child import Subject
 from tests.world.chaos.switches import Point
 
 _WAIT_S = 180.0
@@ -62,7 +62,7 @@ def test_a_decision_of_the_dead_is_refused(version: int, lock: str, zookeeper: Z
     named = lock.format(folder=tmp_path)
     with fleet(forks(), 2, [subject], [zookeeper.port], named, tmp_path, _SESSION_S) as daemons:
         first, second = daemons.slots
-        first.switches.point, first.switches.signal = Point.GO.number, signal.SIGSTOP
+        first.switches.point, first.switches.signal = Point.COMMITTED.number, signal.SIGSTOP
         second.due = time.monotonic() + 10 * _WAIT_S
         wait_until(lambda: first.switches.struck == 1, daemons)
         second.due = 0.0
@@ -74,9 +74,9 @@ def test_a_decision_of_the_dead_is_refused(version: int, lock: str, zookeeper: Z
         daemons.end()
         assert [daemons.count(name) for name in ("decided", "refused", "broken")] == [1, 1, 0]
         daemons.check_logs(tmp_path)
-    fates = [read_fate(storage, instant, number) for number in attempts(storage, instant)]
+    outcomes = [read_outcome(storage, instant, number) for number in attempts(storage, instant)]
     # A machine that stands still may cost the second daemon an attempt, too.
-    assert [fate and fate.kind for fate in fates] == [DEAD] * (len(fates) - 1) + [GO]
-    assert len(fates) > 1
+    assert [outcome and outcome.kind for outcome in outcomes] == [DEAD] * (len(outcomes) - 1) + [COMMITTED]
+    assert len(outcomes) > 1
     assert read_rows(path) == expected
     check_whole(subject)

@@ -17,10 +17,10 @@ import pytest
 
 from phantombase import writer
 from phantombase.compactor_daemon.attempt.compact_instant import pending_instants
-from phantombase.compactor_daemon.records.fate import read_fate
+from phantombase.compactor_daemon.records.outcome import read_outcome
 from phantombase.compactor_daemon.records.slice_done import done_slices
 from phantombase.timeline.audit.audit import audit, audited_instants
-from phantombase.timeline.instants.attempt_names import DEAD, GO, attempts
+from phantombase.timeline.instants.attempt_names import COMMITTED, DEAD, attempts
 from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.planning.schedule import schedule_compaction
 from phantombase.timeline.read.table_read import read_table
@@ -123,8 +123,8 @@ def test_another_daemon_goes_on(zookeeper: ZooKeeper, tmp_path: Path) -> None:
     said = [json.loads(line) for line in (tmp_path / "second.log").read_text().splitlines() if line.startswith('{"')]
     (staging,) = [line for line in said if line.get("event") == "staging"]
     assert (staging["adopted"], staging["slices"]) == (before, _GROUPS - before)
-    fates = [read_fate(storage, instant, number) for number in attempts(storage, instant)]
-    assert [fate and fate.kind for fate in fates] == [DEAD, GO]
+    outcomes = [read_outcome(storage, instant, number) for number in attempts(storage, instant)]
+    assert [outcome and outcome.kind for outcome in outcomes] == [DEAD, COMMITTED]
     assert_same_rows(read_table(open_table(path)), expected)
     check_nothing_left(path)
     table = open_table(path)

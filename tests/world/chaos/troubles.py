@@ -98,7 +98,7 @@ class Troubles:
 
     def _strike(self, slot: Slot) -> tuple[float, Callable[[], None]]:
         """Killed or stopped at the next step of one kind, if it comes to one in time."""
-        point = self._pick.choices(list(Point), [3 if p is Point.GO else 1 for p in Point])[0]
+        point = self._pick.choices(list(Point), [3 if p is Point.COMMITTED else 1 for p in Point])[0]
         number = self._pick.choices((signal.SIGKILL, signal.SIGSTOP), (1, 2))[0]
         switches, before = slot.switches, slot.switches.struck
         switches.signal, switches.after = number, self._pick.random() < 0.3

@@ -23,5 +23,5 @@ def test_mutated_tables() -> None:
     report = run(SEED, 0, CASES)
     assert report.cases == CASES
     assert not report.failures, "\n\n".join(f"{f.pop('detail')}\n{f}" for f in report.failures[:5])
-    # Neither did everything fail at the first look, nor nothing at all.
+    # Neither did everything fail at the first snapshot, nor nothing at all.
     assert min(report.outcomes["snapshot"], report.outcomes["snapshot:MalformedError"]) > CASES / 10

@@ -11,13 +11,13 @@ from functools import partial
 
 from phantombase.compactor_daemon.attempt.compact_instant import compact_instant, pending_instants
 from phantombase.compactor_daemon.attempt.retire import finish_completed
+from phantombase.compactor_daemon.clustering.complete import take_back_dead
 from phantombase.compactor_daemon.daemon.dispatch import DaemonOrder, Rules
 from phantombase.compactor_daemon.daemon.loop import Daemon
 from phantombase.compactor_daemon.daemon.table_on_storage import DaemonSettings, TableOnStorage
 from phantombase.compactor_daemon.options import AttemptOptions
 from phantombase.compactor_daemon.records.failures import RetryOptions
 from phantombase.compactor_daemon.removal.unschedule import unschedule
-from phantombase.compactor_daemon.stitching.complete import take_back_dead
 from phantombase.timeline.errors import PhantombaseError
 from phantombase.timeline.parquet.output_options import OutputOptions
 from phantombase.timeline.planning.options import PLAN_NOW, ScheduleOptions
@@ -26,7 +26,7 @@ from phantombase.timeline.planning.universal import Picking
 from phantombase.timeline.recovery.dead_writers import roll_back_dead_writers
 from phantombase.timeline.storage.server_clock import storage_ms
 from phantombase.timeline.table.table import Table
-from phantombase.writer_hooks.commit.conflict import Footprint
+from phantombase.writer_hooks.commit.conflict import WriteSet
 from phantombase.writer_hooks.commit.services_after import remove_traces
 from phantombase.writer_hooks.commit.transaction import transaction
 from tests.world.simulation import rows
@@ -58,7 +58,7 @@ class Cast:
     parked: dict[str, str] = field(default_factory=dict)
     written: int = 0
     closed: bool = False
-    stitches: bool = False
+    clusters: bool = False
     writing: set[Host] = field(default_factory=set)
 
     def __post_init__(self) -> None:
@@ -67,7 +67,8 @@ class Cast:
     def may_oversleep(self, host: Host, version: int) -> bool:
         """Whether a process may sleep until it counts as dead, right here. Not inside its section
 
-        a writer: one whose heartbeat lapses between its last look and its completed file is rolled back unseen, here as
+        a writer: one whose heartbeat lapses between its last snapshot and its completed file is rolled back unseen,
+        here as
             in Hudi
         who unschedules on version 6: a writer that saw the plan may write a log on it before the plan is gone
         """
@@ -112,7 +113,7 @@ class Cast:
         with transaction(table, self.lock, 30.0) as begun:
             file_id = groups()
             path, data = place_log(begun.table, begun.instant, row, file_id)
-            mine = Footprint(
+            mine = WriteSet(
                 appended=frozenset({(partition_of(file_id), file_id)}),
                 rewritten=frozenset(),
                 buckets=frozenset(),
@@ -120,13 +121,13 @@ class Cast:
                 looked_up=False,
             )
             begun.complete(mine, metadata([stat(file_id, path, len(data))], rows={row: file_id}))
-        if self.stitches:
+        if self.clusters:
             remove_traces(self.table())
 
     def roll_back(self, table: Table) -> None:
-        """Rolls dead writers back, and with them stitchings of dead processes where the table has stitchings."""
+        """Rolls dead writers back, and with them clusterings of dead processes where the table has clusterings."""
         roll_back_dead_writers(table, self.lock, lazy=False, now_ms=partial(storage_ms, table.storage), expiry_s=120.0)
-        if self.stitches:
+        if self.clusters:
             take_back_dead(table, table.load_timeline(), self.lock)
 
     # --- schedulers and compactors -----------------------------------------------------------------------------------

@@ -12,9 +12,9 @@ from tests.world.simulation import rows
 from tests.world.simulation.cast import Cast
 from tests.world.simulation.rules import OUR_TOKEN, Rules
 from tests.world.simulation.services import Policy
-from tests.world.simulation.staff import STITCH, Staff
+from tests.world.simulation.staff import CLUSTER, Staff
 
-_STAY = ("open", "fate", "revoked")
+_STAY = ("open", "outcome", "revoked")
 """Records that stay until their instant is archived."""
 _LONG_MS = 4 * 3_600_000
 
@@ -63,8 +63,8 @@ class Ending:
     def _last(self) -> None:
         cast = self.cast
         cast.roll_back(cast.table())
-        if cast.stitches and self._staff is not None:
-            self._staff.work(STITCH, 1)  # what a stitching left that was killed behind its commit
+        if cast.clusters and self._staff is not None:
+            self._staff.work(CLUSTER, 1)  # what a clustering left that was killed behind its commit
         cast.compactor(2)
         cast.scheduler(1)
         cast.compactor(1)

@@ -26,7 +26,7 @@ from tests.world.simulation.operator import Operator
 from tests.world.simulation.played import Stage
 from tests.world.simulation.rules import Rules
 from tests.world.simulation.services import Services
-from tests.world.simulation.staff import STITCH, Staff
+from tests.world.simulation.staff import CLUSTER, Staff
 from tests.world.simulation.world import Actor, World, WorldLock
 
 ATTEMPT = AttemptOptions(foreign_look_s=0.0, barrier_s=0.0, barrier_poll_s=0.01)
@@ -148,8 +148,8 @@ class Run:
         first = rows.new_table(self.world.disk, instance.version, instance.groups)
         self.rules = Rules(first, foreign=False, locked=instance.locked, is_lost=self._lock.is_lost)
         self.rules.trace = [str(turns)] if trace else None
-        stitches = any(name.startswith("stitcher") for name in instance.people)
-        self.cast = Cast(self.world, self._lock, ATTEMPT, chance=random.Random(0), rest_s=0.0, stitches=stitches)
+        clusters = any(name.startswith("clusterer") for name in instance.people)
+        self.cast = Cast(self.world, self._lock, ATTEMPT, chance=random.Random(0), rest_s=0.0, clusters=clusters)
         self.staff = Staff(self.cast, self.cast.chance, 1)
         self.operator = Operator(self._lock, Services(self._lock))
 
@@ -252,7 +252,7 @@ class Run:
         return hash((world.disk.fingerprint, actors, running.name, holder and holder.name, world.now_ms))
 
 
-SERVICES = {"stitcher": STITCH, "cleaner": "we clean", "archiver": "we archive"}
+SERVICES = {"clusterer": CLUSTER, "cleaner": "we clean", "archiver": "we archive"}
 """Services of phantombase, by who does them."""
 
 

@@ -119,7 +119,7 @@ def simulated(monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
             monkeypatch.setattr(module, "process_name", lambda: f"world:{stage.on.me.host.number}")
     monkeypatch.setattr("phantombase.timeline.locks.heartbeat.threading", threads)
     serial_pools(monkeypatch)
-    monkeypatch.setattr("phantombase.timeline.storage.look.ThreadPoolExecutor", lambda _: _AnyOrder(stage))
+    monkeypatch.setattr("phantombase.timeline.storage.snapshot.ThreadPoolExecutor", lambda _: _AnyOrder(stage))
     monkeypatch.setattr(
         "phantombase.compactor_daemon.daemon.loop.ThreadPoolExecutor", lambda n, name: WorldPool(stage.on, n, name)
     )
@@ -142,9 +142,9 @@ def simulated(monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
         lambda t: None if stage.on.me.host.hudi else pending_writer(t),
     )
     monkeypatch.setattr("phantombase.compactor_daemon.attempt.publish.compact_slice", rows.merge_slice)
-    monkeypatch.setattr("phantombase.compactor_daemon.stitching.stitch.planned", rows.planned_group)
-    monkeypatch.setattr("phantombase.compactor_daemon.stitching.stitch.make", rows.make_stitched)
-    monkeypatch.setattr("phantombase.compactor_daemon.stitching.complete.read_back", rows.read_stitched)
+    monkeypatch.setattr("phantombase.compactor_daemon.clustering.cluster.planned", rows.planned_group)
+    monkeypatch.setattr("phantombase.compactor_daemon.clustering.cluster.make", rows.make_clustered)
+    monkeypatch.setattr("phantombase.compactor_daemon.clustering.complete.read_back", rows.read_clustered)
     monkeypatch.setattr(TableConfig, "parse", staticmethod(cache(TableConfig.parse)))
     monkeypatch.setattr(Layout, "parse", _remembered(Layout.parse))
     monkeypatch.setattr("phantombase.timeline.instants.instant_files.decode_commit", lru_cache(1 << 12)(decode_commit))

@@ -17,17 +17,18 @@ from functools import lru_cache
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from phantombase.compactor_daemon.clustering.made import Made, OutputFileSpec
+from phantombase.compactor_daemon.clustering.planned import planned
 from phantombase.compactor_daemon.execution.runners import SliceProgress
 from phantombase.compactor_daemon.execution.slice_task import SliceTask, _base_instant, _merged, _record
 from phantombase.compactor_daemon.records.slice_done import SliceDone
-from phantombase.compactor_daemon.stitching.made import Made, Recipe
-from phantombase.compactor_daemon.stitching.planned import planned
+from phantombase.timeline.clustering.choice import ClusteringWindow
 from phantombase.timeline.errors import ConflictError
 from phantombase.timeline.format.commit_metadata import CommitMetadata, WriteStat, encode
 from phantombase.timeline.format.file_name import BaseFileName, LogFileName, parse_data_file
 from phantombase.timeline.format.instant import Instant, State
 from phantombase.timeline.format.partition_metadata import partition_metadata
-from phantombase.timeline.format.replace_request import StitchGroup
+from phantombase.timeline.format.replace_request import ClusterGroup
 from phantombase.timeline.format.table_config import MergeMode
 from phantombase.timeline.instants.attempt_names import attempt_folder
 from phantombase.timeline.instants.timeline import Timeline
@@ -37,7 +38,6 @@ from phantombase.timeline.merge.identity_sums import Identity
 from phantombase.timeline.merge.ledger import Ledger
 from phantombase.timeline.merge.slice_rules import SliceRules
 from phantombase.timeline.read.slice_log import LogCounts, count_blocks
-from phantombase.timeline.stitching.choice import ClusteringWindow
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.folders import staged_folder
 from phantombase.timeline.table.table import Table
@@ -279,13 +279,15 @@ def merge_slice(storage: Storage, task: SliceTask) -> SliceDone:
     return _record(storage, f"{folder}/{task.position}.ok", done)
 
 
-def planned_group(window: ClusteringWindow) -> StitchGroup:
+def planned_group(window: ClusteringWindow) -> ClusterGroup:
     """Stands for `planned.planned`: the id of the file group shows its partition."""
     group = planned(window)
     return replace(group, file_id=new_group(window.partition, group.file_id))
 
 
-def make_stitched(storage: Storage, recipe: Recipe, file_id: str, name: str, inputs: tuple[FileSlice, ...]) -> Made:
+def make_clustered(
+    storage: Storage, recipe: OutputFileSpec, file_id: str, name: str, inputs: tuple[FileSlice, ...]
+) -> Made:
     """Stands for `made.make`."""
     found = [row for one in inputs if one.base is not None for row in base_rows(storage.read(one.base.path))]
     staged, data = f"{staged_folder(recipe.instant)}/{uuid.uuid4().hex}.parquet", base_bytes(found)
@@ -306,7 +308,7 @@ def make_stitched(storage: Storage, recipe: Recipe, file_id: str, name: str, inp
     )
 
 
-def read_stitched(storage: Storage, path: str, rules: SliceRules) -> tuple[int, int, int]:
+def read_clustered(storage: Storage, path: str, rules: SliceRules) -> tuple[int, int, int]:
     """Stands for `slice_task.read_back` of such a file."""
     data = storage.read(path)
     return len(base_rows(data)), _hash(base_rows(data)), len(data)

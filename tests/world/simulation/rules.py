@@ -7,10 +7,10 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from phantombase.compactor_daemon.records.fate import decisions, is_revoked
+from phantombase.compactor_daemon.records.outcome import decisions, is_revoked
 from phantombase.timeline.format.file_name import LogFileName, parse_data_file
 from phantombase.timeline.format.instant import MERGES, Instant, State
-from phantombase.timeline.instants.attempt_names import GO, attempts, recorded_instants
+from phantombase.timeline.instants.attempt_names import COMMITTED, attempts, recorded_instants
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.folders import RECORDS
 from phantombase.timeline.table.table import Table
@@ -86,7 +86,7 @@ class Rules:
     def late(self) -> Actor | None:
         """Who has completed a compaction after it had lost its lock, and has not left that section yet.
 
-        No storage can keep it from that, if it slept between its last look and the put. It looks back at once, and
+        No storage can keep it from that, if it slept between its last snapshot and the put. It looks back at once, and
         takes its commit away where it should not be. Until then readers may see what is not, and a writer that saw it
         might write on it: nothing can be promised of that moment, so nobody else does anything in it.
         """
@@ -111,12 +111,12 @@ class Rules:
         instant, number, name = parts
         if name == "open" and call.name == "put_if_absent":
             self._owners[f"{instant}/{number}"] = actor.host.name
-        if name == "fate":
+        if name == "outcome":
             if call.name == "delete":  # an object store forgets a folder object by object
-                assert instant < Table.on(world.disk).load_timeline().start, "a fate was taken back"
+                assert instant < Table.on(world.disk).load_timeline().start, "a outcome was taken back"
                 return
-            assert call.name == "put_if_absent", "a fate was taken back"
-            if json.loads(call.args[1])["fate"] == GO:
+            assert call.name == "put_if_absent", "a outcome was taken back"
+            if json.loads(call.args[1])["outcome"] == COMMITTED:
                 earlier, self._going[instant] = self._going.get(instant, number), number
                 both = earlier != number and not is_revoked(world.disk, instant, int(earlier))
                 assert not both, f"attempts {earlier} and {number} of {instant} are both decided go"
@@ -137,12 +137,16 @@ class Rules:
         if name is not None and call.name in ("place", "put_if_absent"):
             if str(name.token).endswith(OUR_TOKEN):
                 time = _instant_of(world.disk, path)
-                stitching = Table.on(world.disk).load_timeline().find(time, "replacecommit")
-                if stitching is not None:
-                    assert stitching.state is State.INFLIGHT, f"{path} has its name while its plan is {stitching.state}"
+                clustering = Table.on(world.disk).load_timeline().find(time, "replacecommit")
+                if clustering is not None:
+                    assert clustering.state is State.INFLIGHT, (
+                        f"{path} has its name while its plan is {clustering.state}"
+                    )
                     return
-                gos = decisions(world.disk, time)  # taken back ones too: who does that removes it
-                assert path in {p.final for go in gos for p in go.placements}, f"{path} has its final name before go"
+                made = decisions(world.disk, time)  # taken back ones too: who does that removes it
+                assert path in {p.final for decision in made for p in decision.placements}, (
+                    f"{path} has its final name before go"
+                )
         elif call.name != "put_if_absent":
             self.check_rows(world)
 
@@ -228,7 +232,7 @@ def _instant_of(storage: Storage, path: str) -> str:
     assert name is not None
     if isinstance(name, LogFileName):
         for instant in recorded_instants(storage):
-            if path in {p.final for go in decisions(storage, instant) for p in go.placements}:
+            if path in {p.final for decision in decisions(storage, instant) for p in decision.placements}:
                 return instant
     return name.instant
 
@@ -240,6 +244,6 @@ def _short(call: Call) -> str:
 
 def decides(call: Call) -> bool:
     """Whether a call has just made a decision."""
-    if call.name != "put_if_absent" or call.result is not True or not call.path.endswith("/fate"):
+    if call.name != "put_if_absent" or call.result is not True or not call.path.endswith("/outcome"):
         return False
-    return bool(json.loads(call.args[1])["fate"] == GO)
+    return bool(json.loads(call.args[1])["outcome"] == COMMITTED)

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 from phantombase.compactor_daemon.archiving.archive import archive_table
 from phantombase.compactor_daemon.cleaning.clean import clean_table
-from phantombase.compactor_daemon.stitching.stitch import stitch_table
+from phantombase.compactor_daemon.clustering.cluster import cluster_table
 from phantombase.timeline.archiving.options import ArchiveOptions
 from phantombase.timeline.cleaning.options import CleanOptions
 from phantombase.timeline.cleaning.options import Policy as Own
+from phantombase.timeline.clustering.options import ClusterOptions
 from phantombase.timeline.errors import PhantombaseError
 from phantombase.timeline.parquet.output_options import OutputOptions
-from phantombase.timeline.stitching.options import StitchOptions
 from tests.world.simulation.operator import Operator
 from tests.world.simulation.replacing import cluster, overwrite
 from tests.world.simulation.rows import PARTITIONS
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 
     from tests.world.simulation.cast import Cast
 
-STITCH = "we stitch"
-MORTAL = frozenset({STITCH, "we clean", "we archive"})
+CLUSTER = "we cluster"
+MORTAL = frozenset({CLUSTER, "we clean", "we archive"})
 """The services that others may work beside, and that may die: what they leave shows what they did."""
 SERVICES = MORTAL | {"clean", "versions", "archive", "restore", "replace"}
 """What a plot may have of these. `versions`: a cleaner that keeps the newest slices only. `we`: phantombase's own."""
 
-_STITCH = StitchOptions(target_size=10_000, min_files=2, wait_s=1.0)
+_CLUSTER = ClusterOptions(target_size=10_000, min_files=2, wait_s=1.0)
 _OWN_ARCHIVE = ArchiveOptions(min_instants=2, max_instants=3, commits_retained=1, compaction_commits=1)
 
 
@@ -55,7 +55,7 @@ class Staff:
             "we clean": self._we_clean,
             "we archive": lambda: len(archive_table(self._cast.table(), _OWN_ARCHIVE, self._cast.lock).archived),
             "replace": self._replace,
-            STITCH: self._we_stitch,
+            CLUSTER: self._we_cluster,
         }
         for _ in range(rounds):
             self._cast.rest()
@@ -103,9 +103,9 @@ class Staff:
         options = CleanOptions(policy=policy, retain=retain, floor_s=0)
         return clean_table(self._cast.table(), options, self._cast.lock).files
 
-    def _we_stitch(self) -> bool:
-        done = stitch_table(self._cast.table(), _STITCH, self._cast.lock, output=OutputOptions(), threads=1)
-        self._cast.outcomes["stitchings finished"] += len(done.finished)
+    def _we_cluster(self) -> bool:
+        done = cluster_table(self._cast.table(), _CLUSTER, self._cast.lock, output=OutputOptions(), threads=1)
+        self._cast.outcomes["clusterings finished"] += len(done.finished)
         return done.done is not None
 
     def forget(self) -> None:

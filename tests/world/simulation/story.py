@@ -18,7 +18,7 @@ from tests.world.simulation.memory_storage import MemoryStorage
 from tests.world.simulation.object_memory import LeaseLock, MovingMemory, ObjectMemory
 from tests.world.simulation.played import Stage
 from tests.world.simulation.rules import Rules, decides
-from tests.world.simulation.staff import MORTAL, SERVICES, STITCH, Staff
+from tests.world.simulation.staff import CLUSTER, MORTAL, SERVICES, Staff
 from tests.world.simulation.world import Actor, Call, Fault, Host, World, WorldLock
 
 ATTEMPT = AttemptOptions(foreign_grace_s=0.3, foreign_look_s=0.0, barrier_s=0.6, barrier_poll_s=0.03)
@@ -144,7 +144,7 @@ class Story:
         self.rules = Rules(first, foreign=self.plot.hudi, locked=is_locked, is_lost=lock.is_lost)
         self.rules.trace = [str(self.plot)] if trace else None
         self.chooser.late = lambda: self.rules.late
-        self.cast = Cast(self.world, lock, ATTEMPT, chance=self.pick, stitches=STITCH in self.plot.services)
+        self.cast = Cast(self.world, lock, ATTEMPT, chance=self.pick, clusters=CLUSTER in self.plot.services)
         self.staff = Staff(self.cast, self.pick, self.plot.partitions)
         self._sleepers: dict[Host, int] = {}
         self._over = False
@@ -293,7 +293,7 @@ class Story:
 
     def _may_be_late(self, host: Host, name: str) -> bool:
         """Whether a request may take effect after it was given up. For a writer's see `_may_pause`."""
-        if self.plot.services & {"restore", "replace", STITCH} and host.name.startswith("writer"):
+        if self.plot.services & {"restore", "replace", CLUSTER} and host.name.startswith("writer"):
             return False
         return self.plot.storage is StorageKind.OBJECTS and name in ("put_if_absent", "place")
 
@@ -302,14 +302,15 @@ class Story:
 
         Not in its section, where it would lose the lock: who unschedules on version 6, see `Cast.may_oversleep`; a
         writer beside an operator, who has stopped the writers before restoring, or beside writes that replace file
-        groups: a commit that is put after its writer's last look cannot be fenced, in Hudi neither. Nor can a requested
-        instant of version 6 that archiving has passed meanwhile: what was archived above it counts as pending. Beside
-        a Hudi compactor, which merges the plan's files only and looks at no barrier, writers and schedulers never stop.
+        groups: a commit that is put after its writer's last snapshot cannot be fenced, in Hudi neither. Nor can a
+        requested instant of version 6 that archiving has passed meanwhile: what was archived above it counts as
+        pending. Beside a Hudi compactor, which merges the plan's files only and looks at no barrier, writers and
+        schedulers never stop.
         """
         if self.cast.lock.is_inside(host):
             if self.plot.version == 6 and host.name == "unscheduler":
                 return False
-            if self.plot.services & {"restore", "replace", STITCH} and host.name.startswith("writer"):
+            if self.plot.services & {"restore", "replace", CLUSTER} and host.name.startswith("writer"):
                 return False
             if self.plot.version == 6 and "archive" in self.plot.services and host.name.startswith("writer"):
                 return False

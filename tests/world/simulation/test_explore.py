@@ -54,26 +54,26 @@ def explore_locked(version: int, people: str, groups: int, before: str, stage: S
 @pytest.mark.parametrize(
     ("version", "people", "groups", "before"),
     [
-        deep(9, "stitcher1 stitcher2 writer", 3, ""),
-        deep(6, "stitcher1 stitcher2 writer", 3, ""),
-        (6, "cleaner stitcher writer", 3, "service"),
-        deep(9, "cleaner stitcher writer", 3, "service"),
-        *(deep(version, "stitcher service writer", 3, "write") for version in (6, 9)),
+        deep(9, "clusterer1 clusterer2 writer", 3, ""),
+        deep(6, "clusterer1 clusterer2 writer", 3, ""),
+        (6, "cleaner clusterer writer", 3, "service"),
+        deep(9, "cleaner clusterer writer", 3, "service"),
+        *(deep(version, "clusterer service writer", 3, "write") for version in (6, 9)),
         *(deep(version, "cleaner compactor writer", 1, "write schedule write") for version in (6, 9)),
         *(deep(version, "archiver service writer", 1, _THREE) for version in (6, 9)),
         *(deep(version, "cleaner archiver writer", 1, _THREE) for version in (6, 9)),
     ],
 )
 def test_services(version: int, people: str, groups: int, before: str, stage: Stage) -> None:
-    """Stitching, cleaning and archiving of phantombase break no rule either, however they are interrupted."""
+    """Clustering, cleaning and archiving of phantombase break no rule either, however they are interrupted."""
     explore_locked(version, people, groups, before, stage)
 
 
 @pytest.mark.parametrize(
     ("version", "people", "groups", "before"),
     [
-        (9, "stitcher undoer", 3, "write write"),
-        *(deep(version, "stitcher restorer", 3, "write write") for version in (6, 9)),
+        (9, "clusterer undoer", 3, "write write"),
+        *(deep(version, "clusterer restorer", 3, "write write") for version in (6, 9)),
         deep(9, "compactor restorer writer", 1, "write schedule write"),
         deep(6, "compactor restorer", 1, "write schedule write"),
         deep(6, "archiver restorer writer", 1, _THREE + " write"),

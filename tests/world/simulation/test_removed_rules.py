@@ -13,9 +13,9 @@ import pytest
 
 from phantombase.compactor_daemon.attempt import compact_instant, inputs, retire
 from phantombase.compactor_daemon.attempt.attempt import Attempt
-from phantombase.compactor_daemon.decisions.standing import Ruling, Standing
-from phantombase.compactor_daemon.records import fate as records
-from phantombase.compactor_daemon.records.fate import Go, read_fate
+from phantombase.compactor_daemon.decisions.validity import Assessment, Validity
+from phantombase.compactor_daemon.records import outcome as records
+from phantombase.compactor_daemon.records.outcome import CommitDecision, read_outcome
 from phantombase.timeline.clock.evidence import Zone, ZoneVerdict
 from phantombase.timeline.format.compaction_plan import CompactionOperation
 from phantombase.timeline.format.instant import next_time
@@ -32,13 +32,13 @@ from tests.world.simulation.story import StorageKind
 
 
 def believed(storage: Storage, instant: str, number: int, record: bytes, nonce: str) -> None:
-    """In the place of `write_fate`: whoever comes second believes that it won."""
-    storage.put_if_absent(f"{attempt_folder(instant, number)}/fate", record)
+    """In the place of `write_outcome`: whoever comes second believes that it won."""
+    storage.put_if_absent(f"{attempt_folder(instant, number)}/outcome", record)
 
 
 def folder_removed(storage: Storage, instant: str, by: str) -> list[int]:
     """In the place of `declare_dead`: the folder of an undecided attempt is removed, as if that stopped its owner."""
-    undecided = [n for n in attempts(storage, instant) if read_fate(storage, instant, n) is None]
+    undecided = [n for n in attempts(storage, instant) if read_outcome(storage, instant, n) is None]
     for number in undecided:
         storage.delete_folder(attempt_folder(instant, number))
     return undecided
@@ -46,7 +46,7 @@ def folder_removed(storage: Storage, instant: str, by: str) -> list[int]:
 
 def staged_removed(storage: Storage, instant: str, by: str) -> list[int]:
     """In the place of `declare_dead`: what the dead have staged is removed too, though one may have been decided."""
-    undecided = [n for n in attempts(storage, instant) if read_fate(storage, instant, n) is None]
+    undecided = [n for n in attempts(storage, instant) if read_outcome(storage, instant, n) is None]
     for number in undecided:
         folder = attempt_folder(instant, number)
         for entry in storage.list(folder):
@@ -55,8 +55,10 @@ def staged_removed(storage: Storage, instant: str, by: str) -> list[int]:
     return _declare_dead(storage, instant, by)
 
 
-def named_before(table: Table, begun: Attempt, done: Any, schema: Any, lock: Any, properties: Mapping[str, str]) -> Go:
-    """In the place of `decide_go`: files get their final names first."""
+def named_before(
+    table: Table, begun: Attempt, done: Any, schema: Any, lock: Any, properties: Mapping[str, str]
+) -> CommitDecision:
+    """In the place of `decide_commit`: files get their final names first."""
     for one in done:
         table.storage.place(one.staged, one.final)
     return _decide_go(table, begun, done, schema, lock, properties)
@@ -80,7 +82,7 @@ def tombstone_removed(storage: Storage, instant: str) -> None:
 
 
 def nobody(*_: object) -> list[Any]:
-    """In the place of a look: it finds nothing."""
+    """In the place of a snapshot: it finds nothing."""
     return []
 
 
@@ -89,7 +91,7 @@ def nothing(*_: object, **__: object) -> None:
 
 
 _declare_dead = records.declare_dead
-_decide_go = compact_instant.decide_go
+_decide_go = compact_instant.decide_commit
 _remove_staged = retire.remove_staged
 _closed = inputs._closed
 _CROWD = seeds(36, first=4, compactors=3, deaths=0, hudi=False)
@@ -97,9 +99,19 @@ _TWO = turns("compactor1 compactor2")
 _OBJECTS = seeds(60, compactors=3, hudi=False, storage=StorageKind.OBJECTS, losses=2, locked=True)
 _MOVES = seeds(40, compactors=2, hudi=False, storage=StorageKind.MOVES)
 REMOVED: list[tuple[str, Search, dict[str, Any], str]] = [
-    ("1: who comes second has lost", _CROWD, {"attempt.compact_instant.write_fate": believed}, "final name before go"),
-    ("1: fate is a record, not a folder", _TWO, {"attempt.attempt.declare_dead": folder_removed}, "go|deleted"),
-    ("2: no final name before go", _TWO, {"attempt.compact_instant.decide_go": named_before}, "final name before go"),
+    (
+        "1: who comes second has lost",
+        _CROWD,
+        {"attempt.compact_instant.write_outcome": believed},
+        "final name before go",
+    ),
+    ("1: outcome is a record, not a folder", _TWO, {"attempt.attempt.declare_dead": folder_removed}, "go|deleted"),
+    (
+        "2: no final name before go",
+        _TWO,
+        {"attempt.compact_instant.decide_commit": named_before},
+        "final name before go",
+    ),
     (
         "3: closure",
         turns("service writer", version=6, locked=False, before="write", twists=frozenset({Twist.SWITCH})),
@@ -133,11 +145,16 @@ REMOVED: list[tuple[str, Search, dict[str, Any], str]] = [
     (
         "1, objects",
         _OBJECTS,
-        {"attempt.compact_instant.write_fate": believed},
+        {"attempt.compact_instant.write_outcome": believed},
         "final name before go|are both decided go",
     ),
-    ("5, objects", _OBJECTS, {"attempt.retire.remove_staged": records_removed}, "fate was taken back|both decided go"),
-    ("2, moved files", _MOVES, {"attempt.compact_instant.decide_go": named_before}, "final name before go"),
+    (
+        "5, objects",
+        _OBJECTS,
+        {"attempt.retire.remove_staged": records_removed},
+        "outcome was taken back|both decided go",
+    ),
+    ("2, moved files", _MOVES, {"attempt.compact_instant.decide_commit": named_before}, "final name before go"),
 ]
 
 
@@ -164,9 +181,9 @@ def test_with_them(search: Search, stage: Stage) -> None:
 # The mends go by the names that the protocol's documents give to what went wrong.
 
 
-def stands(*_: object) -> Ruling:
+def stands(*_: object) -> Assessment:
     """In the place of the question whether a decision stands."""
-    return Ruling(standing=Standing.STANDS)
+    return Assessment(validity=Validity.VALID)
 
 
 def nothing_left(*_: object) -> bool:
@@ -183,16 +200,16 @@ def _no_facts(view: TableView) -> TableView:
     return replace(view, facts=replace(view.facts, replaced={}))
 
 
-def everything_there(table: Table, go: Go) -> frozenset[tuple[str, str]]:
+def everything_there(table: Table, decision: CommitDecision) -> frozenset[tuple[str, str]]:
     """In the place of the file groups of the plan: all of its partitions."""
-    partitions = {o.partition_path for o in table.compaction_plan(go.instant).operations}
+    partitions = {o.partition_path for o in table.compaction_plan(decision.instant).operations}
     names = ((p, e.name.split("_")[0]) for p in partitions for e in table.storage.list(p) if "_" in e.name)
     return frozenset(names)
 
 
-def every_group(go: Go, *_: object) -> Go:
+def every_group(decision: CommitDecision, *_: object) -> CommitDecision:
     """In the place of leaving out what was replaced."""
-    return go
+    return decision
 
 
 def any_zone(*_: object) -> ZoneVerdict:
@@ -240,7 +257,7 @@ REMOVED_MENDS: list[tuple[str, Search, dict[str, Any], str]] = [
     (
         "F2: a decision stands",
         _RESTORE,
-        {"attempt.publish.standing_of": stands, "decisions.late_commit.standing_of": stands},
+        {"attempt.publish.validity_of": stands, "decisions.stale_commit.validity_of": stands},
         "lost|does not exist",
     ),
     ("F3: only the plan's file groups", _SAME, {"attempt.retire._groups": everything_there}, "lost"),

@@ -22,7 +22,7 @@ from tests.support.places import ROOT
 from tests.support.selection import ALL, deep
 from tests.world.simulation.played import Stage, simulated
 from tests.world.simulation.searching import played
-from tests.world.simulation.staff import STITCH
+from tests.world.simulation.staff import CLUSTER
 from tests.world.simulation.story import Plot, StorageKind, Story
 
 SEEDS = int(os.environ.get("PHANTOMBASE_SEEDS", "1500"))
@@ -126,7 +126,7 @@ def test_a_seed_is_always_the_same_run(stage: Stage) -> None:
         assert played(seed, stage, trace=True).rules.trace == played(seed, stage, trace=True).rules.trace
 
 
-# Random stories in which phantombase itself cleans, archives and stitches, as much as it may, beside all others.
+# Random stories in which phantombase itself cleans, archives and clusters, as much as it may, beside all others.
 #
 # `PHANTOMBASE_SERVICE_SEEDS=n`: so many of them (60; with all tests 1,000).
 
@@ -148,20 +148,20 @@ def test_no_row_is_lost_beside_our_services(stage: Stage) -> None:
     assert min(ours.get(f"we {what} done", 0) for what in ("clean", "archive")) > OUR_SERVICES_SEEDS // 10, ours
 
 
-def test_no_row_is_lost_beside_stitchings(stage: Stage) -> None:
+def test_no_row_is_lost_beside_clusterings(stage: Stage) -> None:
     """They move rows to other file groups, and die, pause and fail as compactors do."""
     outcomes: Counter[str] = Counter()
     for seed in range(OUR_SERVICES_SEEDS // 2):
         plot = Plot.of(random.Random(seed))
         if not plot.locked or plot.hudi:
             continue
-        beside = {STITCH, *(("we clean", "we archive") if seed % 2 else ()), *(("replace",) if seed % 3 == 0 else ())}
+        beside = {CLUSTER, *(("we clean", "we archive") if seed % 2 else ()), *(("replace",) if seed % 3 == 0 else ())}
         plot = replace(plot, services=frozenset(beside), unschedules=False, groups=5, writes=3, deaths=4)
         outcomes += played(seed, stage, plot=plot).outcomes
-    ours = {what: count for what, count in outcomes.items() if "stitch" in what}
+    ours = {what: count for what, count in outcomes.items() if "cluster" in what}
     print(ours)
-    assert ours.get(f"{STITCH} done", 0) > OUR_SERVICES_SEEDS // 10, ours
-    assert not ALL or ours.get("stitchings finished", 0) > 2, ours
+    assert ours.get(f"{CLUSTER} done", 0) > OUR_SERVICES_SEEDS // 10, ours
+    assert not ALL or ours.get("clusterings finished", 0) > 2, ours
 
 
 # Seeded runs on storages with other promises than a disk's: an object store, and one that moves what it places.

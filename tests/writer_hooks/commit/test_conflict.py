@@ -25,7 +25,7 @@ from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.view.view import DataFile, FileGroup, FileSlice
 from phantombase.writer_hooks.commit.conflict import (
-    Footprint,
+    WriteSet,
     conflict_with_commit,
     conflict_with_plans,
     conflict_with_schema,
@@ -42,7 +42,7 @@ from tests.support.golden_tables import unzip_golden
 from tests.support.tables import LOCK, one_of
 from tests.support.written_tables import read_rows, written_table
 
-NOTHING = Footprint(
+NOTHING = WriteSet(
     appended=frozenset(), rewritten=frozenset(), buckets=frozenset(), inserts=frozenset(), looked_up=False
 )
 GROUP = ("p", "00000001-a-0")
@@ -86,7 +86,7 @@ CLUSTERED = replace(commit("new", "x.parquet", replaced=("old",)), operation_typ
         (replace(NOTHING, overwritten=frozenset({"p"})), CLUSTERED, "overwritten"),
     ],
 )
-def test_conflicts_with_a_commit(mine: Footprint, theirs: CommitMetadata, found: str | None) -> None:
+def test_conflicts_with_a_commit(mine: WriteSet, theirs: CommitMetadata, found: str | None) -> None:
     said = conflict_with_commit(mine, theirs)
     assert (said is None) if found is None else (said is not None and found in said)
 
@@ -102,7 +102,7 @@ def test_conflicts_with_a_commit(mine: Footprint, theirs: CommitMetadata, found:
         (NOTHING, True, False),
     ],
 )
-def test_conflicts_with_a_plan(mine: Footprint, logs_too: bool, conflicts: bool) -> None:
+def test_conflicts_with_a_plan(mine: WriteSet, logs_too: bool, conflicts: bool) -> None:
     assert (conflict_with_plans(mine, {GROUP: "20260101000000000"}, logs_too=logs_too) is not None) is conflicts
 
 
@@ -208,12 +208,12 @@ class Slow:
     def __init__(
         self, path: Path, pool: ThreadPoolExecutor, key: str, number: int, operation: Operation = Operation.UPSERT
     ) -> None:
-        self._there, self._go = threading.Event(), threading.Event()
+        self._there, self._decision = threading.Event(), threading.Event()
 
         def wait(call: Call) -> Any:
             if call.name == "place":
                 self._there.set()
-                self._go.wait(60)
+                self._decision.wait(60)
             return call.do()
 
         table = open_table(path, HookedStorage(LocalStorage(str(path)), wait))
@@ -223,7 +223,7 @@ class Slow:
 
     def end(self) -> None:
         """Lets it go on; its error."""
-        self._go.set()
+        self._decision.set()
         self._done.result(60)
 
 

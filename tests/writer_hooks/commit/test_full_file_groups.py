@@ -29,7 +29,7 @@ from phantombase.timeline.planning.universal import Picking
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.storage.open_storage import open_storage
 from phantombase.timeline.view.view import DataFile, FileGroup, FileSlice, ViewFacts, is_replaced, latest_slice
-from phantombase.writer_hooks.commit.back_pressure import Room, full_groups, shows_compaction
+from phantombase.writer_hooks.commit.back_pressure import Capacity, full_groups, shows_compaction
 from phantombase.writer_hooks.commit.transaction import transaction
 from phantombase.writer_hooks.options import NO_LIMIT, BackPressure, FullAction
 from tests.support.builders import NO_FACTS, facts_of, group_of, listing_of, timeline_of
@@ -205,13 +205,13 @@ def test_a_write_only_writer_waits_where_somebody_compacts(
     if known_by == "the gate":
         # Writers go on after it, in a second, and know of it, for a minute.
         put_wanted(open_table(table.path).storage, LONG_S, clock_ms() - round((LONG_S - 1) * 1000))
-    waits, check = threading.Event(), Room._refuse_endless_wait
+    waits, check = threading.Event(), Capacity._refuse_endless_wait
 
-    def noted(room: Room) -> None:
+    def noted(room: Capacity) -> None:
         check(room)
         waits.set()
 
-    monkeypatch.setattr(Room, "_refuse_endless_wait", noted)
+    monkeypatch.setattr(Capacity, "_refuse_endless_wait", noted)
 
     def somebody() -> None:
         assert waits.wait(LONG_S)
@@ -255,13 +255,13 @@ def test_a_writer_that_dies_meanwhile_is_out_of_the_way(
 ) -> None:
     """Its pending delta commit would keep the plan from being made for ever."""
     table = Trips(tmp_path / "trips", 6, buckets, logs=LIMIT)
-    wait = Room.wait
+    wait = Capacity.wait
 
-    def behind_a_death(room: Room) -> None:
+    def behind_a_death(room: Capacity) -> None:
         leave_dead_write(table.path, age_s=0)
         wait(room)
 
-    monkeypatch.setattr(Room, "wait", behind_a_death)
+    monkeypatch.setattr(Capacity, "wait", behind_a_death)
     described = table.describe(stop_trigger=LIMIT, wait_s=LONG_S).option(lazy_rollback=True)
     assert table.write(described.compact_inline(max_delta_commits=99)).waited_s < LONG_S / 2
     table.check()
@@ -378,7 +378,7 @@ def test_a_writer_may_fail_instead(version: int, buckets: int | None, tmp_path: 
 def test_what_hudi_has_replaced_is_not_full(name: str, tmp_path: Path) -> None:
     """Of the two file groups with a log that the partition's folder holds one lives."""
     table = open_table(unzip_golden(name, tmp_path))
-    room = Room(table, BackPressure(), 1, lambda _: "", compacts=False)
+    room = Capacity(table, BackPressure(), 1, lambda _: "", compacts=False)
     with pytest.raises(PressureError, match="found 1, its compaction is pending") as caught:
         room.check(["north", "never-made"], lambda _: True)
     view = table.load_view("north")

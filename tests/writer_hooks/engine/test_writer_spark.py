@@ -156,7 +156,7 @@ def test_few_rows_of_a_bucket_index_become_files_in_this_process(
     trips(batch, 9, 2).upsert(str(tmp_path / "few"))
     assert regrouped == []
     trips(batch, 9, None).upsert(str(tmp_path / "keys"))
-    assert "MeetStep" in regrouped
+    assert "JoinStep" in regrouped
     for limit in ("_HERE_BYTES", "_FETCHED_BYTES"):
         regrouped.clear()
         with monkeypatch.context() as less:

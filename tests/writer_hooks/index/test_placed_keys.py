@@ -424,7 +424,7 @@ def test_a_partitioned_record_index_keeps_partitions_apart(path: Path) -> None:
 def test_what_is_completed_before_the_write_begins_is_looked_at(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first look was before it, and conflicts are looked for after it."""
+    """The first snapshot was before it, and conflicts are looked for after it."""
     path = tmp_path / "trips"
     trips(trip_rows(*((n, 1, 1.0) for n in range(30))), 9).upsert(str(path))
     (path / GLOBAL_KEYS_MARK).touch()

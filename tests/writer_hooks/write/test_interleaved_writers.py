@@ -31,7 +31,7 @@ from phantombase.writer_hooks.options import Operation, Write, WriteOptions
 from phantombase.writer_hooks.write.write import write
 from tests.support.compaction_steps import open_table, run_all
 from tests.support.failing_storage import Call
-from tests.support.interleaving import Actor, Crew
+from tests.support.interleaving import Actor, FleetInfo
 from tests.support.seed import SEED
 from tests.support.selection import deep
 from tests.support.trips import rows
@@ -63,7 +63,7 @@ class Story:
         # Event time without deletes: what a stale row finds after one is another matter
         # (docs/internals/hudi-format.md 6.3).
         self.mode = self.pick.choice((MergeMode.EVENT_TIME, MergeMode.COMMIT_TIME))
-        self.crew = Crew(str(path), seed, self.observe)
+        self.fleet_info = FleetInfo(str(path), seed, self.observe)
         self.options = WriteOptions(
             output=OUTPUT,
             buckets=self.pick.choice((1, 2)) if index == "buckets" else None,
@@ -113,36 +113,36 @@ class Story:
         change, batch = self.batch(self.some_keys())
         written_table(self.path, self.version, batch, self.options, self.mode)
         self.commits.append(change)
-        self.crew.play(monkeypatch)
+        self.fleet_info.play(monkeypatch)
         try:
             for number in (0, 1):
-                self.crew.start(f"writer {number}", lambda actor: self.writer(actor, 4))
-            self.crew.start("compactor", self.compactor)
-            self.crew.start("reader", self.reader)
-            while self.crew.step():
+                self.fleet_info.start(f"writer {number}", lambda actor: self.writer(actor, 4))
+            self.fleet_info.start("compactor", self.compactor)
+            self.fleet_info.start("reader", self.reader)
+            while self.fleet_info.step():
                 self.disturb()
-            for actor in self.crew.actors:
-                self.crew.presume_dead(actor)
-            self.crew.start("last", lambda _: self.finish())
-            while self.crew.step():
+            for actor in self.fleet_info.actors:
+                self.fleet_info.presume_dead(actor)
+            self.fleet_info.start("last", lambda _: self.finish())
+            while self.fleet_info.step():
                 pass
         finally:
-            self.crew.end()
+            self.fleet_info.end()
 
     def disturb(self) -> None:
         """Now and then somebody dies, and another takes his place; or a writer is taken for dead."""
-        if self.trouble == "none" or self.crew.pick.random() > 1 / 300:
+        if self.trouble == "none" or self.fleet_info.pick.random() > 1 / 300:
             return
-        alive = [a for a in self.crew.actors if not (a.done or a.dead or a.name == "reader")]
+        alive = [a for a in self.fleet_info.actors if not (a.done or a.dead or a.name == "reader")]
         if not alive:
             return
-        actor = self.crew.pick.choice(alive)
+        actor = self.fleet_info.pick.choice(alive)
         self.outcomes[self.trouble] += 1
         if self.trouble == "taken for dead":
-            self.crew.presume_dead(actor)
+            self.fleet_info.presume_dead(actor)
             return
-        self.crew.kill(actor)
-        self.crew.start(actor.name, self.compactor if actor.name == "compactor" else lambda a: self.writer(a, 2))
+        self.fleet_info.kill(actor)
+        self.fleet_info.start(actor.name, self.compactor if actor.name == "compactor" else lambda a: self.writer(a, 2))
 
     def writer(self, actor: Actor, count: int) -> None:
         for _ in range(count):
@@ -178,10 +178,10 @@ class Story:
         return Change(rows=as_pairs(batch)), batch
 
     def compactor(self, actor: Actor) -> None:
-        while any(not a.done and a.name.startswith("writer") for a in self.crew.actors):
+        while any(not a.done and a.name.startswith("writer") for a in self.fleet_info.actors):
             actor.rest(self.pick.randrange(50))
             table = open_table(self.path, actor.storage)
-            if schedule_compaction(table, self.crew).instant is not None:
+            if schedule_compaction(table, self.fleet_info).instant is not None:
                 self.outcomes["scheduled"] += 1
             finish_completed(table, ProcessLock("finish"))
             for instant in pending_instants(table):
@@ -192,7 +192,7 @@ class Story:
             compact_instant(
                 open_table(self.path, actor.storage),
                 instant,
-                lock=self.crew,
+                lock=self.fleet_info,
                 runner=LocalRunner(1),
                 progress=lambda done, total: None,
                 output=OUTPUT,
@@ -203,7 +203,7 @@ class Story:
             self.outcomes["barrier"] += 1
 
     def reader(self, actor: Actor) -> None:
-        while sum(not a.done for a in self.crew.actors) > 1:
+        while sum(not a.done for a in self.fleet_info.actors) > 1:
             actor.rest(self.pick.randrange(50))
             first = len(self.commits)
             found = as_rows(read_table(open_table(self.path, actor.storage)))

@@ -116,7 +116,7 @@ def test_back_pressure_counts_where_a_setting_of_it_is_given(tmp_path: Path) -> 
         ("bukets = 4", "not a setting on top"),
         ("[write]\nbuckets = 'many'", "buckets"),
         ("[write]\nbuckets = 0", "buckets"),
-        ("[write]\nservices = 'stitch'", "does not stitch"),
+        ("[write]\nservices = 'cluster'", "does not cluster"),
         ("[write]\ncompaction = 'now'", "compaction"),
     ],
 )

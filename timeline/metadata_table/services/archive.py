@@ -1,6 +1,6 @@
 """Archives the metadata table's instants (the caller holds the data table's lock).
 
-By the rules of any table (`archiving.choice`), with these borders besides:
+By the rules of any table (`archiving.choice`), with these cutoffs besides:
 
     compaction    what its own newest compaction does not hold stays, and that compaction: the data table's archiver
                   asks for it, and readers skip what it holds
@@ -23,7 +23,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 
 from ...archiving.archive import Archive, remove_instants
-from ...archiving.choice import ArchiveBorder, ArchiveChoice, ArchiveFacts, choose
+from ...archiving.choice import ArchiveChoice, ArchiveCutoff, ArchiveFacts, choose
 from ...archiving.levels import compact_history
 from ...archiving.options import ArchiveOptions
 from ...format.instant import Instant
@@ -53,8 +53,8 @@ def archive_waits(data: Timeline, metadata: Timeline) -> str | None:
     bound = OPTIONS.begins_above(count)
     if count <= bound:
         return f"{count} commits are completed, archiving begins above {bound}"
-    border, first = _active(data), metadata.completed[0].requested_time
-    return border.why if first >= border.time else None
+    cutoff, first = _active(data), metadata.completed[0].requested_time
+    return cutoff.why if first >= cutoff.time else None
 
 
 def archive_metadata(table: Table, section: Section, *, dry_run: bool) -> MetadataArchived:
@@ -69,7 +69,7 @@ def archive_metadata(table: Table, section: Section, *, dry_run: bool) -> Metada
         _remove(metadata, files, both, section)
         files, timeline = load_state_files(metadata.storage, metadata.config), metadata.load_timeline()
     view = load_metadata_view(metadata, table.config.built_metadata_partitions)
-    choice = _choice(files, view.timeline, borders(data, view), table.times.moment)
+    choice = _choice(files, view.timeline, cutoffs(data, view), table.times.moment)
     going = tuple(i.requested_time for i in choice.archived)
     table.times.check_zone_of(choice.archived, data)
     if not dry_run and choice.archived:
@@ -80,8 +80,8 @@ def archive_metadata(table: Table, section: Section, *, dry_run: bool) -> Metada
     return MetadataArchived(instants=going, why=choice.why)
 
 
-def borders(data: Timeline, view: TableView) -> tuple[ArchiveBorder, ...]:
-    """The borders that the data table and the slices of the metadata table set (pure)."""
+def cutoffs(data: Timeline, view: TableView) -> tuple[ArchiveCutoff, ...]:
+    """The cutoffs that the data table and the slices of the metadata table set (pure)."""
     active = _active(data)
     if not view.timeline.layout.has_completion_times:
         return (active,)
@@ -95,7 +95,7 @@ def borders(data: Timeline, view: TableView) -> tuple[ArchiveBorder, ...]:
     if not logs:
         return (active,)
     why = f"a slice that no clean removed has log files of {min(logs)}"
-    return active, ArchiveBorder(time=min(logs), why=why)
+    return active, ArchiveCutoff(time=min(logs), why=why)
 
 
 def shows_gone(timeline: Timeline, going: Collection[Instant]) -> bool:
@@ -106,14 +106,14 @@ def shows_gone(timeline: Timeline, going: Collection[Instant]) -> bool:
     return first is not None and any(time > first for time in filled)
 
 
-def _active(data: Timeline) -> ArchiveBorder:
+def _active(data: Timeline) -> ArchiveCutoff:
     """Where the data table's active timeline begins; "" if it is empty."""
     time = min((i.requested_time for i in data.instants if i.is_write or not i.completed), default="")
-    return ArchiveBorder(time=time, why=f"instant {time or 'none'} is the first on the table's active timeline")
+    return ArchiveCutoff(time=time, why=f"instant {time or 'none'} is the first on the table's active timeline")
 
 
 def _choice(
-    files: StateFiles, timeline: Timeline, further: tuple[ArchiveBorder, ...], moment: Callable[[int], str]
+    files: StateFiles, timeline: Timeline, further: tuple[ArchiveCutoff, ...], moment: Callable[[int], str]
 ) -> ArchiveChoice:
     compactions = [i.requested_time for i in timeline.completed if i.action == "commit"]
     facts = ArchiveFacts(
@@ -121,7 +121,7 @@ def _choice(
         metadata_compacted=max(compactions, default=None),
         doubled=files.doubled(),
         written=files.written(timeline.instants, moment),
-        borders=further,
+        cutoffs=further,
     )
     choice = choose(timeline, facts, OPTIONS)
     if timeline.layout.has_completion_times and shows_gone(timeline, choice.archived):

@@ -26,7 +26,7 @@ from dataclasses import dataclass, replace
 from ...format.instant import Instant
 from ...instants.timeline import Timeline
 from ...storage.contract import Entry, listed_if_there
-from ...storage.look import list_ahead
+from ...storage.snapshot import list_ahead
 from ...table.table import Table, consistent
 from ...view.partition_folders import is_partition
 from ...view.view_loader import needs_archive

@@ -21,7 +21,7 @@ from phantombase.timeline.locks.section import Section
 from phantombase.timeline.metadata_table.location import open_metadata_table
 from phantombase.timeline.metadata_table.metadata_view import load_metadata_view
 from phantombase.timeline.metadata_table.services import archive
-from phantombase.timeline.metadata_table.services.archive import archive_waits, borders, shows_gone
+from phantombase.timeline.metadata_table.services.archive import archive_waits, cutoffs, shows_gone
 from phantombase.timeline.metadata_table.services.clean import clean_due, clean_instant, clean_waits, request_clean
 from phantombase.timeline.metadata_table.services.options import MetadataOptions
 from phantombase.timeline.metadata_table.validate import validate
@@ -145,11 +145,11 @@ def completed(time: str, action: str = "deltacommit", done: str | None = None) -
 
 @pytest.mark.usefixtures("early")
 @pytest.mark.parametrize("path", ["v6", deep("v8"), "v9"], indirect=True)
-def test_borders_of_the_table_and_of_slices(path: Path) -> None:
+def test_cutoffs_of_the_table_and_of_slices(path: Path) -> None:
     table = open_table(path)
     metadata = open_metadata_table(table)
     data, view = table.load_timeline(), load_metadata_view(metadata, table.config.built_metadata_partitions)
-    found = [border.time for border in borders(data, view)]
+    found = [cutoff.time for cutoff in cutoffs(data, view)]
     assert found[0] == data.completed[0].requested_time
     logs = [log.name.instant for group in view.groups for slice_ in group.slices for log in slice_.logs]
     assert found[1:] == ([min(logs)] if table.layout.has_completion_times else [])
@@ -168,15 +168,15 @@ def test_a_file_group_that_no_write_touches_does_not_stop_it(tmp_path: Path) -> 
     first, newest = replace(group.slices[0], base=None, logs=(filled,)), replace(group.slices[-1], logs=())
     data = table.load_timeline()
     two = replace(view, groups=(replace(group, slices=(first, newest)),))
-    assert len(borders(data, two)) == 1
+    assert len(cutoffs(data, two)) == 1
     alone = replace(view, groups=(replace(group, slices=(first,)),))
-    assert borders(data, alone)[1].time == "00000000000000001"
+    assert cutoffs(data, alone)[1].time == "00000000000000001"
 
 
 @pytest.mark.usefixtures("early")
 def test_its_newest_compaction_stays(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """And what that does not hold, even if the table has archived it."""
-    monkeypatch.setattr(archive, "borders", lambda data, view: ())
+    monkeypatch.setattr(archive, "cutoffs", lambda data, view: ())
     monkeypatch.setattr(archive, "archive_waits", lambda data, metadata: None)
     for number in range(5):
         writer(rows(range(6), 10**7 + number)).upsert(str(path))

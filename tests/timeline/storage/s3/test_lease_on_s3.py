@@ -22,7 +22,7 @@ import pytest
 from phantombase.compactor_daemon.attempt.compact_instant import compact_instant, pending_instants
 from phantombase.compactor_daemon.execution.runners import LocalRunner
 from phantombase.timeline.errors import AttemptDeadError, ConflictError, LockError, StorageError
-from phantombase.timeline.locks.heartbeat import Pulse
+from phantombase.timeline.locks.heartbeat import Heartbeats
 from phantombase.timeline.locks.table_lock import HUDI_LOCK, table_lock
 from phantombase.timeline.read.table_read import read_table
 from phantombase.timeline.storage import object_clients, object_lease
@@ -260,8 +260,8 @@ def test_a_write_whose_heartbeat_cannot_be_written_ends(
     """As on a disk: it may be taken for dead, so it completes nothing."""
     url = f"s3://{s3.new_bucket()}/t"
     trips(rows((1, 1, 1.0)), 9).upsert(url)
-    lapsed = Pulse.lapsed
-    monkeypatch.setattr(Pulse, "lapsed", lambda self, expiry_s: lapsed(self, 1.0))
+    lapsed = Heartbeats.lapsed
+    monkeypatch.setattr(Heartbeats, "lapsed", lambda self, expiry_s: lapsed(self, 1.0))
 
     def faults(asked: Request) -> Fault:
         is_beat = "/.heartbeat/" in asked.path and asked.kind is Kind.PUT

@@ -21,10 +21,10 @@ import pytest
 from phantombase import CompactionTask, compact, plan_compaction, read_table, schedule
 from phantombase.compactor_daemon.execution.runners import LocalRunner
 from phantombase.compactor_daemon.options import ExecuteOptions, Executor
-from phantombase.compactor_daemon.records.fate import read_fates
+from phantombase.compactor_daemon.records.outcome import read_outcomes
 from phantombase.compactor_daemon.run.background import AsyncCompaction
 from phantombase.timeline.audit.audit import audit, audited_instants
-from phantombase.timeline.instants.attempt_names import DEAD, GO
+from phantombase.timeline.instants.attempt_names import COMMITTED, DEAD
 from phantombase.timeline.table.table import Table
 from tests.support.faults import kill_newest
 from tests.support.places import ROOT
@@ -179,8 +179,8 @@ def test_a_fleet_goes_on_when_a_daemon_is_killed(url: str, s3: S3Server, zookeep
             go_on.set()
             second.send_signal(signal.SIGTERM)
             assert second.wait(WAIT_S) == 0
-    fates = read_fates(Table.open(url).storage, instant)
-    assert [fate and fate.kind for fate in fates.values()] == [DEAD, GO]
+    outcomes = read_outcomes(Table.open(url).storage, instant)
+    assert [outcome and outcome.kind for outcome in outcomes.values()] == [DEAD, COMMITTED]
     assert fares(url) == before
 
 

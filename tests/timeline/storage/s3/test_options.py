@@ -190,7 +190,7 @@ def test_given_keys_go_without_the_environments_token(
 
 
 def test_a_given_key_of_azure_signs_although_the_environment_asks_for_no_signature() -> None:
-    storage = ObjectStorage("abfs://c@lake.dfs.core.windows.net/t", StorageOptions.of({"account_key": "aGlkZGVu"}))
+    storage = ObjectStorage("abfs://c@catalog.dfs.core.windows.net/t", StorageOptions.of({"account_key": "aGlkZGVu"}))
     assert storage.clients.patient.config["skip_signature"] == "false"
 
 

@@ -134,7 +134,7 @@ def test_old_compactions_cost_nothing(s3: S3Server, proved: Callable[[str], str]
     """The records that completed compactions leave are listed with the others; that of the services is one request."""
     url = proved(on_s3(s3, "v9_pending", tmp_path)[1])
     for n in range(30):
-        for name in ("1/open", "1/fate", f"reserved-1-202601010000{n:02d}000"):
+        for name in ("1/open", "1/outcome", f"reserved-1-202601010000{n:02d}000"):
             s3.put(f"{url.removeprefix('s3://')}/.hoodie/.phantombase/202601010000{n:02d}000/{name}", b"{}")
     count = Count(s3)
     run("status", url)
@@ -198,10 +198,10 @@ def test_many_instants_that_are_done_cost_one_listing(s3: S3Server, served: Tabl
 
 
 def test_an_idle_daemon_asks_for_the_names_and_the_settings(s3: S3Server, served: TableOnStorage) -> None:
-    """One listing of the timeline and one read of the settings for each look, but for the first."""
-    served.look()
+    """One listing of the timeline and one read of the settings for each snapshot, but for the first."""
+    served.snapshot()
     count = Count(s3)
-    served.look()
+    served.snapshot()
     assert (count.others, count.data) == (2, 0), count.table
 
 

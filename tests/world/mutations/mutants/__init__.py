@@ -9,10 +9,10 @@ from tests.world.mutations.mutants.reading import FILTERS, MERGING, QUERY_TYPES,
 from tests.world.mutations.mutants.services import (
     ARCHIVING,
     CLEANING,
+    CLUSTERING,
     COPYING,
     RESTORING,
     SERVICES,
-    STITCHING,
     UNSCHEDULING,
 )
 
@@ -28,7 +28,7 @@ MUTANTS: tuple[Mutant, ...] = (
     *SERVICES,
     *ARCHIVING,
     *CLEANING,
-    *STITCHING,
+    *CLUSTERING,
     *COPYING,
     *RESTORING,
     *UNSCHEDULING,

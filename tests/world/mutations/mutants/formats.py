@@ -324,7 +324,7 @@ EDGES: tuple[Mutant, ...] = (
     (_ROLLBACK, "        if not inside_table(partition):", "        if False:", "recovery/rollback"),
     (_ROLLBACK, 'if not request["fileId"] or not request["latestBaseInstant"]:', "if False:", "recovery/rollback"),
     (_ROLLBACK, "{*self.doomed, *other.doomed}", "self.doomed", "recovery/rollback"),
-    # Buckets: rows go where Hudi looks for them.
+    # Buckets: rows decision where Hudi looks for them.
     (_BUCKET, "KeySplit.LABELLED if layout.has_completion_times else KeySplit.EACH_COMMA", "KeySplit.LABELLED", "file_name placed_keys"),
     (_BUCKET, '",+$"', '"^$"', "file_name"),
     (_BUCKET, "whole = ~has_values if split is KeySplit.LABELLED else np.zeros(len(rows), bool)", "whole = np.zeros(len(rows), bool)", "file_name"),
@@ -379,8 +379,8 @@ EDGES: tuple[Mutant, ...] = (
     ("timeline/cli/read", "limit if options.limit is not None else limit + 1", "limit", "main project/commands"),
     ("timeline/cli/read", "    if sys.stdout.isatty():", "    if False:", "main"),
     ("compactor_daemon/cli/compact", "    if dry_run and drops:", "    if False:", "config"),
-    ("compactor_daemon/cli/lake", "        if len(given) != 1:", "        if not given:", "config"),
-    ("compactor_daemon/cli/lake", "        if tables and (self.include or self.exclude):", "        if False:", "config"),
+    ("compactor_daemon/cli/catalog", "        if len(given) != 1:", "        if not given:", "config"),
+    ("compactor_daemon/cli/catalog", "        if tables and (self.include or self.exclude):", "        if False:", "config"),
     ("compactor_daemon/cli/undo", "    elif lock is not None or sole_writer:\n        raise", "    elif False:\n        raise", "config"),
     # The embedded ZooKeeper: one server a folder, at the port that its daemons use.
     (_KEEPER, "time.monotonic() < self._not_before or (lock", "(lock", "embedded_zookeeper"),
@@ -457,10 +457,10 @@ METADATA: tuple[Mutant, ...] = (
     ("timeline/metadata_table/services/serve", "timeline.pending_compactions or timeline.pending(\"clean\")", "timeline.pending_compactions", "services/archive"),
     ("timeline/metadata_table/services/due", "for i in metadata.instants if i.is_write", "for i in metadata.instants", "services/archive"),
     # Its archiving.
-    ("timeline/metadata_table/services/archive", "    return border.why if first >= border.time else None\n", "    return None\n", "services/archive"),
+    ("timeline/metadata_table/services/archive", "    return cutoff.why if first >= cutoff.time else None\n", "    return None\n", "services/archive"),
     ("timeline/metadata_table/services/archive", "metadata_compacted=max(compactions, default=None)", "metadata_compacted=\"9\"", "services/archive"),
-    ("timeline/metadata_table/services/archive", "    return active, ArchiveBorder(time=min(logs), why=why)\n", "    return (active,)\n", "services/archive"),
-    ("timeline/metadata_table/services/archive", "        borders=further,\n", "", "services/archive"),
+    ("timeline/metadata_table/services/archive", "    return active, ArchiveCutoff(time=min(logs), why=why)\n", "    return (active,)\n", "services/archive"),
+    ("timeline/metadata_table/services/archive", "        cutoffs=further,\n", "", "services/archive"),
     ("timeline/metadata_table/services/archive", "return first is not None and any(time > first for time in filled)", "return False", "services/archive"),
     ("timeline/metadata_table/services/archive", "if not dry_run and (both := archive.held_already(timeline.instants)):", "if both := ():", "services/archive"),
     ("timeline/metadata_table/services/serve", "or waits is None or archive is None", "or waits is None", "services/archive"),

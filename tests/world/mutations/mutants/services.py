@@ -36,12 +36,12 @@ SERVICES: tuple[Mutant, ...] = (
     ("writer_hooks/write/said", 'if "combine" in said and ', "if False and ", "hudi_names"),
     ("writer_hooks/write/conf", "    except PhantombaseError:\n        return False\n", "    except PhantombaseError:\n        return True\n", "hudi_names"),
     ("writer_hooks/write/write", "opening = replace(opening, expiry_s=min(opening.expiry_s, expiry_s))", "opening = replace(opening, expiry_s=opening.expiry_s)", "hudi_names"),
-    ("writer_hooks/commit/transaction", "self.pulse.lapsed(self.expiry_s)", "self.pulse.lapsed()", "hudi_names"),
+    ("writer_hooks/commit/transaction", "self.heartbeats.lapsed(self.expiry_s)", "self.heartbeats.lapsed()", "hudi_names"),
     ("timeline/locks/table_lock", "0xDABADABA - (1 << 32) + (1 << 64)", "0xDABADABA", "hudi_names"),
     ("writer_hooks/write/conf", "            problems[name] = error\n", "            raise error\n", "settings"),
     ("compactor_daemon/attempt/compact_instant", "lock, dict(options.properties))", "lock)", "split"),
 )  # fmt: skip
-# Archiving: which instants go, and the order in which the archive and the active timeline change.
+# Archiving: which instants decision, and the order in which the archive and the active timeline change.
 
 
 _CHOICE = "timeline/archiving/choice"
@@ -66,7 +66,7 @@ ARCHIVING: tuple[Mutant, ...] = (
     (_CHOICE, "for action in _WITH_WRITES if timeline.layout.has_completion_times else _BY_COUNT:", "for action in _BY_COUNT:", "archiving/choice"),
     (_CHOICE, " or _first_stays(timeline, going, services)", "", "archiving/choice"),
     ("timeline/windows/retained", "for clean in archived)))", "for clean in ())))", "archiving/archive"),
-    ("timeline/instants/clean_border", "clean.requested_time if record is None else _border", "clean.requested_time if True else _border", "archiving/archive"),
+    ("timeline/instants/clean_cutoff", "clean.requested_time if record is None else _cutoff", "clean.requested_time if True else _cutoff", "archiving/archive"),
     ("timeline/windows/retained", "as_of < timeline.start and timeline.layout.has_completion_times:", "False:", "archiving/archive"),
     (_CHOICE, "(earliest is None or i.requested_time < earliest) and ", "", "archiving/choice"),
     ("timeline/archiving/options", "if commits > self.commits_retained else 0", "", "archiving/choice"),
@@ -107,8 +107,8 @@ CLEANING: tuple[Mutant, ...] = (
     (_CLEANING_CHOICE, "    yield _pending(timeline)\n", "", "cleaning/clean"),
     (_CLEANING_CHOICE, "    if facts.holds:\n", "    if False:\n", "cleaning/clean"),
     (_CLEANING_CHOICE, "_completed(timeline, facts, i) > facts.floor]", "False]", "cleaning/clean"),
-    (_CLEANING_CHOICE, "max(facts.written.get(write.requested_time, \"\"), timeline.completed_at(write))", "timeline.completed_at(write)", "borders"),
-    (_CLEANING_CHOICE, "first = min(borders, key=lambda b: b.time, default=None)", "first = max(borders, key=lambda b: b.time, default=None)", "cleaning/clean"),
+    (_CLEANING_CHOICE, "max(facts.written.get(write.requested_time, \"\"), timeline.completed_at(write))", "timeline.completed_at(write)", "cutoffs"),
+    (_CLEANING_CHOICE, "first = min(cutoffs, key=lambda b: b.time, default=None)", "first = max(cutoffs, key=lambda b: b.time, default=None)", "cleaning/clean"),
     (_CLEANING_CHOICE, "    if any(file.path in facts.savepoints for file in slice_.files):\n", "    if False:\n", "cleaning/clean cleaning/golden"),
     (_CLEANING_CHOICE, "    if slice_.key in facts.clustering:\n", "    if False:\n", "cleaning/choice"),
     (_CLEANING_CHOICE, ", *(str(file.name) for file in slice_.changes))", ",)", "cleaning/choice"),
@@ -119,76 +119,76 @@ CLEANING: tuple[Mutant, ...] = (
     (_CLEANING_CHOICE, "now, left, partitions = list(replaced), ", "now, left, partitions = list[Gone](), ", "cleaning/choice"),
     (_EXECUTE, "    refuse_needed(table, instant, plan)\n", "", "cleaning/clean"),
     (_CLEAN, "    finished = finish_pending(table, lock)\n", "    finished = ()\n", "cleaning/clean"),
-    (_EXECUTE, "    if (pins or known is None) and is_needed(table, plan, pins):\n", "    if False:\n", "cleaning/clean borders"),
-    (_EXECUTE, "and not begin(table, now, plan, section):", "and False:", "borders"),
+    (_EXECUTE, "    if (pins or known is None) and is_needed(table, plan, pins):\n", "    if False:\n", "cleaning/clean cutoffs"),
+    (_EXECUTE, "and not begin(table, now, plan, section):", "and False:", "cutoffs"),
     (_EXECUTE, "if pin.path not in (known or ())]", "if False]", "cleaning/clean"),
-    (_CLEAN, "if retained else None,", "if found else None,", "borders"),
-    (_WOULD, "    finishing = to_finish(table)\n", "    finishing = {}\n", "borders"),
+    (_CLEAN, "if retained else None,", "if found else None,", "cutoffs"),
+    (_WOULD, "    finishing = to_finish(table)\n", "    finishing = {}\n", "cutoffs"),
     (_WOULD, "without(view, gone) if gone else view", "view", "cleaning/dry_runs"),
     (_WOULD, "    if choice.gone:\n        table.times.check_zone(view.timeline)\n", "", "clock"),
     (_WOULD, "        table.commit_metadata(newest)  #", "        pass  #", "torn_commit"),
     (_PENDING, "instant.state is State.REQUESTED and is_needed(", "False and is_needed(", "cleaning/dry_runs"),
-    (_CLEAN, "for time in there if time is not None)", "for time in there if False)", "borders"),
-    (_CLEAN, "stays = [before, *", "stays = [retained, *", "borders"),
+    (_CLEAN, "for time in there if time is not None)", "for time in there if False)", "cutoffs"),
+    (_CLEAN, "stays = [before, *", "stays = [retained, *", "cutoffs"),
     (_CLEAN, ", *view.timeline.pending_writes]\n", "]\n", "cleaning/golden"),
     (_CLEAN, 'if i.action == "savepoint" and i.completed', "if False", "cleaning/golden"),
-    (_CLEANING_CHOICE, "    borders += _replaced_but_kept(", "    _replaced_but_kept(", "cleaning/golden"),
+    (_CLEANING_CHOICE, "    cutoffs += _replaced_but_kept(", "    _replaced_but_kept(", "cleaning/golden"),
     (_CLEANING_CHOICE, "told=not by_versions and", "told=", "cleaning/golden"),
     (_CLEANING_CHOICE, "(told and replaced >= saved and", "(told and", "cleaning/golden"),
-    (_PENDING, "    needed |= frozenset(savepointed(table, view))\n", "", "borders"),
-    (_EXECUTE, "if (pins or known is None) and", "if pins and", "borders"),
-    (_EXECUTE, " and not timeline.pending_writes and", " and", "borders"),
-    (_PENDING, "    if now.state > State.REQUESTED:\n", "    if False:\n", "borders"),
-    (_PENDING, "now_ms() - entry.modified_ms < EXPIRY_S * 1000", "now_ms() - entry.modified_ms < 0", "borders"),
-    (_FACTS, "    if not table.layout.has_completion_times or view.timeline.archived:\n", "    if True:\n", "borders"),
-    (_CLEANING_CHOICE, "if since < timeline.start else first", "if False else first", "borders"),
-    (_CLEANING_CHOICE, "        retained=retained,\n", "        retained=None if by_versions else retained,\n", "borders"),
+    (_PENDING, "    needed |= frozenset(savepointed(table, view))\n", "", "cutoffs"),
+    (_EXECUTE, "if (pins or known is None) and", "if pins and", "cutoffs"),
+    (_EXECUTE, " and not timeline.pending_writes and", " and", "cutoffs"),
+    (_PENDING, "    if now.state > State.REQUESTED:\n", "    if False:\n", "cutoffs"),
+    (_PENDING, "now_ms() - entry.modified_ms < EXPIRY_S * 1000", "now_ms() - entry.modified_ms < 0", "cutoffs"),
+    (_FACTS, "    if not table.layout.has_completion_times or view.timeline.archived:\n", "    if True:\n", "cutoffs"),
+    (_CLEANING_CHOICE, "if since < timeline.start else first", "if False else first", "cutoffs"),
+    (_CLEANING_CHOICE, "        retained=retained,\n", "        retained=None if by_versions else retained,\n", "cutoffs"),
     (_EXECUTE, "        apply_update(table, change, update, section)\n", "", "cleaning/clean"),
     (_CLEAN, "    forget_expired(table.storage)\n", "", "cleaning/clean"),
     ("timeline/format/clean", "        if \"/\" in name or parse_data_file(name) is None:\n", "        if False:\n", "cleaning/clean"),
     ("timeline/format/clean", "        if not inside_table(partition):\n", "        if False:\n", "cleaning/clean"),
 )  # fmt: skip
-# Stitchings: which files, and what must hold before they count.
+# Clusterings: which files, and what must hold before they count.
 
 
-_UNREADABLE = "compactor_daemon/stitching/unreadable"
-_STITCHING_CHOICE = "timeline/stitching/choice"
-_COMPLETE = "compactor_daemon/stitching/complete"
-_STITCHING_PENDING = "compactor_daemon/stitching/pending"
-_PLANNED = "compactor_daemon/stitching/planned"
-_STITCH = "compactor_daemon/stitching/stitch"
-_MADE, _ROWS_IN = "compactor_daemon/stitching/made", "compactor_daemon/stitching/rows_in"
-_AUDIT, _AUDITED = "timeline/audit/stitchings", "audit"
-_LATE_COMMIT, _LATE = "compactor_daemon/stitching/late", "late"
-_PURE, _TESTS = "stitching/choice", "stitching/stitch"
-STITCHING: tuple[Mutant, ...] = (
-    (_STITCHING_CHOICE, "    _refuse_buckets(living, where)\n", "", _PURE),
-    (_STITCHING_CHOICE, "if g.slices and not is_replaced(g, view.facts)]", "if g.slices]", _TESTS),
-    (_STITCHING_CHOICE, "\"it has log files\" if group.slices[-1].logs or group.slices[-1].base is None else None", "None", _PURE),
-    (_STITCHING_CHOICE, "        elif row:\n            yield row\n            row = []\n", "", _PURE),
-    (_STITCHING_CHOICE, "sorted(groups, key=_came)", "groups", _PURE),
-    (_STITCHING_CHOICE, "        return \"in a pending compaction\"\n", "        return None\n", _TESTS),
-    (_STITCHING_CHOICE, "    if (why := busy.get(group.key)) is not None:\n        return why\n", "", _PURE),
-    (_STITCHING_CHOICE, "if len(window) >= least and size >= options.target_size:", "if len(window) >= least:", _PURE),
+_UNREADABLE = "compactor_daemon/clustering/unreadable"
+_CLUSTERING_CHOICE = "timeline/clustering/choice"
+_COMPLETE = "compactor_daemon/clustering/complete"
+_CLUSTERING_PENDING = "compactor_daemon/clustering/pending"
+_PLANNED = "compactor_daemon/clustering/planned"
+_CLUSTER = "compactor_daemon/clustering/cluster"
+_MADE, _ROWS_IN = "compactor_daemon/clustering/made", "compactor_daemon/clustering/rows_in"
+_AUDIT, _AUDITED = "timeline/audit/clusterings", "audit"
+_LATE_COMMIT, _LATE = "compactor_daemon/clustering/stale", "late"
+_PURE, _TESTS = "clustering/choice", "clustering/cluster"
+CLUSTERING: tuple[Mutant, ...] = (
+    (_CLUSTERING_CHOICE, "    _refuse_buckets(living, where)\n", "", _PURE),
+    (_CLUSTERING_CHOICE, "if g.slices and not is_replaced(g, view.facts)]", "if g.slices]", _TESTS),
+    (_CLUSTERING_CHOICE, "\"it has log files\" if group.slices[-1].logs or group.slices[-1].base is None else None", "None", _PURE),
+    (_CLUSTERING_CHOICE, "        elif row:\n            yield row\n            row = []\n", "", _PURE),
+    (_CLUSTERING_CHOICE, "sorted(groups, key=_came)", "groups", _PURE),
+    (_CLUSTERING_CHOICE, "        return \"in a pending compaction\"\n", "        return None\n", _TESTS),
+    (_CLUSTERING_CHOICE, "    if (why := busy.get(group.key)) is not None:\n        return why\n", "", _PURE),
+    (_CLUSTERING_CHOICE, "if len(window) >= least and size >= options.target_size:", "if len(window) >= least:", _PURE),
     (_PLANNED, " or is_replaced(found, view.facts)", "", _TESTS),
     (_PLANNED, "str(last.base.name) == name and not last.logs else None", "str(last.base.name) == name else None", _TESTS),
     (_COMPLETE, "        _refuse_waiting(table, timeline, pending)\n", "", _TESTS),
     (_COMPLETE, "        refuse_passed(table, timeline, pending)\n", "", "passed_clustering"),
-    ("compactor_daemon/stitching/passed", "retained_since(table, timeline) > pending.time", "False", "passed_clustering"),
-    (_STITCH, " or passed or ", " or ", "passed_clustering"),
+    ("compactor_daemon/clustering/passed", "retained_since(table, timeline) > pending.time", "False", "passed_clustering"),
+    (_CLUSTER, " or passed or ", " or ", "passed_clustering"),
     ("writer_hooks/commit/transaction", "(retained := retained_since(self.table, now)) > self.instant", "(retained := \"\")", "passed_clustering"),
-    (_COMPLETE, "    withdraw_late(table, timeline, lock)\n", "", _LATE),
+    (_COMPLETE, "    withdraw_stale(table, timeline, lock)\n", "", _LATE),
     (_LATE_COMMIT, "and all(find(path) is None for path in made)", "and True", _LATE),
     (_LATE_COMMIT, "and all(find(one.path(name)) is not None for one in groups for name in one.inputs)", "and True", _LATE),
     (_LATE_COMMIT, "            if since := _written_since(table, now, done, names):\n", "            if since := \"\":\n", _LATE),
     (_COMPLETE, "        if inputs_now(table, pending, timeline) != tuple(one.inputs for one in made):", "        if False:", _TESTS),
     (_COMPLETE, "if write.requested_time in replacing or may_not_know:", "if may_not_know:", _TESTS),
-    ("compactor_daemon/stitching/stitch", "    if choice.windows:\n        schema", "    if False:\n        schema", "read/evolved_on_read"),
-    (_COMPLETE, "_commit(placed, table.schema_to_stitch(timeline).commit_text)", "_commit(placed, table.schema_to_stitch(table.load_timeline().completed_by(pending.time)).commit_text)", _TESTS),
+    ("compactor_daemon/clustering/cluster", "    if choice.windows:\n        schema", "    if False:\n        schema", "read/evolved_on_read"),
+    (_COMPLETE, "_commit(placed, table.schema_to_cluster(timeline).commit_text)", "_commit(placed, table.schema_to_cluster(table.load_timeline().completed_by(pending.time)).commit_text)", _TESTS),
     (_COMPLETE, "        if found.completed:\n", "        if False:\n", _TESTS),
     (_COMPLETE, "    storage.delete_folder(staged_folder(pending.time))\n    section.check()\n", "        section.check()\n", _TESTS),
     (_COMPLETE, "    storage.delete_all([join(partition, name) for partition, name in traces.doomed])\n", "", _TESTS),
-    (_COMPLETE, "    bury(storage, pending.time)", "", _TESTS),
+    (_COMPLETE, "    put_tombstone(storage, pending.time)", "", _TESTS),
     (_COMPLETE, "    if storage.find(one.final) is None:\n", "    if True:\n", _TESTS),
     (_COMPLETE, "        if not is_at_work(table, pending) and not is_of_hudi(table, pending):", "        if not is_of_hudi(table, pending):", _TESTS),
     (_COMPLETE, "        _look_back(table, pending, done)\n", "", _TESTS),
@@ -200,16 +200,16 @@ STITCHING: tuple[Mutant, ...] = (
     (_UNREADABLE, "if instant.state > State.REQUESTED else", "if False else", "late"),
     (_UNREADABLE, "if is_live(read_heartbeat(storage, time), now_ms) else", "if False else", "late"),
     (_UNREADABLE, "more files of it\" if doomed else", "more files of it\" if False else", "late"),
-    (_UNREADABLE, "    bury(storage, time)\n", "", "late"),
+    (_UNREADABLE, "    put_tombstone(storage, time)\n", "", "late"),
     (_LATE_COMMIT, "        if not is_pending_service(table, write):\n", "        if False:\n", _LATE),
     (_AUDIT, "        if (other := now.replaced_by.get(key)) is not None:\n", "        if (other := None) is not None:\n", _AUDITED),
-    (_AUDIT, "            yield f\"{log.path} belongs to a stitched file: its rows are in no base file\"\n", "            yield from ()\n", _AUDITED),
+    (_AUDIT, "            yield f\"{log.path} belongs to a clustered file: its rows are in no base file\"\n", "            yield from ()\n", _AUDITED),
     (_AUDIT, "    out, schema = read_written(now.table, path, recorded, size, read_base)\n", "    _, out, schema = read_base(now.table, path, recorded)\n", _AUDITED),
     (_AUDIT, "    if any(now.size(recorded, name) is None for name in recorded.inputs):\n", "    if True:\n", _AUDITED),
     ("timeline/view/fact_loader", " or metadata.operation_type == CLUSTER", "", _TESTS),
-    (_STITCHING_PENDING, "    if _PROCESS not in extra:", "    if False:", _TESTS),
-    (_STITCH, "            if is_at_work(now, pending) or is_of_hudi(now, pending):\n                continue\n", "", _TESTS),
-    (_STITCH, "                take_back(self.table, pending, self.lock, str(error))\n", "                pass\n", _TESTS),
+    (_CLUSTERING_PENDING, "    if _PROCESS not in extra:", "    if False:", _TESTS),
+    (_CLUSTER, "            if is_at_work(now, pending) or is_of_hudi(now, pending):\n                continue\n", "", _TESTS),
+    (_CLUSTER, "                take_back(self.table, pending, self.lock, str(error))\n", "                pass\n", _TESTS),
     (_ROWS_IN, "for one in self.inputs if one.base is not None]", "for one in self.inputs[1:] if one.base is not None]", _TESTS),
     ("writer_hooks/commit/conflict", "        return None  # it moves rows, and adds no key\n", "        pass\n", _TESTS),
 )  # fmt: skip
@@ -217,8 +217,8 @@ STITCHING: tuple[Mutant, ...] = (
 
 
 _RULES, _FILE = "timeline/parquet/copy_rules", "timeline/parquet/copied_file"
-_COPIED, _COPYING_MADE = "compactor_daemon/stitching/copied", "compactor_daemon/stitching/made"
-_COPYING_STITCH, _COPYING_ROWS_IN = "compactor_daemon/stitching/stitch", "compactor_daemon/stitching/rows_in"
+_COPIED, _COPYING_MADE = "compactor_daemon/clustering/copied", "compactor_daemon/clustering/made"
+_COPYING_CLUSTER, _COPYING_ROWS_IN = "compactor_daemon/clustering/cluster", "compactor_daemon/clustering/rows_in"
 _UNIT, _COPYING_TESTS = "copied_file", "copied"
 COPYING: tuple[Mutant, ...] = (
     (_RULES, "    yield from _unknown(footer)\n", "", _UNIT),
@@ -243,8 +243,8 @@ COPYING: tuple[Mutant, ...] = (
     (_COPYING_MADE, "                check_copied(source, staged, copied)\n", "                pass\n", _COPYING_TESTS),
     (_COPIED, "                    pairs.add(keys.column(RECORD_KEY))\n", "                    pass\n", _COPYING_TESTS),
     (_COPIED, "    least = 0 if copy is Copy.FORCE else LEAST_GROUP_BYTES\n", "    least = 0\n", _COPYING_TESTS),
-    (_COPYING_STITCH, "    if options.copy is Copy.FORCE:\n", "    if False:\n", _COPYING_TESTS),
-    (_COPYING_STITCH, "Copy.TRY if self.options.copy is Copy.FORCE else self.options.copy", "self.options.copy", _COPYING_TESTS),
+    (_COPYING_CLUSTER, "    if options.copy is Copy.FORCE:\n", "    if False:\n", _COPYING_TESTS),
+    (_COPYING_CLUSTER, "Copy.TRY if self.options.copy is Copy.FORCE else self.options.copy", "self.options.copy", _COPYING_TESTS),
     (_COPYING_ROWS_IN, "        if self._rows - before != footer_rows:", "        if False:", _COPYING_TESTS),
 )  # fmt: skip
 # Restores and rollbacks of completed writes.
@@ -252,7 +252,7 @@ COPYING: tuple[Mutant, ...] = (
 
 _RESTORE = "compactor_daemon/restoring/restore"
 _ROLLBACK = "compactor_daemon/restoring/rollback"
-_STITCHING = "compactor_daemon/stitching/rollback"
+_CLUSTERING = "compactor_daemon/clustering/rollback"
 _REFUSALS = "compactor_daemon/restoring/refusals"
 _UNDO = "timeline/recovery/undo"
 _RESTORING_TESTS = "restoring/restore"
@@ -261,12 +261,12 @@ _TORN = "compactor_daemon/restoring/torn_compaction"
 _TORN_TESTS = "torn_commit"
 _PLAN_PUT = "compactor_daemon/restoring/plan_put"
 _LOST = "restoring/lost_lock"
-_ASLEEP = "stitching/rollback"
+_ASLEEP = "clustering/rollback"
 _RESTORING_PENDING = "timeline/table/pending_rollbacks"
 RESTORING: tuple[Mutant, ...] = (
     (_RESTORE, "    refuse_left_to_hudi(table, \"restoring\")\n", "", _HASHED),
     (_ROLLBACK, "    refuse_left_to_hudi(table, \"taking back writes of\")\n", "", _HASHED),
-    ("compactor_daemon/stitching/stitch", "    refuse_left_to_hudi(table, \"stitching\")\n", "", _HASHED),
+    ("compactor_daemon/clustering/cluster", "    refuse_left_to_hudi(table, \"clustering\")\n", "", _HASHED),
     ("timeline/table/left_to_hudi", "if table.config.captures_changes:", "if False:", _HASHED),
     ("timeline/table/left_to_hudi", "return table.layout.has_completion_times and ", "return ", _HASHED),
     ("timeline/planning/schedule", "        if self.hashed:\n", "        if False:\n", _HASHED),
@@ -275,16 +275,16 @@ RESTORING: tuple[Mutant, ...] = (
     ("compactor_daemon/archiving/archive", "stem not in noted and timeline.find(time, \"replacecommit\") is not None:", "False:", "users"),
     ("compactor_daemon/archiving/archive", "name is not None and not timeline.is_committed(name.instant):", "False:", "users"),
     ("compactor_daemon/archiving/archive", "if t < time), default=\"\")", "if t > time), default=\"\")", "users"),
-    (_STITCHING, "            refuse_cleaned(table, timeline, found)\n", "", "stitching/rollback"),
-    (_STITCHING, "            refuse_built_upon(table, timeline, found)\n", "", "stitching/rollback"),
-    (_STITCHING, "            files = _refuse_lost(table, found)\n", "", "stitching/rollback"),
-    (_STITCHING, "        _bury(table, found, section)\n        unpublish(table, found, section.check)\n", "        unpublish(table, found, section.check)\n        _bury(table, found, section)\n", "stitching/rollback"),
+    (_CLUSTERING, "            refuse_cleaned(table, timeline, found)\n", "", "clustering/rollback"),
+    (_CLUSTERING, "            refuse_built_upon(table, timeline, found)\n", "", "clustering/rollback"),
+    (_CLUSTERING, "            files = _refuse_lost(table, found)\n", "", "clustering/rollback"),
+    (_CLUSTERING, "        _bury(table, found, section)\n        unpublish(table, found, section.check)\n", "        unpublish(table, found, section.check)\n        _bury(table, found, section)\n", "clustering/rollback"),
     (_ROLLBACK, "        refuse_upgraded_logs(table, timeline, {time}, time)\n", "", "restoring/left_out"),
     (_RESTORE, "        refuse_writers(seen, timeline)\n        refuse_upgraded_logs(seen, timeline, plan.times, plan.target)\n", "        refuse_writers(seen, timeline)\n", "restoring/left_out"),
     ("compactor_daemon/restoring/upgraded_logs", "time in undone or", "False or", "restoring/left_out"),
     (_ROLLBACK, "        refuse_cleaned(table, timeline, write)\n", "", _RESTORING_TESTS),
     (_ROLLBACK, "        refuse_last(table, timeline, write)\n", "", "users"),
-    (_STITCHING, "            refuse_last(table, timeline, found)\n", "", "stitching/rollback"),
+    (_CLUSTERING, "            refuse_last(table, timeline, found)\n", "", "clustering/rollback"),
     (_ROLLBACK, "        refuse_left_out(table, timeline, {time}, time)\n", "", "restoring/left_out"),
     (_RESTORE, "    refuse_left_out(seen, timeline, {time for time, _ in undone}, target)\n", "", "restoring/left_out"),
     (_REFUSALS, "if by_name and time in undone}", "if False}", "restoring/left_out"),
@@ -316,29 +316,29 @@ RESTORING: tuple[Mutant, ...] = (
     (_PLAN_PUT, "        section.check()\n", "        pass\n", _LOST),
     (_PLAN_PUT, "            remove(table.reload(), late.instant or \"\", section)\n", "            pass\n", f"{_LOST} {_ASLEEP}"),
     (_ROLLBACK, " and is_own(table, instant):", ":", _LOST),
-    (_STITCHING, " and is_own(table, instant):", ":", _ASLEEP),
-    (_STITCHING, "            table.storage.delete(heartbeat_path(time))\n", "            pass\n", _ASLEEP),
-    (_STITCHING, "    with first_beat(table.storage, time):", "    if True:", _ASLEEP),
-    (_STITCHING, "    refuse_late(section, time)\n", "", _ASLEEP),
-    (_RESTORING_PENDING, "    if not is_buried(table.storage, newest.requested_time):", "    if True:", _ASLEEP),
+    (_CLUSTERING, " and is_own(table, instant):", ":", _ASLEEP),
+    (_CLUSTERING, "            table.storage.delete(heartbeat_path(time))\n", "            pass\n", _ASLEEP),
+    (_CLUSTERING, "    with first_beat(table.storage, time):", "    if True:", _ASLEEP),
+    (_CLUSTERING, "    refuse_stale(section, time)\n", "", _ASLEEP),
+    (_RESTORING_PENDING, "    if not has_tombstone(table.storage, newest.requested_time):", "    if True:", _ASLEEP),
     (_RESTORING_PENDING, "return newest if table.storage.find(plan) is not None else None", "return newest", "late"),
-    ("timeline/recovery/dead_writers", "return stitching if all(", "return stitching if True or all(", _ASLEEP),
+    ("timeline/recovery/dead_writers", "return clustering if all(", "return clustering if True or all(", _ASLEEP),
     ("compactor_daemon/attempt/retire", "(*timeline.pending_merges, *half_way)", "timeline.pending_merges", _ASLEEP),
-    ("compactor_daemon/decisions/standing", " is not None) | half_way,", " is not None),", _ASLEEP),
+    ("compactor_daemon/decisions/validity", " is not None) | half_way,", " is not None),", _ASLEEP),
     ("timeline/recovery/dead_writers", "(not instant.completed or instant == half_way)", "not instant.completed", _ASLEEP),
-    ("timeline/recovery/dead_writers", "        if (stitching := _buried(table, timeline)) is not None:", "        if (stitching := None) is not None:", _ASLEEP),
+    ("timeline/recovery/dead_writers", "        if (clustering := _buried(table, timeline)) is not None:", "        if (clustering := None) is not None:", _ASLEEP),
     ("timeline/metadata_table/services/serve", "        if (error := half_way(table, table.load_timeline())) is not None:", "        if (error := None) is not None:", _ASLEEP),
     (_PLAN_PUT, "        if write.requested_time not in times:", "        if False:", _LOST),
     (_PLAN_PUT, "or not is_requested(timeline, requested)", "", _RESTORING_TESTS),
     (_ROLLBACK, "    with first_beat(table.storage, rollback.instant):", "    if True:", _LOST),
     (_ROLLBACK, "    table.storage.delete(heartbeat_path(begun.instant))\n", "    pass\n", _LOST),
-    ("compactor_daemon/decisions/standing", ", *timeline.completed_writes}", "}", _LOST),
+    ("compactor_daemon/decisions/validity", ", *timeline.completed_writes}", "}", _LOST),
     ("compactor_daemon/cleaning/execute", "                _take_back(table, now, section)  # what", "                pass  # what", _LOST),
     ("writer_hooks/commit/transaction", "        self._check_ground(now)\n", "", _LOST),
     ("timeline/recovery/dead_writers", "return beat is not None and beat.owner_gone", "return beat is not None", _LOST),
-    (_ROLLBACK, "            bury(table.storage, write.completion_time)\n", "", _RESTORING_TESTS),
-    (_STITCHING, "            bury(table.storage, found.completion_time)\n", "", "stitching/rollback"),
-    (_REFUSALS, "        if may_be_service(table, instant):\n            continue\n", "", "stitching/stitch"),
+    (_ROLLBACK, "            put_tombstone(table.storage, write.completion_time)\n", "", _RESTORING_TESTS),
+    (_CLUSTERING, "            put_tombstone(table.storage, found.completion_time)\n", "", "clustering/rollback"),
+    (_REFUSALS, "        if may_be_service(table, instant):\n            continue\n", "", "clustering/cluster"),
     ("timeline/locks/heartbeat", "return is_young or is_live(", "return is_live(", "unreadable_rollback"),
     ("timeline/locks/heartbeat", "return is_young or is_live(read_heartbeat(storage, instant), now_ms)", "return is_young", "unreadable_rollback"),
     ("timeline/recovery/unreadable_rollback", " and r.inflight is None", "", "unreadable_rollback"),
@@ -347,8 +347,8 @@ RESTORING: tuple[Mutant, ...] = (
     ("timeline/planning/schedule", "        refuse_pending_restore(table, timeline)\n", "", _RESTORING_TESTS),
     ("writer_hooks/commit/transaction", "            refuse_half_rolled_back(table, timeline)\n", "", _RESTORING_TESTS),
     ("timeline/planning/schedule", "        refuse_half_rolled_back(table, timeline)\n", "", _RESTORING_TESTS),
-    ("compactor_daemon/stitching/stitch", "    refuse_half_rolled_back(table, timeline)\n", "", _RESTORING_TESTS),
-    ("compactor_daemon/stitching/complete", "        refuse_half_rolled_back(table, timeline)\n", "", "stitching/stitch"),
+    ("compactor_daemon/clustering/cluster", "    refuse_half_rolled_back(table, timeline)\n", "", _RESTORING_TESTS),
+    ("compactor_daemon/clustering/complete", "        refuse_half_rolled_back(table, timeline)\n", "", "clustering/cluster"),
     (_RESTORE, "dead | {time for time in timeline.completed_writes if time > target}", "dead", _RESTORING_TESTS),
     ("compactor_daemon/cleaning/would_clean", "    refuse_half_rolled_back(table, view.timeline)", "    pass", _RESTORING_TESTS),
     ("timeline/recovery/savepoint", "        refuse_half_rolled_back(table, timeline)\n", "", _RESTORING_TESTS),

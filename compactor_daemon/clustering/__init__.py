@@ -1,0 +1,1 @@
+"""Clusters small base files into larger ones, as clusterings of Hudi."""

@@ -1,0 +1,441 @@
+"""Clusters a table: joins small base files, as a clustering of Hudi.
+
+    finish     clusterings that are pending, of processes that died
+    choose     see `clustering.choice`
+    request    under the lock, <T>.clustering.requested (version 6: <T>.replacecommit.requested): from here on no writer
+               changes the planned file groups, and no compaction takes them
+    make       outside of it, each new file, with a heartbeat
+    complete   see `complete`. If a write that began before the plan is pending, it is waited for. If the inputs have
+               changed, or the wait ends, the plan is taken back
+
+A plan never stays for longer than the work on it: while it is pending, updates of its file groups are refused.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
+from functools import partial
+
+from phantombase.timeline.clock.now import clock_ms
+from phantombase.timeline.clustering.choice import ClusterChoice, choose_windows
+from phantombase.timeline.clustering.options import ClusterOptions, Copy, SortOrder
+from phantombase.timeline.clustering.order import check_sortable
+from phantombase.timeline.errors import (
+    BarrierError,
+    ConflictError,
+    PhantombaseError,
+    UnknownCommitError,
+    UnsupportedError,
+)
+from phantombase.timeline.event_log import get_logger
+from phantombase.timeline.format.instant import Instant, State
+from phantombase.timeline.format.replace_request import ClusterPlan, encode_cluster_plan
+from phantombase.timeline.instants.reserved_times import has_tombstone
+from phantombase.timeline.instants.timeline import Timeline
+from phantombase.timeline.locks.heartbeat import BEAT_S, EXPIRY_S, heartbeat
+from phantombase.timeline.locks.table_lock import TableLock
+from phantombase.timeline.merge.slice_rules import SliceRules
+from phantombase.timeline.metadata_table.column_stats.measure import Measure
+from phantombase.timeline.metadata_table.update import upkeep_of
+from phantombase.timeline.parquet.copy_rules import Obstacle
+from phantombase.timeline.parquet.output_options import OutputOptions
+from phantombase.timeline.planning.schedule import busy_file_groups
+from phantombase.timeline.recovery.dead_writers import forget_heartbeats
+from phantombase.timeline.recovery.left_behind import remove_left_behind
+from phantombase.timeline.storage.server_clock import storage_ms
+from phantombase.timeline.table.half_upgraded import refuse_half_upgraded
+from phantombase.timeline.table.instant_puts import put_requested
+from phantombase.timeline.table.left_to_hudi import refuse_left_to_hudi
+from phantombase.timeline.table.pending_clusterings import pending_replacing_writes
+from phantombase.timeline.table.pending_restores import refuse_pending_restore
+from phantombase.timeline.table.pending_rollbacks import refuse_half_rolled_back
+from phantombase.timeline.table.table import Table, consistent
+
+from ..attempt.attempt import merge_rules
+from .complete import complete, inputs_now, take_back
+from .copied import Copying
+from .made import Made, OutputFileSpec, make
+from .passed import is_passed, refuse_passed
+from .pending import PendingClustering, is_at_work, is_of_hudi, pending_clusterings
+from .planned import output_name, planned
+from .stale import withdraw_stale
+from .unreadable import take_back_unreadable
+
+_POLL_S = 1.0
+
+_log = get_logger()
+
+ClusterProgress = Callable[[str, int, int], None]
+"""Called with (instant, files made, files in all)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Clustered:
+    """A clustering that was completed: `files` of `bytes` became `made` files of `bytes_made`, with `rows` rows.
+
+    `copied`: how many of these were copied as bytes; `copied_row_groups`: their row groups; `encoded`: how many were to
+    be copied where it can be done, and were not, by the reason. `repeated_keys`: rows with the record key of an earlier
+    row of the same new file, of which a later upsert or delete changes only the first on versions 8 and 9.
+    """
+
+    instant: str
+    files: int
+    bytes: int
+    made: int
+    bytes_made: int
+    rows: int
+    copied: int = 0
+    copied_row_groups: int = 0
+    encoded: Mapping[str, int] = field(default_factory=dict)
+    repeated_keys: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterResult:
+    """`done`: completed now, or what would be done, with instant "". `finished`: those that an earlier run left.
+
+    `taken_back`: instants of plans of earlier runs whose files had changed. Of a dry run both are what a run would do.
+    `left`: new files that the bounds left to the next run. `why`: why nothing was to do. `small`, `kept`: see
+    `ClusterChoice`.
+    """
+
+    done: Clustered | None
+    finished: tuple[Clustered, ...] = ()
+    taken_back: tuple[str, ...] = ()
+    left: int = 0
+    why: str = ""
+    small: int = 0
+    kept: Mapping[str, int] = field(default_factory=dict)
+
+
+def cluster_table(
+    table: Table,
+    options: ClusterOptions,
+    lock: TableLock,
+    *,
+    output: OutputOptions,
+    threads: int,
+    dry_run: bool = False,
+    progress: ClusterProgress = lambda *_: None,
+) -> ClusterResult:
+    """Finishes pending clusterings, then plans one and executes it. `threads`: files that are made at a time.
+
+    `dry_run`: changes nothing, and takes no lock. `lock`: all writers must share it.
+
+    UnsupportedError: a bucket-indexed table, one with an index of rows, or files that must be copied and cannot be;
+    nothing is changed. BarrierError: a write
+    that began before the plan did not end in time. ConflictError: the planned files changed. UsageError: the rows of a
+    file do not fit into the memory in which they are sorted. After an error the plan is taken back; where that fails
+    too, the next write or run does so.
+    """
+    seen = table.reload()
+    if not dry_run:
+        withdraw_stale(seen, seen.load_timeline(), lock)
+    copying = Copying(storage=table.storage, copy=options.copy)
+    timeline, choice = _choose(seen, options, copying)
+    if dry_run:
+        return _result(choice, _would(seen, timeline, choice, options, copying), *_would_finish(seen, timeline))
+    # Of a process that was killed right behind its completion.
+    forget_heartbeats(seen, now_ms=partial(storage_ms, seen.storage), expiry_s=EXPIRY_S)
+    remove_left_behind(seen)
+    if not choice.windows and not pending_clusterings(seen, timeline):
+        return _result(choice, None, (), ())
+    table.storage.prove()
+    work = _Work(table=table, options=options, lock=lock, output=output, threads=threads, progress=progress)
+    finished, taken_back = work.finish_pending()
+    with ExitStack() as stack:
+        with lock.hold("plan a clustering") as section:
+            seen = table.reload()
+            timeline, choice = _choose(seen, options, copying)
+            if not choice.windows:
+                return _result(choice, None, finished, taken_back)
+            pending = _plan(seen, timeline, choice, options)
+            stack.enter_context(_beating(table, pending))  # before the plan is visible: without it the plan is dead
+            put_requested(seen, pending.requested, encode_cluster_plan(pending.plan, table.storage.base_path), section)
+        done = work.execute(pending, options.copy)
+    return _result(choice, done, finished, taken_back)
+
+
+def commit_stays(table: Table, error: ConflictError) -> bool:
+    """Whether the clustering of an error is completed, so that rows are visible that should not be: it says what to do.
+
+    See `late.refuse_changed_inputs`. Other conflicts end by themselves: the next run tries again.
+    """
+    if error.instant is None:
+        return False
+    found = table.reload().load_timeline().find(error.instant, "replacecommit")
+    return found is not None and found.completed
+
+
+def take_back_pending(table: Table, lock: TableLock) -> tuple[str, ...]:
+    """Takes pending clusterings back, and plans of clusterings that cannot be read; their instants.
+
+    ConflictError: a process works on one, or Hudi executes it.
+    """
+    gone, now = [*take_back_unreadable(table.reload(), lock)], table.reload()
+    for pending in pending_clusterings(now, now.load_timeline()):
+        if is_at_work(now, pending):
+            raise ConflictError(
+                "a process is at work on this clustering",
+                path=table.storage.base_path,
+                instant=pending.time,
+                todo="Stop it, or wait until it has ended.",
+            )
+        if take_back(table, pending, lock, "by command"):
+            gone.append(pending.time)
+    return tuple(gone)
+
+
+def _choose(table: Table, options: ClusterOptions, copying: Copying) -> tuple[Timeline, ClusterChoice]:
+    """The choice, and the timeline that it was made by. `table`: reloaded."""
+    refuse_half_upgraded(table)
+    refuse_left_to_hudi(table, "clustering")
+    _refuse_indexes(table)
+    view = consistent(lambda: table.load_view())
+    timeline = view.timeline
+    if options.sort_by:
+        check_sortable(table.schema_to_cluster(timeline).arrow, options.sort_by, table.storage.base_path)
+    refuse_pending_restore(table, timeline)
+    refuse_half_rolled_back(table, timeline)
+    if replacing := pending_replacing_writes(table, timeline):
+        raise BarrierError(
+            "a write that replaces file groups is pending; it does not say which",
+            path=table.instant_path(replacing[0]),
+            instant=replacing[0].requested_time,
+            todo="Let the writer finish. If it is dead, the next writer rolls it back. Then run again.",
+        )
+    busy = busy_file_groups(table, timeline).groups
+    choice = choose_windows(view, busy, options, table.storage.base_path)
+    if choice.windows:
+        schema = table.schema_to_cluster(timeline)  # refused before anything is requested
+        if options.copy is Copy.FORCE:
+            copying.obstacles(choice.windows, schema.arrow)
+    return timeline, choice
+
+
+def _refuse_indexes(table: Table) -> None:
+    """UnsupportedError: an index of the metadata table would have to be dropped: rows move to other file groups."""
+    kept = upkeep_of(table, moves_rows=True)
+    if kept.dropped:
+        raise UnsupportedError(
+            "the files of a table with an index of its rows cannot be clustered",
+            path=table.storage.base_path,
+            found=", ".join(kept.dropped),
+            todo="Let Hudi cluster it, or drop the index with Hudi.",
+        )
+
+
+def _plan(table: Table, timeline: Timeline, choice: ClusterChoice, options: ClusterOptions) -> PendingClustering:
+    plan = ClusterPlan(
+        groups=tuple(planned(window) for window in choice.windows),
+        sort_by=options.sort_by,
+        sort_order=options.sort_order.value,
+    )
+    action, time_ = table.layout.pending_clustering, table.next_time(timeline)
+    return PendingClustering(requested=Instant(requested_time=time_, action=action, state=State.REQUESTED), plan=plan)
+
+
+@contextmanager
+def _beating(table: Table, pending: PendingClustering) -> Iterator[None]:
+    """A heartbeat. After UnknownCommitError it stays: no process decides again before the answer must be there."""
+    with heartbeat(table.storage, pending.time, BEAT_S) as heartbeats:
+        try:
+            yield
+        except UnknownCommitError:
+            heartbeats.keep_on_error = True
+            raise
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Work:
+    """A run on a table; see `cluster_table`."""
+
+    table: Table
+    options: ClusterOptions
+    lock: TableLock
+    output: OutputOptions
+    threads: int
+    progress: ClusterProgress
+
+    def finish_pending(self) -> tuple[tuple[Clustered, ...], tuple[str, ...]]:
+        """Finishes what dead processes left. A clustering on which another process works, or Hudi, is left alone.
+
+        Its windows were not chosen to be copied: those that cannot be are encoded.
+        """
+        finished, gone = list[Clustered](), list[str]()
+        now = self.table.reload()
+        for pending in pending_clusterings(now, now.load_timeline()):
+            if is_at_work(now, pending) or is_of_hudi(now, pending):
+                continue
+            try:
+                with _beating(self.table, pending):
+                    done = self.execute(pending, Copy.TRY if self.options.copy is Copy.FORCE else self.options.copy)
+            except ConflictError as error:  # it was taken back: its files are free for a new plan
+                if commit_stays(self.table, error):
+                    raise
+                _log.warning("clustering_not_finished", table=self.table.storage.base_path, error=str(error))
+                gone.append(pending.time)
+                continue
+            if done is not None:
+                finished.append(done)
+        return tuple(finished), tuple(gone)
+
+    def execute(self, pending: PendingClustering, copy: Copy) -> Clustered | None:
+        """Makes the files and completes the clustering. None: another process has done so meanwhile."""
+        storage = self.table.storage
+        made: list[Made] = []
+        try:
+            made, rules = self._make_all(pending, copy)
+            placed = self._complete_in_time(pending, made, rules)
+        except UnknownCommitError:
+            raise
+        except (Exception, KeyboardInterrupt) as error:
+            with suppress(PhantombaseError):  # the first error is the one to raise; the next write, or run, tries again
+                take_back(self.table, pending, self.lock, str(error))
+            raise
+        finally:
+            storage.delete_all([one.staged for one in made])
+        if not placed:
+            return None
+        done = Clustered(
+            instant=pending.time,
+            files=sum(len(one.inputs) for one in placed),
+            bytes=sum(slice_.base_bytes for one in placed for slice_ in one.inputs),
+            made=len(placed),
+            bytes_made=sum(one.size for one in placed),
+            rows=sum(one.ledger.rows_out for one in placed),
+            copied=sum(one.copied_row_groups > 0 for one in placed),
+            copied_row_groups=sum(one.copied_row_groups for one in placed),
+            encoded=dict(Counter(one.encoded for one in placed if one.encoded)),
+            repeated_keys=sum(one.repeated_keys for one in placed),
+        )
+        _log.info(
+            "clustered",
+            table=storage.base_path,
+            instant=done.instant,
+            files=done.files,
+            rows=done.rows,
+            copied_row_groups=done.copied_row_groups,
+        )
+        if done.repeated_keys:
+            _log.warning("keys_repeat", table=storage.base_path, instant=done.instant, rows=done.repeated_keys)
+        return done
+
+    def _make_all(self, pending: PendingClustering, copy: Copy) -> tuple[list[Made], SliceRules]:
+        """The files, and how they were read."""
+        now = self.table.reload()
+        timeline = now.load_timeline()
+        refuse_passed(now, timeline, pending)
+        inputs = inputs_now(now, pending, timeline)
+        if not all(inputs):
+            raise ConflictError(
+                "the files of a clustering are not as they were planned",
+                path=now.storage.base_path,
+                instant=pending.time,
+                todo="Run again.",
+            )
+        schema = now.schema_to_cluster(timeline)
+        recipe = OutputFileSpec(
+            instant=pending.time,
+            rules=merge_rules(now, timeline, schema, self.output),
+            schema_text=schema.file_text,
+            output=self.output,
+            measure=Measure.of(now, schema),
+            sort_by=pending.plan.sort_by,
+            sort_order=SortOrder(pending.plan.sort_order or SortOrder.ORDER),
+            copy=copy,
+        )
+        names = [str(output_name(position, group, pending.time)) for position, group in enumerate(pending.groups)]
+        with ThreadPoolExecutor(self.threads) as pool:
+            futures = [
+                pool.submit(make, self.table.storage, recipe, group.file_id, name, slices)
+                for group, name, slices in zip(pending.groups, names, inputs, strict=True)
+            ]
+            try:
+                made = []
+                for number, future in enumerate(futures, 1):
+                    made.append(future.result())
+                    self.progress(pending.time, number, len(futures))
+            except BaseException:
+                pool.shutdown(cancel_futures=True)
+                self.table.storage.delete_all([f.result().staged for f in futures if _is_made(f)])
+                raise
+        return made, recipe.rules
+
+    def _complete_in_time(self, pending: PendingClustering, made: list[Made], rules: SliceRules) -> list[Made]:
+        deadline = time.monotonic() + self.options.wait_s
+        while True:
+            try:
+                return complete(self.table, pending, made, rules, self.lock)
+            except BarrierError:
+                if time.monotonic() >= deadline:
+                    raise
+            time.sleep(_POLL_S)
+
+
+def _is_made(future: Future[Made]) -> bool:
+    return future.done() and not future.cancelled() and future.exception() is None
+
+
+def _would(
+    table: Table, timeline: Timeline, choice: ClusterChoice, options: ClusterOptions, copying: Copying
+) -> Clustered | None:
+    if not choice.windows:
+        return None
+    obstacles: list[Obstacle | None] = []
+    if options.copy is not Copy.REENCODE and not options.sort_by:
+        obstacles = copying.obstacles(choice.windows, table.schema_to_cluster(timeline).arrow)
+    return Clustered(
+        instant="",
+        files=sum(len(window.slices) for window in choice.windows),
+        bytes=sum(window.bytes for window in choice.windows),
+        made=len(choice.windows),
+        bytes_made=0,
+        rows=0,
+        copied=obstacles.count(None),
+        encoded=dict(Counter(one.why for one in obstacles if one is not None)),
+    )
+
+
+def _would_finish(table: Table, timeline: Timeline) -> tuple[tuple[Clustered, ...], tuple[str, ...]]:
+    """The pending clusterings that a run would finish, and those that it would take back. Nothing is changed."""
+    finished, gone = list[Clustered](), list[str]()
+    for pending in pending_clusterings(table, timeline):
+        if is_at_work(table, pending, clock_ms) or is_of_hudi(table, pending):
+            continue
+        inputs = inputs_now(table, pending, timeline)
+        passed = is_passed(table, timeline, pending)
+        if has_tombstone(table.storage, pending.time) or passed or not all(inputs):
+            gone.append(pending.time)
+            continue
+        sizes = [slice_.base_bytes for group in inputs for slice_ in group]
+        finished.append(
+            Clustered(
+                instant=pending.time,
+                files=len(sizes),
+                bytes=sum(sizes),
+                made=len(pending.groups),
+                bytes_made=0,
+                rows=0,
+            )
+        )
+    return tuple(finished), tuple(gone)
+
+
+def _result(
+    choice: ClusterChoice, done: Clustered | None, finished: tuple[Clustered, ...], taken_back: tuple[str, ...]
+) -> ClusterResult:
+    return ClusterResult(
+        done=done,
+        finished=finished,
+        taken_back=taken_back,
+        left=choice.left,
+        why="" if choice.windows else choice.why,
+        small=choice.small,
+        kept=dict(choice.kept),
+    )

@@ -1,0 +1,325 @@
+"""Completes a clustering, or takes it back: each in one section under the table lock.
+
+    look      the plan is pending, no write may still change its inputs, and they are as planned
+    inflight  put by phantombase: from here on files of the instant may have their names
+    place     each file after its marker. Files of an instant that is not completed are in no slice
+    complete  the metadata table, then <T>.replacecommit: the new file groups count, and the old ones do not
+    late      what changed the inputs between the snapshot and the commit: it is taken away again
+
+A process that dies in between leaves a pending clustering, which the next run completes, or takes back. The names of
+the files follow from the plan. A file that has its name already is verified and stays, so all tries agree on its size.
+If Hudi goes on instead, it rolls the inflight instant back first, and removes the files by their markers.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import replace
+
+from phantombase.timeline.audit.group_ledger import CLUSTERED, GroupLedger, encode_ledgers
+from phantombase.timeline.errors import BarrierError, ConflictError, PhantombaseError, StorageError, UnknownCommitError
+from phantombase.timeline.event_log import get_logger
+from phantombase.timeline.format.commit_metadata import CLUSTER, CommitMetadata, RuntimeStats, WriteStat
+from phantombase.timeline.format.commit_metadata import encode as encode_commit
+from phantombase.timeline.format.instant import Instant, State
+from phantombase.timeline.instants.reserved_times import has_tombstone, put_tombstone
+from phantombase.timeline.instants.timeline import Timeline
+from phantombase.timeline.locks.heartbeat import heartbeat_path
+from phantombase.timeline.locks.section import Section
+from phantombase.timeline.locks.table_lock import TableLock
+from phantombase.timeline.merge.slice_rules import SliceRules
+from phantombase.timeline.metadata_table.compactions import compacted_after
+from phantombase.timeline.metadata_table.update import Change, apply_update, forget
+from phantombase.timeline.planning.schedule import busy_file_groups
+from phantombase.timeline.recovery.dead_writers import is_pending_service
+from phantombase.timeline.storage.contract import list_of_table
+from phantombase.timeline.storage.folders import join, staged_folder
+from phantombase.timeline.storage.staged_file import place_staged
+from phantombase.timeline.table.half_upgraded import reload_same_version
+from phantombase.timeline.table.instant_puts import put_completed
+from phantombase.timeline.table.pending_clusterings import pending_replacing_writes
+from phantombase.timeline.table.pending_restores import refuse_pending_restore
+from phantombase.timeline.table.pending_rollbacks import refuse_half_rolled_back
+from phantombase.timeline.table.table import Table, consistent
+from phantombase.timeline.traces.find import traces_of
+from phantombase.timeline.traces.markers import Marker, MarkerKind, delete_markers, make_marker
+from phantombase.timeline.view.view import FileSlice
+
+from ..execution.slice_task import read_back
+from .made import Made
+from .passed import refuse_passed
+from .pending import (
+    PendingClustering,
+    decided_completion,
+    inflight_content,
+    is_at_work,
+    is_of_hudi,
+    pending_clusterings,
+)
+from .planned import slices_of
+from .stale import refuse_changed_inputs, withdraw_stale
+
+_log = get_logger()
+
+
+def complete(
+    table: Table, pending: PendingClustering, made: Sequence[Made], rules: SliceRules, lock: TableLock
+) -> list[Made]:
+    """Makes the staged files visible; returns them, with the sizes that they have now. [] if another process did.
+
+    `rules`: how the files were read. BarrierError: a pending write may still change the inputs; try again
+    later. ConflictError: the inputs changed, the plan is gone or passed (see `passed`), or Hudi executes it.
+    UnknownCommitError: see there.
+    """
+    with lock.hold("complete a clustering") as section:
+        table = reload_same_version(table, "a clustering")
+        timeline = table.load_timeline()
+        refuse_pending_restore(table, timeline)
+        refuse_half_rolled_back(table, timeline)
+        found = _found(table, timeline, pending)
+        if found.completed:
+            table.storage.delete_folder(staged_folder(pending.time))
+            return []
+        if has_tombstone(table.storage, pending.time):
+            raise _taken_back(table, pending)
+        begun, completion = decided_completion(table, pending)
+        _refuse_waiting(table, timeline, pending)
+        refuse_passed(table, timeline, pending)
+        if inputs_now(table, pending, timeline) != tuple(one.inputs for one in made):
+            raise ConflictError(
+                "the files of a clustering are not as they were any more",
+                path=table.storage.base_path,
+                instant=pending.time,
+                todo="Run again: the plan is taken back, and a new one made.",
+            )
+        if completion is None or compacted_after(table, completion):
+            completion = table.completion_time(timeline, (pending.time,))
+        section.check()
+        if not begun:
+            path = table.instant_path(pending.requested.at(State.INFLIGHT))
+            table.storage.put_if_absent(path, inflight_content(table, completion))
+        placed = [_place(table, pending.time, one, rules, section) for one in made]
+        # A write may have added a column since the files were made: their rows do not have it, the table does.
+        metadata = _commit(placed, table.schema_to_cluster(timeline).commit_text)
+        change = Change.of(pending.time, metadata, {one.final: one.ranges for one in placed if one.ranges is not None})
+        section.check()
+        apply_update(table, change, None, section)
+        done = replace(pending.requested.at(State.COMPLETED), completion_time=completion)
+        section.check()
+        _put(table, done, encode_commit(metadata, table.layout.encoding))
+        _look_back(table, pending, done)
+    refuse_changed_inputs(table, timeline, done, placed, lock)
+    delete_markers(table.storage, pending.time)
+    table.storage.delete_folder(staged_folder(pending.time))
+    return placed
+
+
+def take_back(table: Table, pending: PendingClustering, lock: TableLock, why: str) -> bool:
+    """Removes the plan, and all that was made by it. False: it is gone, or was completed meanwhile.
+
+    ConflictError: Hudi executes it.
+    """
+    with lock.hold("take back a clustering") as section:
+        table = reload_same_version(table, "a clustering")
+        timeline = table.load_timeline()
+        refuse_pending_restore(table, timeline)
+        found = timeline.find(pending.time, "replacecommit")
+        if found is None or found.completed:
+            return False
+        remove(table, pending, section)
+    _log.info("clustering_taken_back", table=table.storage.base_path, instant=pending.time, why=why)
+    return True
+
+
+def remove(table: Table, pending: PendingClustering, section: Section) -> None:
+    """Removes a clustering that is not completed: its files, then its plan. ConflictError: Hudi executes it."""
+    decided_completion(table, pending)
+    storage = table.storage
+    section.check()
+    # From here on no process completes it: what is deleted below has the names that another try would give. Nor
+    # does a process whose clock is behind get this instant for something else.
+    put_tombstone(storage, pending.time)
+    # The staged files go first: from here on no file gets its name, by a process that lost its lock either.
+    storage.delete_folder(staged_folder(pending.time))
+    section.check()
+    traces = traces_of(table, pending.time, "replacecommit", scan=False)
+    storage.delete_all([join(partition, name) for partition, name in traces.doomed])
+    section.check()
+    forget(table, pending.time, section)
+    delete_markers(storage, pending.time)
+    for state in (State.INFLIGHT, State.REQUESTED):
+        section.check()
+        storage.delete(table.instant_path(pending.requested.at(state)))
+    storage.delete(heartbeat_path(pending.time))
+
+
+def take_back_dead(table: Table, timeline: Timeline, lock: TableLock) -> None:
+    """Takes back the clusterings of dead processes, before a write: it would fail on the file groups in their plans.
+
+    Also those that committed after they were taken back, see `withdraw_stale`. `timeline`: loaded not long before.
+    Errors: see `take_back`, `pending_clusterings`.
+    """
+    withdraw_stale(table, timeline, lock)
+    for pending in pending_clusterings(table, timeline):
+        if not is_at_work(table, pending) and not is_of_hudi(table, pending):
+            take_back(table, pending, lock, "its process is dead")
+    for orphan in _orphans(table, timeline):
+        with lock.hold("remove what is left of a clustering") as section:
+            if orphan in _orphans(table, table.reload().load_timeline()):
+                section.check()
+                table.storage.delete(table.instant_path(orphan))
+
+
+def _orphans(table: Table, timeline: Timeline) -> tuple[Instant, ...]:
+    """Inflight instants whose plan was taken back: a process put the file after it had slept, and died."""
+    pending = [i for i in timeline.instants if i.family == "replacecommit" and i.state is State.INFLIGHT]
+    if not pending:
+        return ()
+    names = {e.name for e in list_of_table(table.storage, table.config.timeline_folder)}
+    without = (i for i in pending if table.layout.file_name(i.at(State.REQUESTED)) not in names)
+    return tuple(i for i in without if has_tombstone(table.storage, i.requested_time))
+
+
+def inputs_now(table: Table, pending: PendingClustering, timeline: Timeline) -> tuple[tuple[FileSlice, ...], ...]:
+    """The planned slices as they are now, see `slices_of`."""
+    there = table.views.existing(group.partition for group in pending.groups)
+    busy = busy_file_groups(table, _other_than(timeline, pending)).groups.keys()
+    return slices_of(consistent(lambda: table.load_view(exactly=there)), pending.groups, busy)
+
+
+def _other_than(timeline: Timeline, pending: PendingClustering) -> Timeline:
+    same = (pending.time, "replacecommit")
+    return replace(timeline, instants=tuple(i for i in timeline.instants if i.identity != same))
+
+
+def _refuse_waiting(table: Table, timeline: Timeline, pending: PendingClustering) -> None:
+    """BarrierError: a pending write may still change the inputs.
+
+    A write that began before the plan may not know it. A write that replaces file groups has chosen them when it began,
+    and does not replace the new one.
+    """
+    replacing = {i.requested_time for i in pending_replacing_writes(table, timeline)}
+    for write in timeline.inflight_writers:
+        may_not_know = write.requested_time < pending.time and not is_pending_service(table, write)
+        if write.requested_time in replacing or may_not_know:
+            raise BarrierError(
+                "a pending write may still change the files of a clustering",
+                path=table.instant_path(write),
+                instant=pending.time,
+                expected="completed, or rolled back",
+                found=f"{write.action} {write.requested_time} {write.state.name.lower()}",
+                todo="Let the writer finish. If it is dead, the next writer rolls it back. Then run again.",
+            )
+
+
+def _found(table: Table, timeline: Timeline, pending: PendingClustering) -> Instant:
+    found = timeline.find(pending.time, "replacecommit")
+    if found is None:
+        raise _taken_back(table, pending)
+    return found
+
+
+def _taken_back(table: Table, pending: PendingClustering) -> ConflictError:
+    return ConflictError(
+        "this clustering was taken back meanwhile",
+        path=table.storage.base_path,
+        instant=pending.time,
+        todo="Nothing of it is visible. Run again.",
+    )
+
+
+def _place(table: Table, instant: str, one: Made, rules: SliceRules, section: Section) -> Made:
+    """Gives a file its name, or verifies the one that has it: of an earlier try. Its size is then that of the file."""
+    storage, name = table.storage, one.final.rpartition("/")[2]
+    if storage.find(one.final) is None:
+        section.check()
+        make_marker(storage, instant, Marker(partition=one.partition, file=name, kind=MarkerKind.CREATE))
+        place_staged(storage, one.staged, one.final, one.size)
+        return one
+    rows, hash_out, size = read_back(storage, one.final, rules)
+    if one.ledger.identity is None or (rows, hash_out) != (one.ledger.rows_out, one.ledger.identity.out):
+        raise StorageError(
+            "a file that an earlier try of this clustering placed has other rows",
+            path=one.final,
+            instant=instant,
+            expected=f"{one.ledger.rows_out} rows, of the files of the plan",
+            found=f"{rows} rows",
+            todo="Nothing of it is visible. Take it back: compactor-daemon cluster TABLE --take-back.",
+        )
+    return replace(one, size=size, copied_row_groups=0)
+
+
+def _put(table: Table, done: Instant, data: bytes) -> None:
+    path = table.instant_path(done)
+
+    def unknown(error: PhantombaseError) -> UnknownCommitError:
+        return UnknownCommitError(
+            "whether this clustering is completed is not known: the storage did not answer",
+            path=path,
+            instant=done.requested_time,
+            found=str(error),
+            todo="Either way no row is lost or doubled. The next run completes it, if it is not.",
+        )
+
+    if not put_completed(table, path, data, unknown) and table.storage.find(path) is None:
+        raise StorageError("the completed commit is not there after it was written", path=path)
+
+
+def _look_back(table: Table, pending: PendingClustering, done: Instant) -> None:
+    """ConflictError: the process slept before the put, its lock was lost, and the plan was taken back meanwhile.
+
+    The commit replaces file groups by files that are gone: it is removed. Until then readers fail: the view misses the
+    files.
+    """
+    requested = table.storage.find(table.instant_path(pending.requested))
+    if requested is None or has_tombstone(table.storage, pending.time):
+        table.storage.delete(table.instant_path(done))
+        raise ConflictError(
+            "this clustering was taken back while its process slept",
+            path=table.storage.base_path,
+            instant=pending.time,
+            todo="Nothing of it is visible. Run again.",
+        )
+
+
+def _commit(placed: Sequence[Made], schema_text: str) -> CommitMetadata:
+    """What Hudi's clusterings record, and the ledger."""
+    stats: defaultdict[str, list[WriteStat]] = defaultdict(list)
+    replaced: defaultdict[str, list[str]] = defaultdict(list)
+    for one in placed:
+        stats[one.partition].append(_write_stat(one))
+        replaced[one.partition] += (slice_.file_id for slice_ in one.inputs)
+    ledgers = [
+        GroupLedger(
+            partition=one.partition,
+            file_id=one.file_id,
+            inputs=tuple(str(slice_.base.name) for slice_ in one.inputs if slice_.base is not None),
+            output=one.final.rpartition("/")[2],
+            size=one.size,
+            ledger=one.ledger,
+            skipped={},
+            copied_row_groups=one.copied_row_groups,
+        )
+        for one in placed
+    ]
+    return CommitMetadata(
+        partition_to_write_stats={partition: tuple(of) for partition, of in stats.items()},
+        extra_metadata={"schema": schema_text, CLUSTERED: encode_ledgers(ledgers)},
+        operation_type=CLUSTER,
+        partition_to_replace_file_ids={partition: tuple(ids) for partition, ids in replaced.items()},
+    )
+
+
+def _write_stat(one: Made) -> WriteStat:
+    return WriteStat(
+        file_id=one.file_id,
+        path=one.final,
+        prev_commit="null",
+        num_writes=one.ledger.rows_out,
+        num_inserts=one.ledger.rows_out,
+        total_write_bytes=one.size,
+        file_size_in_bytes=one.size,
+        partition_path=one.partition,
+        runtime_stats=RuntimeStats(total_create_time=round(one.seconds * 1000)),
+    )

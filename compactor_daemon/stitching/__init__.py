@@ -1,1 +1,0 @@
-"""Stitches small base files into larger ones, as clusterings of Hudi."""

@@ -1,0 +1,596 @@
+"""Clusters: no row changes, what changed meanwhile is seen, and what a dead process left is finished or taken back."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+from phantombase.compactor_daemon.archiving.archive import archive_table
+from phantombase.compactor_daemon.cleaning.clean import clean_table
+from phantombase.compactor_daemon.clustering.cluster import cluster_table, take_back_pending
+from phantombase.compactor_daemon.clustering.complete import take_back
+from phantombase.compactor_daemon.clustering.pending import pending_clusterings
+from phantombase.compactor_daemon.restoring.restore import restore_table
+from phantombase.timeline.clustering.options import ClusterOptions
+from phantombase.timeline.errors import BarrierError, ConflictError, LockError, PhantombaseError, UnsupportedError
+from phantombase.timeline.format.file_name import parse_data_file
+from phantombase.timeline.format.instant import State
+from phantombase.timeline.locks.section import Section
+from phantombase.timeline.metadata_table.validate import validate
+from phantombase.timeline.parquet.output_options import Codec, OutputOptions
+from phantombase.timeline.planning.options import PLAN_NOW
+from phantombase.timeline.planning.schedule import schedule_compaction
+from phantombase.timeline.read.table_read import Query, ReadOptions, read_table
+from phantombase.timeline.storage.contract import Storage
+from phantombase.timeline.storage.folders import RECORDS
+from phantombase.timeline.table.table import Table
+from phantombase.writer_hooks.engine.engine import LocalEngine
+from phantombase.writer_hooks.options import Operation, Write
+from phantombase.writer_hooks.write.write import write
+from tests.support.archived_tables import SMALL, compact, one_row, overwrite, upsert
+from tests.support.cleaned_tables import ONE
+from tests.support.clustered_tables import (
+    COPIED,
+    OUTPUT,
+    TWO,
+    WRITES,
+    begin,
+    cluster,
+    forget_heartbeats,
+    golden_small_files,
+    hidden,
+    living,
+    request,
+    small_files,
+)
+from tests.support.compaction_steps import open_table
+from tests.support.failing_storage import Call, HookedStorage, ProcessDied, pause_at
+from tests.support.faults import Faults, died_or_ended
+from tests.support.golden_tables import unzip_golden
+from tests.support.lost_lock import request_rollback
+from tests.support.seed import SEED
+from tests.support.selection import ALL, deep
+from tests.support.tables import LOCK, one_of
+from tests.support.written_tables import check_nothing_left, impatient, read_rows, seed_note
+
+VERSIONS = pytest.mark.parametrize("version", [6, 8, 9])
+
+
+@VERSIONS
+def test_no_row_changes(version: int, tmp_path: Path) -> None:
+    path = tmp_path / "trips"
+    rows = small_files(path, version, 6)
+    before = read_table(open_table(path)).sort_by("id")
+    done = cluster(path).done
+    assert done is not None
+    assert (done.files, done.made, done.rows) == (6, 1, 6)
+    (file_id,) = living(path)
+    after = read_table(open_table(path)).sort_by("id")
+    kept = [name for name in before.column_names if name != "_hoodie_file_name"]
+    assert after.select(kept) == before.select(kept)
+    assert {name.split("_")[0] for name in after["_hoodie_file_name"].to_pylist()} == {file_id}
+    check_nothing_left(path)
+    # Writers, compactors, the cleaner and the archiver go on behind it.
+    upsert(path, one_row("k3", 100))
+    compact(path)
+    rows["k3"] = (100, 100.0)
+    assert read_rows(path) == rows
+    assert clean_table(open_table(path), ONE, LOCK).files >= 6
+    for number in range(4):
+        upsert(path, one_row("k0", 200 + number))
+    rows["k0"] = (203, 203.0)
+    archive_table(open_table(path), SMALL, LOCK)
+    assert done.instant not in {i.requested_time for i in open_table(path).load_timeline().instants}
+    assert read_rows(path) == rows
+    assert living(path) == [file_id]
+
+
+@one_of("version", 9, 8, 6)
+def test_a_read_of_the_past_and_an_incremental_one(version: int, tmp_path: Path) -> None:
+    """A clustering is no change: an incremental read does not deliver its rows."""
+    path = tmp_path / "trips"
+    small_files(path, version)
+    commits = [i.completion_time or i.requested_time for i in open_table(path).load_timeline().completed]
+    since = {c: read_table(open_table(path), ReadOptions(query=Query.INCREMENTAL, begin=c)).num_rows for c in commits}
+    cluster(path)
+    for number, commit in enumerate(commits):
+        assert read_table(open_table(path), ReadOptions(as_of=commit)).num_rows == number + 1
+        assert (
+            read_table(open_table(path), ReadOptions(query=Query.INCREMENTAL, begin=commit)).num_rows == since[commit]
+        )
+
+
+@one_of("name", "v6_with_metadata_table", "v9_with_metadata_table")
+def test_the_metadata_table_names_the_new_file(name: str, tmp_path: Path) -> None:
+    path = golden_small_files(name, tmp_path)
+    before = read_table(open_table(path))
+    done = cluster(path).done
+    assert done is not None
+    assert (done.files >= 6, done.made) == (True, 2)
+    after = read_table(open_table(path))
+    kept = [column for column in before.column_names if column != "_hoodie_file_name"]
+    assert after.sort_by("id").select(kept) == before.sort_by("id").select(kept)
+    assert validate(open_table(path)).differences == ()
+
+
+def test_a_bucket_index_is_refused(tmp_path: Path) -> None:
+    path = unzip_golden("v9_bucket_nonpart", tmp_path)
+    before = sorted(p.name for p in path.rglob("*"))
+    with pytest.raises(UnsupportedError, match="bucket"):
+        cluster(path)
+    assert sorted(p.name for p in path.rglob("*")) == before
+
+
+@pytest.mark.parametrize(("version", "options"), [(6, TWO), deep(8, TWO), deep(9, TWO), (9, COPIED), deep(6, COPIED)])
+def test_a_dead_process_at_every_call(version: int, options: ClusterOptions, tmp_path: Path) -> None:
+    origin, died = tmp_path / "origin", 0
+    rows = small_files(origin, version, 3)
+    for died, path in enumerate(  # noqa: B007
+        died_or_ended(origin, lambda s: cluster_table(Table.on(s), options, LOCK, output=OUTPUT, threads=1))
+    ):
+        assert read_rows(path) == rows
+        forget_heartbeats(path)
+        again = cluster(path, options=options)
+        assert read_rows(path) == rows
+        assert len(living(path)) == 1, again
+        upsert(path, one_row("k1", 50), impatient(WRITES))
+        assert read_rows(path) == {**rows, "k1": (50, 50.0)}
+        compact(path)
+        check_nothing_left(path)
+        assert read_rows(path) == {**rows, "k1": (50, 50.0)}
+    assert died > 8
+
+
+@pytest.mark.parametrize(("version", "options", "part"), [(6, TWO, 0), (9, COPIED, 1), deep(9, TWO, 0)])
+def test_an_error_at_every_call(version: int, options: ClusterOptions, part: int, tmp_path: Path) -> None:
+    origin, said = tmp_path / "origin", 0
+    rows = small_files(origin, version, 3)
+    work = Faults.of(origin, lambda storage: cluster(Path(storage.base_path), storage, options), share=(part, 2))
+    for _, _, path, error in work.errors():
+        if error:
+            assert read_rows(path) == rows
+        forget_heartbeats(path)
+        cluster(path, options=options)
+        assert read_rows(path) == rows
+        assert len(living(path)) == 1
+        upsert(path, one_row("k1", 50), impatient(WRITES))
+        check_nothing_left(path)
+        said += error is not None
+    assert said > 8
+
+
+@one_of("version", 9, 6)
+def test_two_at_once(version: int, tmp_path: Path) -> None:
+    """Another run clusters in the middle of one, at every call: one of them completes, and no row is doubled."""
+    origin = tmp_path / "origin"
+    rows = small_files(origin, version, 3)
+    counted: list[Call] = []
+
+    def note(call: Call) -> object:
+        counted.append(call)
+        return call.do()
+
+    cluster(shutil.copytree(origin, tmp_path / "whole"), HookedStorage(open_table(tmp_path / "whole").storage, note))
+    numbers, clustered = range(0, len(counted), 1 if ALL else 7), 0
+    for number in numbers:
+        path = shutil.copytree(origin, tmp_path / f"two-{number}")
+        threads: list[threading.Thread] = []
+
+        def other(path: Path = path, threads: list[threading.Thread] = threads) -> None:
+            forget_heartbeats(path)
+            stands = threading.Event()  # it waits for the lock of the one that is paused, or has ended
+
+            def run() -> None:
+                _quiet(lambda: cluster_table(open_table(path), TWO, Noticed(stands), output=OUTPUT, threads=1))
+                stands.set()
+
+            threads.append(threading.Thread(target=run))
+            threads[0].start()
+            assert stands.wait(60)
+
+        with seed_note(SEED, version, number):
+            _quiet(partial(cluster, path, HookedStorage(open_table(path).storage, pause_at(number, other))))
+            for thread in threads:
+                thread.join()
+            assert read_rows(path) == rows
+            clustered += len(living(path)) == 1
+            cluster(path)
+            assert read_rows(path) == rows
+            assert len(living(path)) == 1
+        shutil.rmtree(path)
+    assert clustered > len(numbers) / 2
+
+
+class Noticed:
+    """The lock, and an event when somebody waits for it."""
+
+    def __init__(self, waits: threading.Event) -> None:
+        self._waits = waits
+
+    @contextlib.contextmanager
+    def hold(self, purpose: str) -> Iterator[Section]:
+        with contextlib.ExitStack() as stack:
+            try:
+                section = stack.enter_context(replace(LOCK, timeout_s=0.0).hold(purpose))
+            except LockError:
+                self._waits.set()
+                section = stack.enter_context(LOCK.hold(purpose))
+            yield section
+
+
+def _quiet(do: Callable[[], object]) -> None:
+    with contextlib.suppress(PhantombaseError):
+        do()
+
+
+@one_of("version", 9, 8, 6)
+def test_writers_respect_a_plan(version: int, tmp_path: Path) -> None:
+    path = tmp_path / "trips"
+    rows = small_files(path, version)
+    request(path)
+    with pytest.raises(ConflictError, match="clustering"):
+        upsert(path, one_row("k1", 100))
+    upsert(path, one_row("new", 100))
+    assert schedule_compaction(open_table(path), LOCK, PLAN_NOW).instant is None
+    rows["new"] = (100, 100.0)
+    assert read_rows(path) == rows
+    assert cluster(path).finished == ()  # its process lives
+    forget_heartbeats(path)
+    result = cluster(path)
+    assert [one.files for one in result.finished] == [4]
+    assert read_rows(path) == rows
+    upsert(path, one_row("k1", 100))
+    assert read_rows(path) == {**rows, "k1": (100, 100.0)}
+
+
+@one_of("version", 6, 9, 8)
+def test_a_clustering_is_no_conflict_for_inserts(version: int, tmp_path: Path) -> None:
+    """A write of new keys goes on in the same partition while a clustering completes."""
+    path = tmp_path / "trips"
+    rows = small_files(path, version)
+    request(path)
+
+    def meanwhile(call: Call) -> object:
+        if call.name == "place" and "/writes/" in call.path:
+            forget_heartbeats(path)
+            cluster(path)
+        return call.do()
+
+    batch = LocalEngine(one_row("new", 7), slots=1)
+    storage = HookedStorage(open_table(path).storage, meanwhile)
+    write(open_table(path, storage), batch, Write(operation=Operation.UPSERT, options=WRITES))
+    assert read_rows(path) == {**rows, "new": (7, 7.0)}
+    assert len(living(path)) == 2
+
+
+@one_of("version", 9, 8, 6)
+def test_what_a_compaction_plans_is_left_to_it(version: int, tmp_path: Path) -> None:
+    path = tmp_path / "trips"
+    rows = small_files(path, version)
+    upsert(path, one_row("k0", 9))
+    schedule_compaction(open_table(path), LOCK, PLAN_NOW)
+    result = cluster(path)
+    assert result.kept == {"in a pending compaction": 1}
+    assert result.done is not None
+    assert result.done.files == 3
+    compact(path)
+    assert read_rows(path) == {**rows, "k0": (9, 9.0)}
+
+
+@one_of("version", 9, 8, 6)
+def test_a_write_takes_a_dead_clustering_back(version: int, tmp_path: Path) -> None:
+    """Otherwise updates of its files would fail until the next run."""
+    path = tmp_path / "trips"
+    rows = small_files(path, version)
+    request(path, alive=False)
+    upsert(path, one_row("k1", 100))
+    assert read_rows(path) == {**rows, "k1": (100, 100.0)}
+    check_nothing_left(path)
+
+
+@one_of("version", 6, 9, 8)
+def test_a_column_that_came_meanwhile_stays(version: int, tmp_path: Path) -> None:
+    """A write that began before the plan adds it, and completes while the files are made: no schema is set back."""
+    path = tmp_path / "trips"
+    rows = small_files(path, version)
+    wide = one_row("wide", 5).append_column("tip", pa.array([1.5]))
+    threads: list[threading.Thread] = []
+
+    def meanwhile(call: Call) -> object:
+        if call.name == "place" and "/writes/" in call.path and not threads:
+            patient = ClusterOptions(min_files=2, wait_s=60)
+            threads.append(threading.Thread(target=cluster, args=(path, None, patient)))
+            threads[0].start()
+            deadline = time.monotonic() + 60
+            while not _is_waiting(path):
+                assert time.monotonic() < deadline
+                time.sleep(0.02)
+        return call.do()
+
+    batch = LocalEngine(wide, slots=1)
+    storage = HookedStorage(open_table(path).storage, meanwhile)
+    write(open_table(path, storage), batch, Write(operation=Operation.UPSERT, options=WRITES))
+    threads[0].join()
+    assert len(living(path)) == 2
+    table = open_table(path)
+    (done,) = (i for i in table.load_timeline().completed if i.action == "replacecommit")
+    assert "tip" in table.commit_metadata(done).extra_metadata["schema"]
+    after = read_table(open_table(path))
+    assert dict(zip(after["id"].to_pylist(), after["tip"].to_pylist(), strict=True)) == {
+        **dict.fromkeys(rows),
+        "wide": 1.5,
+    }
+
+
+def _is_waiting(path: Path) -> bool:
+    """Whether a clustering has made its file, and waits."""
+    pending = pending_clusterings(open_table(path), open_table(path).load_timeline())
+    return any(list((path / RECORDS / "writes" / one.time).glob("*.parquet")) for one in pending)
+
+
+@one_of("version", 9, 8, 6)
+def test_a_changed_input_takes_the_plan_back(version: int, tmp_path: Path) -> None:
+    """A writer that does not know of clusterings adds a log file to a planned file group."""
+    path = tmp_path / "trips"
+    rows = small_files(path, version)
+    instant = request(path, alive=False)
+    aside = {p: p.read_bytes() for p in path.rglob(f"{instant}*") if p.is_file()}
+    for p in aside:
+        p.unlink()
+    upsert(path, one_row("k1", 100))
+    for p, data in aside.items():
+        p.write_bytes(data)
+    rows["k1"] = (100, 100.0)
+    dry = cluster_table(open_table(path), TWO, LOCK, output=OUTPUT, threads=1, dry_run=True)
+    assert (dry.finished, dry.taken_back) == ((), (instant,))
+    result = cluster(path)
+    assert result.taken_back == (instant,)
+    assert result.done is not None
+    assert result.done.files == 2
+    assert read_rows(path) == rows
+    check_nothing_left(path)
+
+
+def while_making(path: Path, do: Callable[[], object]) -> Storage:
+    """A storage of a clustering during which something happens once, while it makes its first file."""
+    done: list[str] = []
+
+    def hook(call: Call) -> object:
+        if call.name == "open_output" and "/writes/" in call.path and not done:
+            done.append(call.path)
+            do()
+        return call.do()
+
+    return HookedStorage(open_table(path).storage, hook)
+
+
+@one_of("version", 9, 8, 6)
+@pytest.mark.parametrize("operation", [Operation.UPSERT, Operation.INSERT_OVERWRITE])
+def test_an_input_that_changes_while_the_file_is_made(version: int, operation: Operation, tmp_path: Path) -> None:
+    path = tmp_path / "trips"
+    rows = small_files(path, version)
+    do = upsert if operation is Operation.UPSERT else overwrite
+    storage = while_making(path, lambda: hidden(path, lambda: do(path, one_row("k1", 100))))
+    with pytest.raises(ConflictError, match="not as they were"):
+        cluster(path, storage)
+    expected = {**rows, "k1": (100, 100.0)} if operation is Operation.UPSERT else {"k1": (100, 100.0)}
+    assert read_rows(path) == expected
+    check_nothing_left(path)
+
+
+@one_of("version", 6, 9, 8)
+def test_an_overwrite_that_begins_while_the_file_is_made(version: int, tmp_path: Path) -> None:
+    """As of a writer that does not ask for clusterings: it replaces the old file groups, and not the new one."""
+    path = tmp_path / "trips"
+    rows = small_files(path, version)
+
+    with pytest.raises(BarrierError, match="pending write"):
+        cluster(path, while_making(path, lambda: begin(path, "replacecommit")))
+    assert not pending_clusterings(open_table(path), open_table(path).load_timeline())
+    assert read_rows(path) == rows
+
+
+@one_of("version", 9, 8, 6)
+def test_a_rollback_that_begins_while_the_file_is_made(version: int, tmp_path: Path) -> None:
+    """Of a completed write, whose rows would stay in the new file."""
+    path = tmp_path / "trips"
+    rows = small_files(path, version)
+    with pytest.raises(ConflictError, match="the rollback of a completed write is half-way"):
+        cluster(path, while_making(path, lambda: request_rollback(path)))
+    assert not pending_clusterings(open_table(path), open_table(path).load_timeline())
+    assert read_rows(path) == rows
+
+
+@one_of("version", 9, 8, 6)
+def test_another_process_is_first(version: int, tmp_path: Path) -> None:
+    path = tmp_path / "trips"
+    rows = small_files(path, version)
+
+    def other() -> None:
+        forget_heartbeats(path)
+        assert len(cluster(path).finished) == 1
+
+    assert cluster(path, while_making(path, other)).done is None
+    assert read_rows(path) == rows
+    assert len(living(path)) == 1
+    check_nothing_left(path)
+
+
+@pytest.mark.parametrize("by", ["the next run", "a write"])
+@one_of("version", 6, 9, 8)
+def test_placed_files_of_a_dead_process(version: int, by: str, tmp_path: Path) -> None:
+    """The next run keeps them, also if it would write them otherwise; a write removes them."""
+    path = tmp_path / "trips"
+    rows = small_files(path, version)
+    dead: list[str] = []
+
+    def hook(call: Call) -> object:
+        if dead or (call.name == "put_if_absent" and call.path.endswith(".replacecommit")):
+            dead.append(call.path)
+            raise ProcessDied(call.path)
+        return call.do()
+
+    with pytest.raises(ProcessDied):
+        cluster(path, HookedStorage(open_table(path).storage, hook))
+    forget_heartbeats(path)
+    assert read_rows(path) == rows
+    if by == "a write":
+        upsert(path, one_row("k1", 100))
+        assert read_rows(path) == {**rows, "k1": (100, 100.0)}
+        assert len(living(path)) == 4
+    else:
+        other = OutputOptions(memory_limit=32 << 20, codec=Codec.NONE)
+        result = cluster_table(open_table(path), TWO, LOCK, output=other, threads=1)
+        assert len(result.finished) == 1
+        assert read_rows(path) == rows
+        (file_id,) = living(path)
+        (size,) = (p.stat().st_size for p in path.glob(f"*/{file_id}*"))
+        assert size == result.finished[0].bytes_made
+    check_nothing_left(path)
+
+
+@one_of("version", 9, 8, 6)
+def test_a_write_that_began_before_the_plan_is_waited_for(version: int, tmp_path: Path) -> None:
+    """It may not know the plan. It ends, or the plan is taken back; its log files are never lost."""
+    path = tmp_path / "trips"
+    rows = small_files(path, version)
+    table = open_table(path)
+    began = table.next_time(table.load_timeline())
+    folder = path / table.config.timeline_folder
+    for state in ("requested", "inflight"):
+        (folder / f"{began}.deltacommit.{state}").write_bytes(b"")
+    with pytest.raises(BarrierError, match="pending write"):
+        cluster(path)
+    assert not pending_clusterings(open_table(path), open_table(path).load_timeline())
+    assert read_rows(path) == rows
+    for state in ("requested", "inflight"):
+        (folder / f"{began}.deltacommit.{state}").unlink()
+    assert cluster(path).done is not None
+    assert read_rows(path) == rows
+
+
+@one_of("version", 9, 6)
+def test_a_pending_overwrite_is_waited_for(version: int, tmp_path: Path) -> None:
+    """It has chosen the file groups that it replaces: the new one would stay beside its rows."""
+    path = tmp_path / "trips"
+    small_files(path, version)
+
+    def meanwhile(call: Call) -> object:
+        if call.name == "put_if_absent" and call.path.endswith(".hoodie_partition_metadata"):
+            with pytest.raises(BarrierError):
+                cluster(path)
+        return call.do()
+
+    overwrite(path, one_row("only", 7), HookedStorage(open_table(path).storage, meanwhile))
+    assert read_rows(path) == {"only": (7, 7.0)}
+    cluster(path)
+    assert read_rows(path) == {"only": (7, 7.0)}
+
+
+@one_of("version", 6, 9, 8)
+def test_an_overwrite_under_a_plan(version: int, tmp_path: Path) -> None:
+    """An overwrite refuses file groups of a pending clustering, as Hudi's do."""
+    path = tmp_path / "trips"
+    rows = small_files(path, version)
+    request(path)
+    with pytest.raises(ConflictError):
+        overwrite(path, one_row("only", 7))
+    assert read_rows(path) == rows
+
+
+@one_of("version", 9, 8, 6)
+def test_hudi_at_work_is_left_alone(version: int, tmp_path: Path) -> None:
+    path = tmp_path / "trips"
+    rows = small_files(path, version)
+    instant = request(path, alive=False)
+    (pending,) = pending_clusterings(open_table(path), open_table(path).load_timeline())
+    inflight = path / open_table(path).instant_path(pending.requested.at(State.INFLIGHT))
+    inflight.write_bytes(b"")
+    result = cluster(path)
+    assert (result.done, result.finished) == (None, ())
+    with pytest.raises(ConflictError, match="Hudi"):
+        take_back(open_table(path), pending, LOCK, "test")
+    assert open_table(path).load_timeline().find(instant, "replacecommit") is not None
+    assert read_rows(path) == rows
+
+
+@one_of("version", 9, 8, 6)
+def test_taken_back_by_command(version: int, tmp_path: Path) -> None:
+    path = tmp_path / "trips"
+    rows = small_files(path, version)
+    instant = request(path)
+    with pytest.raises(ConflictError, match="at work"):
+        take_back_pending(open_table(path), LOCK)
+    forget_heartbeats(path)
+    assert take_back_pending(open_table(path), LOCK) == (instant,)
+    check_nothing_left(path)
+    table = open_table(path)
+    assert instant in table.times.reserved(table.load_timeline())
+    upsert(path, one_row("k1", 100))
+    assert read_rows(path) == {**rows, "k1": (100, 100.0)}
+
+
+@one_of("version", 6, 9, 8)
+def test_a_restore_undoes_what_a_dead_process_left(version: int, tmp_path: Path) -> None:
+    """Wherever it died: its plan is no write that may go on."""
+    path = tmp_path / "trips"
+    rows = small_files(path, version, 3)
+    target = max(open_table(path).load_timeline().completed_writes)
+
+    def work(storage: Storage) -> object:
+        return cluster(Path(storage.base_path), storage)
+
+    for copy in died_or_ended(path, work):
+        forget_heartbeats(copy)
+        restore_table(open_table(copy), LOCK, target)
+        assert read_rows(copy) == rows
+        check_nothing_left(copy)
+        upsert(copy, one_row("k1", 100))
+        assert read_rows(copy) == {**rows, "k1": (100, 100.0)}
+
+
+@pytest.mark.parametrize("version", [deep(6), 9])
+def test_a_process_that_wakes_up_late(version: int, tmp_path: Path) -> None:
+    """It sleeps right before it places a file; meanwhile its plan is taken back. Its file never gets its name."""
+    path = tmp_path / "trips"
+    rows = small_files(path, version)
+    asleep: list[str] = []
+
+    def meanwhile(call: Call) -> object:
+        if call.name == "place" and "writes/" in call.path and not asleep:
+            asleep.append(call.path)
+            forget_heartbeats(path)
+            (pending,) = pending_clusterings(open_table(path), open_table(path).load_timeline())
+            lock = type(LOCK)("another: the lock of the sleeper was lost")
+            take_back(open_table(path), pending, lock, "test")
+        return call.do()
+
+    with pytest.raises(PhantombaseError):
+        cluster(path, HookedStorage(open_table(path).storage, meanwhile))
+    instants = {i.requested_time for i in open_table(path).load_timeline().completed}
+    files = [parse_data_file(p.name) for p in path.glob("*/*.parquet")]
+    assert all(name is not None and name.instant in instants for name in files)
+    assert read_rows(path) == rows
+
+
+def test_a_schema_that_grew(tmp_path: Path) -> None:
+    """Old files lack a column: it is null in the new one."""
+    path = tmp_path / "trips"
+    small_files(path, 9)
+    wide = one_row("wide", 5).append_column("tip", pa.array([1.5]))
+    upsert(path, wide)
+    before = read_table(open_table(path)).sort_by("id")
+    assert cluster(path).done is not None
+    after = read_table(open_table(path)).sort_by("id")
+    assert after["tip"].to_pylist() == before["tip"].to_pylist()
+    assert pc.sum(after["tip"]).as_py() == 1.5

@@ -1,0 +1,277 @@
+"""`compactor-daemon cluster`, and the service of the daemon."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from typer.testing import CliRunner
+
+from phantombase.compactor_daemon.cli.main import app
+from phantombase.compactor_daemon.clustering.cluster import ClusterResult, cluster_table
+from phantombase.compactor_daemon.clustering.pending import pending_clusterings
+from phantombase.timeline.clustering.options import ClusterOptions
+from phantombase.timeline.errors import UnknownCommitError, UnsupportedError, UsageError
+from phantombase.timeline.locks.heartbeat import heartbeat_path
+from phantombase.timeline.read.table_read import read_table
+from phantombase.timeline.storage.contract import Storage
+from phantombase.timeline.table.table import Table
+from phantombase.timeline.view.view import GroupKey, is_replaced
+from phantombase.writer_hooks.engine.engine import LocalEngine
+from phantombase.writer_hooks.options import Operation, Write
+from phantombase.writer_hooks.write.write import write
+from phantombase.writer_hooks.write.writer import writer
+from tests.support.archived_tables import one_row, rows_at
+from tests.support.cleaned_tables import unzip
+from tests.support.clustered_tables import (
+    COPIED,
+    OUTPUT,
+    TWO,
+    WRITES,
+    cluster,
+    forget_heartbeats,
+    living,
+    request,
+    small_files,
+)
+from tests.support.compaction_steps import open_table
+from tests.support.compare_rows import assert_same_rows
+from tests.support.failing_storage import Call, HookedStorage, ProcessDied, die_at
+from tests.support.golden_tables import unzip_golden
+from tests.support.selection import deep
+from tests.support.servers.s3_server import S3Server
+from tests.support.tables import LOCK
+from tests.support.written_tables import Rows, read_rows
+
+
+def run(*arguments: str) -> Any:
+    done = CliRunner().invoke(app, [*arguments, "--json"])
+    assert done.exit_code == 0, done.output or done.exception
+    return json.loads(done.stdout)
+
+
+def test_the_command(tmp_path: Path) -> None:
+    path = tmp_path / "trips"
+    rows = small_files(path, 9, 5)
+    before = sorted(p.name for p in path.rglob("*"))
+    would = run("cluster", str(path), "--dry-run")
+    assert (would["done"]["files"], would["done"]["made"], would["done"]["instant"]) == (5, 1, "")
+    assert sorted(p.name for p in path.rglob("*")) == before
+    done = run("cluster", str(path), "--sole-writer", "--target-size", "1g", "--codec", "gzip")
+    assert (done["done"]["files"], done["done"]["rows"], done["why"]) == (5, 5, "")
+    assert read_rows(path) == rows
+    again = CliRunner().invoke(app, ["cluster", str(path), "--sole-writer"])
+    assert "nothing to cluster: too few small files in a row; 1 small file" in again.stdout
+
+
+@pytest.mark.parametrize("copy", ["reencode", "force"])
+def test_a_repeated_key_is_counted(copy: str, tmp_path: Path) -> None:
+    path = tmp_path / "trips"
+    small_files(path, 9, 5)
+    for ts in (10, 11):
+        write(
+            open_table(path), LocalEngine(one_row("k1", ts), slots=1), Write(operation=Operation.INSERT, options=WRITES)
+        )
+    done = CliRunner().invoke(app, ["cluster", str(path), "--sole-writer", "--copy", copy])
+    assert "2 rows with the record key of another row of the same new file" in done.stdout.replace("\n", " ")
+    assert read_table(open_table(path)).num_rows == 7
+
+
+def test_what_it_refuses(tmp_path: Path) -> None:
+    path = tmp_path / "trips"
+    small_files(path, 9, 5)
+    for options, text in (
+        ([], "which other processes write"),
+        (["--sole-writer", "--lock", "file:/x"], "which other processes write"),
+        (["--dry-run", "--take-back"], "cannot be combined"),
+        (["--take-back", "--sole-writer", "--full", "--codec", "gzip"], "found --full, --codec"),
+        (["--sole-writer", "--sort-order", "zorder"], "an order without columns"),
+        (["--sole-writer", "--small-size", "1g"], "small-size must not be above target-size"),
+    ):
+        done = CliRunner().invoke(app, ["cluster", str(path), *options])
+        assert isinstance(done.exception, UsageError), done.output
+        assert text in str(done.exception)
+    bucket = unzip_golden("v9_bucket_nonpart", tmp_path)
+    done = CliRunner().invoke(app, ["cluster", str(bucket), "--dry-run"])
+    assert isinstance(done.exception, UnsupportedError)
+
+
+def test_take_back_and_status(tmp_path: Path) -> None:
+    path = tmp_path / "trips"
+    rows = small_files(path, 9, 5)
+    instant = request(path, alive=False)
+    shown = run("status", str(path))
+    assert [(one["instant"], one["action"]) for one in shown["half_way"]] == [(instant, "clustering")]
+    assert "cluster" in shown["half_way"][0]["todo"]
+    assert run("cluster", str(path), "--take-back", "--sole-writer")["taken_back"] == [instant]
+    again = CliRunner().invoke(app, ["cluster", str(path), "--take-back", "--sole-writer"])
+    assert "nothing to take back" in again.stdout
+    assert read_rows(path) == rows
+
+
+def test_a_dry_run_shows_what_a_killed_run_left(tmp_path: Path) -> None:
+    path = tmp_path / "trips"
+    rows = small_files(path, 9, 5)
+    instant = request(path, alive=True)
+    assert run("cluster", str(path), "--dry-run")["finished"] == []  # its process lives
+    forget_heartbeats(path)
+    before = sorted(p.name for p in path.rglob("*"))
+    (would,) = run("cluster", str(path), "--dry-run")["finished"]
+    assert sorted(p.name for p in path.rglob("*")) == before
+    assert (would["instant"], would["files"], would["made"]) == (instant, 5, 1)
+    assert "of an earlier run" in CliRunner().invoke(app, ["cluster", str(path), "--dry-run"]).stdout
+    (done,) = run("cluster", str(path), "--sole-writer")["finished"]
+    assert {key for key in done if done[key] != would[key]} <= {"bytes_made", "rows", "copied_row_groups", "copied"}
+    assert read_rows(path) == rows
+
+
+@pytest.mark.parametrize("copy", ["reencode", "force"])
+def test_the_daemon_clusters(copy: str, tmp_path: Path) -> None:
+    """And goes on beside a table that cannot be clustered."""
+    path, bucket = tmp_path / "trips", unzip_golden("v9_bucket_nonpart", tmp_path)
+    rows = small_files(path, 9, 5)
+    options = [
+        "--once",
+        "--executor",
+        "local",
+        "--services",
+        "cluster,clean",
+        "--sole-writer",
+        "--cluster-min-file-num",
+        "3",
+        "--cluster-copy",
+        copy,
+    ]
+    data = run("run", str(path), str(bucket), *options)
+    assert [(one["table"], one["service"], one["what"]) for one in data["services"]] == [
+        (str(path), "cluster", "5 files clustered, now 1")
+    ]
+    assert read_rows(path) == rows
+    (file_id,) = living(path)
+    (made,) = path.rglob(f"{file_id}*.parquet")
+    assert pq.read_metadata(made).num_row_groups == (5 if copy == "force" else 1)
+
+
+def test_a_reason_is_said_once(tmp_path: Path) -> None:
+    """Nothing is archived of a young table, and a table without metadata table has one reason for all its services."""
+    path = tmp_path / "trips"
+    small_files(path, 9, 3)
+    shown = {c: CliRunner().invoke(app, [c, str(path), "--dry-run"]).stdout for c in ("archive", "metadata")}
+    assert shown["archive"].count("archiving begins above 30") == 1
+    assert shown["metadata"] == "nothing to do: the table has no metadata table\n"
+    columns = CliRunner().invoke(app, ["cluster", str(path), "--dry-run", "--sort-by", "fear"])
+    assert ", day, ts, fare; found fear" in str(columns.exception)
+    pending = CliRunner().invoke(
+        app, ["clean", str(unzip_golden("v9_pending", tmp_path)), "--dry-run", "--retain", "1", "--floor", "0"]
+    )
+    assert re.match(r"nothing to clean: compaction \d{17} is pending", pending.stdout)
+
+
+# Beside real Hudi 0.15.0's clustering of the same table: the same rows, and what each of the two joins.
+
+
+def _rows(path: Path) -> pa.Table:
+    """Without the names of the files: the rows are in others."""
+    return read_table(open_table(path)).drop_columns(["_hoodie_file_name"])
+
+
+def golden_living(path: Path) -> dict[GroupKey, bool]:
+    """The file groups that are not replaced, each with whether its newest slice has log files."""
+    view = open_table(path).load_view()
+    return {g.key: bool(g.slices[-1].logs) for g in view.groups if g.slices and not is_replaced(g, view.facts)}
+
+
+def test_the_same_rows_and_file_groups(tmp_path: Path) -> None:
+    """Both make one file of each partition. A file group with log files is left to a compaction by phantombase."""
+    before, after = unzip("v6_0.15.0_cluster.before", tmp_path), unzip("v6_0.15.0_cluster.after", tmp_path)
+    rows, with_logs = _rows(before), {key for key, logs in golden_living(before).items() if logs}
+    assert_same_rows(_rows(after), rows)
+    assert with_logs
+    planned = golden_living(before).keys() - with_logs
+    result = cluster(before)
+    assert result.done is not None
+    assert (result.done.files, result.done.made) == (len(planned), 2)
+    assert_same_rows(_rows(before), rows)
+    replaced = open_table(before).facts.replaced_groups(open_table(before).load_timeline())
+    theirs = open_table(after).facts.replaced_groups(open_table(after).load_timeline())
+    assert replaced.keys() == theirs.keys() - with_logs
+    assert len(golden_living(after)) == len(golden_living(before).keys() - with_logs)
+
+
+def test_what_hudi_planned_is_left_to_hudi(tmp_path: Path) -> None:
+    path = unzip("v6_0.15.0_cluster.scheduled", tmp_path)
+    rows = _rows(path)
+    result = cluster(path)
+    assert (result.done, result.finished, result.taken_back) == (None, (), ())
+    assert_same_rows(_rows(path), rows)
+
+
+# Clustering on an object store: deaths at a sample of its requests, and answers that are lost.
+
+
+def on_s3_small_files(s3: S3Server, version: int) -> tuple[str, Rows]:
+    """Three file groups of a row each, and the rows."""
+    url = f"s3://{s3.new_bucket()}/a trip=1%20"
+    for number in range(3):
+        write = writer(one_row(f"k{number}", number)).table("trips", version=version)
+        write.key("id").partition("day").ordering("ts").option(small_file_bytes=0).insert(url)
+    return url, rows_at(url)
+
+
+def on_s3_cluster(url: str, storage: Storage | None = None, options: ClusterOptions = TWO) -> ClusterResult:
+    return cluster_table(Table.on(storage) if storage else Table.open(url), options, LOCK, output=OUTPUT, threads=1)
+
+
+def on_s3_living(url: str) -> int:
+    view = Table.open(url).load_view()
+    return len([g for g in view.groups if not is_replaced(g, view.facts)])
+
+
+def forget(url: str) -> None:
+    """The heartbeats of what died here: this process lives."""
+    table = Table.open(url)
+    for pending in pending_clusterings(table, table.load_timeline()):
+        table.storage.delete(heartbeat_path(pending.time))
+
+
+@pytest.mark.parametrize(("version", "options"), [deep(6, TWO), deep(9, TWO), (9, COPIED)])
+def test_it_is_finished_after_a_death_at_any_request(version: int, options: ClusterOptions, s3: S3Server) -> None:
+    """Every seventeenth call; the next run goes on where the last one died."""
+    url, rows = on_s3_small_files(s3, version)
+    for number in range(0, 400, 17):
+        try:
+            on_s3_cluster(url, HookedStorage(Table.open(url).storage, die_at(number)), options)
+            ended = True
+        except ProcessDied:
+            ended = False
+        assert rows_at(url) == rows
+        forget(url)
+        if ended:
+            break
+    assert ended
+    assert on_s3_living(url) == 1
+
+
+def test_a_commit_whose_answer_is_lost_waits_for_it(s3: S3Server) -> None:
+    """It may come yet: no process takes the clustering back before that must be over, or completes it twice."""
+    url, rows = on_s3_small_files(s3, 9)
+
+    def lost(call: Call) -> object:
+        if call.name == "put_if_absent" and call.path.endswith(".replacecommit"):
+            raise UnknownCommitError("no answer", path=call.path)
+        return call.do()
+
+    with pytest.raises(UnknownCommitError):
+        on_s3_cluster(url, HookedStorage(Table.open(url).storage, lost))
+    assert rows_at(url) == rows
+    assert (on_s3_cluster(url).done, on_s3_cluster(url).finished) == (None, ())  # at work, for all that is known
+    forget(url)
+    assert len(on_s3_cluster(url).finished) == 1
+    assert rows_at(url) == rows
+    completed = [i for i in Table.open(url).load_timeline().completed if i.action == "replacecommit"]
+    assert (len(completed), on_s3_living(url)) == (1, 1)

@@ -1,0 +1,273 @@
+"""Real Hudi and clusterings: it goes on after ours, executes plans of ours that died, and we leave its own alone."""
+
+from __future__ import annotations
+
+import shutil
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+import duckdb
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from phantombase.compactor_daemon.clustering.cluster import ClusterResult, cluster_table, take_back_pending
+from phantombase.compactor_daemon.clustering.pending import pending_clusterings
+from phantombase.compactor_daemon.clustering.rollback import roll_back_clustering
+from phantombase.timeline.clustering.options import ClusterOptions, Copy
+from phantombase.timeline.format.instant import Instant, State
+from phantombase.timeline.locks.table_lock import ProcessLock
+from phantombase.timeline.metadata_table.validate import validate
+from phantombase.timeline.parquet.output_options import Codec, OutputOptions
+from phantombase.timeline.read.table_read import read_table
+from phantombase.timeline.storage.contract import Storage
+from phantombase.timeline.storage.local import LocalStorage
+from phantombase.timeline.table.table import Table
+from tests.hudi.cases.rows import Rows, same, without_files
+from tests.hudi.cases.shared_table import SharedTable, check_rows, hudi_rs_reads
+from tests.hudi.judge.client import Judge
+from tests.support.failing_storage import Call, HookedStorage, ProcessDied
+from tests.support.faults import make_old
+from tests.support.selection import deep, versions
+
+pytestmark = pytest.mark.interop
+
+APPENDS = {"hoodie.parquet.small.file.limit": 0, "hoodie.merge.small.file.group.candidates.limit": 0}
+FEW = ClusterOptions(min_files=2, wait_s=0)
+COPIED = replace(FEW, copy=Copy.FORCE)
+
+
+def cluster(table: SharedTable, storage: Storage | None = None, options: ClusterOptions = FEW) -> ClusterResult:
+    codec = Codec.GZIP if table.version == 6 else Codec.ZSTD
+    opened = table.open() if storage is None else Table.on(storage)
+    return cluster_table(opened, options, ProcessLock("cluster"), output=OutputOptions(codec=codec), threads=2)
+
+
+def appended(table: SharedTable, writes: int = 4) -> pa.Table:
+    """Hudi inserts new keys again and again: each write makes a file group in each partition. The rows."""
+    table.create(Rows(seed=1)(range(10), 1), operation="insert")
+    for number in range(1, writes):
+        table.judge.insert(table.path, Rows(seed=1)(range(10 * number, 10 * number + 10), 1), table.options)
+    return table.agree()
+
+
+@pytest.fixture
+def table(judge: Judge, version: int, tmp_path: Path) -> SharedTable:
+    """Not made yet."""
+    return SharedTable(judge=judge, path=tmp_path / "table", version=version, options=APPENDS)
+
+
+@pytest.mark.parametrize("metadata", [True, deep(False)])
+@versions(9, deep=(8, 6))
+def test_hudi_goes_on_behind_a_clustering(metadata: bool, table: SharedTable) -> None:
+    table = replace(table, options={**APPENDS, "hoodie.metadata.enable": str(metadata).lower()})
+    before = appended(table)
+    done = cluster(table).done
+    assert done is not None
+    assert (done.files, done.made, done.rows) == (12, 3, 40)
+    same(without_files(table.agree()), without_files(before))
+    same(without_files(hudi_rs_reads(table.path)), without_files(before))
+    newer = Rows(seed=2)(range(5, 35), 9)
+    table.upsert(newer)
+    check_rows(table.agree(), newer)
+    table.hudi_schedules()
+    table.hudi_compacts()
+    table.judge.clean(table.path, options=table.options)
+    table.judge.insert(table.path, Rows(seed=3)(range(40, 50), 1), table.options)
+    table.judge.insert(table.path, Rows(seed=3)(range(50, 60), 1), table.options)
+    assert cluster(table).done is not None
+    newest = Rows(seed=4)(range(0, 60, 7), 20)
+    table.writer(newest).upsert(str(table.path))
+    table.we_compact(table.we_schedule())
+    check_rows(table.agree(), newest)
+    table.upsert(Rows(seed=5)(range(0, 60, 5), 30))
+    assert table.agree().num_rows == 60
+    if metadata:
+        assert validate(table.open()).differences == ()
+
+
+@pytest.mark.parametrize("metadata", [True, deep(False)])
+@versions(9, deep=(8, 6))
+def test_hudi_goes_on_behind_copied_row_groups(metadata: bool, table: SharedTable) -> None:
+    """Row groups that Hudi wrote, then these again beside newer ones: every reader, an upsert, a compaction."""
+    table = replace(table, options={**APPENDS, "hoodie.metadata.enable": str(metadata).lower()})
+    before = appended(table)
+    done = cluster(table, options=COPIED).done
+    assert done is not None
+    assert (done.files, done.made, done.copied, done.copied_row_groups) == (12, 3, 3, 12)
+    same(without_files(table.agree()), without_files(before))
+    same(without_files(hudi_rs_reads(table.path)), without_files(before))
+    _others_read(table, before)
+    newer = Rows(seed=2)(range(5, 35), 9)
+    table.upsert(newer)
+    check_rows(table.agree(), newer)
+    table.hudi_schedules()
+    table.hudi_compacts()
+    table.judge.insert(table.path, Rows(seed=3)(range(40, 50), 1), table.options)
+    table.judge.insert(table.path, Rows(seed=3)(range(50, 60), 1), table.options)
+    assert cluster(table).done is not None
+    newest = Rows(seed=4)(range(0, 60, 7), 20)
+    table.writer(newest).upsert(str(table.path))
+    table.we_compact(table.we_schedule())
+    check_rows(table.agree(), newest)
+    table.upsert(Rows(seed=5)(range(0, 60, 5), 30))
+    assert table.agree().num_rows == 60
+    if metadata:
+        assert validate(table.open()).differences == ()
+
+
+@versions(9, deep=[8, 6])
+def test_hudi_reads_what_was_copied_of_our_files(table: SharedTable) -> None:
+    """Files of pyarrow, and an upsert of Hudi behind them: it finds the keys by the filter of the new file."""
+    rows = Rows(seed=1)
+    table.creator(rows(range(10), 1)).insert(str(table.path))
+    for number in range(1, 4):
+        table.writer(rows(range(10 * number, 10 * number + 10), 1), small_file_bytes=0).insert(str(table.path))
+    before = table.agree()
+    done = cluster(table, options=COPIED).done
+    assert done is not None
+    assert (done.copied, done.copied_row_groups) == (done.made, done.files)
+    same(without_files(table.agree()), without_files(before))
+    same(without_files(hudi_rs_reads(table.path)), without_files(before))
+    _others_read(table, before)
+    newer = Rows(seed=2)(range(5, 45), 9)
+    table.upsert(newer)
+    check_rows(table.agree(), newer)
+    table.hudi_schedules()
+    table.hudi_compacts()
+    check_rows(table.agree(), newer)
+    assert table.agree().num_rows == 45
+
+
+def _others_read(table: SharedTable, rows: pa.Table) -> None:
+    """Hudi, DuckDB, Polars and pyarrow read the new files: the rows that a filter on statistics leaves."""
+    ids = rows["id"].to_pylist()
+    now = read_table(table.open())
+    paths = sorted({p for p in map(str, table.path.rglob("*.parquet")) if p.rpartition("/")[2] in _names(now)})
+    assert all(pq.read_metadata(path).num_row_groups == 4 for path in paths)
+    few = sorted(one for one in ids if one >= sorted(ids)[7])
+    for found in (
+        duckdb.read_parquet(paths).filter(f"id >= '{few[0]}'").fetchall(),  # of all columns
+        pl.scan_parquet(paths).filter(pl.col("id") >= few[0]).collect().rows(),
+        pq.read_table(paths[0], filters=[("id", ">=", few[0])]).to_pylist()
+        + [row for path in paths[1:] for row in pq.read_table(path, filters=[("id", ">=", few[0])]).to_pylist()],
+    ):
+        assert len(found) == len(few)
+    table.judge.sql(f"create table copied_{table.version} using hudi location '{table.path}'")
+    by_hudi = table.judge.sql(f"select id from copied_{table.version} where id >= '{few[0]}'")
+    table.judge.sql(f"drop table copied_{table.version}")
+    assert sorted(row["id"] for row in by_hudi) == few
+
+
+def _names(rows: pa.Table) -> set[str]:
+    return set(rows["_hoodie_file_name"].to_pylist())
+
+
+@pytest.mark.parametrize("metadata", [deep(True), deep(False)])
+def test_hudi_goes_on_behind_a_clustering_that_was_taken_back(metadata: bool, table: SharedTable) -> None:
+    """It lists and reads the files that were joined, writes to them, and clusters them itself."""
+    table = replace(table, options={**APPENDS, "hoodie.metadata.enable": str(metadata).lower()})
+    before = appended(table)
+    done = cluster(table).done
+    assert done is not None
+    table.agree()
+    roll_back_clustering(table.open(), ProcessLock("cluster"), done.instant)
+    same(table.agree(), before)
+    same(hudi_rs_reads(table.path), before)
+    newer = Rows(seed=2)(range(5, 35), 9)
+    table.upsert(newer)
+    check_rows(table.agree(), newer)
+    table.hudi_schedules()
+    table.hudi_compacts()
+    assert cluster(table).done is not None
+    assert table.agree().num_rows == 40
+    if metadata:
+        assert validate(table.open()).differences == ()
+
+
+@versions(9, deep=(8, 6))
+@pytest.mark.parametrize("at", ["requested", deep("inflight"), "placed", deep("done")])
+def test_hudi_executes_a_plan_of_a_dead_process(at: str, table: SharedTable) -> None:
+    """It rolls back what ours had begun, and makes its own files; no row is doubled by files that ours had placed."""
+    before = appended(table)
+
+    dead: list[str] = []
+
+    def dies(call: Call) -> object:
+        if dead:
+            raise ProcessDied
+        try:
+            return die(call)
+        except ProcessDied:
+            dead.append(call.path)
+            raise
+
+    def die(call: Call) -> object:
+        completes = call.name == "put_if_absent" and call.path.endswith(".replacecommit")
+        if at == "requested" and call.name == "open_output" and "/writes/" in call.path:
+            raise ProcessDied
+        if at == "inflight" and call.name == "place" and "/writes/" in call.path:
+            raise ProcessDied
+        if at == "placed" and completes:
+            raise ProcessDied
+        done = call.do()
+        if at == "done" and completes:
+            raise ProcessDied
+        return done
+
+    with suppress(ProcessDied):
+        cluster(table, HookedStorage(LocalStorage(str(table.path)), dies))
+    shutil.rmtree(table.path / ".hoodie" / ".heartbeat", ignore_errors=True)
+    pending = pending_clusterings(table.open(), table.open().load_timeline())
+    assert len(pending) == (at != "done")
+    same(without_files(table.agree()), without_files(before))
+    if pending:
+        table.judge.execute_clustering(table.path, table.options)
+    assert not pending_clusterings(table.open(), table.open().load_timeline())
+    same(without_files(table.agree()), without_files(before))
+    newer = Rows(seed=2)(range(5, 35), 9)
+    table.upsert(newer)
+    check_rows(table.agree(), newer)
+    assert table.agree().num_rows == 40
+
+
+@versions(6, deep=(9, 8))
+def test_we_leave_a_plan_of_hudi_alone(table: SharedTable) -> None:
+    """And cluster what it has not planned; then Hudi executes its own."""
+    before = appended(table)
+    table.judge.plan_clustering(table.path, table.options)
+    assert cluster(table).done is None
+    table.judge.insert(table.path, Rows(seed=3)(range(40, 50), 1), table.options)
+    table.judge.insert(table.path, Rows(seed=3)(range(50, 60), 1), table.options)
+    done = cluster(table).done
+    assert done is not None
+    assert done.files == 6
+    assert table.agree().num_rows == 60
+    table.judge.execute_clustering(table.path, table.options)
+    assert table.agree().num_rows == 60
+    check_rows(table.agree(), before.select([n for n in before.column_names if not n.startswith("_hoodie")]))
+
+
+@pytest.mark.parametrize("data", [b"", b"Obj\x01 cut"], ids=["empty", "torn"])
+@versions(deep=[9, 8, 6])
+def test_hudi_goes_on_where_an_unreadable_plan_was(data: bytes, judge: Judge, version: int, tmp_path: Path) -> None:
+    table = SharedTable(judge=judge, path=tmp_path / "table", version=version, options=APPENDS)
+    before = appended(table, writes=2)
+    opened = table.open()
+    action = "clustering" if opened.layout.has_completion_times else "replacecommit"
+    time = opened.next_time(opened.load_timeline())
+    plan = table.path / opened.instant_path(Instant(requested_time=time, action=action, state=State.REQUESTED))
+    plan.write_bytes(data)
+    make_old({plan}, 3600)
+    gone = take_back_pending(table.open(), ProcessLock("cluster"))
+    assert gone == (() if version == 6 and not data else (time,))  # an empty one of version 6 is of a write
+    same(without_files(table.agree()), without_files(before))
+    newer = Rows(seed=2)(range(5, 25), 9)
+    table.upsert(newer)
+    check_rows(table.agree(), newer)
+    table.hudi_schedules()
+    table.hudi_compacts()
+    table.judge.clean(table.path, options=table.options)
+    check_rows(table.agree(), newer)

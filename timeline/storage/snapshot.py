@@ -1,0 +1,328 @@
+"""A storage as it stands at one moment: whatever is asked of it is asked once.
+
+A step that decides something asks the same few things again and again: the names on the timeline, the records of
+attempts, the settings. In a snapshot each folder is listed once and each object is read once, and whether an object
+exists is answered by the listing of its folder. A snapshot is as old as its first request, so each step that must see
+what other processes did makes a new one. What this process writes through a snapshot is seen in it.
+"""
+
+from __future__ import annotations
+
+import builtins
+import threading
+from collections import OrderedDict, defaultdict
+from collections.abc import Callable, Collection, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, suppress
+from functools import partial
+from hashlib import md5
+from typing import IO, TYPE_CHECKING
+
+from ..errors import LockError, MissingFileError
+from .contract import Entry, OwnLock, Storage, list_at_once
+from .folders import BEHIND_INSTANTS, RECORDS
+
+if TYPE_CHECKING:  # what `show` does not need to start
+    import pyarrow as pa
+
+_THREADS = 8
+_MD5_DIGITS = 32
+_KEPT_BYTES, _KEPT_EACH_BYTES = 16 << 20, 1 << 20
+
+
+class ContentCache:
+    """Contents of small objects, each by its path and the tag of its content: under one tag it never changes."""
+
+    def __init__(self) -> None:
+        self._contents: OrderedDict[tuple[str, str], bytes] = OrderedDict()
+        self._bytes = 0
+        self._lock = threading.Lock()
+
+    def __reduce__(self) -> tuple[type[ContentCache], tuple[()]]:
+        """What another process gets is empty."""
+        return ContentCache, ()
+
+    def find(self, path: str, tag: str) -> bytes | None:
+        """The content, if it is known."""
+        with self._lock:
+            return self._contents.get((path, tag))
+
+    def keep(self, path: str, tag: str, content: bytes) -> None:
+        """Keeps it; the oldest go when all of them are more than 16 MiB."""
+        if len(content) > _KEPT_EACH_BYTES:
+            return
+        with self._lock:
+            if (path, tag) not in self._contents:
+                self._contents[path, tag] = content
+                self._bytes += len(content)
+            while self._bytes > _KEPT_BYTES:
+                self._bytes -= len(self._contents.popitem(last=False)[1])
+
+
+class SnapshotStorage:
+    """See the module. `whole`: folders that are listed rather than asked for one name."""
+
+    def __init__(self, origin: Storage, whole: Iterable[str], kept: ContentCache) -> None:
+        self.origin = latest(origin)
+        self._whole, self._kept = frozenset(whole), kept
+        self._lists: dict[str, builtins.list[Entry] | None] = {}
+        self._named: dict[str, tuple[builtins.list[Entry], dict[str, Entry]]] = {}
+        self._changed: defaultdict[str, set[str]] = defaultdict(set)
+        self._read: dict[str, bytes] = {}
+        self._records: Sequence[tuple[str, Entry]] | None = None
+        self._records_in: dict[str, dict[str, Entry]] = {}
+
+    def __reduce__(self) -> tuple[Callable[[Storage], Storage], tuple[Storage]]:
+        """What another process gets is the storage itself."""
+        return latest, (self.origin,)
+
+    @property
+    def base_path(self) -> str:
+        return self.origin.base_path
+
+    @property
+    def is_file_system(self) -> bool:
+        return self.origin.is_file_system
+
+    @property
+    def own_lock(self) -> OwnLock:
+        return self.origin.own_lock
+
+    @property
+    def names_at_once(self) -> int | None:
+        return self.origin.names_at_once
+
+    @property
+    def location(self) -> str:
+        return self.origin.location
+
+    # --- reading
+
+    def list(self, folder: str) -> builtins.list[Entry]:
+        found = self._listed(folder)
+        if found is None:
+            raise MissingFileError("no such folder", path=f"{self.base_path}/{folder}")
+        return found
+
+    def _listed(self, folder: str) -> builtins.list[Entry] | None:
+        """None: there is no such folder."""
+        if self._changed.pop(folder, None):
+            del self._lists[folder]
+        if folder not in self._lists:
+            if self._is_record(folder):
+                self._all_records()
+                named = self._records_in.get(folder)
+                self._lists[folder] = None if named is None else [named[name] for name in sorted(named)]
+            elif self._is_known_absent(folder):
+                self._lists[folder] = None
+            else:
+                try:
+                    self._lists[folder] = (
+                        list_at_once(self.origin, folder) if folder in self._whole else self.origin.list(folder)
+                    )
+                except MissingFileError:
+                    self._lists[folder] = None
+        return self._lists[folder]
+
+    def list_below(self, folder: str, before: str = "") -> Sequence[tuple[str, Entry]]:
+        if (folder, before) == (RECORDS, BEHIND_INSTANTS):
+            return self._all_records()
+        return self.origin.list_below(folder, before)
+
+    def find(self, path: str) -> Entry | None:
+        folder, _, name = path.rpartition("/")
+        if self._is_record(path):
+            self._all_records()
+            return self._records_in.get(folder, {}).get(name)
+        if path and (folder in self._whole or folder in self._lists) and name not in self._changed[folder]:
+            if folder not in self._lists:
+                self._listed(folder)
+            return self._entry(folder, name)
+        return None if self._is_known_absent(path) else self.origin.find(path)
+
+    def _entry(self, folder: str, name: str) -> Entry | None:
+        """The entry that a folder's listing shows; its names are looked up, since a timeline may have thousands."""
+        listed = self._lists[folder]
+        if listed is None:
+            return None
+        known = self._named.get(folder)
+        if known is None or known[0] is not listed:
+            known = self._named[folder] = (listed, {e.name: e for e in listed})
+        return known[1].get(name)
+
+    def read(self, path: str) -> bytes:
+        if path not in self._read:
+            # Names that a listing did not show are asked for, too: settings are missing while they are replaced.
+            folder = path.rpartition("/")[0]
+            entry = self.find(path) if folder in self._whole or folder in self._lists else None
+            tag = entry.tag if entry is not None else ""
+            content = self._kept.find(path, tag) if tag else None
+            if content is None:
+                content = self.origin.read(path)
+                if _is_of(tag, content):
+                    self._kept.keep(path, tag, content)
+            self._read[path] = content
+        return self._read[path]
+
+    def _read_ahead(self, path: str) -> None:
+        """Reads what is not known yet; a listing that is still to come cannot say that."""
+        with suppress(MissingFileError):
+            if path.rpartition("/")[0] in self._lists:
+                self.read(path)
+            else:
+                self._read[path] = self.origin.read(path)
+
+    def _keep_read(self, path: str) -> None:
+        """Keeps a content that was read before the listing showed its tag: only a sum proves that it is not older."""
+        entry = self.find(path)
+        if entry is not None and path in self._read and _sum(self._read[path]) == entry.tag:
+            self._kept.keep(path, entry.tag, self._read[path])
+
+    def open_input(self, path: str, *, whole: bool = True) -> pa.NativeFile:
+        return self.origin.open_input(path, whole=whole)
+
+    def _is_record(self, path: str) -> bool:
+        """Whether one listing of all records of instants shows it. On a file system an empty folder is one, too."""
+        return not self.is_file_system and _is_of_instant(path)
+
+    def _all_records(self) -> Sequence[tuple[str, Entry]]:
+        if self._records is None:
+            self._records = self.origin.list_below(RECORDS, BEHIND_INSTANTS)
+            self._records_in = _by_folder(self._records)
+        return self._records
+
+    def _is_known_absent(self, path: str) -> bool:
+        """Whether a folder that was listed shows that nothing is there."""
+        above = path
+        while above:
+            above, _, name = above.rpartition("/")
+            if above in self._lists:
+                return name not in self._changed[above] and self._entry(above, name) is None
+        return False
+
+    # --- writing: what it changes is asked for again
+
+    def _forget(self, path: str, *, adds: bool = False) -> None:
+        """`adds`: nothing is removed, so a folder that is above the path and was seen is still there."""
+        self._read.pop(path, None)
+        if _is_of_instant(path):
+            self._records = None
+            for folder in [f for f in self._lists if self._is_record(f)]:
+                del self._lists[folder]
+        for folder in list(self._lists):
+            if f"{folder}/".startswith(f"{path}/"):
+                self._lists.pop(folder)
+                self._changed.pop(folder, None)
+            elif not folder or path.startswith(f"{folder}/"):
+                name = path[len(folder) :].removeprefix("/").partition("/")[0]
+                entry = self._entry(folder, name) if adds else None
+                if entry is None or not entry.is_folder:
+                    self._changed[folder].add(name)
+
+    def open_output(self, path: str) -> IO[bytes]:
+        self._forget(path)
+        return self.origin.open_output(path)
+
+    def close_output(self, file: IO[bytes]) -> None:
+        self.origin.close_output(file)
+
+    def abort_output(self, file: IO[bytes]) -> None:
+        self.origin.abort_output(file)
+
+    def put_if_absent(self, path: str, data: bytes) -> bool:
+        self._forget(path, adds=True)
+        is_put = self.origin.put_if_absent(path, data)
+        if is_put:  # where tags are sums of the content, a listing that shows this one proves that it is there
+            self._kept.keep(path, _sum(data), data)
+        return is_put
+
+    def make_folder(self, folder: str) -> None:
+        self._forget(folder)
+        self.origin.make_folder(folder)
+
+    def place(self, source: str, target: str) -> bool:
+        if self.is_file_system:  # elsewhere the source stays
+            self._forget(source)
+        self._forget(target, adds=True)
+        return self.origin.place(source, target)
+
+    def overwrite(self, path: str, data: bytes) -> None:
+        self._forget(path, adds=True)
+        self.origin.overwrite(path, data)
+
+    def delete(self, path: str) -> None:
+        self._forget(path)
+        self.origin.delete(path)
+
+    def delete_all(self, paths: Collection[str]) -> None:
+        for path in paths:
+            self._forget(path)
+        self.origin.delete_all(paths)
+
+    def delete_folder(self, folder: str) -> None:
+        self._lists.clear()
+        self._changed.clear()
+        self._read.clear()
+        self._records = None
+        self.origin.delete_folder(folder)
+
+    def set_modified(self, path: str, modified_ms: int) -> None:
+        self._forget(path)
+        self.origin.set_modified(path, modified_ms)
+
+    def prove(self) -> None:
+        self.origin.prove()
+
+    def hold(self, path: str, timeout_s: float, busy: LockError) -> AbstractContextManager[Callable[[], bool]]:
+        return self.origin.hold(path, timeout_s, busy)
+
+
+def list_ahead(storage: Storage, folders: Iterable[str], *, records: bool = False, reads: Iterable[str] = ()) -> None:
+    """Asks for what will be needed at the same time: folders, the records of all instants, and contents of `reads`.
+
+    So a snapshot shows them in no order. Does nothing on a file system, or without a snapshot.
+    """
+    if isinstance(storage, SnapshotStorage) and not storage.is_file_system:
+        asked: list[Callable[[], object]] = [partial(storage._listed, folder) for folder in sorted(set(folders))]
+        asked += [storage._all_records] if records else []
+        read = sorted(set(reads))
+        asked += [partial(storage._read_ahead, path) for path in read]
+        with ThreadPoolExecutor(_THREADS) as pool:
+            list(pool.map(lambda ask: ask(), asked))
+        for path in read:
+            storage._keep_read(path)
+
+
+def _is_of(tag: str, content: bytes) -> bool:
+    """Whether a content that was read behind a listing is the one that was listed; it may have been replaced since.
+
+    A tag that looks like an MD5 sum is taken for one: it comes back with the same content. Others never come back.
+    """
+    return bool(tag) and (len(tag) != _MD5_DIGITS or _sum(content) == tag)
+
+
+def _sum(content: bytes) -> str:
+    return md5(content, usedforsecurity=False).hexdigest()
+
+
+def latest(storage: Storage) -> Storage:
+    """The storage as it is now, also where it is given as a snapshot."""
+    return storage.origin if isinstance(storage, SnapshotStorage) else storage
+
+
+def _is_of_instant(path: str) -> bool:
+    """Whether a path is in the records of an instant: their folders alone begin with digits."""
+    return path.startswith(f"{RECORDS}/") and path[len(RECORDS) + 1 :][:1].isdigit()
+
+
+def _by_folder(files: Sequence[tuple[str, Entry]]) -> dict[str, dict[str, Entry]]:
+    """The entries of each folder by their names, of files below `RECORDS`."""
+    found: defaultdict[str, dict[str, Entry]] = defaultdict(dict)
+    for path, entry in files:
+        *above, name = path.split("/")
+        folder = RECORDS
+        for part in above:
+            found[folder].setdefault(part, Entry(name=part, is_folder=True))
+            folder = f"{folder}/{part}"
+        found[folder][name] = entry
+    return dict(found)
