@@ -3,8 +3,8 @@
     .hoodie/.phantombase/<C>/<e>/open                      which process opened attempt e, and when
     .hoodie/.phantombase/<C>/<e>/<position>-<random>.parquet   a staged base file, or .log: a log file
     .hoodie/.phantombase/<C>/<e>/<position>.ok             a finished file slice (`slice_done`)
-    .hoodie/.phantombase/<C>/<e>/outcome                      written once: dead, void or go (`CommitDecision`)
-    .hoodie/.phantombase/<C>/<e>/revoked                   the `commit` does not stand any more, and why (`standing`)
+    .hoodie/.phantombase/<C>/<e>/outcome                   written once: dead, cancelled or commit (`CommitDecision`)
+    .hoodie/.phantombase/<C>/<e>/revoked                   the decision is invalid, and why (`validity`)
 
 Each record is one put-if-absent object with a nonce: after a put with an unknown outcome, the record is read back.
 The records lie outside Hudi's own `.hoodie/.temp/<C>`: a foreign file there makes Hudi's rollback plan empty.

@@ -1,7 +1,7 @@
 """Names of what compaction attempts leave on storage: folders, and the record that ends an attempt.
 
 .hoodie/.phantombase/<C>              a recorded instant: in use, or a tombstone
-.hoodie/.phantombase/<C>/<e>/outcome     how attempt e ended: dead, void or go
+.hoodie/.phantombase/<C>/<e>/outcome     how attempt e ended: dead, cancelled or commit
 """
 
 from __future__ import annotations
