@@ -8,7 +8,7 @@ phantombase_claim_latency_seconds, phantombase_compaction_seconds   histograms o
 phantombase_service_instants_total, _service_failed_total           by service: cleans, archived instants; failures
 phantombase_cleaned_files_total, _cleaned_bytes_total               of cleans
 phantombase_table_up                                                1; 0 after a look at the table that failed
-phantombase_lane_running, _lane_occupancy, _lane_bytes              by pool: slots, part of the slots, bytes of an hour
+phantombase_pool_running, _pool_occupancy, _pool_bytes              by pool: slots, part of the slots, bytes of an hour
 phantombase_zookeeper_connected                                     1 or 0; absent without ZooKeeper
 phantombase_build_info, process_...                                 version and Python; memory, processor time, files
 """
@@ -54,7 +54,7 @@ class Metrics(Observer):
         self._cleaned_bytes = self._counter("cleaned_bytes", "bytes that cleans removed")
         self._up = self._gauge("table_up", "1 if the last look at the table succeeded")
         self._pools = [
-            Gauge(f"phantombase_lane_{name}", text, ["pool"], registry=self.registry)
+            Gauge(f"phantombase_pool_{name}", text, ["pool"], registry=self.registry)
             for name, text in (
                 ("running", "compactions at work in this daemon, by pool"),
                 ("occupancy", "part of this daemon's slots that a pool has had, over some minutes"),

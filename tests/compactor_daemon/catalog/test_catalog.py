@@ -110,7 +110,7 @@ def taken_s(port: int) -> float:
 
 def lane_occupancy(port: int) -> float:
     """What a daemon says of the pool with the quota."""
-    return metric(port, 'phantombase_lane_occupancy{pool="a_*"} ')
+    return metric(port, 'phantombase_pool_occupancy{pool="a_*"} ')
 
 
 def metric(port: int, name: str) -> float:

@@ -221,7 +221,7 @@ def test_a_table_has_few_series_and_the_daemon_says_which_build_it_is(served: Se
 def test_what_lanes_use_is_shown(served: Served) -> None:
     served.metrics.pool(PoolUsage(pool="sales_*", running=2, occupancy=0.5, bytes=7, why_not=""))
     names = ("running", "occupancy", "bytes")
-    assert [served.samples()[f"phantombase_lane_{name}"] for name in names] == [2, 0.5, 7]
+    assert [served.samples()[f"phantombase_pool_{name}"] for name in names] == [2, 0.5, 7]
 
 
 def test_it_listens_where_it_is_asked_to() -> None:
