@@ -219,11 +219,11 @@ def unschedule_command(
     storage_option: StorageOption = None,
     json: Json = False,
 ) -> None:
-    """Take back a requested compaction; its file groups are then free for the next plan.
+    """Cancel a requested compaction; its file groups are then free for the next plan.
 
     On version 6 file groups that were written since stay in the plan, and the others are taken out of it. Refused where
     all of them were written since, while the compaction is being published, while Hudi may be at work on it, and if
-    rows would be lost or doubled without the plan: then it must be executed. An unreadable plan is taken back if
+    rows would be lost or doubled without the plan: then it must be executed. An unreadable plan is removed if
     nothing depends on it.
 
     Example: `compactor-daemon unschedule /data/orders 20260101120000000 --sole-writer`

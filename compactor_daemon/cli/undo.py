@@ -1,5 +1,5 @@
 """The commands that put right: completed writes are taken back (`restore`, `rollback`), failures of a compaction are
-forgotten (`release`), a completed file that cannot be read is written anew (`repair`)."""
+forgotten (`release`), an unreadable completed file is rewritten (`repair`)."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def restore_command(
 
     What a read as of that instant shows is then what every read shows. Stop all writers and compactors first: a process
     that is at work is an error, and so is a later savepoint, or a pin of a reader. A metadata table is dropped; the
-    next Hudi writer builds it anew. What is undone cannot be brought back.
+    next Hudi writer builds it again. What is undone cannot be brought back.
 
     If a run is killed, the table stays readable, and nothing may be written until the next run, without `--to`, or
     Hudi's restore to the same instant, has finished.
@@ -95,9 +95,9 @@ def rollback_command(
     storage_option: StorageOption = None,
     json: Json = False,
 ) -> None:
-    """Take the newest completed write back. For more than one write, and for compactions: `restore`.
+    """Roll back the newest completed write. For more than one write, and for compactions: `restore`.
 
-    A clustering of phantombase counts as a write: the files that it joined count again.
+    A clustering of phantombase counts as a write: the files that it joined are visible again.
 
     Refused if anything came after it: a write, a plan, a savepoint, a reader that holds its state. If a run is killed
     before the write is hidden, run it again: writers of other machines wait for that. Behind that the next writer
@@ -128,7 +128,7 @@ def repair_command(
     storage_option: StorageOption = None,
     json: Json = False,
 ) -> None:
-    """Write the completed file of a compaction anew, which cannot be read: all reads and writes fail until then.
+    """Rewrite the unreadable completed file of a compaction: all reads and writes fail until then.
 
     Hudi leaves it empty or torn when it is killed while it writes it on a local disk. All base files are written by
     then. So each planned file group is merged again, in this process, and its base file must have just these rows. What
@@ -144,10 +144,13 @@ def repair_command(
     emit({"table": table, "dry_run": dry_run, **asdict(done)}, json, _render_repaired)
 
 
+_BE = {True: "would be", False: "is"}
+"""By whether it is a dry run."""
+
+
 def _render_repaired(data: Mapping[str, Any]) -> Iterable[RenderableType]:
-    verb = "would be" if data["dry_run"] else "is"
     yield Text(
-        f"{data['path']} {verb} written anew: {plural(data['file_groups'], 'file group')}, "
+        f"{data['path']} {_BE[data['dry_run']]} rewritten: {plural(data['file_groups'], 'file group')}, "
         f"{plural(data['rows'], 'row')}, the same as their inputs give"
     )
 
@@ -168,34 +171,30 @@ def _render_restored(data: Mapping[str, Any]) -> Iterable[RenderableType]:
     title = "would be undone" if data["dry_run"] else "undone"
     yield RowsTable(title=f"{title}{shown}", columns=columns, rows=rows[:_SHOWN])
     if data["finished"]:
-        yield Text("this restore was half-way" if data["dry_run"] else "finished a restore that was half-way")
-    verb = "would be" if data["dry_run"] else "is"
-    yield Text(f"the state at {data['target']} {verb} back: {plural(data['files'], 'file')} removed")
+        yield Text("this restore is in progress" if data["dry_run"] else "finished a restore that was in progress")
+    yield Text(
+        f"the state at {data['target']} {_BE[data['dry_run']]} restored: {plural(data['files'], 'file')} removed"
+    )
     if data["metadata_dropped"]:
-        yield Text(
-            f"the metadata table {'would go' if data['dry_run'] else 'is gone'}: the next Hudi writer builds it anew"
-        )
+        yield Text(f"the metadata table {_BE[data['dry_run']]} dropped: the next Hudi writer builds it again")
 
 
 def _render_unclustered(data: Mapping[str, Any]) -> Iterable[RenderableType]:
-    taken = "would be taken back" if data["dry_run"] else "is taken back"
-    files = f": {plural(data['files'], 'file')} that it joined count again" if data["files"] else ""
-    yield Text(f"clustering {data['instant']} {taken}{files}")
+    files = f": {plural(data['files'], 'file')} that it joined are visible again" if data["files"] else ""
+    yield Text(f"clustering {data['instant']} {_BE[data['dry_run']]} rolled back{files}")
     if data["metadata_dropped"]:
-        yield Text(
-            f"the metadata table {'would go' if data['dry_run'] else 'is gone'}: the next Hudi writer builds it anew"
-        )
+        yield Text(f"the metadata table {_BE[data['dry_run']]} dropped: the next Hudi writer builds it again")
 
 
 def _render_rolled_back(data: Mapping[str, Any]) -> Iterable[RenderableType]:
     if data["dry_run"] and not data["rollback"]:
-        yield Text(f"{data['instant']} would be taken back")
+        yield Text(f"{data['instant']} would be rolled back")
         if data["metadata_dropped"]:
-            yield Text("the metadata table would go: it was compacted since")
+            yield Text("the metadata table would be dropped: it was compacted since")
         return
-    yield Text(f"{data['instant']} is taken back by rollback {data['rollback']}")
+    yield Text(f"{data['instant']} is rolled back by rollback {data['rollback']}")
     if data["metadata_dropped"]:
-        yield Text("the metadata table is gone: the next Hudi writer builds it anew")
+        yield Text("the metadata table is dropped: the next Hudi writer builds it again")
 
 
 @offers
@@ -204,7 +203,7 @@ def release(
     instant: Annotated[str, typer.Argument(metavar="INSTANT", help="a pending compaction, as `status` prints it")],
     unreadable: Annotated[
         bool,
-        typer.Option("--unreadable", help="also take back an unreadable decision; no process may be at work on it"),
+        typer.Option("--unreadable", help="also remove an unreadable decision; no process may be at work on it"),
     ] = False,
     dry_run: DryRun = False,
     lock: Lock = None,
@@ -215,7 +214,7 @@ def release(
 ) -> None:
     """Remove the recorded failures of a pending compaction, so that a parked one is tried again.
 
-    With `--unreadable`, also take back a decision whose record is damaged: the files that it may have published are
+    With `--unreadable`, also remove a decision whose record is damaged: the files that it may have published are
     removed, and the compaction can be decided again. No process may be at work on the compaction, not even a sleeping
     one: stop the daemons first.
 

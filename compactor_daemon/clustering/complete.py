@@ -245,7 +245,7 @@ def _place(table: Table, instant: str, one: Made, rules: SliceRules, section: Se
             instant=instant,
             expected=f"{one.ledger.rows_out} rows, of the files of the plan",
             found=f"{rows} rows",
-            todo="Nothing of it is visible. Take it back: compactor-daemon cluster TABLE --take-back.",
+            todo="Nothing of it is visible. Cancel it: compactor-daemon cluster TABLE --cancel.",
         )
     return replace(one, size=size, copied_row_groups=0)
 

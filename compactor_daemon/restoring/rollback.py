@@ -190,7 +190,7 @@ def _instead(timeline: Timeline, found: Instant | None, instant: str) -> str:
     if found is None:
         return "`timeline show TABLE` lists the instants."
     if not found.completed:
-        pending = "cluster TABLE --take-back" if found.family == "replacecommit" else f"unschedule TABLE {instant}"
+        pending = "cluster TABLE --cancel" if found.family == "replacecommit" else f"unschedule TABLE {instant}"
         return f"It is pending: `compactor-daemon {pending}` takes a plan of phantombase back."
     before = max((t for t in timeline.completed_writes if t < instant), default=None)
     if before is None:

@@ -49,7 +49,7 @@ _PARTS: Mapping[str, tuple[type, ...]] = {
     "Clock and time zone": (ClockOptions,),
     "Merging and writing base files": (OutputOptions,),
     "Where file slices are compacted": (ExecuteOptions,),
-    "Patience of an attempt": (AttemptOptions,),
+    "Timeouts": (AttemptOptions,),
     "Failures": (RetryOptions,),
     "Daemon": (Rules,),
 }

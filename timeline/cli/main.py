@@ -16,10 +16,10 @@ from ..terminal.no_pandas import without_pandas
 _of = partial(lazy_command, "phantombase.timeline.cli")
 
 COMMANDS = {
-    "show": _of("show", "show", "Look and read", "What happened to a table, and what has been pending since when."),
-    "slices": _of("show", "slices", "Look and read", "The table's file slices: base file, log files, and the pending plan that contains them."),
-    "plan": _of("show", "plan", "Look and read", "What a compaction will merge, and how many executors are useful."),
-    "read": _of("read", "read", "Look and read", "Read a table: rows to the terminal, or all of them into one file."),
+    "show": _of("show", "show", "Inspection and reads", "What happened to a table, and what has been pending since when."),
+    "slices": _of("show", "slices", "Inspection and reads", "The table's file slices: base file, log files, and the pending plan that contains them."),
+    "plan": _of("show", "plan", "Inspection and reads", "What a compaction will merge, and how many executors are useful."),
+    "read": _of("read", "read", "Inspection and reads", "Read a table: rows to the terminal, or all of them into one file."),
     "audit": _of("check", "audit", "Check and repair", "Verify completed compactions again from the files that still exist. Exit code 1 when something is wrong."),
     "validate": _of("check", "validate", "Check and repair", "Compare completed writes, the metadata table, and the times of version 6 with what is on storage."),
     "repair-times": _of("check", "repair_times", "Check and repair", "Set the modification times of timeline files back to the times in their names."),

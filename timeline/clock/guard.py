@@ -158,9 +158,9 @@ def _way_back(above: Instant | None) -> str:
         return "Find the process that chose it; `schedule --drop-metadata-table` ends it where only that table has it."
     time, later = above.requested_time, "`compactor-daemon restore TABLE --to INSTANT`"
     if above.action in MERGES:
-        return f"Take the plan back: `compactor-daemon unschedule TABLE {time}`."
+        return f"Cancel the plan: `compactor-daemon unschedule TABLE {time}`."
     if above.action == "clustering":
-        return f"Take the plan back: `compactor-daemon cluster TABLE --take-back`, or {later}, to the write before it."
+        return f"Cancel the plan: `compactor-daemon cluster TABLE --cancel`, or {later}, to the write before it."
     if not above.completed:
         return f"If its writer is dead: `compactor-daemon rollback TABLE {time}`, or the next write, rolls it back."
     return (

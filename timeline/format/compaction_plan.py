@@ -200,7 +200,7 @@ def pending_clustering_file_groups(data: bytes, where: str) -> set[tuple[str, st
             "the plan of a pending clustering cannot be read",
             path=where,
             found=error.found or error.what,
-            todo="If no process has begun on it, `compactor-daemon cluster TABLE --take-back` removes it, two minutes "
+            todo="If no process has begun on it, `compactor-daemon cluster TABLE --cancel` removes it, two minutes "
             "after its last change.",
         ) from error
     groups = (record["clusteringPlan"] or {}).get("inputGroups") or ()

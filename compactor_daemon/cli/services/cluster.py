@@ -49,7 +49,7 @@ def cluster_command(
     take_back: Annotated[
         bool,
         typer.Option(
-            "--take-back", help="only take back clusterings that dead processes left pending, and unreadable plans"
+            "--cancel", help="only cancel clusterings that dead processes left pending, and remove unreadable plans"
         ),
     ] = False,
     options: ClusterOptions = _CLUSTER,
@@ -79,12 +79,12 @@ def cluster_command(
     """
     configure_logging(json)
     if dry_run and take_back:
-        raise UsageError("--dry-run and --take-back cannot be combined")
+        raise UsageError("--dry-run and --cancel cannot be combined")
     if take_back and (idle := typed_options(ctx, _OF_CLUSTERING)):
         raise UsageError(
-            "--take-back clusters nothing: options of clustering have no effect",
+            "--cancel clusters nothing: options of clustering have no effect",
             found=", ".join(idle),
-            todo="Leave them out, or run without --take-back: that finishes what is pending, and then clusters.",
+            todo="Leave them out, or run without --cancel: that finishes what is pending, and then clusters.",
         )
     opened, held = open_to_change(
         table,
@@ -116,9 +116,9 @@ def cluster_command(
 
 def _render_taken_back(data: Mapping[str, Any]) -> Iterable[RenderableType]:
     if not data["taken_back"]:
-        yield Text("nothing to take back: no clustering of phantombase is pending")
+        yield Text("nothing to cancel: no clustering of phantombase is pending")
     for instant in data["taken_back"]:
-        yield Text(f"taken back: {instant}")
+        yield Text(f"cancelled: {instant}")
 
 
 _COPIED = Column(title="copied", cell=lambda r: f"{r['copied']:,}", right=True)
@@ -130,7 +130,7 @@ def _tried(row: Mapping[str, Any]) -> bool:
 
 def _render(data: Mapping[str, Any]) -> Iterable[RenderableType]:
     for instant in data["taken_back"]:
-        taken = "would be taken back" if data["dry_run"] else "taken back"
+        taken = "would be cancelled" if data["dry_run"] else "cancelled"
         yield Text(f"{taken}: {instant}, of an earlier run, since its files had changed")
     earlier = "of an earlier run" if data["dry_run"] else "finished an earlier run"
     rows = [*({**one, "what": earlier} for one in data["finished"])]

@@ -88,8 +88,8 @@ def test_what_it_refuses(tmp_path: Path) -> None:
     for options, text in (
         ([], "which other processes write"),
         (["--sole-writer", "--lock", "file:/x"], "which other processes write"),
-        (["--dry-run", "--take-back"], "cannot be combined"),
-        (["--take-back", "--sole-writer", "--full", "--codec", "gzip"], "found --full, --codec"),
+        (["--dry-run", "--cancel"], "cannot be combined"),
+        (["--cancel", "--sole-writer", "--full", "--codec", "gzip"], "found --full, --codec"),
         (["--sole-writer", "--sort-order", "zorder"], "an order without columns"),
         (["--sole-writer", "--small-size", "1g"], "small-size must not be above target-size"),
     ):
@@ -108,9 +108,9 @@ def test_take_back_and_status(tmp_path: Path) -> None:
     shown = run("status", str(path))
     assert [(one["instant"], one["action"]) for one in shown["half_way"]] == [(instant, "clustering")]
     assert "cluster" in shown["half_way"][0]["todo"]
-    assert run("cluster", str(path), "--take-back", "--sole-writer")["taken_back"] == [instant]
-    again = CliRunner().invoke(app, ["cluster", str(path), "--take-back", "--sole-writer"])
-    assert "nothing to take back" in again.stdout
+    assert run("cluster", str(path), "--cancel", "--sole-writer")["taken_back"] == [instant]
+    again = CliRunner().invoke(app, ["cluster", str(path), "--cancel", "--sole-writer"])
+    assert "nothing to cancel" in again.stdout
     assert read_rows(path) == rows
 
 

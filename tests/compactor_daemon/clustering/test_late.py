@@ -335,7 +335,7 @@ def test_it_is_taken_back_by_command(name: str, data: bytes, tmp_path: Path) -> 
     plan = left(name, data, tmp_path)
     table = table_of(plan)
     path, rows = Path(table.storage.base_path), read_rows(Path(table.storage.base_path))
-    done = CliRunner().invoke(app, ["cluster", str(path), "--take-back", "--sole-writer"])
+    done = CliRunner().invoke(app, ["cluster", str(path), "--cancel", "--sole-writer"])
     assert done.exit_code == 0, done.output
     assert plan.name.partition(".")[0] in done.output
     assert not plan.exists()
@@ -350,11 +350,11 @@ def test_it_is_taken_back_by_command(name: str, data: bytes, tmp_path: Path) -> 
 @one_of("name", "v9_plain", "v6_plain")
 def test_what_it_keeps_out_names_the_way_out(name: str, tmp_path: Path) -> None:
     path = Path(table_of(left(name, TORN, tmp_path)).storage.base_path)
-    with pytest.raises(MalformedError, match="cluster TABLE --take-back"):
+    with pytest.raises(MalformedError, match="cluster TABLE --cancel"):
         write(path)
-    with pytest.raises(MalformedError, match="cluster TABLE --take-back"):
+    with pytest.raises(MalformedError, match="cluster TABLE --cancel"):
         schedule_compaction(open_table(path), LOCK)
-    with pytest.raises(MalformedError, match="cluster TABLE --take-back"):
+    with pytest.raises(MalformedError, match="cluster TABLE --cancel"):
         clean_table(open_table(path), CleanOptions(retain=1, floor_s=0), LOCK)
 
 
@@ -412,7 +412,7 @@ def test_an_inflight_file_that_cannot_be_read_names_the_way_out(version: int, tm
     request(path, alive=False)
     (pending,) = pending_clusterings(open_table(path), open_table(path).load_timeline())
     (path / open_table(path).instant_path(pending.requested.at(State.INFLIGHT))).write_bytes(TORN)
-    with pytest.raises(MalformedError, match="restore TABLE --to` the newest completed write"):
+    with pytest.raises(MalformedError, match="restore TABLE --to INSTANT`, of the newest completed write"):
         upsert(path, one_row("k1", 50))
     restore_table(open_table(path), LOCK, max(open_table(path).load_timeline().completed_writes))
     assert read_rows(path) == rows

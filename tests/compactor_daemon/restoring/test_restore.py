@@ -668,7 +668,7 @@ def test_the_commands(small: Small) -> None:
     assert "nothing to undo" in shown.stdout
     upsert(path, one_row("k1", 5))
     shown = CliRunner().invoke(app, ["restore", str(path), "--to", oldest, "--sole-writer"])
-    assert f"the state at {oldest} is back" in " ".join(shown.stdout.split())
+    assert f"the state at {oldest} is restored" in " ".join(shown.stdout.split())
     none = CliRunner().invoke(app, ["restore", str(path), "--sole-writer"])
     assert "no restore is pending" in str(none.exception)
     unknown = CliRunner().invoke(app, ["restore", str(path), "--to", "20200101000000000", "--sole-writer"])
