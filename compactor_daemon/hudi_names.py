@@ -54,6 +54,11 @@ class HudiName:
         return _plain(text) in map(_plain, self.agreeing)
 
 
+def same_value(one: str, other: str) -> bool:
+    """Whether two texts are one value: numbers by value, words without case."""
+    return _plain(one) == _plain(other)
+
+
 def _plain(text: str) -> str | Decimal:
     try:
         return Decimal(text.strip())

@@ -187,10 +187,10 @@ class WriteOptions:
         "columns of the table that the rows lack become null; otherwise such rows are refused, as by Hudi "
         "(hoodie.write.set.null.for.missing.columns)",
     )
-    log_format: LogFormat = option(
-        LogFormat.PARQUET,
-        "of log blocks (hoodie.logfile.data.block.format); where text orders rows it is always avro, since Hudi 1.2 "
-        "merges Parquet blocks wrongly there",
+    log_format: LogFormat | None = option(
+        None,
+        "of log blocks (hoodie.logfile.data.block.format), parquet by default; where text orders rows it is always "
+        "avro, since Hudi 1.2 merges Parquet blocks wrongly there: with parquet that is a warning",
     )
     file_bytes: int = option(
         120 << 20, "the size at which a new base file ends (hoodie.parquet.max.file.size)", size=True, least=1

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from phantombase.compactor_daemon.hudi_names import hudi_names, put_once
+from phantombase.compactor_daemon.hudi_names import NameKind, hudi_names, put_once, same_value
 from phantombase.timeline.errors import UsageError
-from phantombase.timeline.format.table_config import MergeMode
+from phantombase.timeline.format.table_config import MergeMode, TableConfig
 from phantombase.timeline.format.table_support import KEY_GENERATOR_CLASSES
 
+from ..keys.key_generator import generator_kind
 from ..keys.partition_times import PREFIX
-from .spec import MERGE_STRATEGIES
+from .spec import AS_NEW, MERGE_STRATEGIES
 
 _OLD_PREFIXES = ("hoodie.deltastreamer.keygen.timebased.", "hoodie.streamer.keygen.timebased.")
 
@@ -50,7 +51,10 @@ def _strategy(text: str) -> MergeMode:
 
 def _version(text: str) -> int:
     """A number, or Hudi's word for it."""
-    return {"SIX": 6, "EIGHT": 8, "NINE": 9}.get(text.strip().upper()) or int(text)
+    return _VERSION_WORDS.get(text.strip().upper()) or int(text)
+
+
+_VERSION_WORDS = {"SIX": 6, "EIGHT": 8, "NINE": 9}
 
 
 def _zone(text: str) -> bool:
@@ -141,3 +145,65 @@ def parse_table_conf(conf: Mapping[str, str]) -> dict[str, Any]:
             raise UsageError(f"not a known value of {name}", found=value) from error
         put_once(found, field, converted, name, conf, said)
     return {**found, "times": tuple(sorted(times.items()))} if times else found
+
+
+_VERSION, _DATABASE = "hoodie.write.table.version", "hoodie.database.name"
+_VERSIONS = ("hoodie.table.version", "hoodie.table.initial.version", _VERSION)
+_MERGES: Mapping[str, Callable[[str], MergeMode]] = {
+    "hoodie.compaction.payload.class": _payload,
+    "hoodie.record.merge.strategy.id": _strategy,
+    "hoodie.write.record.merge.strategy.id": _strategy,
+}
+"""Names that say how rows merge, and make no table that does."""
+_COMPARED = TABLE_NAMES - {"hoodie.table.version", _DATABASE, _VERSION, *_MERGES}
+"""Names of fields that `check_same_table` compares."""
+_SMALL_FILES, _METADATA_DUE = "hoodie.parquet.small.file.limit", "hoodie.metadata.compact.max.delta.commits"
+
+
+def table_names(given: Mapping[str, Any]) -> dict[str, str]:
+    """Fields of `NewTable` under Hudi's names, as far as an existing table may have them otherwise."""
+    named = {"version": _VERSION, "database": _DATABASE}
+    return {**{named[f]: str(v) for f, v in given.items() if f in named}, **dict(given.get("times", ()))}
+
+
+def not_followed(config: TableConfig, conf: Mapping[str, str]) -> set[str]:
+    """The names of `conf` that this table does not follow, for a warning.
+
+    A name that hoodie.properties has must say what stands there, as Hudi's writers compare them. (Seen: 0.15.0 and
+    1.2.0, "Config conflict".) One of Hudi's defaults, spelled out, may say something else, and is named.
+    UsageError: a name says otherwise. Fields that `check_same_table` compares are left to it.
+    """
+    stored = {_setting(name): (name, value) for name, value in config.properties.items()}
+    found: set[str] = set()
+    for name, value in conf.items():
+        setting, one = _setting(name), hudi_names().get(name)
+        is_usual = one is not None and one.agrees(value)
+        if setting in stored and _own(name) not in _COMPARED and not _says(setting, value, stored[setting][1]):
+            if is_usual:
+                found.add(name)
+            elif one is None or one.kind is NameKind.SET:
+                raise UsageError(
+                    "another table is at this path",
+                    expected=f"{name}={value}",
+                    found="{}={}".format(*stored[setting]),
+                    todo="Leave it out, or write with the table's own settings.",
+                )
+        elif (
+            (setting == _VERSION and not _says(setting, value, str(config.version)))
+            or (setting == _DATABASE and setting not in stored and value.strip() != "")
+            or (setting in _MERGES and _MERGES[setting](value) is not AS_NEW.get(config.merge_mode, config.merge_mode))
+            or (table_field(name) == "times" and not is_usual and generator_kind(config) not in ("TIMESTAMP", "CUSTOM"))
+            or (setting == _METADATA_DUE and not is_usual and not config.metadata_partitions)
+            or (setting == _SMALL_FILES and not is_usual and config.captures_changes)
+        ):
+            found.add(name)
+    return found
+
+
+def _setting(name: str) -> str:
+    return hudi_names()[name].name if name in hudi_names() else name
+
+
+def _says(setting: str, value: str, stored: str) -> bool:
+    words = _VERSION_WORDS if setting in _VERSIONS else {}
+    return same_value(str(words.get(value.strip().upper(), value)), stored)

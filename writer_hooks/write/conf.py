@@ -118,7 +118,7 @@ _OF_PARTITIONS = ("SIMPLE", "BLOOM", "RECORD_LEVEL_INDEX")
 """For these the key index is used, which finds the same."""
 _OPERATION = "hoodie.datasource.write.operation"
 _PARTITIONS = "hoodie.datasource.write.partitions.to.delete"
-_STREAM = "hoodie.datasource.write.streaming.checkpoint.identifier"
+STREAM = "hoodie.datasource.write.streaming.checkpoint.identifier"
 
 
 def parse_write_conf(
@@ -300,7 +300,7 @@ def parse_operation_conf(conf: Mapping[str, Any]) -> tuple[dict[str, Any], dict[
             raise UsageError(f"not a value of {_OPERATION}", expected=known, found=named) from error
     if partitions is not None:
         found["partitions"] = tuple(part.strip() for part in partitions.split(","))
-    if (stream := rest.pop(_STREAM, None)) is not None:
+    if (stream := rest.pop(STREAM, None)) is not None:
         found["stream"] = checked_stream(stream.strip())
     return found, rest
 

@@ -75,3 +75,11 @@ def _with_ports(url: str, port: str | None) -> str:
             found=f"{LOCK}zookeeper.port={port}",
         )
     return ",".join(f"{host}:{_PORT}" if host in bare else host for host in hosts.split(",")) + slash + within
+
+
+def used_by_the_lock(name: str, conf: Mapping[str, str]) -> bool:
+    """Whether the lock that `conf` names has something of this option of ZooKeeper. Both have their whole names."""
+    provider, part = conf.get(f"{LOCK}provider", _ZOOKEEPER), name.removeprefix(LOCK)
+    if provider == _IMPLICIT:
+        return part in ("zookeeper.url", "zookeeper.port")
+    return provider == _ZOOKEEPER and any(f"{LOCK}{of}" in conf for of in _OF_A_NODE)

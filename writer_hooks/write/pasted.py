@@ -6,10 +6,15 @@ beside the write), or contradicts it: then a job would get something else than i
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
+from phantombase.compactor_daemon.hudi_conf import ARCHIVE_CONF, CLEAN_CONF, SCHEDULE_CONF
 from phantombase.compactor_daemon.hudi_names import NameKind, hudi_names, is_of_a_family, nearest
 from phantombase.timeline.errors import PhantombaseError, UnsupportedError, UsageError
+from phantombase.timeline.planning.triggers import TriggerStrategy
+
+from ..options import Mode, Operation, Write
+from .lock_conf import LOCK, used_by_the_lock
 
 CONCURRENCY = "hoodie.write.concurrency.mode"
 _SINGLE, OPTIMISTIC = "SINGLE_WRITER", "OPTIMISTIC_CONCURRENCY_CONTROL"
@@ -53,6 +58,45 @@ def has_effect_elsewhere(name: str, value: str, conf: Mapping[str, str], *, has_
             f"{name} asks for what is not done here: {one.why}", expected=" or ".join(one.agreeing) or None, found=value
         )
     return True
+
+
+_COMMITS, _SECONDS = "hoodie.compact.inline.max.delta.commits", "hoodie.compact.inline.max.delta.seconds"
+_PARTITIONS = "hoodie.datasource.write.partitions.to.delete"
+_LAYOUT = "hoodie.storage.layout.type"
+
+
+def idle(conf: Mapping[str, str], write: Write, *, streams: bool) -> list[str]:
+    """The names of a write that say nothing there, since they belong to others: when a compaction is due, where none
+    is requested; how many versions stay, where commits are counted. Hudi passes them over silently.
+
+    `streams`: the write is a batch of a stream, for which file groups are full by the trigger of compactions.
+    """
+    own = {name for name in _idle(conf, write, streams=streams) if name in conf}
+    gone = [_PARTITIONS] if write.partitions is not None and write.operation is not Operation.DELETE_PARTITION else []
+    usual = {n for n in own if hudi_names()[n].agrees(conf[n]) and not (n == _LAYOUT and conf[n].strip() != "DEFAULT")}
+    return sorted([*(own - usual), *gone])
+
+
+def _idle(conf: Mapping[str, str], write: Write, *, streams: bool) -> Iterator[str]:
+    options = write.options
+    mode, strategy = options.compaction.mode, options.compaction.schedule.strategy
+    counts = options.archive is not None or options.back_pressure is not None or streams
+    if mode is Mode.WRITE_ONLY:
+        yield from (name for name in SCHEDULE_CONF if name != _COMMITS or not counts)
+        yield from ("hoodie.compact.inline", "hoodie.compact.schedule.inline")
+    elif strategy is TriggerStrategy.TIME_ELAPSED and not counts:
+        yield _COMMITS
+    elif strategy not in (TriggerStrategy.TIME_ELAPSED, TriggerStrategy.NUM_AND_TIME, TriggerStrategy.NUM_OR_TIME):
+        yield _SECONDS
+    counted = None if options.clean is None else options.clean.policy.value
+    yield from (name for name, (of, _) in CLEAN_CONF.items() if of != counted and (of != "policy" or counted is None))
+    if options.archive is None:
+        yield from ARCHIVE_CONF
+    if options.metadata is None:
+        yield "hoodie.metadata.compact.max.delta.commits"
+    if options.buckets is None:
+        yield from (_LAYOUT, "hoodie.storage.layout.partitioner.class")
+    yield from (name for name in conf if name.startswith(f"{LOCK}zookeeper.") and not used_by_the_lock(name, conf))
 
 
 def refused(problems: Mapping[str, PhantombaseError]) -> PhantombaseError:

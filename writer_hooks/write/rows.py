@@ -10,6 +10,7 @@ import pyarrow as pa
 from phantombase.timeline.avro.arrow_schema import arrow_schema, project
 from phantombase.timeline.avro.schema import META_COLUMNS
 from phantombase.timeline.errors import UnsupportedError
+from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.format.bucket import KeySplit
 from phantombase.timeline.format.table_config import MergeMode, TableConfig
 from phantombase.timeline.instants.timeline import Timeline
@@ -38,6 +39,8 @@ from ..index.replaced_keys_step import replaced_keys
 from ..keys.key_encoding import generator_of
 from ..keys.key_generator import KeyGenerator
 from ..options import MovedKeys, Operation, Write, WriteOptions
+
+_log = get_logger()
 
 
 def prepare_rows(
@@ -125,6 +128,9 @@ def stage_rows(
     replaces, by partition.
     """
     rules, options = slice_rules(begun.table, begun.timeline, schema), write.options
+    if rules.merge.orders_by_text and options.log_format is LogFormat.PARQUET:
+        path = begun.table.storage.base_path
+        _log.warning("configurations_without_meaning", names="hoodie.logfile.data.block.format", path=path)
     work = WriteWork(
         table=begun.table,
         timeline=begun.timeline,
@@ -134,7 +140,7 @@ def stage_rows(
         schema=schema,
         rules=replace(rules, memory_bytes=options.output.memory_limit, spill_folder=options.output.spill_dir),
         output=options.output,
-        log_format=LogFormat.AVRO if rules.merge.orders_by_text else options.log_format,
+        log_format=LogFormat.AVRO if rules.merge.orders_by_text else options.log_format or LogFormat.PARQUET,
         combine=write.combines,
         deletes=write.deletes,
         file_bytes=options.file_bytes,

@@ -41,18 +41,23 @@ from ..engine.spark import SparkEngine, default_slots
 from ..engine.spark_jobs import streaming_run
 from ..keys.key_generator import PARTITION_TYPES, generator_kind, inferred_kind
 from ..merge_into import MergeInto
-from ..new_table.conf import table_field
+from ..new_table.conf import not_followed, table_field, table_names
 from ..new_table.create import create_table, refuse_place
 from ..new_table.spec import NewTable, check_same_table
 from ..options import BackPressure, CompactionOptions, FullAction, Mode, MovedKeys, Operation, Write, WriteOptions
 from ..schema.write_schema import checked_schema
-from .conf import option_of, parse_operation_conf, parse_write_conf, undone_names
+from .conf import STREAM, option_of, parse_operation_conf, parse_write_conf, undone_names
+from .pasted import idle
 from .rows import first_rows
 from .write import Written, shown, write, write_batch
 
 _GENERATOR_TYPES = ("hoodie.datasource.write.keygenerator.type", "hoodie.table.keygenerator.type")
 _GENERATOR_CLASSES = ("hoodie.datasource.write.keygenerator.class", "hoodie.table.keygenerator.class")
 _METADATA = "hoodie.metadata.enable"
+_GREATER = (
+    "hoodie.datasource.write.payload.class=org.apache.hudi.common.model.DefaultHoodieRecordPayload, if the greater "
+    "ordering value is to win"
+)
 NEW_TABLE_VERSION = 9
 """The version of new tables: the newest one; there a pending delta commit never delays scheduling."""
 
@@ -422,6 +427,7 @@ class Writer:
                     rows.row_counts()
                 storage.make_folder("")
                 table = create_table(storage, spec)
+                self._name_idle(table, what, streams=streams)
                 yield table, rows if _described(table.config) == _described(config) else None
             return
         config = table.config
@@ -439,9 +445,20 @@ class Writer:
         )
         given = {k: v for k, v in self.given.items() if k not in ("times", "base_path")}
         check_same_table(config, replace(known, **given))
-        if given.get("metadata_table") and not config.metadata_partitions:
-            _log.warning("configurations_without_meaning", names=_METADATA, path=storage.base_path)
+        self._name_idle(table, what, streams=streams)
         yield table, None
+
+    def _name_idle(self, table: Table, what: Write, *, streams: bool) -> None:
+        """Names in one warning what this write, or this table, does not follow. UsageError: see `not_followed`."""
+        mine = table_names({field: value for field, value in self.given.items() if field in self.said})
+        names = not_followed(table.config, {**mine, **self.hoodie})
+        names |= set(idle(self.hoodie, what, streams=streams))
+        if self.given.get("metadata_table") and not table.config.metadata_partitions:
+            names.add(_METADATA)
+        if self.stream != DEFAULT_STREAM and not streams:
+            names.add(STREAM)
+        if names:
+            _log.warning("configurations_without_meaning", names=" ".join(sorted(names)), path=table.storage.base_path)
 
     def _new_table(self) -> NewTable:
         missing = [what for what in ("name", "key_fields") if what not in self.given]
@@ -453,6 +470,10 @@ class Writer:
             )
         described = {k: v for k, v in self.given.items() if k != "base_path"}
         spec = NewTable(**{"version": NEW_TABLE_VERSION, **described})
+        by_name = any(table_field(name) == "ordering_fields" for name in self.hoodie)
+        if spec.version == 6 and spec.merge_mode is None and spec.ordering_fields and by_name:
+            spec = replace(spec, merge_mode=MergeMode.COMMIT_TIME)  # as 0.15.0; 1.x makes one of the greater value
+            _log.warning("merge_rule_not_given", rule="the later write wins", instead=_GREATER)
         by_type = next((name for name in _GENERATOR_TYPES if name in self.hoodie), None)
         inferred = inferred_kind(spec.key_fields, spec.partition_fields)
         if by_type is not None and spec.kind != inferred and not any(n in self.hoodie for n in _GENERATOR_CLASSES):

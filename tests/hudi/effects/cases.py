@@ -560,7 +560,6 @@ TAKEN: Mapping[str, str] = {
 }
 """What Hudi refuses and phantombase writes."""
 _FOLDER = "Hudi reads values from the names of folders"
-_OVERWRITES = "where the dictionary names no merge rule, 0.15.0 lets the later write win, not the newer row"
 OTHERWISE: Mapping[str, str] = {
     "ordering-of-text-other-logs": "Hudi compares each row of its own Parquet log block by the text of the last row",
     "v9-drawn-12": "Hudi doubles a key of a global index in its own folder",
@@ -568,8 +567,5 @@ OTHERWISE: Mapping[str, str] = {
     **dict.fromkeys((f"folders-odd-{style}" for style in ("", "hive_style_partitioning", "urlencode")), _FOLDER),
     "deleted-column-of-new-keys": "Hudi writes base files anew for new keys that are deleted at once, and forgets when "
     "the others in them were deleted: a late row comes back",
-    **dict.fromkeys((f"v6-key-{name}" for name in ("no-partition", "non-partitioned-class")), _OVERWRITES),
-    **dict.fromkeys((f"v6-{name}" for name in ("index-global-simple", "index-global-bloom-stay")), _OVERWRITES),
-    **dict.fromkeys((f"v6-{name}" for name in ("columns-added", "columns-wider")), _OVERWRITES),
 }
 """Of what the rows differ. By the name of a case, or by its id."""
