@@ -162,7 +162,7 @@ def command_conf(kinds: Collection[type], pairs: Iterable[str], files: Iterable[
     }
 
 
-def conf_fields(kind: type, pairs: Iterable[str], typed: Mapping[str, Any]) -> dict[str, Any]:
+def conf_fields(kind: type, pairs: Collection[str], typed: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of an option dataclass that pairs of `command_conf` set. `typed`: fields that options set."""
     if kind is ScheduleOptions:
         return parse_schedule_conf(pairs, typed.get("strategies") or ())
@@ -171,6 +171,9 @@ def conf_fields(kind: type, pairs: Iterable[str], typed: Mapping[str, Any]) -> d
         return found
     policy = {"policy": typed["policy"]} if "policy" in typed else {}
     made = clean_of(CleanOptions(), {**found, **policy}, infers=True)
+    names = [name for name, _, value in (pair.partition("=") for pair in pairs) if not hudi_names()[name].agrees(value)]
+    if idle := sorted(n for n in names if CLEAN_CONF[n][0] not in ("policy", made.policy.value)):
+        _log.warning("configurations_without_meaning", names=" ".join(idle))  # numbers of other policies
     if "policy" in found and "policy" in typed and found["policy"] != typed["policy"]:
         return {"policy": found["policy"]}
     return {"policy": made.policy, **({"retain": made.retain} if made.retain is not None else {})}

@@ -42,6 +42,7 @@ from ..daemon.http_service import service_of
 from ..daemon.loop import Daemon, Summary
 from ..daemon.metrics import Metrics
 from ..daemon.table_on_storage import DaemonSettings
+from ..hudi_conf import SCHEDULE_CONF
 from ..options import AttemptOptions, ExecuteOptions
 from ..records.failures import RetryOptions
 from ..services.options import Service, ServiceOptions, parse_services
@@ -64,6 +65,7 @@ _RULES, _RETRY, _SCHEDULE = Rules(), RetryOptions(), ScheduleOptions()
 _CLEAN, _ARCHIVE, _METADATA, _CLUSTER = CleanOptions(), ArchiveOptions(), MetadataOptions(), ClusterOptions()
 _SERVE = ServeOptions()
 _KILLED = 128
+_COUNTED = "hoodie.compact.inline.max.delta.commits"
 
 _log = get_logger()
 
@@ -163,7 +165,8 @@ def run_daemon(
     `compactor-daemon run --root s3://lake/warehouse --include orders --schedule --lock storage`
     """
     configure_logging(json, quiet=False)
-    if not schedule and requests != _SCHEDULE and typed_options(ctx, flags_of(ScheduleOptions)):
+    chosen = parse_services(services) if services is not None else frozenset[Service]()
+    if not schedule and requests != _SCHEDULE and (typed_options(ctx, flags_of(ScheduleOptions)) or _asks(ctx, chosen)):
         raise UsageError("options for requesting compactions are given without --schedule", todo="Add --schedule.")
     beside_serve = ("serve_host", "serve_token_file", "serve_hudi_clients")
     for needed, given, names in (
@@ -184,6 +187,8 @@ def run_daemon(
         raise UsageError("--serve-allow-actions is given without --serve", todo="Add --serve PORT.")
     lock = zookeeper.on_lock(lock)
     check_reachable(lock)
+    if not typed_options(ctx, (f"archive_{flag}" for flag in flags_of(ArchiveOptions))):
+        archive = _of_others(archive, chosen, schedule=schedule)
     options_of = {Service.METADATA: metadata, Service.CLUSTER: cluster, Service.CLEAN: clean, Service.ARCHIVE: archive}
     named, options = tables or [], parse_pairs(storage_option)
     pools = catalog.pools(ctx.params.get("config"), requests)
@@ -196,7 +201,7 @@ def run_daemon(
         order=rules.order,
         schedule=requests if schedule else None,
         services=replace(
-            _services(services, options_of, requests.max_delta_commits if schedule else 0),
+            _services(chosen, options_of, requests.max_delta_commits if schedule else 0),
             output=output,
             threads=execute.threads,
         ),
@@ -254,9 +259,23 @@ def run_daemon(
         raise typer.Exit(EXIT_FAILED)
 
 
-def _services(names: str | None, given: Mapping[Service, Any], counted: int) -> ServiceOptions:
+def _asks(ctx: typer.Context, chosen: frozenset[Service]) -> bool:
+    """Whether one of Hudi's names says when or what to request, and no service that runs reads it, too."""
+    names = {str(pair).partition("=")[0].strip() for pair in ctx.params.get("conf") or []}
+    return bool(names & SCHEDULE_CONF.keys() - ({_COUNTED} if Service.ARCHIVE in chosen else set()))
+
+
+def _of_others(archive: ArchiveOptions, chosen: frozenset[Service], *, schedule: bool) -> ArchiveOptions:
+    """The options of an archiver that does not run, without those that one of Hudi's names says of another service."""
+    if Service.ARCHIVE in chosen:
+        return archive
+    if Service.CLEAN in chosen:
+        archive = replace(archive, commits_retained=_ARCHIVE.commits_retained)
+    return replace(archive, compaction_commits=_ARCHIVE.compaction_commits) if schedule else archive
+
+
+def _services(chosen: frozenset[Service], given: Mapping[Service, Any], counted: int) -> ServiceOptions:
     """The services that run. UsageError: an option of one that does not run."""
-    chosen = parse_services(names) if names is not None else frozenset[Service]()
     defaults = {
         Service.METADATA: _METADATA,
         Service.CLUSTER: _CLUSTER,

@@ -134,6 +134,43 @@ def test_a_whole_job_may_be_given(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("pairs", "typed"),
+    [
+        (["hoodie.clean.commits.retained=3", "hoodie.clean.hours.retained=7"], {}),
+        (["hoodie.clean.policy=KEEP_LATEST_COMMITS", "hoodie.clean.hours.retained=7"], {}),
+        (["hoodie.clean.hours.retained=7"], {"policy": Policy.VERSIONS}),
+    ],
+)
+def test_numbers_of_other_policies_are_named(pairs: list[str], typed: dict[str, Any]) -> None:
+    with capture_logs() as logs:
+        assert built(CleanOptions, pairs, **typed).policy is not Policy.HOURS
+    assert [log["names"] for log in logs] == ["hoodie.clean.hours.retained"]
+
+
+@pytest.mark.parametrize(
+    ("options", "pair", "match"),
+    [
+        (["--services", "clean", "--sole-writer"], "hoodie.clean.commits.retained=3", None),
+        (["--schedule", "--sole-writer"], "hoodie.compact.inline.max.delta.commits=3", None),
+        (["--services", "archive", "--sole-writer"], "hoodie.compact.inline.max.delta.commits=3", None),
+        (["--services", "archive", "--sole-writer"], "hoodie.compact.inline.max.delta.seconds=3", "--schedule"),
+        ([], "hoodie.compact.inline.trigger.strategy=TIME_ELAPSED", "--schedule"),
+        ([], "hoodie.clean.commits.retained=3", "does not run: clean"),
+        (["--schedule", "--sole-writer"], "hoodie.keep.max.commits=50", "does not run: archive"),
+    ],
+)
+def test_a_daemon_takes_the_names_of_what_it_runs(
+    options: list[str], pair: str, match: str | None, tmp_path: Path
+) -> None:
+    """Also those that another service, which does not run, would read, too; none without an effect."""
+    path = str(tmp_path / "t")
+    writer(pa.table({"id": ["a"]})).table("t").key("id").upsert(path)
+    done = CliRunner().invoke(app, ["run", path, "--once", "--executor", "local", *options, "--conf", pair])
+    assert (done.exit_code == 0) is (match is None), done.exception
+    assert match is None or match in str(done.exception)
+
+
+@pytest.mark.parametrize(
     ("line", "error", "match"),
     [
         ("hoodie.metadata.enable=false", UsageError, "--drop-metadata-table"),
