@@ -70,7 +70,8 @@ def run_compactions(
     """Executes pending compactions, earliest first. Everything that can be refused is refused before the first write.
 
     An instant that fails is left pending, and the first such error is raised after the other instants are done. If
-    every instant is refused, the table is not changed.
+    every instant is refused, the table is not changed. `drop_metadata`: the metadata table is turned off before
+    anything else, also where nothing is pending.
 
     `runner`: a runner that is open already (a warm Spark session); without one, `execute` says which is opened.
     `limit`: once it is reached no instant begins, and an instant whose slices are being staged is left to the next run,
@@ -85,13 +86,14 @@ def run_compactions(
     else:
         table = Table.open(path, all_storage_options([path], storage_options, execute, runner))
     table = table.with_clock(clock or ClockOptions())
+    held = table_lock(table.storage, lock, sole_writer=sole_writer)
+    if drop_metadata and not limit.closed:
+        table = drop_metadata_table(table, held)  # a way out of its own: nothing need be pending, nor be executable
     seen = table.still()
     instants = pending_instants(seen, instant)
-    if not drop_metadata:
-        check_keepable(table, moves_rows=False)
+    check_keepable(table, moves_rows=False)
     if limit.closed or (not instants and not recorded_instants(seen.storage)):
         return Compactions(left=instants)
-    held = table_lock(table.storage, lock, sole_writer=sole_writer)
     run = _Run(refused={})
     with ExitStack() as open_:
         if instants:
@@ -104,7 +106,6 @@ def run_compactions(
         table.storage.prove()
         open_.enter_context(abandoned_uploads_aborted(table.storage))
         open_.enter_context(claim_all(table, attempt.claim_wait_s))
-        table = drop_metadata_table(table, held) if drop_metadata else table
         finished: Table | None = None
         with run.parking("what earlier runs left"):
             finished = finish_completed(table, held)

@@ -244,6 +244,31 @@ def test_nothing_requests_a_plan(tmp_path: Path) -> None:
     served(path, at(6, "p0") | at(2, "p1", "p2"))
 
 
+@pytest.mark.parametrize("damaged", ["", "hoodie.properties", "timeline", "*.deltacommit"])
+@pytest.mark.parametrize("version", [6, 9])
+def test_a_damaged_metadata_table_is_turned_off(version: int, damaged: str, tmp_path: Path) -> None:
+    """By the command in the error of a write; nothing is pending, and the command still does it."""
+    path, hoodie = tmp_path / "t", tmp_path / "t/.hoodie/metadata/.hoodie"
+    described = writer(batch(1, *PARTITIONS)).table("t", version=version).key("id").partition("p").ordering("ts")
+    described.conf({"hoodie.metadata.enable": "true"}).upsert(str(path))
+    writer(batch(2, *PARTITIONS)).upsert(str(path))
+    if not damaged or (damaged == "timeline" and version == 6):
+        shutil.rmtree(hoodie.parent)
+    elif damaged == "timeline":
+        shutil.rmtree(hoodie / damaged)
+    else:
+        max(hoodie.rglob(damaged)).write_bytes(b"")
+    with pytest.raises(PhantombaseError) as refused:
+        writer(batch(4, "p1")).option(heartbeat_s=0.01).upsert(str(path))
+    run(*named(str(refused.value), path))
+    assert not hoodie.parent.exists()
+    assert rows(path) == at(2, *PARTITIONS)
+    dead_s = 0.1  # the write that failed could not be rolled back without the metadata table; its process is this one
+    while Table.open(str(path)).load_timeline().pending_writes:
+        writer(batch(2, "p1")).option(heartbeat_s=0.01, heartbeat_expiry_s=dead_s).upsert(str(path))
+    served(path, at(2, *PARTITIONS))
+
+
 def _texts() -> Iterator[tuple[str, str]]:
     """(file, text) of all strings in the packages, with X for what is filled in, and of the guides."""
     for package in ("timeline", "compactor_daemon", "writer_hooks", "pyspark_phantombase"):

@@ -61,7 +61,8 @@ def newest_schema(metadata: Table) -> str:
 
     Hudi's log blocks have these columns, always null; hudi-rs fails on blocks without them.
     """
-    timeline = metadata.load_timeline()
+    with anew_if_unreadable(metadata):
+        timeline = metadata.load_timeline()
     for requested in sorted(timeline.completed_writes, reverse=True):
         with anew_if_unreadable(metadata):
             text = metadata.commit_metadata(timeline.completed_writes[requested]).extra_metadata.get("schema", "")

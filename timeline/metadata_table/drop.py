@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from ..event_log import get_logger
 from ..format.table_config import save_table_config
 from ..locks.section import Section
 from ..locks.table_lock import TableLock
 from ..table.table import Table
 from .location import METADATA_FOLDER
 from .record_index import mark_global_keys
+
+_log = get_logger()
 
 
 def drop_metadata_table(table: Table, lock: TableLock) -> Table:
@@ -28,4 +31,5 @@ def drop_within(table: Table, section: Section) -> Table:
         save_table_config(table.storage, table.config.without_metadata_table())
         section.check()
         table.storage.delete_folder(METADATA_FOLDER)
+        _log.info("metadata_table_dropped", path=table.storage.base_path)
     return table.reload()

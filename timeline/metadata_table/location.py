@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING
 
-from ..errors import LockError, MalformedError, NotATableError
+from ..errors import LockError, MalformedError, MissingFileError, NotATableError
 from ..format.table_config import load_table_config
 from ..storage.contract import Entry, OwnLock, Storage
 from ..storage.folders import HOODIE
@@ -122,18 +122,21 @@ def open_metadata_table(table: Table) -> Table:
     storage = PrefixStorage(latest(table.storage), METADATA_FOLDER)
     try:
         return Table(storage, load_table_config(storage), clock=table.clock)
-    except NotATableError:
+    except NotATableError as error:
         table.check_unchanged()
-        raise
+        raise error.advising(BUILD_ANEW) from error
+    except MalformedError as error:
+        raise error.below(storage.base_path).advising(BUILD_ANEW) from error
 
 
 @contextmanager
 def anew_if_unreadable(metadata: Table) -> Iterator[None]:
-    """MalformedError of a file of the metadata table's own timeline: it names the whole path, and the way out.
+    """MalformedError or MissingFileError of a file of the metadata table's own timeline: it names the whole path, and
+    the way out.
 
     That of any table's plan is no way out here: restoring the data table would take writes back for nothing.
     """
     try:
         yield
-    except MalformedError as error:
+    except (MalformedError, MissingFileError) as error:
         raise error.below(metadata.storage.base_path).advising(BUILD_ANEW) from error
