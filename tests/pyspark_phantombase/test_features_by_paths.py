@@ -9,6 +9,7 @@ import io
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -163,7 +164,7 @@ def test_dropped_partition_columns_are_refused_on_every_path(name: str, tmp_path
     (path / ".hoodie/.hoodie.properties.crc").unlink(missing_ok=True)
     rows = pa.table({"id": ["a"], "p": ["x"], "ts": [1]})
     steps: dict[str, Callable[[], Any]] = {
-        **{way: lambda rows_of=rows_of: list(rows_of(str(path))) for way, rows_of in PATHS.items()},
+        **{way: partial(lambda rows_of: list(rows_of(str(path))), rows_of) for way, rows_of in PATHS.items()},
         "read": lambda: read(str(path)).to_arrow(),
         "feed": lambda: read(str(path), query="changes", begin="earliest").to_arrow(),
         "upsert": lambda: writer(rows).upsert(str(path)),

@@ -135,7 +135,10 @@ def _doomed(table: Table, dead: Callable[[Instant], bool], *, completed_too: boo
     # The process of an unreadable rollback may be writing its plan right now. If it is dead, the writes are undone.
     if any(not dead(r.at(State.INFLIGHT)) for r in pending if r.target is None):
         return
-    for instant in reversed(table.load_timeline().inflight_writers):
+    timeline = table.load_timeline()
+    if completed_too:  # not for a restore, which may undo them
+        known |= table.facts.uncompleted(timeline).keys()
+    for instant in reversed(timeline.inflight_writers):
         if instant.requested_time not in known and not is_service(table, instant) and dead(instant):
             yield instant, False
 

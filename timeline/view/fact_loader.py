@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from ..errors import MalformedError, MissingFileError
 from ..format.commit_metadata import CLUSTER
 from ..format.compaction_plan import CompactionPlan
 from ..format.instant import Instant, State
+from ..format.rollback_plan import decode_rollback_plan
 from ..instants.instant_files import InstantFiles
-from ..instants.timeline import Timeline
+from ..instants.timeline import UNKNOWN_COMPLETION, Timeline
 from .bucket_resize import forming_groups, is_consistently_hashed
 from .named_files import NamedFiles, files_of, merged_by, named_files
 from .view import GroupKey, ViewFacts
-from .witness import Witness
+from .witness import Later, Witness, named_instant
 
 _RECORDING = ("commit", "replacecommit")
 
@@ -55,6 +57,7 @@ class FactLoader:
             witness=Witness.of(
                 ((i.requested_time, self._named(i)) for i in (*timeline.completed, *timeline.hidden)),
                 ((time, merged_by(plan)) for time, plan in plans),
+                self.uncompleted(timeline),
             )
             if witness
             else Witness(),
@@ -83,6 +86,53 @@ class FactLoader:
         path = self.files.path(write)
         try:
             return named_files(self.files.storage.read(path), path)
+        except (MalformedError, MissingFileError):
+            return None
+
+    def uncompleted(self, timeline: Timeline) -> Mapping[str, Later]:
+        """Pending writes that had completed, see `Witness.uncompleted`.
+
+        A plan holds base files of completed writes, and from version 8 on log files of completed ones; what a log file
+        lies on was completed when its write began. What a rollback or restore undoes is pending for that. Of the
+        timeline only what is later than a pending write is asked.
+        """
+        pending = {i.requested_time for i in timeline.inflight_writers}
+        if not pending or (undone := self._being_undone(timeline)) is None:
+            return {}
+        pending -= undone
+        first, found = min(pending, default=UNKNOWN_COMPLETION), dict[str, Later]()
+
+        def look(name: str | None, of: Instant) -> None:
+            if name and (time := named_instant(name.rpartition("/")[2])) in pending and time < of.requested_time:
+                later = Later(of.requested_time, self.files.path(of))
+                found[time] = min(found.get(time, later), later)
+
+        for write in (i for i in timeline.completed if i.requested_time > first and not timeline.is_compaction(i)):
+            for files in (self._named(write) or {}).values():
+                for one in files:
+                    look(one.path if one.is_below else None, write)
+        done = (i for i in timeline.completed if timeline.is_compaction(i))
+        times = {i.requested_time for i in (*timeline.pending_compactions, *done) if i.requested_time > first}
+        for time, plan in self._readable_plans(times):
+            of = Instant(requested_time=time, action="compaction", state=State.REQUESTED)
+            for operation in plan.operations:
+                look(operation.data_file_path, of)
+                for path in operation.delta_file_paths if timeline.layout.has_completion_times else ():
+                    look(path, of)
+        return found
+
+    def _readable_plans(self, times: Iterable[str]) -> Iterator[tuple[str, CompactionPlan]]:
+        for time in times:
+            with suppress(MissingFileError, MalformedError):
+                yield time, self.files.compaction_plan(time)
+
+    def _being_undone(self, timeline: Timeline) -> set[str] | None:
+        """The targets of pending rollbacks; None: they are not known, or a restore pends."""
+        if timeline.pending("restore"):
+            return None
+        try:
+            paths = [self.files.path(i.at(State.REQUESTED)) for i in timeline.pending("rollback")]
+            return {decode_rollback_plan(self.files.storage.read(path), path).target for path in paths}
         except (MalformedError, MissingFileError):
             return None
 

@@ -7,7 +7,7 @@ What completed writes name and is not there, or not as they name it, is a flaw o
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from ..format.file_name import BaseFileName, LogFileName, parse_data_file
@@ -15,7 +15,7 @@ from ..format.layout import Slicing
 from ..instants.timeline import UNKNOWN_COMPLETION, Timeline
 from ..storage.contract import Entry
 from .view import BaseFile, DataFile, FileGroup, FileSlice, GroupKey, LogFile, TableView, ViewFacts, latest_slice
-from .witness import Flaw, Marks, Names, named_instant
+from .witness import Flaw, Later, Marks, Names, named_instant, uncompleted
 
 
 def file_groups(
@@ -148,7 +148,7 @@ def _file_group(
     if timeline.layout.slicing is Slicing.BY_BASE_INSTANT:
         stacks = _slices_by_name(visible, ordered, pending, timeline, is_replaced=key in facts.replaced)
     else:
-        stacks = _slices_by_completion(visible, ordered, pending, timeline)
+        stacks = _slices_by_completion(visible, ordered, pending, timeline, facts.witness.uncompleted)
     homeless = [] if is_replaced else _homeless(there, stacks, newest, timeline, as_of)
     partition, file_id = key
     slices = list[FileSlice]()
@@ -157,6 +157,7 @@ def _file_group(
         # A clean may have taken files of slices below the newest base file.
         wrong = _flaws(base, stacks[instant], {**below, **names}, key, bases, logs) if instant >= newest else []
         wrong = [f for f in (*flaws, *homeless) if f.instant == instant] + wrong
+        wrong += _uncompleted(visible.get(instant), stacks[instant], timeline, facts)
         if is_alone and instant == pending and not wrong and not slices:
             wrong = [_unknown(key, instant)]
         base = None if base is not None and base.size < 0 else base
@@ -193,6 +194,18 @@ def _homeless(
         if newest < opener <= (as_of or opener) and opener not in timeline.pending_writes:
             found.append(Flaw(path=log.path, instant=below, expected=0, found=log.size, is_base=False, opener=opener))
     return found
+
+
+def _uncompleted(
+    base: BaseFile | None, logs: Iterable[LogFile], timeline: Timeline, facts: ViewFacts
+) -> Iterator[Flaw]:
+    """Files of writes whose completed files are gone; on version 6 only the blocks of a log file tell its writes."""
+    lost = facts.witness.uncompleted
+    if base is not None and base.name.instant in lost:
+        yield uncompleted(base.path, base.name.instant, base.size, lost, is_base=True)
+    if lost and timeline.layout.slicing is Slicing.BY_COMPLETION_TIME:
+        mine = (log for log in logs if log.name.instant in lost)
+        yield from (uncompleted(log.path, log.name.instant, log.size, lost) for log in mine)
 
 
 def _unknown(key: GroupKey, plan: str) -> Flaw:
@@ -245,7 +258,9 @@ def _marked(log: LogFile, timeline: Timeline, facts: ViewFacts) -> LogFile:
     writes = witness.names((log.partition, log.name.file_id)).get(str(log.name), ())
     # Every write to a slice is later than its base, unless archiving passed a savepoint.
     is_stray = not writes and not timeline.has_savepoints and log.name.instant in witness.known and not witness.unread
-    return replace(log, marks=Marks(known=witness.known, writes=writes, is_stray=is_stray))
+    return replace(
+        log, marks=Marks(known=witness.known, writes=writes, is_stray=is_stray, uncompleted=witness.uncompleted)
+    )
 
 
 def _flaws(
@@ -313,7 +328,7 @@ def _visible_bases(
         elif instant in known:
             if str(base.name) not in names:
                 continue
-        elif instant == pending or not timeline.is_committed(instant):
+        elif instant not in facts.witness.uncompleted and (instant == pending or not timeline.is_committed(instant)):
             continue
         if instant in visible:
             flaws.append(
@@ -372,19 +387,25 @@ def _slices_by_name(
 
 
 def _slices_by_completion(
-    bases: Mapping[str, BaseFile], logs: list[LogFile], pending: str | None, timeline: Timeline
+    bases: Mapping[str, BaseFile],
+    logs: list[LogFile],
+    pending: str | None,
+    timeline: Timeline,
+    uncompleted: Mapping[str, Later],
 ) -> dict[str, list[LogFile]]:
     """Versions 8 and 9: a log belongs to the newest base requested before its delta commit completed.
 
-    Logs of delta commits that are not completed are dropped. A log older than every base opens its own slice.
+    Logs of delta commits that are not completed are dropped. Those of `uncompleted` ones had completed before what
+    shows it: the newest base before that has them as flaws. A log older than every base opens its own slice.
     """
     stacks: dict[str, list[LogFile]] = {instant: [] for instant in bases}
     if pending is not None:
         stacks.setdefault(pending, [])
     for log in logs:
-        completion = timeline.completion_time(log.name.instant)
-        if completion is None:
+        completion, later = timeline.completion_time(log.name.instant), uncompleted.get(log.name.instant)
+        if completion is None and later is None:
             continue
-        home = max((instant for instant in stacks if instant <= completion), default=log.name.instant)
+        at_most = (i for i in stacks if (i < later.instant if completion is None and later else i <= str(completion)))
+        home = max(at_most, default=log.name.instant)
         stacks.setdefault(home, []).append(log)
     return stacks

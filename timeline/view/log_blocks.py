@@ -16,7 +16,7 @@ from ..storage.contract import Storage, open_listed
 from ..storage.folders import join
 from ..storage.local import open_little
 from .view import FileSlice, LogFile
-from .witness import Flaw
+from .witness import Flaw, uncompleted
 
 _WHOLE_LOG_BYTES = 4 << 20
 """Up to this size one request for a log file takes less time than those for its headers."""
@@ -60,6 +60,9 @@ def blocks_of(log: LogFile, source: pa.NativeFile) -> list[LogBlock]:
         if not marks.writes:
             raise
         raise _damaged(log, marks.writes[-1].instant, f"{error.what}: {error.found}") from error
+    for block in blocks:
+        if block.headers.get(HeaderKey.INSTANT_TIME) in marks.uncompleted:
+            raise uncompleted(log.path, block.instant, log.size, marks.uncompleted).error()
     for write in marks.writes:
         mine = [b for b in blocks if write.offset <= b.offset < (write.size or source.size())]
         torn = next((b for b in mine if b.kind is BlockKind.CORRUPT), None)

@@ -50,7 +50,7 @@ class PlainRules:
         A folder may have the name of a file, but never a size: `view` takes no notice of it.
         A group whose slice is not accepted is not plain.
         """
-        if self.facts.shared:
+        if self.facts.shared or self.facts.witness.uncompleted:
             return [], list(entries)
         bases: dict[str, list[tuple[str, Entry]]] = {}
         logs: dict[str, list[_Log]] = {}

@@ -57,7 +57,7 @@ def _believed(storage: Storage, group: FileGroup) -> FileGroup:
 
 
 def _is_whole(storage: Storage, flaw: Flaw) -> bool:
-    if not flaw.is_base or not flaw.found or flaw.second is not None:
+    if not flaw.is_base or not flaw.found or flaw.second is not None or flaw.named_by is not None:
         return False
     from ..parquet.read import open_parquet, readable  # late: few tables have such a file
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from ..errors import MalformedError, MissingFileError, PhantombaseError
 from ..format.file_name import BaseFileName, LogFileName, parse_data_file
@@ -30,6 +30,13 @@ class FileRecord:
     rows: int = 0
 
 
+class Later(NamedTuple):
+    """What shows that a write had completed before it: an instant, and the path of its file."""
+
+    instant: str
+    path: str
+
+
 Names: TypeAlias = Mapping[str, tuple[FileRecord, ...]]
 """The files of a file group that completed writes name, by name."""
 
@@ -47,6 +54,9 @@ class Witness:
     are not there, or have other bytes than it says: these, by partition and name. Of an archived write these, and the
     base files on which log files of completed writes lie, are all that tells whether a file of it is lost.
 
+    `uncompleted`: pending writes that had completed, since what came later names their files: their completed files are
+    gone. For each the earliest that names one.
+
     The files of a partition are looked at when they are asked for.
     """
 
@@ -55,10 +65,15 @@ class Witness:
     unread: frozenset[str] = frozenset()
     plans: tuple[tuple[str, Named], ...] = ()
     listed: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    uncompleted: Mapping[str, Later] = field(default_factory=dict)
     _partitions: dict[str, _Partition] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @staticmethod
-    def of(writes: Iterable[tuple[str, Named | None]], plans: Iterable[tuple[str, Named]] = ()) -> Witness:
+    def of(
+        writes: Iterable[tuple[str, Named | None]],
+        plans: Iterable[tuple[str, Named]] = (),
+        uncompleted: Mapping[str, Later] | None = None,
+    ) -> Witness:
         """From the requested times of writes and the files that each names; None: they cannot be known. `plans`: of
         pending compactions, with their instants."""
         known, unread = list[tuple[str, Named]](), set[str]()
@@ -69,13 +84,18 @@ class Witness:
                 known.append((instant, named))
         times = {instant for instant, _ in known}
         return Witness(
-            known=frozenset(times - unread), writes=tuple(known), unread=frozenset(unread), plans=tuple(plans)
+            known=frozenset(times - unread),
+            writes=tuple(known),
+            unread=frozenset(unread),
+            plans=tuple(plans),
+            uncompleted=uncompleted or {},
         )
 
     def with_writes(self, writes: Iterable[tuple[str, Named | None]]) -> Witness:
         """With these writes, too: archived ones, see `of`."""
         unread = ((time, None) for time in self.unread)
-        return Witness.of((*self.writes, *unread, *writes), self.plans)
+        every = Witness.of((*self.writes, *unread, *writes), self.plans, self.uncompleted)
+        return replace(every, listed=self.listed)
 
     @cached_property
     def partitions(self) -> Set[str]:
@@ -157,11 +177,13 @@ def named_instant(text: str) -> str:
 class Marks:
     """What is known of the blocks of one log file. `writes`: the completed writes that name it. `known`: of all
     writes, see `Witness`. `is_stray`: every completed write that could have written it is known, and none names it.
+    `uncompleted`: see `Witness`.
     """
 
     known: frozenset[str]
     writes: tuple[FileRecord, ...]
     is_stray: bool
+    uncompleted: Mapping[str, Later] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,7 +193,8 @@ class Flaw:
     `expected`: its bytes, 0 if they are not recorded. `found`: its bytes, None if it is not there. `rows`: that a base
     file has, 0 if they are not recorded. `whole`: names of
     files of other attempts that have as many bytes. `is_alone`: nothing of its partition is there. `opener`: the
-    instant that is not there, of a log file that is in no slice.
+    instant that is not there, of a log file that is in no slice. `named_by`: what shows that the write had completed
+    whose completed file is not there.
     """
 
     path: str
@@ -184,6 +207,7 @@ class Flaw:
     is_alone: bool = False
     second: str | None = None
     opener: str | None = None
+    named_by: str | None = None
 
     def error(self, base_path: str = "") -> PhantombaseError:
         """MissingFileError: it is not there. MalformedError: it has other bytes, or there are two of them."""
@@ -197,6 +221,16 @@ class Flaw:
                 expected=self.second,
                 found=self.path.rpartition("/")[2],
                 todo="Find out which attempt wrote each; the commit metadata of the instant names the valid one.",
+            )
+        if self.named_by is not None:
+            return MissingFileError(
+                "the completed file of a write is gone",
+                path=path,
+                instant=self.instant,
+                expected=f"a completed write: {self.named_by} names a file of it",
+                found="a pending one on the timeline",
+                todo="Restore the completed file of this instant from a copy, or restore the table to an instant "
+                "before it: `compactor-daemon restore TABLE --to INSTANT`.",
             )
         if self.opener is not None:
             return MissingFileError(
@@ -247,3 +281,8 @@ class Flaw:
         if self.whole:
             restore = f"Another attempt left {self.whole[0]} with as many bytes: rename it to {name}. {restore}"
         return restore
+
+
+def uncompleted(path: str, instant: str, found: int, witness: Mapping[str, Later], *, is_base: bool = False) -> Flaw:
+    """The flaw of a file of a write whose completed file is gone, see `Witness.uncompleted`."""
+    return Flaw(path=path, instant=instant, expected=0, found=found, is_base=is_base, named_by=witness[instant].path)

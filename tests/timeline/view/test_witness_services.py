@@ -219,3 +219,48 @@ def test_a_completed_file_that_is_empty(version: int, action: str, tmp_path: Pat
     assert CliRunner().invoke(app, command).exit_code == 0
     clean_table(open_table(path), CleanOptions(retain=1, floor_s=0), ProcessLock("test"))
     assert values(path) == {**whole, "k0": 4, "k1": 4}
+
+
+@pytest.mark.parametrize("version", [9, 6, deep(8)])
+@pytest.mark.parametrize("named_by", ["a plan", deep("an executed plan"), "a log file"])
+def test_a_write_whose_completed_file_alone_is_gone(version: int, named_by: str, tmp_path: Path) -> None:
+    """It looks like a write of a dead process, but what names a file of it shows that it had completed: it stays."""
+    path = tmp_path / "t"
+    rows_of(range(20), 1, version=version).upsert(str(path))
+    if named_by == "a log file":
+        rows_of(range(2), 2, version=version).upsert(str(path))
+        lost = min(open_table(path).load_timeline().completed, key=lambda i: i.requested_time)
+    else:
+        keys = range(2) if version > 6 else range(100, 102)  # of version 6 only base files are seen in a plan
+        rows_of(keys, 2, version=version).option(small_file_bytes=0).upsert(str(path))
+        lost = max(open_table(path).load_timeline().completed, key=lambda i: i.requested_time)
+        rows_of(range(2, 4) if version > 6 else keys, 3, version=version).upsert(str(path))
+        assert CliRunner().invoke(app, ["schedule", str(path), "--sole-writer"]).exit_code == 0
+        if named_by == "an executed plan":
+            assert (
+                CliRunner().invoke(app, ["compact", str(path), "--sole-writer", "--executor", "local"]).exit_code == 0
+            )
+        rows_of(range(4, 6), 4, version=version).upsert(str(path))
+    whole, before = values(path), load_state(open_table(path))
+    completed = path / open_table(path).instant_path(lost)
+    data = completed.read_bytes()
+    completed.unlink()
+    if named_by == "an executed plan":  # its rows are in the base files that the compaction made
+        assert values(path) == whole
+        return
+    with pytest.raises(MissingFileError, match=rf"the completed file of a write is gone.*{lost.requested_time}"):
+        values(path)
+    with pytest.raises(PhantombaseError):
+        rows_of(range(2), 5, version=version).upsert(str(path))
+    CliRunner().invoke(app, ["compact", str(path), "--schedule", "--sole-writer", "--executor", "local"])
+    for known in (None, before):
+        assert load_state(open_table(path), known).refused == {"a", "b"}
+    completed.write_bytes(data)
+    assert values(path) == whole
+    if named_by == "a plan":
+        completed.unlink()
+        first = min(i.requested_time for i in open_table(path).load_timeline().completed)
+        command = ["restore", str(path), "--to", first, "--sole-writer"]
+        found = CliRunner().invoke(app, command)
+        assert found.exit_code == 0, (found.output, found.exception)
+        assert values(path) == {f"k{k}": 1 for k in range(20)}

@@ -163,7 +163,7 @@ def _made(
 
 def _facts(table: Table, timeline: Timeline, records: InstantRecords) -> FactsByPartition:
     shared = {time: table.facts.named_files(timeline, time) for time in timeline.shared_times}
-    return FactsByPartition(records.records, shared)
+    return FactsByPartition(records.records, shared, table.facts.uncompleted(timeline))
 
 
 def _goes_out(before: Timeline, now: Timeline) -> bool:

@@ -14,7 +14,9 @@ from ...format.compaction_plan import CompactionPlan
 from ...format.instant import Instant
 from ...view.named_files import NamedFile, files_of, merged_by
 from ...view.view import GroupKey, ViewFacts
-from ...view.witness import Witness
+from ...view.witness import Later, Witness
+
+_NO_LATER: Mapping[str, Later] = {}
 
 FileIds: TypeAlias = frozenset[str]
 
@@ -95,13 +97,15 @@ def kind_of(instant: Instant, recorded: Recorded) -> str:
 
 
 class FactsByPartition:
-    """The facts of one partition after the other. `shared`: see `ViewFacts`."""
+    """The facts of one partition after the other. `shared`: see `ViewFacts`; `uncompleted`: see `Witness`."""
 
-    def __init__(self, records: Records, shared: Mapping[str, frozenset[str]]) -> None:
+    def __init__(
+        self, records: Records, shared: Mapping[str, frozenset[str]], uncompleted: Mapping[str, Later]
+    ) -> None:
         self._records = [(i, r) for i, r in records if r.bases or r.replaced or r.planned or r.named]
         merging = ((i.requested_time, r.plan) for i, r in records if r.plan is not None and not r.plan.merges_logs)
         self._plans = tuple((time, merged_by(plan)) for time, plan in merging)
-        self._shared = shared
+        self._shared, self._uncompleted = shared, uncompleted
         writes = [(i.requested_time, r) for i, r in records if i.is_write and i.completed]
         self._unread = frozenset(time for time, r in writes if r.named is None)
         self._known = frozenset(time for time, _ in writes) - self._unread
@@ -122,7 +126,13 @@ class FactsByPartition:
                 plans[partition, file_id] = time
             if recorded.named and partition in recorded.named:
                 named.append((time, {partition: recorded.named[partition]}))
-        witness = Witness(known=self._known, writes=tuple(named), unread=self._unread, plans=self._plans)
+        witness = Witness(
+            known=self._known,
+            writes=tuple(named),
+            unread=self._unread,
+            plans=self._plans,
+            uncompleted=self._uncompleted,
+        )
         return ViewFacts(
             pending_plans=plans, replaced=replaced, compacted=compacted, shared=self._shared, witness=witness
         )
