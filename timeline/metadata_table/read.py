@@ -18,7 +18,7 @@ from .records.combine import fold, merge, present_files
 from .records.decode import Keys, MetadataEntry, base_entries, block_entries
 from .records.keys import ALL_PARTITIONS, MetadataRecord, partition_path
 from .records.partitions import FILES, PARTITION_STATS
-from .valid_instants import valid_instants
+from .valid_instants import refuse_uncompleted, valid_instants
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +67,7 @@ def read_entries(table: Table, partition: str, keys: Keys = None) -> Iterator[tu
     are included: a reader of that index must skip them. `keys`: only these are needed.
     UsageError: the metadata table, or this partition of it, is off or still being built. MalformedError,
     UnsupportedError: its files cannot be read. MissingFileError: a file was removed meanwhile, see
-    `consistent`.
+    `consistent`, or see `refuse_uncompleted`.
     """
     built = table.config.built_metadata_partitions
     if partition not in built:
@@ -81,6 +81,8 @@ def read_entries(table: Table, partition: str, keys: Keys = None) -> Iterator[tu
     data = table.load_timeline()
     metadata = open_metadata_table(table)
     view = load_metadata_view(metadata, {partition})
+    if partition in _NEVER_LESS:
+        refuse_uncompleted(table, data, metadata, view.timeline)
     valid = valid_instants(table, data, view.timeline)
     visibility = visibility_of(view.timeline)
     complete = Completeness(metadata, view.timeline) if partition in _NEVER_LESS else None

@@ -15,11 +15,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from ..errors import MissingFileError
 from ..format.instant import Instant, State
 from ..format.restore import restored_instants
 from ..format.rollback_plan import decode_rollback_plan, rolled_back_instants
 from ..instants.timeline import Timeline
 from ..table.table import Table
+from .location import BUILD_ANEW
 
 MADE_UP = "00000000000000"
 """The times of delta commits that fill a new partition of the metadata table begin with these digits."""
@@ -50,6 +52,31 @@ def valid_instants(table: Table, data: Timeline, metadata: Timeline) -> frozense
     valid |= {i.requested_time for i in metadata.instants if i.completed and i.action in _UNDOING}
     valid |= {i.requested_time for i in metadata.instants if i.completed and _fills(i)}
     return frozenset(valid)
+
+
+def refuse_uncompleted(table: Table, data: Timeline, metadata: Table, timeline: Timeline) -> None:
+    """MissingFileError if a delta commit of the metadata table lacks its completed file: its entries would not count.
+
+    `data`: of the data table, loaded before `timeline`, that of the metadata table. An instant of the data table
+    completes after its delta commit here, so one that is completed or archived there cannot pend here.
+    UnknownStateError: the archive cannot be read.
+    """
+    pending = {i.requested_time: i for i in timeline.pending("deltacommit")}
+    if not pending or data.pending("restore"):
+        return
+    done = {i.requested_time for i in data.instants if i.completed}
+    known = {i.requested_time for i in data.instants}
+    if any(MADE_UP < time < data.start and time not in known for time in pending):
+        done |= {i.requested_time for i in table.with_archive(data).archived}
+    for time in sorted(pending.keys() & done):
+        raise MissingFileError(
+            "the completed file of a delta commit of the metadata table is gone",
+            path=f"{metadata.storage.base_path}/{metadata.instant_path(pending[time])}",
+            instant=time,
+            expected="a completed delta commit, since the table has completed this instant",
+            found="a pending one",
+            todo=f"Restore the completed file from a copy. {BUILD_ANEW}",
+        )
 
 
 def _counts_alone(metadata: Timeline, time: str, pending: set[str]) -> bool:

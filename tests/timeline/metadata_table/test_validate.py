@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from phantombase.timeline.errors import MissingFileError, NotATableError, Phanto
 from phantombase.timeline.format.table_config import save_table_config
 from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.metadata_table import validate as validation
+from phantombase.timeline.metadata_table.read import read_files
 from phantombase.timeline.metadata_table.services.options import MetadataOptions
 from phantombase.timeline.metadata_table.services.serve import serve_metadata
 from phantombase.timeline.metadata_table.validate import Difference, validate
@@ -349,3 +351,30 @@ def test_a_file_that_no_write_names_and_whose_rows_count(version: int, tmp_path:
     code, text = invoke("validate", path, "--json")
     assert (code, json.loads(text)["unnamed"]) == (1, [f"a/{more.name}"])
     assert f"unnamed: a/{more.name}" in " ".join(invoke("validate", path)[1].split())
+
+
+@pytest.mark.parametrize("version", [9, 6, deep(8)])
+def test_a_delta_commit_of_the_metadata_table_without_its_completed_file(version: int, tmp_path: Path) -> None:
+    """The table has completed it, and does so last. Each of them; a listing would have other files without it."""
+    path = tmp_path / "t"
+    columns = {"id": [f"k{k}" for k in range(4)], "p": ["a", "b"] * 2, "ts": [1] * 4}
+    for ts in (1, 2, 3):
+        one = writer(pa.table({**columns, "ts": [ts] * 4})).table("t", version=version, metadata_table=True)
+        one.key("id").partition("p").ordering("ts").upsert(str(path))
+    writes = {i.requested_time for i in open_table(path).load_timeline().completed}
+    folder = path / ".hoodie/metadata/.hoodie" / ("timeline" if version > 6 else "")
+    files = [f for f in folder.glob("*.deltacommit") if f.name[:17] in writes]
+    assert len(files) == 3
+    whole = read_files(open_table(path))
+    for file in files:
+        data = file.read_bytes()
+        file.unlink()
+        with pytest.raises(MissingFileError, match="completed file of a delta commit of the metadata table is gone"):
+            read_files(open_table(path))
+        with pytest.raises(MissingFileError):
+            invoke("read", path, "--listing", "metadata")
+        with suppress(MissingFileError):  # or it waits
+            serve_metadata(open_table(path), MetadataOptions(max_delta_commits=1), ProcessLock("test"))
+        assert read(str(path)).to_arrow().num_rows == 4
+        file.write_bytes(data)
+        assert read_files(open_table(path)) == whole

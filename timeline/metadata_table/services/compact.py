@@ -33,7 +33,7 @@ from ..metadata_view import Completeness
 from ..read import slice_entries
 from ..records.encode import encoder
 from ..records.hfile_write import encode_hfile
-from ..valid_instants import valid_instants
+from ..valid_instants import refuse_uncompleted, valid_instants
 
 _ACTION = "compaction"
 _TOKEN = f"0-0-{COMPACTOR}"
@@ -56,6 +56,7 @@ def execute(table: Table, instant: str, section: Section) -> CommitMetadata:
     with anew_if_unreadable(metadata):
         plan = metadata.compaction_plan(instant)
     schema_text = newest_schema(metadata)
+    refuse_uncompleted(table, data, metadata, timeline)
     valid, visibility = valid_instants(table, data, timeline), visibility_of(timeline)
     complete = Completeness(metadata, timeline, below=instant)
     with heartbeat(metadata.storage, instant, BEAT_S):  # without one Hudi 1.2 treats a compaction here as dead
