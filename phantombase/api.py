@@ -17,7 +17,7 @@ from .timeline.errors import UsageError
 from .timeline.filter.tree import Filter
 from .timeline.locks.table_lock import table_lock
 from .timeline.parquet.output_options import OutputOptions
-from .timeline.pins.pin import PIN_FOR, PinOptions
+from .timeline.pins.pin import PinOptions
 from .timeline.planning.options import PLAN_NOW, ScheduleOptions
 from .timeline.planning.schedule import Scheduled, schedule_compaction
 from .timeline.read.rows import Rows, read_any
@@ -42,7 +42,7 @@ def read(
     options: ReadOptions | None = None,
     storage_options: Mapping[str, str] | None = None,
     pin: str | None = None,
-    pin_for: str = PIN_FOR,
+    pin_for: str | None = None,
 ) -> Rows:
     """The rows of a table, given as its path, URL or `Table`, for Arrow, DuckDB, Polars and pandas.
 
@@ -53,7 +53,7 @@ def read(
     completion times, on version 6 requested times) `incremental`: rows that its writes wrote, or `changes`: what they
     did. `options`: everything else. `storage_options`: of an object store, under obstore's, the environment's or
     Hadoop's names. `pin`: while rows are read, a pin of this name tells phantombase's cleaners to keep them; `pin_for`
-    is how long it outlives a process that was killed, like `2h`. Hudi's own cleaner knows no pins.
+    is how long it outlives a process that was killed, `2h` by default. Hudi's own cleaner knows no pins.
     """
     given: dict[str, Any] = {
         "query": None if query is None else Query(query),
@@ -66,8 +66,7 @@ def read(
         "partition": partition,
     }
     chosen = replace(options or ReadOptions(), **{name: value for name, value in given.items() if value is not None})
-    asked = None if pin is None else PinOptions.of(pin, pin_for)
-    return Rows.of(_opened(table, storage_options), chosen, asked)
+    return Rows.of(_opened(table, storage_options), chosen, PinOptions.asked(pin, pin_for))
 
 
 def read_table(

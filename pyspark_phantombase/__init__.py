@@ -32,9 +32,9 @@ class DefaultSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         """A reader of these columns, which may be fewer than the table has."""
         from .batch_reader import BatchReader
-        from .options import source_options
+        from .options import batch_options
 
-        return BatchReader(source_options(self.options), schema)
+        return BatchReader(batch_options(self.options), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """A reader of what is written from now on, or from the option `begin` on."""

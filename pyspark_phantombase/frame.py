@@ -29,7 +29,7 @@ from phantombase.timeline.table.table import Table, consistent
 from phantombase.timeline.view.view import FileSlice
 
 from .batch_reader import SlicePartition, take_pin, task_batches
-from .options import SourceOptions, source_options
+from .options import SourceOptions, batch_options
 from .planned import parted, shown
 from .spark_columns import spark_columns
 
@@ -126,7 +126,7 @@ Parquet's filters by dictionary and by hash take 0.0 and -0.0 for different valu
 
 def spark_read(spark: SparkSession, path: str, **options: str) -> DataFrame:
     """The rows of a table as of now; every column may be null. Options: those of the source, for batch reads."""
-    given = source_options({**options, "path": path})
+    given = batch_options({**options, "path": path})
     table = given.open()
     pin = take_pin(given, table)
     scan, native = consistent(lambda: _planned(table, given))

@@ -58,6 +58,7 @@ _QUERIES = {
 }
 _STORAGE = "storage."
 """Before the name of an option of the object store; Hadoop's names are taken as they are."""
+_OF_STREAMS = ("max_files", "max_bytes", "max_rows")
 _NOT_OF_STREAMS = ("as_of", "end", "query")
 EARLIEST = "earliest"
 TASK_BYTES = 128 << 20
@@ -121,6 +122,17 @@ def stream_options(given: Mapping[str, str]) -> SourceOptions:
                 todo="Leave it out, or read a window with spark.read.",
             )
     return source_options({name: value for name, value in given.items() if _NAMES.get(name.lower()) != "query"})
+
+
+def batch_options(given: Mapping[str, str]) -> SourceOptions:
+    """The options of a query that is no stream. UsageError: also one of streams."""
+    if idle := [name for name in given if _NAMES.get(name.lower()) in _OF_STREAMS]:
+        raise UsageError(
+            "a query that is no stream reads all at once",
+            found=", ".join(f"{name}={given[name]}" for name in idle),
+            todo="Leave it out, or use spark.readStream.",
+        )
+    return source_options(given)
 
 
 def source_options(given: Mapping[str, str]) -> SourceOptions:

@@ -22,7 +22,7 @@ from phantombase.timeline.read.table_read import Fallback, Query
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.windows.streamed import StreamedWrite, writes_after
 from pyspark_phantombase.batch_reader import BatchReader, task_batches
-from pyspark_phantombase.options import source_options, stream_options
+from pyspark_phantombase.options import batch_options, source_options, stream_options
 from pyspark_phantombase.planned import table_columns
 from pyspark_phantombase.stream_reader import StreamReader, batch_end
 from tests.hudi.conformance.history import History
@@ -236,6 +236,13 @@ def test_a_stream_refuses_what_it_cannot_follow() -> None:
         with pytest.raises(UsageError, match="a stream has no such option"):
             stream_options({"path": "p", name: "snapshot"})
     assert stream_options({"path": "p", "query": "incremental"}).read.query is Query.SNAPSHOT
+
+
+@pytest.mark.parametrize("name", ["maxFilesPerTrigger", "maxbytespertrigger", "maxRowsPerTrigger"])
+def test_a_query_that_is_no_stream_refuses_what_only_streams_follow(name: str) -> None:
+    assert batch_options({"path": "p"}) == source_options({"path": "p"})
+    with pytest.raises(UsageError, match=f"{name}=5"):
+        batch_options({"path": "p", name: "5"})
 
 
 def test_options_of_both_kinds() -> None:

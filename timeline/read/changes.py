@@ -43,7 +43,7 @@ from ..windows.window import EARLIEST, Window, completed_writes
 from ..windows.window_writes import WindowWrites, find_window_writes
 from .origins import MARKS, Origin, Origins, find_origins
 from .slice_stream import SliceStream
-from .table_read import Query, ReadOptions, Scan, check_columns, limited, plan_read, visible_in
+from .table_read import Fallback, Query, ReadOptions, Scan, check_columns, limited, plan_read, visible_in
 from .table_rules import slice_rules
 
 INSERT, UPDATE, DELETE = "i", "u", "d"
@@ -281,6 +281,8 @@ def plan_changes(table: Table, options: ReadOptions) -> ChangeScan:
     """
     if options.filter is not None or options.as_of is not None:
         raise UsageError("a change feed takes neither a filter nor an as-of point")
+    if options.fallback is not Fallback.NONE:
+        raise UsageError("a fallback belongs to an incremental read", found=options.query.value)
     timeline, window = load_window(table, options.begin, options.end)
     earliest = earliest_whole(table, timeline)
     if window.begin < earliest:

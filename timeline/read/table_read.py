@@ -312,6 +312,10 @@ def _check_query(options: ReadOptions) -> None:
         raise UsageError("begin and end belong to an incremental read", found=options.query.value)
     if incremental and options.as_of is not None:
         raise UsageError("an incremental read has an end, no as-of point", found=options.as_of)
+    if not incremental and options.fallback is not Fallback.NONE:
+        raise UsageError("a fallback belongs to an incremental read", found=options.query.value)
+    if options.net:
+        raise UsageError("net changes belong to a change feed", expected="query changes", found=options.query.value)
 
 
 def requested_by(as_of: str | None) -> WasVisible | None:

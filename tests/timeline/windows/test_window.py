@@ -10,12 +10,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from phantombase import schedule
+from phantombase import read, schedule
 from phantombase.timeline.errors import UnsupportedError, UsageError
 from phantombase.timeline.filter.bind import bound
 from phantombase.timeline.filter.evaluate import matching
 from phantombase.timeline.format.layout import LAYOUT_1, LAYOUT_2
 from phantombase.timeline.instants.timeline import Timeline
+from phantombase.timeline.read.changes import plan
 from phantombase.timeline.read.table_read import Fallback, Query, ReadOptions, plan_read, read_table
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.windows.incremental import wanted_rows
@@ -254,6 +255,10 @@ REFUSED = [
     ({"query": Query.INCREMENTAL, "begin": "000", "as_of": "2026-02-01"}, "no as-of point"),
     ({"begin": "000"}, "belong to an incremental read"),
     ({"query": Query.READ_OPTIMIZED, "end": "000"}, "belong to an incremental read"),
+    ({"fallback": Fallback.FULL_SCAN}, "a fallback belongs to an incremental read"),
+    ({"query": Query.CHANGES, "begin": "000", "fallback": Fallback.FULL_SCAN}, "a fallback belongs"),
+    ({"query": Query.INCREMENTAL, "begin": "000", "net": True}, "net changes belong to a change feed"),
+    ({"net": True}, "net changes belong to a change feed"),
 ]
 
 
@@ -262,7 +267,12 @@ def test_what_is_no_window_is_refused(options: dict[str, Any], says: str, tmp_pa
     """Hudi answers most of these with nothing or with everything."""
     path = unzip_golden("v9_plain", tmp_path)
     with pytest.raises(UsageError, match=says):
-        plan_read(open_table(path), ReadOptions(**options))
+        plan(open_table(path), ReadOptions(**options))
+
+
+def test_how_long_a_pin_holds_belongs_to_a_pin(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="pin_for belongs to a pin"):
+        read(str(unzip_golden("v9_plain", tmp_path)), pin_for="3h")
 
 
 def test_rows_without_commit_times_are_refused(tmp_path: Path) -> None:
