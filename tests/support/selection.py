@@ -22,8 +22,8 @@ ONLY_ALL = {
     "hudi/cases/": "hudi/journeys; the folders of the packages have our half; golden tables",
     "hudi/judge/": "hudi/journeys",
     "hudi/cases/test_archiving.py": "hudi/journeys; archiving/test_archive.py",
-    "hudi/cases/test_cleans.py": "hudi/journeys; cleaning/test_golden.py: what Hudi's cleaner kept",
-    "hudi/cases/test_passed_clustering.py": "STILL_USUAL; clustering/test_cluster.py",
+    "hudi/cases/test_cleaning.py": "hudi/journeys; cleaning/test_golden.py: what Hudi's cleaner kept",
+    "hudi/cases/test_cluster.py": "STILL_USUAL; clustering/test_cluster.py",
     "hudi/stock/test_stock.py::test_a_stock_table": "the recorded answers that hudi/stock/results.json keeps",
     "hudi/conformance/test_continuous.py": "read/test_listing_in_pages.py; write/test_interleaved_writers.py",
     "outside/containers/test_fleet.py": "daemon/test_fleet.py; chaos/test_dead_decision.py",
@@ -48,7 +48,7 @@ ONLY_ALL = {
 """Beginnings of names below `tests` that only a run of all tests takes, and what asks their rule in the usual one."""
 
 STILL_USUAL = {
-    "hudi/cases/test_passed_clustering.py::test_while_the_files_are_made[9": "Hudi's cleaner passes a clustering",
+    "hudi/cases/test_cluster.py::test_while_the_files_are_made[9": "Hudi's cleaner passes a clustering",
     "world/chaos/test_dead_decision.py": "SIGSTOP of a real process with real locks",
 }
 """Beginnings of the names of tests that are usual although `ONLY_ALL` names their place, and their rule."""

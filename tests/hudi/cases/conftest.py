@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.hudi.cases.shared_table import HUDI
+from tests.hudi.cases.indexed_table import HUDI
 from tests.hudi.judge.client import Judge
 from tests.hudi.judge.fixtures import Judges
 from tests.support.selection import deep

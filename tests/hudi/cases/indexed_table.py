@@ -12,13 +12,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from phantombase.timeline.format.file_name import COMPACTOR, parse_data_file
+from phantombase.timeline.locks.table_lock import ProcessLock
+from phantombase.timeline.metadata_table.location import METADATA_FOLDER
+from phantombase.timeline.metadata_table.services.options import MetadataOptions
+from phantombase.timeline.metadata_table.services.serve import serve_metadata
 from tests.hudi.cases.rows import DECIMAL, same
 from tests.hudi.cases.shared_table import SharedTable
 from tests.hudi.judge.client import METADATA_TABLE
+from tests.hudi.judge.java_client import run_java
 from tests.support.selection import ALL
 
 __all__ = ["ALL_INDEXES", "CONDITIONS", "SKIPPING", "IndexedTable", "condition", "placed_by_us", "stored_files"]
-
 _INDEX = "hoodie.metadata.index"
 ALL_INDEXES: dict[str, object] = {
     **METADATA_TABLE,
@@ -133,3 +137,21 @@ _LITERALS: dict[str, Callable[[Any], str]] = {
 
 Not floating point: of a file with NaN Hudi notes no range, and its queries then leave the file out.
 """
+HUDI = {6: "0.15.0", 8: "1.2.0", 9: "1.2.0"}
+"""Which real Hudi judges a table version."""
+# The metadata table as real Hudi keeps and reads it.
+
+
+AT_ONCE = MetadataOptions(max_delta_commits=1)
+
+
+def compact(table: IndexedTable) -> set[str]:
+    """The metadata table's compactions by phantombase, one that was pending included; their instants."""
+    done = serve_metadata(table.open(), AT_ONCE, ProcessLock("x")).compactions
+    assert done
+    assert all(one.log_files > 0 for one in done)
+    return {one.instant for one in done}
+
+
+def slices_of_hudi(version: int, path: Path) -> list[str]:
+    return sorted(run_java(HUDI[version], "slices", path / METADATA_FOLDER, "files"))

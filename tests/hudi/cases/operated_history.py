@@ -41,10 +41,10 @@ from phantombase.timeline.parquet.output_options import Codec, OutputOptions
 from phantombase.timeline.recovery.savepoint import create_savepoint
 from phantombase.timeline.table.table import Table
 from tests.hudi.cases.asleep import Moment, compact_and_die, compact_asleep
-from tests.hudi.cases.ending import end_pending
 from tests.hudi.cases.indexed_table import IndexedTable, placed_by_us
 from tests.hudi.cases.random_history import History
 from tests.hudi.cases.rows import same, without_files
+from tests.hudi.cases.shared_table import end_pending
 from tests.hudi.judge.client import METADATA_TABLE, Judge
 from tests.support.failing_storage import HookedStorage, ProcessDied, die_at
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from random import Random
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -21,7 +22,6 @@ from phantombase.timeline.parquet.output_options import OutputOptions
 from phantombase.timeline.recovery.dead_writers import roll_back_dead_writers
 from tests.hudi.cases.indexed_table import CONDITIONS, IndexedTable
 from tests.hudi.cases.model import Write, check_write
-from tests.hudi.cases.random_steps import RandomSteps
 from tests.hudi.cases.rows import DECIMAL, PARTITIONS, SCHEMA, Rows, key, same
 from tests.hudi.cases.shared_table import BUCKET, COMMIT_TIME, EVENT_TIME, PARQUET_LOGS, SharedTable, hudi_rs_reads
 from tests.hudi.judge.client import Judge
@@ -44,6 +44,42 @@ KEYS_OF: dict[str, dict[str, object]] = {
 }
 """Key generators and what they write: more key fields, other partition paths, no meta columns."""
 KEYS = 120
+
+
+class RandomSteps:
+    """`said` tells what has happened to the table. A step says whether it could be taken."""
+
+    random: Random
+    table: SharedTable
+    said: list[str]
+
+    def steps(self) -> Mapping[Callable[[], bool], int]:
+        """What may happen next, and how often."""
+        raise NotImplementedError
+
+    def look(self, _step: str) -> None:
+        """Asks both for all rows behind a step."""
+        raise NotImplementedError
+
+    def step(self) -> None:
+        """Takes one step that can be taken, then looks."""
+        steps = self.steps()
+        while True:
+            (step,) = self.random.choices(list(steps), list(steps.values()))
+            self.said.append(step.__name__)
+            if step():
+                break
+            self.said.pop()
+        self.look(step.__name__)
+
+    def we_schedule(self) -> bool:
+        return self.table.we_may_schedule() is not None
+
+    def hudi_compacts(self) -> bool:
+        pending = self.table.pending()
+        if pending:
+            self.table.hudi_compacts(self.random.choice(pending))
+        return bool(pending)
 
 
 class History(RandomSteps):
@@ -378,3 +414,6 @@ def tell(history: History, seed: int, steps: int = STEPS) -> None:
     except Exception as error:
         error.add_note(f"seed {seed}: " + "; ".join(history.said))
         raise
+
+
+# Random steps of a table that Hudi and phantombase work on: one is chosen, taken if it can be, and looked at.

@@ -13,9 +13,11 @@ from hudi import HudiTableBuilder
 
 from phantombase import Writer, writer
 from phantombase.compactor_daemon.options import AttemptOptions, ExecuteOptions, Executor
+from phantombase.compactor_daemon.removal.unschedule import unschedule
 from phantombase.compactor_daemon.run.pending import run_compactions
 from phantombase.timeline.audit.audit import audit, audited_instants
 from phantombase.timeline.clock.options import ClockOptions
+from phantombase.timeline.errors import PhantombaseError
 from phantombase.timeline.locks.table_lock import ProcessLock, TableLock, table_lock
 from phantombase.timeline.log.encode import LogFormat
 from phantombase.timeline.parquet.output_options import Codec, OutputOptions
@@ -23,14 +25,13 @@ from phantombase.timeline.planning.schedule import schedule_compaction
 from phantombase.timeline.read.table_read import Query, ReadOptions, read_table
 from phantombase.timeline.table.table import Table
 from tests.hudi.cases.rows import keys, same
-from tests.hudi.judge.client import Judge
+from tests.hudi.judge.client import METADATA_TABLE, Judge
 from tests.hudi.judge.table_files import TablePath
+from tests.hudi.stock.cases import ON_READ
 from tests.support.change_feeds import MERGE_LOGS
 from tests.support.failing_storage import Call
 from tests.support.servers.zookeeper_server import ZooKeeper
 
-HUDI = {6: "0.15.0", 8: "1.2.0", 9: "1.2.0"}
-"""Which real Hudi judges a table version."""
 _PAYLOAD = "org.apache.hudi.common.model."
 EVENT_TIME: dict[str, object] = {"hoodie.datasource.write.payload.class": f"{_PAYLOAD}DefaultHoodieRecordPayload"}
 COMMIT_TIME: dict[str, object] = {"hoodie.datasource.write.payload.class": f"{_PAYLOAD}OverwriteWithLatestAvroPayload"}
@@ -295,3 +296,35 @@ class Completes:
             if self.looks == self._number:
                 self._table.open().storage.put_if_absent(self._path, self._content)
         return call.do()
+
+
+# No compaction stays pending for ever: each can be executed, or taken back.
+
+
+__all__ = ["end_pending"]
+
+
+def end_pending(table: SharedTable) -> None:
+    """Runs `compact`, and takes back what it leaves; fails where that is refused, too."""
+    refused: PhantombaseError | None = None
+    try:
+        table.we_compact()
+    except PhantombaseError as error:
+        refused = error
+    for instant in table.pending():
+        try:
+            unschedule(table.open(), instant, ProcessLock(str(table.path)))
+        except PhantombaseError as error:
+            error.add_note(f"and compacting: {refused}")
+            raise
+    assert table.we_compact() == []
+
+
+# A table of real Hudi whose columns evolve.
+
+
+class EvolvingTable(SharedTable):
+    """Hudi reads it by the history of its columns, and lists its files by the metadata table."""
+
+    def hudi_reads(self, query: str = "snapshot") -> pa.Table:
+        return self.judge.read(self.place, query=query, options={**ON_READ, **METADATA_TABLE})

@@ -1,20 +1,40 @@
-"""Real Hudi on a table with a metadata table that phantombase cleans: it lists, reads, writes and cleans on."""
+"""Cleans of real Hudi and of phantombase on one table: what each removes, and that the other goes on."""
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
+from typing import Any
 
+import pyarrow.compute as pc
 import pytest
 
 from phantombase.compactor_daemon.cleaning.clean import clean_table
 from phantombase.compactor_daemon.cleaning.would_clean import CleanResult
-from phantombase.timeline.cleaning.options import CleanOptions
+from phantombase.timeline.cleaning.options import CleanOptions, Policy
+from phantombase.timeline.format.instant import State
 from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.metadata_table.validate import validate
+from phantombase.timeline.pins.hold import HeldPin
+from phantombase.timeline.pins.pin import PinOptions
+from phantombase.timeline.read.table_read import read_table
+from phantombase.timeline.recovery.savepoint import create_savepoint, delete_savepoint
+from phantombase.timeline.storage.local import LocalStorage
+from phantombase.timeline.table.table import Table
+from phantombase.writer_hooks.options import WriteOptions
+from tests.hudi.cases.indexed_table import HUDI
 from tests.hudi.cases.rows import Rows
 from tests.hudi.cases.shared_table import EVENT_TIME, SharedTable
 from tests.hudi.judge.client import METADATA_TABLE, Judge
+from tests.hudi.judge.java_client import run_java
+from tests.support.archived_tables import one_row, overwrite, upsert
+from tests.support.cleaned_tables import ONE, SMALL_OF_HUDI, VERSIONS_OF_HUDI, data_files, old_table, row, unzip
+from tests.support.cleaned_tables import clean as cleans_clean
+from tests.support.compaction_steps import open_table
+from tests.support.failing_storage import Call, HookedStorage, died_copies
 from tests.support.selection import deep
+from tests.support.tables import LOCK
+from tests.support.written_tables import read_rows, written_table
 
 pytestmark = pytest.mark.interop
 
@@ -52,3 +72,110 @@ def test_hudi_goes_on_behind_a_clean(version: int, judge: Judge, tmp_path: Path)
     assert clean(table).instant is None
     assert validate(table.open()).differences == ()
     assert table.agree().num_rows == 30
+
+
+# Real Hudi behind a clean of phantombase, without Spark: the same slices, nothing to clean, and it finishes ours.
+
+
+OPTIONS = ("hoodie.clean.policy=KEEP_LATEST_COMMITS", "hoodie.cleaner.policy=KEEP_LATEST_COMMITS",
+           "hoodie.clean.commits.retained=1", "hoodie.cleaner.commits.retained=1")  # fmt: skip
+WHOLE = ("hoodie.clean.incremental.enabled=false", "hoodie.cleaner.incremental.mode=false")
+
+
+def slices(version: int, path: Path) -> list[str]:
+    """In any order: Hudi's goes by its hash of a file id."""
+    return sorted(run_java(HUDI[version], "slices", path, "a"))
+
+
+@pytest.mark.parametrize("version", [6, deep(9)])
+def test_hudi_finds_nothing_left(version: int, tmp_path: Path) -> None:
+    path = tmp_path / "trips"
+    old_table(path, version)
+    of_hudi = shutil.copytree(path, tmp_path / "hudi")
+    before = slices(version, path)
+    cleans_clean(path)
+    run_java(HUDI[version], "clean", of_hudi, *OPTIONS, *WHOLE)
+    assert data_files(path) == data_files(of_hudi)
+    assert slices(version, path) == before
+    assert "nothing" in run_java(HUDI[version], "clean", path, *OPTIONS, *WHOLE)[-1]
+    upsert(path, one_row("k1", 200))
+    assert read_rows(path)["k1"] == (200, 200.0)
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("beyond", [False, True])
+@pytest.mark.parametrize("policy", [Policy.COMMITS, Policy.VERSIONS])
+@pytest.mark.parametrize("version", [6, 9])
+def test_hudi_archives_no_replace_commit_whose_files_a_savepoint_keeps(
+    version: int, policy: Policy, beyond: bool, tmp_path: Path
+) -> None:
+    """Their rows would be back. `beyond`: Hudi archives beyond savepoints; else the savepoint is deleted."""
+    path, options = tmp_path / "t", WriteOptions(slots=1)
+    written_table(path, version, row("old", "a", 0), options)
+    for number in range(3):
+        upsert(path, row(f"b{number}", "b", number), options)
+    saved = open_table(path).load_timeline().latest_completed
+    create_savepoint(open_table(path), LOCK, saved, user="", comment="")
+    overwrite(path, row("new", "a", 1))
+    for number in range(3):
+        upsert(path, row(f"b{number}", "b", number + 10), options)
+    assert cleans_clean(path, policy).files
+    if not beyond:
+        delete_savepoint(open_table(path), LOCK, saved)
+    for number in range(8):
+        upsert(path, row(f"b{number % 2}", "b", number + 100))
+    run_java(HUDI[version], "archive", path, *SMALL_OF_HUDI, f"hoodie.archive.beyond.savepoint={beyond}".lower())
+    assert set(read_rows(path)) == {"b0", "b1", "b2", "new"}
+
+
+@pytest.mark.parametrize("version", [deep(6), deep(9)])
+def test_a_cutoff_of_hudis_is_not_carried_past_a_pending_write(version: int, tmp_path: Path) -> None:
+    """Hudi's clean by file versions sets its own time, which may be later than a replace commit that pends."""
+    path, options = tmp_path / "t", WriteOptions(slots=1)
+    written_table(path, version, row("old", "a", 0), options)
+    for number in range(6):
+        upsert(path, row(f"b{number}", "b", number), options)
+
+    def hook(call: Call) -> Any:
+        name = open_table(path).layout.parse(call.path.rpartition("/")[2]) if call.name == "put_if_absent" else None
+        if name is not None and name.action == "replacecommit" and name.state is State.COMPLETED:
+            run_java(HUDI[version], "clean", path, *VERSIONS_OF_HUDI)
+            assert cleans_clean(path).files
+        return call.do()
+
+    overwrite(path, row("new", "a", 1), HookedStorage(open_table(path).storage, hook))
+    for number in range(8):
+        upsert(path, row(f"b{number % 2}", "b", number + 100))
+    run_java(HUDI[version], "archive", path, *SMALL_OF_HUDI)
+    assert "old" not in read_rows(path)
+
+
+@pytest.mark.parametrize("version", [deep(6), deep(9)])
+def test_hudi_finishes_a_clean_of_a_dead_process(version: int, tmp_path: Path) -> None:
+    origin = tmp_path / "origin"
+    rows = old_table(origin, version)
+    ended = shutil.copytree(origin, tmp_path / "ended")
+    cleans_clean(ended)
+    for _, path in died_copies(origin, lambda s: clean_table(Table.on(s), ONE, LOCK), 5):
+        run_java(HUDI[version], "clean", path, *OPTIONS, *WHOLE)
+        assert not open_table(path).load_timeline().pending("clean")
+        assert data_files(path) == data_files(ended)
+        assert read_rows(path) == rows
+
+
+@pytest.mark.deep
+def test_hudi_archives_no_replace_commit_whose_files_a_pin_keeps(tmp_path: Path) -> None:
+    """It goes by the cutoff that a clean of file versions names; without one the replaced rows were back."""
+    path = unzip("v6_0.15.0_replaced.before", tmp_path)
+    rows = read_table(open_table(path))
+    commits = open_table(path).load_timeline().completed
+    second = max(i.requested_time for i in commits if i.action == "replacecommit")
+    moment = max(i.requested_time for i in commits if i.requested_time < second)
+    HeldPin(LocalStorage(str(path)), PinOptions(name="reader", for_s=600), moment)
+    assert cleans_clean(path, Policy.VERSIONS).files > 0
+    south = rows.filter(pc.equal(rows["_hoodie_partition_path"], "south"))
+    for _ in range(6):
+        upsert(path, south.select([name for name in rows.column_names if not name.startswith("_hoodie")]))
+    run_java("0.15.0", "archive", path, "hoodie.keep.min.commits=2", "hoodie.keep.max.commits=3", *OPTIONS)
+    assert len(open_table(path).load_timeline().completed) < len(commits) + 6
+    assert read_table(open_table(path)).num_rows == rows.num_rows

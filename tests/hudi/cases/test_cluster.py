@@ -17,6 +17,7 @@ from phantombase.compactor_daemon.clustering.cluster import ClusterResult, clust
 from phantombase.compactor_daemon.clustering.pending import pending_clusterings
 from phantombase.compactor_daemon.clustering.rollback import roll_back_clustering
 from phantombase.timeline.clustering.options import ClusterOptions, Copy
+from phantombase.timeline.errors import ConflictError
 from phantombase.timeline.format.instant import Instant, State
 from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.metadata_table.validate import validate
@@ -25,14 +26,22 @@ from phantombase.timeline.read.table_read import read_table
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table
+from phantombase.writer_hooks.options import WriteOptions
+from tests.hudi.cases.indexed_table import HUDI
 from tests.hudi.cases.rows import Rows, same, without_files
 from tests.hudi.cases.shared_table import SharedTable, check_rows, hudi_rs_reads
 from tests.hudi.judge.client import Judge
+from tests.hudi.judge.java_client import run_java
+from tests.support.archived_tables import one_row, overwrite, upsert
+from tests.support.cleaned_tables import SMALL_OF_HUDI, VERSIONS_OF_HUDI, change_clean, clean, row
+from tests.support.clustered_tables import OUTPUT, TWO, forget_heartbeats, request, small_files
+from tests.support.clustered_tables import cluster as passed_clustering_cluster
+from tests.support.compaction_steps import open_table
 from tests.support.failing_storage import Call, HookedStorage, ProcessDied
 from tests.support.faults import make_old
 from tests.support.selection import deep, versions
-
-pytestmark = pytest.mark.interop
+from tests.support.tables import LOCK, one_of
+from tests.support.written_tables import read_rows
 
 APPENDS = {"hoodie.parquet.small.file.limit": 0, "hoodie.merge.small.file.group.candidates.limit": 0}
 FEW = ClusterOptions(min_files=2, wait_s=0)
@@ -59,6 +68,7 @@ def table(judge: Judge, version: int, tmp_path: Path) -> SharedTable:
     return SharedTable(judge=judge, path=tmp_path / "table", version=version, options=APPENDS)
 
 
+@pytest.mark.interop
 @pytest.mark.parametrize("metadata", [True, deep(False)])
 @versions(9, deep=(8, 6))
 def test_hudi_goes_on_behind_a_clustering(metadata: bool, table: SharedTable) -> None:
@@ -88,6 +98,7 @@ def test_hudi_goes_on_behind_a_clustering(metadata: bool, table: SharedTable) ->
         assert validate(table.open()).differences == ()
 
 
+@pytest.mark.interop
 @pytest.mark.parametrize("metadata", [True, deep(False)])
 @versions(9, deep=(8, 6))
 def test_hudi_goes_on_behind_copied_row_groups(metadata: bool, table: SharedTable) -> None:
@@ -118,6 +129,7 @@ def test_hudi_goes_on_behind_copied_row_groups(metadata: bool, table: SharedTabl
         assert validate(table.open()).differences == ()
 
 
+@pytest.mark.interop
 @versions(9, deep=[8, 6])
 def test_hudi_reads_what_was_copied_of_our_files(table: SharedTable) -> None:
     """Files of pyarrow, and an upsert of Hudi behind them: it finds the keys by the filter of the new file."""
@@ -152,7 +164,7 @@ def _others_read(table: SharedTable, rows: pa.Table) -> None:
         duckdb.read_parquet(paths).filter(f"id >= '{few[0]}'").fetchall(),  # of all columns
         pl.scan_parquet(paths).filter(pl.col("id") >= few[0]).collect().rows(),
         pq.read_table(paths[0], filters=[("id", ">=", few[0])]).to_pylist()
-        + [row for path in paths[1:] for row in pq.read_table(path, filters=[("id", ">=", few[0])]).to_pylist()],
+        + [one for path in paths[1:] for one in pq.read_table(path, filters=[("id", ">=", few[0])]).to_pylist()],
     ):
         assert len(found) == len(few)
     table.judge.sql(f"create table copied_{table.version} using hudi location '{table.path}'")
@@ -165,6 +177,7 @@ def _names(rows: pa.Table) -> set[str]:
     return set(rows["_hoodie_file_name"].to_pylist())
 
 
+@pytest.mark.interop
 @pytest.mark.parametrize("metadata", [deep(True), deep(False)])
 def test_hudi_goes_on_behind_a_clustering_that_was_taken_back(metadata: bool, table: SharedTable) -> None:
     """It lists and reads the files that were joined, writes to them, and clusters them itself."""
@@ -187,6 +200,7 @@ def test_hudi_goes_on_behind_a_clustering_that_was_taken_back(metadata: bool, ta
         assert validate(table.open()).differences == ()
 
 
+@pytest.mark.interop
 @versions(9, deep=(8, 6))
 @pytest.mark.parametrize("at", ["requested", deep("inflight"), "placed", deep("done")])
 def test_hudi_executes_a_plan_of_a_dead_process(at: str, table: SharedTable) -> None:
@@ -233,6 +247,7 @@ def test_hudi_executes_a_plan_of_a_dead_process(at: str, table: SharedTable) -> 
     assert table.agree().num_rows == 40
 
 
+@pytest.mark.interop
 @versions(6, deep=(9, 8))
 def test_we_leave_a_plan_of_hudi_alone(table: SharedTable) -> None:
     """And cluster what it has not planned; then Hudi executes its own."""
@@ -250,6 +265,7 @@ def test_we_leave_a_plan_of_hudi_alone(table: SharedTable) -> None:
     check_rows(table.agree(), before.select([n for n in before.column_names if not n.startswith("_hoodie")]))
 
 
+@pytest.mark.interop
 @pytest.mark.parametrize("data", [b"", b"Obj\x01 cut"], ids=["empty", "torn"])
 @versions(deep=[9, 8, 6])
 def test_hudi_goes_on_where_an_unreadable_plan_was(data: bytes, judge: Judge, version: int, tmp_path: Path) -> None:
@@ -271,3 +287,132 @@ def test_hudi_goes_on_where_an_unreadable_plan_was(data: bytes, judge: Judge, ve
     table.hudi_compacts()
     table.judge.clean(table.path, options=table.options)
     check_rows(table.agree(), newer)
+
+
+# A clustering or overwrite that a clean of Hudi has passed while it was pending is made anew.
+#
+# Its replace commit could be archived while the joined or replaced files are there.
+
+
+_REWRITES = WriteOptions(slots=1)
+
+
+def write(path: Path, number: int) -> None:
+    """To another partition, whose base file is written anew."""
+    upsert(path, row(f"b{number}", "b", number), _REWRITES)
+
+
+def cleaned(path: Path, *, passes: bool) -> None:
+    """Writes and a clean. `passes`: as Hudi's by hours, whose cutoff takes no notice of a pending clustering."""
+    for number in range(4, 7):
+        write(path, number)
+    assert clean(path).files
+    if passes:
+        change_clean(path, earliestCommitToRetain=open_table(path).load_timeline().latest_completed)
+
+
+@pytest.mark.parametrize("passes", [True, False])
+@one_of("version", 9, 8, 6)
+def test_a_plan_of_a_dead_process(version: int, passes: bool, tmp_path: Path) -> None:
+    path = tmp_path / "trips"
+    small_files(path, version)
+    for number in range(4):
+        write(path, number)
+    planned = request(path)
+    cleaned(path, passes=passes)
+    forget_heartbeats(path)
+    rows = read_rows(path)
+    seen = cluster_table(open_table(path), TWO, LOCK, output=OUTPUT, threads=1, dry_run=True)
+    assert (seen.taken_back, len(seen.finished)) == (((planned,), 0) if passes else ((), 1))
+    done = passed_clustering_cluster(path)
+    assert done.taken_back == ((planned,) if passes else ())
+    assert [one.instant for one in done.finished] == ([] if passes else [planned])
+    assert (done.done is not None) == passes
+    assert read_rows(path) == rows
+
+
+@one_of("version", 9, 6, 8)
+def test_while_the_files_are_made(version: int, tmp_path: Path) -> None:
+    path = tmp_path / "trips"
+    small_files(path, version)
+    for number in range(4):
+        write(path, number)
+    began: list[str] = []
+
+    def hook(call: Call) -> object:
+        if call.name == "open_output" and "/writes/" in call.path and not began:
+            began.append(call.path)
+            cleaned(path, passes=True)
+        return call.do()
+
+    with pytest.raises(ConflictError, match="has passed the plan"):
+        passed_clustering_cluster(path, HookedStorage(open_table(path).storage, hook))
+    rows = read_rows(path)
+    assert passed_clustering_cluster(path).done is not None
+    assert read_rows(path) == rows
+
+
+@pytest.mark.interop
+@pytest.mark.parametrize("version", [deep(6), deep(9)])
+def test_hudi_archives_no_replace_commit_whose_files_are_there(version: int, tmp_path: Path) -> None:
+    """Without the rule all rows of the joined files came twice."""
+    path = tmp_path / "trips"
+    small_files(path, version)
+    request(path)
+    for number in range(6):
+        write(path, number)
+    assert "deleted" in run_java(HUDI[version], "clean", path, *VERSIONS_OF_HUDI)[-1]
+    forget_heartbeats(path)
+    passed_clustering_cluster(path)
+    for number in range(6, 12):
+        write(path, number)
+    rows = read_rows(path)
+    run_java(HUDI[version], "archive", path, *SMALL_OF_HUDI)
+    assert read_rows(path) == rows
+
+
+@one_of("version", 9, 8, 6)
+def test_an_overwrite(version: int, tmp_path: Path) -> None:
+    path = tmp_path / "trips"
+    small_files(path, version)
+    for number in range(4):
+        write(path, number)
+    rows, began = read_rows(path), list[str]()
+
+    def hook(call: Call) -> object:
+        if call.name == "open_output" and "/writes/" in call.path and not began:
+            began.append(call.path)
+            cleaned(path, passes=True)
+        return call.do()
+
+    with pytest.raises(ConflictError, match="a clean that retained commits"):
+        overwrite(path, one_row("new", 100), HookedStorage(open_table(path).storage, hook))
+    assert rows.items() < read_rows(path).items()
+    overwrite(path, one_row("new", 100))
+    assert {key for key in read_rows(path) if not key.startswith("b")} == {"new"}
+
+
+@pytest.mark.interop
+@pytest.mark.parametrize("version", [deep(6), 9])
+def test_hudi_archives_no_overwrite_whose_files_are_there(version: int, tmp_path: Path) -> None:
+    """Without the rule the replaced rows were back."""
+    path = tmp_path / "trips"
+    small_files(path, version)
+    began = list[str]()
+
+    def hook(call: Call) -> object:
+        if call.name == "open_output" and "/writes/" in call.path and not began:
+            began.append(call.path)
+            for number in range(6):
+                write(path, number)
+            run_java(HUDI[version], "clean", path, *VERSIONS_OF_HUDI)
+        return call.do()
+
+    with suppress(ConflictError):
+        overwrite(path, one_row("new", 100), HookedStorage(open_table(path).storage, hook))
+    assert began
+    for number in range(6, 12):
+        write(path, number)
+    rows = read_rows(path)
+    run_java(HUDI[version], "archive", path, *SMALL_OF_HUDI)
+    assert read_rows(path) == rows

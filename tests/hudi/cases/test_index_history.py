@@ -29,7 +29,7 @@ from phantombase.timeline.metadata_table.services.options import MetadataOptions
 from phantombase.timeline.metadata_table.services.serve import serve_metadata
 from phantombase.timeline.recovery.dead_writers import roll_back_dead_writers
 from tests.hudi.cases.indexed_table import IndexedTable
-from tests.hudi.cases.random_steps import RandomSteps
+from tests.hudi.cases.random_history import RandomSteps
 from tests.hudi.cases.rows import PARTITIONS, same
 from tests.hudi.cases.shared_table import COMMIT_TIME, EVENT_TIME
 from tests.hudi.judge.client import METADATA_TABLE, Judge

@@ -13,10 +13,9 @@ from phantombase.timeline.metadata_table.location import METADATA_FOLDER, open_m
 from phantombase.timeline.metadata_table.services import archive
 from phantombase.timeline.metadata_table.services.options import MetadataOptions
 from phantombase.timeline.metadata_table.validate import validate
-from tests.hudi.cases.indexed_table import ALL_INDEXES, IndexedTable
-from tests.hudi.cases.metadata_of_hudi import slices_of_hudi
+from tests.hudi.cases.indexed_table import ALL_INDEXES, HUDI, IndexedTable, slices_of_hudi
 from tests.hudi.cases.rows import Rows
-from tests.hudi.cases.shared_table import HUDI, check_rows
+from tests.hudi.cases.shared_table import check_rows
 from tests.hudi.judge.client import Judge
 from tests.hudi.judge.java_client import archived_instants
 from tests.support.compaction_steps import open_table
@@ -25,7 +24,7 @@ from tests.support.selection import deep, versions
 
 pytestmark = pytest.mark.interop
 
-ROWS = Rows(seed=31)
+METADATA_ARCHIVING_ROWS = Rows(seed=31)
 HUDI_ARCHIVES = {
     "hoodie.keep.min.commits": "2", "hoodie.keep.max.commits": "3", "hoodie.archive.automatic": "true",
     "hoodie.clean.commits.retained": "1", "hoodie.cleaner.commits.retained": "1",
@@ -56,11 +55,11 @@ def test_hudi_sees_the_same_slices_and_our_archive(version: int, tmp_path: Path)
 @versions(deep=[9, 8, 6])
 def test_hudi_goes_on_behind_it_and_we_behind_hudi(judge: Judge, version: int, tmp_path: Path) -> None:
     table = IndexedTable(judge=judge, path=tmp_path / "table", version=version, options=ALL_INDEXES)
-    table.create(ROWS(range(40), 1))
+    table.create(METADATA_ARCHIVING_ROWS(range(40), 1))
     archived = 0
     for number in range(2, 5):
         for step in range(4):
-            table.writer(ROWS(range(0, 40, 2), 10 * number + step)).upsert(str(table.path))
+            table.writer(METADATA_ARCHIVING_ROWS(range(0, 40, 2), 10 * number + step)).upsert(str(table.path))
             done = serve(table.open(), EVERY_3)
             print(
                 "DBG",
@@ -73,10 +72,10 @@ def test_hudi_goes_on_behind_it_and_we_behind_hudi(judge: Judge, version: int, t
             archived += len(done.archived.instants)
             archive_table(table.open(), FEW, ProcessLock("x"))
         for step in range(4, 7):
-            table.upsert(ROWS(range(0, 40, 3), 10 * number + step), HUDI_ARCHIVES)
+            table.upsert(METADATA_ARCHIVING_ROWS(range(0, 40, 3), 10 * number + step), HUDI_ARCHIVES)
         table.agree()
         assert validate(table.open()).differences == ()
     assert archived >= 4
-    last = ROWS(range(20, 60), 100)
+    last = METADATA_ARCHIVING_ROWS(range(20, 60), 100)
     table.upsert(last)
     check_rows(table.agree(), last)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import random
 import shutil
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,25 +17,35 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from phantombase.timeline.metadata_table.location import METADATA_FOLDER
+from phantombase.timeline.metadata_table.compactions import commits_to_compact
+from phantombase.timeline.metadata_table.create import make_metadata_table
+from phantombase.timeline.metadata_table.listing import MetadataListing
+from phantombase.timeline.metadata_table.location import METADATA_FOLDER, open_metadata_table
+from phantombase.timeline.metadata_table.read import read_entries, read_files
+from phantombase.timeline.metadata_table.valid_instants import MADE_UP
+from phantombase.timeline.metadata_table.validate import validate
+from phantombase.timeline.read.table_read import read_table
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.local import LocalStorage
+from phantombase.timeline.table.table import Table
+from phantombase.timeline.view.view import latest_base
 from phantombase.writer_hooks.engine.engine import LocalEngine
 from phantombase.writer_hooks.options import Operation, Write, WriteOptions
 from phantombase.writer_hooks.write.write import write
 from tests.hudi.cases.indexed_table import ALL_INDEXES, SKIPPING, IndexedTable
 from tests.hudi.cases.random_history import History, tell
 from tests.hudi.cases.rows import Rows, same
-from tests.hudi.cases.shared_table import check_rows
+from tests.hudi.cases.shared_table import SharedTable, check_rows, hudi_rs_reads
 from tests.hudi.judge.client import METADATA_TABLE, Judge
 from tests.support.compaction_steps import open_table, run_one
+from tests.support.compare_rows import assert_same_rows
 from tests.support.failing_storage import Call, HookedStorage, ProcessDied
 from tests.support.faults import kill_newest
-from tests.support.selection import ALL, versions
+from tests.support.metadata_tables import AT_ONCE, serve, spec
+from tests.support.selection import ALL, deep, versions
 from tests.support.written_tables import impatient
 
 pytestmark = pytest.mark.interop
-
 SEEDS = range(int(os.environ.get("PHANTOMBASE_METADATA_HISTORIES", "1")))
 STEPS = int(os.environ.get("PHANTOMBASE_METADATA_STEPS", "5" if ALL else "3"))
 
@@ -251,3 +262,96 @@ def test_a_death_between_the_two_timelines(table: IndexedTable) -> None:
             error.add_note(case.__name__)
             raise
         shutil.rmtree(copied.path)
+
+
+# Real Hudi on tables whose metadata table we made: it reads, lists and skips by it, and goes on with it.
+
+
+METADATA_CREATED_ROWS = Rows(seed=37)
+
+
+@versions(9, deep=[8, 6])
+def test_hudi_goes_on_with_it(judge: Judge, version: int, tmp_path: Path) -> None:
+    table = IndexedTable(judge=judge, path=tmp_path / "table", version=version, options=METADATA_TABLE)
+    table.creator(METADATA_CREATED_ROWS(range(40), 1)).table("shared", metadata_table=True).upsert(str(table.path))
+    assert table.open().config.built_metadata_partitions == ("files",)
+    table.agree()
+    if version > 6:
+        assert_same_rows(hudi_rs_reads(table.path), table.we_read())
+    table.upsert(METADATA_CREATED_ROWS(range(20, 50), 2))
+    table.agree()
+    for step in range(3):
+        table.writer(METADATA_CREATED_ROWS(range(0, 60, 2), 10 + step)).upsert(str(table.path))
+    assert serve(table.open(), AT_ONCE).compactions
+    table.agree()
+    last = METADATA_CREATED_ROWS(range(10, 70), 100)
+    table.upsert(last)
+    check_rows(table.agree(), last)
+    assert validate(table.open()).differences == ()
+
+
+@pytest.mark.parametrize("version", [deep(6), deep(8), deep(9)])
+def test_hudi_builds_it_anew_where_its_maker_died(judge: Judge, version: int, tmp_path: Path) -> None:
+    """Another process of ours then made the table without it; Hudi's writer finds the remains."""
+    table = IndexedTable(judge=judge, path=tmp_path / "table", version=version, options=METADATA_TABLE)
+    make_metadata_table(LocalStorage(str(table.path)), spec(version).config())
+    table.creator(METADATA_CREATED_ROWS(range(40), 1)).upsert(str(table.path))
+    assert table.open().config.metadata_partitions == ()
+    table.upsert(METADATA_CREATED_ROWS(range(20, 50), 2))
+    assert "files" in table.open().config.built_metadata_partitions
+    table.agree()
+    table.writer(METADATA_CREATED_ROWS(range(20, 50), 3)).upsert(str(table.path))
+    table.agree()
+    assert validate(table.open()).differences == ()
+
+
+# The metadata table that real Hudi has written, filled and compacted, as we read it.
+
+
+KEYS = 10_000
+OPTIONS: Mapping[str, object] = {
+    "hoodie.metadata.enable": "true",
+    "hoodie.metadata.compact.max.delta.commits": 2,
+    "hoodie.metadata.index.column.stats.enable": "true",
+    "hoodie.metadata.record.index.enable": "true",
+    "hoodie.metadata.record.index.min.filegroup.count": 1,
+    "hoodie.metadata.record.index.max.filegroup.count": 1,
+    "hoodie.index.bloom.num_entries": 1000,
+}
+
+
+def rows_of(numbers: Iterable[int], when: int) -> pa.Table:
+    """Rows with keys in ASCII: Hudi 0.15 sorts others for its record index otherwise than HFiles must be sorted."""
+    listed = list(numbers)
+    return Rows(seed=when)(listed, when).set_column(0, "id", pa.array([f"{n:05d}" for n in listed]))
+
+
+def base_instant(table: Table, partition: str) -> str:
+    """The instant of the newest base file of a partition of the metadata table."""
+    groups = open_metadata_table(table).load_view(exactly={partition}).groups
+    return max(base.name.instant for group in groups if (base := latest_base(group)) is not None)
+
+
+@pytest.mark.parametrize("version", [9, pytest.param(6, marks=pytest.mark.deep)], indirect=True, ids="v{}".format)
+def test_reading_what_hudi_writes(judge: Judge, version: int, tmp_path: Path) -> None:
+    """Base files of one entry and of many blocks, log blocks on them, and what compactions make of both."""
+    table = SharedTable(judge=judge, path=tmp_path / "table", version=version, options=OPTIONS)
+    table.create(rows_of(range(KEYS), 1))
+    for number in range(2, 4):
+        written = rows_of(range(0, 200 * number, number), number)
+        table.upsert(written)
+        opened = table.open()
+        found = validate(opened)
+        assert not found.differences
+        assert found.files >= 2
+        assert commits_to_compact(opened) <= 3
+        index = [key for key, _ in read_entries(opened, "record_index")]
+        assert len(index) == len(set(index)) == KEYS
+        rows = read_table(Table(opened.storage, opened.config, MetadataListing()))
+        check_rows(rows, written)
+        same(rows, table.agree())
+    for partition in ("files", "record_index"):
+        assert not base_instant(opened, partition).startswith(MADE_UP), "the metadata table was not compacted"
+    judge.clean(table.path)
+    assert not validate(table.open()).differences
+    assert set(read_files(table.open()).partitions) == set(table.open().partitions())

@@ -19,10 +19,9 @@ import pytest
 
 from phantombase.timeline.errors import PhantombaseError
 from tests.hudi.cases.asleep import Moment, compact_and_die, compact_asleep
-from tests.hudi.cases.ending import end_pending
 from tests.hudi.cases.indexed_table import stored_files
 from tests.hudi.cases.rows import Rows, same, without_files
-from tests.hudi.cases.shared_table import SharedTable, check_rows
+from tests.hudi.cases.shared_table import SharedTable, check_rows, end_pending
 from tests.hudi.judge.client import Judge
 from tests.support.compaction_steps import base_files, check_no_strays
 from tests.support.selection import deep, versions

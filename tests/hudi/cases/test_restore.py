@@ -1,4 +1,4 @@
-"""Restores and rollbacks of completed writes: real Hudi goes on behind ours, and each finishes the other's."""
+"""Restores, rollbacks and savepoints of completed writes: real Hudi goes on after ours, each finishes the other's."""
 
 from __future__ import annotations
 
@@ -12,9 +12,12 @@ import pytest
 from phantombase.compactor_daemon.restoring.restore import restore_table
 from phantombase.compactor_daemon.restoring.rollback import roll_back_newest
 from phantombase.timeline.format.instant import State
+from phantombase.timeline.format.savepoint import Savepoint
 from phantombase.timeline.locks.table_lock import ProcessLock
-from phantombase.timeline.recovery.savepoint import create_savepoint
+from phantombase.timeline.read.table_read import ReadOptions, read_table
+from phantombase.timeline.recovery.savepoint import KeptSavepoint, create_savepoint, delete_savepoint, savepoints
 from phantombase.timeline.storage.local import LocalStorage
+from phantombase.timeline.table.table import Table
 from tests.hudi.cases.rows import Rows, same, without_files
 from tests.hudi.cases.shared_table import SharedTable
 from tests.hudi.judge.client import Judge
@@ -23,7 +26,6 @@ from tests.support.failing_storage import HookedStorage, ProcessDied, die_at, di
 from tests.support.selection import ALL, deep, versions
 
 pytestmark = pytest.mark.interop
-
 LOCK = ProcessLock("restore")
 
 
@@ -151,3 +153,105 @@ def test_hudi_executes_the_plan_of_a_rollback(table: SharedTable) -> None:
     table.upsert(Rows(seed=8)(range(3), 9))
     assert not table.open().load_timeline().pending("rollback")
     assert set(table.agree()["id"].to_pylist()) == set(before["id"].to_pylist())
+
+
+# Savepoints of phantombase and of real Hudi: one record, kept by both cleaners, deleted and restored by either.
+
+
+SAVEPOINTS_LOCK = ProcessLock("savepoints")
+
+
+def keep(table: Table, instant: str | None = None) -> KeptSavepoint:
+    return create_savepoint(table, SAVEPOINTS_LOCK, instant, user="who", comment="why")
+
+
+def files_of(savepoint: Savepoint) -> dict[str, set[str]]:
+    return {partition: set(names) for partition, names in savepoint.files.items()}
+
+
+@pytest.fixture
+def savepoints_table(judge: Judge, version: int, tmp_path: Path) -> SharedTable:
+    """With a compaction that is pending: the state has the slice below it."""
+    savepoints_table, rows = SharedTable(judge=judge, path=tmp_path / "savepoints_table", version=version), Rows(seed=6)
+    savepoints_table.create(rows(range(20), 1))
+    savepoints_table.upsert(rows(range(10), 2))
+    savepoints_table.hudi_schedules()
+    savepoints_table.upsert(rows(range(5), 3))
+    return savepoints_table
+
+
+@versions(9, deep=(8, 6))
+@pytest.mark.parametrize("compacted", [True, False])
+def test_the_record_is_that_of_hudi(compacted: bool, savepoints_table: SharedTable, judge: Judge) -> None:
+    """Beside a pending compaction Hudi names only the logs behind the plan, without what they are merged with."""
+    if compacted:
+        savepoints_table.we_compact()
+        savepoints_table.upsert(Rows(seed=7)(range(5), 4))
+    instant = judge.savepoint(savepoints_table.path)
+    assert instant is not None
+    [of_hudi] = savepoints(savepoints_table.open())
+    assert of_hudi.instant == instant
+    delete_savepoint(savepoints_table.open(), SAVEPOINTS_LOCK, instant)
+    assert savepoints(savepoints_table.open()) == ()
+    ours = keep(savepoints_table.open())
+    assert ours.instant == instant
+    if compacted:
+        assert files_of(ours.savepoint) == files_of(of_hudi.savepoint)
+    else:
+        bases = [n for names in of_hudi.savepoint.files.values() for n in names if n.endswith(".parquet")]
+        assert bases == []
+        assert all(set(names) < files_of(ours.savepoint)[p] for p, names in files_of(of_hudi.savepoint).items())
+    judge.delete_savepoint(savepoints_table.path, instant)
+    assert savepoints(savepoints_table.open()) == ()
+
+
+@versions(9, deep=(8, 6))
+def test_hudi_cleans_around_it(savepoints_table: SharedTable, judge: Judge) -> None:
+    kept = keep(savepoints_table.open())
+    options = ReadOptions(as_of=kept.instant)
+    before = read_table(savepoints_table.open(), options)
+    savepoints_table.we_compact()
+    rows = Rows(seed=7)
+    for ts in (4, 5):
+        savepoints_table.upsert(rows(range(20), ts))
+        savepoints_table.we_compact(savepoints_table.we_schedule())
+    judge.clean(savepoints_table.path)
+    there = {path.name for path in savepoints_table.path.glob("*/*")}
+    for names in kept.savepoint.files.values():
+        assert set(names) <= there
+    delete_savepoint(savepoints_table.open(), SAVEPOINTS_LOCK, kept.instant)
+    savepoints_table.upsert(rows(range(2), 6))
+    judge.clean(savepoints_table.path)
+    there = {path.name for path in savepoints_table.path.glob("*/*")}
+    assert not any(set(names) <= there for names in kept.savepoint.files.values())
+    assert before.num_rows == 20
+    savepoints_table.agree()
+
+
+@pytest.mark.parametrize("version", [6], indirect=True)
+def test_hudi_restores_to_it(savepoints_table: SharedTable, judge: Judge) -> None:
+    """1.2.0 fails to restore past a compaction, to its own savepoints as well."""
+    before = savepoints_table.agree()
+    kept = keep(savepoints_table.open())
+    savepoints_table.we_compact()
+    savepoints_table.upsert(Rows(seed=7)(range(20), 4))
+    judge.restore(savepoints_table.path, kept.instant)
+    same(without_files(savepoints_table.agree()), without_files(before))
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("of_hudi", [True, False])
+def test_beside_a_plan_the_savepoint_of_hudi_loses_files(
+    of_hudi: bool, savepoints_table: SharedTable, judge: Judge
+) -> None:
+    """Its cleaner removes the slice below the plan; a savepoint of phantombase keeps it."""
+    before = {path.name for path in savepoints_table.path.glob("*/*.parquet")}
+    instant = judge.savepoint(savepoints_table.path) if of_hudi else keep(savepoints_table.open()).instant
+    assert instant is not None
+    savepoints_table.we_compact()
+    for ts in (4, 5):
+        savepoints_table.upsert(Rows(seed=7)(range(20), ts))
+        savepoints_table.we_compact(savepoints_table.we_schedule())
+    judge.clean(savepoints_table.path)
+    there = {path.name for path in savepoints_table.path.glob("*/*.parquet")}
+    assert (before <= there) is not of_hudi

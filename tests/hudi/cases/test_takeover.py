@@ -1,4 +1,4 @@
-"""A compaction that its executor left half-way is finished by the other kind: ours by Hudi, Hudi's by ours."""
+"""A compaction whose executor died is finished by the other kind; torn plans and replacements too."""
 
 from __future__ import annotations
 
@@ -15,18 +15,21 @@ import pytest
 
 from phantombase.compactor_daemon.decisions.hudi_executors import inflight_path
 from phantombase.compactor_daemon.options import AttemptOptions
+from phantombase.compactor_daemon.restoring.restore import restore_table
+from phantombase.compactor_daemon.restoring.torn_compaction import write_anew
 from phantombase.timeline.errors import ConflictError
+from phantombase.timeline.format.commit_metadata import CommitMetadata
 from phantombase.timeline.locks.heartbeat import heartbeat_path
+from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.storage.local import LocalStorage
 from tests.hudi.cases.rows import Rows, same
 from tests.hudi.cases.shared_table import MULTI_WRITER, SharedTable
-from tests.hudi.judge.client import Judge, JudgeError
+from tests.hudi.judge.client import METADATA_TABLE, Judge, JudgeError
 from tests.support.compaction_steps import check_no_strays, open_table, run_all
 from tests.support.failing_storage import Hook, HookedStorage, ProcessDied, die_at_nth
-from tests.support.selection import versions
+from tests.support.selection import deep, versions
 
 pytestmark = pytest.mark.interop
-
 KILLED: Mapping[str, Callable[[], Hook]] = {
     "before go": lambda: die_at_nth(1, "put_if_absent", "/outcome"),
     "one file placed": lambda: die_at_nth(2, "place", ".parquet"),
@@ -125,3 +128,96 @@ def finish_beside_hudi(table: SharedTable, before: pa.Table) -> None:
     table.hudi_compacts(table.we_schedule())
     table.judge.clean(table.path)
     same(table.agree(), written)
+
+
+# A compaction of Hudi whose completed file is torn: Hudi takes it for completed, and so it is written anew.
+
+
+LOCK = ProcessLock("interop torn compaction")
+
+
+def _essence(metadata: CommitMetadata) -> object:
+    """What readers, cleaners and archivers take from a compaction's file."""
+    stats = metadata.partition_to_write_stats
+    files = {
+        partition: sorted((s.file_id, s.path, s.prev_commit, s.num_writes, s.file_size_in_bytes) for s in of)
+        for partition, of in stats.items()
+    }
+    return files, metadata.operation_type, metadata.extra_metadata["schema"]
+
+
+@pytest.mark.parametrize("size", [0, deep(300)])
+@pytest.mark.parametrize("metadata_table", [deep(False), True])
+def test_what_hudi_builds_upon_it_holds(
+    judge: Judge, version: int, metadata_table: bool, size: int, tmp_path: Path
+) -> None:
+    """Hudi reads, writes and plans behind the torn file; written anew it says what Hudi's said."""
+    options = METADATA_TABLE if metadata_table else {}
+    table, rows = (
+        SharedTable(judge=judge, path=tmp_path / "table", version=version, options=options),
+        Rows(seed=version),
+    )
+    table.create(rows(range(60), 1))
+    table.upsert(rows(range(0, 60, 2), 2))
+    table.delete(rows(range(0, 60, 7), 3))
+    table.hudi_schedules()
+    table.upsert(rows(range(0, 60, 3), 4))
+    table.hudi_compacts()
+    whole = table.agree()
+    opened = open_table(table.path)
+    done = next(i for i in opened.load_timeline().completed if i.action == "commit")
+    metadata, file = opened.commit_metadata(done), table.path / opened.instant_path(done)
+    file.write_bytes(file.read_bytes()[:size])
+    file.with_name(f".{file.name}.crc").unlink(missing_ok=True)
+    os.utime(file, (file.stat().st_mtime - 1, file.stat().st_mtime - 1))
+    same(table.hudi_reads(), whole)
+    table.upsert(rows(range(0, 90, 5), 9))
+    table.hudi_schedules()
+    later = table.hudi_reads()
+    before = file.stat().st_mtime_ns
+    os.utime(file, ns=(before - 200 * 10**9, before - 200 * 10**9))
+    write_anew(open_table(table.path), done.requested_time, LOCK)
+    os.utime(file, ns=(before, before))
+    assert _essence(open_table(table.path).commit_metadata(done)) == _essence(metadata)
+    same(table.agree(), later)
+    table.hudi_compacts()
+    judge.clean(table.path)
+    same(table.agree(), later)
+
+
+# An overwrite or clustering of Hudi whose completed file is torn: a restore takes it back, and Hudi goes on.
+
+
+TORN_REPLACEMENT_LOCK = ProcessLock("interop torn replacement")
+
+
+@pytest.mark.parametrize("by", ["overwrite", deep("clustering")])
+@pytest.mark.parametrize("metadata_table", [deep(False), True])
+def test_what_it_replaced_is_back(judge: Judge, version: int, metadata_table: bool, by: str, tmp_path: Path) -> None:
+    options = METADATA_TABLE if metadata_table else {}
+    table, rows = (
+        SharedTable(judge=judge, path=tmp_path / "table", version=version, options=options),
+        Rows(seed=version),
+    )
+    table.create(rows(range(40), 1))
+    table.upsert(rows(range(0, 40, 2), 2))
+    table.hudi_schedules()
+    table.hudi_compacts()
+    before, target = table.agree(), open_table(table.path).load_timeline().latest_completed
+    if by == "overwrite":
+        judge.insert_overwrite(table.path, rows(range(3), 5), options)
+    else:
+        judge.cluster(table.path)
+    opened = open_table(table.path)
+    (done,) = (i for i in opened.load_timeline().completed if i.family == "replacecommit")
+    file = table.path / opened.instant_path(done)
+    file.write_bytes(b"")
+    file.with_name(f".{file.name}.crc").unlink(missing_ok=True)
+    restore_table(open_table(table.path), TORN_REPLACEMENT_LOCK, target)
+    same(table.agree(), before)
+    table.upsert(rows(range(0, 50, 5), 9))
+    table.hudi_schedules()
+    later = table.agree()
+    table.hudi_compacts()
+    judge.clean(table.path)
+    same(table.agree(), later)

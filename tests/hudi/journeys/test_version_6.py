@@ -18,9 +18,9 @@ from phantombase.timeline.archiving.options import ArchiveOptions
 from phantombase.timeline.cleaning.options import CleanOptions
 from phantombase.timeline.errors import BarrierError, ConflictError
 from phantombase.timeline.storage.local import LocalStorage
-from tests.hudi.cases.indexed_table import IndexedTable
+from tests.hudi.cases.indexed_table import HUDI, IndexedTable
 from tests.hudi.cases.rows import same
-from tests.hudi.cases.shared_table import BUCKET, EVENT_TIME, HUDI, OPTIMISTIC, PARQUET_LOGS, Completes, hudi_rs_reads
+from tests.hudi.cases.shared_table import BUCKET, EVENT_TIME, OPTIMISTIC, PARQUET_LOGS, Completes, hudi_rs_reads
 from tests.hudi.journeys.journey import LOCK, Journey, Stage, check_keys, travel
 from tests.hudi.judge.fixtures import Judges
 from tests.hudi.judge.java_client import archived_instants

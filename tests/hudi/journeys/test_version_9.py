@@ -34,17 +34,9 @@ from phantombase.timeline.table.pending_rollbacks import pending_rollbacks
 from phantombase.timeline.table.table import TableSchema
 from phantombase.timeline.view.view import FileSlice
 from tests.hudi.cases.hand_written import commit, with_meta
-from tests.hudi.cases.indexed_table import ALL_INDEXES, IndexedTable
+from tests.hudi.cases.indexed_table import ALL_INDEXES, HUDI, IndexedTable
 from tests.hudi.cases.rows import key, partition, same, without_files
-from tests.hudi.cases.shared_table import (
-    EVENT_TIME,
-    HUDI,
-    MULTI_WRITER,
-    check_rows,
-    hudi_rs_reads,
-    is_ours,
-    multi_writer,
-)
+from tests.hudi.cases.shared_table import EVENT_TIME, MULTI_WRITER, check_rows, hudi_rs_reads, is_ours, multi_writer
 from tests.hudi.journeys.journey import LOCK, Journey, Stage, check_keys, look, travel
 from tests.hudi.judge.client import METADATA_TABLE, JudgeError
 from tests.hudi.judge.fixtures import Judges

@@ -6,7 +6,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tests.hudi.cases.shared_table import HUDI
+from tests.hudi.cases.indexed_table import HUDI
 from tests.hudi.judge.client import BRIEF, Judge
 from tests.hudi.stock.cases import CASES
 from tests.hudi.stock.verdict import judged, load_results, save_results

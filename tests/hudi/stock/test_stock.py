@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.hudi.cases.shared_table import HUDI
+from tests.hudi.cases.indexed_table import HUDI
 from tests.hudi.judge.fixtures import Judges
 from tests.hudi.stock.cases import CASES
 from tests.hudi.stock.page import PAGE, page
