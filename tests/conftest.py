@@ -16,8 +16,7 @@ from xdist.scheduler import LoadScopeScheduling
 
 from phantombase.compactor_daemon.execution import spark_session
 from phantombase.timeline.event_log import NAME
-from tests.support.places import memory
-from tests.support.seed import SEED
+from tests.support.places import SEED, memory
 from tests.support.selection import ALL, COLLECTED, MINIO, PARTS, asked_part, is_usual, part_of, place
 
 pytest_plugins = [
@@ -29,7 +28,7 @@ pytest_plugins = [
     "tests.support.servers.zookeeper_server",
     "tests.support.servers.zookeeper_ensemble",
     "tests.support.servers.spark_cluster",
-    "tests.support.spark_session",
+    "tests.support.warm_spark",
     "tests.support.servers.azure_server",
     "tests.support.servers.real_s3_server",
     "tests.support.servers.hive_metastore",

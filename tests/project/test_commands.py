@@ -21,7 +21,7 @@ from phantombase.timeline.terminal.boundary import run
 from tests.project.every_command import APPS, every_command, offers
 from tests.support.compaction_steps import run_all
 from tests.support.golden_tables import unzip_golden
-from tests.support.logs import traces
+from tests.support.places import traces
 
 _SERVING = {("timeline", "serve"), ("compactor-daemon", "run")}
 """They run until they are stopped. What `run` would request and execute: `schedule` and `compact` with `--dry-run`."""

@@ -12,10 +12,9 @@ import pytest
 
 from phantombase.compactor_daemon.cli.main import app
 from phantombase.timeline.terminal.boundary import run
+from tests.support.compaction_steps import AS_A_USER, as_a_user
 from tests.support.golden_tables import unzip_golden
-from tests.support.logs import traces
-from tests.support.places import ROOT
-from tests.support.running import AS_A_USER, as_a_user
+from tests.support.places import ROOT, traces
 
 _REFUSED = "127.0.0.1:1"
 

@@ -20,7 +20,7 @@ from pyspark_phantombase.batch_reader import task_batches
 from pyspark_phantombase.options import SourceOptions, stream_options
 from pyspark_phantombase.planned import table_columns
 from pyspark_phantombase.stream_reader import StreamReader, part_end
-from tests.support.cleaned_tables import clean
+from tests.support.archived_tables import clean
 from tests.support.selection import deep
 
 Row = tuple[str, int, str]

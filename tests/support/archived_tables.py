@@ -1,12 +1,16 @@
-"""Tables with a long timeline, and what must hold of a table that is archived or was about to be."""
+"""Tables with a long timeline, old slices or small files: for archiving, cleans, restores and clusterings."""
 
 from __future__ import annotations
 
 import io
 import json
 import os
+import shutil
 import struct
+import zipfile
 from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -14,25 +18,39 @@ from zipfile import ZipFile
 
 import fastavro
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
+import pytest
 
 from phantombase import writer
 from phantombase.compactor_daemon.archiving.archive import ArchiveResult, archive_table
+from phantombase.compactor_daemon.cleaning.clean import clean_table
+from phantombase.compactor_daemon.cleaning.would_clean import CleanResult
+from phantombase.compactor_daemon.clustering.cluster import ClusterResult, cluster_table
+from phantombase.compactor_daemon.clustering.pending import pending_clusterings
+from phantombase.compactor_daemon.restoring.restore import Restored, restore_table
 from phantombase.timeline.archiving.archive import archive_logs
 from phantombase.timeline.archiving.options import ArchiveOptions
+from phantombase.timeline.cleaning.options import CleanOptions, Policy
+from phantombase.timeline.clustering.options import ClusterOptions, Copy
+from phantombase.timeline.errors import ConflictError
 from phantombase.timeline.log.block import HeaderKey
+from phantombase.timeline.parquet.output_options import OutputOptions
 from phantombase.timeline.planning.options import PLAN_NOW
 from phantombase.timeline.planning.schedule import schedule_compaction
 from phantombase.timeline.read.table_read import read_table
 from phantombase.timeline.storage.contract import Storage
+from phantombase.timeline.storage.folders import HOODIE
 from phantombase.timeline.table.table import Table
+from phantombase.timeline.view.view import is_replaced
 from phantombase.writer_hooks.engine.engine import LocalEngine
 from phantombase.writer_hooks.options import Operation, Write, WriteOptions
 from phantombase.writer_hooks.write.write import write
 from tests.support.builders import blocks_of
 from tests.support.compaction_steps import open_table, run_all
+from tests.support.failing_storage import Call, HookedStorage, ProcessDied
+from tests.support.golden_tables import LOCK, unzip_golden
 from tests.support.places import ROOT
-from tests.support.tables import LOCK
 from tests.support.written_tables import Rows, as_rows, read_rows, written_table
 
 SMALL = ArchiveOptions(min_instants=2, max_instants=3, commits_retained=20, compaction_commits=1)
@@ -153,3 +171,220 @@ FOLDER = ".hoodie/timeline/history"
 
 def held() -> None:
     """The lock is held."""
+
+
+# Tables for cleans: what real Hudi's cleaner left, and tables of ours with old file slices.
+
+
+TABLES = ROOT / "tests/compactor_daemon/cleaning/tables"
+
+
+def unzip(name: str, folder: Path) -> Path:
+    with zipfile.ZipFile(TABLES / f"{name}.zip") as archive:
+        archive.extractall(folder / name)
+    [path] = (folder / name).iterdir()
+    return path
+
+
+def data_files(path: Path) -> set[str]:
+    return {
+        str(p.relative_to(path))
+        for p in path.rglob("*")
+        if p.is_file()
+        and ".hoodie" not in p.parts
+        and not p.name.endswith(".crc")
+        and "partition_metadata" not in p.name
+    }
+
+
+def clean(path: Path, policy: Policy = Policy.COMMITS, retain: int = 1, **more: int) -> CleanResult:
+    options = CleanOptions(policy=policy, retain=retain, floor_s=0, **more)
+    return clean_table(open_table(path), options, LOCK)
+
+
+ONE = CleanOptions(retain=1, floor_s=0)
+WRITES = WriteOptions(slots=1, small_file_bytes=0)
+
+
+def old_table(path: Path, version: int, rounds: int = 3) -> Rows:
+    """Some slices of one file group, each of a base file and a log; its rows."""
+    written_table(path, version, one_row("k0", 0), WRITES)
+    for number in range(1, rounds + 1):
+        upsert(path, one_row(f"k{number % 2}", number))
+        compact(path)
+    upsert(path, one_row("k0", 99))
+    return read_rows(path)
+
+
+def row(key: str, day: str, number: int) -> pa.Table:
+    return one_row(key, number).set_column(1, "day", pa.array([day]))
+
+
+def change_clean(path: Path, **values: Any) -> None:
+    """Rewrites the last clean of a table with other values in its metadata."""
+    file = sorted((path / ".hoodie").rglob("*.clean"))[-1]
+    reader: Any = fastavro.reader(io.BytesIO(file.read_bytes()))
+    out = io.BytesIO()
+    fastavro.writer(out, reader.writer_schema, [{**next(reader), **values}])
+    file.write_bytes(out.getvalue())
+
+
+def unreadable_plan(path: Path, content: bytes, age_s: float) -> Path:
+    """The plan of a process of Hudi that was killed while it wrote it."""
+    table = open_table(path)
+    time = table.next_time(table.load_timeline())
+    file = path / table.config.timeline_folder / f"{time}.clean.requested"
+    file.write_bytes(content)
+    os.utime(file, (file.stat().st_mtime - age_s,) * 2)
+    return file
+
+
+# Tables with writes, compactions and cleans, to be restored.
+
+
+REWRITES = WriteOptions(slots=1)
+"""Small base files are written anew."""
+CLEAN = CleanOptions(retain=1, floor_s=0)
+
+
+def restore(path: Path, target: str | None, storage: Storage | None = None, *, dry_run: bool = False) -> Restored:
+    return restore_table(open_table(path, storage), LOCK, target, dry_run=dry_run)
+
+
+def check_usable(path: Path, rows: Rows) -> None:
+    """The rows are those, also behind a write, a compaction, a clean and the archiver."""
+    assert read_rows(path) == rows
+    upsert(path, one_row("new", 99))
+    expected = rows | {"new": (99, 99.0)}
+    assert read_rows(path) == expected
+    compact(path)
+    run_all(open_table(path))
+    assert read_rows(path) == expected
+    clean_table(open_table(path), CLEAN, LOCK)
+    for number in (100, 101, 102):
+        upsert(path, one_row("new", number))
+    archive(path)
+    assert read_rows(path) == rows | {"new": (102, 102.0)}
+
+
+def capture_changes(path: Path) -> None:
+    """The setting of the table."""
+    with (path / HOODIE / "hoodie.properties").open("a") as file:
+        file.write("hoodie.table.cdc.enabled=true\n")
+
+
+SMALL_OF_HUDI = ("hoodie.keep.min.commits=2", "hoodie.keep.max.commits=3", "hoodie.cleaner.commits.retained=1",
+                 "hoodie.clean.commits.retained=1", "hoodie.compact.inline.max.delta.commits=1")  # fmt: skip
+VERSIONS_OF_HUDI = ("hoodie.cleaner.policy=KEEP_LATEST_FILE_VERSIONS", "hoodie.clean.policy=KEEP_LATEST_FILE_VERSIONS",
+                    "hoodie.cleaner.fileversions.retained=3", "hoodie.clean.fileversions.retained=3",
+                    "hoodie.cleaner.policy.failed.writes=LAZY", "hoodie.clean.failed.writes.policy=LAZY")  # fmt: skip
+# Tables with small files, for clusterings.
+
+
+TWO = ClusterOptions(min_files=2, wait_s=0)
+COPIED = replace(TWO, copy=Copy.FORCE)
+OUTPUT = OutputOptions(memory_limit=32 << 20)
+
+
+def small_files(path: Path, version: int, files: int = 4) -> Rows:
+    """As many file groups, each a base file of one row; the rows."""
+    written_table(path, version, one_row("k0", 0), WRITES)
+    for number in range(1, files):
+        upsert(path, one_row(f"k{number}", number))
+    return read_rows(path)
+
+
+def cluster(path: Path, storage: Storage | None = None, options: ClusterOptions = TWO) -> ClusterResult:
+    return cluster_table(open_table(path, storage), options, LOCK, output=OUTPUT, threads=1)
+
+
+def golden_small_files(name: str, tmp_path: Path) -> Path:
+    """A compacted golden table, and three writes of its rows under new keys."""
+    path = unzip_golden(name, tmp_path)
+    batch = read_table(open_table(path))
+    batch = batch.select([column for column in batch.column_names if not column.startswith("_hoodie")])
+    compact(path)
+    for number in range(3):
+        keys = pc.binary_join_element_wise(batch["id"], str(number), "-")
+        upsert(path, batch.set_column(0, "id", keys))
+    return path
+
+
+def living(path: Path) -> list[str]:
+    """File ids that are not replaced."""
+    view = open_table(path).load_view()
+    return [g.file_id for g in view.groups if g.slices and not is_replaced(g, view.facts)]
+
+
+def request(path: Path, *, alive: bool = True, options: ClusterOptions = TWO) -> str:
+    """Leaves a requested clustering, of a process that died behind the request, or seems to live; its instant."""
+
+    dead: list[str] = []
+
+    def hook(call: Call) -> object:
+        if dead or (call.name == "open_output" and "/writes/" in call.path):
+            dead.append(call.path)
+            raise ProcessDied(call.path)
+        return call.do()
+
+    with pytest.raises(ProcessDied):
+        cluster(path, HookedStorage(open_table(path).storage, hook), options)
+    if not alive:
+        forget_heartbeats(path)
+    (pending,) = pending_clusterings(open_table(path), open_table(path).load_timeline())
+    return pending.time
+
+
+def forget_heartbeats(path: Path) -> None:
+    """A process that died in this test is this process, which is alive."""
+    shutil.rmtree(path / ".hoodie" / ".heartbeat", ignore_errors=True)
+
+
+def hidden(path: Path, do: Callable[[], object]) -> None:
+    """Does something that does not see the pending clustering, as a writer that loaded its plans before."""
+    (pending,) = pending_clusterings(open_table(path), open_table(path).load_timeline())
+    aside = {p: p.read_bytes() for p in (path / ".hoodie").rglob(f"{pending.time}.*") if p.is_file()}
+    for p in aside:
+        p.unlink()
+    do()
+    for p, data in aside.items():
+        p.write_bytes(data)
+
+
+def begin(path: Path, action: str) -> None:
+    """Begins a write, as one that does not ask for clusterings."""
+    table = open_table(path)
+    began = table.next_time(table.load_timeline())
+    for state in ("requested", "inflight"):
+        (path / table.config.timeline_folder / f"{began}.{action}.{state}").write_bytes(b"")
+
+
+def clustered(path: Path) -> str:
+    done = cluster(path).done
+    assert done is not None
+    return done.instant
+
+
+Do = Callable[[], object]
+
+
+def around_the_commit(path: Path, before: Do, after: Do = lambda: None) -> Storage:
+    """A storage of a clustering beside whose put of the completed file something is done."""
+
+    def hook(call: Call) -> object:
+        completes = call.name == "put_if_absent" and call.path.endswith(".replacecommit")
+        if not completes:
+            return call.do()
+        hidden(path, before)
+        done = call.do()
+        after()
+        return done
+
+    return HookedStorage(open_table(path).storage, hook)
+
+
+def built_upon(path: Path, before: Do, after: Do) -> str:
+    """A clustering beside whose commit this is done, so that the commit stays; its error."""
+    with pytest.raises(ConflictError, match="so the commit stays") as caught:
+        cluster(path, around_the_commit(path, before, after))
+    return str(caught.value)

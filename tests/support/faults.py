@@ -1,4 +1,4 @@
-"""Somebody at work on a table who dies, meets an error or falls asleep at a call of the storage, on a fresh copy each.
+"""Processes that die, meet an error, stall or lose a lock at a call of the storage, each on a fresh copy of a table.
 
 A usual run takes the first call of each kind: the operation, and the path with its partition, instants, ids and numbers
 masked. So it is the same each time, whatever order threads make calls in. A run of all tests takes every call.
@@ -6,32 +6,44 @@ masked. So it is the same each time, whatever order threads make calls in. A run
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
 import shutil
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Sized
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import fastavro
+import pytest
+
+from phantombase.compactor_daemon.restoring.rollback import roll_back_newest
 from phantombase.timeline.errors import PhantombaseError
 from phantombase.timeline.format.file_name import BaseFileName, LogFileName, parse_data_file
 from phantombase.timeline.format.instant import Instant, State, next_time
 from phantombase.timeline.format.layout import Slicing
+from phantombase.timeline.format.rollback_plan import encode_rollback_plan
 from phantombase.timeline.locks.heartbeat import Process, heartbeat_path
+from phantombase.timeline.locks.section import Section
+from phantombase.timeline.recovery.undo import traces_of_all
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.folders import staged_folder
 from phantombase.timeline.storage.local import LocalStorage
+from phantombase.timeline.table.pending_rollbacks import PendingRollback
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.traces.markers import Marker, MarkerKind, list_markers, log_marker_kind, make_marker
+from tests.support.archived_tables import REWRITES, one_row, upsert
 from tests.support.builders import AVRO, INSTANT_TIME, SCHEMA, avro_content, avro_schema, block
 from tests.support.compaction_steps import open_table
 from tests.support.failing_storage import Call, Failure, Hook, HookedStorage, ProcessDied, fail_at
+from tests.support.golden_tables import LOCK, unzip_golden
 from tests.support.selection import ALL
+from tests.support.written_tables import written_table
 
 Work: TypeAlias = Callable[[Storage], object]
 """What is disturbed; the storage is that of a copy of the table."""
@@ -331,3 +343,97 @@ def pending_write(path: Path, version: int, time: str) -> Path:
     inflight = folder / f"{time}.deltacommit.inflight"
     inflight.touch()
     return inflight
+
+
+# A table lock that a process loses in the middle of a section.
+
+
+class LockLostAt:
+    """It is lost at the n-th question. `asked`: how often it was asked for."""
+
+    def __init__(self, number: int) -> None:
+        self.asked = 0
+        self._number = number
+
+    @contextmanager
+    def hold(self, purpose: str) -> Iterator[Section]:
+        yield Section(purpose=purpose, lock="lost", is_held=self._is_held)
+
+    def _is_held(self) -> bool:
+        self.asked += 1
+        return self.asked <= self._number
+
+
+class LockLostBehind:
+    """It keeps nobody out, and is lost once something has happened: `events` is longer than at its beginning."""
+
+    def __init__(self, events: Sized) -> None:
+        self._events = events
+
+    @contextmanager
+    def hold(self, purpose: str) -> Iterator[Section]:
+        before = len(self._events)
+        yield Section(purpose=purpose, lock="lost", is_held=lambda: len(self._events) == before)
+
+
+def small_table(path: Path, version: int) -> str:
+    """Two writes into one file group, each a base file; the first one's instant."""
+    written_table(path, version, one_row("k0", 0), REWRITES)
+    first = max(open_table(path).load_timeline().completed_writes)
+    upsert(path, one_row("k1", 1), REWRITES)
+    return first
+
+
+def plan_put(call: Call) -> bool:
+    return call.name == "put_if_absent" and call.path.endswith((".rollback.requested", ".restore.requested"))
+
+
+def die_behind(what: Callable[[Call], bool]) -> Callable[[Call], Any]:
+    def hook(call: Call) -> Any:
+        done = call.do()
+        if what(call):
+            raise ProcessDied(call.path)
+        return done
+
+    return hook
+
+
+def roll_back_half_way(path: Path, newest: str) -> None:
+    """A process on another machine that dies, or sleeps, right behind its plan."""
+    storage = HookedStorage(LocalStorage(str(path)), die_behind(plan_put))
+    with pytest.raises(ProcessDied):
+        roll_back_newest(open_table(path, storage), LOCK, newest)
+
+
+# Sections under a lock, for locks of tests.
+
+
+def kept(purpose: str) -> Section:
+    """Under a lock that is never lost."""
+    return Section(purpose=purpose, lock="a lock of a test", is_held=lambda: True)
+
+
+# What a Hudi leaves that dies while it rolls a completed write back, before it has hidden the write.
+
+
+def request_rollback(path: Path) -> PendingRollback:
+    """Of the newest delta commit of a table."""
+    table = open_table(path)
+    timeline = table.load_timeline()
+    write = (timeline.latest_completed, "deltacommit")
+    plan = traces_of_all(table, timeline, [write])[write]
+    rollback = PendingRollback(instant=table.next_time(timeline), plan=plan)
+    content = encode_rollback_plan(plan, table.storage.base_path)
+    table.storage.put_if_absent(table.instant_path(rollback.at(State.REQUESTED)), content)
+    return rollback
+
+
+def pending_rollback(path: Path, tmp_path: Path, target: str) -> None:
+    """A rollback that Hudi has requested, of version 9."""
+    donor = unzip_golden("v9_rolled_back", tmp_path / "donor")
+    (plan,) = (donor / ".hoodie" / "timeline").glob("*.rollback.requested")
+    data = plan.read_bytes()
+    (record,) = fastavro.reader(io.BytesIO(data))
+    of = str(record["instantToRollback"]["commitTime"])  # type: ignore[index, call-overload]
+    file = path / ".hoodie" / "timeline" / "20990101000000000.rollback.requested"
+    file.write_bytes(data.replace(of.encode(), target.encode()))

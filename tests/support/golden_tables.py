@@ -1,9 +1,11 @@
-"""The golden tables: small tables written by real Hudi, see `tests/golden/README.md`."""
+"""The golden tables, small tables of real Hudi (`tests/golden/README.md`), and which of them a test takes."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import random
+import shutil
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -13,7 +15,10 @@ from zipfile import ZipFile
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+import pytest
 
+from phantombase.timeline.locks.table_lock import ProcessLock
+from phantombase.timeline.table.table import Table
 from tests.support.places import GOLDEN_FOLDER
 from tests.support.selection import deep
 
@@ -122,3 +127,62 @@ def _rows(rows: pa.Table, query: int | None) -> pa.Table | None:
     if query is None:
         return None
     return rows.filter(pc.equal(rows.column("_query"), query)).drop_columns(["_query"])
+
+
+# Which tables a test takes: of the versions that it holds for one in the usual run; tables made once and copied.
+
+
+LOCK = ProcessLock("tests")
+"""A table lock of this process."""
+_made: dict[object, Path] = {}
+
+
+def one_of(name: str, usual: object, *others: object, indirect: bool = False) -> pytest.MarkDecorator:
+    """Parametrizes a test that holds for each of these, mostly table versions; the usual run takes the first.
+
+    Of a folder's tests some take an old version, so that both have what is general to them. A test in which the version
+    matters says `pytest.mark.parametrize` instead.
+    """
+    return pytest.mark.parametrize(name, [usual, *map(deep, others)], indirect=indirect)
+
+
+def template(name: object, into: Path, make: Callable[[Path], object]) -> Path:
+    """A table that is made once for all tests of a process that give this name; a copy of it in `into`.
+
+    Its files and instants are as old as the first copy: not for tests to which it matters that they are young.
+    """
+    if name not in _made:
+        folder = into.parent.with_name(f"made-{len(_made)}") / into.name
+        folder.parent.mkdir()
+        make(folder)
+        _made[name] = folder
+    return shutil.copytree(_made[name], into)
+
+
+# Data files of tables, damaged in every way.
+
+
+Damage = Callable[[bytes], bytes | None]
+DAMAGES: dict[str, Damage] = {
+    "gone": lambda data: None,
+    "empty": lambda data: b"",
+    "halved": lambda data: data[: len(data) // 2],
+    "ten bytes short": lambda data: data[:-10],
+    "random": lambda data: random.Random(7).randbytes(len(data)),
+}
+
+
+def witnessed(path: Path) -> Iterator[Path]:
+    """The data files that an active completed write names."""
+    table = Table.open(str(path), reading=True)
+    for write in table.load_timeline().completed:
+        for named in sorted(table.commit_metadata(write).named_files):
+            if (path / named).exists():
+                yield path / named
+
+
+def put(file: Path, data: bytes | None) -> None:
+    if data is None:
+        file.unlink()
+    else:
+        file.write_bytes(data)

@@ -16,7 +16,7 @@ from phantombase.timeline.locks.heartbeat import Process
 from phantombase.timeline.locks.section import Section
 from phantombase.timeline.storage.local import LocalStorage
 from tests.support.failing_storage import Call, HookedStorage, ProcessDied
-from tests.support.lost_lock import kept
+from tests.support.faults import kept
 
 _PACKAGE = "phantombase."
 

@@ -41,9 +41,8 @@ from phantombase.writer_hooks.new_table.spec import NewTable
 from tests.support.builders import HFILE, INSTANT_TIME, SCHEMA, avro_block, block
 from tests.support.compaction_steps import open_table, run_all
 from tests.support.failing_storage import Call, Failure, HookedStorage, ProcessDied, die_at
-from tests.support.golden_tables import unzip_golden
+from tests.support.golden_tables import template, unzip_golden
 from tests.support.selection import deep
-from tests.support.tables import template
 
 VERSIONS = ("v6", "v8", "v9")
 ADDED = "20261201000000000"

@@ -27,7 +27,7 @@ from phantombase.writer_hooks.write.write import Written, write
 from phantombase.writer_hooks.write.writer import writer
 from tests.support.compaction_steps import decided, open_table
 from tests.support.failing_storage import Call, HookedStorage
-from tests.support.lost_lock import kept
+from tests.support.faults import kept
 from tests.support.trips import rows
 from tests.support.written_tables import read_rows, written_table
 

@@ -1,8 +1,11 @@
-"""The service in a thread of this process, with a record of what it answered; its answers may be spoilt."""
+"""The service in a thread or a process, with a record of what it answered; its answers may be spoilt."""
 
 from __future__ import annotations
 
 import asyncio
+import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
@@ -151,3 +154,21 @@ def _rest(state: ServedState, named: Named) -> list[Any]:
     files = sorted((d.path, state.modified[g.partition][str(d.name)]) for g in seen for s in g.slices for d in s.files)
     partitions = [sorted(state.partitions), files]
     return [state.config, state.digests, state.plans, state.log_plans, state.clusterings, partitions]
+
+
+# `timeline serve` as a process of its own.
+
+
+@contextmanager
+def serving(*arguments: object) -> Iterator[str]:
+    """Its address. It must end by SIGTERM without an error."""
+    command = [sys.executable, "-m", "phantombase.timeline.cli.main", "serve", "--port", "0", *map(str, arguments)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        try:
+            yield line.rpartition(" ")[2].strip()
+        finally:
+            process.send_signal(signal.SIGTERM)
+            _, errors = process.communicate(timeout=60)
+    assert process.returncode == 0, errors

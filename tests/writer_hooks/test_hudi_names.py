@@ -27,7 +27,7 @@ from phantombase.timeline.table.table import Table
 from phantombase.writer_hooks.commit.opening import Opening
 from phantombase.writer_hooks.commit.transaction import transaction
 from phantombase.writer_hooks.options import Operation, Write, WriteOptions
-from tests.support.logs import capture_logs
+from tests.support.places import capture_logs
 
 STARTS = {
     "hoodie.archive.automatic": "archive",

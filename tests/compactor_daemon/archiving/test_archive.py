@@ -39,6 +39,7 @@ from tests.support.archived_tables import (
     archive,
     archive_of,
     check_each_once,
+    clean,
     compact,
     completed,
     long_table,
@@ -46,13 +47,11 @@ from tests.support.archived_tables import (
     unzipped,
     upsert,
 )
-from tests.support.cleaned_tables import clean
 from tests.support.compaction_steps import open_table
 from tests.support.failing_storage import Call, HookedStorage, ProcessDied, die_at_nth
-from tests.support.faults import Faults, died_or_ended
-from tests.support.lost_lock import LockLostAt, LockLostBehind
+from tests.support.faults import Faults, LockLostAt, LockLostBehind, died_or_ended
+from tests.support.golden_tables import LOCK, one_of
 from tests.support.selection import deep
-from tests.support.tables import LOCK, one_of
 from tests.support.written_tables import read_rows, written_table
 
 _REWRITES = WriteOptions(slots=1)

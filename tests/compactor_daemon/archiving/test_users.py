@@ -60,9 +60,9 @@ from tests.support.compaction_steps import open_table, run_all
 from tests.support.evolved_tables import alter, columns_of, renamed
 from tests.support.failing_storage import HookedStorage, ProcessDied, die_at
 from tests.support.faults import kill_newest
+from tests.support.golden_tables import LOCK, one_of
 from tests.support.selection import ALL, deep
 from tests.support.servers.s3_server import S3Server
-from tests.support.tables import LOCK, one_of
 from tests.support.written_tables import Rows, read_rows
 
 VERSIONS = pytest.mark.parametrize("version", [6, 9])

@@ -24,9 +24,8 @@ from phantombase.timeline.view.view import TableView
 from phantombase.writer_hooks.options import WriteOptions
 from tests.support.compaction_steps import OPTIONS, OUTPUT, decided, open_table, run_one, staged
 from tests.support.failing_storage import Call, HookedStorage
-from tests.support.golden_tables import unzip_golden
+from tests.support.golden_tables import one_of, unzip_golden
 from tests.support.moved_tables import NEW, OLD, nothing, schedule, upsert
-from tests.support.tables import one_of
 from tests.support.trips import rows
 from tests.support.written_tables import read_rows, written_table
 

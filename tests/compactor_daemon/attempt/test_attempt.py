@@ -63,8 +63,7 @@ from tests.support.compaction_steps import (
 from tests.support.compare_rows import assert_same_rows
 from tests.support.failing_storage import Call, Failure, HookedStorage, ProcessDied, die_at, fail_at, pause_at
 from tests.support.faults import pending_write
-from tests.support.golden_tables import unzip_golden
-from tests.support.tables import one_of
+from tests.support.golden_tables import one_of, unzip_golden
 
 
 def test_finished_slices_of_a_dead_attempt_are_adopted(tmp_path: Path) -> None:

@@ -21,8 +21,8 @@ from phantombase.writer_hooks.commit.transaction import Transaction, transaction
 from phantombase.writer_hooks.options import WriteOptions
 from tests.support.compaction_steps import open_table, run_all
 from tests.support.failing_storage import Call, HookedStorage
+from tests.support.golden_tables import one_of
 from tests.support.moved_tables import NEW, OLD, before_placing, nothing, schedule, upsert
-from tests.support.tables import one_of
 from tests.support.trips import rows
 from tests.support.written_tables import read_rows, written_table
 

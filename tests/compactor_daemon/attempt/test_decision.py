@@ -33,10 +33,9 @@ from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table
 from tests.support.compaction_steps import base_files, decided, open_table, staged
 from tests.support.failing_storage import Call, HookedStorage
-from tests.support.golden_tables import unzip_golden
-from tests.support.lost_lock import kept, pending_rollback
+from tests.support.faults import kept, pending_rollback
+from tests.support.golden_tables import LOCK, one_of, unzip_golden
 from tests.support.moved_tables import planned, replace_first_group, roll_back_newest_write
-from tests.support.tables import LOCK, one_of
 
 TABLES = pytest.mark.parametrize("name", ["v6_pending", "v9_pending"])
 LATER = "20990101000000000"

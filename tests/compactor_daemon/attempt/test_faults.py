@@ -36,10 +36,9 @@ from tests.support.compaction_steps import check_whole, open_table, run_all, run
 from tests.support.compare_rows import assert_same_rows
 from tests.support.failing_storage import Call, Failure, HookedStorage, ProcessDied
 from tests.support.faults import Faults
-from tests.support.golden_tables import unzip_golden
+from tests.support.golden_tables import one_of, unzip_golden
 from tests.support.interleaving import serial_pools
 from tests.support.selection import ALL
-from tests.support.tables import one_of
 from tests.support.written_tables import impatient
 
 

@@ -36,10 +36,9 @@ from phantombase.timeline.storage.local import LocalStorage
 from phantombase.writer_hooks.options import WriteOptions
 from tests.support.compaction_steps import OPTIONS, OUTPUT, base_files, check_whole, open_table, run_all
 from tests.support.failing_storage import Call, HookedStorage
-from tests.support.golden_tables import unzip_golden
+from tests.support.golden_tables import one_of, unzip_golden
 from tests.support.moved_tables import schedule, upsert
 from tests.support.selection import deep
-from tests.support.tables import one_of
 from tests.support.trips import rows
 from tests.support.written_tables import read_rows, written_table
 

@@ -31,8 +31,8 @@ from phantombase.writer_hooks.options import WriteOptions
 from tests.support.change_feeds import request
 from tests.support.compaction_steps import base_files, check_no_strays, decided, is_held, open_table, run_all, run_one
 from tests.support.failing_storage import Call, HookedStorage
-from tests.support.golden_tables import unzip_golden
-from tests.support.lost_lock import kept
+from tests.support.faults import kept
+from tests.support.golden_tables import LOCK, one_of, unzip_golden
 from tests.support.moved_tables import (
     BEFORE,
     FIRST,
@@ -48,7 +48,6 @@ from tests.support.moved_tables import (
     upsert,
 )
 from tests.support.selection import deep
-from tests.support.tables import LOCK, one_of
 from tests.support.trips import rows
 from tests.support.written_tables import read_rows, written_table
 

@@ -47,7 +47,7 @@ from tests.support.compaction_steps import check_no_strays, decided, open_table,
 from tests.support.compare_rows import assert_same_rows
 from tests.support.faults import Faults, pending_write
 from tests.support.moved_tables import upsert
-from tests.support.seed import SEED
+from tests.support.places import SEED
 from tests.support.selection import ALL, deep
 from tests.support.trips import rows
 from tests.support.written_tables import read_rows, seed_note, written_table

@@ -37,11 +37,10 @@ from phantombase.writer_hooks.write.write import write
 from tests.support.compaction_steps import decided, open_table, run_all, run_under
 from tests.support.failing_storage import Call, Failure, HookedStorage, ProcessDied, die_at
 from tests.support.faults import leave_dead_write
-from tests.support.golden_tables import unzip_golden
+from tests.support.golden_tables import LOCK, one_of, unzip_golden
 from tests.support.moved_tables import place_all, replace_first_group
-from tests.support.seed import SEED
+from tests.support.places import SEED
 from tests.support.selection import ALL, deep
-from tests.support.tables import LOCK, one_of
 from tests.support.trips import rows
 from tests.support.written_tables import read_rows, written_table
 

@@ -30,10 +30,9 @@ from tests.support.compaction_steps import base_files, check_whole, decided, ope
 from tests.support.compare_rows import assert_same_rows
 from tests.support.failing_storage import Call, HookedStorage, MovingStorage
 from tests.support.faults import Faults
-from tests.support.golden_tables import unzip_golden
+from tests.support.golden_tables import LOCK, one_of, unzip_golden
 from tests.support.moved_tables import BEFORE, check_removed, planned
 from tests.support.selection import ALL, deep
-from tests.support.tables import LOCK, one_of
 from tests.support.written_tables import read_rows
 
 TABLES = pytest.mark.parametrize("name", ["v9_pending", deep("v6_pending")])

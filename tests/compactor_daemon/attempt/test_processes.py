@@ -27,8 +27,7 @@ from phantombase.timeline.storage.local import LocalStorage
 from tests.support.compaction_steps import check_whole, open_table, visible_files
 from tests.support.compare_rows import assert_same_rows
 from tests.support.golden_tables import unzip_golden
-from tests.support.places import ROOT
-from tests.support.seed import SEED
+from tests.support.places import ROOT, SEED
 from tests.support.selection import deep
 from tests.support.servers.zookeeper_server import wait_until
 
@@ -56,7 +55,7 @@ def started(path: Path, *options: str, locks: bool = True) -> Iterator[subproces
     command = [
         sys.executable,
         "-m",
-        "tests.support.slow_compactor",
+        "tests.support.gated_compactor",
         "compact",
         str(path),
         "--executor",

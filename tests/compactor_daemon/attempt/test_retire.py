@@ -38,10 +38,9 @@ from phantombase.timeline.storage.staged_file import place_staged
 from phantombase.timeline.table.table import Table
 from tests.support.compaction_steps import base_files, decided, open_table, run_all, staged
 from tests.support.failing_storage import HookedStorage
-from tests.support.golden_tables import unzip_golden
-from tests.support.lost_lock import kept, pending_rollback
+from tests.support.faults import kept, pending_rollback
+from tests.support.golden_tables import LOCK, one_of, unzip_golden
 from tests.support.moved_tables import clean, planned, replace_first_group, timeline_files
-from tests.support.tables import LOCK, one_of
 
 VERSIONS = pytest.mark.parametrize("version", [6, 9])
 

@@ -28,6 +28,7 @@ from phantombase.writer_hooks.commit.transaction import transaction
 from phantombase.writer_hooks.options import WriteOptions
 from tests.support.compaction_steps import base_files, check_no_strays, decided, is_held, open_table, run_all
 from tests.support.failing_storage import Call, HookedStorage, ProcessDied
+from tests.support.golden_tables import LOCK, one_of
 from tests.support.moved_tables import (
     BEFORE,
     FIRST,
@@ -41,7 +42,6 @@ from tests.support.moved_tables import (
     upsert,
 )
 from tests.support.selection import deep
-from tests.support.tables import LOCK, one_of
 from tests.support.trips import rows
 from tests.support.written_tables import read_rows, written_table
 

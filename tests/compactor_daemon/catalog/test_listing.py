@@ -20,10 +20,9 @@ from phantombase.timeline.storage.contract import Entry
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.storage.open_storage import open_storage
 from phantombase.timeline.storage.storage_options import StorageOptions
-from tests.support.compaction_steps import open_table
+from tests.support.compaction_steps import AS_A_USER, as_a_user, open_table
 from tests.support.daemons import hostile_table, lake_of, pending_table
 from tests.support.places import ROOT
-from tests.support.running import AS_A_USER, as_a_user
 from tests.support.servers.hive_metastore import HiveMetastore
 from tests.support.servers.s3_server import S3Server
 

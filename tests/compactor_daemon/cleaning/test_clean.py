@@ -25,15 +25,13 @@ from phantombase.timeline.read.table_read import ReadOptions, read_table
 from phantombase.timeline.recovery.savepoint import create_savepoint, delete_savepoint
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table
-from tests.support.archived_tables import compact, one_row, upsert
-from tests.support.cleaned_tables import ONE, WRITES, clean, data_files, old_table
+from tests.support.archived_tables import ONE, WRITES, clean, compact, data_files, old_table, one_row, upsert
 from tests.support.compaction_steps import open_table
 from tests.support.failing_storage import Call, HookedStorage
 from tests.support.faults import Faults, died_or_ended
-from tests.support.golden_tables import unzip_golden
-from tests.support.seed import SEED
+from tests.support.golden_tables import LOCK, one_of, unzip_golden
+from tests.support.places import SEED
 from tests.support.selection import deep
-from tests.support.tables import LOCK, one_of
 from tests.support.written_tables import Rows, as_rows, read_rows, seed_note, written_table
 
 

@@ -36,13 +36,22 @@ from phantombase.timeline.table.table import Table
 from phantombase.timeline.windows.retained import earliest_whole
 from phantombase.timeline.windows.state import load_state
 from phantombase.writer_hooks.options import WriteOptions
-from tests.support.archived_tables import archive, one_row, upsert
-from tests.support.cleaned_tables import ONE, clean, data_files, old_table, unreadable_plan, unzip
+from tests.support.archived_tables import (
+    ONE,
+    archive,
+    clean,
+    data_files,
+    old_table,
+    one_row,
+    unreadable_plan,
+    unzip,
+    upsert,
+)
 from tests.support.compaction_steps import decided, open_table, run_all
 from tests.support.failing_storage import Call, HookedStorage, ProcessDied, die_at_nth
-from tests.support.lost_lock import LockLostAt, LockLostBehind
+from tests.support.faults import LockLostAt, LockLostBehind
+from tests.support.golden_tables import LOCK, one_of
 from tests.support.selection import deep
-from tests.support.tables import LOCK, one_of
 from tests.support.written_tables import read_rows, written_table
 
 REWRITES = WriteOptions(slots=1)

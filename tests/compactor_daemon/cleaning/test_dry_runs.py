@@ -20,11 +20,10 @@ from phantombase.timeline.read.table_read import ReadOptions, read_table
 from phantombase.timeline.recovery.savepoint import create_savepoint, delete_savepoint, savepoints
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table
-from tests.support.archived_tables import compact, one_row, upsert
-from tests.support.cleaned_tables import data_files, old_table, unreadable_plan
+from tests.support.archived_tables import compact, data_files, old_table, one_row, unreadable_plan, upsert
 from tests.support.compaction_steps import open_table
 from tests.support.failing_storage import HookedStorage, ProcessDied, die_at_nth
-from tests.support.tables import LOCK, one_of
+from tests.support.golden_tables import LOCK, one_of
 from tests.support.written_tables import read_rows
 
 ONE = CleanOptions(retain=1, floor_s=0)

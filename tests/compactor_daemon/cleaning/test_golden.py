@@ -23,15 +23,25 @@ from phantombase.timeline.recovery.savepoint import create_savepoint, delete_sav
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.windows.state import load_state
 from phantombase.writer_hooks.options import WriteOptions
-from tests.support.archived_tables import one_row, overwrite, rows_at, upsert, upsert_at
-from tests.support.cleaned_tables import ONE, clean, data_files, row, unzip
-from tests.support.clustered_tables import cluster
+from tests.support.archived_tables import (
+    ONE,
+    clean,
+    cluster,
+    data_files,
+    one_row,
+    overwrite,
+    row,
+    rows_at,
+    unzip,
+    upsert,
+    upsert_at,
+)
 from tests.support.compaction_steps import open_table, run_all
 from tests.support.compare_rows import assert_same_rows
 from tests.support.failing_storage import Call, HookedStorage, ProcessDied, die_at
+from tests.support.golden_tables import LOCK
 from tests.support.selection import deep
 from tests.support.servers.s3_server import Asked, Fault, S3Server
-from tests.support.tables import LOCK
 from tests.support.written_tables import Rows, written_table
 
 

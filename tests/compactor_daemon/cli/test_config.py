@@ -21,8 +21,7 @@ from phantombase.timeline.storage.storage_options import StorageOptions
 from phantombase.timeline.terminal.settings import settings_in
 from tests.support.compaction_steps import check_no_strays, open_table
 from tests.support.compare_rows import assert_same_rows
-from tests.support.golden_tables import unzip_golden
-from tests.support.tables import one_of
+from tests.support.golden_tables import one_of, unzip_golden
 
 _FILE = """
 timezone = "UTC"

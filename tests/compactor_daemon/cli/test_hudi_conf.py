@@ -23,7 +23,7 @@ from phantombase.timeline.metadata_table.services.options import MetadataOptions
 from phantombase.timeline.parquet.output_options import OutputOptions
 from phantombase.timeline.planning.options import ScheduleOptions
 from tests.project.every_command import every_command, offers
-from tests.support.logs import capture_logs
+from tests.support.places import capture_logs
 
 COMMANDS = ["archive", "clean", "cluster", "compact", "metadata", "run", "schedule"]
 PLAN = "hoodie.clustering.plan.strategy."

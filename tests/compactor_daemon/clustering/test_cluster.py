@@ -37,30 +37,32 @@ from phantombase.timeline.table.table import Table
 from phantombase.writer_hooks.engine.engine import LocalEngine
 from phantombase.writer_hooks.options import Operation, Write
 from phantombase.writer_hooks.write.write import write
-from tests.support.archived_tables import SMALL, compact, one_row, overwrite, upsert
-from tests.support.cleaned_tables import ONE
-from tests.support.clustered_tables import (
+from tests.support.archived_tables import (
     COPIED,
+    ONE,
     OUTPUT,
+    SMALL,
     TWO,
     WRITES,
     begin,
     cluster,
+    compact,
     forget_heartbeats,
     golden_small_files,
     hidden,
     living,
+    one_row,
+    overwrite,
     request,
     small_files,
+    upsert,
 )
 from tests.support.compaction_steps import open_table
 from tests.support.failing_storage import Call, HookedStorage, ProcessDied, pause_at
-from tests.support.faults import Faults, died_or_ended
-from tests.support.golden_tables import unzip_golden
-from tests.support.lost_lock import request_rollback
-from tests.support.seed import SEED
+from tests.support.faults import Faults, died_or_ended, request_rollback
+from tests.support.golden_tables import LOCK, one_of, unzip_golden
+from tests.support.places import SEED
 from tests.support.selection import ALL, deep
-from tests.support.tables import LOCK, one_of
 from tests.support.written_tables import check_nothing_left, impatient, read_rows, seed_note
 
 VERSIONS = pytest.mark.parametrize("version", [6, 8, 9])

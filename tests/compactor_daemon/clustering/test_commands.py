@@ -26,9 +26,7 @@ from phantombase.writer_hooks.engine.engine import LocalEngine
 from phantombase.writer_hooks.options import Operation, Write
 from phantombase.writer_hooks.write.write import write
 from phantombase.writer_hooks.write.writer import writer
-from tests.support.archived_tables import one_row, rows_at
-from tests.support.cleaned_tables import unzip
-from tests.support.clustered_tables import (
+from tests.support.archived_tables import (
     COPIED,
     OUTPUT,
     TWO,
@@ -36,16 +34,18 @@ from tests.support.clustered_tables import (
     cluster,
     forget_heartbeats,
     living,
+    one_row,
     request,
+    rows_at,
     small_files,
+    unzip,
 )
 from tests.support.compaction_steps import open_table
 from tests.support.compare_rows import assert_same_rows
 from tests.support.failing_storage import Call, HookedStorage, ProcessDied, die_at
-from tests.support.golden_tables import unzip_golden
+from tests.support.golden_tables import LOCK, unzip_golden
 from tests.support.selection import deep
 from tests.support.servers.s3_server import S3Server
-from tests.support.tables import LOCK
 from tests.support.written_tables import Rows, read_rows
 
 

@@ -24,20 +24,22 @@ from phantombase.timeline.format.commit_metadata import decode as decode_commit
 from phantombase.timeline.metadata_table.validate import validate
 from phantombase.timeline.read.slice_stream import base_tables
 from phantombase.timeline.read.table_read import read_table
-from tests.support.archived_tables import compact, one_row, upsert
-from tests.support.clustered_tables import (
+from tests.support.archived_tables import (
     COPIED,
     OUTPUT,
     TWO,
     cluster,
+    compact,
     golden_small_files,
     living,
+    one_row,
     request,
     small_files,
+    upsert,
 )
 from tests.support.compaction_steps import open_table
 from tests.support.failing_storage import Call, HookedStorage
-from tests.support.tables import LOCK, one_of
+from tests.support.golden_tables import LOCK, one_of
 from tests.support.written_tables import check_nothing_left, read_rows
 
 TRY = replace(TWO, copy=Copy.TRY)

@@ -33,22 +33,23 @@ from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table
 from phantombase.writer_hooks.options import Operation
-from tests.support.archived_tables import one_row, overwrite, upsert
-from tests.support.clustered_tables import (
+from tests.support.archived_tables import (
     TWO,
     around_the_commit,
     begin,
     built_upon,
     cluster,
     forget_heartbeats,
+    one_row,
+    overwrite,
     request,
     small_files,
+    upsert,
 )
 from tests.support.compaction_steps import open_table
 from tests.support.failing_storage import Call, HookedStorage, ProcessDied
 from tests.support.faults import died_or_ended, make_old
-from tests.support.golden_tables import unzip_golden
-from tests.support.tables import LOCK, one_of
+from tests.support.golden_tables import LOCK, one_of, unzip_golden
 from tests.support.written_tables import check_nothing_left, read_rows
 
 

@@ -35,16 +35,22 @@ from phantombase.timeline.recovery.savepoint import create_savepoint
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table
-from tests.support.archived_tables import compact, one_row, upsert
-from tests.support.cleaned_tables import data_files
-from tests.support.clustered_tables import cluster, clustered, golden_small_files, living, small_files
+from tests.support.archived_tables import (
+    cluster,
+    clustered,
+    compact,
+    data_files,
+    golden_small_files,
+    living,
+    one_row,
+    small_files,
+    upsert,
+)
 from tests.support.compaction_steps import open_table, run_all
 from tests.support.failing_storage import Call, HookedStorage, ProcessDied, die_at_nth
-from tests.support.faults import died_or_ended
-from tests.support.golden_tables import unzip_golden
-from tests.support.lost_lock import LockLostBehind
+from tests.support.faults import LockLostBehind, died_or_ended
+from tests.support.golden_tables import LOCK, one_of, unzip_golden
 from tests.support.selection import ALL
-from tests.support.tables import LOCK, one_of
 from tests.support.written_tables import check_nothing_left, read_rows
 
 

@@ -39,10 +39,9 @@ from tests.support.change_feeds import request
 from tests.support.compaction_steps import check_no_strays, decided, open_table, run_all
 from tests.support.failing_storage import Call, HookedStorage, ProcessDied
 from tests.support.faults import died_or_ended
-from tests.support.golden_tables import unzip_golden
+from tests.support.golden_tables import LOCK, one_of, unzip_golden
 from tests.support.moved_tables import BEFORE, planned, schedule, timeline_files, upsert
 from tests.support.selection import deep
-from tests.support.tables import LOCK, one_of
 from tests.support.trips import rows
 from tests.support.written_tables import read_rows, written_table
 

@@ -33,8 +33,8 @@ from phantombase.compactor_daemon.options import ExecuteOptions, Executor
 from phantombase.timeline.errors import SparkError, UsageError
 from phantombase.timeline.format.file_name import LogFileName
 from phantombase.timeline.view.view import DataFile, FileSlice
+from tests.support.evolved_tables import lose_planned_log
 from tests.support.golden_tables import unzip_golden
-from tests.support.refused_tables import lose_planned_log
 
 _LINGERS_S = 120.0
 

@@ -25,8 +25,7 @@ from phantombase.timeline.storage.local import LocalStorage
 from tests.support.compaction_steps import open_table, run_all
 from tests.support.failing_storage import Call, HookedStorage
 from tests.support.faults import died_or_ended
-from tests.support.golden_tables import unzip_golden
-from tests.support.tables import LOCK, one_of
+from tests.support.golden_tables import LOCK, one_of, unzip_golden
 
 PARTITIONS = ("p0", "p1", "p2")
 

@@ -34,9 +34,9 @@ from phantombase.timeline.table.table import Table
 from phantombase.writer_hooks.options import WriteOptions
 from tests.support.compaction_steps import OUTPUT, base_files, decided, open_table, run_one, staged
 from tests.support.failing_storage import Call, Hook, HookedStorage, ProcessDied
+from tests.support.golden_tables import LOCK, one_of
 from tests.support.moved_tables import schedule, upsert
 from tests.support.selection import deep
-from tests.support.tables import LOCK, one_of
 from tests.support.trips import rows
 from tests.support.written_tables import read_rows, written_table
 

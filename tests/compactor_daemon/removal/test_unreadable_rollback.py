@@ -27,9 +27,8 @@ from phantombase.timeline.table.pending_rollbacks import PendingRollback, Unread
 from phantombase.timeline.table.table import Table
 from tests.support.compaction_steps import check_no_strays, decided, open_table, run_all
 from tests.support.faults import leave_dead_write, make_old
-from tests.support.golden_tables import unzip_golden
+from tests.support.golden_tables import LOCK, one_of, unzip_golden
 from tests.support.moved_tables import BEFORE, before_placing, planned, restore_first_commit, upsert
-from tests.support.tables import LOCK, one_of
 from tests.support.trips import rows
 from tests.support.written_tables import read_rows
 

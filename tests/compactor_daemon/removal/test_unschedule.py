@@ -58,9 +58,9 @@ from tests.support.compaction_steps import (
 )
 from tests.support.failing_storage import Call, HookedStorage
 from tests.support.faults import died_or_ended
+from tests.support.golden_tables import LOCK, one_of
 from tests.support.interleaving import Actor, FleetInfo
-from tests.support.seed import SEED
-from tests.support.tables import LOCK, one_of
+from tests.support.places import SEED
 from tests.support.trips import SCHEMA
 from tests.support.written_tables import Rows, read_rows, seed_note, written_table
 

@@ -23,14 +23,20 @@ from phantombase.timeline.table.table import Table
 from phantombase.timeline.view.bucket_resize import HASHING_METADATA
 from phantombase.timeline.view.fact_loader import FactLoader
 from phantombase.writer_hooks.options import WriteOptions
-from tests.support.archived_tables import archive, long_table, one_row, overwrite, upsert
+from tests.support.archived_tables import (
+    archive,
+    capture_changes,
+    cluster,
+    long_table,
+    one_row,
+    overwrite,
+    small_files,
+    upsert,
+)
 from tests.support.change_feeds import MERGE_LOGS, request
-from tests.support.cleaned_tables import capture_changes
-from tests.support.clustered_tables import cluster, small_files
 from tests.support.compaction_steps import open_table, run_all, run_one
-from tests.support.golden_tables import unzip_golden
-from tests.support.refused_tables import digest
-from tests.support.tables import LOCK, one_of
+from tests.support.evolved_tables import digest
+from tests.support.golden_tables import LOCK, one_of, unzip_golden
 from tests.support.written_tables import written_table
 
 _WRITES = WriteOptions(slots=1)

@@ -25,13 +25,12 @@ from phantombase.timeline.storage.local import LocalStorage
 from phantombase.writer_hooks.engine.engine import LocalEngine
 from phantombase.writer_hooks.options import Operation, Write
 from phantombase.writer_hooks.write.write import write
-from tests.support.archived_tables import compact, one_row, upsert
-from tests.support.cleaned_tables import CLEAN, REWRITES, WRITES, check_usable, restore
+from tests.support.archived_tables import CLEAN, REWRITES, WRITES, check_usable, compact, one_row, restore, upsert
 from tests.support.compaction_steps import open_table, run_all
 from tests.support.failing_storage import Call, HookedStorage, ProcessDied, die_at_nth
-from tests.support.lost_lock import LockLostBehind, plan_put, roll_back_half_way, small_table
+from tests.support.faults import LockLostBehind, plan_put, roll_back_half_way, small_table
+from tests.support.golden_tables import LOCK, one_of
 from tests.support.selection import ALL
-from tests.support.tables import LOCK, one_of
 from tests.support.written_tables import read_rows, written_table
 
 COMMANDS = pytest.mark.parametrize("command", ["rollback", "restore"])

@@ -47,15 +47,23 @@ from phantombase.timeline.storage.server_clock import storage_ms
 from phantombase.timeline.table import pending_rollbacks
 from phantombase.timeline.table.pending_rollbacks import PendingRollback
 from phantombase.writer_hooks.options import WriteOptions
-from tests.support.archived_tables import archive, compact, one_row, upsert
-from tests.support.cleaned_tables import CLEAN, REWRITES, WRITES, check_usable, data_files, restore
+from tests.support.archived_tables import (
+    CLEAN,
+    REWRITES,
+    WRITES,
+    archive,
+    check_usable,
+    compact,
+    data_files,
+    one_row,
+    restore,
+    upsert,
+)
 from tests.support.compaction_steps import open_table, run_all
 from tests.support.failing_storage import Call, HookedStorage, ProcessDied, die_at_nth
-from tests.support.faults import Faults, died_or_ended, leave_dead_write
-from tests.support.golden_tables import unzip_golden
-from tests.support.lost_lock import request_rollback
+from tests.support.faults import Faults, died_or_ended, leave_dead_write, request_rollback
+from tests.support.golden_tables import LOCK, one_of, unzip_golden
 from tests.support.selection import ALL, deep
-from tests.support.tables import LOCK, one_of
 from tests.support.written_tables import Rows, as_rows, read_rows, written_table
 
 VERSIONS = pytest.mark.parametrize("version", [6, 8, 9])

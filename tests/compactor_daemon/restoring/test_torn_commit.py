@@ -25,12 +25,11 @@ from phantombase.timeline.format.instant import Instant, State
 from phantombase.timeline.parquet.output_options import OutputOptions
 from phantombase.timeline.table.table import Table
 from phantombase.writer_hooks.options import WriteOptions
-from tests.support.archived_tables import compact, long_table, one_row, overwrite, upsert
-from tests.support.cleaned_tables import check_usable, restore
+from tests.support.archived_tables import check_usable, compact, long_table, one_row, overwrite, restore, upsert
 from tests.support.compaction_steps import open_table
-from tests.support.lost_lock import roll_back_half_way, small_table
+from tests.support.faults import roll_back_half_way, small_table
+from tests.support.golden_tables import LOCK, one_of
 from tests.support.selection import deep
-from tests.support.tables import LOCK, one_of
 from tests.support.written_tables import Rows, read_rows, written_table
 
 REWRITES = WriteOptions(slots=1)

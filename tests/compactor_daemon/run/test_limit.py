@@ -33,8 +33,7 @@ from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.folders import RECORDS
 from phantombase.timeline.storage.local import LocalStorage
 from tests.support.compaction_steps import OPTIONS, OUTPUT, check_whole, open_table, visible_files
-from tests.support.golden_tables import unzip_golden
-from tests.support.tables import one_of
+from tests.support.golden_tables import one_of, unzip_golden
 
 NEVER_S = 300.0
 """Longer than any test waits: a slice that takes so long is one that does not end by itself."""

@@ -27,9 +27,8 @@ from phantombase.timeline.read.table_read import read_table
 from phantombase.timeline.storage.local import LocalStorage
 from tests.support.compaction_steps import check_no_strays, open_table, run_all
 from tests.support.compare_rows import assert_same_rows
-from tests.support.golden_tables import unzip_golden
+from tests.support.golden_tables import one_of, unzip_golden
 from tests.support.selection import deep
-from tests.support.tables import one_of
 
 TABLES = pytest.mark.parametrize(
     "name",

@@ -37,11 +37,10 @@ from phantombase.timeline.table.table import Table
 from phantombase.writer_hooks.engine.engine import LocalEngine
 from phantombase.writer_hooks.options import Operation, Write, WriteOptions
 from phantombase.writer_hooks.write.write import write
-from tests.support.archived_tables import one_row
-from tests.support.cleaned_tables import data_files, old_table
+from tests.support.archived_tables import data_files, old_table, one_row
 from tests.support.compaction_steps import open_table
 from tests.support.failing_storage import Call, HookedStorage
-from tests.support.tables import LOCK, one_of
+from tests.support.golden_tables import LOCK, one_of
 from tests.support.written_tables import read_rows
 
 ALL_OF = ServiceOptions(

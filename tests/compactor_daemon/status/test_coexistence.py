@@ -25,8 +25,7 @@ from phantombase.timeline.table.table import Table
 from phantombase.timeline.view.view import is_replaced, latest_slice
 from phantombase.writer_hooks.commit.transaction import transaction
 from tests.support.compaction_steps import open_table, run_all
-from tests.support.golden_tables import unzip_golden
-from tests.support.tables import one_of
+from tests.support.golden_tables import one_of, unzip_golden
 
 VERSIONS = pytest.mark.parametrize("version", [6, 8, 9])
 

@@ -20,7 +20,7 @@ from phantombase.compactor_daemon.zookeeper import embedded
 from phantombase.compactor_daemon.zookeeper.embedded import default_folder, embedded_hosts, embedded_zookeeper
 from phantombase.compactor_daemon.zookeeper.server_process import ask, is_serving
 from phantombase.timeline.errors import ZooKeeperError
-from tests.support.logs import capture_logs
+from tests.support.places import capture_logs
 from tests.support.servers.network_partition import Side, link
 from tests.support.servers.zookeeper_ensemble import Ensemble
 from tests.support.servers.zookeeper_server import ZooKeeper, client, expire, wait_until

@@ -31,7 +31,7 @@ from phantombase.timeline.locks.zookeeper_lock import ZooKeeperLock, parse_zooke
 from phantombase.timeline.parquet.output_options import OutputOptions
 from phantombase.timeline.planning.triggers import TriggerStrategy
 from phantombase.timeline.table.table import Table
-from tests.support.logs import capture_logs
+from tests.support.places import capture_logs
 from tests.support.servers.zookeeper_server import START_MAX_S, TICK_MS, ZooKeeper, free_ports, wait_until
 
 pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificates")

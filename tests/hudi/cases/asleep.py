@@ -14,7 +14,7 @@ from phantombase.timeline.storage.local import LocalStorage
 from tests.hudi.cases.shared_table import SharedTable
 from tests.support.compaction_steps import open_table, run_under
 from tests.support.failing_storage import Call, HookedStorage, ProcessDied
-from tests.support.lost_lock import kept
+from tests.support.faults import kept
 
 __all__ = ["Moment", "compact_and_die", "compact_asleep"]
 

@@ -17,12 +17,11 @@ from phantombase.timeline.table.table import Table
 from phantombase.writer_hooks.options import WriteOptions
 from tests.hudi.judge.client import Judge
 from tests.hudi.judge.java_client import archived_instants, run_java
-from tests.support.archived_tables import SMALL, active, archive, compact, completed, long_table, one_row, upsert
-from tests.support.cleaned_tables import clean
+from tests.support.archived_tables import SMALL, active, archive, clean, compact, completed, long_table, one_row, upsert
 from tests.support.compaction_steps import open_table
 from tests.support.failing_storage import died_copies
+from tests.support.golden_tables import LOCK
 from tests.support.selection import deep
-from tests.support.tables import LOCK
 from tests.support.written_tables import Rows, as_rows, read_rows, written_table
 
 PAIRS = pytest.mark.parametrize(("version", "hudi"), [deep(6, "0.15.0"), deep(6, "1.2.0"), deep(9, "1.2.0")])

@@ -27,13 +27,23 @@ from tests.hudi.cases.rows import Rows
 from tests.hudi.cases.shared_table import EVENT_TIME, SharedTable
 from tests.hudi.judge.client import METADATA_TABLE, Judge
 from tests.hudi.judge.java_client import run_java
-from tests.support.archived_tables import one_row, overwrite, upsert
-from tests.support.cleaned_tables import ONE, SMALL_OF_HUDI, VERSIONS_OF_HUDI, data_files, old_table, row, unzip
-from tests.support.cleaned_tables import clean as cleans_clean
+from tests.support.archived_tables import (
+    ONE,
+    SMALL_OF_HUDI,
+    VERSIONS_OF_HUDI,
+    data_files,
+    old_table,
+    one_row,
+    overwrite,
+    row,
+    unzip,
+    upsert,
+)
+from tests.support.archived_tables import clean as cleans_clean
 from tests.support.compaction_steps import open_table
 from tests.support.failing_storage import Call, HookedStorage, died_copies
+from tests.support.golden_tables import LOCK
 from tests.support.selection import deep
-from tests.support.tables import LOCK
 from tests.support.written_tables import read_rows, written_table
 
 pytestmark = pytest.mark.interop

@@ -32,15 +32,27 @@ from tests.hudi.cases.rows import Rows, same, without_files
 from tests.hudi.cases.shared_table import SharedTable, check_rows, hudi_rs_reads
 from tests.hudi.judge.client import Judge
 from tests.hudi.judge.java_client import run_java
-from tests.support.archived_tables import one_row, overwrite, upsert
-from tests.support.cleaned_tables import SMALL_OF_HUDI, VERSIONS_OF_HUDI, change_clean, clean, row
-from tests.support.clustered_tables import OUTPUT, TWO, forget_heartbeats, request, small_files
-from tests.support.clustered_tables import cluster as passed_clustering_cluster
+from tests.support.archived_tables import (
+    OUTPUT,
+    SMALL_OF_HUDI,
+    TWO,
+    VERSIONS_OF_HUDI,
+    change_clean,
+    clean,
+    forget_heartbeats,
+    one_row,
+    overwrite,
+    request,
+    row,
+    small_files,
+    upsert,
+)
+from tests.support.archived_tables import cluster as passed_clustering_cluster
 from tests.support.compaction_steps import open_table
 from tests.support.failing_storage import Call, HookedStorage, ProcessDied
 from tests.support.faults import make_old
+from tests.support.golden_tables import LOCK, one_of
 from tests.support.selection import deep, versions
-from tests.support.tables import LOCK, one_of
 from tests.support.written_tables import read_rows
 
 APPENDS = {"hoodie.parquet.small.file.limit": 0, "hoodie.merge.small.file.group.candidates.limit": 0}

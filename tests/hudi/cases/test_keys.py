@@ -15,8 +15,8 @@ from tests.hudi.cases.rows import Rows, same
 from tests.hudi.cases.shared_table import BUCKET, EVENT_TIME, SharedTable, check_rows
 from tests.hudi.judge.client import QUIET, Judge
 from tests.support.compaction_steps import run_all
+from tests.support.places import SEED
 from tests.support.record_indexes import Row, World, batch, some_rows
-from tests.support.seed import SEED
 from tests.support.selection import deep, versions
 from tests.support.written_tables import seed_note
 

@@ -37,7 +37,7 @@ from tests.hudi.cases.day_table import (
 from tests.hudi.cases.rows import Rows
 from tests.hudi.cases.shared_table import EVENT_TIME, SharedTable
 from tests.hudi.judge.client import Judge, JudgeError
-from tests.support.seed import SEED
+from tests.support.places import SEED
 from tests.support.selection import ALL, deep, versions
 from tests.support.written_tables import seed_note
 

@@ -17,7 +17,7 @@ from tests.hudi.conformance.ask import BEFORE_ALL, WINDOWS
 from tests.hudi.conformance.crew import Crew, Done, Seen
 from tests.hudi.conformance.history import History, Write
 from tests.hudi.conformance.model import Row
-from tests.support.seed import SEED
+from tests.support.places import SEED
 from tests.support.selection import ALL, deep
 from tests.support.written_tables import seed_note
 

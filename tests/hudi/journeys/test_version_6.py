@@ -24,7 +24,7 @@ from tests.hudi.cases.shared_table import BUCKET, EVENT_TIME, OPTIMISTIC, PARQUE
 from tests.hudi.journeys.journey import LOCK, Journey, Stage, check_keys, travel
 from tests.hudi.judge.fixtures import Judges
 from tests.hudi.judge.java_client import archived_instants
-from tests.support.cleaned_tables import data_files
+from tests.support.archived_tables import data_files
 from tests.support.compaction_steps import check_no_strays, open_table, run_all, run_one
 from tests.support.failing_storage import HookedStorage, ProcessDied, die_at_nth
 

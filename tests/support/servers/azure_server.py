@@ -25,7 +25,7 @@ from urllib.request import Request, urlopen
 import pytest
 from filelock import FileLock
 
-from tests.support.running import started
+from tests.support.compaction_steps import started
 from tests.support.servers.zookeeper_server import free_ports
 
 AZURITE = "azurite@3.35.0"

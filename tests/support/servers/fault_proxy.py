@@ -24,7 +24,7 @@ from urllib.parse import unquote
 
 import pytest
 
-from tests.support.running import serving
+from tests.support.compaction_steps import serving
 from tests.support.servers.s3_server import S3Server
 
 

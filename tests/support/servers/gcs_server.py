@@ -21,7 +21,7 @@ from xml.sax.saxutils import escape
 
 import pytest
 
-from tests.support.running import serving
+from tests.support.compaction_steps import serving
 
 
 @dataclass

@@ -23,7 +23,7 @@ import pytest
 from botocore.exceptions import BotoCoreError, ClientError
 from filelock import FileLock
 
-from tests.support.running import started
+from tests.support.compaction_steps import started
 from tests.support.selection import MINIO
 from tests.support.servers.debian import cache
 from tests.support.servers.zookeeper_server import free_ports

@@ -21,7 +21,7 @@ from urllib.request import Request, urlopen
 
 import pytest
 
-from tests.support.running import serving
+from tests.support.compaction_steps import serving
 
 
 class Fault(Enum):

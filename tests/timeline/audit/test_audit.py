@@ -30,18 +30,15 @@ from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.view.view import is_replaced
 from phantombase.writer_hooks.options import WriteOptions
+from tests.support.archived_tables import ONE, built_upon, cluster, long_table, one_row, overwrite, small_files
 from tests.support.archived_tables import compact as compact_small
-from tests.support.archived_tables import long_table, one_row, overwrite
 from tests.support.archived_tables import upsert as upsert_small
-from tests.support.cleaned_tables import ONE
-from tests.support.clustered_tables import built_upon, cluster, small_files
 from tests.support.compaction_steps import open_table, run_all
 from tests.support.failing_storage import Call, HookedStorage
-from tests.support.golden_tables import unzip_golden
+from tests.support.golden_tables import LOCK, one_of, unzip_golden
 from tests.support.interleaving import serial_pools
 from tests.support.moved_tables import schedule, upsert
 from tests.support.selection import deep
-from tests.support.tables import LOCK, one_of
 from tests.support.trips import rows
 from tests.support.written_tables import written_table
 

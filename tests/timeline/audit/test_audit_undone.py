@@ -23,7 +23,7 @@ from phantombase.timeline.planning.schedule import schedule_compaction
 from phantombase.timeline.storage.folders import HOODIE
 from phantombase.timeline.storage.local import LocalStorage
 from tests.support.compaction_steps import base_files, open_table, run_all
-from tests.support.golden_tables import unzip_golden
+from tests.support.golden_tables import LOCK, one_of, unzip_golden
 from tests.support.moved_tables import (
     FIRST,
     clean,
@@ -33,7 +33,6 @@ from tests.support.moved_tables import (
     timeline_files,
     upsert,
 )
-from tests.support.tables import LOCK, one_of
 from tests.support.trips import rows
 from tests.support.written_tables import read_rows
 

@@ -11,7 +11,7 @@ from phantombase.timeline.cleaning.choice import CleanChoice, CleanFacts, choose
 from phantombase.timeline.cleaning.options import CleanOptions, Policy
 from phantombase.timeline.errors import UsageError
 from phantombase.timeline.view.view import TableView
-from tests.support.cleaned_tables import unzip
+from tests.support.archived_tables import unzip
 from tests.support.compaction_steps import open_table
 
 LATE = "9" * 17

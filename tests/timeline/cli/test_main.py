@@ -43,10 +43,8 @@ from phantombase.timeline.terminal.log_level import LogLevel, with_log_options
 from phantombase.timeline.terminal.plain import human_bytes, human_duration
 from phantombase.timeline.view.view import FileSlice
 from tests.support.compare_rows import assert_same_rows
-from tests.support.golden_tables import unzip_golden
-from tests.support.logs import capture_logs
-from tests.support.places import ROOT
-from tests.support.tables import one_of
+from tests.support.golden_tables import one_of, unzip_golden
+from tests.support.places import ROOT, capture_logs
 
 _INSTANT = re.compile(r"\d{17}")
 

@@ -31,9 +31,8 @@ from phantombase.timeline.view.view import FileGroup, FileSlice
 from phantombase.writer_hooks.options import WriteOptions
 from tests.support.clock import ONE_BUCKET, schedule, upsert
 from tests.support.compaction_steps import open_table, run_all
-from tests.support.golden_tables import GOLDEN, unzip_golden
+from tests.support.golden_tables import GOLDEN, one_of, unzip_golden
 from tests.support.selection import deep
-from tests.support.tables import one_of
 from tests.support.trips import rows
 from tests.support.written_tables import read_rows, written_table
 

@@ -34,9 +34,8 @@ from phantombase.writer_hooks.write.write import write
 from tests.support.clock import schedule, upsert
 from tests.support.compaction_steps import OPTIONS, decided, open_table, run_all
 from tests.support.faults import leave_dead_write
-from tests.support.golden_tables import unzip_golden
+from tests.support.golden_tables import LOCK, unzip_golden
 from tests.support.servers.s3_server import S3Server
-from tests.support.tables import LOCK
 from tests.support.trips import rows
 from tests.support.written_tables import read_rows, written_table
 

@@ -29,10 +29,9 @@ from phantombase.timeline.format.replace_request import (
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.parquet.output_options import OutputOptions
 from phantombase.timeline.view.view import DataFile, FileGroup, FileSlice, GroupKey, TableView, ViewFacts
-from tests.support.archived_tables import upsert
-from tests.support.clustered_tables import cluster, living, request, small_files
+from tests.support.archived_tables import cluster, living, request, small_files, upsert
 from tests.support.compaction_steps import open_table
-from tests.support.tables import LOCK
+from tests.support.golden_tables import LOCK
 from tests.support.written_tables import read_rows
 
 TEN = ClusterOptions(target_size=10, small_size=5, min_files=3)

@@ -42,11 +42,11 @@ from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.storage.open_storage import open_storage
 from phantombase.timeline.table.table import Table
 from tests.support.golden_tables import unzip_golden
-from tests.support.logs import capture_logs
+from tests.support.places import capture_logs
 from tests.support.servers.s3_server import S3Server
 from tests.support.servers.zookeeper_server import ZooKeeper, free_ports
 from tests.support.service_client import ACCESS, COMMAND, SOLE, TOKEN, Reply, ServiceClient, service
-from tests.support.service_process import serving
+from tests.support.watched_service import serving
 
 
 def pending(action: str = "compaction", **more: Any) -> dict[str, Any]:

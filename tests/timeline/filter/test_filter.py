@@ -18,8 +18,8 @@ from phantombase.timeline.filter.evaluate import matching, truth
 from phantombase.timeline.filter.parse import parse_filter
 from phantombase.timeline.filter.possible import Bounds, comparable, may_match, may_match_together
 from phantombase.timeline.filter.tree import And, Compare, In, IsNull, Like, Not, Op, only_values
-from tests.support.random_filters import random_filter
-from tests.support.seed import SEED
+from tests.support.drawn_partitions import random_filter
+from tests.support.places import SEED
 
 SCHEMA = pa.schema(
     [

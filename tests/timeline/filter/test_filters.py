@@ -25,10 +25,9 @@ from phantombase.timeline.read import pruning, table_read
 from phantombase.timeline.read.table_read import Query, ReadOptions, plan_read, read_table
 from phantombase.timeline.table.table import Table
 from tests.support.compare_rows import assert_same_rows
+from tests.support.drawn_partitions import random_filter
 from tests.support.golden_tables import GOLDEN, unzip_golden
-from tests.support.logs import capture_logs
-from tests.support.random_filters import random_filter
-from tests.support.seed import SEED
+from tests.support.places import SEED, capture_logs
 from tests.support.selection import ALL, deep
 
 _USUAL = {"v6_pending", "v6_complex_key", "v9_types", "v9_virtual_keys", "v9_bucket_nonpart", "v9_two_pending"}

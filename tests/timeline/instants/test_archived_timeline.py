@@ -22,8 +22,7 @@ from phantombase.timeline.instants.archived_timeline import load_history
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.local import LocalStorage
 from tests.support.builders import timeline_of
-from tests.support.golden_tables import GOLDEN, unzip_golden
-from tests.support.tables import one_of
+from tests.support.golden_tables import GOLDEN, one_of, unzip_golden
 
 ACTIONS = ["deltacommit"] * 5 + ["commit", "deltacommit"]
 

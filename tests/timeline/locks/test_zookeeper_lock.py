@@ -24,7 +24,7 @@ from phantombase.timeline.locks import zookeeper_lock
 from phantombase.timeline.locks.table_lock import FileLock, parse_lock
 from phantombase.timeline.locks.zookeeper_access import ZooKeeperAccess
 from phantombase.timeline.locks.zookeeper_lock import ZooKeeperLock
-from tests.support.logs import capture_logs
+from tests.support.places import capture_logs
 from tests.support.servers.zookeeper_server import ZooKeeper, expire, wait_until, zookeeper_server
 
 

@@ -22,7 +22,7 @@ from phantombase.timeline.merge.rule import Keyed, MergeRule
 from phantombase.timeline.merge.slice_merge import SliceMerge
 from phantombase.timeline.merge.spill import LogSpill
 from phantombase.timeline.merge.spilled_merge import SpilledMerge
-from tests.support.seed import SEED
+from tests.support.places import SEED
 from tests.support.selection import ALL
 
 COMMIT, EVENT = MergeMode.COMMIT_TIME, MergeMode.EVENT_TIME

@@ -57,12 +57,11 @@ from phantombase.writer_hooks.commit.place_files import place_all
 from phantombase.writer_hooks.new_table.create import create_table
 from tests.support.compaction_steps import open_table, run_one
 from tests.support.failing_storage import Failure, HookedStorage, ProcessDied, die_at
-from tests.support.golden_tables import unzip_golden
+from tests.support.golden_tables import one_of, unzip_golden
 from tests.support.metadata_tables import AT_ONCE, files_of, serve, spec
 from tests.support.metadata_tables import rows as some_rows
 from tests.support.selection import deep
 from tests.support.storage_contract import BetweenProcesses, OnFileSystems, Opener, StorageContract
-from tests.support.tables import one_of
 
 # --- which partitions ----------------------------------------------------------------------------------------------
 

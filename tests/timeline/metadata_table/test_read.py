@@ -26,13 +26,11 @@ from phantombase.timeline.table.table import Table
 from phantombase.timeline.view.listing import StorageListing
 from tests.support.builders import PARQUET, avro_content, block, delete_block, rollback_block
 from tests.support.compaction_steps import open_table
-from tests.support.damaged_files import put
-from tests.support.golden_tables import unzip_golden
+from tests.support.golden_tables import one_of, put, unzip_golden
 from tests.support.metadata_tables import ADDED, VERSIONS, Indexed, entry, serve
 from tests.support.metadata_tables import entries as everything_in
-from tests.support.seed import SEED
+from tests.support.places import SEED
 from tests.support.selection import ALL, deep
-from tests.support.tables import one_of
 
 NEW = "11111111-aaaa-4d3c-84f8-8d185fe427ea-0_0-0-0_20261130000000000.parquet"
 

@@ -27,10 +27,9 @@ from phantombase.timeline.metadata_table.validate import Difference, validate
 from phantombase.timeline.recovery.modification_times import all_files, repair_times
 from tests.support.archived_tables import SMALL
 from tests.support.compaction_steps import open_table
-from tests.support.golden_tables import unzip_golden
+from tests.support.golden_tables import one_of, unzip_golden
 from tests.support.metadata_tables import ADDED, Indexed, entry
 from tests.support.selection import ALL, deep
-from tests.support.tables import one_of
 
 MISSING, EXTRA, SIZE = "missing in the metadata table", "only in the metadata table", "other size"
 PENDING = "20261202000000000"

@@ -44,10 +44,9 @@ from phantombase.writer_hooks.options import Operation, Write, WriteOptions
 from phantombase.writer_hooks.write.write import write
 from tests.support.compaction_steps import open_table, run_all
 from tests.support.failing_storage import Call, HookedStorage
-from tests.support.faults import Faults
-from tests.support.lost_lock import kept
+from tests.support.faults import Faults, kept
+from tests.support.golden_tables import one_of, template
 from tests.support.selection import deep
-from tests.support.tables import one_of, template
 from tests.support.trips import rows
 from tests.support.written_tables import read_rows, written_table
 

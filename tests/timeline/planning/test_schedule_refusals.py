@@ -39,10 +39,9 @@ from phantombase.timeline.view.view import FileGroup, GroupKey, latest_slice
 from tests.support.builders import block
 from tests.support.compaction_steps import check_no_strays, open_table, run_all
 from tests.support.compare_rows import assert_same_rows
+from tests.support.evolved_tables import NO_COLUMNS, UNKNOWN_INDEX, digest, evolves_on_read, schedule, written_instant
 from tests.support.failing_storage import HookedStorage
-from tests.support.golden_tables import unzip_golden
-from tests.support.refused_tables import NO_COLUMNS, UNKNOWN_INDEX, digest, evolves_on_read, schedule, written_instant
-from tests.support.tables import one_of
+from tests.support.golden_tables import one_of, unzip_golden
 
 PARTIAL = "partial-update log blocks are not supported"
 

@@ -33,15 +33,14 @@ from phantombase.timeline.table.table import Table, consistent
 from phantombase.writer_hooks.new_table.create import create_table
 from phantombase.writer_hooks.new_table.spec import NewTable
 from phantombase.writer_hooks.options import WriteOptions
-from tests.support.archived_tables import archive, compact, long_table, one_row, overwrite, upsert
-from tests.support.clustered_tables import cluster, request
+from tests.support.archived_tables import archive, cluster, compact, long_table, one_row, overwrite, request, upsert
 from tests.support.compaction_steps import open_table, run_all
 from tests.support.failing_storage import Call, HookedStorage, OnObjects, ProcessDied, die_at
 from tests.support.faults import Faults
+from tests.support.golden_tables import LOCK
 from tests.support.interleaving import serial_pools
 from tests.support.selection import ALL, deep
 from tests.support.service_client import served_files
-from tests.support.tables import LOCK
 from tests.support.written_tables import written_table
 
 Service: TypeAlias = Callable[[Path], object]

@@ -26,8 +26,8 @@ from phantombase.timeline.storage.local import LocalStorage
 from tests.support.archived_tables import archive, compact, long_table, one_row, upsert
 from tests.support.compaction_steps import open_table, run_all
 from tests.support.failing_storage import Call, HookedStorage
+from tests.support.golden_tables import LOCK, one_of
 from tests.support.selection import deep
-from tests.support.tables import LOCK, one_of
 
 _NUMBERS = count(100)
 

@@ -24,9 +24,8 @@ from phantombase.writer_hooks.write.writer import Writer
 from tests.support.archived_tables import active, archive, long_table, one_row, upsert
 from tests.support.change_feeds import check_window, feed, moments_of, state
 from tests.support.compaction_steps import open_table
-from tests.support.golden_tables import GOLDEN, unzip_golden
+from tests.support.golden_tables import GOLDEN, one_of, unzip_golden
 from tests.support.selection import deep
-from tests.support.tables import one_of
 
 USUAL = {"v6_replaced", "v8_log_compacted", "v9_clustered", "v9_event_time", "v9_log_only"}
 NAMES = [name if name in USUAL else deep(name) for name in GOLDEN if "virtual_keys" not in name]

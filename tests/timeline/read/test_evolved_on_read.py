@@ -18,15 +18,12 @@ from phantombase.timeline.read.rows import read_any
 from phantombase.timeline.read.table_read import Query, ReadOptions, read_table
 from phantombase.timeline.table.evolved_schema import LATEST_SCHEMA
 from phantombase.timeline.table.table import Table
-from tests.support.archived_tables import archive
+from tests.support.archived_tables import archive, cluster, small_files
 from tests.support.change_feeds import at, operations, request
-from tests.support.clustered_tables import cluster, small_files
 from tests.support.compaction_steps import open_table, run_one
-from tests.support.evolved_tables import alter, columns_of, compacted, renamed
-from tests.support.golden_tables import unzip_golden
-from tests.support.refused_tables import digest
+from tests.support.evolved_tables import alter, columns_of, compacted, digest, renamed
+from tests.support.golden_tables import one_of, unzip_golden
 from tests.support.selection import deep
-from tests.support.tables import one_of
 
 USUAL = ("v6_parquet_log", "v6_types", "v9_pending")
 TABLES = pytest.mark.parametrize(

@@ -26,10 +26,10 @@ from tests.support.archived_tables import archive, compact, long_table, one_row,
 from tests.support.compaction_steps import open_table
 from tests.support.failing_storage import HookedStorage, OnObjects
 from tests.support.faults import Faults
+from tests.support.golden_tables import LOCK, one_of
 from tests.support.interleaving import serial_pools
 from tests.support.selection import deep
 from tests.support.service_client import served_files
-from tests.support.tables import LOCK, one_of
 from tests.support.written_tables import written_table
 
 

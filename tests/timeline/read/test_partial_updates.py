@@ -30,10 +30,10 @@ from phantombase.timeline.table.table import Table
 from phantombase.timeline.windows.streamed import groups_written
 from tests.support.change_feeds import State, check_window, feed, key, moments_of, plain, services_of, state
 from tests.support.compare_rows import assert_same_rows
+from tests.support.drawn_partitions import random_filter
+from tests.support.evolved_tables import schedule
 from tests.support.golden_tables import unzip_golden
-from tests.support.random_filters import random_filter
-from tests.support.refused_tables import schedule
-from tests.support.seed import SEED
+from tests.support.places import SEED
 
 NAME = "more/v9_partial_updates"
 

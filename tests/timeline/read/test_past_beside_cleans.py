@@ -22,14 +22,12 @@ from phantombase.timeline.read.held_moment import held_moment
 from phantombase.timeline.read.table_read import Query, ReadOptions, plan_read
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.table.table import consistent
-from tests.support.archived_tables import compact, long_table, one_row, upsert
-from tests.support.cleaned_tables import change_clean, clean
+from tests.support.archived_tables import change_clean, clean, compact, long_table, one_row, upsert
 from tests.support.compaction_steps import open_table, run_all
 from tests.support.faults import Faults
-from tests.support.golden_tables import unzip_golden
+from tests.support.golden_tables import LOCK, one_of, unzip_golden
 from tests.support.interleaving import serial_pools
 from tests.support.selection import deep
-from tests.support.tables import LOCK, one_of
 
 READS = ("as of", "as of, read optimized", "window", "net changes")
 USUAL = {(9, "as of"), (9, "window"), (6, "net changes")}

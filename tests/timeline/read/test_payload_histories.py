@@ -33,8 +33,8 @@ from phantombase.writer_hooks.new_table.create import create_table
 from phantombase.writer_hooks.new_table.spec import NewTable
 from tests.support.change_feeds import MERGE_LOGS, feed, moments_of, replay, state
 from tests.support.compare_rows import assert_same_rows
-from tests.support.random_filters import random_filter
-from tests.support.seed import SEED
+from tests.support.drawn_partitions import random_filter
+from tests.support.places import SEED
 from tests.support.selection import ALL, deep
 from tests.support.written_tables import seed_note
 

@@ -27,8 +27,7 @@ from phantombase.timeline.table.table import Table
 from tests.support.compaction_steps import run_all
 from tests.support.compare_rows import assert_same_rows
 from tests.support.failing_storage import Call, HookedStorage
-from tests.support.golden_tables import unzip_golden
-from tests.support.tables import one_of
+from tests.support.golden_tables import one_of, unzip_golden
 
 
 class Watched(HookedStorage):

@@ -32,8 +32,7 @@ from phantombase.timeline.table.table import Table
 from tests.support.builders import block, delete_block
 from tests.support.compaction_steps import open_table
 from tests.support.compare_rows import assert_same_rows
-from tests.support.golden_tables import unzip_golden
-from tests.support.refused_tables import (
+from tests.support.evolved_tables import (
     NO_COLUMNS,
     UNKNOWN_INDEX,
     digest,
@@ -42,7 +41,7 @@ from tests.support.refused_tables import (
     set_property,
     written_instant,
 )
-from tests.support.tables import one_of
+from tests.support.golden_tables import one_of, unzip_golden
 
 
 def call(*args: str) -> None:

@@ -41,11 +41,9 @@ from phantombase.timeline.table.table import Table
 from tests.support.compaction_steps import open_table, run_all, visible_files
 from tests.support.compare_rows import assert_same_rows
 from tests.support.failing_storage import HookedStorage
-from tests.support.faults import DeadWrite, Faults, died_or_ended, leave_dead_write, make_old
-from tests.support.golden_tables import golden_metadata, unzip_golden
-from tests.support.lost_lock import kept
+from tests.support.faults import DeadWrite, Faults, died_or_ended, kept, leave_dead_write, make_old
+from tests.support.golden_tables import LOCK, golden_metadata, one_of, unzip_golden
 from tests.support.selection import deep
-from tests.support.tables import LOCK, one_of
 
 TABLES = ("v6_plain", "v8_plain", "v9_plain", "v6_pending", "v9_pending", "v6_bucket_nonpart")
 

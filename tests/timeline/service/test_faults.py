@@ -25,7 +25,7 @@ from phantombase.timeline.service.routes import PREFIX
 from phantombase.timeline.service.states.loading import load_state
 from tests.support.golden_tables import unzip_golden
 from tests.support.service_client import LATEST, Reply, ServiceClient, known
-from tests.support.service_process import serving
+from tests.support.watched_service import serving
 
 INSTANT = "20991121091340983"
 NAME = "north/f_1-0-1_20991121091340983.parquet.marker.CREATE"

@@ -18,11 +18,10 @@ from phantombase.timeline.service.states.table_state import ServedState
 from phantombase.timeline.storage.contract import Entry
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table
+from tests.support.archived_tables import cluster, small_files
 from tests.support.change_feeds import request
-from tests.support.clustered_tables import cluster, small_files
-from tests.support.golden_tables import unzip_golden
+from tests.support.golden_tables import one_of, unzip_golden
 from tests.support.service_client import LATEST, Reply, ServiceClient, known, put, take_back_last
-from tests.support.tables import one_of
 
 ALL_SLICES = f"{PREFIX}slices/all"
 GROUPS = f"{PREFIX}filegroups/all/partition/stateless/"

@@ -16,7 +16,7 @@ from phantombase.timeline.service.marker_app import MARKER_PREFIX
 from phantombase.timeline.service.routes import PREFIX, ROUTES
 from tests.support.golden_tables import unzip_golden
 from tests.support.service_client import TOKEN, ServiceClient, service
-from tests.support.service_process import serving
+from tests.support.watched_service import serving
 
 NAMES = ("basepath", "partition", "fileid", "instant", "maxinstant", "mininstant", "instants", "currentinstant",
          "includependingcompaction", "lastinstantts", "timelinehash", "refreshoff", "pretty", "markerdirpath",

@@ -39,7 +39,7 @@ from phantombase.timeline.table.table import Table
 from tests.support.compaction_steps import run_all
 from tests.support.golden_tables import unzip_golden
 from tests.support.service_client import ServiceClient
-from tests.support.service_process import serving
+from tests.support.watched_service import serving
 
 
 def get(url: str) -> tuple[int, bytes]:

@@ -37,13 +37,11 @@ from phantombase.timeline.table.table import Table
 from phantombase.writer_hooks.write.writer import Writer
 from tests.support.compaction_steps import run_all
 from tests.support.faults import leave_dead_write
-from tests.support.golden_tables import unzip_golden
-from tests.support.places import GOLDEN_FOLDER
-from tests.support.seed import SEED
+from tests.support.golden_tables import LOCK, unzip_golden
+from tests.support.places import GOLDEN_FOLDER, SEED
 from tests.support.selection import deep
 from tests.support.servers.s3_server import S3Server
 from tests.support.service_client import ServiceClient, difference
-from tests.support.tables import LOCK
 from tests.support.watched_service import FollowedTable
 
 CORPORA = sorted(path.name.removesuffix(".jsonl.gz") for path in (GOLDEN_FOLDER / "served").glob("*.jsonl.gz"))

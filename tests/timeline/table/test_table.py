@@ -30,8 +30,7 @@ from phantombase.timeline.table.table import Table, consistent
 from phantombase.timeline.view.listing import StorageListing
 from tests.support.compaction_steps import open_table
 from tests.support.failing_storage import Call, HookedStorage
-from tests.support.golden_tables import unzip_golden
-from tests.support.tables import one_of
+from tests.support.golden_tables import one_of, unzip_golden
 
 LATE = "2099010100000000"
 

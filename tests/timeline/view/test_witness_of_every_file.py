@@ -28,8 +28,7 @@ from phantombase.timeline.read.table_read import read_table
 from phantombase.timeline.service.states.loading import load_state
 from phantombase.timeline.table.table import Table
 from tests.support.compare_rows import assert_same_rows
-from tests.support.damaged_files import DAMAGES, Damage, put, witnessed
-from tests.support.golden_tables import GOLDEN, unzip_golden
+from tests.support.golden_tables import DAMAGES, GOLDEN, Damage, put, unzip_golden, witnessed
 from tests.support.selection import ALL, deep
 
 STRAYS: dict[str, Damage] = {

@@ -24,8 +24,7 @@ from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.parquet.output_options import OutputOptions
 from phantombase.timeline.read.table_read import read_table
 from tests.support.compaction_steps import open_table
-from tests.support.damaged_files import DAMAGES, put, witnessed
-from tests.support.golden_tables import GOLDEN, unzip_golden
+from tests.support.golden_tables import DAMAGES, GOLDEN, put, unzip_golden, witnessed
 from tests.support.selection import ALL, deep
 
 Operation = Callable[[Path, pa.Table], object]

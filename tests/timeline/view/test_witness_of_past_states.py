@@ -16,8 +16,7 @@ from phantombase.timeline.errors import PhantombaseError
 from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.recovery.savepoint import create_savepoint
 from tests.support.compaction_steps import open_table
-from tests.support.damaged_files import witnessed
-from tests.support.golden_tables import unzip_golden
+from tests.support.golden_tables import unzip_golden, witnessed
 from tests.support.selection import deep
 
 

@@ -19,17 +19,14 @@ from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import consistent
 from phantombase.timeline.windows.retained import cleans, earliest_state, retained_since
-from tests.support.archived_tables import one_row, upsert
+from tests.support.archived_tables import change_clean, cluster, forget_heartbeats, one_row, small_files, upsert
 from tests.support.change_feeds import check_window, feed, moments_of, request, restamped_by_clustering, state
-from tests.support.cleaned_tables import change_clean
-from tests.support.clustered_tables import cluster, forget_heartbeats, small_files
 from tests.support.compaction_steps import open_table, run_all
 from tests.support.failing_storage import Call, HookedStorage, ProcessDied, die_at_nth
-from tests.support.golden_tables import unzip_golden
+from tests.support.golden_tables import one_of, unzip_golden
 from tests.support.interleaving import serial_pools
-from tests.support.seed import SEED
+from tests.support.places import SEED
 from tests.support.selection import deep
-from tests.support.tables import one_of
 
 COMPACTED = ["v9_log_compacted", deep("v8_log_compacted"), deep("v6_log_compacted"), deep("v9_event_time")]
 

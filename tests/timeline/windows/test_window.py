@@ -27,16 +27,15 @@ from phantombase.writer_hooks.commit.transaction import Transaction
 from phantombase.writer_hooks.engine.engine import LocalEngine
 from phantombase.writer_hooks.options import Operation, Write, WriteOptions
 from phantombase.writer_hooks.write.write import write
+from tests.support.archived_tables import clean
 from tests.support.builders import timeline_of
 from tests.support.change_feeds import COMMIT_TIME, KEY, check, moments_of, restamped_by_clustering, services_of
 from tests.support.change_feeds import window as window_of_versions
-from tests.support.cleaned_tables import clean
 from tests.support.compaction_steps import open_table, run_all
 from tests.support.compare_rows import assert_same_rows
-from tests.support.golden_tables import GOLDEN, Answer, incremental_answers, unzip_golden
-from tests.support.logs import capture_logs
+from tests.support.golden_tables import GOLDEN, Answer, incremental_answers, one_of, unzip_golden
+from tests.support.places import capture_logs
 from tests.support.selection import deep
-from tests.support.tables import one_of
 from tests.support.written_tables import as_rows, written_table
 
 V8 = "10_12.deltacommit 20_40.deltacommit 25_30.deltacommit 50.deltacommit.inflight"

@@ -21,7 +21,7 @@ from phantombase.timeline.read.table_read import read_table
 from phantombase.timeline.table.table import Table
 from tests.hudi.cases.rows import same
 from tests.hudi.judge.fixtures import Judges
-from tests.support.seed import drawn
+from tests.support.places import drawn
 from tests.support.selection import ALL, deep
 from tests.world.chaos.chaos_round import Played, play
 

@@ -23,7 +23,7 @@ from phantombase.timeline.errors import StorageError
 from phantombase.timeline.locks.section import Section
 from phantombase.timeline.storage.contract import Entry, OwnLock, files_below
 from phantombase.timeline.storage.probe import probe
-from tests.support.lost_lock import kept
+from tests.support.faults import kept
 from tests.world.simulation.memory_storage import MemoryStorage
 
 START_MS = 1_767_225_600_000

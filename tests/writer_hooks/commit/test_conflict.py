@@ -38,8 +38,7 @@ from phantombase.writer_hooks.write.write import write
 from tests.support.archived_tables import one_row, upsert
 from tests.support.compaction_steps import open_table
 from tests.support.failing_storage import Call, HookedStorage
-from tests.support.golden_tables import unzip_golden
-from tests.support.tables import LOCK, one_of
+from tests.support.golden_tables import LOCK, one_of, unzip_golden
 from tests.support.written_tables import read_rows, written_table
 
 NOTHING = WriteSet(

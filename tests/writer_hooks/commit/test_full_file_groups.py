@@ -34,12 +34,11 @@ from phantombase.writer_hooks.commit.transaction import transaction
 from phantombase.writer_hooks.options import NO_LIMIT, BackPressure, FullAction
 from tests.support.builders import NO_FACTS, facts_of, group_of, listing_of, timeline_of
 from tests.support.compaction_steps import open_table, run_all
+from tests.support.evolved_tables import contents
 from tests.support.failing_storage import Call, HookedStorage
 from tests.support.faults import leave_dead_write
-from tests.support.golden_tables import unzip_golden
-from tests.support.logs import capture_logs
-from tests.support.refused_tables import contents
-from tests.support.tables import one_of
+from tests.support.golden_tables import one_of, unzip_golden
+from tests.support.places import capture_logs
 from tests.support.trips import rows, trips
 from tests.support.written_tables import check_nothing_left, read_rows
 

@@ -22,7 +22,7 @@ import pytest
 from phantombase.timeline.read.table_read import read_table
 from phantombase.timeline.table.table import Table
 from phantombase.writer_hooks.commit.stream_batches import CHECKPOINT
-from tests.support.seed import SEED
+from tests.support.places import SEED
 from tests.support.selection import ALL
 
 BATCHES = int(os.environ.get("PHANTOMBASE_STREAM_BATCHES", "6" if ALL else "4"))

@@ -22,10 +22,10 @@ from phantombase.writer_hooks.engine.row_blobs import Piece, pack
 from phantombase.writer_hooks.engine.spark import SparkEngine, SparkPieces, default_slots
 from phantombase.writer_hooks.engine.spool import ROWS, Spool, remove_old
 from tests.hudi.cases.rows import partition
+from tests.support.evolved_tables import contents
 from tests.support.golden_tables import unzip_golden
 from tests.support.record_indexes import check_index
 from tests.support.record_indexes import rows as keyed_rows
-from tests.support.refused_tables import contents
 from tests.support.selection import deep
 from tests.support.trips import read, rows, trips
 

@@ -32,14 +32,13 @@ from phantombase.writer_hooks.index.placed_keys import place_keys
 from phantombase.writer_hooks.options import MovedKeys, Operation, Write, WriteOptions
 from phantombase.writer_hooks.write.write import write
 from tests.support.compaction_steps import open_table, run_all
+from tests.support.evolved_tables import contents
 from tests.support.faults import Faults
-from tests.support.golden_tables import unzip_golden
+from tests.support.golden_tables import one_of, unzip_golden
 from tests.support.interleaving import serial_pools
+from tests.support.places import SEED
 from tests.support.record_indexes import COMMIT, DELETE, EVENT, World, batch, set_partitions, some_rows
-from tests.support.refused_tables import contents
-from tests.support.seed import SEED
 from tests.support.selection import deep
-from tests.support.tables import one_of
 from tests.support.trips import rows as trip_rows
 from tests.support.trips import trips
 from tests.support.written_tables import check_nothing_left, impatient

@@ -34,11 +34,10 @@ from phantombase.writer_hooks.commit.place_files import place_all
 from phantombase.writer_hooks.index import replaced_keys_step
 from tests.hudi.cases.rows import partition
 from tests.support.compaction_steps import run_one
-from tests.support.golden_tables import unzip_golden
+from tests.support.golden_tables import one_of, unzip_golden
+from tests.support.places import SEED
 from tests.support.record_indexes import check_index, indexed_places, keys, rows, true_places
-from tests.support.seed import SEED
 from tests.support.selection import deep
-from tests.support.tables import one_of
 from tests.support.written_tables import check_nothing_left
 
 

@@ -24,10 +24,9 @@ from phantombase.writer_hooks.options import Operation, Write, WriteOptions
 from phantombase.writer_hooks.write.write import write
 from tests.support.compaction_steps import open_table, run_all
 from tests.support.faults import Faults
-from tests.support.golden_tables import unzip_golden
+from tests.support.golden_tables import one_of, unzip_golden
 from tests.support.interleaving import serial_pools
 from tests.support.selection import deep
-from tests.support.tables import one_of
 from tests.support.trips import Model, rows
 from tests.support.written_tables import check_nothing_left, impatient
 

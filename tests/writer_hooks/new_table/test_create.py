@@ -28,7 +28,7 @@ from phantombase.writer_hooks.new_table.spec import NewTable
 from phantombase.writer_hooks.schema.table_schema import new_schema
 from tests.support.builders import schema
 from tests.support.failing_storage import HookedStorage, ProcessDied, die_at, pause_at
-from tests.support.logs import capture_logs
+from tests.support.places import capture_logs
 
 SPEC = NewTable(name="t", version=9, key_fields=("id",), partition_fields=("p",), ordering_fields=("ts",))
 VERSIONS = (6, 8, 9)

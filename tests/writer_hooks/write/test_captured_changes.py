@@ -21,11 +21,10 @@ from phantombase.timeline.view.view import FileSlice, latest_slice
 from phantombase.writer_hooks.commit import transaction
 from phantombase.writer_hooks.write import write
 from phantombase.writer_hooks.write.rows import stage_rows
-from tests.support.cleaned_tables import capture_changes
+from tests.support.archived_tables import capture_changes
 from tests.support.compaction_steps import open_table, run_one
-from tests.support.evolved_tables import Column, alter, columns_of, renamed
-from tests.support.refused_tables import digest, schedule
-from tests.support.tables import one_of
+from tests.support.evolved_tables import Column, alter, columns_of, digest, renamed, schedule
+from tests.support.golden_tables import one_of
 
 
 def trips(version: int, numbers: list[int], ts: int, *, marked: bool = False, by: MergeMode | None = None) -> Writer:

@@ -32,7 +32,7 @@ from phantombase.writer_hooks.write.write import write
 from tests.support.compaction_steps import open_table, run_all
 from tests.support.failing_storage import Call
 from tests.support.interleaving import Actor, FleetInfo
-from tests.support.seed import SEED
+from tests.support.places import SEED
 from tests.support.selection import deep
 from tests.support.trips import rows
 from tests.support.written_tables import Rows, as_rows, check_nothing_left, read_rows, seed_note, written_table

@@ -28,8 +28,8 @@ from phantombase.writer_hooks.write import rows as rows_module
 from phantombase.writer_hooks.write import write as write_module
 from tests.support.change_feeds import check_window, moments_of, state
 from tests.support.compare_rows import assert_same_rows
-from tests.support.refused_tables import schedule
-from tests.support.seed import SEED
+from tests.support.evolved_tables import schedule
+from tests.support.places import SEED
 from tests.support.selection import deep
 
 SCHEMA = pa.schema([(n, pa.int64() if n in ("ts", "n") else pa.string()) for n in ("id", "day", "ts", "n", "a", "b")])

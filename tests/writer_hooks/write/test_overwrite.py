@@ -32,10 +32,9 @@ from phantombase.writer_hooks.write import write as write_module
 from phantombase.writer_hooks.write.write import Written
 from tests.support.change_feeds import check_window, feed, moments_of, state
 from tests.support.compaction_steps import open_table, run_one
-from tests.support.golden_tables import golden_metadata, unzip_golden
+from tests.support.golden_tables import golden_metadata, one_of, unzip_golden
 from tests.support.record_indexes import set_partitions
 from tests.support.selection import deep
-from tests.support.tables import one_of
 from tests.support.trips import DAYS, Model, rows
 from tests.support.trips import read as read_fares
 from tests.support.trips import trips as some_trips

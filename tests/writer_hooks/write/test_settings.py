@@ -28,7 +28,7 @@ from phantombase.writer_hooks.options import (
     Operation,
     WriteOptions,
 )
-from tests.support.logs import capture_logs
+from tests.support.places import capture_logs
 
 _FILE = """
 timezone = "UTC"

@@ -27,10 +27,9 @@ from phantombase.writer_hooks.commit.stream_batches import StreamBatch
 from phantombase.writer_hooks.options import Operation
 from phantombase.writer_hooks.write import write as write_module
 from phantombase.writer_hooks.write.write import retry_pauses
-from tests.support.golden_tables import golden_metadata, unzip_golden
-from tests.support.refused_tables import contents
+from tests.support.evolved_tables import contents
+from tests.support.golden_tables import golden_metadata, one_of, unzip_golden
 from tests.support.selection import deep
-from tests.support.tables import one_of
 from tests.support.trips import Model, read, rows, trips
 
 _MODE = "hoodie.write.record.merge.mode"

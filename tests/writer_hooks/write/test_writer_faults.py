@@ -28,9 +28,8 @@ from phantombase.writer_hooks.options import Operation, Write, WriteOptions
 from phantombase.writer_hooks.write.write import Written, write
 from tests.support.compaction_steps import open_table
 from tests.support.failing_storage import Call, Failure, HookedStorage, MovingStorage
-from tests.support.faults import Faults
+from tests.support.faults import Faults, LockLostAt
 from tests.support.interleaving import serial_pools
-from tests.support.lost_lock import LockLostAt
 from tests.support.selection import ALL, deep
 from tests.support.trips import AFTER, BEFORE, NEXT, rows
 from tests.support.written_tables import Rows, check_nothing_left, impatient, read_rows, written_table

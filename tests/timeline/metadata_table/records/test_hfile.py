@@ -20,7 +20,7 @@ from phantombase.timeline.metadata_table.records.keys import file_group_index
 from phantombase.timeline.metadata_table.records.locations import file_groups_of, location
 from tests.support.golden_tables import unzip_golden
 from tests.support.metadata_tables import CRC32, CRC32C, GZ, NO_CHECKSUM, NONE, Style, hblock, hfile, trailer
-from tests.support.seed import SEED
+from tests.support.places import SEED
 
 ENTRY = st.tuples(st.binary(max_size=40), st.binary(max_size=80))
 STYLE = st.builds(

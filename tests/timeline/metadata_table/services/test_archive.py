@@ -26,6 +26,7 @@ from phantombase.timeline.metadata_table.services.clean import clean_due, clean_
 from phantombase.timeline.metadata_table.services.options import MetadataOptions
 from phantombase.timeline.metadata_table.validate import validate
 from tests.support.compaction_steps import open_table
+from tests.support.golden_tables import one_of, template
 from tests.support.metadata_tables import (
     CASE,
     EVERY_3,
@@ -42,7 +43,6 @@ from tests.support.metadata_tables import (
     written_and_archived,
 )
 from tests.support.selection import ALL, deep
-from tests.support.tables import one_of, template
 
 STEP = 1 if ALL else 4
 

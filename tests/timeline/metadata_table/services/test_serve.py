@@ -25,11 +25,10 @@ from phantombase.timeline.metadata_table.validate import validate
 from phantombase.timeline.storage.local import LocalStorage
 from tests.support.compaction_steps import open_table
 from tests.support.failing_storage import Call, Failure, Hook, HookedStorage, ProcessDied, die_at, fail_at
-from tests.support.golden_tables import unzip_golden
+from tests.support.golden_tables import one_of, unzip_golden
 from tests.support.metadata_tables import entries, files_of, rows, serve
 from tests.support.metadata_tables import path as path
 from tests.support.selection import ALL
-from tests.support.tables import one_of
 
 STEP = 1 if ALL else 4
 

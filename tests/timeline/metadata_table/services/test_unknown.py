@@ -19,10 +19,10 @@ from phantombase.timeline.metadata_table.services.options import MetadataOptions
 from phantombase.timeline.metadata_table.validate import validate
 from phantombase.timeline.read.table_read import read_table
 from tests.support.compaction_steps import open_table
+from tests.support.golden_tables import one_of
 from tests.support.metadata_tables import entries, files_of, left_behind, rows, serve
 from tests.support.metadata_tables import path as path
 from tests.support.selection import deep
-from tests.support.tables import one_of
 
 
 @pytest.mark.parametrize("puts", [1, 3])

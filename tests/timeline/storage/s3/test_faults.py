@@ -29,13 +29,12 @@ from phantombase.writer_hooks.write.write import write
 from tests.support.compaction_steps import open_table, run_all, staged
 from tests.support.compare_rows import assert_same_rows
 from tests.support.failing_storage import Call, HookedStorage, ProcessDied
-from tests.support.golden_tables import unzip_golden
+from tests.support.golden_tables import LOCK, unzip_golden
+from tests.support.places import SEED
 from tests.support.s3_table import PLANNED, Compaction, Write, die_before_change, fares, litter
-from tests.support.seed import SEED
 from tests.support.selection import deep
 from tests.support.servers.fault_proxy import OF_CHANGES, Fault, FaultProxy, Faults, nth, seeded
 from tests.support.servers.s3_server import S3Server
-from tests.support.tables import LOCK
 from tests.support.trips import rows, trips
 from tests.support.written_tables import impatient
 

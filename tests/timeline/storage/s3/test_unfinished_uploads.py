@@ -25,8 +25,7 @@ from phantombase.timeline.storage.storage_options import StorageOptions
 from phantombase.timeline.table.table import Table
 from tests.support.compare_rows import assert_same_rows
 from tests.support.golden_tables import unzip_golden
-from tests.support.logs import capture_logs
-from tests.support.places import ROOT
+from tests.support.places import ROOT, capture_logs
 from tests.support.s3_table import end_leases, fares, run
 from tests.support.servers.real_s3_server import REAL, RealS3Server
 from tests.support.servers.s3_server import Asked, Fault, S3Server

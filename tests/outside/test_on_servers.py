@@ -1,4 +1,4 @@
-"""Tables on Azure: what is tested on an S3 server, on Azurite."""
+"""Tables on Azurite, and on real S3 servers: what is tested on an S3 server for tests."""
 
 from __future__ import annotations
 
@@ -12,13 +12,24 @@ from tests.support.s3_table import check_read_and_compacted, fares, run
 from tests.support.s3_table import no_local_disk as no_local_disk
 from tests.support.selection import deep
 from tests.support.servers.azure_server import AzureServer
+from tests.support.servers.real_s3_server import REAL
 from tests.support.trips import rows, trips
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("server", REAL)
+@pytest.mark.parametrize("name", GOLDEN)
+def test_golden_tables_are_read_and_compacted(
+    name: str, server: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    check_read_and_compacted(name, request.getfixturevalue(server), tmp_path)
+
 
 USUAL = {"v6_pending", "v9_with_metadata_table"}
 
 
 @pytest.mark.parametrize("name", [n if n in USUAL else deep(n) for n in GOLDEN])
-def test_golden_tables_are_read_and_compacted(name: str, azure: AzureServer, tmp_path: Path) -> None:
+def test_on_azure_golden_tables_are_read_and_compacted(name: str, azure: AzureServer, tmp_path: Path) -> None:
     check_read_and_compacted(name, azure, tmp_path)
 
 
