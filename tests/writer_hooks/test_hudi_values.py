@@ -11,12 +11,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from tests.support.logs import capture_logs
 
 from phantombase import read, writer
 from phantombase.compactor_daemon.hudi_names import NameKind, hudi_names
 from phantombase.timeline.errors import PhantombaseError
 from phantombase.timeline.format.table_config import PROPERTIES, TableConfig
+from tests.support.places import capture_logs
 
 _W, _KEYGEN, _PAYLOAD = "hoodie.datasource.write.", "org.apache.hudi.keygen.", "org.apache.hudi.common.model."
 _TIMES, _STRATEGY = "hoodie.keygen.timebased.", "org.apache.hudi.table.action.compact.strategy."
