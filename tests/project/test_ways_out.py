@@ -244,6 +244,38 @@ def test_nothing_requests_a_plan(tmp_path: Path) -> None:
     served(path, at(6, "p0") | at(2, "p1", "p2"))
 
 
+@pytest.mark.parametrize("left", [None, b"", b"\\u00", b"#properties\n"])
+@pytest.mark.parametrize("version", [6, 9])
+def test_lost_settings_are_those_of_a_table_like_it(version: int, left: bytes | None, tmp_path: Path) -> None:
+    path, like = tmp_path / "t", tmp_path / "like"
+    made(path, version)
+    made(like, version)
+    properties = path / ".hoodie/hoodie.properties"
+    properties.unlink() if left is None else properties.write_bytes(left)
+    with pytest.raises(PhantombaseError, match="Without one, make a table of the same version and settings"):
+        made(path, version)
+    shutil.copy(like / ".hoodie/hoodie.properties", properties)
+    served(path, at(2, *PARTITIONS))
+
+
+def test_partition_values_that_are_no_paths_are_changed(tmp_path: Path) -> None:
+    """Or encoded, as far as that helps: an encoded table does not ask for it again."""
+
+    def write(value: str, name: str, encoded: str) -> None:
+        rows = pa.table({"id": ["a"], "p": [value], "ts": [1]})
+        described = writer(rows).table("t").key("id").partition("p").ordering("ts")
+        described.conf({"hoodie.datasource.write.partitionpath.urlencode": encoded}).upsert(str(tmp_path / name))
+
+    for value in ("../x", "..", ".hoodie", "a:b"):
+        with pytest.raises(PhantombaseError, match="or create the table with URL encoding"):
+            write(value, "plain", "false")
+    for value in ("..", ".hoodie"):
+        with pytest.raises(PhantombaseError, match=r"\. Change the values\.$"):
+            write(value, "encoded", "true")
+    for value in ("../x", "a:b", "x"):
+        write(value, "encoded", "true")
+
+
 @pytest.mark.parametrize("damaged", ["", "hoodie.properties", "timeline", "*.deltacommit"])
 @pytest.mark.parametrize("version", [6, 9])
 def test_a_damaged_metadata_table_is_turned_off(version: int, damaged: str, tmp_path: Path) -> None:

@@ -38,6 +38,11 @@ _INITIAL_VERSION = "hoodie.table.initial.version"
 _NAME = "hoodie.table.name"
 _DATABASE = "hoodie.database.name"
 _CHECKSUM = "hoodie.table.checksum"
+PROPERTIES_LOST = (
+    "Restore hoodie.properties from a copy. Without one, make a table of the same version and settings in another "
+    "folder, and copy its file here."
+)
+"""What to do about a table whose settings are lost."""
 _REQUIRED = (_VERSION, _NAME, "hoodie.table.type", _CHECKSUM)
 _FOLDERS = tuple(
     f"{HOODIE}/{name}" for name in (".aux/.bootstrap/.partitions", ".aux/.bootstrap/.fileids", ".schema", ".temp")
@@ -74,10 +79,14 @@ class TableConfig:
         try:
             config = TableConfig(properties=javaproperties.loads(data))
         except ValueError as error:
-            raise MalformedError("unreadable table properties", path=where, found=str(error)) from error
+            raise MalformedError(
+                "unreadable table properties", path=where, found=str(error), todo=PROPERTIES_LOST
+            ) from error
         missing = [key for key in _REQUIRED if not config.properties.get(key)]
         if missing:
-            raise MalformedError("incomplete table properties", path=where, expected=", ".join(missing))
+            raise MalformedError(
+                "incomplete table properties", path=where, expected=", ".join(missing), todo=PROPERTIES_LOST
+            )
         expected = str(checksum(config.database, config.name))
         if config.properties[_CHECKSUM] != expected:
             raise MalformedError(

@@ -146,7 +146,8 @@ class KeyGenerator:
             return pa.repeat(pa.scalar("", pa.string()), rows.num_rows)
         levels = [self._level(rows, field) for field in self.partition_fields]
         paths = levels[0] if len(levels) == 1 else pc.binary_join_element_wise(*levels, "/")
-        _check_paths(pc.unique(paths), ", ".join(field.name for field in self.partition_fields))
+        names = ", ".join(field.name for field in self.partition_fields)
+        _check_paths(pc.unique(paths), names, encoded=self.url_encode)
         return paths
 
     def _level(self, rows: pa.Table, field: PartitionField) -> pa.StringArray:
@@ -267,14 +268,16 @@ _FIRST_DAY, _LAST_DAY = -719_528, 2_932_896
 _NO_PATH = r"(^|/)\.{0,2}(/|$)|^\.hoodie(/|$)|^[^/]*:|[\x00\n\r]"
 
 
-def _check_paths(paths: pa.StringArray, names: str) -> None:
+def _check_paths(paths: pa.StringArray, names: str, *, encoded: bool) -> None:
     wrong = pc.match_substring_regex(paths, _NO_PATH)
     if pc.any(wrong).as_py():
         raise UsageError(
             "partition values that are not paths inside the table",
             expected=f"{names}: no empty, '.' or '..' part, not .hoodie, no ':' in the first part, no line ends",
             found=f"{pc.sum(wrong)} of {len(paths)} paths, like {paths.filter(wrong)[0].as_py()!r}",
-            todo="Change the values, or create the table with URL encoding of partition values.",
+            todo="Change the values."
+            if encoded
+            else "Change the values, or create the table with URL encoding of partition values.",
         )
 
 

@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from phantombase.timeline.errors import MalformedError, NotATableError, StorageError, UsageError
-from phantombase.timeline.format.table_config import PROPERTIES, TableConfig, load_table_config, make_table_folders
+from phantombase.timeline.format.table_config import (
+    PROPERTIES,
+    PROPERTIES_LOST,
+    TableConfig,
+    load_table_config,
+    make_table_folders,
+)
 from phantombase.timeline.metadata_table.create import make_metadata_table
 from phantombase.timeline.storage.contract import Storage, listed_if_there
 from phantombase.timeline.storage.folders import HOODIE
@@ -101,5 +107,5 @@ def _refuse_remains(storage: Storage, config: TableConfig) -> None:
                 "a table without its hoodie.properties",
                 path=f"{storage.base_path}/{folder}",
                 found=", ".join(sorted(names)[:3]),
-                todo="Restore that file, or make the new table in an empty folder.",
+                todo=f"A new table needs a folder of its own. {PROPERTIES_LOST}",
             )
