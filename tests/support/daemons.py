@@ -50,7 +50,7 @@ def daemon_on(
     settings = DaemonSettings(
         who=who,
         output=OutputOptions(),
-        attempt=AttemptOptions(barrier_s=0.5, barrier_poll_s=0.05),
+        attempt=AttemptOptions(barrier_s=0.5, barrier_poll_s=0.05, heartbeat_s=0.5),
         retry=retry,
         order=order,
         schedule=schedule,

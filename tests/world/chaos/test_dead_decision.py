@@ -47,8 +47,8 @@ _FILE, _ZOOKEEPER = "file:{folder}/lock", "zookeeper:{{hosts}}/locks/{{name}}"
 
 @pytest.mark.parametrize(
     ("version", "lock"),
-    [(6, _FILE), (9, _ZOOKEEPER), deep(9, _FILE), deep(6, _ZOOKEEPER)],
-    ids=["6-file", "9-zookeeper", "9-file", "6-zookeeper"],
+    [(9, _ZOOKEEPER), deep(6, _FILE), deep(9, _FILE), deep(6, _ZOOKEEPER)],
+    ids=["9-zookeeper", "6-file", "9-file", "6-zookeeper"],
 )
 def test_a_decision_of_the_dead_is_refused(version: int, lock: str, zookeeper: ZooKeeper, tmp_path: Path) -> None:
     """Another daemon completes the instant, in ZooKeeper's lock while the first still stands in it; once."""

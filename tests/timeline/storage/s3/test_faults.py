@@ -47,9 +47,9 @@ def sample(seed: int, faults: Sequence[Fault], requests: int) -> list[tuple[int,
     return [(chance.randrange(requests), fault) for fault in faults]
 
 
-@pytest.mark.parametrize("version", [6, 9])
+@pytest.mark.parametrize("version", [deep(6), 9])
 def test_a_compaction_with_a_spoilt_request(version: int, faulty_s3: FaultProxy, s3: S3Server, tmp_path: Path) -> None:
-    """A sample: each fault once on one version."""
+    """A sample: each second fault here, the others in writes; with all tests each on a version."""
     compaction = Compaction(version, s3, tmp_path)
     for number, fault in sample(version, OF_CHANGES[version == 6 :: 2], compaction.requests(faulty_s3)):
         assert compaction.spoilt(faulty_s3, nth(number, fault)), (number, fault)
