@@ -22,12 +22,13 @@ from dataclasses import dataclass
 
 from phantombase.timeline.errors import ConflictError, LedgerError, MalformedError, MissingFileError, UsageError
 from phantombase.timeline.event_log import get_logger
-from phantombase.timeline.format.clean import decode_clean_plan
+from phantombase.timeline.format.clean import CleanPlan, decode_clean_plan
 from phantombase.timeline.format.commit_metadata import CommitMetadata, WriteStat, decode, encode
 from phantombase.timeline.format.compaction_plan import CompactionOperation, CompactionPlan
 from phantombase.timeline.format.file_name import BaseFileName, LogFileName, parse_data_file
 from phantombase.timeline.format.instant import State
 from phantombase.timeline.format.layout import Slicing
+from phantombase.timeline.instants.archived_extras import archived_clean_plans
 from phantombase.timeline.instants.state_files import StateFile, load_state_files
 from phantombase.timeline.locks.heartbeat import may_be_written
 from phantombase.timeline.locks.table_lock import TableLock
@@ -159,15 +160,17 @@ def _torn(table: Table, instant: str) -> tuple[StateFile, CompactionPlan]:
 
 
 def _cleaned(table: Table, instant: str) -> frozenset[tuple[str, str]]:
-    """What completed cleans after an instant have removed: (partition, name). An archived one is not known any more."""
-    found: set[tuple[str, str]] = set()
-    for clean in table.load_timeline().instants:
+    """What completed cleans after an instant have removed, archived ones too: (partition, name)."""
+    plans = list[CleanPlan]()
+    timeline = table.with_archive(table.load_timeline())
+    for clean in timeline.instants:
         if clean.action == "clean" and clean.completed and clean.requested_time > instant:
             path = table.instant_path(clean.at(State.REQUESTED))
             with suppress(MissingFileError):
-                plan = decode_clean_plan(table.storage.read(path), path)
-                found |= {(partition, name) for partition, names in plan.files.items() for name in names}
-    return frozenset(found)
+                plans.append(decode_clean_plan(table.storage.read(path), path))
+    archived = [i for i in timeline.archived if i.requested_time > instant]
+    plans += (plan for _, plan in archived_clean_plans(table.storage, table.config, archived))
+    return frozenset((partition, name) for plan in plans for partition, names in plan.files.items() for name in names)
 
 
 def _prove(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from ..avro.container import (
     NAMESPACE,
@@ -83,6 +84,11 @@ def decode_clean_plan(data: bytes, where: str) -> CleanPlan:
     UnsupportedError: files of a bootstrapped table, which lie outside.
     """
     _, record = read_record(data, where, _PLAN)
+    return clean_plan_of(record, where)
+
+
+def clean_plan_of(record: Mapping[str, Any], where: str) -> CleanPlan:
+    """The plan in a record of Hudi's schema, as the archive of version 6 has it, too. Errors of `decode_clean_plan`."""
     files = {p: tuple(names) for p, names in (record["filesToBeDeletedPerPartition"] or {}).items()}
     for partition, infos in (record["filePathsToBeDeletedPerPartition"] or {}).items():
         if any(info["isBootstrapBaseFile"] for info in infos):

@@ -38,7 +38,7 @@ _VERSION_FILE = "_version_"
 _MANIFEST = re.compile(r"manifest_(\d+)")
 _LSM_COLUMNS = ("instantTime", "completionTime", "action")
 
-_COMMIT_COLUMNS = ("instantTime", "action", "metadata")
+_NAME_COLUMNS = ("instantTime", "action")
 
 _ARCHIVE = re.compile(r"\.commits_\.archive\.\d+.*")
 _MERGE_PLAN = "mergeArchivePlan"
@@ -91,27 +91,32 @@ def archived_commits(
     return whole(config, lambda: {i: decode_commit(data, where) for i, data in records.items()})
 
 
-def archived_records(storage: Storage, config: TableConfig, wanted: Collection[Instant]) -> dict[Instant, bytes]:
-    """The bytes of the completed files of archived instants, as far as the archive has them, as `archived_commits`."""
+def archived_records(
+    storage: Storage, config: TableConfig, wanted: Collection[Instant], *, plans: bool = False
+) -> dict[Instant, bytes]:
+    """The bytes of the completed files of archived instants, as far as the archive has them, as `archived_commits`.
+
+    `plans`: of the requested files of cleans and other services instead.
+    """
     if not wanted or not config.layout.has_completion_times:
         return {}
     by_name = {(i.requested_time, i.action): i for i in wanted}
-    return whole(config, lambda: dict(_records(storage, config, by_name)))
+    return whole(config, lambda: dict(_records(storage, config, by_name, "plan" if plans else "metadata")))
 
 
 def _records(
-    storage: Storage, config: TableConfig, wanted: Mapping[tuple[str, str], Instant]
+    storage: Storage, config: TableConfig, wanted: Mapping[tuple[str, str], Instant], column: str
 ) -> Iterator[tuple[Instant, bytes]]:
     folder = config.history_folder
     for name in _current_files(storage, folder, [entry.name for entry in listed_if_there(storage, folder) or ()]):
         path = f"{folder}/{name}"
         with readable("history file", path):
             times = pc.field("instantTime").isin(sorted({time for time, _ in wanted}))
-            rows = read_parquet(storage.open_input(path), _COMMIT_COLUMNS).filter(times).to_pylist()
+            rows = read_parquet(storage.open_input(path), (*_NAME_COLUMNS, column)).filter(times).to_pylist()
         for row in rows:
             instant = wanted.get((row["instantTime"], row["action"]))
-            if instant is not None and row["metadata"]:
-                yield instant, row["metadata"]
+            if instant is not None and row[column]:
+                yield instant, row[column]
 
 
 def _instants(storage: Storage, config: TableConfig) -> Iterator[Instant]:

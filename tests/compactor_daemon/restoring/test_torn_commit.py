@@ -17,11 +17,13 @@ from phantombase.compactor_daemon.clustering.cluster import cluster_table
 from phantombase.compactor_daemon.restoring.restore import restore_table
 from phantombase.compactor_daemon.restoring.torn_compaction import write_anew
 from phantombase.compactor_daemon.status.snapshot import look_at_table
+from phantombase.timeline.archiving.archive import Archive, remove_instants
 from phantombase.timeline.cleaning.options import CleanOptions, Policy
 from phantombase.timeline.clustering.options import ClusterOptions
 from phantombase.timeline.errors import ConflictError, LedgerError, MalformedError, MissingFileError, UsageError
 from phantombase.timeline.format.commit_metadata import CommitMetadata
 from phantombase.timeline.format.instant import Instant, State
+from phantombase.timeline.instants.state_files import load_state_files, of_instants
 from phantombase.timeline.parquet.output_options import OutputOptions
 from phantombase.timeline.table.table import Table
 from phantombase.writer_hooks.options import WriteOptions
@@ -313,8 +315,12 @@ def test_the_command_that_its_error_names_writes_it_anew(version: int, size: int
 
 
 @pytest.mark.parametrize("version", _VERSIONS)
-def test_where_a_clean_has_removed_what_it_merged(version: int, tmp_path: Path) -> None:
-    """Hudi cleans behind such a file, and reads on. The clean shows that the compaction counts as completed."""
+@pytest.mark.parametrize("is_archived", [False, True], ids=["active", "archived"])
+def test_where_a_clean_has_removed_what_it_merged(version: int, is_archived: bool, tmp_path: Path) -> None:
+    """Hudi cleans behind such a file, and reads on. The clean shows that the compaction counts as completed.
+
+    Hudi archives cleans by their number, also those behind a write that stays.
+    """
     path = tmp_path / "trips"
     rows, done, metadata = _made(path, version)
     keep = ["--policy", "versions", "--retain", "1", "--floor", "0"]
@@ -327,6 +333,13 @@ def test_where_a_clean_has_removed_what_it_merged(version: int, tmp_path: Path) 
     clean.rename(clean.with_suffix(".away"))
     _refused(path, done, MissingFileError, "merged is gone")
     clean.with_suffix(".away").rename(clean)
+    if is_archived:
+        table = open_table(path)
+        timeline, files = table.load_timeline(), load_state_files(table.storage, table.config)
+        cleans = [i for i in timeline.instants if i.action == "clean"]
+        archive = Archive(storage=table.storage, config=table.config, moment=table.times.moment, check=lambda: None)
+        archive.write(cleans, timeline, files)
+        remove_instants(table.storage, of_instants(files, cleans), lambda: None)
     ended = CliRunner().invoke(app, ["repair", str(path), done.requested_time, "--sole-writer"])
     assert ended.exit_code == 0, ended.output
     stats, *rest = _essence(metadata)

@@ -128,16 +128,21 @@ def test_a_lost_base_file_of_an_archived_write_on_which_log_files_lie(
 
 
 def test_a_lost_base_file_of_an_archived_write_below_hudis_log_files(tmp_path: Path) -> None:
-    """From version 8 on Hudi's statistics of a log file do not name it; the positions in the log blocks are of it."""
+    """From version 8 on Hudi's statistics of a log file do not name it; the positions in the log blocks are of it, which
+    reads ask, and a plan names it."""
     path = unzip_golden("v9_plain", tmp_path)
     assert archive_table(open_table(path), SMALL, ProcessLock("test")).archived
     assert len(values(path)) == 120
-    for file in path.glob("[!.]*/*.parquet"):
-        data = file.read_bytes()
-        file.unlink()
-        with pytest.raises(MissingFileError, match=file.name.rpartition("_")[2]):
-            values(path)
-        file.write_bytes(data)
+    for is_planned in (False, True):
+        if is_planned:
+            assert command("schedule", path).exit_code == 0
+        for file in path.glob("[!.]*/*.parquet"):
+            data = file.read_bytes()
+            file.unlink()
+            with pytest.raises(MissingFileError, match=file.name.rpartition("_")[2]):
+                values(path)
+            assert not is_planned or load_state(open_table(path)).refused == {file.parent.name}
+            file.write_bytes(data)
 
 
 def test_log_files_on_a_plan_of_version_6_that_is_gone(tmp_path: Path) -> None:
