@@ -128,8 +128,8 @@ def test_a_lost_base_file_of_an_archived_write_on_which_log_files_lie(
 
 
 def test_a_lost_base_file_of_an_archived_write_below_hudis_log_files(tmp_path: Path) -> None:
-    """From version 8 on Hudi's statistics of a log file do not name it; the positions in the log blocks are of it, which
-    reads ask, and a plan names it."""
+    """From version 8 on Hudi's statistics of a log file do not name it. The positions in the log blocks are of it,
+    which reads ask, and a plan names it."""
     path = unzip_golden("v9_plain", tmp_path)
     assert archive_table(open_table(path), SMALL, ProcessLock("test")).archived
     assert len(values(path)) == 120
