@@ -30,12 +30,13 @@ def place_staged(storage: Storage, staged: str, final: str, size: int, lost: Cal
 
     The result of the placing call is not trusted: the call may have failed after taking effect, or another process may
     have placed the file. So the final file is checked. `lost` makes the staged file anew, and returns its path; it is
-    called only if neither file exists. StorageError: the final file is not the staged one.
+    called only if there is no final file, and no staged one of that size. StorageError: the final file is not the
+    staged one.
     """
     failure: PhantombaseError | None = None
     if storage.find(final) is None:
         try:
-            _place(storage, staged, final, lost)
+            _place(storage, staged, final, size, lost)
         except PhantombaseError as error:
             failure = error
     found = storage.find(final)
@@ -47,11 +48,12 @@ def place_staged(storage: Storage, staged: str, final: str, size: int, lost: Cal
             path=final,
             expected=f"{size} bytes",
             found="nothing" if found is None else f"{found.size} bytes",
+            todo=None if lost is None else "If it stays so, remove this file, and run again: it is made anew.",
         )
 
 
-def _place(storage: Storage, staged: str, final: str, lost: Callable[[], str] | None) -> None:
-    if lost is None or storage.find(staged) is not None:
+def _place(storage: Storage, staged: str, final: str, size: int, lost: Callable[[], str] | None) -> None:
+    if lost is None or ((there := storage.find(staged)) is not None and there.size == size):
         storage.place(staged, final)
     elif storage.find(final) is None:  # looked at last: another process's placing may have taken the staged file away
         storage.place(lost(), final)

@@ -154,6 +154,27 @@ def test_placed_files_that_lost_their_names_again_are_merged_again(
     assert len(merged) == len(decision.placements)
 
 
+@pytest.mark.parametrize("damaged", ["staged", "final"])
+@pytest.mark.parametrize("name", ["v9_pending", "v6_pending"])
+def test_a_file_of_a_decision_that_was_damaged_is_merged_again(name: str, damaged: str, tmp_path: Path) -> None:
+    """One that has its name already when it is removed, as the error says: every run would end there."""
+    path = unzip_golden(name, tmp_path)
+    table = open_table(path)
+    (instant,) = pending_instants(table)
+    expected = read_table(table)
+    one = decided(table, instant).placements[0]
+    (path / one.staged).write_bytes(b"torn")
+    if damaged == "final":
+        (path / one.staged).rename(path / one.final)
+        with pytest.raises(StorageError, match="remove this file, and run again: it is made anew"):
+            run_all(open_table(path))
+        (path / one.final).unlink()
+    run_all(open_table(path))
+    assert (path / one.final).stat().st_size == one.size
+    assert not pending_instants(open_table(path))
+    assert_same_rows(read_table(open_table(path)), expected)
+
+
 def counted_merges(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The final names that are merged again from now on."""
     merged: list[str] = []

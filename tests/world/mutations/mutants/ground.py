@@ -139,6 +139,7 @@ GROUND: tuple[Mutant, ...] = (
     ("timeline/storage/staged_file", "        storage.close_output(file)\n", "        file.close()\n", "open_storage"),
     ("timeline/storage/staged_file", "        storage.delete(path)\n", "", "open_storage"),
     ("timeline/storage/staged_file", "    elif storage.find(final) is None:", "    else:", "open_storage"),
+    ("timeline/storage/staged_file", " is not None and there.size == size):", " is not None):", "place_moves"),
     ("timeline/storage/hdfs_store", "                if isinstance(error, FileExistsError):\n", "                if True:\n", "hdfs_store"),
     ("timeline/storage/hdfs_store", "there.modification_time == modified_ms and ", "", "hdfs_store"),
     ("timeline/storage/hdfs_store", "                if self.find(target) is not None:", "                if False:", "hdfs_store"),
