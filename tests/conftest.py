@@ -128,7 +128,7 @@ def _same_in_all(item: pytest.Item) -> bool:
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """Where the time of a run went: the files of tests that took most of it, set-up and end included."""
+    """Where the time of a run went, by file of tests, set-up and end included; and what tests have measured."""
     if MINIO not in os.environ:
         terminalreporter.line(f"The tests with MinIO were left out: {MINIO} names no binary.")
     seconds: dict[str, float] = defaultdict(float)
@@ -136,6 +136,9 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
         for report in reports:
             if isinstance(report, pytest.TestReport):
                 seconds[report.nodeid.partition("::")[0]] += report.duration
+                if report.when == "call":
+                    for name, value in report.user_properties:
+                        terminalreporter.line(f"{name}: {value}")
     terminalreporter.section(f"seconds of {sum(seconds.values()):.0f}, by file")
     for path, taken in sorted(seconds.items(), key=lambda item: -item[1])[:_FILES]:
         terminalreporter.line(f"{taken:7.1f} {path}")

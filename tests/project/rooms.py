@@ -1,11 +1,12 @@
 """The rooms of the house as the code has them: folders, what each imports, and on which floor it stands.
 
-python -m tests.project.rooms       writes the map into docs/internals/architecture.md, and prints the rooms by floor
+python -m tests.project.rooms       writes the map into docs/internals/architecture.md, and prints rooms and sizes
 """
 
 from __future__ import annotations
 
 import ast
+from collections import Counter
 from collections.abc import Callable, Iterable
 from functools import cache
 from pathlib import Path
@@ -105,21 +106,43 @@ def with_map(page: str) -> str:
     return "\n".join([before + _BEGIN, "| package | what |", "| --- | --- |", *lines, _END]) + rest.partition(_END)[2]
 
 
+@cache
+def _floor(package: str, one: str) -> int:
+    below = (other for other in rooms_below(one) if other.split("/")[0] == package)
+    return 1 + max((_floor(package, other) for other in below), default=0)
+
+
 def drawing(package: str) -> str:
     """The rooms of a package by floor, the top floor first: a room stands above all that it imports."""
     inside = [one for one in rooms() if one.split("/")[0] == package]
-
-    @cache
-    def floor(one: str) -> int:
-        return 1 + max((floor(below) for below in rooms_below(one) if below in inside), default=0)
-
+    floors = {one: _floor(package, one) for one in inside}
     lines = [f"{package}/"]
-    for number in range(max(map(floor, inside)), 0, -1):
-        names = [one.removeprefix(package).lstrip("/") or GROUND for one in inside if floor(one) == number]
+    for number in range(max(floors.values()), 0, -1):
+        names = [one.removeprefix(package).lstrip("/") or GROUND for one in inside if floors[one] == number]
         lines.append(f"  {number:2}  {', '.join(names)}")
     return "\n".join(lines)
+
+
+def sizes() -> list[tuple[str, int, int]]:
+    """What is measured of the house, its number today, and the goal: at most that many."""
+    files = {module: path for module, path in modules().items() if path.name != "__init__.py"}
+    lines = {module: len(path.read_text().splitlines()) for module, path in files.items()}
+    users = Counter(name for module in files for name in ours(module) - {module})
+    in_rooms = Counter(room(module) for module in files)
+    floors = max(_floor("timeline", one) for one in rooms() if one.split("/")[0] == "timeline")
+    return [
+        ("files", len(files), 320),
+        ("packages", len(in_rooms), 42),
+        ("lines", sum(lines.values()), 61_500),
+        ("files used by one other file", sum(users[module] == 1 for module in files), 40),
+        ("packages of 1 to 3 files", sum(count <= 3 for count in in_rooms.values()), 4),
+        ("files of over 400 lines", sum(count > 400 for count in lines.values()), 12),
+        ("files of over 500 lines", sum(count > 500 for count in lines.values()), 0),
+        ("levels of imports in timeline", floors, 9),
+    ]
 
 
 if __name__ == "__main__":
     PAGE.write_text(with_map(PAGE.read_text()))
     print("\n\n".join(drawing(package) for package in reversed(PACKAGES)))
+    print("\n".join(f"{number:7,} (goal {goal:,}) {what}" for what, number, goal in sizes()))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Callable
 
 from tests.project.rooms import (
     PACKAGES,
@@ -16,6 +17,7 @@ from tests.project.rooms import (
     room,
     rooms,
     rooms_below,
+    sizes,
     with_map,
 )
 from tests.support.places import ROOT
@@ -123,3 +125,10 @@ def test_tests_lie_in_folders_like_those_of_the_code() -> None:
     """Those of a package; tests of one storage have a folder of their own."""
     folders = {path.parent.relative_to(ROOT / "tests") for p in PACKAGES for path in (ROOT / "tests" / p).rglob("*.py")}
     assert {str(folder) for folder in folders if not any((ROOT / folder).glob("*.py"))} == {"timeline/storage/s3"}
+
+
+def test_sizes_are_measured(record_property: Callable[[str, object], None]) -> None:
+    """A run prints them; what may fail is above: a class with two homes, a circle, an import upwards."""
+    for what, number, goal in sizes():
+        assert number >= 0
+        record_property(what, f"{number:,}, goal {goal:,}")
