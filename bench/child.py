@@ -27,9 +27,9 @@ THREADS = 2
 
 def compact(executor: str, codec: str, *tables: str) -> dict[str, Any]:
     """The product's own `run_compactions`, with a runner that outlives the runs."""
-    from phantombase.compactor_daemon.execution.open_runner import open_runner
+    from phantombase.compactor_daemon.execution.run_compactions import run_compactions
+    from phantombase.compactor_daemon.execution.runners import open_runner
     from phantombase.compactor_daemon.options import AttemptOptions, ExecuteOptions, Executor
-    from phantombase.compactor_daemon.run.pending import run_compactions
     from phantombase.timeline.parquet.output_options import Codec, OutputOptions
 
     execute = ExecuteOptions(executor=Executor(executor), master=f"local[{THREADS}]", threads=THREADS)

@@ -27,7 +27,7 @@ from bench.report import Goal, Report
 from phantombase import writer
 from phantombase.compactor_daemon.daemon.dispatch import Stop
 from phantombase.compactor_daemon.daemon.loop import Daemon
-from phantombase.compactor_daemon.zookeeper.embedded import embedded_zookeeper
+from phantombase.compactor_daemon.fleet.zookeeper_server import embedded_zookeeper
 from phantombase.timeline.locks.table_lock import table_lock
 from phantombase.timeline.planning.options import ScheduleOptions
 from phantombase.timeline.planning.schedule import schedule_compaction

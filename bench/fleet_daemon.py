@@ -12,19 +12,18 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from phantombase.compactor_daemon.attempt.attempt import Aside, stay
-from phantombase.compactor_daemon.attempt.compact_instant import Compacted
-from phantombase.compactor_daemon.claims.claims import HeldClaim, table_id
-from phantombase.compactor_daemon.claims.zookeeper_claims import ZooKeeperClaims
+from phantombase.compactor_daemon.attempt.compact_instant import Compacted, Limit
+from phantombase.compactor_daemon.attempt.failures import RetryOptions
 from phantombase.compactor_daemon.daemon.assemble import open_daemon
 from phantombase.compactor_daemon.daemon.dispatch import DaemonOrder, Rules
 from phantombase.compactor_daemon.daemon.loop import Daemon
-from phantombase.compactor_daemon.daemon.observer import Observer
-from phantombase.compactor_daemon.daemon.table_on_storage import DaemonSettings, TableOnStorage
+from phantombase.compactor_daemon.daemon.served_table import DaemonSettings, TableOnStorage
+from phantombase.compactor_daemon.daemon.work import Observer
 from phantombase.compactor_daemon.execution.runners import LocalRunner
+from phantombase.compactor_daemon.fleet.claims import HeldClaim, table_id
+from phantombase.compactor_daemon.fleet.zookeeper_claims import ZooKeeperClaims
+from phantombase.compactor_daemon.fleet.zookeeper_session import ZooKeeperOptions, zookeeper_session
 from phantombase.compactor_daemon.options import AttemptOptions, ExecuteOptions, Executor
-from phantombase.compactor_daemon.records.failures import RetryOptions
-from phantombase.compactor_daemon.time_limit import Limit
-from phantombase.compactor_daemon.zookeeper.session import ZooKeeperOptions, zookeeper_session
 from phantombase.timeline.audit.group_ledger import audit_path
 from phantombase.timeline.format.instant import Instant, State, format_time
 from phantombase.timeline.locks.heartbeat import process_name

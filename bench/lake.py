@@ -25,18 +25,17 @@ import pyarrow as pa
 
 from bench.report import Goal, Report
 from phantombase import writer
-from phantombase.compactor_daemon.catalog.catalog import Catalog
-from phantombase.compactor_daemon.catalog.listing import FolderListing
-from phantombase.compactor_daemon.catalog.pools import Pools
+from phantombase.compactor_daemon.attempt.failures import RetryOptions
 from phantombase.compactor_daemon.daemon.assemble import open_daemon
 from phantombase.compactor_daemon.daemon.dispatch import DaemonOrder, Rules, Stop
-from phantombase.compactor_daemon.daemon.observer import Observer
-from phantombase.compactor_daemon.daemon.table_on_storage import DaemonSettings
+from phantombase.compactor_daemon.daemon.served_table import DaemonSettings
+from phantombase.compactor_daemon.daemon.work import Observer
 from phantombase.compactor_daemon.execution.runners import LocalRunner
+from phantombase.compactor_daemon.fleet.catalog import Catalog, FolderListing
+from phantombase.compactor_daemon.fleet.pools import Pools
+from phantombase.compactor_daemon.fleet.zookeeper_server import embedded_zookeeper
+from phantombase.compactor_daemon.fleet.zookeeper_session import ZooKeeperOptions
 from phantombase.compactor_daemon.options import AttemptOptions, ExecuteOptions, Executor
-from phantombase.compactor_daemon.records.failures import RetryOptions
-from phantombase.compactor_daemon.zookeeper.embedded import embedded_zookeeper
-from phantombase.compactor_daemon.zookeeper.session import ZooKeeperOptions
 from phantombase.timeline.parquet.output_options import OutputOptions
 from phantombase.timeline.planning.triggers import TriggerStrategy
 from phantombase.timeline.storage.storage_options import StorageOptions

@@ -183,7 +183,7 @@ def _rules(folder: str, limit: int | None) -> SliceRules:
 def _compact(folder: str, logs: int, limit: int | None) -> int:
     from dataclasses import replace
 
-    from phantombase.compactor_daemon.execution.slice_task import SliceChunk, SliceTask, StageSpec, compact_slice
+    from phantombase.compactor_daemon.attempt.slice_task import SliceChunk, SliceTask, StageSpec, compact_slice
     from phantombase.timeline.parquet.output_options import OutputOptions
     from phantombase.timeline.storage.local import LocalStorage
 

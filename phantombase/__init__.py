@@ -18,16 +18,16 @@ if TYPE_CHECKING:
     from .api import read_table as read_table
     from .api import schedule as schedule
     from .api import spark_read as spark_read
+    from .compactor_daemon.execution.run_compactions import AsyncCompaction as AsyncCompaction
     from .compactor_daemon.execution.runners import SparkRunner as SparkRunner
     from .compactor_daemon.execution.spark_session import RunningSpark as RunningSpark
+    from .compactor_daemon.execution.split import CompactionTask as CompactionTask
+    from .compactor_daemon.execution.split import PlannedCompaction as PlannedCompaction
+    from .compactor_daemon.execution.split import SliceResult as SliceResult
+    from .compactor_daemon.execution.split import plan_compaction as plan_compaction
     from .compactor_daemon.options import AttemptOptions as AttemptOptions
     from .compactor_daemon.options import ExecuteOptions as ExecuteOptions
     from .compactor_daemon.options import Executor as Executor
-    from .compactor_daemon.run.background import AsyncCompaction as AsyncCompaction
-    from .compactor_daemon.run.split import PlannedCompaction as PlannedCompaction
-    from .compactor_daemon.run.split import plan_compaction as plan_compaction
-    from .compactor_daemon.run.split_task import CompactionTask as CompactionTask
-    from .compactor_daemon.run.split_task import SliceResult as SliceResult
     from .timeline.errors import AttemptDeadError as AttemptDeadError
     from .timeline.errors import BarrierError as BarrierError
     from .timeline.errors import ClaimedError as ClaimedError
@@ -77,16 +77,16 @@ _HOMES = {
     "read_table": "api",
     "schedule": "api",
     "spark_read": "api",
-    "AsyncCompaction": "compactor_daemon.run.background",
+    "AsyncCompaction": "compactor_daemon.execution.run_compactions",
     "RunningSpark": "compactor_daemon.execution.spark_session",
     "SparkRunner": "compactor_daemon.execution.runners",
     "AttemptOptions": "compactor_daemon.options",
     "ExecuteOptions": "compactor_daemon.options",
     "Executor": "compactor_daemon.options",
-    "CompactionTask": "compactor_daemon.run.split_task",
-    "PlannedCompaction": "compactor_daemon.run.split",
-    "SliceResult": "compactor_daemon.run.split_task",
-    "plan_compaction": "compactor_daemon.run.split",
+    "CompactionTask": "compactor_daemon.execution.split",
+    "PlannedCompaction": "compactor_daemon.execution.split",
+    "SliceResult": "compactor_daemon.execution.split",
+    "plan_compaction": "compactor_daemon.execution.split",
     "OutputOptions": "timeline.parquet.output_options",
     "ScheduleOptions": "timeline.planning.options",
     "Fallback": "timeline.read.table_read",

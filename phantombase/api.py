@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from .compactor_daemon.attempt.compact_instant import Limit
+from .compactor_daemon.execution.run_compactions import Compactions, run_compactions
 from .compactor_daemon.options import AttemptOptions, ExecuteOptions
-from .compactor_daemon.run.pending import Compactions, run_compactions
-from .compactor_daemon.time_limit import Limit
 from .timeline.errors import UsageError
 from .timeline.filter.tree import Filter
 from .timeline.locks.table_lock import table_lock

@@ -43,7 +43,7 @@ from phantombase.timeline.table.pending_restores import refuse_pending_restore
 from phantombase.timeline.table.table import Table, consistent
 from phantombase.timeline.view.bucket_resize import HASHING_METADATA, is_consistently_hashed
 
-from ..attempt.retire import forget_archived
+from ..attempt.leftovers import forget_archived
 from ..attempt.unfinished import tidy, unfinished_compactions
 
 _METADATA, _COMMIT = ".hashing_meta", ".commit"

@@ -1,14 +1,13 @@
-"""One attempt at a pending compaction: open, stage, decide.
+"""One attempt at a pending compaction, up to its decision: open and stage.
 
     open    the number e is 1 + the highest number on storage; every earlier attempt must be dead. Storage decides
             which of two processes opens it
-    stage   one task per file slice leaves `<position>.ok`; finished slices of dead attempts are adopted
-    decide  barrier and closure hold, and under the table lock nothing has changed: then `outcome` = go is written,
-    once,
-            by put-if-absent
+    stage   one task per file slice leaves `<position>.ok`; finished slices of dead attempts are adopted. Then barrier
+            and closure hold: no write is missing, and no input has changed
 
-No file has a final name before `commit`. A crash at any line leaves either an attempt without a outcome (the next
-holder of the claim declares it dead and opens its own) or a `commit` (the next holder publishes it).
+No file has a final name before the commit decision (`decide`). A crash at any line leaves either an attempt without an
+outcome (the next holder of the claim declares it dead and opens its own) or the outcome `commit` (the next holder
+publishes it).
 """
 
 from __future__ import annotations
@@ -35,13 +34,12 @@ from phantombase.timeline.table.pending_clusterings import pending_replacing_wri
 from phantombase.timeline.table.table import Table, TableSchema
 from phantombase.timeline.view.view import TableView
 
-from ..decisions.hudi_executors import ForeignTrace, foreign_trace, refuse_live
-from ..decisions.validity import gather_evidence, refuse, rule
-from ..execution.slice_task import SliceChunk, SliceTask, StageSpec
 from ..options import AttemptOptions
-from ..records.outcome import attempt_dead, decisions, declare_dead, open_next, read_outcome
-from ..records.slice_done import SliceDone, done_slices
+from .hudi_executors import ForeignTrace, foreign_trace, refuse_live
 from .inputs import Input, has_barrier, planned_inputs
+from .outcome import attempt_dead, decisions, declare_dead, open_next, read_outcome
+from .slice_task import SliceChunk, SliceDone, SliceTask, StageSpec, done_slices
+from .validity import gather_evidence, refuse, rule
 
 _log = get_logger()
 

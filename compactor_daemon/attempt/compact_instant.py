@@ -1,38 +1,38 @@
-"""Executes pending compactions of one table: claim, attempt, publish, retire; earliest instant first.
+"""Executes a pending compaction of a table, from its claim to its end; the caller holds the claim.
 
-The decision of an attempt: under the table lock, check that nothing has changed, then write `commit`, which is final.
+    attempt   open the next attempt, stage one file for each file slice
+    decide    under the table lock, write the commit decision
+    publish   give the decided files their final names, put the completed file
+    retire    remove staged data
+
+If the process dies before its commit decision, the next run declares the attempt dead and opens the next one, which
+adopts the finished file slices. If it dies after its commit decision, the next run publishes that decision; if the
+decision is invalid by then (`validity`), its files are reverted (`revert`) and the plan may be executed again.
 """
 
 from __future__ import annotations
 
 import time
-import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
-from types import MappingProxyType
 
 from phantombase.timeline.audit.group_ledger import LEDGER, decode_ledgers
 from phantombase.timeline.clock.now import clock_ms
 from phantombase.timeline.errors import (
     AttemptDeadError,
-    ConflictError,
     MalformedError,
-    MissingFileError,
     PhantombaseError,
+    StoppedError,
     UsageError,
 )
 from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.format.commit_metadata import decode as decode_commit
-from phantombase.timeline.format.commit_metadata import encode as encode_commit
 from phantombase.timeline.format.compaction_plan import CompactionPlan
-from phantombase.timeline.format.instant import Instant, State
-from phantombase.timeline.format.layout import Layout, Slicing
 from phantombase.timeline.instants.attempt_names import COMMITTED
-from phantombase.timeline.instants.reserved_times import reserve
 from phantombase.timeline.locks.heartbeat import heartbeat
 from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.metadata_table.update import check_keepable
@@ -42,132 +42,21 @@ from phantombase.timeline.read.table_rules import slice_rules
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.probe import probe_partitions
 from phantombase.timeline.storage.snapshot import latest
-from phantombase.timeline.table.table import Table, TableSchema, consistent
+from phantombase.timeline.table.table import Table, consistent
 
-from ..decisions.commit import compaction_commit, log_compaction_commit
-from ..decisions.completed import completed_compaction
-from ..decisions.hudi_executors import ForeignWatch
-from ..decisions.validity import refuse, validity_of
-from ..execution.runners import Runner, SliceProgress
-from ..execution.slice_task import SliceTask
 from ..options import AttemptOptions
-from ..records.failures import WorkNote
-from ..records.outcome import CommitDecision, Placement, attempt_dead, find_decision, read_outcome, write_outcome
-from ..records.slice_done import SliceDone
-from ..time_limit import Limit
 from .attempt import Aside, Attempt, open_attempt, stage, stay
+from .decide import decide_commit
+from .failures import WorkNote
+from .hudi_executors import ForeignWatch
 from .inputs import planned_inputs
-from .publish import check_unchanged, publish
+from .outcome import CommitDecision, attempt_dead, find_decision, read_outcome
+from .publish import publish
 from .retire import retire
-
-
-def decide_commit(
-    table: Table,
-    attempt: Attempt,
-    done: list[SliceDone],
-    schema: TableSchema,
-    lock: TableLock,
-    properties: Mapping[str, str] = MappingProxyType({}),
-) -> CommitDecision:
-    """Decides under the table lock. ConflictError, AttemptDeadError: nothing is published."""
-    with lock.hold("decide a compaction") as section:
-        table = table.still()
-        check_unchanged(table, attempt.table_version, attempt.instant)
-        _check_undisturbed(table, attempt)
-        timeline = table.load_timeline()
-        table.times.check_reached(attempt.instant, timeline)
-        completion = table.completion_time(timeline)
-        decision = build_decision(
-            table.layout,
-            attempt,
-            done,
-            schema,
-            completion,
-            table.config.timeline_folder,
-            oldest=timeline.start,
-            properties=properties,
-        )
-        # A write that was merged may have been rolled back since the view was loaded.
-        refuse(table, decision.instant, validity_of(table, decision))
-        if completion is not None:
-            reserve(table.storage, attempt.instant, attempt.number, completion)
-        section.check()
-        write_outcome(table.storage, attempt.instant, attempt.number, decision.to_json(), decision.nonce)
-        return decision
-
-
-def _check_undisturbed(table: Table, attempt: Attempt) -> None:
-    instant = attempt.instant
-    try:
-        plan = table.compaction_plan(instant)
-    except MissingFileError as error:
-        raise ConflictError(
-            "this compaction was meanwhile unscheduled, or rolled back and removed",
-            path=error.path,
-            instant=instant,
-            todo="This attempt published nothing.",
-        ) from error
-    if plan.groups != attempt.plan.groups:
-        raise ConflictError(
-            "file groups were taken out of this plan meanwhile",
-            path=table.storage.base_path,
-            instant=instant,
-            todo="This attempt published nothing. Run again.",
-        )
-    done = completed_compaction(table, instant)
-    if done is not None:
-        raise ConflictError("another process completed this compaction", path=table.instant_path(done), instant=instant)
-    ForeignWatch(table, instant, attempt.number, attempt.trace).snapshot()
-
-
-def build_decision(
-    layout: Layout,
-    attempt: Attempt,
-    done: list[SliceDone],
-    schema: TableSchema,
-    completion: str | None,
-    timeline_folder: str,
-    *,
-    oldest: str,
-    properties: Mapping[str, str],
-) -> CommitDecision:
-    """The `commit` record. It depends on the arguments alone, except for its random nonce."""
-    completed = Instant(
-        requested_time=attempt.instant, action=attempt.plan.action, state=State.COMPLETED, completion_time=completion
-    )
-    commit = log_compaction_commit if attempt.plan.merges_logs else compaction_commit
-    placements = tuple(
-        Placement(staged=d.staged, final=d.final, size=d.size, output=d.output)
-        for d in done
-        if d.staged is not None and d.final is not None
-    )
-    return CommitDecision(
-        instant=attempt.instant,
-        attempt=attempt.number,
-        nonce=uuid.uuid4().hex,
-        table_version=attempt.table_version,
-        completion_time=completion,
-        completed_path=f"{timeline_folder}/{layout.file_name(completed)}",
-        content=encode_commit(commit(done, schema, properties), layout.encoding),
-        placements=placements,
-        merged=tuple(sorted({instant for d in done for instant in d.merged or ()})),
-        oldest=oldest,
-        passed=_passed(layout, attempt, done),
-    )
-
-
-def _passed(layout: Layout, attempt: Attempt, done: list[SliceDone]) -> tuple[str, ...]:
-    """The replaced file groups, which were left out: they have no inputs.
-
-    Their replace commit may be rolled back before this decision is published. Then logs on the plan's slice would hide
-    the rows below them. Only version 6 has such logs: from version 8 on, no log is named after the plan.
-    """
-    if attempt.plan.merges_logs or layout.slicing is not Slicing.BY_BASE_INSTANT:
-        return ()
-    return tuple(f"{d.partition}/{d.file_id}" for d in done if not d.inputs)
-
+from .slice_task import Runner, SliceDone, SliceProgress, SliceTask
 
 _PREFLIGHT_THREADS = 8
+
 
 _log = get_logger()
 
@@ -374,3 +263,42 @@ def _summary(storage: Storage, decision: CommitDecision, seconds: float, *, resu
         seconds=seconds,
         resumed=resumed,
     )
+
+
+class Limit:
+    """A point in time at which work ends. It may be moved closer while the work goes on, also by another thread.
+
+    `seconds` from now; None: no limit so far. `clock`: seconds, monotonic; None: this machine's.
+    """
+
+    def __init__(self, seconds: float | None = None, clock: Callable[[], float] | None = None) -> None:
+        self._clock = clock or time.monotonic
+        self._end = float("inf") if seconds is None else self._clock() + seconds
+        self._closed = False
+        self._why = "its time limit"
+
+    def close(self, seconds: float, why: str = "its time limit") -> None:
+        """Lets no more instants begin. The instant at work has at most `seconds` left, or less by an earlier limit."""
+        self._closed, self._why = True, why
+        self._end = min(self._end, self._clock() + seconds)
+
+    @property
+    def closed(self) -> bool:
+        """Whether no instant may begin."""
+        return self._closed or self._clock() >= self._end
+
+    def check_begin(self) -> None:
+        """StoppedError: no instant may begin."""
+        if self.closed:
+            raise self._stopped()
+
+    def check(self) -> None:
+        """StoppedError: the instant at work has no time left."""
+        if self._clock() >= self._end:
+            raise self._stopped()
+
+    def _stopped(self) -> StoppedError:
+        return StoppedError(
+            f"the work was stopped by {self._why}",
+            todo="Nothing of this instant was published. Run again; finished file slices are adopted.",
+        )

@@ -19,7 +19,7 @@ from phantombase.timeline.table.left_to_hudi import merges_no_logs
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.view.view import FileGroup, FileSlice, TableView, input_names, slice_before
 
-from ..execution.log_task import LogOutput
+from .log_task import LogOutput
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

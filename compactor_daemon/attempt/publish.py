@@ -1,21 +1,18 @@
-"""Publishing a decided compaction: a function of the `commit` record alone.
+"""Publishes a decided compaction: a function of the commit decision alone.
 
 The process that decided, its successor, or both at once may publish, at any time and more than once:
 
-    1. check that the decision stands
+    1. check that the decision is valid
     2. place each file and check its size
-    3. take the table lock and check again that the decision stands
+    3. take the table lock and check again that the decision is valid
     4. update the metadata table, if the table has one
     5. put the completed file by put-if-absent
-    6. check that the decision still stands, and that the completed file is the decided one
+    6. check that the decision is still valid, and that the completed file is the decided one
 
-A placed file that is lost together with its staged copy is merged again from its inputs.
-
-Merges one file of a decided compaction again, when the published file and its staged copy are both lost.
-
-Its inputs are kept until a clean. The commit states the size and the ledger of each file, so the new file must have the
-same. The decision names the options that the file was written with; the same rows and the same options give the same
-file. Another release of a library may give another file: then the instant stays as it is, with an error.
+If a placed file and its staged copy are both lost, the file is merged again. Its inputs are retained until a clean. The
+commit states the size and the ledger of each file, so the new file must have the same. The decision names the options
+that the file was written with: the same rows and options give the same file. Another release of a library may give
+another file: then the instant stays as it is, with an error.
 """
 
 from __future__ import annotations
@@ -48,61 +45,17 @@ from phantombase.timeline.storage.staged_file import place_staged
 from phantombase.timeline.table.evolved_schema import LATEST_SCHEMA
 from phantombase.timeline.table.table import Table
 
-from ..decisions.completed import completed_commits, completed_compaction, is_ours, named_files, remove_placed
-from ..decisions.hudi_executors import inflight_path
-from ..decisions.stale_commit import look_back, without_groups
-from ..decisions.take_back import refuse_revoked, take_back
-from ..decisions.validity import Validity, decided_instant, refuse, validity_of
-from ..execution.slice_task import compact_slice
-from ..records.outcome import CommitDecision, Placement, is_revoked
-from ..records.slice_done import SliceDone, done_slices
 from .attempt import single_task
-
-_TODO = "Run again with the release that decided, and the libraries it had."
-_TODO_UNKNOWN = (
-    "The decision does not name its options, so the defaults were used. Run again with the release that decided, and "
-    "the codec, bloom, row group and memory options it had."
-)
-
-
-def merge_again(table: Table, decision: CommitDecision, placement: Placement) -> str:
-    """The path of a new staged file for one placement of a decision.
-
-    MissingFileError: an input is gone too. StorageError: the new file is not the decided one.
-    """
-    plan, output = table.compaction_plan(decision.instant), placement.output or OutputOptions()
-    name = parse_data_file(placement.final.rpartition("/")[2])
-    assert name is not None
-    position, attempt = (int(part) for part in str(name.token).split("-")[:2])
-    view = table.load_plan_view([plan.only(position)], pending=decision.instant)
-    metadata = decode_commit(decision.content, decision.completed_path).extra_metadata
-    schema = table.schema_written(
-        metadata["schema"], view.timeline, decision.instant, evolved=metadata.get(LATEST_SCHEMA)
-    )
-    task = single_task(table, view, plan, schema, output, instant=decision.instant, attempt=attempt, position=position)
-    if task.log is not None and isinstance(name, LogFileName):  # later logs may have taken the next versions
-        task = replace(task, part=replace(task.part, log=replace(task.log, version=name.version)))
-    storage = table.storage
-    storage.delete(task.record_path)  # it names the lost file
-    done = compact_slice(storage, task)
-    ledgers = {group.key: group.ledger for group in decode_ledgers(metadata[LEDGER], decision.completed_path)}
-    same = (done.final, done.size, done.ledger) == (placement.final, placement.size, ledgers[task.slice.key])
-    if done.staged is None or not same:
-        if done.staged is not None:
-            storage.delete(done.staged)
-        raise StorageError(
-            "a published base file is lost, and merging its inputs again gave another file than was decided",
-            path=placement.final,
-            instant=decision.instant,
-            expected=f"{placement.size} bytes and the ledger of the commit",
-            found=f"{done.size} bytes",
-            todo=f"{_TODO if placement.output is not None else _TODO_UNKNOWN} "
-            "Until then nothing of the compaction is removed.",
-        )
-    return done.staged
-
+from .completed import completed_commits, completed_compaction, is_ours, named_files, remove_placed
+from .hudi_executors import inflight_path
+from .outcome import CommitDecision, Placement, is_revoked
+from .revert import look_back, refuse_revoked, take_back, without_groups
+from .slice_task import SliceDone, compact_slice, done_slices
+from .validity import Validity, decided_instant, refuse, validity_of
 
 _PLACED_AT_ONCE = 8
+
+
 _ALONE = nullcontext()
 
 
@@ -316,3 +269,47 @@ def _check_ours(table: Table, done: Instant, decision: CommitDecision, section: 
         found=table.instant_path(done),
         todo="Its result stands. Run one kind of compactor per table.",
     )
+
+
+_TODO = "Run again with the release that decided, and the libraries it had."
+_TODO_UNKNOWN = (
+    "The decision does not name its options, so the defaults were used. Run again with the release that decided, and "
+    "the codec, bloom, row group and memory options it had."
+)
+
+
+def merge_again(table: Table, decision: CommitDecision, placement: Placement) -> str:
+    """The path of a new staged file for one placement of a decision.
+
+    MissingFileError: an input is gone too. StorageError: the new file is not the decided one.
+    """
+    plan, output = table.compaction_plan(decision.instant), placement.output or OutputOptions()
+    name = parse_data_file(placement.final.rpartition("/")[2])
+    assert name is not None
+    position, attempt = (int(part) for part in str(name.token).split("-")[:2])
+    view = table.load_plan_view([plan.only(position)], pending=decision.instant)
+    metadata = decode_commit(decision.content, decision.completed_path).extra_metadata
+    schema = table.schema_written(
+        metadata["schema"], view.timeline, decision.instant, evolved=metadata.get(LATEST_SCHEMA)
+    )
+    task = single_task(table, view, plan, schema, output, instant=decision.instant, attempt=attempt, position=position)
+    if task.log is not None and isinstance(name, LogFileName):  # later logs may have taken the next versions
+        task = replace(task, part=replace(task.part, log=replace(task.log, version=name.version)))
+    storage = table.storage
+    storage.delete(task.record_path)  # it names the lost file
+    done = compact_slice(storage, task)
+    ledgers = {group.key: group.ledger for group in decode_ledgers(metadata[LEDGER], decision.completed_path)}
+    same = (done.final, done.size, done.ledger) == (placement.final, placement.size, ledgers[task.slice.key])
+    if done.staged is None or not same:
+        if done.staged is not None:
+            storage.delete(done.staged)
+        raise StorageError(
+            "a published base file is lost, and merging its inputs again gave another file than was decided",
+            path=placement.final,
+            instant=decision.instant,
+            expected=f"{placement.size} bytes and the ledger of the commit",
+            found=f"{done.size} bytes",
+            todo=f"{_TODO if placement.output is not None else _TODO_UNKNOWN} "
+            "Until then nothing of the compaction is removed.",
+        )
+    return done.staged

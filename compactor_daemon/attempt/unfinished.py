@@ -1,4 +1,4 @@
-"""Completed compactions whose records are still needed: by the clean-up behind them, or for their ledger."""
+"""Completed compactions whose records are still needed: to finish leftovers, or for their ledger."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.table.table import Table
 
-from ..records.outcome import decisions
+from .outcome import decisions
 
 _log = get_logger()
 
@@ -22,7 +22,7 @@ def tidy(table: Table, lock: TableLock) -> None:
 
     A commit that came after its plan was taken back is removed here: until then what it merged must stay.
     """
-    from .retire import finish_completed  # late: `status` does not need it to start
+    from .leftovers import finish_completed  # late: `status` does not need it to start
 
     try:
         finish_completed(table, lock)
@@ -38,7 +38,7 @@ def unfinished_compactions(table: Table, timeline: Timeline) -> Iterator[str]:
     recorded = [i for i in recorded_instants(table.storage) if i in completed]
     if not recorded:
         return
-    from .retire import littered_instants  # late, as above
+    from .leftovers import littered_instants  # late, as above
 
     littered = littered_instants(table)
     for instant in recorded:

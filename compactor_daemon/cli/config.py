@@ -14,7 +14,7 @@ from phantombase.timeline.terminal.help_page import shown_default
 from phantombase.timeline.terminal.settings import FILE, settings_of, variable
 from phantombase.timeline.terminal.text_table import Column, RowsTable
 
-from .parameters import Json
+from .option_flags import Json
 
 app = typer.Typer(
     name="config",

@@ -35,31 +35,33 @@ from phantombase.timeline.terminal.boundary import EXIT_FAILED
 from phantombase.timeline.terminal.console import configure_logging, emit
 from phantombase.timeline.terminal.plain import plural
 
+from ..attempt.failures import RetryOptions
 from ..daemon.assemble import open_daemon
 from ..daemon.dispatch import Rules, Stop
-from ..daemon.health import DaemonHealth, serve
 from ..daemon.http_service import service_of
-from ..daemon.loop import Daemon, Summary
-from ..daemon.metrics import Metrics
-from ..daemon.table_on_storage import DaemonSettings
+from ..daemon.loop import Daemon
+from ..daemon.metrics import DaemonHealth, Metrics, serve
+from ..daemon.served_table import DaemonSettings
+from ..daemon.work import Summary
 from ..hudi_conf import SCHEDULE_CONF
 from ..options import AttemptOptions, ExecuteOptions
-from ..records.failures import RetryOptions
 from ..services.options import Service, ServiceOptions, parse_services
-from .catalog import CATALOG, CatalogFlags
-from .option_flags import Only, Prefix, flags_of, offers
-from .parameters import (
+from .fleet_flags import CATALOG, ZOOKEEPER, CatalogFlags, ZooKeeperFlags
+from .option_flags import (
     ATTEMPT,
     CLOCK,
     EXECUTE,
     OUTPUT,
     Lock,
+    Only,
+    Prefix,
     StorageOption,
     check_reachable,
     check_writers_known,
+    flags_of,
+    offers,
     typed_options,
 )
-from .zookeeper import ZOOKEEPER, ZooKeeperFlags
 
 _RULES, _RETRY, _SCHEDULE = Rules(), RetryOptions(), ScheduleOptions()
 _CLEAN, _ARCHIVE, _METADATA, _CLUSTER = CleanOptions(), ArchiveOptions(), MetadataOptions(), ClusterOptions()

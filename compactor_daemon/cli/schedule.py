@@ -1,5 +1,4 @@
-"""`compactor-daemon schedule`: requests a compaction, or shows what it would request, and why; `unschedule`: takes one
-back."""
+"""The commands that request a compaction (`schedule`), or cancel a requested one (`unschedule`)."""
 
 from __future__ import annotations
 
@@ -25,10 +24,10 @@ from phantombase.timeline.terminal.console import configure_logging, emit
 from phantombase.timeline.terminal.plain import human_bytes, plural
 from phantombase.timeline.terminal.text_table import Column, RowsTable
 
-from ..claims.doorbell import ring
+from ..fleet.zookeeper_claims import ring
 from ..removal.unschedule import unschedule
-from .option_flags import offers
-from .parameters import (
+from .fleet_flags import ZOOKEEPER, Fleet
+from .option_flags import (
     CLOCK,
     DryRun,
     Json,
@@ -38,9 +37,9 @@ from .parameters import (
     TablePath,
     check_writers_known,
     lock_of,
+    offers,
     open_to_change,
 )
-from .zookeeper import ZOOKEEPER, Fleet
 
 _SHOWN = 40
 """The most file groups shown of each kind; JSON has all."""

@@ -1,7 +1,4 @@
-"""The commands that show compactions: `status`, `claims`.
-
-`compactor-daemon status` with `--root`: a catalog at a glance, and the daemons that serve it.
-"""
+"""The commands that show compactions: `status` of a table or a catalog, `claims`."""
 
 from __future__ import annotations
 
@@ -27,27 +24,24 @@ from phantombase.timeline.terminal.console import clear_screen, configure_loggin
 from phantombase.timeline.terminal.plain import Row, human_duration, plural
 from phantombase.timeline.terminal.text_table import Column, RowsTable
 
-from ..catalog.catalog import Catalog
-from ..catalog.members import fleet_of, members_in
-from ..claims.claims import Claim, find_table_id
-from ..claims.zookeeper_claims import ZooKeeperClaims
+from ..attempt.failures import RetryOptions
+from ..fleet.catalog import Catalog, fleet_of, members_in
+from ..fleet.claims import Claim, find_table_id
+from ..fleet.zookeeper_claims import ZooKeeperClaims
+from ..fleet.zookeeper_session import ZooKeeperOptions, ZooKeeperSession, zookeeper_session
 from ..options import AttemptOptions
-from ..records.failures import RetryOptions
-from ..status.catalog_rows import catalog_rows
 from ..status.coexistence import Beside, Finding, coexistence, in_the_future, look_beside
-from ..status.outlook import outlook
-from ..status.snapshot import Claimed, TableSnapshot, look_at_table
+from ..status.snapshot import Claimed, TableSnapshot, catalog_rows, look_at_table, outlook
 from ..status.status import Clock, claim_rows, status_report, work_rows
-from ..zookeeper.session import ZooKeeperOptions, ZooKeeperSession, zookeeper_session
 from . import render_status as status_render
-from .catalog import CATALOG, CatalogFlags
-from .option_flags import Only, offers
-from .parameters import (
+from .fleet_flags import CATALOG, ZOOKEEPER, CatalogFlags, Fleet, ZooKeeperFlags
+from .option_flags import (
     ATTEMPT,
     CLOCK,
+    Only,
     StorageOption,
+    offers,
 )
-from .zookeeper import ZOOKEEPER, Fleet, ZooKeeperFlags
 
 _SHOWN = 40
 """Rows on a terminal; the worst come first, and JSON has all."""

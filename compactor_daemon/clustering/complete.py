@@ -46,7 +46,7 @@ from phantombase.timeline.traces.find import traces_of
 from phantombase.timeline.traces.markers import Marker, MarkerKind, delete_markers, make_marker
 from phantombase.timeline.view.view import FileSlice
 
-from ..execution.slice_task import read_back
+from ..attempt.slice_task import read_back
 from .made import Made
 from .passed import refuse_passed
 from .pending import (

@@ -29,7 +29,7 @@ from phantombase.timeline.storage.folders import join, staged_folder
 from phantombase.timeline.storage.staged_file import staged_output
 from phantombase.timeline.view.view import FileSlice
 
-from ..execution.slice_task import read_back
+from ..attempt.slice_task import read_back
 from .copied import cannot_copy, why_encoded, write_copied
 from .rows_in import RowsIn
 

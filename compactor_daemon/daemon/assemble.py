@@ -1,134 +1,38 @@
 """Builds a daemon of tables, claims and an executor. What no table could be served with is refused before it starts.
 
-Finds the tables of a catalog while a daemon runs, and gives it those that it is to serve.
-
-A round lists the tables, joins the fleet, and assigns this daemon's part. Rounds come every poll, and at once when a
-daemon comes or goes. A listing that fails leaves the tables as they are.
-
-A served table that is opened by the first look at it, in a thread of the daemon.
-
-So a table that cannot be opened is in trouble like any other one, and is tried again.
+The tables of a catalog are found while the daemon runs. A round lists the tables, joins the fleet, and assigns this
+daemon's part. Rounds come every poll, and at once when a daemon comes or goes. A listing that fails leaves the tables
+as they are.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 
-from phantombase.timeline.errors import PhantombaseError, UnknownStateError, UsageError
+from phantombase.timeline.errors import PhantombaseError, UsageError
 from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.locks.table_lock import table_lock
 from phantombase.timeline.metadata_table.update import check_keepable
-from phantombase.timeline.planning.schedule import Scheduled
 from phantombase.timeline.storage.open_storage import open_storage
 from phantombase.timeline.table.table import Table
 
-from ..attempt.attempt import Aside
-from ..attempt.compact_instant import Compacted
-from ..catalog.catalog import Catalog, serves
-from ..catalog.listing import TableListing
-from ..catalog.members import Members, fleet_of
-from ..catalog.pools import Pool, Pools
-from ..claims.claims import Claim, Claims, HeldClaim, table_id
-from ..claims.table_claims import TableClaims
-from ..claims.zookeeper_claims import ZooKeeperClaims
-from ..execution.executor_choice import check_memory
-from ..execution.machine import this_machine
-from ..execution.open_runner import ChosenRunner, open_runner
-from ..execution.runners import Runner, SparkRunner, all_storage_options
+from ..attempt.slice_task import Runner
+from ..execution.executor_choice import check_memory, this_machine
+from ..execution.runners import ChosenRunner, SparkRunner, all_storage_options, open_runner
+from ..fleet.catalog import Catalog, Members, TableListing, fleet_of, serves
+from ..fleet.claims import Claims, TableClaims, table_id
+from ..fleet.pools import Pool, Pools
+from ..fleet.zookeeper_claims import ZooKeeperClaims
+from ..fleet.zookeeper_session import ZooKeeperOptions, ZooKeeperSession, zookeeper_session
 from ..options import ExecuteOptions
-from ..services.done import ServiceDone
-from ..time_limit import Limit
-from ..zookeeper.session import ZooKeeperOptions, ZooKeeperSession, zookeeper_session
 from .dispatch import Rules
 from .loop import Assigned, Daemon
-from .observer import Observer
-from .served_table import SeenTable, Served
-from .table_on_storage import DaemonSettings, TableOnStorage
-
-
-class _NoClaims:
-    """The claims on a table that was not opened yet."""
-
-    available = False
-
-    def names(self) -> frozenset[str]:
-        """See `Claims`."""
-        return frozenset()
-
-    def all(self) -> Mapping[str, Claim]:
-        """See `Claims`."""
-        return {}
-
-    def take(self, instant: str) -> HeldClaim | None:
-        """See `Claims`."""
-        raise UnknownStateError("the table was not opened yet")
-
-    def close(self) -> None:
-        """See `Claims`."""
-
-
-class OpenedLate:
-    """See the module, and `Served`. `open_it` is tried at each snapshot until it succeeds."""
-
-    def __init__(self, path: str, open_it: Callable[[], Served]) -> None:
-        self.path = path
-        self._open_it = open_it
-        self._opening = threading.Lock()
-        self._served: Served | None = None
-        self._closed = False
-
-    @property
-    def claims(self) -> Claims:
-        """See `Served`."""
-        return _NoClaims() if self._served is None else self._served.claims
-
-    def open(self) -> Served:
-        """The table. Errors of the tree: it cannot be opened now."""
-        with self._opening:
-            if self._served is None:
-                self._served = self._open_it()
-                if self._closed:
-                    self._served.close()
-            return self._served
-
-    def snapshot(self) -> SeenTable:
-        """See `Served`."""
-        return self.open().snapshot()
-
-    def request(self) -> Scheduled:
-        """See `Served`."""
-        return self.open().request()
-
-    def sweep(self) -> None:
-        """See `Served`."""
-        self.open().sweep()
-
-    def serve(self, every_s: float, stopping: Callable[[], bool]) -> tuple[ServiceDone, ...]:
-        """See `Served`."""
-        return self.open().serve(every_s, stopping)
-
-    def done_among(self, instants: Iterable[str]) -> frozenset[str]:
-        """See `Served`."""
-        return self.open().done_among(instants)
-
-    def execute(self, instant: str, held: HeldClaim, limit: Limit, aside: Aside) -> Compacted | None:
-        """See `Served`."""
-        return self.open().execute(instant, held, limit, aside)
-
-    def failed(self, instant: str, error: Exception) -> None:
-        """See `Served`."""
-        self.open().failed(instant, error)
-
-    def close(self) -> None:
-        """See `Served`."""
-        self._closed = True
-        if self._served is not None:
-            self._served.close()
-
+from .served_table import DaemonSettings, OpenedLate, Served, TableOnStorage
+from .work import Observer
 
 _log = get_logger()
 

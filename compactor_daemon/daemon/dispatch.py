@@ -23,8 +23,8 @@ from itertools import islice
 
 from phantombase.timeline.option import check_above_zero, check_least, option
 
-from ..catalog.usage import QuotaUsage
-from ..records.failures import Waits
+from ..attempt.failures import Waits
+from ..fleet.pools import QuotaUsage
 from .table_state import Pending, TableState
 
 UPKEEP_LEAST = 16

@@ -1,9 +1,4 @@
-"""Starts the timeline service inside a daemon.
-
-What the pages of the timeline service show of this daemon and its fleet.
-
-The file groups of a running compaction that are not merged yet, by name.
-"""
+"""The timeline service inside a daemon: its pages show the daemon's tables, its fleet and its pending compactions."""
 
 from __future__ import annotations
 
@@ -31,14 +26,14 @@ from phantombase.timeline.service.served_tables import ServedTables
 from phantombase.timeline.table.table import Table, consistent
 from phantombase.timeline.terminal.plain import Row
 
-from ..claims.claims import Claim, find_table_id
-from ..claims.zookeeper_claims import ZooKeeperClaims
-from ..records.outcome import OK
+from ..attempt.outcome import OK
+from ..fleet.claims import Claim, find_table_id
+from ..fleet.zookeeper_claims import ZooKeeperClaims
+from ..fleet.zookeeper_session import ZooKeeperOptions, ZooKeeperSession, zookeeper_session
 from ..status.snapshot import Claimed, look_at_table
 from ..status.status import Clock, claim_rows, status_report
-from ..zookeeper.session import ZooKeeperOptions, ZooKeeperSession, zookeeper_session
 from .loop import Daemon
-from .table_on_storage import DaemonSettings
+from .served_table import DaemonSettings
 
 _SHOWN = 3
 

@@ -12,11 +12,10 @@ from __future__ import annotations
 
 import random
 import time
-from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from queue import Empty, SimpleQueue
@@ -29,12 +28,9 @@ from phantombase.timeline.errors import PhantombaseError, SparkError
 from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.planning.schedule import Scheduled
 
-from ..attempt.compact_instant import Compacted
-from ..catalog.pools import Pool, Pools
-from ..catalog.usage import PoolUsage, QuotaUsage
-from ..records.failures import Parked, RetryOptions, Waits, Weight, weigh
+from ..attempt.failures import Parked, RetryOptions, Waits, Weight, weigh
+from ..fleet.pools import Pool, Pools, PoolUsage, QuotaUsage
 from ..services.done import ServiceDone
-from .at_work import Ended, RunningWork
 from .dispatch import (
     UPKEEP_LEAST,
     Action,
@@ -49,13 +45,12 @@ from .dispatch import (
     Take,
     next_steps,
 )
-from .observer import Observer
 from .served_table import SeenTable, Served
 from .table_state import Pending, TableState
+from .work import Ended, Observer, RunningWork, Summary
 
 _log = get_logger()
 
-_KEPT = 10_000
 _ASIDE_MAX = 32
 """The most instants that wait for writes in a thread of their own; further ones keep their slot while they wait."""
 _UPKEEP_THREADS = 8
@@ -75,21 +70,6 @@ _REST, _REST_MAX_S = 4.0, 0.05
 """After a turn that took long, as with thousands of tables, events are gathered for so much longer, up to a limit."""
 _ECHO_S = 0.5
 """How soon a table is looked at after its claims changed: not at once, since many busy daemons change them often."""
-
-
-@dataclass(slots=True)
-class Summary:
-    """What a daemon did: `done` (table, result) and `failed` (table, instant, error), the last ones of each.
-
-    `services`: (table, result) of services that changed something or failed, the last ones. `problems`: by table, why
-    the last look at it failed. `left`: the instants still pending at the end.
-    """
-
-    done: deque[tuple[str, Compacted]] = field(default_factory=lambda: deque(maxlen=_KEPT))
-    failed: deque[tuple[str, str, str]] = field(default_factory=lambda: deque(maxlen=_KEPT))
-    services: deque[tuple[str, ServiceDone]] = field(default_factory=lambda: deque(maxlen=_KEPT))
-    problems: dict[str, str] = field(default_factory=dict)
-    left: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,29 +1,43 @@
-"""A daemon's metrics for Prometheus. Each `Metrics` has a registry of its own; the label `table` is the table's path.
+"""A daemon's HTTP server: `/metrics` for Prometheus, `/healthz` and `/readyz` for a supervisor.
 
-phantombase_pending, _running, _parked, _oldest_pending_seconds     gauges, as of the last snapshot
-phantombase_completed_total, _failed_total                          instants
-phantombase_bytes_in_total, _bytes_out_total, _rows_in_total, _rows_out_total    of completed compactions
-phantombase_last_success_timestamp_seconds                          when this daemon last completed a compaction
-phantombase_claim_latency_seconds, phantombase_compaction_seconds   histograms of the daemon, not by table
-phantombase_service_instants_total, _service_failed_total           by service: cleans, archived instants; failures
-phantombase_cleaned_files_total, _cleaned_bytes_total               of cleans
-phantombase_table_up                                                1; 0 after a look at the table that failed
-phantombase_pool_running, _pool_occupancy, _pool_bytes              by pool: slots, part of the slots, bytes of an hour
-phantombase_zookeeper_connected                                     1 or 0; absent without ZooKeeper
-phantombase_build_info, process_...                                 version and Python; memory, processor time, files
+`/healthz` and `/readyz` answer 200 with `ok`, or 503 with the reason in one line. Each `Metrics` has a registry of its
+own; the label `table` is the table's path:
+
+    phantombase_pending, _running, _parked, _oldest_pending_seconds     gauges, as of the last snapshot
+    phantombase_completed_total, _failed_total                          instants
+    phantombase_bytes_in_total, _bytes_out_total                        of completed compactions
+    phantombase_rows_in_total, _rows_out_total                          of completed compactions
+    phantombase_last_success_timestamp_seconds                          when this daemon last completed a compaction
+    phantombase_claim_latency_seconds, phantombase_compaction_seconds   histograms of the daemon, not by table
+    phantombase_service_instants_total, _service_failed_total           by service: cleans, archived instants; failures
+    phantombase_cleaned_files_total, _cleaned_bytes_total               of cleans
+    phantombase_table_up                                                1; 0 after a snapshot of the table that failed
+    phantombase_pool_running, _pool_occupancy, _pool_bytes              by pool: slots, part of them, bytes of an hour
+    phantombase_zookeeper_connected                                     1 or 0; absent without ZooKeeper
+    phantombase_build_info, process_...                                 version and Python; memory, processor time
 """
 
 from __future__ import annotations
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from socketserver import TCPServer, ThreadingMixIn
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
+from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics, make_wsgi_app
+
+from phantombase.timeline.errors import UsageError
+from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.service.metrics import add_process
 
 from ..attempt.compact_instant import Compacted
-from ..catalog.usage import PoolUsage
+from ..fleet.pools import PoolUsage
 from ..services.done import ServiceDone
 from ..services.options import Service
-from .observer import Observer
+from .work import Observer
 
 _LATENCY_S = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0)
 _COMPACTION_S = (0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0, 7200.0, 14400.0)
@@ -147,3 +161,90 @@ class Metrics(Observer):
 
     def _histogram(self, name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
         return Histogram(f"phantombase_{name}", text, registry=self.registry, buckets=buckets)
+
+
+_log = get_logger()
+
+_CLIENT_S = 10.0
+"""How long a client may take to send its request."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DaemonHealth:
+    """A daemon's health. `silent_s`: time since its loop last went round. `trouble`: why it cannot work, or None."""
+
+    silent_s: float
+    trouble: str | None
+    silent_s_max: float = 60.0
+
+    @property
+    def not_alive(self) -> str | None:
+        """Why the daemon must be started again; None if it is alive."""
+        if self.silent_s <= self.silent_s_max:
+            return None
+        return f"the daemon's loop has stood still for {self.silent_s:.0f} s; the limit is {self.silent_s_max:g} s"
+
+    @property
+    def not_ready(self) -> str | None:
+        """Why the daemon cannot work now; None if it can."""
+        return self.not_alive or self.trouble
+
+
+@contextmanager
+def serve(port: int, metrics: Metrics, health: Callable[[], DaemonHealth], *, host: str = "") -> Iterator[int]:
+    """Serves on an address (empty: on all) from entry to exit; yields the port, a free one for port 0.
+
+    UsageError: the port cannot be used there. `health` is called in other threads.
+    """
+    # They would be a third of all series. That a counter began anew shows in the start time of the process.
+    disable_created_metrics()  # type: ignore[no-untyped-call]
+    metrics_app: WSGIApplication = make_wsgi_app(metrics.registry)
+
+    def app(environ: WSGIEnvironment, start: StartResponse) -> Iterable[bytes]:
+        path = environ.get("PATH_INFO", "")
+        if path == "/metrics":
+            return metrics_app(environ, start)
+        if path == "/healthz":
+            return _answer(start, health().not_alive)
+        if path == "/readyz":
+            return _answer(start, health().not_ready)
+        return _text(start, "404 Not Found", "/metrics, /healthz, /readyz")
+
+    try:
+        server = make_server(host, port, app, server_class=_Server, handler_class=_Handler)
+    except (OSError, OverflowError) as error:
+        raise UsageError("the metrics port cannot be used", path=f"{host or '*'}:{port}", found=str(error)) from error
+    thread = threading.Thread(target=server.serve_forever, name="http", daemon=True)
+    thread.start()
+    try:
+        yield server.server_port
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def _answer(start: StartResponse, reason: str | None) -> list[bytes]:
+    return _text(start, "200 OK" if reason is None else "503 Service Unavailable", reason or "ok")
+
+
+def _text(start: StartResponse, status: str, line: str) -> list[bytes]:
+    body = f"{line}\n".encode()
+    start(status, [("Content-Type", "text/plain; charset=utf-8"), ("Content-Length", str(len(body)))])
+    return [body]
+
+
+class _Server(ThreadingMixIn, WSGIServer):
+    daemon_threads = True  # so a client that hangs does not stop the daemon from ending
+
+    def server_bind(self) -> None:
+        TCPServer.server_bind(self)  # HTTPServer's asks the name service for this host's name, which may take long
+        self.server_name, self.server_port = "", self.server_address[1]
+        self.setup_environ()
+
+
+class _Handler(WSGIRequestHandler):
+    timeout = _CLIENT_S
+
+    def log_message(self, format: str, *args: object) -> None:
+        _log.debug("http", client=self.client_address[0], request=format % args)

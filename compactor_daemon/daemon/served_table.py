@@ -1,18 +1,56 @@
-"""A table as the daemon's loop needs it: a protocol. `table_on_storage` implements it for real tables."""
+"""A table as a daemon serves it: the protocol of the loop, a table on storage, and one that is opened at first use.
+
+Each method may be called from any thread. A table that cannot be opened is in trouble like any other one, and is tried
+again.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import re
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from phantombase.timeline.planning.schedule import Scheduled
+from phantombase.timeline.audit.group_ledger import audit_path
+from phantombase.timeline.clock.now import clock_ms
+from phantombase.timeline.clock.options import ClockOptions
+from phantombase.timeline.errors import (
+    MalformedError,
+    MissingFileError,
+    PhantombaseError,
+    UnknownStateError,
+    UnsupportedError,
+)
+from phantombase.timeline.event_log import get_logger
+from phantombase.timeline.format.compaction_plan import TOTAL_LOG_FILES_SIZE, CompactionPlan
+from phantombase.timeline.format.instant import Instant
+from phantombase.timeline.instants.attempt_names import recorded_instants
+from phantombase.timeline.locks.table_lock import TableLock
+from phantombase.timeline.metadata_table.update import check_keepable
+from phantombase.timeline.parquet.output_options import OutputOptions
+from phantombase.timeline.planning.options import ScheduleOptions
+from phantombase.timeline.planning.schedule import Scheduled, schedule_compaction
+from phantombase.timeline.planning.survey import is_due
+from phantombase.timeline.storage.contract import Storage
+from phantombase.timeline.storage.open_storage import open_storage
+from phantombase.timeline.storage.storage_options import StorageOptions
+from phantombase.timeline.table.table import Table
 
-from ..attempt.attempt import Aside
-from ..attempt.compact_instant import Compacted
-from ..claims.claims import Claims, HeldClaim
+from ..attempt.attempt import Aside, stay
+from ..attempt.compact_instant import Compacted, Limit, compact_instant, pending_instants, preflight
+from ..attempt.failures import RetryOptions, failure_of, read_failures, readiness, record_failure
+from ..attempt.leftovers import finish, forget_archived, littered_instants
+from ..attempt.slice_task import Runner
+from ..fleet.claims import Claim, Claims, HeldClaim
+from ..options import AttemptOptions
 from ..services.done import ServiceDone
-from ..time_limit import Limit
+from ..services.last_run import due as due_services
+from ..services.last_run import last_runs, note_runs
+from ..services.options import ServiceOptions
+from ..services.serve import serve_table
+from .dispatch import DaemonOrder
 from .table_state import Pending
 
 
@@ -76,3 +114,268 @@ class Served(Protocol):
     def close(self) -> None:
         """The daemon does not serve the table any more."""
         ...
+
+
+_ASK_AGAIN_S = 300.0
+"""How soon to check again whether a compaction is due: time alone can make it so, without new writes."""
+
+
+_SECONDS = re.compile(r"\d+ of \d+ seconds")
+"""What changes at each snapshot in the reason that no plan is due."""
+
+
+_log = get_logger()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DaemonSettings:
+    """How tables are served. `who`: the daemon's name. `schedule` None: it requests no plans. `clock`: see `Table`.
+
+    `services`: those that `serve` runs. `sizes`: the bytes of pending instants must be known.
+    """
+
+    who: str
+    output: OutputOptions
+    attempt: AttemptOptions
+    retry: RetryOptions
+    order: DaemonOrder
+    schedule: ScheduleOptions | None = None
+    services: ServiceOptions = ServiceOptions()
+    clock: ClockOptions = ClockOptions()
+    storage_options: StorageOptions = StorageOptions()
+    sizes: bool = False
+
+
+class TableOnStorage:
+    """See the module. The first call that touches the table is `open`."""
+
+    def __init__(self, path: str, claims: Claims, lock: TableLock, runner: Runner, settings: DaemonSettings) -> None:
+        self.path = path
+        self.claims = claims
+        self._lock = lock
+        self._runner = runner
+        self._settings = settings
+        self._plans: dict[str, CompactionPlan] = {}
+        self._refused: tuple[Instant, ...] = ()
+        self._ask_at = 0.0
+        self._why_not = ""
+        self._opened: Table | None = None
+
+    def open(self) -> None:
+        """Tests that the storage keeps its promises. StorageError: it does not."""
+        self._storage().prove()
+
+    def _open(self) -> Table:
+        return Table.open(self.path, self._settings.storage_options).with_clock(self._settings.clock)
+
+    def _storage(self) -> Storage:
+        return open_storage(self.path, self._settings.storage_options)
+
+    def snapshot(self) -> SeenTable:
+        """Lists the timeline once, and the records too if an instant is pending. Errors of the tree."""
+        self._opened = table = self._opened.reload() if self._opened is not None else self._open()
+        check_keepable(table, moves_rows=False)
+        timeline = table.load_timeline()
+        instants = [i.requested_time for i in timeline.pending_merges]
+        if instants and table.layout.has_completion_times:
+            table.times.check_zone(timeline)
+        recorded = set(recorded_instants(table.storage)) if instants else set()
+        now, settings = clock_ms(), self._settings
+        due = False
+        if settings.schedule is not None and (timeline.instants != self._refused or time.monotonic() >= self._ask_at):
+            asked = is_due(table, timeline, settings.schedule)
+            due = bool(asked)
+            self._note_why_not("" if asked else f"not due: {asked.why}")
+        self._plans = {i: p for i, p in self._plans.items() if i in instants}
+        pending = [
+            Pending(
+                instant=i,
+                requested_ms=None if (age := table.age_s(i)) is None else now - round(age * 1000),
+                readiness=readiness(read_failures(table.storage, i) if i in recorded else (), now, settings.retry),
+                log_bytes=self._log_bytes(table, i) if settings.sizes or settings.order is DaemonOrder.LARGEST else 0,
+            )
+            for i in instants
+        ]
+        return SeenTable(
+            pending=tuple(pending),
+            claimed=self.claims.names(),
+            due=due,
+            oldest_s=table.age_s(instants[0]) if instants else None,
+        )
+
+    def request(self) -> Scheduled:
+        """Requests a compaction. If none was requested, the next check is when the timeline has changed, or later."""
+        assert self._settings.schedule is not None
+        table = self._open()
+        seen = table.load_timeline().instants
+        scheduled = schedule_compaction(table, self._lock, self._settings.schedule)
+        self._refused = () if scheduled.instant else seen
+        self._note_why_not("" if scheduled.instant else scheduled.why)
+        self._ask_at = time.monotonic() + _ASK_AGAIN_S
+        return scheduled
+
+    def _note_why_not(self, why: str) -> None:
+        """Logs why nothing is requested, once a change of the reason; empty: something is."""
+        reason = _SECONDS.sub("", why)
+        if reason and reason != self._why_not:
+            _log.info("not_requested", table=self.path, why=why)
+        self._why_not = reason
+
+    def sweep(self) -> None:
+        """Finishes littered instants that are completed or gone, except those that another process has claimed."""
+        table = self._open()
+        for instant in littered_instants(table):
+            if (held := self.claims.take(instant)) is None:
+                continue
+            try:
+                finish(table, instant, self._lock)
+            except PhantombaseError as error:
+                _log.warning("not_finished", table=self.path, instant=instant, error=str(error))
+            finally:
+                held.release()
+        forget_archived(table)
+
+    def serve(self, every_s: float, stopping: Callable[[], bool]) -> tuple[ServiceDone, ...]:
+        """See `Served`. The daemons of a fleet learn from the record of the last runs that one of them ran a service.
+
+        Two that run one at once do no harm: each service decides under the table lock.
+        """
+        table, options = self._open(), self._settings.services
+        due = due_services(options.services, last_runs(table.storage), every_s, clock_ms())
+        if not due:
+            return ()
+        done = serve_table(table, options, self._lock, due, stopping)
+        try:
+            note_runs(table.storage, self._settings.who, done)
+        except PhantombaseError as error:  # what they did, and why they failed, must be known all the same
+            _log.warning("runs_not_noted", table=self.path, error=str(error))
+        return done
+
+    def done_among(self, instants: Iterable[str]) -> frozenset[str]:
+        """See `Served`: its ledger is in the audit log, and it is not pending again, as after a rollback by Hudi."""
+        storage = self._storage()
+        audited = frozenset(i for i in instants if storage.find(audit_path(i)) is not None)
+        return audited.difference(pending_instants(self._open())) if audited else audited
+
+    def execute(self, instant: str, held: HeldClaim, limit: Limit, aside: Aside = stay) -> Compacted | None:
+        """Brings a claimed instant to its end; None: another process has done so. Errors: as `compact_instant`."""
+        table = self._open()
+        seen = table.still()
+        if instant not in pending_instants(seen):
+            return None
+        check_keepable(seen, moves_rows=False)
+        for error in preflight(seen, [instant]).values():
+            raise error
+        return compact_instant(
+            table,
+            instant,
+            lock=self._lock,
+            runner=self._runner,
+            progress=lambda done, total: None,
+            output=self._settings.output,
+            options=self._settings.attempt,
+            limit=limit,
+            on_note=held.report,
+            aside=aside,
+        )
+
+    def failed(self, instant: str, error: Exception) -> None:
+        """Records a failure in the table, unless the instant is gone: it was unscheduled or completed meanwhile."""
+        table = self._open()
+        if instant in pending_instants(table):
+            record_failure(table.storage, instant, failure_of(error, self._settings.who, clock_ms()))
+
+    def close(self) -> None:
+        """See `Served`."""
+        self.claims.close()
+
+    def _log_bytes(self, table: Table, instant: str) -> int:
+        """The bytes of the planned logs; 0 if a plan of Hudi does not state them.
+
+        0 also if the plan cannot be read: that error is raised when the plan is executed.
+        """
+        try:
+            plan = self._plans.get(instant) or self._plans.setdefault(instant, table.compaction_plan(instant))
+        except (MalformedError, UnsupportedError, MissingFileError):
+            return 0
+        return round(sum((o.metrics or {}).get(TOTAL_LOG_FILES_SIZE, 0.0) for o in plan.operations))
+
+
+class OpenedLate:
+    """See the module, and `Served`. `open_it` is tried at each snapshot until it succeeds."""
+
+    def __init__(self, path: str, open_it: Callable[[], Served]) -> None:
+        self.path = path
+        self._open_it = open_it
+        self._opening = threading.Lock()
+        self._served: Served | None = None
+        self._closed = False
+
+    @property
+    def claims(self) -> Claims:
+        """See `Served`."""
+        return _NoClaims() if self._served is None else self._served.claims
+
+    def open(self) -> Served:
+        """The table. Errors of the tree: it cannot be opened now."""
+        with self._opening:
+            if self._served is None:
+                self._served = self._open_it()
+                if self._closed:
+                    self._served.close()
+            return self._served
+
+    def snapshot(self) -> SeenTable:
+        """See `Served`."""
+        return self.open().snapshot()
+
+    def request(self) -> Scheduled:
+        """See `Served`."""
+        return self.open().request()
+
+    def sweep(self) -> None:
+        """See `Served`."""
+        self.open().sweep()
+
+    def serve(self, every_s: float, stopping: Callable[[], bool]) -> tuple[ServiceDone, ...]:
+        """See `Served`."""
+        return self.open().serve(every_s, stopping)
+
+    def done_among(self, instants: Iterable[str]) -> frozenset[str]:
+        """See `Served`."""
+        return self.open().done_among(instants)
+
+    def execute(self, instant: str, held: HeldClaim, limit: Limit, aside: Aside) -> Compacted | None:
+        """See `Served`."""
+        return self.open().execute(instant, held, limit, aside)
+
+    def failed(self, instant: str, error: Exception) -> None:
+        """See `Served`."""
+        self.open().failed(instant, error)
+
+    def close(self) -> None:
+        """See `Served`."""
+        self._closed = True
+        if self._served is not None:
+            self._served.close()
+
+
+class _NoClaims:
+    """The claims on a table that was not opened yet."""
+
+    available = False
+
+    def names(self) -> frozenset[str]:
+        """See `Claims`."""
+        return frozenset()
+
+    def all(self) -> Mapping[str, Claim]:
+        """See `Claims`."""
+        return {}
+
+    def take(self, instant: str) -> HeldClaim | None:
+        """See `Claims`."""
+        raise UnknownStateError("the table was not opened yet")
+
+    def close(self) -> None:
+        """See `Claims`."""

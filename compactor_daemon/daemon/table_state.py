@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from ..catalog.pools import Pool
-from ..records.failures import Readiness, Ready, Waits
+from ..attempt.failures import Readiness, Ready, Waits
+from ..fleet.pools import Pool
 
 _BACKOFF_MAX_MS = 300_000
 """The longest wait for the next look at a table in trouble, if polls are not further apart."""

@@ -1,1 +1,1 @@
-"""Runs the tasks of an attempt, on Spark or in this process: each merges one file slice into one staged file."""
+"""Runs the pending compactions of one table, and their tasks on Spark, in this process or elsewhere."""

@@ -1,6 +1,7 @@
-"""Runs file slice tasks: on Spark, one task per file slice, or in this process. Both run the same slice code.
+"""Runs file slice tasks: on Spark, one task per file slice, or in this process; `auto` decides for each plan.
 
-Spark runs plain RDD tasks: no shuffle, no DataFrame, and only counts come back to the driver.
+Both run the same slice code. Spark runs plain RDD tasks: no shuffle, no DataFrame, and only counts come back to the
+driver.
 """
 
 from __future__ import annotations
@@ -9,39 +10,26 @@ import re
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from contextvars import copy_context
 from typing import Any, Protocol
 
 from phantombase.timeline.errors import PhantombaseError, SparkError
+from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.storage_options import Given, StorageOptions
 
-from ..options import ExecuteOptions
-from ..records.slice_done import SliceDone
-from .hadoop_conf import hadoop_conf
-from .slice_task import SliceChunk, SliceTask, StageSpec, compact_slice
-
-SliceProgress = Callable[[int, int], None]
-"""Called with (slices done, slices in all) while tasks run; an error that it raises ends them."""
+from ..attempt.slice_task import Runner, SliceChunk, SliceDone, SliceProgress, SliceTask, StageSpec, compact_slice
+from ..execution.spark_session import StartingSpark
+from ..options import ExecuteOptions, Executor
+from .executor_choice import ExecutorChoice, ExecutorWork, choose, this_machine, work_of
+from .spark_session import check_spark, hadoop_conf
 
 _POLL_S = 0.2
 _CANCEL_S = 10.0
 _CAUSES = 2
-
-
-class Runner(Protocol):
-    """Compacts file slices and returns their records in task order; raises the first error of the tree.
-
-    `progress` is called several times a second. If it raises, tasks that have not begun are cancelled, and its error is
-    raised.
-    """
-
-    def __call__(self, storage: Storage, tasks: list[SliceTask], progress: SliceProgress) -> list[SliceDone]:
-        """Runs all tasks."""
-        ...
 
 
 class Spark(Protocol):
@@ -211,3 +199,67 @@ def _completed(context: Any, group: str) -> int:
             stage_info = tracker.getStageInfo(stage)
             done += stage_info.numCompletedTasks if stage_info else 0
     return done
+
+
+_log = get_logger()
+
+
+def log_choice(choice: ExecutorChoice) -> None:
+    """A line in the log."""
+    _log.info("executor", executor=choice.executor.value, threads=choice.threads, why=choice.why)
+
+
+@contextmanager
+def open_runner(options: ExecuteOptions, chosen: Callable[[ExecutorChoice], None] = log_choice) -> Iterator[Runner]:
+    """The runner of an executor. `chosen` is called with the choice for each plan.
+
+    SparkError: Spark was asked for and cannot start. Spark starts in the background; the first tasks wait for it. It
+    ends at exit. With `auto` it starts when the first plan needs it.
+    """
+    runner = ChosenRunner(options, chosen)
+    if options.asks_for_spark:
+        runner.start()
+    try:
+        yield runner
+    finally:
+        runner.stop()
+
+
+class ChosenRunner:
+    """Runs the tasks of each plan on the executor that `choose` names."""
+
+    def __init__(self, options: ExecuteOptions, chosen: Callable[[ExecutorChoice], None]) -> None:
+        self._options = options
+        self._chosen = chosen
+        self._spark: StartingSpark | None = None
+        self._starting = threading.Lock()
+
+    def __call__(self, storage: Storage, tasks: list[SliceTask], progress: SliceProgress) -> list[SliceDone]:
+        """See `Runner`. SparkError: Spark does not start."""
+        choice = choose(self._options, _work(tasks), this_machine())
+        self._chosen(choice)
+        if choice.executor is Executor.SPARK:
+            return SparkRunner(self.start())(storage, tasks, progress)
+        return LocalRunner(choice.threads or 1)(storage, tasks, progress)
+
+    def start(self) -> StartingSpark:
+        """Starts Spark, once. SparkError: it cannot start."""
+        with self._starting:
+            if self._spark is None:
+                check_spark(self._options)
+                self._spark = StartingSpark(self._options)
+            return self._spark
+
+    def stop(self) -> None:
+        """Ends Spark, if it was started."""
+        if self._spark is not None:
+            self._spark.stop()
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether Spark was started and has ended: no job can run on it any more."""
+        return self._spark is not None and SparkRunner(self._spark).is_gone
+
+
+def _work(tasks: list[SliceTask]) -> ExecutorWork:
+    return work_of((task.slice for task in tasks), max((t.round.output.memory_limit for t in tasks), default=1))

@@ -1,4 +1,4 @@
-"""Starts Spark in the background: the JVM starts while the table is loaded and checked."""
+"""Spark: checks before a start, the start in the background while the table is loaded, and its Hadoop configuration."""
 
 from __future__ import annotations
 
@@ -12,9 +12,51 @@ from dataclasses import dataclass
 from typing import IO, Any
 
 from phantombase.timeline.errors import SparkError
+from phantombase.timeline.reachable import why_unreachable
+from phantombase.timeline.storage.hadoop_options import names_at
 
-from ..jvm_archive import NO_ARCHIVE, class_archive
+from ..jvm_archive import NO_ARCHIVE, class_archive, spark_java
 from ..options import ExecuteOptions
+
+_STANDALONE = "spark://"
+_PORT = 7077
+
+
+def check_spark(options: ExecuteOptions) -> None:
+    """SparkError: there is no Java, or no host of a standalone master (`spark://HOST:PORT[,HOST:PORT]`) answers."""
+    if spark_java() is None:
+        raise SparkError(
+            "Spark needs Java, which was not found",
+            expected="Java 17 or newer, by JAVA_HOME or on PATH",
+            todo="Install it, or use --executor local, which needs none.",
+        )
+    master = options.spark_master
+    if not master.startswith(_STANDALONE):
+        return
+    if problem := why_unreachable(master.removeprefix(_STANDALONE).split(","), _PORT):
+        raise SparkError(
+            "the Spark master cannot be reached",
+            path=master,
+            found=problem,
+            todo="Check --master, and that the master runs. Nothing was changed.",
+        )
+
+
+_DEFAULTS = {"core-default.xml"}
+
+
+def hadoop_conf(context: Any, path: str) -> dict[str, str]:
+    """What is set there of the store of an URL: Hadoop's own defaults are not. Empty for a path."""
+    if not (names := names_at(path)):
+        return {}
+    conf = context._jsc.hadoopConfiguration()
+    found = {name: conf.get(name) for name in names}
+    return {name: str(value) for name, value in found.items() if value is not None and not _is_default(conf, name)}
+
+
+def _is_default(conf: Any, name: str) -> bool:
+    return set(conf.getPropertySources(name) or ()) <= _DEFAULTS
+
 
 _LEAN_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """For a JVM that lives for seconds: the optimising compiler and a parallel collector cost more than they save."""

@@ -35,12 +35,11 @@ from phantombase.timeline.storage.server_clock import storage_ms
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.view.view import GroupKey
 
-from ..decisions.completed import completed_compaction
-from ..decisions.hudi_executors import foreign_trace, refuse_live
-from ..decisions.of_commit import finished_slices
-from ..decisions.validity import refuse_rollback
+from ..attempt.completed import completed_compaction, finished_slices
+from ..attempt.hudi_executors import foreign_trace, refuse_live
+from ..attempt.outcome import STAGED_ENDINGS, read_outcome, revoke_decision
+from ..attempt.validity import refuse_rollback
 from ..options import AttemptOptions
-from ..records.outcome import STAGED_ENDINGS, read_outcome, revoke_decision
 
 _log = get_logger()
 

@@ -68,12 +68,9 @@ from phantombase.timeline.table.table import Table, consistent
 from phantombase.timeline.view.view import GroupKey, TableView
 
 from ..attempt.compact_instant import pending_instants
+from ..attempt.hudi_executors import inflight_path
 from ..attempt.moved_keys import movable_keys, refuse_moved
-from ..attempt.retire import remove_staged
-from ..decisions.hudi_executors import inflight_path
-from ..decisions.take_back import take_back
-from ..options import AttemptOptions
-from ..records.outcome import (
+from ..attempt.outcome import (
     CommitDecision,
     decisions,
     declare_dead,
@@ -83,6 +80,9 @@ from ..records.outcome import (
     void_record,
     write_outcome,
 )
+from ..attempt.retire import remove_staged
+from ..attempt.revert import take_back
+from ..options import AttemptOptions
 from .untouched import refuse_inflight, refuse_touched, written_groups
 
 _RESTORE = (

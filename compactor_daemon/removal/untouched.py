@@ -17,10 +17,10 @@ from phantombase.timeline.format.layout import Slicing
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.view.view import GroupKey
 
-from ..decisions.hudi_executors import foreign_trace, inflight_path, is_live
-from ..decisions.validity import refuse_rollback
+from ..attempt.hudi_executors import foreign_trace, inflight_path, is_live
+from ..attempt.outcome import decisions
+from ..attempt.validity import refuse_rollback
 from ..options import AttemptOptions
-from ..records.outcome import decisions
 
 _OTHERWISE = (
     "If it cannot be executed because of some file groups, write their partitions anew by insert_overwrite: replaced "

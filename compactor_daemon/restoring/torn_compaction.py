@@ -45,7 +45,7 @@ from phantombase.timeline.table.table import Table
 from phantombase.timeline.view.view import DataFile, FileSlice
 
 from ..attempt.attempt import merge_rules
-from ..execution.slice_task import read_back
+from ..attempt.slice_task import read_back
 
 _log = get_logger()
 

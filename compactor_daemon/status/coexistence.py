@@ -29,7 +29,7 @@ from phantombase.timeline.metadata_table.records.partitions import upkeep
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.terminal.plain import human_duration
 
-from ..decisions.hudi_executors import ForeignTrace, foreign_trace
+from ..attempt.hudi_executors import ForeignTrace, foreign_trace
 from ..options import AttemptOptions
 
 INLINE = "hoodie.compact.inline=false, hoodie.datasource.compaction.async.enable=false"

@@ -1,34 +1,52 @@
-"""One look at a table's pending compactions: what storage shows, and ZooKeeper if it is asked.
+"""What `status` reads of a table, and of all tables of a catalog; nothing is changed.
 
-A snapshot changes nothing. If one instant cannot be read, its error takes its place, and the others are still shown.
+look_at_table   pending compactions: what storage shows, and ZooKeeper if it is asked. If one instant cannot be
+                read, its error takes its place, and the others are still shown
+outlook         logs that no plan holds yet, when the next plan is due, and what a clean could remove
+catalog_rows    one row for each table of a catalog, the worst first. A table that cannot be read is a row too
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cache
 from typing import TypeAlias
 
+from phantombase.timeline.cleaning.options import CleanOptions
+from phantombase.timeline.clock.now import clock_ms
+from phantombase.timeline.clock.options import ClockOptions
 from phantombase.timeline.errors import MalformedError, MissingFileError, PhantombaseError
 from phantombase.timeline.format.commit_metadata import CommitMetadata
 from phantombase.timeline.format.compaction_plan import CompactionPlan, planned_paths
 from phantombase.timeline.format.instant import Instant
+from phantombase.timeline.instants.attempt_names import recorded_instants
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.locks.heartbeat import Heartbeat, read_heartbeat
+from phantombase.timeline.planning.triggers import TriggerOptions
+from phantombase.timeline.report.overview import next_plan_row
 from phantombase.timeline.storage.contract import Entry, Storage
+from phantombase.timeline.storage.storage_options import StorageOptions
 from phantombase.timeline.table.pending_rollbacks import half_taken_back, rollbacks_of_completed
-from phantombase.timeline.table.table import Table
+from phantombase.timeline.table.table import Table, consistent
+from phantombase.timeline.terminal.plain import Row
+from phantombase.timeline.view.view import TableView, is_replaced, latest_slice
 
-from ..claims.claims import Claim
-from ..decisions.hudi_executors import ForeignTrace, foreign_trace
-from ..decisions.validity import Assessment, Evidence, evidence_of_planned, rule, validity_of
-from ..records.failures import Failure, read_failures
-from ..records.outcome import REVOKED, Outcome, is_revoked, read_outcomes, why_revoked
+from ..attempt.failures import Failure, Parked, RetryOptions, Waits, read_failures, readiness
+from ..attempt.hudi_executors import ForeignTrace, foreign_trace
+from ..attempt.outcome import REVOKED, Outcome, is_revoked, read_outcomes, why_revoked
+from ..attempt.validity import Assessment, Evidence, evidence_of_planned, rule, validity_of
+from ..cleaning.facts import load_whole
+from ..cleaning.would_clean import would_clean
+from ..fleet.claims import Claim
+from ..fleet.pools import Pools
 from ..services.last_run import LastRun, last_runs
 from ..services.options import Service
 
 Claimed: TypeAlias = Mapping[str, Claim] | PhantombaseError | None
 """The claims on a table by instant; None if ZooKeeper was not asked, an error if it did not answer."""
+
 
 _HALF_WAY = {
     "restore": "compactor-daemon restore TABLE",
@@ -226,3 +244,98 @@ def _recent(
                 continue
             yield instant, metadata
         count -= 1
+
+
+def outlook(table: Table, trigger: TriggerOptions, clean: CleanOptions) -> Row:
+    """All of it. `trigger`, `clean`: the options with which plans are requested, and cleans run."""
+    looked = cache(lambda: consistent(lambda: _look(table)))
+    return {
+        "backlog": _known(lambda: backlog_row(looked()[1])),
+        "next_plan": _known(lambda: next_plan_row(table.still().load_timeline(), table.now(), trigger)),
+        "cleanable": _known(lambda: _cleanable(*looked(), clean)),
+    }
+
+
+def _look(table: Table) -> tuple[Table, TableView]:
+    seen = table.still()
+    return seen, load_whole(seen)
+
+
+def _known(snapshot: Callable[[], Row]) -> Row:
+    try:
+        return {**snapshot(), "problem": None}
+    except PhantombaseError as error:
+        return {"problem": str(error)}
+
+
+def backlog_row(view: TableView) -> Row:
+    """Log files that no pending plan holds: each read merges them until they are compacted (pure).
+
+    MissingFileError, MalformedError: a file is lost or damaged.
+    """
+    for flaw in (f for group in view.groups if not is_replaced(group, view.facts) for f in group.flaws):
+        raise flaw.error()
+    newest = [
+        found
+        for group in view.groups
+        if group.pending_compaction is None
+        and not is_replaced(group, view.facts)
+        and (found := latest_slice(group)) is not None
+        and found.logs
+    ]
+    return {
+        "file_groups": len(newest),
+        "log_files": sum(len(one.logs) for one in newest),
+        "log_bytes": sum(one.log_bytes for one in newest),
+    }
+
+
+def _cleanable(table: Table, view: TableView, options: CleanOptions) -> Row:
+    found = would_clean(table, view, options)
+    return {"files": found.files, "bytes": found.bytes, "why": found.why}
+
+
+_THREADS = 16
+
+
+def catalog_rows(
+    paths: Mapping[str, str], pools: Pools, options: StorageOptions, clock: ClockOptions, retry: RetryOptions
+) -> list[Row]:
+    """A row for each table, by name and path. Ages in seconds."""
+
+    def row(named: tuple[str, str]) -> Row:
+        name, path = named
+        slo_s = pools.of(name).slo_s
+        found: Row = {"name": name, "table": path, "pool": pools.of(name).match, "slo_s": slo_s}
+        try:
+            looked = consistent(lambda: _pending_counts(Table.open(path, options).with_clock(clock), retry))
+            problem = None
+        except PhantombaseError as error:
+            looked, problem = _UNKNOWN, str(error)
+        except Exception as error:  # of thousands of tables one is in a state that this release does not foresee
+            looked, problem = _UNKNOWN, f"internal error: {type(error).__name__}: {error}"
+        oldest = looked["oldest_s"]
+        return {**found, **looked, "late": bool(slo_s and oldest and oldest > slo_s), "problem": problem}
+
+    with ThreadPoolExecutor(_THREADS) as threads:
+        return sorted(threads.map(row, paths.items()), key=_worst_first)
+
+
+_UNKNOWN: Row = {"pending": None, "oldest_s": None, "backing_off": None, "parked": None}
+
+
+def _pending_counts(table: Table, retry: RetryOptions) -> Row:
+    instants = [i.requested_time for i in table.load_timeline().pending_merges]
+    recorded = set(recorded_instants(table.storage)) if instants else set()
+    now = clock_ms()
+    ready = [readiness(read_failures(table.storage, i), now, retry) for i in instants if i in recorded]
+    return {
+        "pending": len(instants),
+        "oldest_s": table.age_s(instants[0]) if instants else None,
+        "backing_off": sum(isinstance(one, Waits) for one in ready),
+        "parked": sum(isinstance(one, Parked) for one in ready),
+    }
+
+
+def _worst_first(row: Row) -> tuple[bool, bool, bool, float, str]:
+    return row["problem"] is None, not row["parked"], not row["late"], -(row["oldest_s"] or 0.0), row["name"]

@@ -40,11 +40,11 @@ from phantombase.timeline.instants.attempt_names import CANCELLED, COMMITTED
 from phantombase.timeline.locks.heartbeat import Heartbeat, is_live
 from phantombase.timeline.terminal.plain import Row, moment
 
-from ..claims.claims import Claim
-from ..decisions.hudi_executors import ForeignTrace
-from ..decisions.validity import Assessment, Validity
+from ..attempt.failures import Failure, Parked, Readiness, RetryOptions, Waits, WorkNote, readiness
+from ..attempt.hudi_executors import ForeignTrace
+from ..attempt.validity import Assessment, Validity
+from ..fleet.claims import Claim
 from ..options import AttemptOptions
-from ..records.failures import Failure, Parked, Readiness, RetryOptions, Waits, WorkNote, readiness
 from ..services.last_run import LastRun
 from ..services.options import Service
 from .coexistence import Finding

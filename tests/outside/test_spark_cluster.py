@@ -17,10 +17,10 @@ import pytest
 
 from phantombase import writer
 from phantombase.compactor_daemon.attempt.compact_instant import pending_instants
-from phantombase.compactor_daemon.claims.claims import TABLE_ID
-from phantombase.compactor_daemon.records.failures import release_failures
-from phantombase.compactor_daemon.records.outcome import read_outcome
-from phantombase.compactor_daemon.records.slice_done import done_slices
+from phantombase.compactor_daemon.attempt.failures import release_failures
+from phantombase.compactor_daemon.attempt.outcome import read_outcome
+from phantombase.compactor_daemon.attempt.slice_task import done_slices
+from phantombase.compactor_daemon.fleet.claims import TABLE_ID
 from phantombase.timeline.instants.attempt_names import COMMITTED, DEAD, attempts
 from phantombase.timeline.locks.table_lock import table_lock
 from phantombase.timeline.planning.schedule import schedule_compaction

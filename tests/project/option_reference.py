@@ -15,11 +15,11 @@ from typing import Any, get_args, get_type_hints
 
 import typer
 
+from phantombase.compactor_daemon.attempt.failures import RetryOptions
 from phantombase.compactor_daemon.daemon.dispatch import Rules
 from phantombase.compactor_daemon.hudi_conf import _KNOWN, SCHEDULE_CONF
 from phantombase.compactor_daemon.hudi_names import NameKind, hudi_names
 from phantombase.compactor_daemon.options import AttemptOptions, ExecuteOptions
-from phantombase.compactor_daemon.records.failures import RetryOptions
 from phantombase.timeline.archiving.options import ArchiveOptions
 from phantombase.timeline.clock.options import ClockOptions
 from phantombase.timeline.parquet.output_options import OutputOptions

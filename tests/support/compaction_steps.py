@@ -18,13 +18,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from phantombase.compactor_daemon.attempt.attempt import Attempt, open_attempt, stage
-from phantombase.compactor_daemon.attempt.compact_instant import compact_instant, decide_commit, pending_instants
-from phantombase.compactor_daemon.attempt.retire import finish_completed
-from phantombase.compactor_daemon.claims.doorbell import claim_all
+from phantombase.compactor_daemon.attempt.compact_instant import compact_instant, pending_instants
+from phantombase.compactor_daemon.attempt.decide import decide_commit
+from phantombase.compactor_daemon.attempt.leftovers import finish_completed
+from phantombase.compactor_daemon.attempt.outcome import CommitDecision
+from phantombase.compactor_daemon.attempt.slice_task import SliceDone
 from phantombase.compactor_daemon.execution.runners import LocalRunner
+from phantombase.compactor_daemon.fleet.claims import claim_all
 from phantombase.compactor_daemon.options import AttemptOptions
-from phantombase.compactor_daemon.records.outcome import CommitDecision
-from phantombase.compactor_daemon.records.slice_done import SliceDone
 from phantombase.timeline.errors import LockError
 from phantombase.timeline.locks.table_lock import ProcessLock, TableLock
 from phantombase.timeline.parquet.output_options import OutputOptions

@@ -15,14 +15,16 @@ from pathlib import Path
 import pyarrow as pa
 
 from phantombase import writer
+from phantombase.compactor_daemon.attempt.failures import RetryOptions
+from phantombase.compactor_daemon.attempt.slice_task import Runner
 from phantombase.compactor_daemon.daemon.assemble import open_daemon
 from phantombase.compactor_daemon.daemon.dispatch import DaemonOrder, Rules, Stop
-from phantombase.compactor_daemon.daemon.loop import Daemon, Summary
-from phantombase.compactor_daemon.daemon.table_on_storage import DaemonSettings
-from phantombase.compactor_daemon.execution.runners import LocalRunner, Runner
+from phantombase.compactor_daemon.daemon.loop import Daemon
+from phantombase.compactor_daemon.daemon.served_table import DaemonSettings
+from phantombase.compactor_daemon.daemon.work import Summary
+from phantombase.compactor_daemon.execution.runners import LocalRunner
+from phantombase.compactor_daemon.fleet.zookeeper_session import ZooKeeperOptions
 from phantombase.compactor_daemon.options import AttemptOptions, ExecuteOptions, Executor
-from phantombase.compactor_daemon.records.failures import RetryOptions
-from phantombase.compactor_daemon.zookeeper.session import ZooKeeperOptions
 from phantombase.timeline.parquet.output_options import OutputOptions
 from phantombase.timeline.planning.options import ScheduleOptions
 from phantombase.timeline.planning.triggers import TriggerStrategy

@@ -12,11 +12,10 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from phantombase.compactor_daemon.attempt.slice_task import SliceDone, SliceTask
 from phantombase.compactor_daemon.cli import main as cli
 from phantombase.compactor_daemon.execution import runners as execute
 from phantombase.compactor_daemon.execution.runners import _Compact
-from phantombase.compactor_daemon.execution.slice_task import SliceTask
-from phantombase.compactor_daemon.records.slice_done import SliceDone
 from phantombase.timeline.errors import PhantombaseError
 from phantombase.timeline.storage.contract import Storage
 

@@ -11,8 +11,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from phantombase.compactor_daemon.attempt.outcome import CommitDecision
 from phantombase.compactor_daemon.attempt.publish import place
-from phantombase.compactor_daemon.records.outcome import CommitDecision
 from phantombase.timeline.errors import MissingFileError
 from phantombase.timeline.format.commit_metadata import CommitMetadata, encode
 from phantombase.timeline.locks.section import Section

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from phantombase import Writer, writer
+from phantombase.compactor_daemon.execution.run_compactions import AsyncCompaction
 from phantombase.compactor_daemon.execution.runners import SparkRunner
 from phantombase.compactor_daemon.execution.spark_session import RunningSpark
-from phantombase.compactor_daemon.run.background import AsyncCompaction
 
 
 def main(table: str, source: str, checkpoint: str, *more: str) -> None:

@@ -30,7 +30,7 @@ ONLY_ALL = {
     "outside/containers/test_image.py": "containers/test_files.py: what the image is made of",
     "outside/containers/test_promtool.py": "containers/test_files.py: the names in alerts and dashboard",
     "world/chaos/": "the simulation; STILL_USUAL",
-    "outside/test_spark_cluster.py": "execution/test_slice_task.py: a task run twice; run/test_split.py",
+    "outside/test_spark_cluster.py": "attempt/test_slice_task.py: a task run twice; execution/test_split.py",
     "compactor_daemon/execution/test_spark_start.py::test_one_context_after_the_other": "hudi/journeys",
     "compactor_daemon/execution/test_spark_start.py::test_refusal_while_spark": "the stop while the JVM starts",
     "outside/test_newcomer.py": "project/test_docs.py: the same calls",

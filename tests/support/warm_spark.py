@@ -16,10 +16,10 @@ from typing import Any
 
 import pytest
 
+from phantombase.compactor_daemon.execution.run_compactions import run_compactions
 from phantombase.compactor_daemon.execution.runners import SparkRunner
 from phantombase.compactor_daemon.execution.spark_session import StartingSpark
 from phantombase.compactor_daemon.options import AttemptOptions, ExecuteOptions
-from phantombase.compactor_daemon.run.pending import run_compactions
 from phantombase.timeline.parquet.output_options import OutputOptions
 from phantombase.timeline.terminal.console import configure_logging
 from tests.support.places import ROOT

@@ -10,12 +10,11 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from phantombase.compactor_daemon.cli.option_flags import Only, offers
-from phantombase.compactor_daemon.cli.parameters import ATTEMPT, EXECUTE, OUTPUT
+from phantombase.compactor_daemon.attempt.failures import Failure, RetryOptions, Waits, readiness
+from phantombase.compactor_daemon.cli.option_flags import ATTEMPT, EXECUTE, OUTPUT, Only, offers
 from phantombase.compactor_daemon.daemon.dispatch import Rules
+from phantombase.compactor_daemon.fleet.zookeeper_session import ZooKeeperOptions
 from phantombase.compactor_daemon.options import AttemptOptions, ExecuteOptions, print_bytes
-from phantombase.compactor_daemon.records.failures import Failure, RetryOptions, Waits, readiness
-from phantombase.compactor_daemon.zookeeper.session import ZooKeeperOptions
 from phantombase.timeline.errors import UsageError
 from phantombase.timeline.locks.heartbeat import EXPIRY_S
 from phantombase.timeline.parquet.output_options import Codec, OutputOptions, parse_bytes

@@ -8,12 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 
-from phantombase.compactor_daemon.attempt.compact_instant import Compacted
-from phantombase.compactor_daemon.claims.doorbell import ring
-from phantombase.compactor_daemon.execution.runners import Runner
+from phantombase.compactor_daemon.attempt.compact_instant import Compacted, Limit
+from phantombase.compactor_daemon.attempt.slice_task import Runner
+from phantombase.compactor_daemon.execution.run_compactions import run_compactions
+from phantombase.compactor_daemon.fleet.zookeeper_claims import ring
 from phantombase.compactor_daemon.options import AttemptOptions, ExecuteOptions
-from phantombase.compactor_daemon.run.pending import run_compactions
-from phantombase.compactor_daemon.time_limit import Limit
 from phantombase.timeline.errors import PhantombaseError
 from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.locks.table_lock import TableLock

@@ -15,7 +15,8 @@ from typing import Protocol, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from phantombase.compactor_daemon.execution.runners import LocalRunner, Runner
+from phantombase.compactor_daemon.attempt.slice_task import Runner
+from phantombase.compactor_daemon.execution.runners import LocalRunner
 from phantombase.timeline.arrow.rows_at import MANY_BYTES, rows_at
 from phantombase.timeline.storage.contract import Storage
 

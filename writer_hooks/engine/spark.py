@@ -19,9 +19,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from phantombase.compactor_daemon.execution.hadoop_conf import hadoop_conf
-from phantombase.compactor_daemon.execution.runners import Runner, SparkRunner
-from phantombase.compactor_daemon.execution.spark_session import RunningSpark
+from phantombase.compactor_daemon.attempt.slice_task import Runner
+from phantombase.compactor_daemon.execution.runners import SparkRunner
+from phantombase.compactor_daemon.execution.spark_session import RunningSpark, hadoop_conf
 from phantombase.timeline.errors import PhantombaseError, SparkError
 from phantombase.timeline.storage.contract import Storage
 

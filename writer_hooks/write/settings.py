@@ -11,12 +11,11 @@ from typing import Annotated, Any
 
 import typer
 
+from phantombase.compactor_daemon.cli.fleet_flags import ZOOKEEPER, Fleet, ZooKeeperFlags
 from phantombase.compactor_daemon.cli.main import app
-from phantombase.compactor_daemon.cli.option_flags import Only, Prefix, offers
-from phantombase.compactor_daemon.cli.parameters import CLOCK, OUTPUT, Lock, StorageOption
-from phantombase.compactor_daemon.cli.zookeeper import ZOOKEEPER, Fleet, ZooKeeperFlags
+from phantombase.compactor_daemon.cli.option_flags import CLOCK, OUTPUT, Lock, Only, Prefix, StorageOption, offers
+from phantombase.compactor_daemon.fleet.zookeeper_session import ZooKeeperOptions
 from phantombase.compactor_daemon.services.options import Service, parse_services
-from phantombase.compactor_daemon.zookeeper.session import ZooKeeperOptions
 from phantombase.timeline.archiving.options import ArchiveOptions
 from phantombase.timeline.cleaning.options import CleanOptions
 from phantombase.timeline.clock.options import ClockOptions

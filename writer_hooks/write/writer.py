@@ -19,8 +19,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from phantombase.compactor_daemon.fleet.zookeeper_session import ZooKeeperOptions
 from phantombase.compactor_daemon.hudi_names import contradiction, overruled
-from phantombase.compactor_daemon.zookeeper.session import ZooKeeperOptions
 from phantombase.timeline.archiving.options import ArchiveOptions
 from phantombase.timeline.avro.arrow_schema import arrow_schema
 from phantombase.timeline.cleaning.options import CleanOptions, Policy

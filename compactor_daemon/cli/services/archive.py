@@ -17,8 +17,7 @@ from phantombase.timeline.terminal.plain import human_bytes, plural
 from phantombase.timeline.terminal.text_table import Column, RowsTable
 
 from ...archiving.archive import archive_table
-from ..option_flags import offers
-from ..parameters import CLOCK, Json, Lock, SoleWriter, StorageOption, TablePath, open_to_change
+from ..option_flags import CLOCK, Json, Lock, SoleWriter, StorageOption, TablePath, offers, open_to_change
 
 _ARCHIVE = ArchiveOptions()
 _SHOWN = 40

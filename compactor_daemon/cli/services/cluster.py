@@ -21,16 +21,18 @@ from phantombase.timeline.terminal.text_table import Column, RowsTable
 
 from ...clustering.cluster import cluster_table, take_back_pending
 from ...options import ExecuteOptions
-from ..option_flags import Only, flags_of, offers
-from ..parameters import (
+from ..option_flags import (
     CLOCK,
     EXECUTE,
     OUTPUT,
     Json,
     Lock,
+    Only,
     SoleWriter,
     StorageOption,
     TablePath,
+    flags_of,
+    offers,
     open_to_change,
     typed_options,
 )

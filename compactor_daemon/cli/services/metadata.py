@@ -17,8 +17,7 @@ from phantombase.timeline.terminal.console import configure_logging, emit
 from phantombase.timeline.terminal.plain import human_bytes, plural
 from phantombase.timeline.terminal.text_table import Column, RowsTable
 
-from ..option_flags import offers
-from ..parameters import CLOCK, Json, Lock, SoleWriter, StorageOption, TablePath, open_to_change
+from ..option_flags import CLOCK, Json, Lock, SoleWriter, StorageOption, TablePath, offers, open_to_change
 
 
 @offers

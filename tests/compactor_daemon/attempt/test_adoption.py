@@ -12,8 +12,8 @@ import pytest
 
 from phantombase.compactor_daemon.attempt.attempt import open_attempt, stage
 from phantombase.compactor_daemon.attempt.compact_instant import pending_instants
+from phantombase.compactor_daemon.attempt.outcome import OK
 from phantombase.compactor_daemon.execution.runners import LocalRunner
-from phantombase.compactor_daemon.records.outcome import OK
 from phantombase.timeline.errors import BarrierError, MissingFileError
 from phantombase.timeline.format.compaction_plan import CompactionOperation
 from phantombase.timeline.format.instant import Instant, State

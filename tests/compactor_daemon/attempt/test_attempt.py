@@ -16,16 +16,18 @@ import pyarrow.parquet as pq
 import pytest
 
 from phantombase.compactor_daemon.attempt.attempt import open_attempt, stage
-from phantombase.compactor_daemon.attempt.compact_instant import decide_commit, pending_instants
+from phantombase.compactor_daemon.attempt.compact_instant import pending_instants
+from phantombase.compactor_daemon.attempt.decide import decide_commit
+from phantombase.compactor_daemon.attempt.hudi_executors import inflight_path
+from phantombase.compactor_daemon.attempt.leftovers import finish_completed
+from phantombase.compactor_daemon.attempt.outcome import dead_record, find_decision, read_outcome, write_outcome
 from phantombase.compactor_daemon.attempt.publish import publish
-from phantombase.compactor_daemon.attempt.retire import finish_completed, retire
-from phantombase.compactor_daemon.claims.doorbell import claim_all
-from phantombase.compactor_daemon.decisions.hudi_executors import inflight_path
+from phantombase.compactor_daemon.attempt.retire import retire
+from phantombase.compactor_daemon.attempt.slice_task import done_slices
+from phantombase.compactor_daemon.execution.run_compactions import Compactions, run_compactions
 from phantombase.compactor_daemon.execution.runners import LocalRunner
+from phantombase.compactor_daemon.fleet.claims import claim_all
 from phantombase.compactor_daemon.options import ExecuteOptions, Executor
-from phantombase.compactor_daemon.records.outcome import dead_record, find_decision, read_outcome, write_outcome
-from phantombase.compactor_daemon.records.slice_done import done_slices
-from phantombase.compactor_daemon.run.pending import Compactions, run_compactions
 from phantombase.timeline.errors import (
     AttemptDeadError,
     BarrierError,

@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 
-from phantombase.compactor_daemon.attempt.compact_instant import decide_commit, pending_instants
+from phantombase.compactor_daemon.attempt.compact_instant import pending_instants
+from phantombase.compactor_daemon.attempt.completed import completed_compaction, is_ours, remove_placed
+from phantombase.compactor_daemon.attempt.decide import decide_commit
+from phantombase.compactor_daemon.attempt.hudi_executors import inflight_path
+from phantombase.compactor_daemon.attempt.outcome import CommitDecision, find_decision, read_outcome, revoke_decision
 from phantombase.compactor_daemon.attempt.publish import place, publish
-from phantombase.compactor_daemon.decisions.completed import completed_compaction, is_ours, remove_placed
-from phantombase.compactor_daemon.decisions.hudi_executors import inflight_path
-from phantombase.compactor_daemon.decisions.stale_commit import placed_group, without_groups
-from phantombase.compactor_daemon.decisions.take_back import take_back
-from phantombase.compactor_daemon.decisions.validity import Validity, gather_evidence, rule
-from phantombase.compactor_daemon.records.outcome import CommitDecision, find_decision, read_outcome, revoke_decision
+from phantombase.compactor_daemon.attempt.revert import placed_group, take_back, without_groups
+from phantombase.compactor_daemon.attempt.validity import Validity, gather_evidence, rule
 from phantombase.timeline.audit.group_ledger import LEDGER
 from phantombase.timeline.errors import ClockError, ConflictError, PhantombaseError, StorageError, TableChangedError
 from phantombase.timeline.format.commit_metadata import decode, encode
@@ -325,7 +325,7 @@ def test_the_metadata_table_forgets_what_is_taken_back(tmp_path: Path, monkeypat
     def forget(table: Table, instant: str, _: Section) -> None:
         forgotten.append((instant, len(base_files(path, instant))))
 
-    monkeypatch.setattr("phantombase.compactor_daemon.decisions.take_back.forget", forget)
+    monkeypatch.setattr("phantombase.compactor_daemon.attempt.revert.forget", forget)
     place(table, decision, decision.placements[0])
     take_back(table, decision, "restored", REGARDLESS)
     assert forgotten == [(decision.instant, 1)]

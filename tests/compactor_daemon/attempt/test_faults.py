@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from phantombase.compactor_daemon.attempt.compact_instant import pending_instants
-from phantombase.compactor_daemon.records.outcome import find_decision, read_outcome
+from phantombase.compactor_daemon.attempt.outcome import find_decision, read_outcome
 from phantombase.timeline.audit.group_ledger import audit_path
 from phantombase.timeline.errors import ConflictError
 from phantombase.timeline.format.commit_metadata import CommitMetadata, encode

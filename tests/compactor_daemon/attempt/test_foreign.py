@@ -11,18 +11,18 @@ from typing import Any
 
 import pytest
 
-from phantombase.compactor_daemon.attempt.compact_instant import compact_instant, decide_commit, pending_instants
-from phantombase.compactor_daemon.decisions.hudi_executors import (
+from phantombase.compactor_daemon.attempt.compact_instant import compact_instant, pending_instants
+from phantombase.compactor_daemon.attempt.decide import decide_commit
+from phantombase.compactor_daemon.attempt.hudi_executors import (
     ForeignTrace,
     ForeignWatch,
     foreign_trace,
     inflight_path,
 )
-from phantombase.compactor_daemon.execution.runners import LocalRunner, SliceProgress
-from phantombase.compactor_daemon.execution.slice_task import SliceTask
+from phantombase.compactor_daemon.attempt.outcome import open_next, read_outcome
+from phantombase.compactor_daemon.attempt.slice_task import SliceDone, SliceProgress, SliceTask
+from phantombase.compactor_daemon.execution.runners import LocalRunner
 from phantombase.compactor_daemon.options import AttemptOptions
-from phantombase.compactor_daemon.records.outcome import open_next, read_outcome
-from phantombase.compactor_daemon.records.slice_done import SliceDone
 from phantombase.compactor_daemon.removal.unschedule import unschedule
 from phantombase.timeline.errors import AttemptDeadError, ConflictError
 from phantombase.timeline.format.commit_metadata import encode

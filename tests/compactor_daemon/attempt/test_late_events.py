@@ -14,10 +14,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from phantombase.compactor_daemon.attempt.leftovers import finish, finish_completed, forget_archived
+from phantombase.compactor_daemon.attempt.outcome import CommitDecision, revoke_decision
 from phantombase.compactor_daemon.attempt.publish import publish
-from phantombase.compactor_daemon.attempt.retire import finish, finish_completed, forget_archived, retire
-from phantombase.compactor_daemon.decisions.validity import decided_instant
-from phantombase.compactor_daemon.records.outcome import CommitDecision, revoke_decision
+from phantombase.compactor_daemon.attempt.retire import retire
+from phantombase.compactor_daemon.attempt.validity import decided_instant
 from phantombase.compactor_daemon.removal.unschedule import unschedule
 from phantombase.timeline.errors import BarrierError, ConflictError, LockError, MissingFileError
 from phantombase.timeline.format.commit_metadata import CommitMetadata, decode, encode
@@ -316,7 +317,7 @@ def test_a_revoked_decision_shares_no_file_with_the_next(
         raise _Killed
 
     with monkeypatch.context() as patched:
-        patched.setattr("phantombase.compactor_daemon.decisions.take_back.revoke_decision", killed_behind)
+        patched.setattr("phantombase.compactor_daemon.attempt.revert.revoke_decision", killed_behind)
         with pytest.raises(_Killed):
             unschedule(open_table(path), instant, LOCK)
     second = decided(open_table(path), instant)

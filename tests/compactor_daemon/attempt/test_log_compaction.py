@@ -16,10 +16,10 @@ import pytest
 
 from phantombase import writer
 from phantombase.compactor_daemon.attempt.compact_instant import pending_instants
+from phantombase.compactor_daemon.attempt.completed import named_files
+from phantombase.compactor_daemon.attempt.failures import Weight, failure_of, weigh
 from phantombase.compactor_daemon.attempt.inputs import has_barrier
 from phantombase.compactor_daemon.attempt.publish import publish
-from phantombase.compactor_daemon.decisions.completed import named_files
-from phantombase.compactor_daemon.records.failures import Weight, failure_of, weigh
 from phantombase.compactor_daemon.removal.unschedule import unschedule
 from phantombase.timeline.audit.audit import audit
 from phantombase.timeline.errors import BarrierError, ConflictError, MissingFileError, StalePlanError

@@ -15,7 +15,7 @@ import pytest
 
 from phantombase import writer
 from phantombase.compactor_daemon.attempt.compact_instant import pending_instants
-from phantombase.compactor_daemon.attempt.retire import finish_completed
+from phantombase.compactor_daemon.attempt.leftovers import finish_completed
 from phantombase.compactor_daemon.removal.unschedule import unschedule
 from phantombase.timeline.errors import LockError, PhantombaseError
 from phantombase.timeline.locks.section import Section

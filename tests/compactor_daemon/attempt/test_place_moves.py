@@ -15,10 +15,10 @@ import pytest
 
 from phantombase.compactor_daemon.attempt import publish as publishing
 from phantombase.compactor_daemon.attempt.compact_instant import pending_instants
+from phantombase.compactor_daemon.attempt.completed import completed_compaction, remove_placed
+from phantombase.compactor_daemon.attempt.outcome import CommitDecision, Placement, find_decision, read_outcome
 from phantombase.compactor_daemon.attempt.publish import merge_again, place, publish
 from phantombase.compactor_daemon.cli.main import app
-from phantombase.compactor_daemon.decisions.completed import completed_compaction, remove_placed
-from phantombase.compactor_daemon.records.outcome import CommitDecision, Placement, find_decision, read_outcome
 from phantombase.compactor_daemon.removal.unschedule import unschedule
 from phantombase.timeline.errors import ConflictError, MissingFileError, PhantombaseError, StorageError
 from phantombase.timeline.instants.attempt_names import COMMITTED, attempts

@@ -13,10 +13,11 @@ import pytest
 
 from phantombase.compactor_daemon.attempt.attempt import open_attempt
 from phantombase.compactor_daemon.attempt.compact_instant import pending_instants
+from phantombase.compactor_daemon.attempt.leftovers import finish, finish_completed, littered_instants
+from phantombase.compactor_daemon.attempt.outcome import CommitDecision, find_decision, open_next, read_outcome
 from phantombase.compactor_daemon.attempt.publish import merge_again, place, publish
-from phantombase.compactor_daemon.attempt.retire import finish, finish_completed, littered_instants, retire
+from phantombase.compactor_daemon.attempt.retire import retire
 from phantombase.compactor_daemon.options import AttemptOptions
-from phantombase.compactor_daemon.records.outcome import CommitDecision, find_decision, open_next, read_outcome
 from phantombase.timeline.audit.group_ledger import LEDGER, audit_path
 from phantombase.timeline.errors import ConflictError, MissingFileError, StorageError
 from phantombase.timeline.format.commit_metadata import decode, encode

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
+from phantombase.compactor_daemon.attempt.completed import completed_compaction
+from phantombase.compactor_daemon.attempt.leftovers import finish_completed, littered_instants
+from phantombase.compactor_daemon.attempt.outcome import CommitDecision, is_revoked, revoke_decision
 from phantombase.compactor_daemon.attempt.publish import publish
-from phantombase.compactor_daemon.attempt.retire import finish_completed, littered_instants
+from phantombase.compactor_daemon.attempt.revert import take_back
 from phantombase.compactor_daemon.cleaning.clean import clean_table
-from phantombase.compactor_daemon.decisions.completed import completed_compaction
-from phantombase.compactor_daemon.decisions.take_back import take_back
-from phantombase.compactor_daemon.records.outcome import CommitDecision, is_revoked, revoke_decision
 from phantombase.timeline.cleaning.options import CleanOptions
 from phantombase.timeline.errors import ConflictError, StorageError
 from phantombase.timeline.format.commit_metadata import decode, encode

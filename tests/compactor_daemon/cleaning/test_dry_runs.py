@@ -10,7 +10,7 @@ import pytest
 
 from phantombase.compactor_daemon.cleaning.clean import clean_table
 from phantombase.compactor_daemon.cleaning.would_clean import CleanResult
-from phantombase.compactor_daemon.status.outlook import outlook
+from phantombase.compactor_daemon.status.snapshot import outlook
 from phantombase.timeline.cleaning.options import CleanOptions, Policy
 from phantombase.timeline.errors import ConflictError, MalformedError, PhantombaseError, UsageError
 from phantombase.timeline.format.clean import CleanPlan, encode_clean_plan

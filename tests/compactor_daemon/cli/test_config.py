@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from phantombase.compactor_daemon.attempt.compact_instant import pending_instants
-from phantombase.compactor_daemon.cli.catalog import CatalogFlags
+from phantombase.compactor_daemon.cli.fleet_flags import CatalogFlags
 from phantombase.compactor_daemon.cli.main import app
 from phantombase.compactor_daemon.cli.option_flags import offers
 from phantombase.timeline.cli.main import app as timeline

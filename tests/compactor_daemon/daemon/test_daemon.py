@@ -12,19 +12,18 @@ from types import SimpleNamespace
 import pytest
 
 from phantombase.compactor_daemon.attempt.attempt import Aside
-from phantombase.compactor_daemon.attempt.compact_instant import Compacted
-from phantombase.compactor_daemon.catalog.pools import Pool
-from phantombase.compactor_daemon.claims.claims import Claim
+from phantombase.compactor_daemon.attempt.compact_instant import Compacted, Limit
+from phantombase.compactor_daemon.attempt.failures import RetryOptions, Waits, WorkNote
 from phantombase.compactor_daemon.daemon import loop
 from phantombase.compactor_daemon.daemon.dispatch import Rules, Stop
-from phantombase.compactor_daemon.daemon.loop import Assigned, Daemon, Summary
-from phantombase.compactor_daemon.daemon.observer import Observer
+from phantombase.compactor_daemon.daemon.loop import Assigned, Daemon
 from phantombase.compactor_daemon.daemon.served_table import SeenTable
 from phantombase.compactor_daemon.daemon.table_state import Pending
-from phantombase.compactor_daemon.records.failures import RetryOptions, Waits, WorkNote
+from phantombase.compactor_daemon.daemon.work import Observer, Summary
+from phantombase.compactor_daemon.fleet.claims import Claim
+from phantombase.compactor_daemon.fleet.pools import Pool
 from phantombase.compactor_daemon.services.done import ServiceDone
 from phantombase.compactor_daemon.services.options import Service
-from phantombase.compactor_daemon.time_limit import Limit
 from phantombase.timeline.clock.now import clock_ms
 from phantombase.timeline.errors import ConflictError, SparkError, StorageError, UnknownStateError
 from phantombase.timeline.format.compaction_plan import CompactionPlan

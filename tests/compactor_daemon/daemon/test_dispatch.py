@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phantombase.compactor_daemon.catalog.pools import Pool, pools_of
-from phantombase.compactor_daemon.catalog.usage import QuotaUsage
+from phantombase.compactor_daemon.attempt.failures import Parked, Ready, Waits
 from phantombase.compactor_daemon.daemon.dispatch import (
     DaemonOrder,
     NextSteps,
@@ -26,7 +25,7 @@ from phantombase.compactor_daemon.daemon.dispatch import (
     next_steps,
 )
 from phantombase.compactor_daemon.daemon.table_state import Pending, TableState
-from phantombase.compactor_daemon.records.failures import Parked, Ready, Waits
+from phantombase.compactor_daemon.fleet.pools import Pool, QuotaUsage, pools_of
 
 NOW = 1_000_000
 SEEN = TableState(looked=True, look_at=NOW + 10_000, sweep_at=NOW + 300_000)

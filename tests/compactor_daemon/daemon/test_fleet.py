@@ -19,15 +19,14 @@ from typer.testing import CliRunner
 
 from phantombase import writer
 from phantombase.compactor_daemon.attempt.attempt import open_attempt, stage
+from phantombase.compactor_daemon.attempt.failures import read_failures
+from phantombase.compactor_daemon.attempt.outcome import dead_record, read_outcome, write_outcome
 from phantombase.compactor_daemon.attempt.retire import remove_staged
+from phantombase.compactor_daemon.attempt.slice_task import SliceDone, SliceProgress, SliceTask, done_slices
 from phantombase.compactor_daemon.cli.main import app
 from phantombase.compactor_daemon.cli.run import _signals
 from phantombase.compactor_daemon.daemon.dispatch import DaemonOrder, Stop
-from phantombase.compactor_daemon.execution.runners import LocalRunner, SliceProgress
-from phantombase.compactor_daemon.execution.slice_task import SliceTask
-from phantombase.compactor_daemon.records.failures import read_failures
-from phantombase.compactor_daemon.records.outcome import dead_record, read_outcome, write_outcome
-from phantombase.compactor_daemon.records.slice_done import SliceDone, done_slices
+from phantombase.compactor_daemon.execution.runners import LocalRunner
 from phantombase.compactor_daemon.removal.unschedule import unschedule
 from phantombase.timeline.errors import AttemptDeadError, LedgerError, StorageError, UnsupportedError, UsageError
 from phantombase.timeline.format.instant import later

@@ -22,20 +22,18 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from phantombase.compactor_daemon.attempt.compact_instant import Compacted
-from phantombase.compactor_daemon.catalog.pools import Pool
-from phantombase.compactor_daemon.catalog.usage import PoolUsage
-from phantombase.compactor_daemon.claims.claims import table_id
-from phantombase.compactor_daemon.claims.zookeeper_claims import ZooKeeperClaims
+from phantombase.compactor_daemon.attempt.failures import RetryOptions
 from phantombase.compactor_daemon.daemon.dispatch import DaemonOrder
-from phantombase.compactor_daemon.daemon.health import DaemonHealth, serve
 from phantombase.compactor_daemon.daemon.http_service import DaemonFleet
-from phantombase.compactor_daemon.daemon.metrics import Metrics
-from phantombase.compactor_daemon.daemon.table_on_storage import DaemonSettings
+from phantombase.compactor_daemon.daemon.metrics import DaemonHealth, Metrics, serve
+from phantombase.compactor_daemon.daemon.served_table import DaemonSettings
+from phantombase.compactor_daemon.fleet.claims import table_id
+from phantombase.compactor_daemon.fleet.pools import Pool, PoolUsage
+from phantombase.compactor_daemon.fleet.zookeeper_claims import ZooKeeperClaims
+from phantombase.compactor_daemon.fleet.zookeeper_session import ZooKeeperOptions, zookeeper_session
 from phantombase.compactor_daemon.options import AttemptOptions
-from phantombase.compactor_daemon.records.failures import RetryOptions
 from phantombase.compactor_daemon.services.done import ServiceDone
 from phantombase.compactor_daemon.services.options import Service
-from phantombase.compactor_daemon.zookeeper.session import ZooKeeperOptions, zookeeper_session
 from phantombase.timeline.dashboard.people_app import PeopleApp
 from phantombase.timeline.errors import UsageError
 from phantombase.timeline.parquet.output_options import OutputOptions

@@ -12,14 +12,14 @@ import pytest
 from typer.testing import CliRunner
 
 from phantombase.compactor_daemon.attempt.compact_instant import pending_instants
+from phantombase.compactor_daemon.attempt.leftovers import finish_completed
+from phantombase.compactor_daemon.attempt.outcome import CommitDecision, is_revoked
 from phantombase.compactor_daemon.attempt.publish import place, publish
-from phantombase.compactor_daemon.attempt.retire import finish_completed
 from phantombase.compactor_daemon.cli.main import app
+from phantombase.compactor_daemon.execution.run_compactions import run_compactions
 from phantombase.compactor_daemon.options import AttemptOptions, ExecuteOptions, Executor
-from phantombase.compactor_daemon.records.outcome import CommitDecision, is_revoked
 from phantombase.compactor_daemon.removal.unreadable_record import take_back_unreadable as take_back
 from phantombase.compactor_daemon.removal.unschedule import unschedule
-from phantombase.compactor_daemon.run.pending import run_compactions
 from phantombase.compactor_daemon.status.snapshot import look_at_table
 from phantombase.compactor_daemon.status.status import Clock, status_report, work_rows
 from phantombase.timeline.audit.audit import audit

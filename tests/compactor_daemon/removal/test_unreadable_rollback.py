@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from phantombase.compactor_daemon.archiving.archive import archive_table
+from phantombase.compactor_daemon.attempt.failures import Weight, weigh
 from phantombase.compactor_daemon.attempt.publish import publish
 from phantombase.compactor_daemon.attempt.retire import retire
-from phantombase.compactor_daemon.decisions.validity import refuse_rollback
-from phantombase.compactor_daemon.records.failures import Weight, weigh
+from phantombase.compactor_daemon.attempt.validity import refuse_rollback
 from phantombase.compactor_daemon.removal.unschedule import unschedule
 from phantombase.compactor_daemon.restoring.restore import restore_table
 from phantombase.compactor_daemon.restoring.rollback import roll_back_newest

@@ -19,14 +19,15 @@ from typer.testing import CliRunner
 import phantombase.compactor_daemon.removal.unschedule
 import phantombase.compactor_daemon.removal.untouched
 from phantombase.compactor_daemon.attempt.attempt import open_attempt
-from phantombase.compactor_daemon.attempt.compact_instant import compact_instant, decide_commit, pending_instants
+from phantombase.compactor_daemon.attempt.compact_instant import compact_instant, pending_instants
+from phantombase.compactor_daemon.attempt.completed import completed_compaction
+from phantombase.compactor_daemon.attempt.decide import decide_commit
+from phantombase.compactor_daemon.attempt.hudi_executors import inflight_path
+from phantombase.compactor_daemon.attempt.leftovers import finish_completed
+from phantombase.compactor_daemon.attempt.outcome import find_decision, read_outcome
 from phantombase.compactor_daemon.attempt.publish import place, publish
-from phantombase.compactor_daemon.attempt.retire import finish_completed
 from phantombase.compactor_daemon.cli.main import app
-from phantombase.compactor_daemon.decisions.completed import completed_compaction
-from phantombase.compactor_daemon.decisions.hudi_executors import inflight_path
 from phantombase.compactor_daemon.execution.runners import LocalRunner
-from phantombase.compactor_daemon.records.outcome import find_decision, read_outcome
 from phantombase.compactor_daemon.removal.unschedule import unschedule
 from phantombase.compactor_daemon.restoring.restore import restore_table
 from phantombase.timeline.errors import BarrierError, ConflictError, MissingFileError, UsageError

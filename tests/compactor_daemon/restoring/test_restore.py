@@ -17,10 +17,10 @@ import pytest
 from typer.testing import CliRunner
 
 from phantombase import writer
+from phantombase.compactor_daemon.attempt import validity
 from phantombase.compactor_daemon.cleaning.clean import clean_table
 from phantombase.compactor_daemon.cli.main import app
 from phantombase.compactor_daemon.clustering.cluster import cluster_table
-from phantombase.compactor_daemon.decisions import validity
 from phantombase.compactor_daemon.restoring.rollback import roll_back_newest
 from phantombase.timeline.archiving.choice import ArchiveChoice, ArchiveFacts, choose
 from phantombase.timeline.archiving.options import ArchiveOptions

@@ -13,11 +13,11 @@ import pytest
 from typer.testing import CliRunner
 
 from phantombase.compactor_daemon.attempt.compact_instant import pending_instants
+from phantombase.compactor_daemon.attempt.hudi_executors import inflight_path
 from phantombase.compactor_daemon.cli.main import app
-from phantombase.compactor_daemon.decisions.hudi_executors import inflight_path
 from phantombase.compactor_daemon.options import AttemptOptions
 from phantombase.compactor_daemon.status.coexistence import Finding, Severity, coexistence, look_beside
-from phantombase.compactor_daemon.status.outlook import backlog_row
+from phantombase.compactor_daemon.status.snapshot import backlog_row
 from phantombase.timeline.clock.evidence import Zone, ZoneVerdict
 from phantombase.timeline.format.instant import Instant, State
 from phantombase.timeline.locks.table_lock import ProcessLock

@@ -19,19 +19,18 @@ from typer.testing import CliRunner
 
 from phantombase import writer
 from phantombase.compactor_daemon.attempt.compact_instant import compact_instant
-from phantombase.compactor_daemon.claims.claims import Claim, table_id
-from phantombase.compactor_daemon.claims.zookeeper_claims import ZooKeeperClaims
+from phantombase.compactor_daemon.attempt.failures import Failure, record_failure
+from phantombase.compactor_daemon.attempt.hudi_executors import inflight_path
+from phantombase.compactor_daemon.attempt.outcome import OPEN, REVOKED, CommitDecision, revoke_decision
+from phantombase.compactor_daemon.attempt.slice_task import SliceDone, SliceProgress, SliceTask
 from phantombase.compactor_daemon.cli import render_status as status_render
 from phantombase.compactor_daemon.cli.main import app
-from phantombase.compactor_daemon.decisions.hudi_executors import inflight_path
-from phantombase.compactor_daemon.execution.runners import LocalRunner, SliceProgress
-from phantombase.compactor_daemon.execution.slice_task import SliceTask
-from phantombase.compactor_daemon.records.failures import Failure, record_failure
-from phantombase.compactor_daemon.records.outcome import OPEN, REVOKED, CommitDecision, revoke_decision
-from phantombase.compactor_daemon.records.slice_done import SliceDone
+from phantombase.compactor_daemon.execution.runners import LocalRunner
+from phantombase.compactor_daemon.fleet.claims import Claim, table_id
+from phantombase.compactor_daemon.fleet.zookeeper_claims import ZooKeeperClaims
+from phantombase.compactor_daemon.fleet.zookeeper_session import ZooKeeperOptions, zookeeper_session
 from phantombase.compactor_daemon.status.snapshot import Claimed, look_at_table
 from phantombase.compactor_daemon.status.status import Clock, claim_rows, status_report, work_rows
-from phantombase.compactor_daemon.zookeeper.session import ZooKeeperOptions, zookeeper_session
 from phantombase.timeline.clock.now import clock_ms
 from phantombase.timeline.errors import UnknownStateError
 from phantombase.timeline.format.commit_metadata import CommitMetadata, encode
@@ -603,7 +602,7 @@ def test_zookeeper_that_does_not_answer(
 ) -> None:
     """`claims` has nothing to say; `status` says what it knows, and exits with 1. Wrong options are refused."""
     path = table.storage.base_path
-    monkeypatch.setattr("phantombase.compactor_daemon.cli.zookeeper._CONNECT_S", 0.5)
+    monkeypatch.setattr("phantombase.compactor_daemon.cli.fleet_flags._CONNECT_S", 0.5)
     nobody = ("--zookeeper", "127.0.0.1:1")
     code, text = call("claims", *nobody, path, "--json")
     assert code == 1

@@ -12,9 +12,9 @@ import pyarrow as pa
 from hudi import HudiTableBuilder
 
 from phantombase import Writer, writer
+from phantombase.compactor_daemon.execution.run_compactions import run_compactions
 from phantombase.compactor_daemon.options import AttemptOptions, ExecuteOptions, Executor
 from phantombase.compactor_daemon.removal.unschedule import unschedule
-from phantombase.compactor_daemon.run.pending import run_compactions
 from phantombase.timeline.audit.audit import audit, audited_instants
 from phantombase.timeline.clock.options import ClockOptions
 from phantombase.timeline.errors import PhantombaseError

@@ -11,7 +11,8 @@ import javaproperties
 import pyarrow as pa
 import pytest
 
-from phantombase.compactor_daemon.attempt.compact_instant import decide_commit, pending_instants
+from phantombase.compactor_daemon.attempt.compact_instant import pending_instants
+from phantombase.compactor_daemon.attempt.decide import decide_commit
 from phantombase.compactor_daemon.attempt.publish import publish
 from phantombase.timeline.errors import TableChangedError
 from phantombase.timeline.format.bucket import KeySplit, bucket_of, bucket_of_file_id

@@ -17,8 +17,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from phantombase import UnsupportedError, compact, read, schedule
+from phantombase.compactor_daemon.execution.run_compactions import run_compactions
 from phantombase.compactor_daemon.options import AttemptOptions, ExecuteOptions, Executor
-from phantombase.compactor_daemon.run.pending import run_compactions
 from phantombase.timeline.clock.options import ClockOptions
 from phantombase.timeline.errors import ClockError, UsageError
 from phantombase.timeline.locks.table_lock import ProcessLock

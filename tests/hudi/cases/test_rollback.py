@@ -10,10 +10,9 @@ import pytest
 
 import phantombase.compactor_daemon.removal.unschedule
 from phantombase.compactor_daemon.attempt.compact_instant import compact_instant
-from phantombase.compactor_daemon.execution.runners import LocalRunner, SliceProgress
-from phantombase.compactor_daemon.execution.slice_task import SliceTask
+from phantombase.compactor_daemon.attempt.slice_task import SliceDone, SliceProgress, SliceTask
+from phantombase.compactor_daemon.execution.runners import LocalRunner
 from phantombase.compactor_daemon.options import AttemptOptions
-from phantombase.compactor_daemon.records.slice_done import SliceDone
 from phantombase.compactor_daemon.removal.unschedule import unschedule
 from phantombase.timeline.errors import AttemptDeadError, ConflictError
 from phantombase.timeline.format.instant import Instant, State

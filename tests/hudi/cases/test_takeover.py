@@ -13,7 +13,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from phantombase.compactor_daemon.decisions.hudi_executors import inflight_path
+from phantombase.compactor_daemon.attempt.hudi_executors import inflight_path
 from phantombase.compactor_daemon.options import AttemptOptions
 from phantombase.compactor_daemon.restoring.restore import restore_table
 from phantombase.compactor_daemon.restoring.torn_compaction import write_anew

@@ -12,8 +12,8 @@ import pyarrow as pa
 from typer.testing import CliRunner
 
 from phantombase import PhantombaseError, UnsupportedError, read
+from phantombase.compactor_daemon.execution.run_compactions import run_compactions
 from phantombase.compactor_daemon.options import AttemptOptions, ExecuteOptions, Executor
-from phantombase.compactor_daemon.run.pending import run_compactions
 from phantombase.timeline.cli.main import app
 from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.parquet.output_options import Codec, OutputOptions

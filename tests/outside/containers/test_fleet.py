@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from phantombase.compactor_daemon.attempt.compact_instant import pending_instants
-from phantombase.compactor_daemon.records.outcome import read_outcome
+from phantombase.compactor_daemon.attempt.outcome import read_outcome
 from phantombase.timeline.instants.attempt_names import COMMITTED, attempts
 from phantombase.timeline.read.table_read import read_table
 from phantombase.timeline.storage.local import LocalStorage

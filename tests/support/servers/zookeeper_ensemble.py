@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from phantombase.compactor_daemon.zookeeper.server_process import ServerProcess, ask, start_server
+from phantombase.compactor_daemon.fleet.zookeeper_server import ServerProcess, ask, start_server
 from tests.support.servers.zookeeper_server import LONGEST_SESSION_S, START_MAX_S, TICK_MS, free_ports
 
 _MEMBERS = (1, 2, 3)

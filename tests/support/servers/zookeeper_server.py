@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 import pytest
 from kazoo.client import KazooClient
 
-from phantombase.compactor_daemon.zookeeper.server_process import is_free, start_server
+from phantombase.compactor_daemon.fleet.zookeeper_server import is_free, start_server
 
 START_MAX_S = 120.0
 TICK_MS = 200

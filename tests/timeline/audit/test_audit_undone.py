@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from phantombase.compactor_daemon.attempt.compact_instant import pending_instants
+from phantombase.compactor_daemon.attempt.outcome import decisions, find_decision
 from phantombase.compactor_daemon.attempt.retire import retire
-from phantombase.compactor_daemon.records.outcome import decisions, find_decision
 from phantombase.timeline.audit.audit import InstantAudit, Verdict, audit, audited_instants, was_undone
 from phantombase.timeline.audit.group_ledger import LEDGER, audit_path
 from phantombase.timeline.errors import ConflictError, MissingFileError

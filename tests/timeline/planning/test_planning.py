@@ -476,7 +476,7 @@ def test_commands_share_the_lock_of_daemons_and_writers(path: Path) -> None:
             yield kept(purpose)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("phantombase.compactor_daemon.cli.parameters.table_lock", lambda *_, **__: Lock("x"))
+        patch.setattr("phantombase.compactor_daemon.cli.option_flags.table_lock", lambda *_, **__: Lock("x"))
         done = CliRunner().invoke(app, ["schedule", str(path), "--sole-writer", "--json"])
         assert done.exit_code == 0, done.output
         instant = json.loads(done.stdout)["instant"]

@@ -16,8 +16,8 @@ import pytest
 
 from phantombase import UnsupportedError, read
 from phantombase.compactor_daemon.attempt.compact_instant import pending_instants
+from phantombase.compactor_daemon.execution.run_compactions import run_compactions
 from phantombase.compactor_daemon.options import AttemptOptions, ExecuteOptions, Executor
-from phantombase.compactor_daemon.run.pending import run_compactions
 from phantombase.timeline.audit.audit import Verdict, audit, audited_instants
 from phantombase.timeline.avro.arrow_schema import arrow_schema
 from phantombase.timeline.format.bucket import KeySplit, bucket_of, bucket_of_file_id

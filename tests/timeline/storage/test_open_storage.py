@@ -14,8 +14,8 @@ import pytest
 from typer.testing import CliRunner
 
 from phantombase import compact, read, schedule, writer
-from phantombase.compactor_daemon.catalog.listing import FolderListing
 from phantombase.compactor_daemon.cli.main import app
+from phantombase.compactor_daemon.fleet.catalog import FolderListing
 from phantombase.timeline.errors import MissingFileError, NotATableError, StorageError, UnsupportedError, UsageError
 from phantombase.timeline.service.served_tables import ServedTables
 from phantombase.timeline.storage import contract, local

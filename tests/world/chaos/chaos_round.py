@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from phantombase.compactor_daemon.records.failures import release_failures
+from phantombase.compactor_daemon.attempt.failures import release_failures
 from phantombase.timeline.locks.heartbeat import EXPIRY_S
 from phantombase.timeline.locks.table_lock import table_lock
 from phantombase.timeline.parquet.output_options import Bloom, OutputOptions

@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from pathlib import Path
 from statistics import median
 
-from phantombase.compactor_daemon.records.outcome import read_outcome
+from phantombase.compactor_daemon.attempt.outcome import read_outcome
 from phantombase.timeline.audit.audit import audit, audited_instants
 from phantombase.timeline.audit.clusterings import audit_clustering, clustered_instants
 from phantombase.timeline.instants.attempt_names import COMMITTED, DEAD, attempts, recorded_instants

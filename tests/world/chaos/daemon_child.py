@@ -17,12 +17,12 @@ from typing import IO, Any
 import kazoo.client
 import kazoo.recipe.watchers  # noqa: F401  loaded once, by the server that forks the daemons
 
-from phantombase.compactor_daemon.attempt import compact_instant
 from phantombase.compactor_daemon.attempt import compact_instant as compactor
+from phantombase.compactor_daemon.attempt import decide
+from phantombase.compactor_daemon.attempt.outcome import CommitDecision, read_outcome
 from phantombase.compactor_daemon.cli.main import main
-from phantombase.compactor_daemon.daemon import table_on_storage as served_table
-from phantombase.compactor_daemon.daemon.table_on_storage import TableOnStorage
-from phantombase.compactor_daemon.records.outcome import CommitDecision, read_outcome
+from phantombase.compactor_daemon.daemon import served_table
+from phantombase.compactor_daemon.daemon.served_table import TableOnStorage
 from phantombase.timeline.errors import AttemptDeadError
 from phantombase.timeline.instants import table_clock
 from phantombase.timeline.instants.attempt_names import instant_folder
@@ -142,7 +142,7 @@ def _strike(switches: Switches) -> None:
 
 def _watch(switches: Switches) -> None:
     """Counts decisions and what becomes of those of dead attempts; looks whether what is published was decided."""
-    deciding, compacting, serving = _patched(compact_instant, compactor, served_table)
+    deciding, compacting, serving = _patched(decide, compactor, served_table)
     snapshot = TableOnStorage.snapshot
     write_outcome, publish, compact = deciding.write_outcome, compacting.publish, compacting.compact_instant
 

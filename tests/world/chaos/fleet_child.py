@@ -13,8 +13,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from phantombase.compactor_daemon.records.outcome import read_outcome
-from phantombase.compactor_daemon.zookeeper.session import ZooKeeperOptions
+from phantombase.compactor_daemon.attempt.outcome import read_outcome
+from phantombase.compactor_daemon.fleet.zookeeper_session import ZooKeeperOptions
 from phantombase.timeline.errors import ConflictError, LockError, PhantombaseError
 from phantombase.timeline.instants.attempt_names import COMMITTED, attempts, recorded_instants
 from phantombase.timeline.instants.timeline import Timeline

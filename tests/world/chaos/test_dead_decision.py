@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from phantombase.compactor_daemon.attempt.compact_instant import pending_instants
-from phantombase.compactor_daemon.records.outcome import read_outcome
+from phantombase.compactor_daemon.attempt.outcome import read_outcome
 from phantombase.timeline.instants.attempt_names import COMMITTED, DEAD, attempts
 from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.planning.schedule import schedule_compaction

@@ -17,8 +17,8 @@ import pytest
 
 from phantombase import writer
 from phantombase.compactor_daemon.attempt.compact_instant import pending_instants
-from phantombase.compactor_daemon.records.outcome import read_outcome
-from phantombase.compactor_daemon.records.slice_done import done_slices
+from phantombase.compactor_daemon.attempt.outcome import read_outcome
+from phantombase.compactor_daemon.attempt.slice_task import done_slices
 from phantombase.timeline.audit.audit import audit, audited_instants
 from phantombase.timeline.instants.attempt_names import COMMITTED, DEAD, attempts
 from phantombase.timeline.locks.table_lock import ProcessLock

@@ -9,9 +9,9 @@ from pathlib import Path
 import pyarrow.parquet as pq
 
 from phantombase.compactor_daemon.attempt.compact_instant import pending_instants, preflight
+from phantombase.compactor_daemon.execution.run_compactions import run_compactions
 from phantombase.compactor_daemon.execution.runners import LocalRunner
 from phantombase.compactor_daemon.options import AttemptOptions, ExecuteOptions
-from phantombase.compactor_daemon.run.pending import run_compactions
 from phantombase.timeline.errors import PhantombaseError
 from phantombase.timeline.format.commit_metadata import decode as decode_commit
 from phantombase.timeline.log.block import scan_blocks

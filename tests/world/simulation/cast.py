@@ -10,13 +10,13 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from phantombase.compactor_daemon.attempt.compact_instant import compact_instant, pending_instants
-from phantombase.compactor_daemon.attempt.retire import finish_completed
+from phantombase.compactor_daemon.attempt.failures import RetryOptions
+from phantombase.compactor_daemon.attempt.leftovers import finish_completed
 from phantombase.compactor_daemon.clustering.complete import take_back_dead
 from phantombase.compactor_daemon.daemon.dispatch import DaemonOrder, Rules
 from phantombase.compactor_daemon.daemon.loop import Daemon
-from phantombase.compactor_daemon.daemon.table_on_storage import DaemonSettings, TableOnStorage
+from phantombase.compactor_daemon.daemon.served_table import DaemonSettings, TableOnStorage
 from phantombase.compactor_daemon.options import AttemptOptions
-from phantombase.compactor_daemon.records.failures import RetryOptions
 from phantombase.compactor_daemon.removal.unschedule import unschedule
 from phantombase.timeline.errors import PhantombaseError
 from phantombase.timeline.parquet.output_options import OutputOptions

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from queue import Empty
 from typing import Any, Generic, Self, TypeVar
 
-from phantombase.compactor_daemon.claims.claims import Claim
-from phantombase.compactor_daemon.records.failures import WorkNote
+from phantombase.compactor_daemon.attempt.failures import WorkNote
+from phantombase.compactor_daemon.fleet.claims import Claim
 from phantombase.timeline.errors import UnknownStateError
 from tests.world.simulation.world import Host, World
 

@@ -126,7 +126,7 @@ def simulated(monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
     for user in ("loop", "at_work"):
         monkeypatch.setattr(f"phantombase.compactor_daemon.daemon.{user}.SimpleQueue", lambda: WorldQueue(stage.on))
     monkeypatch.setattr(
-        "phantombase.compactor_daemon.daemon.table_on_storage.open_storage", lambda path, options: stage.on.storage
+        "phantombase.compactor_daemon.daemon.served_table.open_storage", lambda path, options: stage.on.storage
     )
     monkeypatch.setattr(
         Table,

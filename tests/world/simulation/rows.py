@@ -17,11 +17,16 @@ from functools import lru_cache
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from phantombase.compactor_daemon.attempt.slice_task import (
+    SliceDone,
+    SliceProgress,
+    SliceTask,
+    _base_instant,
+    _merged,
+    _record,
+)
 from phantombase.compactor_daemon.clustering.made import Made, OutputFileSpec
 from phantombase.compactor_daemon.clustering.planned import planned
-from phantombase.compactor_daemon.execution.runners import SliceProgress
-from phantombase.compactor_daemon.execution.slice_task import SliceTask, _base_instant, _merged, _record
-from phantombase.compactor_daemon.records.slice_done import SliceDone
 from phantombase.timeline.clustering.choice import ClusteringWindow
 from phantombase.timeline.errors import ConflictError
 from phantombase.timeline.format.commit_metadata import CommitMetadata, WriteStat, encode

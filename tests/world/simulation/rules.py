@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from phantombase.compactor_daemon.records.outcome import decisions, is_revoked
+from phantombase.compactor_daemon.attempt.outcome import decisions, is_revoked
 from phantombase.timeline.format.file_name import LogFileName, parse_data_file
 from phantombase.timeline.format.instant import MERGES, Instant, State
 from phantombase.timeline.instants.attempt_names import COMMITTED, attempts, recorded_instants

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from phantombase.compactor_daemon.attempt import compact_instant, inputs, retire
+from phantombase.compactor_daemon.attempt import decide, inputs, retire
+from phantombase.compactor_daemon.attempt import outcome as records
 from phantombase.compactor_daemon.attempt.attempt import Attempt
-from phantombase.compactor_daemon.decisions.validity import Assessment, Validity
-from phantombase.compactor_daemon.records import outcome as records
-from phantombase.compactor_daemon.records.outcome import CommitDecision, read_outcome
+from phantombase.compactor_daemon.attempt.outcome import CommitDecision, read_outcome
+from phantombase.compactor_daemon.attempt.validity import Assessment, Validity
 from phantombase.timeline.clock.evidence import Zone, ZoneVerdict
 from phantombase.timeline.format.compaction_plan import CompactionOperation
 from phantombase.timeline.format.instant import next_time
@@ -61,7 +61,7 @@ def named_before(
     """In the place of `decide_commit`: files get their final names first."""
     for one in done:
         table.storage.place(one.staged, one.final)
-    return _decide_go(table, begun, done, schema, lock, properties)
+    return _decide_commit(table, begun, done, schema, lock, properties)
 
 
 def records_removed(storage: Storage, instant: str) -> None:
@@ -91,7 +91,7 @@ def nothing(*_: object, **__: object) -> None:
 
 
 _declare_dead = records.declare_dead
-_decide_go = compact_instant.decide_commit
+_decide_commit = decide.decide_commit
 _remove_staged = retire.remove_staged
 _closed = inputs._closed
 _CROWD = seeds(36, first=4, compactors=3, deaths=0, hudi=False)
@@ -102,7 +102,7 @@ REMOVED: list[tuple[str, Search, dict[str, Any], str]] = [
     (
         "1: who comes second has lost",
         _CROWD,
-        {"attempt.compact_instant.write_outcome": believed},
+        {"attempt.decide.write_outcome": believed},
         "final name before go",
     ),
     ("1: outcome is a record, not a folder", _TWO, {"attempt.attempt.declare_dead": folder_removed}, "go|deleted"),
@@ -124,7 +124,12 @@ REMOVED: list[tuple[str, Search, dict[str, Any], str]] = [
         {"attempt.attempt._pending_of": nobody},
         "lost",
     ),
-    ("5: records stay", _TWO, {"attempt.retire.remove_staged": records_removed}, "are both decided go"),
+    (
+        "5: records stay",
+        _TWO,
+        {"attempt.retire.remove_staged": records_removed, "attempt.leftovers.remove_staged": records_removed},
+        "are both decided go",
+    ),
     (
         "6: a time is used once",
         turns("unscheduler scheduler"),
@@ -136,8 +141,9 @@ REMOVED: list[tuple[str, Search, dict[str, Any], str]] = [
         seeds(95, first=205, hudi=True, locked=True, unschedules=False, services=frozenset(), compactors=2),
         {
             "attempt.publish.remove_placed": nothing,
-            "attempt.retire.remove_placed": nothing,
-            "attempt.retire._remove_strays": nothing,
+            "attempt.leftovers.remove_placed": nothing,
+            "attempt.leftovers.remove_strays": nothing,
+            "attempt.retire.remove_strays": nothing,
         },
         "files nobody names",
     ),
@@ -145,13 +151,13 @@ REMOVED: list[tuple[str, Search, dict[str, Any], str]] = [
     (
         "1, objects",
         _OBJECTS,
-        {"attempt.compact_instant.write_outcome": believed},
+        {"attempt.decide.write_outcome": believed},
         "final name before go|are both decided go",
     ),
     (
         "5, objects",
         _OBJECTS,
-        {"attempt.retire.remove_staged": records_removed},
+        {"attempt.retire.remove_staged": records_removed, "attempt.leftovers.remove_staged": records_removed},
         "outcome was taken back|both decided go",
     ),
     ("2, moved files", _MOVES, {"attempt.compact_instant.decide_commit": named_before}, "final name before go"),
@@ -257,18 +263,18 @@ REMOVED_MENDS: list[tuple[str, Search, dict[str, Any], str]] = [
     (
         "F2: a decision stands",
         _RESTORE,
-        {"attempt.publish.validity_of": stands, "decisions.stale_commit.validity_of": stands},
+        {"attempt.publish.validity_of": stands, "attempt.revert.validity_of": stands},
         "lost|does not exist",
     ),
     ("F3: only the plan's file groups", _SAME, {"attempt.retire._groups": everything_there}, "lost"),
-    ("F3: told apart", _SAME, {"decisions.completed._merged_logs": true}, "still pending"),
+    ("F3: told apart", _SAME, {"attempt.completed._merged_logs": true}, "still pending"),
     (
         "F4: a place is tried first",
         _ELSEWHERE,
         {"attempt.compact_instant.probe_partitions": nothing},
         "still pending",
     ),
-    ("F5: taken back", _FALLEN, {"attempt.retire._taken_back": nothing_left}, "nobody names|lost"),
+    ("F5: taken back", _FALLEN, {"attempt.leftovers._taken_back": nothing_left}, "nobody names|lost"),
     (
         "F7: the writers' zone",
         _ZONES,
@@ -279,7 +285,7 @@ REMOVED_MENDS: list[tuple[str, Search, dict[str, Any], str]] = [
     (
         "log compactions: known by their commit",
         _MINOR,
-        {"decisions.completed._merged_logs": false},
+        {"attempt.completed._merged_logs": false},
         "still pending|left",
     ),
     ("F9: replaced is nothing to do", _REPLACED, {"attempt.inputs._closed": planned_always}, "still pending"),

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from phantombase import Writer, Written, writer
+from phantombase.compactor_daemon.execution.run_compactions import AsyncCompaction
 from phantombase.compactor_daemon.execution.runners import LocalRunner
-from phantombase.compactor_daemon.run.background import AsyncCompaction
 from phantombase.timeline.clock.now import clock_ms
 from phantombase.timeline.errors import PressureError, UsageError
 from phantombase.timeline.format.file_name import LogFileName

@@ -19,10 +19,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from phantombase import CompactionTask, compact, plan_compaction, read_table, schedule
+from phantombase.compactor_daemon.attempt.outcome import read_outcomes
+from phantombase.compactor_daemon.execution.run_compactions import AsyncCompaction
 from phantombase.compactor_daemon.execution.runners import LocalRunner
 from phantombase.compactor_daemon.options import ExecuteOptions, Executor
-from phantombase.compactor_daemon.records.outcome import read_outcomes
-from phantombase.compactor_daemon.run.background import AsyncCompaction
 from phantombase.timeline.audit.audit import audit, audited_instants
 from phantombase.timeline.instants.attempt_names import COMMITTED, DEAD
 from phantombase.timeline.table.table import Table

@@ -11,8 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
+from phantombase.compactor_daemon.attempt.failures import Failure, record_failure
 from phantombase.compactor_daemon.cli.main import app as daemon
-from phantombase.compactor_daemon.records.failures import Failure, record_failure
 from phantombase.timeline.cli.main import app as timeline
 from phantombase.timeline.errors import ConflictError, MissingFileError, PhantombaseError, StorageError, UsageError
 from phantombase.timeline.read.table_read import read_table

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 import phantombase
 from phantombase.compactor_daemon.cli.main import app as daemon
-from phantombase.compactor_daemon.execution.hadoop_conf import hadoop_conf
+from phantombase.compactor_daemon.execution.spark_session import hadoop_conf
 from phantombase.compactor_daemon.options import ExecuteOptions, Executor
 from phantombase.timeline.cli.main import app as timeline
 from phantombase.timeline.errors import StorageError, UsageError

@@ -16,12 +16,12 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
-from phantombase.compactor_daemon.claims.table_claims import TableClaims
+from phantombase.compactor_daemon.attempt.failures import RetryOptions
 from phantombase.compactor_daemon.cli.main import app as daemon
 from phantombase.compactor_daemon.daemon.dispatch import DaemonOrder
-from phantombase.compactor_daemon.daemon.table_on_storage import DaemonSettings, TableOnStorage
+from phantombase.compactor_daemon.daemon.served_table import DaemonSettings, TableOnStorage
+from phantombase.compactor_daemon.fleet.claims import TableClaims
 from phantombase.compactor_daemon.options import AttemptOptions
-from phantombase.compactor_daemon.records.failures import RetryOptions
 from phantombase.timeline import ranges
 from phantombase.timeline.audit.audit import audit, audited_instants
 from phantombase.timeline.audit.group_ledger import audit_path

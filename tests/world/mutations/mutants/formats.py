@@ -305,7 +305,7 @@ _SCHEMA, _KEYS, _SPEC = (
     "writer_hooks/new_table/spec",
 )
 _BESIDE, _LOOK = "compactor_daemon/status/coexistence", "compactor_daemon/status/snapshot"
-_KEEPER = "compactor_daemon/zookeeper/embedded"
+_KEEPER = "compactor_daemon/fleet/zookeeper_server"
 EDGES: tuple[Mutant, ...] = (
     # Settings of a table: the backup is the only good copy, and is not overwritten by a damaged file.
     (_CONFIG, "        storage.overwrite(BACKUP, current)", "        pass", "table_config"),
@@ -364,7 +364,7 @@ EDGES: tuple[Mutant, ...] = (
     (_BESIDE, "whose[ours[-1] + 1 :]", "whose", "coexistence"),
     (_LOOK, "        if entry is None:\n", "        if False:\n", "status"),
     (_LOOK, "            if not metadata.compacted:", "            if False:", "status"),
-    ("compactor_daemon/status/outlook", "        and not is_replaced(group, view.facts)\n", "", "coexistence"),
+    ("compactor_daemon/status/snapshot", "        and not is_replaced(group, view.facts)\n", "", "coexistence"),
     # Pages and metrics.
     ("timeline/dashboard/health", "if slo_s is not None and age > slo_s:", "if False:", "pages"),
     ("timeline/dashboard/health", 'if row["state"] == "parked":', "if False:", "pages"),
@@ -379,14 +379,14 @@ EDGES: tuple[Mutant, ...] = (
     ("timeline/cli/read", "limit if options.limit is not None else limit + 1", "limit", "main project/commands"),
     ("timeline/cli/read", "    if sys.stdout.isatty():", "    if False:", "main"),
     ("compactor_daemon/cli/compact", "    if dry_run and drops:", "    if False:", "config"),
-    ("compactor_daemon/cli/catalog", "        if len(given) != 1:", "        if not given:", "config"),
-    ("compactor_daemon/cli/catalog", "        if tables and (self.include or self.exclude):", "        if False:", "config"),
+    ("compactor_daemon/cli/fleet_flags", "        if len(given) != 1:", "        if not given:", "config"),
+    ("compactor_daemon/cli/fleet_flags", "        if tables and (self.include or self.exclude):", "        if False:", "config"),
     ("compactor_daemon/cli/undo", "    elif lock is not None or sole_writer:\n        raise", "    elif False:\n        raise", "config"),
     # The embedded ZooKeeper: one server a folder, at the port that its daemons use.
     (_KEEPER, "time.monotonic() < self._not_before or (lock", "(lock", "embedded_zookeeper"),
     (_KEEPER, "        if is_free(kept):\n            return kept", "        return kept", "embedded_zookeeper"),
     (_KEEPER, "if (kept := _kept_port(self._folder)) != self.port:", "if (kept := self.port) != self.port:", "embedded_zookeeper"),
-    ("compactor_daemon/zookeeper/session", "return bool(self._state == self._states.CONNECTED)", "return bool(self._state != self._states.LOST)", "claims"),
+    ("compactor_daemon/fleet/zookeeper_session", "return bool(self._state == self._states.CONNECTED)", "return bool(self._state != self._states.LOST)", "claims"),
 )  # fmt: skip
 # The metadata table.
 

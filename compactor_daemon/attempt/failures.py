@@ -1,0 +1,213 @@
+"""Failed tries of an instant, in storage: every daemon waits before it tries the instant again, and knows why.
+
+    .hoodie/.phantombase/<C>/failures/<n>     the n-th failure since the last release (put-if-absent)
+
+After each failure the next try waits twice as long. After too many failures, or after one that repeating cannot cure,
+the instant is parked until an operator releases it.
+
+Also the note about its work that a compactor leaves in its heartbeat: which process does what, without ZooKeeper too.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from enum import Enum
+from typing import Any, TypeAlias
+
+from phantombase.timeline.errors import (
+    ClaimedError,
+    ClockError,
+    ConflictError,
+    LedgerError,
+    MalformedError,
+    MissingFileError,
+    PhantombaseError,
+    StalePlanError,
+    StoppedError,
+    TableChangedError,
+    UsageError,
+)
+from phantombase.timeline.instants.attempt_names import instant_folder
+from phantombase.timeline.option import check_above_zero, check_least, least_of, option
+from phantombase.timeline.record_fields import Fields
+from phantombase.timeline.storage.contract import Storage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkNote:
+    """An attempt at work. `since_ms`: when its work began, since the epoch.
+
+    `done` and `total` count the file slices of the round being staged, without adopted ones; `bytes` is the size of
+    their inputs. All are 0 before staging, and when only the publishing of a decision is left. `waiting`: 1 while it
+    waits for writes that began before the compaction.
+    """
+
+    attempt: int
+    since_ms: int
+    done: int = 0
+    total: int = 0
+    bytes: int = 0
+    waiting: int = 0
+
+    def to_note(self) -> dict[str, int]:
+        """The note as stored in the heartbeat."""
+        return asdict(self)
+
+    @staticmethod
+    def from_note(note: Mapping[str, Any] | None) -> WorkNote | None:
+        """Inverse of `to_note`; None if it is no such note. Names that later releases add are ignored."""
+        known = {"waiting": 0, **(note or {})}  # earlier releases do not write `waiting`
+        values = {f.name: known.get(f.name) for f in fields(WorkNote)}
+        counts = {name: value for name, value in values.items() if isinstance(value, int) and value >= 0}
+        return WorkNote(**counts) if len(counts) == len(values) else None
+
+
+_FOLDER = "failures"
+_TODO = "Run: compactor-daemon release TABLE INSTANT. It removes this record."
+_DOUBLINGS_MAX = 64
+"""The greatest number of doublings of the wait: with more, every wait is the longest one, and no float holds it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetryOptions:
+    """How often, and after how many seconds, a failed instant is tried again."""
+
+    retries: int = option(8, "tries after a failure before an instant is parked", least=0)
+    backoff_s: float = option(10.0, "wait after a failure; it doubles each time", least=0)
+    backoff_max_s: float = option(3600.0, "the longest wait after a failure")
+
+    def __post_init__(self) -> None:
+        check_least(self, least_of(RetryOptions))
+        check_above_zero(self, "backoff_s", "backoff_max_s")
+        if self.backoff_s > self.backoff_max_s:
+            raise UsageError(
+                "backoff-s must be at most backoff-max-s",
+                found=f"{self.backoff_s:g} and {self.backoff_max_s:g}",
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """One failed try. `at_ms` since the epoch; `error` is the error's class, `what` its text; `park`: do not repeat."""
+
+    at_ms: int
+    error: str
+    what: str
+    who: str
+    park: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """The instant may be tried now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Waits:
+    """The instant may be tried at `until_ms` (since the epoch)."""
+
+    until_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Parked:
+    """The instant waits until an operator releases it."""
+
+    reason: str
+
+
+Readiness: TypeAlias = Ready | Waits | Parked
+
+
+class Weight(Enum):
+    """What an error says about its instant."""
+
+    NOTHING = "nothing"
+    """Another process is at work on it, or this work was stopped: no failure."""
+    RETRY = "retry"
+    PARK = "park"
+
+
+def weigh(error: Exception) -> Weight:
+    """How much an error counts against its instant.
+
+    It is no failure if another process is at work (a Hudi compactor, a write before the barrier, another daemon), or if
+    the clock of this process is wrong: the instant is looked at again after a while. A ledger that does not balance is
+    a failure, and so are log files that are no neighbours any more: repeating does not cure them.
+    """
+    if isinstance(error, (LedgerError, StalePlanError)):
+        return Weight.PARK
+    counted = isinstance(error, TableChangedError) or not isinstance(error, ConflictError)
+    if isinstance(error, (StoppedError, ClaimedError, ClockError)) or not counted:
+        return Weight.NOTHING
+    return Weight.RETRY
+
+
+def readiness(failures: Sequence[Failure], now_ms: int, options: RetryOptions) -> Readiness:
+    """Whether an instant may be tried now (pure)."""
+    if not failures:
+        return Ready()
+    last = failures[-1]
+    if any(f.park for f in failures) or len(failures) > options.retries:
+        return Parked(f"{last.error}: {last.what}")
+    wait_s = min(options.backoff_s * 2.0 ** min(len(failures) - 1, _DOUBLINGS_MAX), options.backoff_max_s)
+    until = last.at_ms + round(wait_s * 1000)
+    # After the clock was set back, the instant must not wait longer than the wait itself.
+    return Ready() if not last.at_ms - round(wait_s * 1000) <= now_ms < until else Waits(until)
+
+
+def read_failures(storage: Storage, instant: str) -> tuple[Failure, ...]:
+    """The failures of an instant, earliest first; an unreadable record parks the instant."""
+    return tuple(_failure(storage, f"{_folder(instant)}/{n}") for n in _numbers(storage, instant))
+
+
+def record_failure(storage: Storage, instant: str, failure: Failure) -> None:
+    """Adds a failure; if two processes add one at the same moment, both are kept."""
+    number = max(_numbers(storage, instant), default=0) + 1
+    while not storage.put_if_absent(f"{_folder(instant)}/{number}", json.dumps(asdict(failure)).encode()):
+        number += 1
+
+
+def release_failures(storage: Storage, instant: str, *, dry_run: bool = False) -> int:
+    """Removes the failures of an instant, which may then be tried at once; returns how many there were.
+
+    `dry_run`: nothing is removed.
+    """
+    numbers = _numbers(storage, instant)
+    for number in () if dry_run else numbers:
+        storage.delete(f"{_folder(instant)}/{number}")
+    return len(numbers)
+
+
+def failure_of(error: Exception, who: str, now_ms: int) -> Failure:
+    """The record of an error."""
+    park = weigh(error) is Weight.PARK
+    what = str(error) if isinstance(error, PhantombaseError) else f"internal error: {error}"
+    return Failure(at_ms=now_ms, error=type(error).__name__, what=what, who=who, park=park)
+
+
+def _folder(instant: str) -> str:
+    return f"{instant_folder(instant)}/{_FOLDER}"
+
+
+def _numbers(storage: Storage, instant: str) -> list[int]:
+    try:
+        return sorted(int(e.name) for e in storage.list(_folder(instant)) if e.name.isdigit())
+    except MissingFileError:
+        return []
+
+
+def _failure(storage: Storage, path: str) -> Failure:
+    try:
+        fields = Fields.parse(storage.read(path), path, "unreadable record of a failure", _TODO)
+        return Failure(
+            at_ms=fields.whole("at_ms"),
+            error=fields.text("error"),
+            what=fields.text("what"),
+            who=fields.text("who"),
+            park=bool(fields.values.get("park")),
+        )
+    except MalformedError as error:
+        return Failure(at_ms=0, error="MalformedError", what=str(error), who="", park=True)

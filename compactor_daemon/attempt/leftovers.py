@@ -1,0 +1,250 @@
+"""Finishes what processes that died have left at instants that are no longer pending, and removes abandoned files.
+
+    completed by phantombase      the instant is retired
+    completed by Hudi, or gone    undecided attempts are declared dead, placed and staged files removed
+    completed by a stale commit   the commit is retracted (`revert`)
+    archived                      the records are removed: no process can act on the instant any more
+    abandoned                     temporary files, and unfinished uploads to an object store, are removed
+
+A pending instant needs none of this: the next run publishes its decision, or opens the next attempt
+(`compact_instant`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+
+from phantombase.timeline.audit.group_ledger import LEDGER
+from phantombase.timeline.errors import MalformedError, PhantombaseError
+from phantombase.timeline.event_log import get_logger
+from phantombase.timeline.format.file_name import is_of_phantombase, parse_data_file
+from phantombase.timeline.format.instant import Instant
+from phantombase.timeline.instants.attempt_names import attempts, instant_folder, recorded_instants, staged_files
+from phantombase.timeline.locks.heartbeat import heartbeat_path
+from phantombase.timeline.locks.table_lock import TableLock
+from phantombase.timeline.storage.contract import Storage, listed_if_there
+from phantombase.timeline.storage.folders import RECORDS, TEMPORARY
+from phantombase.timeline.storage.probe import PLACED
+from phantombase.timeline.storage.server_clock import storage_ms
+from phantombase.timeline.storage.unfinished_uploads import abort_uploads
+from phantombase.timeline.table.half_upgraded import refuse_half_upgraded
+from phantombase.timeline.table.pending_rollbacks import half_taken_back
+from phantombase.timeline.table.table import Table
+
+from .completed import completed_commits, completed_compaction, go_of_commit, is_ours, named_files, remove_placed
+from .outcome import STAGED_ENDINGS, CommitDecision, decisions, declare_dead, is_revoked
+from .retire import remove_staged, remove_strays, retire
+from .revert import stale_commit, take_back, withdraw
+from .validity import Validity, validity_of
+
+_log = get_logger()
+
+_ABANDONED_MS = 3_600_000
+"""A temporary file that has not changed for this long has lost its writer."""
+_UPLOAD_S = 86_400
+"""An upload takes as long as the merge that feeds it: a day, as in a bucket's rule."""
+
+
+def finish_completed(table: Table, lock: TableLock) -> Table:
+    """Finishes instants that are no longer pending: cleans up what earlier runs left when they were killed.
+
+    Returns a look at the table since which nothing was changed.
+
+    An error of one instant does not stop the others; the first error is raised at the end.
+    """
+    failed: PhantombaseError | None = None
+    seen = table.still()
+    for instant in (littered := _littered(seen)):
+        try:
+            finish(table, instant, lock)
+        except PhantombaseError as error:
+            _log.warning("not_finished", instant=instant, error=str(error))
+            failed = failed or error
+    _forget_archived(table, seen)
+    if failed is not None:
+        raise failed
+    return table.still() if littered else seen
+
+
+def littered_instants(table: Table) -> tuple[str, ...]:
+    """Instants that are no longer pending and still have staged files, a heartbeat, or files of a revoked decision."""
+    return _littered(table.still())
+
+
+def _littered(table: Table) -> tuple[str, ...]:
+    recorded, pending = recorded_instants(table.storage), _pending(table)
+    found = [i for i in recorded if i not in pending and _is_littered(table, i)]
+    # A snapshot shows records and timeline in no order: what was requested and opened in between is not littered.
+    pending = _pending(table.still(reload=False)) if found else pending
+    return tuple(i for i in found if i not in pending)
+
+
+def _pending(table: Table) -> set[str]:
+    """Also a clustering that is being taken back: its heartbeat shows whether its process is gone."""
+    timeline = table.load_timeline()
+    clustering = half_taken_back(table, timeline)
+    half_way = () if clustering is None else (clustering,)
+    return {i.requested_time for i in (*timeline.pending_merges, *half_way)}
+
+
+def finish(table: Table, instant: str, lock: TableLock) -> None:
+    """Cleans up behind an instant that is no longer pending.
+
+    An instant that phantombase completed is retired. If a Hudi compactor completed it, or it is gone from the timeline,
+    undecided attempts are declared dead, then placed and staged files are removed. ConflictError: see `take_back`,
+    `standing`. MalformedError: it is not completed, and the record that shows whether it was decided cannot be read.
+    """
+    storage = table.storage
+    done = completed_compaction(table, instant)
+    try:
+        made = decisions(storage, instant)
+    except MalformedError:
+        if done is None:
+            raise
+        _finish_by_commit(table, done)
+        return
+    late = stale_commit(table, done, made) if done is not None else None
+    if late is not None and withdraw(table, late, lock):
+        return
+    decision = next((one for one in made if not is_revoked(storage, instant, one.attempt)), None)
+    if done is not None:
+        if decision is not None and is_ours(table, done, decision):
+            retire(table, decision)
+        if not _lost_removed(table, done, made, lock):
+            return
+    elif made and not _taken_back(table, instant, lock):
+        return
+    if decision is None:
+        declare_dead(storage, instant, "completed by another process")
+    remove_staged(storage, instant)
+
+
+def _lost_removed(table: Table, done: Instant, made: Sequence[CommitDecision], lock: TableLock) -> bool:
+    """Removes files that only lost decisions name, not the commit `done`; whether none is left."""
+    named = named_files(table, done)
+    placed = (p.final for one in made for p in one.placements)
+    if not any(final not in named and table.storage.find(final) is not None for final in placed):
+        return True
+    # Without the lock, another process might be publishing them.
+    with lock.hold("remove files of a decision") as section:
+        table = table.reload()
+        still = completed_compaction(table, done.requested_time)
+        if still is None or named_files(table, still) != named:
+            return False  # rolled back, and perhaps published by another decision: the next run checks it again
+        section.check()
+        for one in made:
+            remove_placed(table, one, keep=named)
+    return True
+
+
+def _taken_back(table: Table, instant: str, lock: TableLock) -> bool:
+    """Takes back fallen decisions of an instant that is neither pending nor completed.
+
+    False: a decision stands or waits after all; nothing else of the instant may be removed.
+    """
+    with lock.hold("take a decision back") as section:
+        table = table.reload()
+        for decision in decisions(table.storage, instant):
+            assessment = validity_of(table, decision)
+            if assessment.validity in (Validity.VALID, Validity.BLOCKED):
+                return False
+            if assessment.validity is Validity.INVALID:
+                section.check()
+                take_back(table, decision, assessment.why, section)
+    return True
+
+
+def _finish_by_commit(table: Table, done: Instant) -> None:
+    """Cleans up behind a completed compaction whose decision cannot be read; its commit says what was decided."""
+    if LEDGER in table.commit_metadata(done).extra_metadata:
+        retire(table, go_of_commit(table, done))
+        return
+    plan = table.compaction_plan(done.requested_time)
+    remove_strays(table, done, plan.groups)
+    remove_staged(table.storage, done.requested_time)
+
+
+def _is_littered(table: Table, instant: str) -> bool:
+    storage = table.storage
+    if storage.find(heartbeat_path(instant)) is not None or staged_files(storage, instant, STAGED_ENDINGS):
+        return True
+    if not any(is_revoked(storage, instant, number) for number in attempts(storage, instant)):
+        return False
+    try:
+        made = decisions(storage, instant)
+        finals = [
+            p.final for decision in made if is_revoked(storage, instant, decision.attempt) for p in decision.placements
+        ]
+    except MalformedError:  # `finish` reports it
+        return True
+    if any(storage.find(final) is not None for final in finals):
+        return True
+    return any(stale_commit(table, done, made) is not None for done in completed_commits(table, instant))
+
+
+def forget_archived(table: Table) -> None:
+    """Removes the records of archived instants, on which no process can act any more, and what is abandoned.
+
+    The records of a littered instant stay. Another process may be about to take its files back, or has failed to do so;
+    without the records nothing shows that these files must not be read.
+    """
+    _forget_archived(table, table.still())
+    abort_abandoned_uploads(table.storage)
+
+
+def _forget_archived(table: Table, seen: Table) -> None:
+    """`seen`: a look at the table; if it shows that nothing is archived, nothing else is read."""
+    remove_abandoned(table.storage)
+    start = seen.load_timeline().start
+    if all(instant >= start for instant in recorded_instants(seen.storage)):
+        return
+    table = table.reload()
+    timeline = table.load_timeline()
+    refuse_half_upgraded(table)  # in a half upgraded table an instant of the other half would seem to be archived
+    active = {i.requested_time for i in timeline.instants}
+    for instant in recorded_instants(table.storage):
+        if instant not in active and instant < timeline.start and not _is_littered(table, instant):
+            table.storage.delete_folder(instant_folder(instant))
+
+
+def abort_abandoned_uploads(storage: Storage) -> None:
+    """Aborts abandoned uploads to staged and to final names of phantombase; ages are by the clock of the storage."""
+    abort_uploads(storage, _is_ours, _UPLOAD_S)
+
+
+@contextmanager
+def abandoned_uploads_aborted(storage: Storage) -> Iterator[None]:
+    """Aborts them while the body runs: what lists them takes long to load, and nothing rests on it."""
+    with ThreadPoolExecutor(1) as pool:
+        aborted = pool.submit(abort_abandoned_uploads, storage)
+        yield
+    aborted.result()
+
+
+def remove_abandoned(storage: Storage) -> None:
+    """Removes abandoned temporary files.
+
+    Ages are by the clock of the storage. The clock of this process may be hours ahead: then files that are just being
+    written would be removed.
+    """
+    entries = listed_if_there(storage, TEMPORARY)
+    if not entries:
+        return
+    now_ms = storage_ms(storage)
+    for entry in entries:
+        if now_ms - entry.modified_ms > _ABANDONED_MS:
+            storage.delete(f"{TEMPORARY}/{entry.name}")
+
+
+def _is_ours(path: str) -> bool:
+    """Whether an upload to this path is one of phantombase; others may be under way there, as those of Hudi."""
+    name = path.rpartition("/")[2]
+    if path.startswith(f"{RECORDS}/") or name == PLACED:
+        return True
+    try:
+        file = parse_data_file(name)
+    except MalformedError:
+        return False
+    return file is not None and is_of_phantombase(file.token)

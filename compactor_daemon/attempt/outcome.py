@@ -1,0 +1,277 @@
+"""The records that attempts at a compaction leave in storage.
+
+    .hoodie/.phantombase/<C>/<e>/open                          which process opened attempt e, and when
+    .hoodie/.phantombase/<C>/<e>/<position>-<random>.parquet   a staged base file; .log: a staged log file
+    .hoodie/.phantombase/<C>/<e>/<position>.ok                 a finished file slice (`slice_task`)
+    .hoodie/.phantombase/<C>/<e>/outcome                       written once: dead, cancelled or commit
+    .hoodie/.phantombase/<C>/<e>/revoked                       the commit decision is invalid, and why (`validity`)
+
+Each record is one put-if-absent object with a nonce: after a put with an unknown result, the record is read back.
+The records lie outside Hudi's own `.hoodie/.temp/<C>`: a foreign file there makes Hudi's rollback plan empty.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import time
+import uuid
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from phantombase.timeline.errors import AttemptDeadError, ConflictError, MalformedError
+from phantombase.timeline.event_log import get_logger
+from phantombase.timeline.instants.attempt_names import (
+    CANCELLED,
+    COMMITTED,
+    DEAD,
+    STAGED_DATA,
+    attempt_folder,
+    attempts,
+    outcome_path,
+)
+from phantombase.timeline.parquet.output_options import OutputOptions
+from phantombase.timeline.record_fields import Fields
+from phantombase.timeline.storage.contract import Storage
+
+from ..options import output_from_json, output_to_json
+
+_log = get_logger()
+
+OPEN, REVOKED, OK = "open", "revoked", ".ok"
+STAGED_ENDINGS = (*STAGED_DATA, OK)
+"""The endings of the names of staged files and their records."""
+
+
+_OUTCOME_TODO = (
+    "It may say that the compaction is decided, so no new attempt decides. If a later release wrote it, let that "
+    "release continue. Otherwise stop all compactors that work on this compaction, then run: "
+    "compactor-daemon release TABLE INSTANT --unreadable"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """A staged file, the final name it gets, and its size in bytes. Paths are relative to the table base.
+
+    `output`: the options that the file was written with; they give the same file again. None in records of earlier
+    releases.
+    """
+
+    staged: str
+    final: str
+    size: int
+    output: OutputOptions | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """As stored in a `commit`."""
+        return {"staged": self.staged, "final": self.final, "size": self.size, "output": output_to_json(self.output)}
+
+    @staticmethod
+    def of(fields: Fields) -> Placement:
+        """The placement in a record; MalformedError."""
+        return Placement(
+            staged=fields.text("staged"),
+            final=fields.text("final"),
+            size=fields.whole("size"),
+            output=output_from_json(fields.values.get("output")),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitDecision:
+    """Everything that follows from the decision: publishing is a pure function of this record.
+
+    `completed_path` is the completed timeline file (from version 8 on with the completion time in its name), `content`
+    its bytes. `table_version`: the version under which the decision was made. `merged`: instants of the merged writes.
+    `oldest`: the start of the active timeline at the decision. `passed`: file groups (partition/file id) that were left
+    out because they were replaced (version 6). The last three are empty in records of earlier releases.
+    """
+
+    instant: str
+    attempt: int
+    nonce: str
+    table_version: int
+    completion_time: str | None
+    completed_path: str
+    content: bytes
+    placements: tuple[Placement, ...] = field(default=())
+    merged: tuple[str, ...] = ()
+    oldest: str = ""
+    passed: tuple[str, ...] = ()
+
+    def to_json(self) -> bytes:
+        """As stored."""
+        plain = asdict(replace(self, placements=()))
+        content, placements = base64.b64encode(self.content).decode(), [p.to_json() for p in self.placements]
+        return dump({"outcome": COMMITTED, **plain, "content": content, "placements": placements})
+
+    @staticmethod
+    def of(fields: Fields) -> CommitDecision:
+        """Inverse of `to_json`; unknown fields are ignored. MalformedError names the file."""
+        return CommitDecision(
+            instant=fields.text("instant"),
+            attempt=fields.whole("attempt"),
+            nonce=fields.text("nonce"),
+            table_version=fields.whole("table_version"),
+            completion_time=fields.text_or_none("completion_time"),
+            completed_path=fields.text("completed_path"),
+            content=fields.data("content"),
+            placements=tuple(Placement.of(one) for one in fields.records("placements")),
+            # Earlier releases do not write these.
+            merged=fields.texts("merged") if "merged" in fields.values else (),
+            oldest=fields.text("oldest") if "oldest" in fields.values else "",
+            passed=fields.texts("passed") if "passed" in fields.values else (),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """How an attempt ended: `dead`, `cancelled` (unscheduled) or `commit`. `nonce`: of the process that wrote it."""
+
+    kind: str
+    nonce: str
+    decision: CommitDecision | None = None
+
+
+def read_outcome(storage: Storage, instant: str, attempt: int) -> Outcome | None:
+    """An attempt's outcome, None while it is open. MalformedError: unreadable, or unknown to this release."""
+    path = outcome_path(instant, attempt)
+    if storage.find(path) is None:
+        return None
+    fields = Fields.parse(storage.read(path), path, "unreadable outcome of an attempt", _OUTCOME_TODO)
+    kind, nonce = fields.text("outcome"), fields.text("nonce")
+    if kind not in (DEAD, CANCELLED, COMMITTED):
+        raise fields.malformed(f"outcome: {DEAD}, {CANCELLED} or {COMMITTED}", repr(kind))
+    return Outcome(kind=kind, nonce=nonce, decision=CommitDecision.of(fields) if kind == COMMITTED else None)
+
+
+def read_outcomes(storage: Storage, instant: str) -> dict[int, Outcome | None]:
+    """The outcomes of all attempts, by number. MalformedError: the outcome of the last attempt cannot be read.
+
+    An earlier attempt whose outcome cannot be read counts as dead: otherwise no attempt would have been opened after
+    it. An unreadable outcome that was revoked counts as dead too.
+    """
+    found: dict[int, Outcome | None] = {}
+    numbers = attempts(storage, instant)
+    for number in numbers:
+        try:
+            found[number] = read_outcome(storage, instant, number)
+        except MalformedError as error:
+            if number == numbers[-1] and not is_revoked(storage, instant, number):
+                raise
+            _log.warning("outcome_unreadable", instant=instant, attempt=number, error=str(error))
+            found[number] = Outcome(kind=DEAD, nonce="")
+    return found
+
+
+def write_outcome(storage: Storage, instant: str, attempt: int, record: bytes, nonce: str) -> None:
+    """Writes an attempt's outcome. AttemptDeadError: it has another outcome already.
+
+    There are three outcomes: this record is there, another one is there, or the call failed. Then the record is read
+    back.
+    """
+    path = outcome_path(instant, attempt)
+    try:
+        if storage.put_if_absent(path, record):
+            return
+    except Exception:
+        outcome = read_outcome(storage, instant, attempt)
+        if outcome is None or outcome.nonce != nonce:
+            raise
+        return
+    outcome = read_outcome(storage, instant, attempt)
+    if outcome is None or outcome.nonce != nonce:
+        raise attempt_dead(instant, attempt, outcome)
+
+
+def attempt_dead(instant: str, attempt: int, outcome: Outcome | None) -> AttemptDeadError:
+    """The error of an attempt whose outcome another process wrote."""
+    return AttemptDeadError(
+        "another process wrote the outcome of this attempt",
+        path=outcome_path(instant, attempt),
+        instant=instant,
+        found=outcome.kind if outcome else "nothing",
+        todo="This attempt published nothing. Run again: the next attempt adopts its finished file slices.",
+    )
+
+
+def dead_record(nonce: str, by: str) -> bytes:
+    """The record that declares an attempt dead."""
+    return dump({"outcome": DEAD, "nonce": nonce, "by": by})
+
+
+def void_record(nonce: str, by: str) -> bytes:
+    """The record of an attempt that only serves to unschedule its instant."""
+    return dump({"outcome": CANCELLED, "nonce": nonce, "by": by})
+
+
+def declare_dead(storage: Storage, instant: str, by: str) -> list[int]:
+    """Gives every attempt without a outcome the outcome `dead`; returns their numbers."""
+    undecided = [number for number, outcome in read_outcomes(storage, instant).items() if outcome is None]
+    for number in undecided:
+        nonce = uuid.uuid4().hex
+        write_outcome(storage, instant, number, dead_record(nonce, by), nonce)
+    return undecided
+
+
+def open_next(storage: Storage, instant: str, who: str) -> int:
+    """Opens the next attempt; returns its number.
+
+    ConflictError: an earlier one is undecided or has a `commit` that is not revoked, or another process just opened the
+    same one. An earlier `cancelled` does not matter: the process that wrote it died before it removed the plan, or
+    there would be no plan to work on.
+    """
+    earlier = read_outcomes(storage, instant)
+    for number, outcome in earlier.items():
+        if outcome is None or (outcome.kind == COMMITTED and not is_revoked(storage, instant, number)):
+            raise ConflictError(
+                "the instant is decided already"
+                if outcome is not None
+                else "another attempt is at work on this instant",
+                path=attempt_folder(instant, number),
+                instant=instant,
+                found=COMMITTED if outcome is not None else "an attempt that was just opened",
+            )
+    number = max(earlier, default=0) + 1
+    path = f"{attempt_folder(instant, number)}/{OPEN}"
+    record = dump({"nonce": uuid.uuid4().hex, "holder": who, "since_ms": round(time.time() * 1000)})
+    if not storage.put_if_absent(path, record):
+        raise ConflictError("another process opened the same attempt", path=path, instant=instant, todo="Run again.")
+    return number
+
+
+def find_decision(storage: Storage, instant: str) -> CommitDecision | None:
+    """The decision on an instant that is not revoked, if there is one; at most one attempt can have it."""
+    return next(
+        (decision for decision in decisions(storage, instant) if not is_revoked(storage, instant, decision.attempt)),
+        None,
+    )
+
+
+def decisions(storage: Storage, instant: str) -> tuple[CommitDecision, ...]:
+    """Every decision on an instant that can be read, revoked ones too, earliest first."""
+    outcomes = read_outcomes(storage, instant).values()
+    return tuple(outcome.decision for outcome in outcomes if outcome is not None and outcome.decision is not None)
+
+
+def is_revoked(storage: Storage, instant: str, attempt: int) -> bool:
+    """Whether the `commit` of an attempt was revoked: it never stands again."""
+    return storage.find(f"{attempt_folder(instant, attempt)}/{REVOKED}") is not None
+
+
+def why_revoked(storage: Storage, instant: str, attempt: int) -> str:
+    """Why the `commit` of an attempt was revoked. MalformedError: the record of that cannot be read."""
+    path = f"{attempt_folder(instant, attempt)}/{REVOKED}"
+    return Fields.parse(storage.read(path), path, "unreadable record of a decision taken back", None).text("why")
+
+
+def revoke_decision(storage: Storage, instant: str, attempt: int, why: str, by: str) -> None:
+    """Records that a `commit` does not stand any more. Any process may do it, any number of times."""
+    storage.put_if_absent(f"{attempt_folder(instant, attempt)}/{REVOKED}", dump({"why": why, "by": by}))
+
+
+def dump(fields: Mapping[str, Any]) -> bytes:
+    """A record as stored."""
+    return json.dumps(fields, separators=(",", ":"), sort_keys=True).encode()

@@ -1,0 +1,416 @@
+"""Compacts one file slice: read, merge, stage the base file, check the ledger, leave the record of the result.
+
+The record `.ok` is for the decision, and for later attempts to adopt. A task runs on Spark or
+in this process. It gives no file a final name, and returns only counts.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from typing import Protocol
+
+import pyarrow as pa
+from structlog.contextvars import bound_contextvars
+
+from phantombase.timeline.avro.arrow_schema import project
+from phantombase.timeline.avro.schema import FILE_NAME, RECORD_KEY
+from phantombase.timeline.errors import AttemptDeadError, MalformedError
+from phantombase.timeline.event_log import get_logger
+from phantombase.timeline.format.file_name import COMPACTOR, BaseFileName, LogFileName
+from phantombase.timeline.instants.attempt_names import (
+    attempt_folder,
+)
+from phantombase.timeline.log.visibility import Skipped
+from phantombase.timeline.merge.identity import identity_columns, identity_sum
+from phantombase.timeline.merge.ledger import Ledger
+from phantombase.timeline.merge.slice_rules import SliceRules
+from phantombase.timeline.metadata_table.column_stats.column_range import ColumnRange, ranges_from_json, ranges_to_json
+from phantombase.timeline.metadata_table.column_stats.measure import Measure
+from phantombase.timeline.parquet.base_file import write_base_file
+from phantombase.timeline.parquet.output_options import OutputOptions
+from phantombase.timeline.read.slice_log import LogCounts
+from phantombase.timeline.read.slice_stream import SliceStream, base_tables
+from phantombase.timeline.record_fields import Fields
+from phantombase.timeline.storage.contract import Storage
+from phantombase.timeline.storage.staged_file import staged_output
+from phantombase.timeline.view.view import FileSlice, input_names
+
+from ..options import output_from_json, output_to_json
+from .log_task import LogOutput, stage_log
+from .outcome import OK, dump
+
+_log = get_logger()
+
+_SLICE_TODO = "Nothing is lost: the next run merges the file slice again."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SliceDone:
+    """One compacted file slice: the content of its `.ok`.
+
+    `staged` and `final` are paths relative to the table base, None if there was nothing to write (no base and no log
+    entry). `inputs`: the names of the merged files. `fingerprint`: digest of inputs, schema and merge rules; a later
+    attempt adopts the file only if its own fingerprint is equal. `size` in bytes, `seconds` of work. `ranges`: of the
+    file's columns, if the metadata table has statistics. `uncommitted`: instants whose log blocks were left out
+    because they had not completed. `merged`: instants of the merged writes. `output`: the options that the file was
+    written with. Each of the last four is None if unknown.
+    """
+
+    position: int
+    partition: str
+    file_id: str
+    base_instant: str | None
+    base_file: str | None
+    inputs: tuple[str, ...]
+    fingerprint: str
+    staged: str | None
+    final: str | None
+    size: int
+    ledger: Ledger
+    log_bytes: int
+    log_files: int
+    log_blocks: int
+    corrupt_blocks: int
+    rolled_back_blocks: int
+    skipped: Mapping[str, int]
+    seconds: float
+    ranges: tuple[ColumnRange, ...] | None = None
+    uncommitted: tuple[str, ...] | None = None
+    merged: tuple[str, ...] | None = None
+    output: OutputOptions | None = None
+
+    def to_json(self) -> bytes:
+        """As stored."""
+        ledger, ranges, output = self.ledger.to_json(), ranges_to_json(self.ranges), output_to_json(self.output)
+        plain = asdict(replace(self, ranges=None, output=None))
+        return dump({**plain, "ledger": ledger, "ranges": ranges, "output": output})
+
+    @staticmethod
+    def from_json(data: bytes, where: str) -> SliceDone:
+        """Inverse of `to_json`; unknown fields are ignored. MalformedError names the file."""
+        fields = Fields.parse(data, where, "unreadable record of a compacted file slice", _SLICE_TODO)
+        known = fields.values  # earlier releases do not write `ranges`, `uncommitted`, `merged` and `output`
+        try:
+            ledger, ranges = Ledger.from_json(known["ledger"]), ranges_from_json(known.get("ranges"))
+        except (KeyError, TypeError, ValueError, AttributeError, MalformedError) as error:
+            raise fields.malformed("a ledger and column ranges", f"{type(error).__name__}: {error}") from error
+        return SliceDone(
+            position=fields.whole("position"),
+            partition=fields.text("partition"),
+            file_id=fields.text("file_id"),
+            base_instant=fields.text_or_none("base_instant"),
+            base_file=fields.text_or_none("base_file"),
+            inputs=fields.texts("inputs"),
+            fingerprint=fields.text("fingerprint"),
+            staged=fields.text_or_none("staged"),
+            final=fields.text_or_none("final"),
+            size=fields.whole("size"),
+            ledger=ledger,
+            log_bytes=fields.whole("log_bytes"),
+            log_files=fields.whole("log_files"),
+            log_blocks=fields.whole("log_blocks"),
+            corrupt_blocks=fields.whole("corrupt_blocks"),
+            rolled_back_blocks=fields.whole("rolled_back_blocks"),
+            skipped=fields.counts("skipped"),
+            seconds=fields.number("seconds"),
+            ranges=ranges,
+            uncommitted=fields.texts("uncommitted") if known.get("uncommitted") is not None else None,
+            merged=fields.texts("merged") if known.get("merged") is not None else None,
+            output=output_from_json(known.get("output")),
+        )
+
+
+def done_slices(storage: Storage, instant: str, attempt: int) -> dict[int, SliceDone]:
+    """The finished file slices of one attempt, by position; one with an unreadable record counts as unfinished."""
+    folder, done = attempt_folder(instant, attempt), dict[int, SliceDone]()
+    for entry in storage.list(folder):
+        if entry.name.endswith(OK) and not entry.is_folder:
+            path = f"{folder}/{entry.name}"
+            try:
+                found = SliceDone.from_json(storage.read(path), path)
+            except MalformedError as error:
+                _log.warning("slice_record_unreadable", instant=instant, attempt=attempt, error=str(error))
+            else:
+                done[found.position] = found
+    return done
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageSpec:
+    """What all tasks of a round have in common, picklable. It grows with the timeline, so it is sent once per round.
+
+    `schema_text`: Avro schema of the files written. `measure`: which column ranges the metadata table needs, None if it
+    has no statistics.
+    """
+
+    instant: str
+    attempt: int
+    rules: SliceRules
+    schema_text: str
+    output: OutputOptions
+    measure: Measure | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SliceChunk:
+    """The part of one task, picklable: its position in the plan, and its file slice.
+
+    `log`: make a log file from the slice's logs, not a base file from the slice.
+    """
+
+    position: int
+    slice: FileSlice
+    log: LogOutput | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SliceTask:
+    """Everything needed to compact one slice."""
+
+    round: StageSpec
+    part: SliceChunk
+
+    @property
+    def instant(self) -> str:
+        """The instant of the compaction."""
+        return self.round.instant
+
+    @property
+    def attempt(self) -> int:
+        """The number of the attempt."""
+        return self.round.attempt
+
+    @property
+    def rules(self) -> SliceRules:
+        """How slices are merged."""
+        return self.round.rules
+
+    @property
+    def position(self) -> int:
+        """The position of the file slice in the plan."""
+        return self.part.position
+
+    @property
+    def slice(self) -> FileSlice:
+        """The file slice."""
+        return self.part.slice
+
+    @property
+    def log(self) -> LogOutput | None:
+        """See `SliceChunk`."""
+        return self.part.log
+
+    @property
+    def record_path(self) -> str:
+        """Where the task leaves its result."""
+        return f"{attempt_folder(self.instant, self.attempt)}/{self.position}{OK}"
+
+    @property
+    def final_name(self) -> BaseFileName | LogFileName:
+        """The file's name once published; unique to the attempt."""
+        token = f"{self.position}-{self.attempt}-{COMPACTOR}"
+        if self.log is not None:
+            return self.log.name(self.slice.file_id, token)
+        return BaseFileName(file_id=self.slice.file_id, token=token, instant=self.instant)
+
+    @property
+    def fingerprint(self) -> str:
+        """Digest of everything that the result depends on: inputs with sizes, schema, merge rules."""
+        slice_, rules = self.slice, self.rules
+        sizes = [(f.path, f.size) for f in slice_.files]
+        parts: dict[str, object] = {
+            "inputs": sizes,
+            "schema": self.round.schema_text,
+            "merge": [
+                rules.merge.mode.value,
+                [str(t) for t in rules.merge.ordering_types],
+                rules.merge.every_duplicate,
+            ],
+            "keys": [*rules.keys.fields, *rules.ordering_fields],
+        }
+        if self.log is not None:
+            parts["fold"] = self.log.fold
+        return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+
+SliceProgress = Callable[[int, int], None]
+"""Called with (slices done, slices in all) while tasks run; an error that it raises ends them."""
+
+
+class Runner(Protocol):
+    """Compacts file slices and returns their records in task order; raises the first error of the tree.
+
+    `progress` is called several times a second. If it raises, tasks that have not begun are cancelled, and its error is
+    raised.
+    """
+
+    def __call__(self, storage: Storage, tasks: list[SliceTask], progress: SliceProgress) -> list[SliceDone]:
+        """Runs all tasks."""
+        ...
+
+
+def compact_slice(storage: Storage, task: SliceTask) -> SliceDone:
+    """Stages the slice's new base file and records it; safe to run twice (retries, speculation).
+
+    LedgerError: the ledger does not balance; no `.ok` is written. Other errors of the tree: unreadable inputs.
+    """
+    with bound_contextvars(instant=task.instant, attempt=task.attempt, file_group=task.slice.file_id):
+        done = _compacted(storage, task)
+        _log.debug("slice_compacted", rows=done.ledger.rows_out, bytes=done.size, seconds=done.seconds)
+        return done
+
+
+_DECAY_MS, _LONG_DECAY_MS = 1_000, 10_000
+_SMALL = 8
+"""Times the bytes of the logs, which decoded and merged they stay below."""
+
+
+def keep_freed(slice_: FileSlice, limit_bytes: int | None) -> None:
+    """Sets how long Arrow keeps memory that was freed. `limit_bytes`: the memory limit of the merge, None for none.
+
+    Batches of a slice follow one another, and each needs what the one before has freed. Given back after a second,
+    Arrow's default, the same pages are asked for again and again: a tenth of the processor's time. Kept for longer they
+    add to the peak, so that is for slices that are small against the memory limit. It holds for the process, until the
+    next slice.
+    """
+    if pa.default_memory_pool().backend_name == "jemalloc":
+        is_small = limit_bytes is None or _SMALL * slice_.log_bytes <= limit_bytes
+        pa.jemalloc_set_decay_ms(_LONG_DECAY_MS if is_small else _DECAY_MS)
+
+
+def _compacted(storage: Storage, task: SliceTask) -> SliceDone:
+    started = time.monotonic()
+    keep_freed(task.slice, task.rules.memory_bytes)
+    inputs, folder, measure = task.slice, attempt_folder(task.instant, task.attempt), task.round.measure
+    staged = f"{folder}/{task.position}-{uuid.uuid4().hex}{'.parquet' if task.log is None else '.log'}"
+    stage = _stage_base if task.log is None else partial(_stage_log, log=task.log)
+    ledger, counts, size = stage(storage, staged, task)
+    if inputs.base is None and not counts.entries:
+        storage.delete(staged)  # no base and no log entry: Hudi writes nothing either
+        staged_path, final, size, ranges = None, None, 0, None
+    else:
+        staged_path = staged
+        final = f"{inputs.partition}/{task.final_name}" if inputs.partition else str(task.final_name)
+        ranges = measure.file(storage, staged, str(task.final_name)) if measure is not None else None
+    done = SliceDone(
+        position=task.position,
+        partition=inputs.partition,
+        file_id=inputs.file_id,
+        base_instant=_base_instant(task),
+        base_file=str(inputs.base.name) if inputs.base else None,
+        inputs=input_names(inputs),
+        fingerprint=task.fingerprint,
+        staged=staged_path,
+        final=final,
+        size=size,
+        ledger=ledger,
+        log_bytes=inputs.log_bytes,
+        log_files=len(inputs.logs),
+        log_blocks=counts.blocks,
+        corrupt_blocks=counts.skipped_blocks(Skipped.CORRUPT),
+        rolled_back_blocks=counts.skipped_blocks(Skipped.ROLLED_BACK),
+        skipped={cause.value: number for cause, number in counts.skipped},
+        merged=_merged(inputs, counts),
+        uncommitted=counts.uncommitted,
+        seconds=round(time.monotonic() - started, 3),
+        ranges=ranges,
+        output=task.round.output,
+    )
+    return _record(storage, task.record_path, done)
+
+
+def _merged(inputs: FileSlice, counts: LogCounts) -> tuple[str, ...]:
+    base = {inputs.base.name.instant} if inputs.base else set()
+    return tuple(sorted({*counts.merged, *base}))
+
+
+def _base_instant(task: SliceTask) -> str | None:
+    """The instant of the merged base file; for a log compaction, the base instant of its slice."""
+    if task.log is not None:
+        return task.slice.base_instant
+    return task.slice.base.name.instant if task.slice.base else None
+
+
+def _stage_base(storage: Storage, path: str, task: SliceTask) -> tuple[Ledger, LogCounts, int]:
+    """Stages the base file; returns its ledger, checked against the file read back, and the size of that file."""
+    stream = SliceStream(storage, task.slice, task.rules, _merged_columns(task.rules))
+    rows = _write(storage, path, stream, task)
+    rows_read_back, hash_out, size = read_back(storage, path, task.rules)
+    ledger = stream.ledger(rows, hash_out)
+    ledger.check(
+        footer_rows_in=stream.base_rows,
+        header_entries=stream.log_counts.entries,
+        footer_rows_out=rows_read_back,
+        where=f"{task.slice.partition}/{task.slice.file_id}",
+    )
+    return ledger, stream.log_counts, size
+
+
+def _merged_columns(rules: SliceRules) -> list[str]:
+    """The columns to read and merge: all but the name of the file that a row was in, which is written anew.
+
+    It is a quarter of the text of a table with short rows. Where null means "not given", a merge asks all columns.
+    """
+    names = list(rules.schema.names)
+    return names if rules.merge.unset is not None else [name for name in names if name != FILE_NAME]
+
+
+def _stage_log(storage: Storage, path: str, task: SliceTask, *, log: LogOutput) -> tuple[Ledger, LogCounts, int]:
+    """Stages the log file; returns its ledger, checked against the file read back, and the file's size."""
+    text, codec, rules = task.round.schema_text, task.round.output.codec.value, task.rules
+    made = stage_log(storage, path, task.slice, rules, log, instant=task.instant, schema_text=text, codec=codec)
+    entry = storage.find(path)
+    if entry is None:
+        raise AttemptDeadError("a staged file is gone: another process retired the attempt", path=path)
+    return *made, entry.size
+
+
+def read_back(storage: Storage, path: str, rules: SliceRules) -> tuple[int, int, int]:
+    """The number of rows of a written file by its footer, the identity sum of the rows in it, and its size."""
+    schema = project(rules.schema, identity_columns(rules.schema))
+    footer_rows = 0
+    with storage.open_input(path) as source:
+        size = source.size()
+
+        def tables() -> Iterator[pa.Table]:
+            nonlocal footer_rows
+            read = base_tables(storage, path, schema, rules.batch_rows, open_source=lambda: source)
+            for table, footer_rows in read:  # noqa: B007, the last one counts
+                yield table
+
+        hash_out = identity_sum(tables())
+    return footer_rows, hash_out, size
+
+
+def _record(storage: Storage, path: str, done: SliceDone) -> SliceDone:
+    """Leaves the `.ok`. If another run of this task was first, its result counts, and this one is removed."""
+    # Where folders are only names, the staged file was just read in this one.
+    if (storage.is_file_system or done.staged is None) and storage.find(path.rpartition("/")[0]) is None:
+        raise AttemptDeadError("the attempt's folder is gone: another process retired the attempt", path=path)
+    if storage.put_if_absent(path, done.to_json()):
+        return done
+    winner = SliceDone.from_json(storage.read(path), path)
+    if winner.staged != done.staged and done.staged is not None:
+        storage.delete(done.staged)
+    return winner
+
+
+def _write(storage: Storage, path: str, stream: SliceStream, task: SliceTask) -> int:
+    """Stages the base file durably, and leaves nothing of a half-written one. Returns the number of rows."""
+    schema = task.rules.schema
+    with staged_output(storage, path) as file:
+        return write_base_file(
+            file,
+            stream.batches(),
+            name=str(task.final_name),
+            schema=schema,
+            schema_text=task.round.schema_text,
+            key_column=RECORD_KEY if RECORD_KEY in schema.names else None,
+            output=task.round.output,
+        )

@@ -1,0 +1,234 @@
+"""Whether a commit decision is valid: the decision authorises, the timeline decides.
+
+    valid        its plan is there, and so is every write that it merged
+    blocked      a restore is pending, or a rollback that concerns it or may concern it: the answer comes when that ends
+    superseded   it was completed and archived since, or that cannot be ruled out: its files remain, none is published
+    invalid      its plan is gone (by a restore, a rollback, or `unschedule`), or a write that it merged was rolled
+                 back: its files are reverted (`revert`), and it is never valid again
+
+This is checked under the table lock, before a decision is made and before anything is published. A process may stall
+for any time between its decision and the lock. In that time an operator may restore or roll back, and other processes
+may publish and archive.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from phantombase.timeline.errors import ConflictError, MalformedError
+from phantombase.timeline.format.compaction_plan import planned_paths
+from phantombase.timeline.format.instant import Instant
+from phantombase.timeline.instants.timeline import Timeline
+from phantombase.timeline.table.half_upgraded import refuse_half_upgraded
+from phantombase.timeline.table.pending_rollbacks import UnreadableRollback, half_taken_back, pending_rollbacks
+from phantombase.timeline.table.table import Table
+
+from .outcome import CommitDecision
+
+
+class Validity(Enum):
+    """The four answers; see the module."""
+
+    VALID = "valid"
+    BLOCKED = "blocked"
+    SUPERSEDED = "superseded"
+    INVALID = "invalid"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assessment:
+    """The standing of a decision. `why`: the reason if it does not stand. `todo`: advice other than the usual."""
+
+    validity: Validity
+    why: str = ""
+    todo: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """What a assessment needs to know about a table, all read at one moment.
+
+    `timeline`: includes archived instants if the plan is gone or a merged write is not active. `has_plan`: the
+    requested file is there. `undone`: targets of pending rollbacks, of a clustering, too. `unreadable`: the plans of
+    pending rollbacks whose target is unknown. `allows_equal_times`: whether two actions may have the same requested
+    time; with a metadata table they may not. `back`: file groups that were left out as replaced and are not replaced
+    any more, because the replace commit was rolled back.
+    """
+
+    timeline: Timeline
+    has_plan: bool
+    undone: frozenset[str]
+    unreadable: tuple[UnreadableRollback, ...] = ()
+    allows_equal_times: bool
+    back: tuple[str, ...] = ()
+
+
+def rule(instant: Instant, merged: Collection[str], oldest: str, seen: Evidence) -> Assessment:
+    """The standing of a decision on `instant` that merged these writes (pure).
+
+    The instant is not completed on the active timeline. `oldest`: the start of the active timeline at the decision.
+    """
+    time, timeline = instant.requested_time, seen.timeline
+    restores = timeline.pending("restore")
+    if restores:
+        return Assessment(validity=Validity.BLOCKED, why=f"restore {restores[0].requested_time} is pending")
+    if not seen.has_plan:
+        return _without_plan(instant, seen)
+    if seen.undone and (undone := sorted(seen.undone & {time, *merged, *timeline.completed_writes})):
+        return Assessment(validity=Validity.BLOCKED, why=f"a rollback of {undone[0]} is pending")
+    if seen.unreadable:
+        first = seen.unreadable[0]
+        return Assessment(validity=Validity.BLOCKED, why=_unreadable(first), todo=first.todo)
+    gone = sorted(t for t in merged if not _counts(t, oldest, timeline))
+    if gone:
+        return Assessment(validity=Validity.INVALID, why=f"write {gone[0]}, which it merged, was rolled back")
+    if seen.back:
+        return Assessment(validity=Validity.INVALID, why=f"file group {seen.back[0]} is not replaced any more")
+    others = [i.action for i in timeline.at(time) if i.family != instant.family]
+    if others and not seen.allows_equal_times:
+        why = f"a {others[0]} has the same time, and the metadata table cannot tell them apart (--drop-metadata-table)"
+        return Assessment(validity=Validity.INVALID, why=why)
+    return Assessment(validity=Validity.VALID)
+
+
+def _counts(time: str, oldest: str, timeline: Timeline) -> bool:
+    """Whether a write that was committed at the decision still is.
+
+    It may have been archived before the decision, or since; then the archive names it. That a write is older than the
+    active timeline of today proves nothing: the oldest writes may be those that were rolled back.
+    """
+    if time in timeline.completed_writes or any(i.requested_time == time and i.is_write for i in timeline.archived):
+        return True
+    return time < (oldest or timeline.start) and time not in timeline.pending_writes
+
+
+def _without_plan(instant: Instant, seen: Evidence) -> Assessment:
+    """The standing of a decision whose plan is gone.
+
+    Archiving takes the oldest completed instants first. So if it has passed this instant, the archive holds this
+    instant or older ones.
+    """
+    archived = seen.timeline.archived
+    time = instant.requested_time
+    if any(i.requested_time == time and i.is_write for i in archived):
+        return Assessment(validity=Validity.SUPERSEDED, why="it was completed and archived meanwhile")
+    if time < seen.timeline.start and not any(i.requested_time < time for i in archived):
+        why = "the active timeline begins after it, and the archive does not reach back to it"
+        return Assessment(validity=Validity.SUPERSEDED, why=why)
+    return Assessment(validity=Validity.INVALID, why="its plan is gone from the timeline")
+
+
+def gather_evidence(
+    table: Table, instant: str, merged: Collection[str] = (), oldest: str = "", passed: Collection[str] = ()
+) -> Evidence:
+    """Reads what `rule` needs; it stays true only under the table lock. What cannot be read is unknown: an error."""
+    seen = evidence_of_planned(table)
+    timeline, has_plan = seen.timeline, _has_plan(table, instant)
+    if not has_plan or not all(_counts(t, oldest, timeline) for t in merged):
+        timeline = table.with_archive(timeline)
+    back = _back(table, timeline, instant, passed) if passed and has_plan else ()
+    return replace(seen, timeline=timeline, has_plan=has_plan, back=back)
+
+
+def evidence_of_planned(table: Table) -> Evidence:
+    """The evidence for any instant that has a plan and has merged nothing yet. Errors as `gather_evidence`."""
+    refuse_half_upgraded(table)
+    timeline, rollbacks = table.load_timeline(), pending_rollbacks(table)
+    clustering = half_taken_back(table, timeline)
+    half_way = frozenset[str]() if clustering is None else {clustering.requested_time}
+    return Evidence(
+        timeline=timeline,
+        has_plan=True,
+        undone=frozenset(r.target for r in rollbacks if r.target is not None) | half_way,
+        unreadable=tuple(r for r in rollbacks if isinstance(r, UnreadableRollback)),
+        allows_equal_times=not table.config.metadata_partitions,
+    )
+
+
+def _back(table: Table, timeline: Timeline, instant: str, passed: Collection[str]) -> tuple[str, ...]:
+    """The file groups that were left out as replaced and are back.
+
+    If the replace commit was archived since, the files of the group are gone; if it was rolled back, they are there.
+    """
+    replaced = table.facts.replaced_groups(timeline)
+    found, plan = [], table.compaction_plan(instant)
+    for operation in plan.operations:
+        partition, group = operation.partition_path, f"{operation.partition_path}/{operation.file_id}"
+        if group in passed and (partition, operation.file_id) not in replaced:
+            paths = planned_paths(replace(plan, operations=(operation,)))
+            if any(table.storage.find(path) is not None for path in paths):
+                found.append(group)
+    return tuple(found)
+
+
+def validity_of(table: Table, decision: CommitDecision) -> Assessment:
+    """The standing of a decision whose instant is not completed on the active timeline; the caller holds the lock."""
+    instant = decided_instant(table, decision)
+    return rule(
+        instant,
+        decision.merged,
+        decision.oldest,
+        gather_evidence(table, decision.instant, decision.merged, decision.oldest, decision.passed),
+    )
+
+
+def decided_instant(table: Table, decision: CommitDecision) -> Instant:
+    """The completed instant that a decision names. MalformedError: not the name of an instant."""
+    found = table.layout.parse(decision.completed_path.rpartition("/")[2])
+    if found is None:
+        raise MalformedError(
+            "not the name of a completed commit", path=decision.completed_path, instant=decision.instant
+        )
+    return found
+
+
+def refuse(table: Table, instant: str, assessment: Assessment) -> None:
+    """ConflictError unless the decision stands."""
+    if assessment.validity is Validity.VALID:
+        return
+    raise ConflictError(
+        "this compaction cannot be published",
+        path=table.storage.base_path,
+        instant=instant,
+        found=assessment.why,
+        todo=assessment.todo
+        or {
+            Validity.BLOCKED: "Wait until it has ended, then run again.",
+            Validity.SUPERSEDED: "Nothing is left to do.",
+        }.get(
+            assessment.validity,
+            "Nothing of it is visible. If it is still pending, run again, or take it back: "
+            f"compactor-daemon unschedule TABLE {instant}.",
+        ),
+    )
+
+
+def _has_plan(table: Table, instant: str) -> bool:
+    return table.storage.find(table.instant_path(table.files.requested_merge(instant))) is not None
+
+
+def refuse_rollback(table: Table, instant: str) -> None:
+    """ConflictError while a pending rollback names the instant, or may name it."""
+    for rollback in pending_rollbacks(table):
+        if isinstance(rollback, UnreadableRollback):
+            raise ConflictError(
+                "a rollback that may undo this compaction is pending",
+                path=table.storage.base_path,
+                instant=instant,
+                found=_unreadable(rollback),
+                todo=rollback.todo,
+            )
+        if rollback.target == instant:
+            raise ConflictError(
+                "a rollback of this compaction is pending",
+                path=table.storage.base_path,
+                instant=instant,
+                found=f"rollback {rollback.instant}",
+                todo="Let Hudi finish the rollback (a compaction run of Hudi does so), then run again.",
+            )
+
+
+def _unreadable(rollback: UnreadableRollback) -> str:
+    return f"the plan of a pending rollback cannot be read: {rollback.path}"

@@ -1,0 +1,296 @@
+"""Runs every pending compaction of a table, once, or in a thread concurrently with an ingest job.
+
+Once: check all, take the claim, then execute one instant after the other. In an ingest job:
+
+    with AsyncCompaction(path, SparkRunner(RunningSpark(session.sparkContext), pool="compaction")) as compaction:
+        for batch in batches:
+            write(batch)            # may request a compaction
+            compaction.notify()     # look for plans now instead of at the next poll
+
+Two of these threads on one table, or one and a `compactor-daemon`, take turns by the table's claim.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from types import TracebackType
+from typing import Self, TypeAlias
+
+from phantombase.timeline.clock.options import ClockOptions
+from phantombase.timeline.errors import ClaimedError, LockError, PhantombaseError, SparkError, StoppedError
+from phantombase.timeline.event_log import get_logger
+from phantombase.timeline.instants.attempt_names import recorded_instants
+from phantombase.timeline.locks.table_lock import table_lock
+from phantombase.timeline.metadata_table.drop import drop_metadata_table
+from phantombase.timeline.metadata_table.update import check_keepable
+from phantombase.timeline.parquet.output_options import OutputOptions
+from phantombase.timeline.storage.contract import Storage
+from phantombase.timeline.storage.storage_options import Given, StorageOptions
+from phantombase.timeline.table.table import Table
+
+from ..attempt.compact_instant import Compacted, Limit, compact_instant, pending_instants, preflight
+from ..attempt.leftovers import abandoned_uploads_aborted, finish_completed, littered_instants
+from ..attempt.slice_task import Runner
+from ..fleet.claims import claim_all, claim_one
+from ..options import AttemptOptions, ExecuteOptions
+from .executor_choice import ExecutorChoice, check_memory, this_machine
+from .runners import all_storage_options, log_choice, open_runner
+
+_log = get_logger()
+
+
+InstantProgress: TypeAlias = Callable[[str, int, int], None]
+"""Called with (instant, file slices done, file slices in all) while an instant's file slices are staged."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compactions:
+    """What a run did, and the instants that it left because its limit was reached; earliest first.
+
+    `executors`: what ran the file slices, and why; empty if nothing had to be merged, or a runner was given.
+    """
+
+    done: tuple[Compacted, ...] = ()
+    left: tuple[str, ...] = ()
+    executors: tuple[ExecutorChoice, ...] = ()
+
+
+def run_compactions(
+    path: str | Table,
+    *,
+    instant: str | None = None,
+    lock: str | None = None,
+    sole_writer: bool = False,
+    drop_metadata: bool = False,
+    output: OutputOptions,
+    execute: ExecuteOptions,
+    attempt: AttemptOptions,
+    runner: Runner | None = None,
+    limit: Limit | None = None,
+    clock: ClockOptions | None = None,
+    storage_options: Given = None,
+    progress: InstantProgress = lambda *_: None,
+) -> Compactions:
+    """Executes pending compactions, earliest first. Everything that can be refused is refused before the first write.
+
+    An instant that fails is left pending, and the first such error is raised after the other instants are done. If
+    every instant is refused, the table is not changed. `drop_metadata`: the metadata table is turned off before
+    anything else, also where nothing is pending.
+
+    `runner`: a runner that is open already (a warm Spark session); without one, `execute` says which is opened.
+    `limit`: once it is reached no instant begins, and an instant whose slices are being staged is left to the next run,
+    which adopts the finished slices. A decided instant is still brought to its end. `clock`: see `Table`. `progress` is
+    called several times a second with the progress of an instant. `storage_options`: see `all_storage_options`.
+    """
+    limit = limit or Limit()
+    if runner is None and not execute.on_cluster:
+        check_memory(output.memory_limit, this_machine())
+    if isinstance(path, Table):
+        table = path.reload()
+    else:
+        table = Table.open(path, all_storage_options([path], storage_options, execute, runner))
+    table = table.with_clock(clock or ClockOptions())
+    held = table_lock(table.storage, lock, sole_writer=sole_writer)
+    if drop_metadata and not limit.closed:
+        table = drop_metadata_table(table, held)  # a way out of its own: nothing need be pending, nor be executable
+    seen = table.still()
+    instants = pending_instants(seen, instant)
+    check_keepable(table, moves_rows=False)
+    if limit.closed or (not instants and not recorded_instants(seen.storage)):
+        return Compactions(left=instants)
+    run = _Run(refused={})
+    with ExitStack() as open_:
+        if instants:
+            # Before the checks: Spark takes longer to start than the checks take.
+            running = runner or open_.enter_context(open_runner(execute, run.note_executor))
+            with _proved(table.storage):
+                run.refused = preflight(seen, instants)
+                if len(run.refused) == len(instants) and not littered_instants(table):
+                    raise next(iter(run.refused.values()))
+        table.storage.prove()
+        open_.enter_context(abandoned_uploads_aborted(table.storage))
+        open_.enter_context(claim_all(table, attempt.claim_wait_s))
+        finished: Table | None = None
+        with run.parking("what earlier runs left"):
+            finished = finish_completed(table, held)
+        if instants:  # without instants there was only litter to clean up, and no executor was started
+
+            def compact(one: str) -> Compacted:
+                limit.check_begin()
+                with claim_one(table, one, attempt.claim_wait_s):
+                    return compact_instant(
+                        table,
+                        one,
+                        lock=held,
+                        runner=running,
+                        progress=partial(progress, one),
+                        output=output,
+                        options=attempt,
+                        limit=limit,
+                    )
+
+            run.each(pending_instants(finished or table.still(), instant), compact)
+    if run.parked is not None:
+        raise run.parked
+    if run.left:
+        _log.info("stopped_by_limit", done=len(run.done), left=run.left)
+    return Compactions(done=tuple(run.done), left=run.left, executors=tuple(run.executors))
+
+
+@contextmanager
+def _proved(storage: Storage) -> Iterator[None]:
+    """Tries the storage's promises while the body runs, where that takes requests; the body's error is the one raised.
+
+    On a file system nothing is tried before the body: no folder may appear in a table that is refused.
+    """
+    if storage.is_file_system:
+        yield
+        return
+    with ThreadPoolExecutor(1) as pool:
+        proved = pool.submit(storage.prove)
+        yield
+    proved.result()
+
+
+@dataclass
+class _Run:
+    """The results of the instants. `parked`: the first error; an error of one instant does not stop the others."""
+
+    refused: dict[str, PhantombaseError]
+    done: list[Compacted] = field(default_factory=list)
+    executors: list[ExecutorChoice] = field(default_factory=list)
+    left: tuple[str, ...] = ()
+    parked: PhantombaseError | None = None
+
+    def note_executor(self, choice: ExecutorChoice) -> None:
+        """Keeps the choice for a plan, and logs it if it is another than the last one."""
+        if choice not in self.executors:
+            self.executors.append(choice)
+            log_choice(choice)
+
+    def each(self, pending: tuple[str, ...], compact: Callable[[str], Compacted]) -> None:
+        """Executes the instants one after the other. Pending plans never share a file group."""
+        for number, one in enumerate(pending):
+            try:
+                with self.parking(one):
+                    if one in self.refused:
+                        raise self.refused[one]
+                    self.done.append(compact(one))
+            except StoppedError:
+                self.left = pending[number:]
+                break
+
+    @contextmanager
+    def parking(self, what: str) -> Iterator[None]:
+        """Keeps an error for the end. Raises at once if the limit is reached, or if Spark or the lock is missing.
+
+        An instant that another process has claimed stops no other.
+        """
+        try:
+            yield
+        except PhantombaseError as error:
+            if isinstance(error, _ENDS_ALL) and not isinstance(error, ClaimedError):
+                raise
+            if self.parked is not None:
+                _log.warning("parked", what=what, error=str(error))
+            self.parked = self.parked or error
+
+
+_ENDS_ALL = (StoppedError, SparkError, LockError)
+
+
+_ERRORS_KEPT = 16
+
+
+class AsyncCompaction:
+    """A context manager: compacts from entry to exit; see the module.
+
+    `poll_s`: how often it looks for plans without `notify`. `stop_s`: how long the instant at work may go on after the
+    context ends; then its staging is stopped, and the next compactor adopts the finished file slices. The exit may take
+    longer than that: it waits for a publication that has begun and, with a LocalRunner, for the slices at work.
+    `clock`: see `Table`. `storage_options`: see `Table.open`.
+
+    Errors do not reach the ingest job, since its writes are complete without the compaction. They are logged and kept
+    in `errors`, and the instant is tried again at the next snapshot.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        runner: Runner,
+        *,
+        lock: str | None = None,
+        output: OutputOptions | None = None,
+        attempt: AttemptOptions | None = None,
+        poll_s: float = 10.0,
+        stop_s: float = 30.0,
+        clock: ClockOptions | None = None,
+        storage_options: Given = None,
+    ) -> None:
+        self._path = path
+        self._runner = runner
+        self._lock = lock
+        self._output = output or OutputOptions()
+        self._attempt = attempt or AttemptOptions()
+        self._poll_s = poll_s
+        self._stop_s = stop_s
+        self._clock = clock
+        self._storage_options = StorageOptions.of(storage_options)
+        self._limit = Limit()
+        self._look = threading.Event()
+        self._ending = threading.Event()
+        self._errors: deque[Exception] = deque(maxlen=_ERRORS_KEPT)
+        self._thread = threading.Thread(target=self._work, name="async-compaction", daemon=True)
+
+    @property
+    def errors(self) -> tuple[Exception, ...]:
+        """The last errors, oldest first."""
+        return tuple(self._errors)
+
+    def notify(self) -> None:
+        """Looks for plans at once, or once more after the snapshot that is under way."""
+        self._look.set()
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._limit.close(self._stop_s)
+        self._ending.set()
+        self._look.set()
+        self._thread.join()
+
+    def _work(self) -> None:
+        while not self._ending.is_set():
+            self._look.clear()
+            self._run()
+            if not self._ending.is_set():
+                self._look.wait(self._poll_s)
+
+    def _run(self) -> None:
+        try:
+            run_compactions(
+                self._path,
+                lock=self._lock,
+                output=self._output,
+                execute=ExecuteOptions(),
+                attempt=self._attempt,
+                runner=self._runner,
+                limit=self._limit,
+                clock=self._clock,
+                storage_options=self._storage_options,
+            )
+        except ClaimedError:
+            _log.info("another_compactor_is_at_work", table=self._path)
+        except Exception as error:  # the ingest job must go on after any error
+            self._errors.append(error)
+            _log.exception("async_compaction_failed", table=self._path)

@@ -1,0 +1,301 @@
+"""The tables of a catalog, and the daemons of a fleet that share them.
+
+Tables lie below a folder, or are registered in a Hive Metastore (extra `hive`). `thriftpy2` reads the interface below
+when it is first used: of hive_metastore.thrift only the calls and fields that are asked for, with their numbers; a
+reader of Thrift skips the others. The calls are those of Hive 2.3 to 4. Hudi's sync registers a MERGE_ON_READ table
+under up to three names, `t`, `t_ro` and `t_rt`, with one location.
+
+Each daemon of a fleet has one ephemeral node:
+
+    <chroot>/phantombase/fleets/<fleet>/<member>     ephemeral, JSON: who, host, pid, tables, pools
+
+A member that has lost its session makes a new node. While ZooKeeper does not answer, the members are those of the last
+answer: two daemons may then serve a table at once, which costs work and no rows. Which daemons serve a table follows
+from the members alone (rendezvous hashing): when a daemon comes or goes, only its tables move.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import socket
+import uuid
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import xxhash
+
+from phantombase.timeline.errors import MissingFileError, PhantombaseError, StorageError, UsageError
+from phantombase.timeline.event_log import get_logger
+from phantombase.timeline.reachable import why_unreachable
+from phantombase.timeline.storage.contract import Storage
+from phantombase.timeline.storage.folders import HOODIE
+from phantombase.timeline.storage.open_storage import open_storage, whole_path
+from phantombase.timeline.storage.storage_options import StorageOptions
+
+from .pools import Pools
+from .zookeeper_session import ZooKeeperSession
+
+DEPTH = 3
+"""How deep below a root tables are looked for: `root/database/table` is two."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Catalog:
+    """Tables that are found: the listing, and the pools."""
+
+    listing: TableListing
+    pools: Pools
+
+
+class TableListing(Protocol):
+    """A source of tables. It may remember what it has found; it is called by one thread at a time."""
+
+    def tables(self) -> Mapping[str, str]:
+        """The base paths of the tables, by name (`a/b`). Errors of the tree: they cannot be known now."""
+        ...
+
+    @property
+    def shown(self) -> str:
+        """What is listed, for messages; the daemons of a fleet have the same."""
+        ...
+
+
+class FolderListing:
+    """The tables below a folder: folders with `.hoodie`. Below a table no further one is looked for.
+
+    A table that was found before costs no request of its own.
+    """
+
+    def __init__(self, root: str, options: StorageOptions, depth: int = DEPTH) -> None:
+        self._root = whole_path(root).rstrip("/") or "/"
+        self._storage = open_storage(root, options)
+        self._depth = depth
+        self._known: frozenset[str] = frozenset()
+
+    @property
+    def shown(self) -> str:
+        """See `TableListing`."""
+        return self._root
+
+    def tables(self) -> Mapping[str, str]:
+        """See `TableListing`. UsageError: the folder is not there, or is a table itself."""
+        try:
+            folders = _folders(self._storage, "")
+        except MissingFileError as error:
+            raise UsageError("no folder to look for tables in", path=self._root) from error
+        if HOODIE in folders:
+            raise UsageError(
+                "the root is a table itself", path=self._root, todo="Name the folder above it, or the table alone."
+            )
+        found = frozenset(self._below("", folders, self._depth))
+        self._known = found
+        return {name: f"{self._root.rstrip('/')}/{name}" for name in sorted(found)}
+
+    def _below(self, folder: str, names: list[str], depth: int) -> Iterator[str]:
+        for name in names:
+            path = f"{folder}/{name}" if folder else name
+            if name.startswith("."):
+                continue
+            if path in self._known:
+                yield path
+                continue
+            try:
+                inner = _folders(self._storage, path)
+            except MissingFileError:
+                continue
+            except StorageError:  # closed to this process, say: it may be a table, and serving it says what is wrong
+                inner = [HOODIE]
+            if HOODIE in inner:
+                yield path
+            elif depth > 1:
+                yield from self._below(path, inner, depth - 1)
+
+
+def _folders(storage: Storage, folder: str) -> list[str]:
+    return [e.name for e in storage.list(folder) if e.is_folder]
+
+
+_INTERFACE = """
+struct StorageDescriptor { 2: string location, 3: string inputFormat }
+struct Table { 1: string tableName, 7: StorageDescriptor sd, 9: map<string, string> parameters }
+struct GetTablesRequest { 1: required string dbName, 2: optional list<string> tblNames }
+struct GetTablesResult { 1: required list<Table> tables }
+exception MetaException { 1: string message }
+service Metastore {
+  list<string> get_all_databases() throws (1: MetaException problem),
+  list<string> get_all_tables(1: string db_name) throws (1: MetaException problem),
+  GetTablesResult get_table_objects_by_name_req(1: GetTablesRequest req)
+    throws (1: MetaException problem, 2: MetaException operation, 3: MetaException database),
+}
+"""
+_PORT = 9083
+_TIMEOUT_MS = 30_000
+_AT_ONCE = 500
+_PROVIDER = "spark.sql.sources.provider"
+
+
+class MetastoreListing:
+    """See the module, and `Listing`. Names are DATABASE/TABLE."""
+
+    def __init__(self, where: str) -> None:
+        host, separator, port = where.rpartition(":")
+        self._host, self._port = (host, port) if separator else (port, str(_PORT))
+        if not self._host or not self._port.isdigit():
+            raise UsageError("not a Hive Metastore", expected="hive:HOST:PORT", found=f"hive:{where}")
+        self._interface = _interface()
+
+    @property
+    def shown(self) -> str:
+        """See `Listing`."""
+        return f"hive:{self._host}:{self._port}"
+
+    def tables(self) -> Mapping[str, str]:
+        """See `Listing`. StorageError: no answer."""
+        by_path: dict[str, str] = {}
+        with self._client() as client:
+            for database in client.get_all_databases():
+                names = client.get_all_tables(database)
+                for start in range(0, len(names), _AT_ONCE):
+                    asked = self._interface.GetTablesRequest(dbName=database, tblNames=names[start : start + _AT_ONCE])
+                    for table in client.get_table_objects_by_name_req(asked).tables:
+                        path = _hudi_path(table)
+                        if path is not None:
+                            name = f"{database}/{table.tableName}"
+                            by_path[path] = min(by_path.get(path, name), name, key=lambda n: (len(n), n))
+        return {name: path for path, name in sorted(by_path.items())}
+
+    @contextmanager
+    def _client(self) -> Iterator[Any]:
+        from thriftpy2.rpc import client_context
+        from thriftpy2.thrift import TException
+
+        try:
+            with client_context(
+                self._interface.Metastore,
+                self._host,
+                int(self._port),
+                connect_timeout=_TIMEOUT_MS,
+                socket_timeout=_TIMEOUT_MS,
+            ) as client:
+                yield client
+        except (TException, OSError, self._interface.MetaException) as error:
+            raise StorageError(
+                "the Hive Metastore did not answer",
+                path=self.shown,
+                found=why_unreachable([f"{self._host}:{self._port}"], _PORT) or f"{type(error).__name__}: {error}",
+                todo="Check its host and port (hive.metastore.uris), and that it asks for no SASL.",
+            ) from error
+
+
+def _interface() -> Any:
+    try:
+        import thriftpy2.parser
+    except ImportError as error:
+        raise UsageError(
+            "a Hive Metastore needs the package thriftpy2", todo="Install it: pip install 'phantombase[hive]'."
+        ) from error
+    return thriftpy2.parser.load_fp(io.StringIO(_INTERFACE), "phantombase_metastore_thrift")
+
+
+def _hudi_path(table: Any) -> str | None:
+    """The base path of a Hudi table; None: it is another table."""
+    if table.sd is None or not table.sd.location:
+        return None
+    is_hudi = (table.parameters or {}).get(_PROVIDER, "").lower() == "hudi"
+    if not is_hudi and "hudi" not in (table.sd.inputFormat or "").lower():
+        return None
+    location = str(table.sd.location).rstrip("/")
+    # Hadoop writes file:/path, which is no URL with a host.
+    return location.removeprefix("file:") if location.startswith("file:/") and "://" not in location else location
+
+
+_log = get_logger()
+
+
+class Members:
+    """The members of a fleet, this process among them. `wake` is called, in kazoo's thread, when they change."""
+
+    def __init__(self, session: ZooKeeperSession, fleet: str, who: str, wake: Callable[[], None]) -> None:
+        self.me = uuid.uuid4().hex
+        self._session = session
+        self._folder = folder_of(session, fleet)
+        self._who = who
+        # One function for all calls: kazoo keeps a set of watch functions until one fires.
+        self._watch = lambda event: wake()
+        self._joined = 0
+        self._known: frozenset[str] = frozenset({self.me})
+
+    def snapshot(self, facts: Mapping[str, Any]) -> frozenset[str]:
+        """Joins, or says what this member does (`facts`), and returns the ids of all members. Never raises."""
+        try:
+            self._say(facts)
+            found = self._session.call(self._session.client.get_children_async, self._folder, watch=self._watch)
+        except PhantombaseError as error:
+            _log.warning("members_unknown", error=str(error))
+        else:
+            self._known = frozenset(found) | {self.me}
+        return self._known
+
+    def _say(self, facts: Mapping[str, Any]) -> None:
+        from kazoo.exceptions import NodeExistsError, NoNodeError
+
+        client, path = self._session.client, f"{self._folder}/{self.me}"
+        data = json.dumps({"who": self._who, "host": socket.gethostname(), "pid": os.getpid(), **facts}).encode()
+        number = self._session.number
+        if self._joined == number:
+            try:
+                self._session.call(client.set_async, path, data)
+                return
+            except NoNodeError:  # the session was lost just now
+                pass
+        self._session.call(client.ensure_path_async, self._folder)
+        try:
+            self._session.call(client.create_async, path, data, ephemeral=True)
+        except NodeExistsError:  # of the lost session, or of a call that had no answer
+            self._session.call(client.delete_async, path)
+            self._session.call(client.create_async, path, data, ephemeral=True)
+        self._joined = number
+
+
+def members_in(session: ZooKeeperSession, fleet: str) -> tuple[Mapping[str, Any], ...]:
+    """What the members of a fleet say of themselves; for commands. UnknownStateError: no answer."""
+    from kazoo.exceptions import NoNodeError
+
+    folder, found = folder_of(session, fleet), []
+    try:
+        names = session.call(session.client.get_children_async, folder)
+    except NoNodeError:
+        return ()
+    for name in sorted(names):
+        try:
+            data, _ = session.call(session.client.get_async, f"{folder}/{name}")
+            found.append(json.loads(data))
+        except (NoNodeError, ValueError):  # gone since, or written by a later release
+            continue
+    return tuple(found)
+
+
+def fleet_of(listing: str) -> str:
+    """The name of the fleet that serves a listing: the daemons that list the same share its tables."""
+    return xxhash.xxh3_64_hexdigest(listing.encode())
+
+
+def folder_of(session: ZooKeeperSession, fleet: str) -> str:
+    """The node of a fleet."""
+    return f"{session.options.root}/phantombase/fleets/{fleet}"
+
+
+def serves(member: str, members: Collection[str], name: str, daemons: int) -> bool:
+    """Whether a member is among the `daemons` that serve a table of this name; all are where there are no more."""
+    if member not in members:
+        return False
+    own = _draw(member, name)
+    return sum(_draw(one, name) > own for one in members) < daemons
+
+
+def _draw(member: str, name: str) -> tuple[int, str]:
+    return xxhash.xxh3_64_intdigest(f"{member}\0{name}".encode()), member

@@ -1,0 +1,267 @@
+"""Claims: which process works on which pending compaction.
+
+Claims save work; no safety rests on them: if two processes work on one instant, storage decides which attempt wins.
+Without ZooKeeper (`zookeeper_claims`) they lie on the table's storage:
+
+    .hoodie/.phantombase/claim.lock     file systems: a lock file, the claim on all instants of the table
+    .hoodie/.phantombase/<C>/claim      object stores: a lease on one instant
+
+They exclude `compactor-daemon compact`, compactions inside ingest jobs and other daemons.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
+from dataclasses import asdict, dataclass, field, replace
+from typing import Protocol
+
+from phantombase.timeline.errors import ClaimedError, MalformedError, MissingFileError
+from phantombase.timeline.event_log import get_logger
+from phantombase.timeline.instants.attempt_names import instant_folder
+from phantombase.timeline.record_fields import Fields
+from phantombase.timeline.storage.contract import Storage
+from phantombase.timeline.storage.folders import RECORDS
+from phantombase.timeline.table.table import Table
+
+from ..attempt.failures import WorkNote
+
+TABLE_ID = f"{RECORDS}/table-id"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """Which process works on an instant, and its progress: file slices `done` of `total`, bytes of all their inputs.
+
+    `since_ms` since the epoch; `attempt` is None until one is opened. `nonce` distinguishes one claim from the next.
+    """
+
+    instant: str
+    holder: str
+    host: str
+    pid: int
+    since_ms: int
+    attempt: int | None = None
+    done: int = 0
+    total: int = 0
+    input_bytes: int = 0
+    nonce: str = field(default="", repr=False)
+
+    @staticmethod
+    def of_this_process(instant: str, holder: str) -> Claim:
+        """A claim made now."""
+        return Claim(
+            instant=instant,
+            holder=holder,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            since_ms=round(time.time() * 1000),
+            nonce=uuid.uuid4().hex,
+        )
+
+    def after(self, note: WorkNote) -> Claim:
+        """The claim with the progress that its holder notes."""
+        return replace(self, attempt=note.attempt, done=note.done, total=note.total, input_bytes=note.bytes)
+
+    def to_json(self) -> bytes:
+        """As stored."""
+        return json.dumps(asdict(self), sort_keys=True).encode()
+
+    @staticmethod
+    def from_json(data: bytes, instant: str) -> Claim:
+        """Inverse of `to_json`; unknown fields are ignored. An unreadable claim has an unknown holder."""
+        with suppress(MalformedError):
+            fields = Fields.parse(data, instant, "unreadable claim")
+            return Claim(
+                instant=instant,
+                holder=fields.text("holder"),
+                host=fields.text("host"),
+                pid=fields.whole("pid"),
+                since_ms=fields.whole("since_ms"),
+                attempt=fields.whole_or_none("attempt"),
+                done=fields.whole("done"),
+                total=fields.whole("total"),
+                input_bytes=fields.whole("input_bytes"),
+                nonce=fields.text("nonce"),
+            )
+        return Claim(instant=instant, holder="unknown", host="unknown", pid=0, since_ms=0)
+
+
+class HeldClaim(Protocol):
+    """A claim that this process holds."""
+
+    @property
+    def lost(self) -> bool:
+        """Whether another process may hold the claim by now: then the work under it must stop."""
+        ...
+
+    def report(self, note: WorkNote) -> None:
+        """Publishes the progress; never raises. Writes to ZooKeeper at most once a second."""
+        ...
+
+    def release(self) -> None:
+        """Gives the claim back; never raises. A node that cannot be removed now is removed later, or by the session's
+        end."""
+        ...
+
+
+class Claims(Protocol):
+    """The claims on one table."""
+
+    @property
+    def available(self) -> bool:
+        """Whether claims can be taken now."""
+        ...
+
+    def names(self) -> frozenset[str]:
+        """The claimed instants. UnknownStateError: they cannot be known now."""
+        ...
+
+    def all(self) -> Mapping[str, Claim]:
+        """The claims by instant. UnknownStateError: they cannot be known now."""
+        ...
+
+    def take(self, instant: str) -> HeldClaim | None:
+        """Claims an instant. None: another process holds it. UnknownStateError: the outcome is unknown."""
+        ...
+
+    def close(self) -> None:
+        """No more is asked of these claims; those that are held stay."""
+        ...
+
+
+def find_table_id(storage: Storage) -> str | None:
+    """The name of a table in ZooKeeper, None while no fleet has served it.
+
+    It is kept in the table, because machines may mount the table under different paths.
+    """
+    try:
+        return storage.read(TABLE_ID).decode()
+    except MissingFileError:
+        return None
+
+
+def table_id(storage: Storage) -> str:
+    """The name of a table in ZooKeeper; a table without a name gets one now."""
+    storage.put_if_absent(TABLE_ID, uuid.uuid4().hex.encode())
+    return storage.read(TABLE_ID).decode()
+
+
+def claim_path(table: Table, instant: str) -> str:
+    """What is held while a process works on an instant."""
+    return f"{RECORDS}/claim.lock" if table.storage.is_file_system else f"{instant_folder(instant)}/claim"
+
+
+def claim(table: Table, instant: str, wait_s: float = 0.0) -> AbstractContextManager[Callable[[], bool]]:
+    """Holds the claim on an instant; gives whether it is still held, see `Storage.hold`.
+
+    ClaimedError: another process of phantombase holds it for longer than `wait_s`.
+    """
+    path = claim_path(table, instant)
+    busy = ClaimedError(
+        f"another compactor is at work on this {'table' if table.storage.is_file_system else 'instant'}",
+        path=f"{table.storage.base_path}/{path}",
+        todo="Wait until it ends, or run with --wait SECONDS.",
+    )
+    return table.storage.hold(path, wait_s, busy)
+
+
+def claim_all(table: Table, wait_s: float = 0.0) -> AbstractContextManager[object]:
+    """Holds the claim on all instants together where there is one, see the module; elsewhere does nothing."""
+    return claim(table, "", wait_s) if table.storage.is_file_system else nullcontext()
+
+
+def claim_one(table: Table, instant: str, wait_s: float = 0.0) -> AbstractContextManager[object]:
+    """Holds the claim on an instant, unless `claim_all` holds it with the others."""
+    return nullcontext() if table.storage.is_file_system else claim(table, instant, wait_s)
+
+
+_log = get_logger()
+
+
+@dataclass(frozen=True)
+class _Shared:
+    """A held lock, and the instants that are claimed by it."""
+
+    is_held: Callable[[], bool]
+    close: Callable[[], None]
+    instants: set[str] = field(default_factory=set)
+
+
+class TableClaims:
+    """See `Claims`. The first claim by a lock takes it, and the end of the last one releases it."""
+
+    available = True
+
+    def __init__(self, table: Table, holder: str) -> None:
+        self._table = table
+        self._holder = holder
+        self._ours: dict[str, Claim] = {}
+        self._locks: dict[str, _Shared] = {}
+        self._changing = threading.Lock()
+        """Held while a lock is taken or released: that may take long, and the loop asks for names meanwhile."""
+
+    def names(self) -> frozenset[str]:
+        """See `Claims`. Claims of other processes are not listed; they only make `take` fail."""
+        return frozenset(tuple(self._ours))
+
+    def all(self) -> Mapping[str, Claim]:
+        """See `Claims`."""
+        return dict(self._ours)
+
+    def take(self, instant: str) -> HeldTable | None:
+        """See `Claims`."""
+        path = claim_path(self._table, instant)
+        with self._changing:
+            if instant in self._ours:
+                return None
+            if path not in self._locks:
+                stack = ExitStack()
+                try:
+                    self._locks[path] = _Shared(stack.enter_context(claim(self._table, instant)), stack.close)
+                except ClaimedError:
+                    return None
+            self._locks[path].instants.add(instant)
+            self._ours[instant] = Claim.of_this_process(instant, self._holder)
+            return HeldTable(self, instant, self._locks[path].is_held)
+
+    def close(self) -> None:
+        """See `Claims`."""
+
+    def _give_back(self, instant: str) -> None:
+        path = claim_path(self._table, instant)
+        with self._changing:
+            self._ours.pop(instant, None)
+            shared = self._locks.get(path)
+            if shared is not None:
+                shared.instants.discard(instant)
+                if not shared.instants:
+                    del self._locks[path]
+                    shared.close()
+
+
+class HeldTable:
+    """See `HeldClaim`. A lock file is lost only when its process ends. The heartbeat shows the progress."""
+
+    def __init__(self, claims: TableClaims, instant: str, is_held: Callable[[], bool]) -> None:
+        self._claims = claims
+        self._instant = instant
+        self._is_held = is_held
+
+    @property
+    def lost(self) -> bool:
+        """See `HeldClaim`."""
+        return not self._is_held()
+
+    def report(self, note: WorkNote) -> None:
+        """Does nothing: other processes read the heartbeat."""
+
+    def release(self) -> None:
+        """See `HeldClaim`."""
+        self._claims._give_back(self._instant)

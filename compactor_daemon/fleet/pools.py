@@ -1,0 +1,292 @@
+"""Pools: rules for the tables whose names match a pattern, and which pool may begin work now (pure).
+
+A table belongs to the first pool that matches it, else to the pool of the other tables. A name is the path below the
+root, or DATABASE/TABLE in a catalog. A pattern without `/` is compared with the last part of a name.
+
+Shares share slots by weight: the share with the least slot time for its weight comes next. A share that had no work for
+a while does not save up slot time: it begins where the others are.
+
+A quota holds over `QUOTA_MS`, and bytes over an hour, each up to now; shorter while the daemon is younger. Work counts
+from its beginning, with the bytes of its plan, so that work in progress cannot exceed a quota unseen. What work longer
+than `QUOTA_MS` has taken beyond the quota remains a debt, and the pool waits until its part of the slots has paid it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, deque
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, time
+from fnmatch import fnmatchcase
+from zoneinfo import ZoneInfo
+
+from phantombase.timeline.errors import UsageError
+from phantombase.timeline.option import check_above_zero, check_least, option
+from phantombase.timeline.planning.options import ScheduleOptions
+
+_HOURS = re.compile(r"(\d\d?):(\d\d)\s*-\s*(\d\d?):(\d\d)(?:\s+(\S+))?")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hours:
+    """From `start` until before `end`, over midnight if that is earlier."""
+
+    start: time
+    end: time
+    zone: str = "UTC"
+
+    @staticmethod
+    def parse(text: str) -> Hours:
+        """From `HH:MM-HH:MM [ZONE]`; UsageError."""
+        found = _HOURS.fullmatch(text.strip())
+        try:
+            if found is None:
+                raise ValueError(text)
+            hours = Hours(
+                start=time(int(found[1]), int(found[2])),
+                end=time(int(found[3]), int(found[4])),
+                zone=found[5] or "UTC",
+            )
+            ZoneInfo(hours.zone)
+        except (ValueError, OSError, KeyError) as error:
+            raise UsageError("not hours of a day", expected="HH:MM-HH:MM [ZONE]", found=repr(text)) from error
+        if hours.start == hours.end:
+            raise UsageError("hours of no length", expected="two different times", found=repr(text))
+        return hours
+
+    def hold(self, now_ms: int) -> bool:
+        """Whether a moment (ms since the epoch) lies within."""
+        now = datetime.fromtimestamp(now_ms / 1000, ZoneInfo(self.zone)).time()
+        if self.start < self.end:
+            return self.start <= now < self.end
+        return now >= self.start or now < self.end
+
+    def __str__(self) -> str:
+        return f"{self.start:%H:%M}-{self.end:%H:%M} {self.zone}"
+
+
+OTHERS = "*"
+"""The name of the pool of the tables that no pool matches."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pool:
+    """Rules for the tables that `match`. `weight` None: the tables share slots with those of other pools without one.
+
+    `schedule`: how plans are requested; None: as the daemon does elsewhere.
+    """
+
+    match: str = option(OTHERS, "a pattern of names")
+    weight: float | None = option(None, "share of the daemon's slots, against the weights of other pools")
+    slo_s: float | None = option(None, "a compaction that is pending for longer is late: the latest table comes first")
+    hours: Hours | None = option(None, "when its tables are compacted: HH:MM-HH:MM and a time zone, UTC by default")
+    quota: float | None = option(None, "the most of the daemon's slots, from 0 to 1, over some minutes")
+    bytes_per_hour: int | None = option(None, "the most bytes that compactions of the fleet read in an hour", size=True)
+    daemons: int = option(1, "how many daemons of a fleet serve each table", least=1)
+    schedule: ScheduleOptions | None = option(None, "how plans are requested")
+
+    def __post_init__(self) -> None:
+        check_above_zero(self, "weight", "slo_s", "quota", "bytes_per_hour")
+        check_least(self, {"daemons": 1})
+        if self.quota is not None and self.quota > 1:
+            raise UsageError("quota is a part of the slots", expected="at most 1", found=f"{self.quota:g}")
+
+    @property
+    def share(self) -> str:
+        """The pools of one share share their slots by lateness; shares share them by weight."""
+        return OTHERS if self.weight is None else self.match
+
+
+def matches(name: str, pattern: str) -> bool:
+    """Whether a pattern means the table of this name."""
+    return fnmatchcase(name if "/" in pattern else name.rpartition("/")[2], pattern)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pools:
+    """The pools, first match first, and which tables there are at all: `include` (empty: all) without `exclude`."""
+
+    pools: tuple[Pool, ...] = ()
+    include: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+    others: Pool = Pool(match=OTHERS)
+
+    def __post_init__(self) -> None:
+        if len({one.match for one in self.all}) < len(self.all):
+            raise UsageError("two pools have the same pattern", found=", ".join(one.match for one in self.all))
+
+    @property
+    def all(self) -> tuple[Pool, ...]:
+        """Every pool; that of the other tables comes last."""
+        return (*self.pools, self.others)
+
+    def takes(self, name: str) -> bool:
+        """Whether a table is served at all."""
+        return (not self.include or _any(name, self.include)) and not _any(name, self.exclude)
+
+    def of(self, name: str) -> Pool:
+        """The pool of a table."""
+        return next((one for one in self.pools if matches(name, one.match)), self.others)
+
+
+def pools_of(
+    pools: Iterable[Pool], include: Sequence[str], exclude: Sequence[str], slo_s: float | None = None
+) -> Pools:
+    """The pools. One whose pattern is `*` is the pool of the other tables. `slo_s`: for pools without one."""
+    given = [one if one.slo_s is not None or slo_s is None else replace(one, slo_s=slo_s) for one in pools]
+    last = next((one for one in given if one.match == OTHERS), Pool(match=OTHERS, slo_s=slo_s))
+    named = tuple(one for one in given if one is not last)
+    return Pools(pools=named, include=tuple(include), exclude=tuple(exclude), others=last)
+
+
+def _any(name: str, patterns: Iterable[str]) -> bool:
+    return any(matches(name, one) for one in patterns)
+
+
+QUOTA_MS = 600_000
+_HOUR_MS = 3_600_000
+_TYPICAL_MS = 1000.0
+"""The slot time of work in a pool that has not ended any yet."""
+_LEARN = 0.2
+_IDLE_MS = 60_000
+"""A share without work for this long is idle. Less may be a table that is looked at between two instants."""
+
+
+@dataclass(slots=True)
+class _Work:
+    pool: str
+    began: int
+    bytes: int
+    ended: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolUsage:
+    """What a pool uses. `occupancy`: its part of the slots; `bytes`: of the last hour. `why_not`: why it waits."""
+
+    pool: str
+    running: int
+    occupancy: float
+    bytes: int
+    why_not: str
+
+
+@dataclass(slots=True)
+class QuotaUsage:
+    """See the module. Times in ms of the caller's clock, but `hours` go by `epoch_ms`."""
+
+    pools: Pools
+    slots: int
+    began: int
+    members: int = 1
+    """How many daemons share the bytes of an hour."""
+    _work: dict[str, deque[_Work]] = field(default_factory=dict)
+    _open: dict[tuple[str, str], _Work] = field(default_factory=dict)
+    _spent: dict[str, float] = field(default_factory=dict)
+    _active: dict[str, int] = field(default_factory=dict)
+    _typical: dict[str, float] = field(default_factory=dict)
+    _credit: dict[str, tuple[int, float]] = field(default_factory=dict)
+    """By pool with a quota: a time, and the slot time then that its quota gave and its work has not taken."""
+    _pool: dict[str, Pool] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._pool = {one.match: one for one in self.pools.all}
+
+    def begin(self, pool: Pool, key: tuple[str, str], size: int, now: int) -> None:
+        """Work on a (table, instant) of this size begins."""
+        self._credited(pool, now)
+        one = self._open[key] = _Work(pool.match, now, size)
+        self._work.setdefault(pool.match, deque()).append(one)
+
+    def end(self, pool: Pool, key: tuple[str, str], size: int | None, now: int) -> None:
+        """It has ended. `size`: the bytes that it has read, None if that is not known."""
+        self._credited(pool, now)
+        one = self._open.pop(key)
+        one.ended = now
+        one.bytes = one.bytes if size is None else size
+        spent = now - one.began
+        self._spent[pool.share] = self._spent.get(pool.share, 0.0) + spent / (pool.weight or 1.0)
+        before = self._typical.get(pool.match, float(spent))
+        self._typical[pool.match] = before + _LEARN * (spent - before)
+
+    def turn(self, shares: Collection[str], now: int) -> dict[str, float]:
+        """By share with work ready: its slot time for its weight; running work counts with its expected time."""
+        weights = {one.share: one.weight or 1.0 for one in self.pools.all}
+        expected = dict.fromkeys(weights, 0.0)
+        for work in self._open.values():
+            typical = self._typical.get(work.pool, _TYPICAL_MS)
+            expected[self._pool[work.pool].share] += max(typical, now - work.began)
+        active = set(shares) | {share for share, ms in expected.items() if ms > 0}
+        fresh = {p for p in active if now - self._active.get(p, -_IDLE_MS) >= _IDLE_MS}
+        others = [self._spent.get(p, 0.0) for p in active - fresh] or list(self._spent.values())
+        for share in fresh:
+            self._spent[share] = max(self._spent.get(share, 0.0), min(others, default=0.0))
+        self._active.update(dict.fromkeys(active, now))
+        return {share: self._spent.get(share, 0.0) + expected[share] / weights[share] for share in shares}
+
+    def expected(self, pool: Pool) -> float:
+        """What one more work of the pool will probably add to its share in `turn`."""
+        return self._typical.get(pool.match, _TYPICAL_MS) / (pool.weight or 1.0)
+
+    def why_not(self, pool: Pool, now: int, epoch_ms: int) -> str:
+        """Why no work may begin in a pool now; empty: it may."""
+        if pool.hours is not None and not pool.hours.hold(epoch_ms):
+            return f"its hours are {pool.hours}"
+        if pool.quota is not None and (self._occupied(pool, now) > pool.quota or self._credited(pool, now) < 0):
+            return f"it has had its {pool.quota:g} of the slots"
+        if pool.bytes_per_hour is not None and (read := self._bytes(pool, now)) and read >= self._budget(pool):
+            return f"it has read {read} of {self._budget(pool)} bytes an hour"
+        return ""
+
+    def fits(self, pool: Pool, size: int, now: int) -> bool:
+        """Whether work of this size keeps the bytes of the pool; the first of an hour may exceed them alone."""
+        if pool.bytes_per_hour is None:
+            return True
+        read = self._bytes(pool, now)
+        return read == 0 or read + size <= self._budget(pool)
+
+    def shown(self, now: int, epoch_ms: int) -> tuple[PoolUsage, ...]:
+        """What every pool uses."""
+        running = Counter(one.pool for one in self._open.values())
+        return tuple(
+            PoolUsage(
+                pool=one.match,
+                running=running[one.match],
+                occupancy=round(self._occupied(one, now), 4),
+                bytes=self._bytes(one, now),
+                why_not=self.why_not(one, now, epoch_ms),
+            )
+            for one in self.pools.all
+        )
+
+    def _budget(self, pool: Pool) -> int:
+        return (pool.bytes_per_hour or 0) // max(1, self.members)
+
+    def _occupied(self, pool: Pool, now: int) -> float:
+        """The pool's part of all slot time, of the last minutes."""
+        since = max(self.began, now - QUOTA_MS)
+        spans = ((max(w.began, since), now if w.ended is None else w.ended) for w in self._recent(pool, now))
+        spent = sum(max(0, end - begin) for begin, end in spans)
+        return spent / (self.slots * max(1, now - since))
+
+    def _credited(self, pool: Pool, now: int) -> float:
+        """The slot time that a pool with a quota may still take; below 0, what it has taken too much."""
+        if pool.quota is None:
+            return 0.0
+        before, credit = self._credit.get(pool.match, (self.began, 0.0))
+        running = sum(one.pool == pool.match for one in self._open.values())
+        part = pool.quota * self.slots
+        credit = min(part * QUOTA_MS, credit + (now - before) * (part - running))
+        self._credit[pool.match] = (now, credit)
+        return credit
+
+    def _bytes(self, pool: Pool, now: int) -> int:
+        return sum(w.bytes for w in self._recent(pool, now) if w.ended is None or w.began > now - _HOUR_MS)
+
+    def _recent(self, pool: Pool, now: int) -> deque[_Work]:
+        """The work of the pool that still counts, by its beginning; earlier work is forgotten."""
+        work = self._work.setdefault(pool.match, deque())
+        while work and work[0].ended is not None and max(work[0].ended, work[0].began) <= now - _HOUR_MS:
+            work.popleft()
+        return work

@@ -1,0 +1,260 @@
+"""Claims of a fleet: one ephemeral node per instant, made by a plain create.
+
+    <chroot>/phantombase/<table id>/claims/<instant>     ephemeral, JSON (`Claim`): holder, time and progress
+    <chroot>/phantombase/<table id>/requests             its data changes when a plan was requested: the doorbell
+
+The node disappears with the session of its holder. After a create or delete without an answer, the owner of the node
+shows the result; it is read at the latest before claims are taken again.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from phantombase.timeline.errors import (
+    PhantombaseError,
+    UnknownStateError,
+)
+from phantombase.timeline.event_log import get_logger
+from phantombase.timeline.table.table import Table
+
+from ..attempt.failures import WorkNote
+from .claims import Claim, find_table_id
+from .zookeeper_session import ZooKeeperOptions, ZooKeeperSession, zookeeper_session
+
+_log = get_logger()
+
+_REPORT_S = 1.0
+
+
+class ZooKeeperClaims:
+    """See `Claims`. `table`: the table's id; `holder`: the daemon's name, as other processes see it.
+
+    `wake` is called in kazoo's thread when a claim is taken or given back: once after each call of `names`.
+    """
+
+    def __init__(
+        self, session: ZooKeeperSession, table: str, holder: str, wake: Callable[[], None] | None = None
+    ) -> None:
+        self.session = session
+        self._holder = holder
+        # One function for all calls: kazoo keeps a set of watch functions until one fires.
+        self._watch = None if wake is None else lambda event: wake()
+        self._base = f"{session.options.root}/phantombase/{table}"
+        self._folder = f"{self._base}/claims"
+        self._settling = threading.Lock()
+        """Held while a leftover node is found and removed: meanwhile no thread may take it as a claim."""
+        self._doubtful: set[str] = set()
+        self._held: set[str] = set()
+        self._closed = False
+
+    @property
+    def available(self) -> bool:
+        """See `Claims`."""
+        return self.session.connected
+
+    def names(self) -> frozenset[str]:
+        """See `Claims`."""
+        from kazoo.exceptions import NoNodeError
+
+        self._settle()
+        try:
+            return frozenset(self._call(self.session.client.get_children_async, self._folder, watch=self._watch))
+        except NoNodeError:
+            return frozenset()
+
+    def all(self) -> Mapping[str, Claim]:
+        """See `Claims`."""
+        from kazoo.exceptions import NoNodeError
+
+        found = {}
+        for instant in sorted(self.names()):
+            try:
+                data, _ = self._call(self.session.client.get_async, self._path(instant))
+            except NoNodeError:  # released since
+                continue
+            found[instant] = Claim.from_json(data, instant)
+        return found
+
+    def take(self, instant: str) -> HeldNode | None:
+        """See `Claims`."""
+        from kazoo.exceptions import NodeExistsError
+
+        number = self.session.number
+        claim = Claim.of_this_process(instant, self._holder)
+        with self._settling:
+            try:
+                self._create(claim)
+            except NodeExistsError:
+                if not self._is_leftover(instant):
+                    return None
+            except UnknownStateError:
+                self._doubtful.add(instant)
+                raise
+            self._doubtful.discard(instant)
+            self._held.add(instant)
+        return HeldNode(self, claim, number)
+
+    def wake_on_request(self, wake: Callable[[], None]) -> None:
+        """Calls `wake` in kazoo's thread whenever a plan is requested, also after reconnecting."""
+        from kazoo.recipe.watchers import DataWatch
+
+        client = self.session.client
+        self._call(client.ensure_path_async, self._requests)
+        self._call(client.get_async, self._requests)  # raises if this process has no permission
+        # In another thread: DataWatch waits for ZooKeeper without a limit.
+        client.handler.spawn(DataWatch, client, self._requests, lambda data, stat: self._rang(wake))
+
+    def close(self) -> None:
+        """See `Claims`: its doorbell is not heard any more."""
+        self._closed = True
+
+    def _rang(self, wake: Callable[[], None]) -> bool:
+        """Whether to go on listening, which is DataWatch's own rule."""
+        if self._closed:
+            return False
+        wake()
+        return True
+
+    def ring(self, instant: str) -> None:
+        """Announces a requested plan to the fleet."""
+        self._call(self.session.client.ensure_path_async, self._requests)
+        self._call(self.session.client.set_async, self._requests, instant.encode())
+
+    @property
+    def _requests(self) -> str:
+        return f"{self._base}/requests"
+
+    def _path(self, instant: str) -> str:
+        return f"{self._folder}/{instant}"
+
+    def _call(self, ask: Callable[..., Any], *args: Any, **options: Any) -> Any:
+        return self.session.call(ask, *args, **options)
+
+    def _create(self, claim: Claim) -> None:
+        """Makes the node with one request. Kazoo's `makepath` sends more requests after this call has timed out."""
+        from kazoo.exceptions import NoNodeError
+
+        create = partial(
+            self._call, self.session.client.create_async, self._path(claim.instant), claim.to_json(), ephemeral=True
+        )
+        try:
+            create()
+        except NoNodeError:  # the table's first claim
+            self._call(self.session.client.ensure_path_async, self._folder)
+            create()
+
+    def _settle(self) -> None:
+        """Removes nodes of this session without work: those of calls that had no answer."""
+        for instant in tuple(self._doubtful):
+            with self._settling:
+                if self._is_leftover(instant):
+                    self._delete(instant)
+                self._doubtful.discard(instant)
+
+    def _is_leftover(self, instant: str) -> bool:
+        """Whether a node belongs to this session although this process does not work under it."""
+        if instant in self._held:
+            return False
+        stat = self._call(self.session.client.exists_async, self._path(instant))
+        if stat is None:
+            return False
+        if (session := self.session.id) is None:
+            raise UnknownStateError("the connection to ZooKeeper was lost", path=self.session.options.servers)
+        return bool(stat.ephemeralOwner == session)
+
+    def _delete(self, instant: str) -> None:
+        from kazoo.exceptions import NoNodeError
+
+        try:
+            self._call(self.session.client.delete_async, self._path(instant))
+        except NoNodeError:
+            return
+
+    def _write(self, claim: Claim) -> bool:
+        """Writes a claim's progress to its node; False if the node is gone."""
+        from kazoo.exceptions import NoNodeError
+
+        try:
+            self._call(self.session.client.set_async, self._path(claim.instant), claim.to_json())
+        except NoNodeError:
+            return False
+        return True
+
+    def _give_back(self, instant: str, number: int) -> None:
+        self._held.discard(instant)
+        if self.session.number != number:
+            # The node went with its old session, unless the node was made just after a new session had begun.
+            self._doubtful.add(instant)
+            return
+        try:
+            self._delete(instant)
+        except PhantombaseError as error:
+            self._doubtful.add(instant)
+            _log.warning("claim_not_removed", instant=instant, error=str(error))
+
+
+class HeldNode:
+    """See `HeldClaim`."""
+
+    def __init__(self, claims: ZooKeeperClaims, claim: Claim, session: int) -> None:
+        self._claims = claims
+        self._claim = claim
+        self._session = session
+        self._gone = False
+        self._reported_at = time.monotonic()
+
+    @property
+    def lost(self) -> bool:
+        """See `HeldClaim`. SUSPENDED is not lost: the session may live on."""
+        return self._gone or self._claims.session.number != self._session
+
+    def report(self, note: WorkNote) -> None:
+        """See `HeldClaim`."""
+        now = self._claim.after(note)
+        is_soon = time.monotonic() - self._reported_at < _REPORT_S
+        if now == self._claim or (is_soon and now.attempt == self._claim.attempt):
+            return
+        self._claim, self._reported_at = now, time.monotonic()
+        if self.lost or not self._claims.available:
+            return
+        try:
+            self._gone = not self._claims._write(now)
+        except PhantombaseError as error:
+            _log.warning("claim_not_updated", instant=now.instant, error=str(error))
+
+    def release(self) -> None:
+        """See `HeldClaim`."""
+        self._claims._give_back(self._claim.instant, self._session)
+
+
+@contextmanager
+def claims_of(options: ZooKeeperOptions, table: str) -> Iterator[ZooKeeperClaims]:
+    """The claims on a table, with a session of its own: for commands and writers."""
+    with zookeeper_session(options) as session:
+        yield ZooKeeperClaims(session, table, holder="")
+
+
+_CONNECT_S = 3.0
+"""A writer waits no longer than this to reach ZooKeeper: daemons find its plan at their next poll anyway."""
+
+
+def ring(table: Table, instant: str, zookeeper: ZooKeeperOptions) -> None:
+    """Wakes the daemons of a table. Never raises: the plan is on the timeline, and a poll finds it too.
+
+    Does nothing for a table that no fleet has served yet.
+    """
+    try:
+        name = find_table_id(table.storage)
+        if name is not None:
+            soon = replace(zookeeper, connect_timeout_s=min(zookeeper.connect_timeout_s, _CONNECT_S))
+            with claims_of(soon, name) as claims:
+                claims.ring(instant)
+    except PhantombaseError as error:
+        _log.warning("fleet_not_woken", table=table.storage.base_path, instant=instant, error=str(error))

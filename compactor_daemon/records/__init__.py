@@ -1,1 +1,0 @@
-"""The records that attempts at a compaction leave in storage: paths, outcomes, decisions and reserved times."""

@@ -1,1 +1,0 @@
-"""One session with ZooKeeper, and a ZooKeeper server for the daemons of one machine."""

@@ -1,0 +1,257 @@
+"""How pools share the slots of a daemon: weights, quotas, bytes of an hour, in a world with a clock of its own."""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import pytest
+
+from phantombase.compactor_daemon.daemon.dispatch import Rules, Sharing, Take, next_steps
+from phantombase.compactor_daemon.daemon.table_state import Pending, TableState
+from phantombase.compactor_daemon.fleet.catalog import serves
+from phantombase.compactor_daemon.fleet.pools import Hours, Pool, QuotaUsage, matches, pools_of
+from phantombase.timeline.errors import UsageError
+
+DAY_MS = 86_400_000
+FOREVER = 1 << 50
+
+
+class World:
+    """A daemon's decisions over tables that always have work, until `ends`. Sizes and times of work are drawn."""
+
+    def __init__(self, pools: list[Pool], tables: dict[str, int], slots: int, seed: int = 1, members: int = 1) -> None:
+        self.random = random.Random(seed)
+        self.pools = pools_of(pools, (), ())
+        self.slots = slots
+        self.now = 0
+        self.use = QuotaUsage(pools=self.pools, slots=slots, began=0, members=members)
+        self.states = {
+            f"{name}_{n}": TableState(pool=self.pools.of(f"{name}_{n}"), looked=True, look_at=FOREVER, sweep_at=FOREVER)
+            for name, count in tables.items()
+            for n in range(count)
+        }
+        self.work: dict[tuple[str, str], int] = {}
+        self.spent: defaultdict[str, int] = defaultdict(int)
+        self.read: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)
+        self.number = 0
+        self.refill = set(self.states)
+
+    def run(self, until: int, seconds: tuple[float, float] = (5, 60), epoch_ms: int = 0) -> None:
+        rules = Rules(max_concurrent=self.slots)
+        while self.now < until:
+            for name in self.refill:
+                if not self.states[name].pending:
+                    self.number += 1
+                    size = self.random.randrange(1, 200)
+                    one = Pending(instant=str(self.number), requested_ms=epoch_ms + self.now, log_bytes=size)
+                    self.states[name] = replace(self.states[name], pending=(one,))
+            sharing = Sharing(use=self.use, epoch_ms=epoch_ms + self.now)
+            steps = next_steps(self.states, None, self.now, rules, lambda n: 0, sharing)
+            for take in steps.actions:
+                assert isinstance(take, Take)
+                state = self.states[take.table]
+                size = state.log_bytes(take.instant)
+                self.use.begin(state.pool, (take.table, take.instant), size, self.now)
+                self.states[take.table] = state.begin(take.instant, self.number)
+                self.work[take.table, take.instant] = self.now + round(self.random.uniform(*seconds) * 1000)
+                self.read[state.pool.match].append((self.now, size))
+                self.spent[state.pool.match] += self.work[take.table, take.instant] - self.now
+            ends = min(self.work.values(), default=self.now + 1000)
+            self.now = min(ends, self.now + 1000) if not steps.actions else self.now
+            for key in [k for k, end in self.work.items() if end <= self.now]:
+                del self.work[key]
+                table, instant = key
+                self.use.end(self.states[table].pool, key, None, self.now)
+                self.states[table] = self.states[table].end(instant).without(frozenset({instant}))
+
+    def share(self, pool: str) -> float:
+        return self.spent[pool] / sum(self.spent.values())
+
+
+def test_slots_are_shared_by_weight_whatever_the_number_of_tables() -> None:
+    world = World([Pool(match="a_*", weight=3.0), Pool(match="b_*", weight=1.0)], {"a": 3, "b": 40}, slots=2)
+    world.run(3_600_000)
+    assert world.share("a_*") == pytest.approx(0.75, abs=0.05)
+
+
+def test_what_one_lane_does_not_use_the_others_get() -> None:
+    world = World([Pool(match="a_*", weight=9.0), Pool(match="b_*", weight=1.0)], {"a": 1, "b": 10}, slots=4)
+    world.run(3_600_000)
+    assert world.share("a_*") == pytest.approx(0.25, abs=0.03), "its one table holds one slot of four"
+
+
+def test_a_lane_saves_up_no_slot_time_while_it_is_idle() -> None:
+    world = World([Pool(match="a_*", weight=1.0), Pool(match="b_*", weight=1.0)], {"a": 10, "b": 10}, slots=2)
+    world.refill = {name for name in world.states if name.startswith("b")}
+    world.run(3_600_000)
+    world.refill, world.spent = set(world.states), defaultdict(int)
+    world.run(3_600_000 + 900_000)
+    assert world.share("a_*") == pytest.approx(0.5, abs=0.1)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_a_quota_of_slots_is_held(seed: int) -> None:
+    world = World([Pool(match="a_*", quota=0.25), Pool(match="b_*")], {"a": 20, "b": 20}, slots=4, seed=seed)
+    world.run(3_600_000)
+    held = world.spent["a_*"] / (world.slots * world.now)
+    assert held == pytest.approx(0.25, rel=0.1)
+
+
+def test_a_quota_holds_also_where_nothing_else_wants_the_slots() -> None:
+    world = World([Pool(match="a_*", quota=0.5)], {"a": 20}, slots=2)
+    world.run(3_600_000)
+    assert world.spent["a_*"] / (world.slots * world.now) == pytest.approx(0.5, rel=0.1)
+    (pool, _) = world.use.shown(world.now, 0)
+    assert pool.occupancy == pytest.approx(0.5, abs=0.1)
+
+
+@pytest.mark.parametrize("slots", [1, 4])
+def test_a_quota_is_held_also_by_work_longer_than_its_window(slots: int) -> None:
+    """What one work took too much is not forgotten after ten minutes: the pool waits until it has paid for it."""
+    world = World([Pool(match="a_*", quota=0.25), Pool(match="b_*")], {"a": 20, "b": 20}, slots=slots)
+    world.run(12 * 3_600_000, seconds=(900, 1800))
+    assert world.spent["a_*"] / (world.slots * world.now) == pytest.approx(0.25, rel=0.1)
+
+
+def test_a_lane_with_a_quota_saves_up_no_more_than_a_window() -> None:
+    world = World([Pool(match="a_*", quota=0.25)], {"a": 20}, slots=2)
+    world.refill = set()
+    world.run(6 * 3_600_000)
+    world.refill, began = set(world.states), world.now
+    world.run(began + 1_200_000)
+    assert world.spent["a_*"] <= 1.25 * 0.25 * world.slots * 1_200_000
+
+
+@pytest.mark.parametrize("members", [1, 4])
+def test_the_bytes_of_an_hour_are_held_in_every_hour(members: int) -> None:
+    world = World([Pool(match="a_*", bytes_per_hour=10_000)], {"a": 30, "b": 5}, slots=4, members=members)
+    world.run(2 * 3_600_000)
+    reads = world.read["a_*"]
+    limit = 10_000 // members
+    for begin, _ in reads:
+        within = sum(size for at, size in reads if begin <= at < begin + 3_600_000)
+        assert within <= limit
+    assert sum(size for _, size in reads) > 2 * limit * 0.9, "and they are used"
+
+
+def test_a_plan_larger_than_the_bytes_of_an_hour_runs_alone() -> None:
+    pool = Pool(match="a", bytes_per_hour=10)
+    use = QuotaUsage(pools=pools_of([pool], (), ()), slots=1, began=0)
+    assert use.fits(pool, 500, 0)
+    use.begin(pool, ("a", "1"), 500, 0)
+    assert not use.fits(pool, 1, 1)
+    use.end(pool, ("a", "1"), 700, 1000)
+    assert "700 of 10 bytes" in use.why_not(pool, 3_500_000, 0)
+    assert use.fits(pool, 1, 3_700_000)
+
+
+def test_outside_of_its_hours_a_lane_waits() -> None:
+    world = World([Pool(match="a_*", hours=Hours.parse("22:00-06:00"))], {"a": 2, "b": 2}, slots=2)
+    world.run(20 * 60_000, epoch_ms=12 * 3_600_000)
+    assert "a_*" not in world.spent
+    assert world.spent["*"]
+    assert "hours" in world.use.why_not(world.pools.of("a_1"), world.now, 12 * 3_600_000)
+
+
+def test_in_a_pool_the_latest_table_comes_first() -> None:
+    pools = [Pool(match="fast", slo_s=60.0), Pool(match="slow", slo_s=86_400.0)]
+    world = World(pools, {}, slots=1)
+    for name, age_s in (("slow", 7200), ("fast", 90), ("other", 3000)):
+        one = Pending(instant="1", requested_ms=DAY_MS - age_s * 1000)
+        world.states[name] = TableState(
+            pool=world.pools.of(name), looked=True, look_at=FOREVER, sweep_at=FOREVER, pending=(one,)
+        )
+    order = []
+    for _ in range(3):
+        sharing = Sharing(use=world.use, epoch_ms=DAY_MS)
+        (take,) = next_steps(world.states, None, 0, Rules(), lambda n: 0, sharing).actions
+        assert isinstance(take, Take)
+        order.append(take.table)
+        del world.states[take.table]
+    assert order == ["fast", "other", "slow"], "1.5 of its minute, 0.8 of the usual hour, a twelfth of its day"
+
+
+# Pools, hours and shares of a fleet, as pure functions.
+
+
+def at(hour: int, minute: int = 0, day: int = 1, month: int = 1) -> int:
+    return round(datetime(2026, month, day, hour, minute, tzinfo=UTC).timestamp() * 1000)
+
+
+@pytest.mark.parametrize(
+    ("name", "pattern", "is_meant"),
+    [
+        ("db/sales_eu", "sales_*", True),
+        ("sales_eu", "sales_*", True),
+        ("db/sales_eu", "db/*", True),
+        ("db/sales_eu", "other/*", False),
+        ("sales/eu", "sales*", False),
+        ("db/Sales_eu", "sales_*", False),
+        ("/data/lake/orders", "orders", True),
+    ],
+)
+def test_a_pattern_without_a_slash_means_the_last_part_of_a_name(name: str, pattern: str, is_meant: bool) -> None:
+    assert matches(name, pattern) is is_meant
+
+
+def test_the_first_lane_that_matches_counts() -> None:
+    pools = pools_of([Pool(match="sales_eu"), Pool(match="sales_*"), Pool(match="*", slo_s=5.0)], (), (), slo_s=9.0)
+    assert [pools.of(n).match for n in ("a/sales_eu", "sales_us", "orders")] == ["sales_eu", "sales_*", "*"]
+    assert [pool.slo_s for pool in pools.all] == [9.0, 9.0, 5.0]
+    assert pools_of([], (), (), slo_s=9.0).of("x").slo_s == 9.0
+    with pytest.raises(UsageError, match="same pattern"):
+        pools_of([Pool(match="a"), Pool(match="a")], (), ())
+
+
+def test_tables_are_left_out_by_name() -> None:
+    pools = pools_of([], ("sales_*", "db/x"), ("*_tmp",))
+    assert [n for n in ("db/sales_eu", "db/sales_tmp", "db/x", "other/x") if pools.takes(n)] == ["db/sales_eu", "db/x"]
+    assert pools_of([], (), ()).takes("anything")
+
+
+def test_lanes_without_a_weight_share_a_pool() -> None:
+    pools = pools_of([Pool(match="a"), Pool(match="b", weight=2.0)], (), ())
+    assert [pool.share for pool in pools.all] == ["*", "b", "*"]
+
+
+@pytest.mark.parametrize("wrong", [{"weight": 0.0}, {"quota": 1.1}, {"slo_s": -1.0}, {"daemons": 0}])
+def test_impossible_rules_are_refused(wrong: dict[str, float]) -> None:
+    with pytest.raises(UsageError):
+        Pool(match="a", **wrong)  # type: ignore[arg-type]
+
+
+def test_hours_reach_over_midnight_and_follow_their_zone() -> None:
+    night = Hours.parse("22:00-06:00")
+    assert [night.hold(at(h)) for h in (21, 22, 0, 5, 6, 12)] == [False, True, True, True, False, False]
+    day = Hours.parse("9:30-17:00")
+    assert [day.hold(at(9, m)) for m in (29, 30)] == [False, True]
+    berlin = Hours.parse("22:00-06:00 Europe/Berlin")
+    assert [berlin.hold(at(21, month=m)) for m in (1, 7)] == [True, True]
+    assert [berlin.hold(at(20, month=m)) for m in (1, 7)] == [False, True], "two hours ahead in summer"
+    assert str(berlin) == "22:00-06:00 Europe/Berlin"
+
+
+@pytest.mark.parametrize("wrong", ["", "22-6", "25:00-06:00", "22:00-22:00", "22:00-06:00 Berlin", "22:00-06:00 ../x"])
+def test_wrong_hours_are_refused(wrong: str) -> None:
+    with pytest.raises(UsageError):
+        Hours.parse(wrong)
+
+
+def test_every_table_is_served_by_as_many_daemons_as_asked_for() -> None:
+    members, names = ["a", "b", "c", "d"], [f"db/t{n}" for n in range(400)]
+    for daemons, expected in ((1, 1), (2, 2), (4, 4), (9, 4)):
+        assert all(sum(serves(m, members, n, daemons) for m in members) == expected for n in names)
+    shares = [sum(serves(m, members, n, 1) for n in names) for m in members]
+    assert min(shares) > 60
+    assert not serves("not a member", members, "db/t1", 9)
+
+
+def test_only_the_tables_of_a_daemon_that_went_move() -> None:
+    members, names = ["a", "b", "c", "d"], [f"db/t{n}" for n in range(400)]
+    before = {n: next(m for m in members if serves(m, members, n, 1)) for n in names}
+    left = members[:3]
+    after = {n: next(m for m in left if serves(m, left, n, 1)) for n in names}
+    assert all(after[n] == before[n] for n in names if before[n] != "d")
