@@ -7,6 +7,7 @@ compaction of ours; `added_with_defaults.zip`.
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 from zipfile import ZipFile
@@ -15,6 +16,8 @@ import pytest
 
 from phantombase import ExecuteOptions, Executor, compact, read, schedule
 from phantombase.timeline.errors import UnsupportedError
+from tests.hudi.effects.columns import ANSWERS, TABLES, Rows, plain
+from tests.hudi.effects.columns import compacted as compacted_by_us
 
 TAG: list[list[Any]] = [
     ["k00", "log1", "t0"],
@@ -72,3 +75,24 @@ def test_a_required_field_of_a_record_inside(tmp_path: Path) -> None:
     with pytest.raises(UnsupportedError, match="another default than null"):
         read(path).to_arrow()
     assert schedule(path, sole_writer=True).requested == ()
+
+
+EVOLVED = json.loads(ANSWERS.read_text())
+
+
+@pytest.mark.parametrize("name", EVOLVED)
+def test_columns_as_production_evolves_them(name: str, tmp_path: Path) -> None:
+    """What Hudi reads of its table, now and as of earlier times, before and behind a compaction of ours."""
+    with ZipFile(TABLES) as archive:
+        archive.extractall(tmp_path, [n for n in archive.namelist() if n.startswith(f"{name}/")])
+    path, answer = str(tmp_path / name), EVOLVED[name]
+
+    def ours(as_of: str | None = None) -> Rows:
+        return plain(read(path, as_of=as_of).to_arrow())
+
+    for now, then in (("before", "as_of"), ("after", "as_of_after")):
+        if now == "after":
+            assert compacted_by_us(path) == answer["compacted"]
+        for as_of, rows in {None: answer[now], **answer[then]}.items():
+            if not isinstance(rows, str):  # else Hudi cannot read it
+                assert ours(as_of) == rows, (now, as_of)
