@@ -10,12 +10,14 @@ from functools import partial
 from itertools import chain
 
 from phantombase.compactor_daemon.clustering.complete import take_back_dead
+from phantombase.timeline.elapsed import Since
 from phantombase.timeline.errors import ConflictError, PressureError
 from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.format.bucket import bucket_of_file_id
 from phantombase.timeline.format.commit_metadata import CommitMetadata, WriteStat
 from phantombase.timeline.format.layout import Slicing
 from phantombase.timeline.instants.timeline import Timeline
+from phantombase.timeline.locks.heartbeat import is_live, read_heartbeat
 from phantombase.timeline.locks.table_lock import TableLock, table_lock
 from phantombase.timeline.locks.writer_gate import wait_while_wanted
 from phantombase.timeline.metadata_table.drop import drop_metadata_table
@@ -116,7 +118,7 @@ def write_batch(
     table, lock = _checked(table, engine, what)
     job = _Job(lock=lock, engine=engine, write=what, batch=batch)
     job.schema_of(table, table.load_timeline())  # refuses a wrong schema before an earlier try is rolled back
-    if _is_written(table, lock, batch, action_of(what.operation)):
+    if _is_written(table, job, batch):
         _finish(table, job)  # the try that wrote the batch may have died before this step
         return None
     return _retried(table, job, first)
@@ -300,13 +302,21 @@ def _same_schema(table: Table, schema: TableSchema, begun: Transaction, job: _Jo
     return now
 
 
-def _is_written(table: Table, lock: TableLock, batch: StreamBatch, action: str) -> bool:
-    """Whether a batch was written already. A pending instant of an earlier try, under `action`, is rolled back at once.
+def _is_written(table: Table, job: _Job, batch: StreamBatch) -> bool:
+    """Whether a batch was written already. A pending instant of an earlier try is rolled back.
 
-    The try was one of the same query, so the process that began it is gone, even if its heartbeat looks fresh. If it
-    wakes up after all, its commit fails.
+    On a file system at once: the try was one of the same query, so the process that began it is gone, even if its
+    heartbeat looks fresh. If it wakes up after all, its commit fails. On an object store its last request may still be
+    under way, after an `UnknownCommitError` too: there the try must look dead, or complete meanwhile. One that beats on
+    for twice the time after which it would look dead counts as dead, too.
     """
-    found = written_as(table, batch)
+    lock, action = job.lock, action_of(job.write.operation)
+    found, begun = written_as(table, batch), Since()
+    while found.pending is not None and begun.seconds() <= 2 * job.options.heartbeat_expiry_s:
+        if not _may_complete(table, found.pending, job):
+            break
+        time.sleep(_PAUSE_S)
+        found = written_as(table, batch)
     if found.done is not None and found.last is not None:
         # Without a query in its record it may be of another one, of Hudi's sink or of an earlier release.
         say = _log.warning if found.last.query is None else _log.info
@@ -317,6 +327,14 @@ def _is_written(table: Table, lock: TableLock, batch: StreamBatch, action: str) 
     if pending is not None and not pending.completed:
         roll_back(table, pending, lock)
     return False
+
+
+def _may_complete(table: Table, instant: str, job: _Job) -> bool:
+    """Whether a request of a process that is live, or may be, could complete a write of an earlier try."""
+    if table.storage.is_file_system:
+        return False
+    beat = read_heartbeat(table.storage, instant)
+    return is_live(beat, storage_ms(table.storage), job.options.heartbeat_expiry_s)
 
 
 def _metadata(

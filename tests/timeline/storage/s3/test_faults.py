@@ -22,10 +22,11 @@ from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.object_store import ObjectStorage
 from phantombase.timeline.storage.server_clock import storage_ms
 from phantombase.timeline.table.table import Table
+from phantombase.writer_hooks.commit.stream_batches import StreamBatch
 from phantombase.writer_hooks.engine.engine import LocalEngine
 from phantombase.writer_hooks.options import Operation, WriteOptions
 from phantombase.writer_hooks.options import Write as TableWrite
-from phantombase.writer_hooks.write.write import write
+from phantombase.writer_hooks.write.write import write, write_batch
 from tests.support.compaction_steps import open_table, run_all, staged
 from tests.support.compare_rows import assert_same_rows
 from tests.support.failing_storage import Call, HookedStorage, ProcessDied
@@ -211,9 +212,12 @@ def test_an_unscheduling_dies(version: int, step: int, s3: S3Server, tmp_path: P
 
 
 UPSERT = TableWrite(operation=Operation.UPSERT, options=WriteOptions(slots=1))
+UPSERTED = LocalEngine(rows((1, 2, 2.0)), slots=1)
 
 
-def unanswered(url: str) -> Callable[[], Any]:
+def unanswered(
+    url: str, upsert: Callable[[Table], Any] = lambda table: write(table, UPSERTED, UPSERT)
+) -> Callable[[], Any]:
     """An upsert whose completed file is not put, and no answer comes; returns what puts it after all."""
     under_way: list[Callable[[], Any]] = []
 
@@ -225,7 +229,7 @@ def unanswered(url: str) -> Callable[[], Any]:
 
     table = Table.on(HookedStorage(ObjectStorage(url), hook))
     with pytest.raises(UnknownCommitError, match="may complete yet"):
-        write(table, LocalEngine(rows((1, 2, 2.0)), slots=1), UPSERT)
+        upsert(table)
     return under_way[0]
 
 
@@ -257,3 +261,29 @@ def test_it_never_takes_effect(url: str, monkeypatch: pytest.MonkeyPatch) -> Non
     trips(rows((3, 4, 4.0)), 9).upsert(url)
     assert Table.open(url).load_timeline().pending_delta_commits == ()
     assert fares(url) == {"k0001": 1.0, "k0002": 3.0, "k0003": 4.0}
+
+
+@pytest.mark.parametrize("lands", [True, False])
+def test_a_batch_of_a_stream_waits_for_it(lands: bool, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A query that starts again at once: were its earlier try rolled back, that could complete without its files."""
+
+    def upsert(table: Table) -> Any:
+        return write_batch(table, UPSERTED, UPSERT, StreamBatch(name="s", number=1))
+
+    land, waited = unanswered(url, upsert), list[float]()
+
+    def sleep(seconds: float) -> None:
+        waited.append(seconds)
+        if lands:
+            land()
+        else:
+            now = storage_ms
+            monkeypatch.setattr("phantombase.writer_hooks.write.write.storage_ms", lambda s: now(s) + 125_000)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("phantombase.writer_hooks.write.write.time.sleep", sleep)
+        assert (upsert(Table.open(url)) is None) == lands
+    assert len(waited) == 1
+    assert fares(url) == {"k0001": 2.0}
+    assert len(Table.open(url).load_timeline().completed_writes) == 2
+    assert Table.open(url).load_timeline().pending_writes == {}

@@ -317,6 +317,7 @@ WRITERS: tuple[Mutant, ...] = (
     ("writer_hooks/write/write", "            check_once(rows)\n", "            pass\n", "merge_into"),
     # Change data capture.
     ("writer_hooks/index/key_index", "0 if self.work.table.config.captures_changes else ", "", "captured_changes"),
+    ("writer_hooks/write/write", "        if not _may_complete(table, found.pending, job):\n", "        if True:\n", "s3/faults"),
     ("writer_hooks/write/write", " or table.config.captures_changes\n", "\n", "captured_changes"),
     ("writer_hooks/files/task_context", "return replace(merged, base_instant=last.base_instant)", "return last", "captured_changes"),
     ("writer_hooks/files/task_context", "if merged is None or merged.base is None:", "if merged is None:", "captured_changes"),
@@ -402,7 +403,7 @@ WRITERS: tuple[Mutant, ...] = (
     ("writer_hooks/keys/key_encoding", "        (DEFAULT_PARTITION, _OLD_DEFAULT),\n", "        (DEFAULT_PARTITION,),\n", "write/data_before_settings"),
     ("writer_hooks/keys/key_encoding", "    if moves:\n", "    if False:\n", "write/data_before_settings"),
     ("writer_hooks/keys/key_encoding", "replace(usual, labelled=is_prefixed(config, rows))", "usual", "write/data_before_settings"),
-    ("writer_hooks/write/write", "_is_written(table, lock, batch, action_of(what.operation))", "_is_written(table, lock, batch, \"deltacommit\")", "overwrite_faults"),
+    ("writer_hooks/write/write", "_is_written(table, job, batch)", "_is_written(table, lock, batch, \"deltacommit\")", "overwrite_faults"),
     ("timeline/format/replace_request", "names_deletes and operation", "operation", "overwrite"),
     ("writer_hooks/new_table/create", "            if folder and HOODIE in names:\n", "            if False:\n", "create"),
     ("writer_hooks/new_table/create", "opened(parent).find(HOODIE) is not None:", "False:", "create"),
