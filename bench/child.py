@@ -30,7 +30,7 @@ def compact(executor: str, codec: str, *tables: str) -> dict[str, Any]:
     from phantombase.compactor_daemon.execution.run_compactions import run_compactions
     from phantombase.compactor_daemon.execution.runners import open_runner
     from phantombase.compactor_daemon.options import AttemptOptions, ExecuteOptions, Executor
-    from phantombase.timeline.parquet.output_options import Codec, OutputOptions
+    from phantombase.timeline.codec.output_options import Codec, OutputOptions
 
     execute = ExecuteOptions(executor=Executor(executor), master=f"local[{THREADS}]", threads=THREADS)
     output, attempt = OutputOptions(codec=Codec(codec)), AttemptOptions()
@@ -45,7 +45,7 @@ def bare(codec: str, extra: str, *tables: str) -> dict[str, Any]:
 
     Imported first: the package, which chooses Arrow's memory pool.
     """
-    from phantombase.timeline.parquet.output_options import Codec
+    from phantombase.timeline.codec.output_options import Codec
 
     return _timed(lambda table: _bare(table, Codec(codec), int(extra)), tables)
 
@@ -64,11 +64,11 @@ def _bare_slice(scan: Any, slice_: Any, codec: Any, extra: int) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    from phantombase.timeline.avro.schema import RECORD_KEY
-    from phantombase.timeline.log.block import BlockKind, scan_blocks
-    from phantombase.timeline.log.decode import decode_rows
-    from phantombase.timeline.parquet.bloom import BloomBuilder
-    from phantombase.timeline.parquet.write import open_parquet_writer
+    from phantombase.timeline.codec.avro_schema import RECORD_KEY
+    from phantombase.timeline.codec.bloom import BloomBuilder
+    from phantombase.timeline.codec.parquet_write import open_parquet_writer
+    from phantombase.timeline.format.log_block import BlockKind, scan_blocks
+    from phantombase.timeline.format.log_decode import decode_rows
 
     storage, schema = scan.table.storage, scan.rules.schema
     decoded = []
@@ -133,8 +133,8 @@ def upsert(engine: str, codec: str, logs: str, buckets: str, base: str, tables: 
     import pyarrow.parquet as pq
 
     from phantombase import Writer, writer
-    from phantombase.timeline.log.encode import LogFormat
-    from phantombase.timeline.parquet.output_options import Codec, OutputOptions
+    from phantombase.timeline.codec.output_options import Codec, OutputOptions
+    from phantombase.timeline.format.log_encode import LogFormat
 
     frame: Callable[[str], Any] = pq.read_table
     if engine == "spark":

@@ -36,7 +36,7 @@ from phantombase.compactor_daemon.fleet.pools import Pools
 from phantombase.compactor_daemon.fleet.zookeeper_server import embedded_zookeeper
 from phantombase.compactor_daemon.fleet.zookeeper_session import ZooKeeperOptions
 from phantombase.compactor_daemon.options import AttemptOptions, ExecuteOptions, Executor
-from phantombase.timeline.parquet.output_options import OutputOptions
+from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.planning.triggers import TriggerStrategy
 from phantombase.timeline.storage.storage_options import StorageOptions
 

@@ -26,10 +26,10 @@ import pyarrow.parquet as pq
 
 from bench.processes import run
 from bench.report import Goal, Report
-from phantombase.timeline.avro.schema import META_COLUMNS
+from phantombase.timeline.codec.avro_schema import META_COLUMNS
 
 if TYPE_CHECKING:
-    from phantombase.timeline.merge.slice_rules import SliceRules
+    from phantombase.timeline.merge.rule import SliceRules
     from phantombase.timeline.view.view import FileSlice
 
 _LIMIT_BYTES = 256 << 20
@@ -162,11 +162,10 @@ def _slice(folder: str, logs: int) -> FileSlice:
 
 
 def _rules(folder: str, limit: int | None) -> SliceRules:
+    from phantombase.timeline.format.log_visibility import Visibility
     from phantombase.timeline.format.record_key import KeySource
     from phantombase.timeline.format.table_config import MergeMode
-    from phantombase.timeline.log.visibility import Visibility
-    from phantombase.timeline.merge.rule import MergeRule
-    from phantombase.timeline.merge.slice_rules import SliceRules
+    from phantombase.timeline.merge.rule import MergeRule, SliceRules
 
     return SliceRules(
         schema=SCHEMA,
@@ -184,7 +183,7 @@ def _compact(folder: str, logs: int, limit: int | None) -> int:
     from dataclasses import replace
 
     from phantombase.compactor_daemon.attempt.slice_task import SliceChunk, SliceTask, StageSpec, compact_slice
-    from phantombase.timeline.parquet.output_options import OutputOptions
+    from phantombase.timeline.codec.output_options import OutputOptions
     from phantombase.timeline.storage.local import LocalStorage
 
     common = StageSpec(

@@ -33,8 +33,8 @@ from phantombase.timeline.format.commit_metadata import CommitMetadata
 from phantombase.timeline.format.commit_metadata import encode as encode_commit
 from phantombase.timeline.format.file_name import BaseFileName, LogFileName
 from phantombase.timeline.format.instant import Instant, State, format_time
+from phantombase.timeline.format.log_encode import delete_block
 from phantombase.timeline.locks.table_lock import ProcessLock
-from phantombase.timeline.log.encode import delete_block
 from phantombase.timeline.planning.options import ScheduleOptions
 from phantombase.timeline.planning.planner import Situation, plan_compaction
 from phantombase.timeline.planning.schedule import schedule_compaction

@@ -30,9 +30,8 @@ from phantombase.timeline.archiving.options import ArchiveOptions
 from phantombase.timeline.cleaning.options import CleanOptions
 from phantombase.timeline.format.commit_metadata import WriteStat
 from phantombase.timeline.format.commit_metadata import encode as encode_commit
-from phantombase.timeline.format.file_name import BaseFileName
+from phantombase.timeline.format.file_name import BaseFileName, partition_metadata
 from phantombase.timeline.format.instant import State, later
-from phantombase.timeline.format.partition_metadata import partition_metadata
 from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.read.table_read import read_table
 from phantombase.timeline.report.overview import instant_rows

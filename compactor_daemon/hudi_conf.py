@@ -12,10 +12,10 @@ import javaproperties
 from phantombase.timeline.archiving.options import ArchiveOptions
 from phantombase.timeline.cleaning.options import CleanOptions, Policy
 from phantombase.timeline.clustering.options import ClusterOptions, SortOrder
+from phantombase.timeline.codec.output_options import Bloom, Codec, OutputOptions
 from phantombase.timeline.errors import PhantombaseError, UnsupportedError, UsageError
 from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.metadata_table.services.options import MetadataOptions
-from phantombase.timeline.parquet.output_options import Bloom, Codec, OutputOptions
 from phantombase.timeline.planning.options import ScheduleOptions
 from phantombase.timeline.planning.strategies import STRATEGY_CONF, Strategy
 from phantombase.timeline.planning.triggers import TriggerStrategy

@@ -8,10 +8,10 @@ from dataclasses import asdict, dataclass
 from enum import Enum
 from typing import Any
 
+from phantombase.timeline.codec.output_options import _UNITS, Bloom, Codec, OutputOptions
 from phantombase.timeline.errors import UsageError
 from phantombase.timeline.locks.heartbeat import BEAT_S, EXPIRY_S
 from phantombase.timeline.option import check_above_zero, check_below, check_finite, check_least, least_of, option
-from phantombase.timeline.parquet.output_options import _UNITS, Bloom, Codec, OutputOptions
 
 
 class Executor(Enum):

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from .compactor_daemon.options import AttemptOptions as AttemptOptions
     from .compactor_daemon.options import ExecuteOptions as ExecuteOptions
     from .compactor_daemon.options import Executor as Executor
+    from .timeline.codec.output_options import OutputOptions as OutputOptions
     from .timeline.errors import AttemptDeadError as AttemptDeadError
     from .timeline.errors import BarrierError as BarrierError
     from .timeline.errors import ClaimedError as ClaimedError
@@ -51,7 +52,6 @@ if TYPE_CHECKING:
     from .timeline.errors import UnsupportedError as UnsupportedError
     from .timeline.errors import UsageError as UsageError
     from .timeline.errors import ZooKeeperError as ZooKeeperError
-    from .timeline.parquet.output_options import OutputOptions as OutputOptions
     from .timeline.planning.options import ScheduleOptions as ScheduleOptions
     from .timeline.read.rows import Rows as Rows
     from .timeline.read.table_read import Fallback as Fallback
@@ -87,7 +87,7 @@ _HOMES = {
     "PlannedCompaction": "compactor_daemon.execution.split",
     "SliceResult": "compactor_daemon.execution.split",
     "plan_compaction": "compactor_daemon.execution.split",
-    "OutputOptions": "timeline.parquet.output_options",
+    "OutputOptions": "timeline.codec.output_options",
     "ScheduleOptions": "timeline.planning.options",
     "Fallback": "timeline.read.table_read",
     "Query": "timeline.read.table_read",

@@ -13,10 +13,10 @@ import pyarrow as pa
 from .compactor_daemon.attempt.compact_instant import Limit
 from .compactor_daemon.execution.run_compactions import Compactions, run_compactions
 from .compactor_daemon.options import AttemptOptions, ExecuteOptions
+from .timeline.codec.output_options import OutputOptions
 from .timeline.errors import UsageError
 from .timeline.filter.tree import Filter
 from .timeline.locks.table_lock import table_lock
-from .timeline.parquet.output_options import OutputOptions
 from .timeline.pins.pin import PinOptions
 from .timeline.planning.options import PLAN_NOW, ScheduleOptions
 from .timeline.planning.schedule import Scheduled, schedule_compaction

@@ -17,12 +17,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql.types import StructField, StructType
 
-from phantombase.timeline.arrow.conform import NO_DEFAULTS, Defaults
-from phantombase.timeline.arrow.stored_names import SAME_NAMES, Names
-from phantombase.timeline.avro.schema import OPERATION
+from phantombase.timeline.codec.avro_schema import OPERATION
+from phantombase.timeline.codec.calendar import old_calendar
+from phantombase.timeline.codec.conform import NO_DEFAULTS, Defaults
+from phantombase.timeline.codec.parquet_read import open_parquet, readable
+from phantombase.timeline.codec.stored_names import SAME_NAMES, Names
 from phantombase.timeline.errors import UnknownStateError
-from phantombase.timeline.parquet.calendar import old_calendar
-from phantombase.timeline.parquet.read import open_parquet, readable
 from phantombase.timeline.read.table_read import Scan, plan_read
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.table.table import Table, consistent

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pyarrow as pa
 from pyspark.sql.types import StructType
 
-from phantombase.timeline.parquet.share import Share
+from phantombase.timeline.codec.parquet_read import Share
 from phantombase.timeline.read.table_read import Scan, plan_read
 from phantombase.timeline.table.table import consistent
 from phantombase.timeline.view.view import FileSlice, GroupKey

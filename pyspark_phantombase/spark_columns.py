@@ -7,7 +7,7 @@ from pyspark.errors import PySparkTypeError
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import DataType, StructType
 
-from phantombase.timeline.arrow.spark_types import arrow_of_spark
+from phantombase.timeline.codec.spark_types import arrow_of_spark
 from phantombase.timeline.errors import UnsupportedError, UsageError
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from phantombase.timeline.avro.schema import META_COLUMNS, project_text
+from phantombase.timeline.codec.avro_schema import META_COLUMNS, project_text
 from phantombase.timeline.errors import UnsupportedError, UsageError
 from phantombase.timeline.format.merge_settings import FIRST_OF_1X, PROPERTIES, USE_HUDI
 from phantombase.timeline.format.table_config import MergeMode, TableConfig

@@ -11,13 +11,13 @@ from phantombase.compactor_daemon.fleet.zookeeper_session import ZooKeeperOption
 from phantombase.compactor_daemon.services.options import ServiceOptions
 from phantombase.timeline.archiving.options import ArchiveOptions
 from phantombase.timeline.cleaning.options import CleanOptions
-from phantombase.timeline.clock.options import ClockOptions
+from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.errors import UsageError
+from phantombase.timeline.format.log_encode import LogFormat
+from phantombase.timeline.instants.clock_check import ClockOptions
 from phantombase.timeline.locks.heartbeat import BEAT_S, EXPIRY_S
-from phantombase.timeline.log.encode import LogFormat
 from phantombase.timeline.metadata_table.services.options import MetadataOptions
 from phantombase.timeline.option import check_above_zero, check_below, check_finite, check_least, least_of, option
-from phantombase.timeline.parquet.output_options import OutputOptions
 from phantombase.timeline.planning.options import ScheduleOptions
 
 from .merge_into import MergeInto

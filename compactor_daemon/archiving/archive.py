@@ -28,8 +28,7 @@ from phantombase.timeline.archiving.options import ArchiveOptions
 from phantombase.timeline.errors import MissingFileError
 from phantombase.timeline.format.file_name import parse_data_file
 from phantombase.timeline.format.instant import Instant
-from phantombase.timeline.instants.clean_cutoff import retained_by
-from phantombase.timeline.instants.state_files import StateFiles, load_state_files, of_instants
+from phantombase.timeline.instants.instant_files import StateFiles, load_state_files, of_instants, retained_by
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.metadata_table.location import open_metadata_table

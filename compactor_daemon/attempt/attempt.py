@@ -17,17 +17,17 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 
+from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.errors import BarrierError, ConflictError, MissingFileError
 from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.format.compaction_plan import CompactionPlan
 from phantombase.timeline.format.instant import Instant
-from phantombase.timeline.instants.attempt_names import attempts
+from phantombase.timeline.format.log_visibility import Visibility
+from phantombase.timeline.instants.reserved_times import attempts
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.locks.heartbeat import process_name
-from phantombase.timeline.log.visibility import Visibility
-from phantombase.timeline.merge.slice_rules import SliceRules
-from phantombase.timeline.metadata_table.column_stats.measure import Measure
-from phantombase.timeline.parquet.output_options import OutputOptions
+from phantombase.timeline.merge.rule import SliceRules
+from phantombase.timeline.metadata_table.measure import Measure
 from phantombase.timeline.read.table_rules import slice_rules
 from phantombase.timeline.storage.snapshot import list_ahead
 from phantombase.timeline.table.pending_clusterings import pending_replacing_writes

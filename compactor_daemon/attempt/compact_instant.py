@@ -21,7 +21,8 @@ from functools import partial
 from itertools import chain
 
 from phantombase.timeline.audit.group_ledger import LEDGER, decode_ledgers
-from phantombase.timeline.clock.now import clock_ms
+from phantombase.timeline.clocks import clock_ms
+from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.errors import (
     AttemptDeadError,
     MalformedError,
@@ -32,16 +33,15 @@ from phantombase.timeline.errors import (
 from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.format.commit_metadata import decode as decode_commit
 from phantombase.timeline.format.compaction_plan import CompactionPlan
-from phantombase.timeline.instants.attempt_names import COMMITTED
+from phantombase.timeline.instants.reserved_times import COMMITTED
 from phantombase.timeline.locks.heartbeat import heartbeat
 from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.metadata_table.update import check_keepable
-from phantombase.timeline.parquet.output_options import OutputOptions
 from phantombase.timeline.read.slice_log import check_slice
 from phantombase.timeline.read.table_rules import slice_rules
 from phantombase.timeline.storage.contract import Storage
-from phantombase.timeline.storage.probe import probe_partitions
 from phantombase.timeline.storage.snapshot import latest
+from phantombase.timeline.storage.staged_file import probe_partitions
 from phantombase.timeline.table.table import Table, consistent
 
 from ..options import AttemptOptions

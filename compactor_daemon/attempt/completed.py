@@ -9,7 +9,7 @@ from phantombase.timeline.errors import ConflictError
 from phantombase.timeline.format.commit_metadata import LOG_COMPACT
 from phantombase.timeline.format.commit_metadata import decode as decode_commit
 from phantombase.timeline.format.instant import Instant
-from phantombase.timeline.instants.attempt_names import attempts, instant_folder
+from phantombase.timeline.instants.reserved_times import attempts, instant_folder
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.table.table import Table
 

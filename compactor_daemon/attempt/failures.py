@@ -29,7 +29,7 @@ from phantombase.timeline.errors import (
     TableChangedError,
     UsageError,
 )
-from phantombase.timeline.instants.attempt_names import instant_folder
+from phantombase.timeline.instants.reserved_times import instant_folder
 from phantombase.timeline.option import check_above_zero, check_least, least_of, option
 from phantombase.timeline.record_fields import Fields
 from phantombase.timeline.storage.contract import Storage

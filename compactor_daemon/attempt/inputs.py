@@ -12,7 +12,7 @@ from phantombase.timeline.errors import BarrierError, MissingFileError, StalePla
 from phantombase.timeline.format.compaction_plan import CompactionOperation, CompactionPlan
 from phantombase.timeline.format.file_name import LogFileName
 from phantombase.timeline.format.layout import Slicing
-from phantombase.timeline.merge.slice_rules import SliceRules
+from phantombase.timeline.merge.rule import SliceRules
 from phantombase.timeline.planning.log_compaction import planned_pieces
 from phantombase.timeline.planning.log_runs import LogPiece, folds_exactly, runs_of
 from phantombase.timeline.table.left_to_hudi import merges_no_logs

@@ -21,13 +21,13 @@ from phantombase.timeline.errors import MalformedError, PhantombaseError
 from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.format.file_name import is_of_phantombase, parse_data_file
 from phantombase.timeline.format.instant import Instant
-from phantombase.timeline.instants.attempt_names import attempts, instant_folder, recorded_instants, staged_files
+from phantombase.timeline.instants.reserved_times import attempts, instant_folder, recorded_instants, staged_files
 from phantombase.timeline.locks.heartbeat import heartbeat_path
 from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.storage.contract import Storage, listed_if_there
 from phantombase.timeline.storage.folders import RECORDS, TEMPORARY
-from phantombase.timeline.storage.probe import PLACED
 from phantombase.timeline.storage.server_clock import storage_ms
+from phantombase.timeline.storage.staged_file import PLACED
 from phantombase.timeline.storage.unfinished_uploads import abort_uploads
 from phantombase.timeline.table.half_upgraded import refuse_half_upgraded
 from phantombase.timeline.table.pending_rollbacks import half_taken_back

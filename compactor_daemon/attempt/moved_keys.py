@@ -21,10 +21,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from phantombase.timeline.arrow.key_lookup import KeyLookup
-from phantombase.timeline.avro.arrow_schema import project
+from phantombase.timeline.codec.arrow_schema import project
+from phantombase.timeline.codec.row_hash import KeyLookup
 from phantombase.timeline.errors import BarrierError, ConflictError
-from phantombase.timeline.merge.slice_rules import SliceRules
+from phantombase.timeline.merge.rule import SliceRules
 from phantombase.timeline.read.slice_stream import SliceStream, base_tables
 from phantombase.timeline.read.table_rules import slice_rules
 from phantombase.timeline.table.table import Table

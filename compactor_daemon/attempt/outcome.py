@@ -20,9 +20,10 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.errors import AttemptDeadError, ConflictError, MalformedError
 from phantombase.timeline.event_log import get_logger
-from phantombase.timeline.instants.attempt_names import (
+from phantombase.timeline.instants.reserved_times import (
     CANCELLED,
     COMMITTED,
     DEAD,
@@ -31,7 +32,6 @@ from phantombase.timeline.instants.attempt_names import (
     attempts,
     outcome_path,
 )
-from phantombase.timeline.parquet.output_options import OutputOptions
 from phantombase.timeline.record_fields import Fields
 from phantombase.timeline.storage.contract import Storage
 

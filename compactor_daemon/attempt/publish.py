@@ -23,6 +23,7 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
 
 from phantombase.timeline.audit.group_ledger import LEDGER, decode_ledgers
+from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.errors import (
     ConflictError,
     MissingFileError,
@@ -35,10 +36,9 @@ from phantombase.timeline.format.file_name import LogFileName, parse_data_file
 from phantombase.timeline.format.instant import Instant
 from phantombase.timeline.locks.section import Section
 from phantombase.timeline.locks.table_lock import TableLock
-from phantombase.timeline.metadata_table.column_stats.column_range import ColumnRange
-from phantombase.timeline.metadata_table.compactions import compacted_after
+from phantombase.timeline.metadata_table.column_range import ColumnRange
 from phantombase.timeline.metadata_table.update import Change, Update, apply_update, prepare
-from phantombase.timeline.parquet.output_options import OutputOptions
+from phantombase.timeline.metadata_table.valid_instants import compacted_after
 from phantombase.timeline.storage.contract import Storage, listed_if_there
 from phantombase.timeline.storage.snapshot import latest, list_ahead
 from phantombase.timeline.storage.staged_file import place_staged

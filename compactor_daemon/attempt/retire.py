@@ -16,7 +16,7 @@ from phantombase.timeline.format.commit_metadata import decode as decode_commit
 from phantombase.timeline.format.file_name import BaseFileName, LogFileName, parse_data_file
 from phantombase.timeline.format.instant import Instant, State
 from phantombase.timeline.format.layout import Slicing
-from phantombase.timeline.instants.attempt_names import staged_files
+from phantombase.timeline.instants.reserved_times import staged_files
 from phantombase.timeline.locks.heartbeat import heartbeat_path
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.snapshot import list_ahead

@@ -32,7 +32,7 @@ from phantombase.timeline.format.compaction_plan import CompactionPlan, planned_
 from phantombase.timeline.format.file_name import BaseFileName, LogFileName, parse_data_file
 from phantombase.timeline.format.instant import Instant, State
 from phantombase.timeline.format.layout import Layout, Slicing
-from phantombase.timeline.instants.attempt_names import attempt_folder
+from phantombase.timeline.instants.reserved_times import attempt_folder
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.locks.heartbeat import process_name
 from phantombase.timeline.locks.section import REGARDLESS, Section

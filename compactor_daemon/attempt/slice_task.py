@@ -18,22 +18,22 @@ from typing import Protocol
 import pyarrow as pa
 from structlog.contextvars import bound_contextvars
 
-from phantombase.timeline.avro.arrow_schema import project
-from phantombase.timeline.avro.schema import FILE_NAME, RECORD_KEY
+from phantombase.timeline.codec.arrow_schema import project
+from phantombase.timeline.codec.avro_schema import FILE_NAME, RECORD_KEY
+from phantombase.timeline.codec.output_options import OutputOptions
+from phantombase.timeline.codec.parquet_write import write_base_file
 from phantombase.timeline.errors import AttemptDeadError, MalformedError
 from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.format.file_name import COMPACTOR, BaseFileName, LogFileName
-from phantombase.timeline.instants.attempt_names import (
+from phantombase.timeline.format.log_visibility import Skipped
+from phantombase.timeline.instants.reserved_times import (
     attempt_folder,
 )
-from phantombase.timeline.log.visibility import Skipped
 from phantombase.timeline.merge.identity import identity_columns, identity_sum
 from phantombase.timeline.merge.ledger import Ledger
-from phantombase.timeline.merge.slice_rules import SliceRules
-from phantombase.timeline.metadata_table.column_stats.column_range import ColumnRange, ranges_from_json, ranges_to_json
-from phantombase.timeline.metadata_table.column_stats.measure import Measure
-from phantombase.timeline.parquet.base_file import write_base_file
-from phantombase.timeline.parquet.output_options import OutputOptions
+from phantombase.timeline.merge.rule import SliceRules
+from phantombase.timeline.metadata_table.column_range import ColumnRange, ranges_from_json, ranges_to_json
+from phantombase.timeline.metadata_table.measure import Measure
 from phantombase.timeline.read.slice_log import LogCounts
 from phantombase.timeline.read.slice_stream import SliceStream, base_tables
 from phantombase.timeline.record_fields import Fields

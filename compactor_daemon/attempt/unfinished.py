@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from phantombase.timeline.audit.audit_log import entries
 from phantombase.timeline.errors import LockError, MalformedError, PhantombaseError
 from phantombase.timeline.event_log import get_logger
-from phantombase.timeline.instants.attempt_names import recorded_instants
+from phantombase.timeline.instants.reserved_times import recorded_instants
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.table.table import Table

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from phantombase.timeline.cleaning.choice import CleanFacts
 from phantombase.timeline.cleaning.options import CleanOptions, Policy
-from phantombase.timeline.clock.now import clock_ms
-from phantombase.timeline.instants.state_files import load_state_files
+from phantombase.timeline.clocks import clock_ms
+from phantombase.timeline.instants.instant_files import load_state_files
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.pins.pin import all_pins, live_pins
 from phantombase.timeline.recovery.savepoint import savepoints, state_files

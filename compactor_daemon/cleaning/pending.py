@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from phantombase.timeline.clock.now import clock_ms
+from phantombase.timeline.clocks import clock_ms
 from phantombase.timeline.errors import ConflictError, MalformedError, MissingFileError
 from phantombase.timeline.format.clean import CleanPlan, decode_clean_plan
 from phantombase.timeline.format.instant import Instant, State
-from phantombase.timeline.instants.clean_cutoff import unreadable_plan
+from phantombase.timeline.instants.instant_files import unreadable_plan
 from phantombase.timeline.locks.heartbeat import EXPIRY_S
 from phantombase.timeline.pins.pin import Pin, all_pins, earliest_to_retain, held_files
 from phantombase.timeline.storage.folders import join

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from phantombase.timeline.cleaning.choice import CleanChoice, Gone, choose
 from phantombase.timeline.cleaning.options import CleanOptions
-from phantombase.timeline.instants.clean_cutoff import retained_by
+from phantombase.timeline.instants.instant_files import retained_by
 from phantombase.timeline.storage.folders import join
 from phantombase.timeline.table.half_upgraded import refuse_half_upgraded
 from phantombase.timeline.table.pending_restores import refuse_pending_restore

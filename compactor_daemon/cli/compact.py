@@ -23,20 +23,18 @@ import typer
 from rich.console import RenderableType
 from rich.text import Text
 
-from phantombase.timeline.avro.schema import COMMIT_SEQNO, FILE_NAME, RECORD_KEY
-from phantombase.timeline.clock.options import ClockOptions
+from phantombase.timeline.codec.avro_schema import COMMIT_SEQNO, FILE_NAME, RECORD_KEY
+from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.errors import UsageError
-from phantombase.timeline.metadata_table.drop import drop_metadata_table
-from phantombase.timeline.parquet.output_options import OutputOptions
+from phantombase.timeline.instants.clock_check import ClockOptions
+from phantombase.timeline.metadata_table.create import drop_metadata_table
 from phantombase.timeline.planning.schedule import Scheduled, schedule_compaction
 from phantombase.timeline.read.table_read import Query, ReadOptions, read_table
 from phantombase.timeline.storage.storage_options import parse_pairs
 from phantombase.timeline.table.table import Table
-from phantombase.timeline.terminal.boundary import EXIT_FAILED
+from phantombase.timeline.terminal.boundary import EXIT_FAILED, local_path
 from phantombase.timeline.terminal.console import configure_logging, emit, reporting
-from phantombase.timeline.terminal.local_path import local_path
-from phantombase.timeline.terminal.plain import human_bytes, human_duration, plural
-from phantombase.timeline.terminal.text_table import Column, RowsTable
+from phantombase.timeline.terminal.text_table import Column, RowsTable, human_bytes, human_duration, plural
 
 from ..attempt.compact_instant import pending_instants, preflight
 from ..execution.run_compactions import InstantProgress, run_compactions

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from phantombase.timeline.errors import UsageError
-from phantombase.timeline.locks.zookeeper_access import ZooKeeperAccess, with_access
+from phantombase.timeline.locks.zookeeper_connection import ZooKeeperAccess, with_access
 from phantombase.timeline.option import option
 from phantombase.timeline.planning.options import ScheduleOptions
 from phantombase.timeline.storage.storage_options import StorageOptions

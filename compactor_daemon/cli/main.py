@@ -9,9 +9,8 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
-from phantombase.timeline.terminal.boundary import run
+from phantombase.timeline.terminal.boundary import run, without_pandas
 from phantombase.timeline.terminal.command_line import lazy_app, lazy_command
-from phantombase.timeline.terminal.no_pandas import without_pandas
 from phantombase.timeline.terminal.settings import WRITES
 
 _of = partial(lazy_command, "phantombase.compactor_daemon.cli")

@@ -23,13 +23,12 @@ from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import typer
 
-from phantombase.timeline.clock.options import ClockOptions
+from phantombase.timeline.codec.output_options import OutputOptions, parse_bytes
 from phantombase.timeline.errors import UsageError
+from phantombase.timeline.instants.clock_check import ClockOptions
 from phantombase.timeline.locks.table_lock import STORAGE, ProcessLock, TableLock, parse_lock, table_lock
-from phantombase.timeline.locks.zookeeper_check import check_usable
-from phantombase.timeline.locks.zookeeper_lock import ZooKeeperLock
+from phantombase.timeline.locks.zookeeper_lock import ZooKeeperLock, check_usable
 from phantombase.timeline.option import as_typed
-from phantombase.timeline.parquet.output_options import OutputOptions, parse_bytes
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.open_storage import whole_path
 from phantombase.timeline.storage.storage_options import parse_pairs

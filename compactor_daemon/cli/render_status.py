@@ -8,8 +8,16 @@ from typing import Any
 from rich.console import RenderableType
 from rich.text import Text
 
-from phantombase.timeline.terminal.plain import Row, human_bytes, human_duration, moment, plural
-from phantombase.timeline.terminal.text_table import Column, RowsTable, facts_grid
+from phantombase.timeline.terminal.text_table import (
+    Column,
+    Row,
+    RowsTable,
+    facts_grid,
+    human_bytes,
+    human_duration,
+    moment,
+    plural,
+)
 
 _NAMED = 2
 """Up to this many compactions that wait for a write are named; more are counted."""

@@ -19,21 +19,21 @@ from rich.text import Text
 
 from phantombase.timeline.archiving.options import ArchiveOptions
 from phantombase.timeline.cleaning.options import CleanOptions
-from phantombase.timeline.clock.options import ClockOptions
 from phantombase.timeline.clustering.options import ClusterOptions
+from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.dashboard.orders import CommandSettings
 from phantombase.timeline.errors import UsageError
 from phantombase.timeline.event_log import get_logger
+from phantombase.timeline.instants.clock_check import ClockOptions
 from phantombase.timeline.locks.heartbeat import process_name
 from phantombase.timeline.metadata_table.services.options import MetadataOptions
 from phantombase.timeline.option import help_of
-from phantombase.timeline.parquet.output_options import OutputOptions
 from phantombase.timeline.planning.options import ScheduleOptions
 from phantombase.timeline.service.run import ServeOptions, read_token
 from phantombase.timeline.storage.storage_options import parse_pairs
 from phantombase.timeline.terminal.boundary import EXIT_FAILED
 from phantombase.timeline.terminal.console import configure_logging, emit
-from phantombase.timeline.terminal.plain import plural
+from phantombase.timeline.terminal.text_table import plural
 
 from ..attempt.failures import RetryOptions
 from ..daemon.assemble import open_daemon

@@ -10,9 +10,9 @@ import typer
 from rich.console import RenderableType
 from rich.text import Text
 
-from phantombase.timeline.clock.options import ClockOptions
 from phantombase.timeline.errors import UsageError
-from phantombase.timeline.metadata_table.drop import drop_metadata_table
+from phantombase.timeline.instants.clock_check import ClockOptions
+from phantombase.timeline.metadata_table.create import drop_metadata_table
 from phantombase.timeline.planning.candidate import HAS_LOGS
 from phantombase.timeline.planning.notes import reasons_of
 from phantombase.timeline.planning.options import PLAN_NOW, ScheduleOptions
@@ -21,8 +21,7 @@ from phantombase.timeline.storage.storage_options import parse_pairs
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.terminal.boundary import EXIT_FAILED
 from phantombase.timeline.terminal.console import configure_logging, emit
-from phantombase.timeline.terminal.plain import human_bytes, plural
-from phantombase.timeline.terminal.text_table import Column, RowsTable
+from phantombase.timeline.terminal.text_table import Column, RowsTable, human_bytes, plural
 
 from ..fleet.zookeeper_claims import ring
 from ..removal.unschedule import unschedule

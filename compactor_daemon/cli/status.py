@@ -12,17 +12,16 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from phantombase.timeline.cleaning.options import CleanOptions
-from phantombase.timeline.clock.now import clock_ms
-from phantombase.timeline.clock.options import ClockOptions
+from phantombase.timeline.clocks import clock_ms
 from phantombase.timeline.errors import PhantombaseError, UsageError
+from phantombase.timeline.instants.clock_check import ClockOptions
 from phantombase.timeline.planning.options import ScheduleOptions
 from phantombase.timeline.planning.triggers import TriggerOptions
 from phantombase.timeline.storage.storage_options import StorageOptions, parse_pairs
 from phantombase.timeline.table.table import Table, consistent
 from phantombase.timeline.terminal.boundary import EXIT_FAILED
 from phantombase.timeline.terminal.console import clear_screen, configure_logging, emit
-from phantombase.timeline.terminal.plain import Row, human_duration, plural
-from phantombase.timeline.terminal.text_table import Column, RowsTable
+from phantombase.timeline.terminal.text_table import Column, Row, RowsTable, human_duration, plural
 
 from ..attempt.failures import RetryOptions
 from ..fleet.catalog import Catalog, fleet_of, members_in

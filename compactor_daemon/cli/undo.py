@@ -13,14 +13,13 @@ import typer
 from rich.console import RenderableType
 from rich.text import Text
 
-from phantombase.timeline.clock.options import ClockOptions
 from phantombase.timeline.errors import UsageError
+from phantombase.timeline.instants.clock_check import ClockOptions
 from phantombase.timeline.recovery.savepoint import KeptSavepoint, create_savepoint, delete_savepoint, savepoints
 from phantombase.timeline.storage.storage_options import parse_pairs
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.terminal.console import configure_logging, emit
-from phantombase.timeline.terminal.plain import plural
-from phantombase.timeline.terminal.text_table import Column, RowsTable
+from phantombase.timeline.terminal.text_table import Column, RowsTable, plural
 
 from ..attempt.compact_instant import pending_instants
 from ..attempt.failures import release_failures

@@ -21,10 +21,12 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 
-from phantombase.timeline.clock.now import clock_ms
+from phantombase.timeline.clocks import clock_ms
 from phantombase.timeline.clustering.choice import ClusterChoice, choose_windows
 from phantombase.timeline.clustering.options import ClusterOptions, Copy, SortOrder
 from phantombase.timeline.clustering.order import check_sortable
+from phantombase.timeline.codec.copy_rules import Obstacle
+from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.errors import (
     BarrierError,
     ConflictError,
@@ -39,11 +41,9 @@ from phantombase.timeline.instants.reserved_times import has_tombstone
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.locks.heartbeat import BEAT_S, EXPIRY_S, heartbeat
 from phantombase.timeline.locks.table_lock import TableLock
-from phantombase.timeline.merge.slice_rules import SliceRules
-from phantombase.timeline.metadata_table.column_stats.measure import Measure
+from phantombase.timeline.merge.rule import SliceRules
+from phantombase.timeline.metadata_table.measure import Measure
 from phantombase.timeline.metadata_table.update import upkeep_of
-from phantombase.timeline.parquet.copy_rules import Obstacle
-from phantombase.timeline.parquet.output_options import OutputOptions
 from phantombase.timeline.planning.schedule import busy_file_groups
 from phantombase.timeline.recovery.dead_writers import forget_heartbeats
 from phantombase.timeline.recovery.left_behind import remove_left_behind

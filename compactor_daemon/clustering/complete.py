@@ -28,9 +28,9 @@ from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.locks.heartbeat import heartbeat_path
 from phantombase.timeline.locks.section import Section
 from phantombase.timeline.locks.table_lock import TableLock
-from phantombase.timeline.merge.slice_rules import SliceRules
-from phantombase.timeline.metadata_table.compactions import compacted_after
+from phantombase.timeline.merge.rule import SliceRules
 from phantombase.timeline.metadata_table.update import Change, apply_update, forget
+from phantombase.timeline.metadata_table.valid_instants import compacted_after
 from phantombase.timeline.planning.schedule import busy_file_groups
 from phantombase.timeline.recovery.dead_writers import is_pending_service
 from phantombase.timeline.storage.contract import list_of_table

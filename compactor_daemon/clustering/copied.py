@@ -15,15 +15,15 @@ from typing import IO
 
 import pyarrow as pa
 
-from phantombase.timeline.avro.schema import RECORD_KEY
 from phantombase.timeline.clustering.choice import ClusteringWindow
 from phantombase.timeline.clustering.options import Copy
+from phantombase.timeline.codec.avro_schema import RECORD_KEY
+from phantombase.timeline.codec.copied_file import CopiedFile
+from phantombase.timeline.codec.copy_rules import Obstacle, why_not_copied
+from phantombase.timeline.codec.output_options import OutputOptions
+from phantombase.timeline.codec.parquet_footer import Footer, read_footer
+from phantombase.timeline.codec.parquet_write import HudiFooter
 from phantombase.timeline.errors import UnsupportedError
-from phantombase.timeline.parquet.base_file import HudiFooter
-from phantombase.timeline.parquet.copied_file import CopiedFile
-from phantombase.timeline.parquet.copy_rules import Obstacle, why_not_copied
-from phantombase.timeline.parquet.footer import Footer, read_footer
-from phantombase.timeline.parquet.output_options import OutputOptions
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.view.view import FileSlice
 

@@ -13,17 +13,17 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from phantombase.timeline.avro.schema import RECORD_KEY
 from phantombase.timeline.clustering.options import Copy, SortOrder
 from phantombase.timeline.clustering.order import sorted_rows
+from phantombase.timeline.codec.avro_schema import RECORD_KEY
+from phantombase.timeline.codec.copied_file import CopiedFile, check_copied
+from phantombase.timeline.codec.output_options import OutputOptions
+from phantombase.timeline.codec.parquet_write import write_base_file
 from phantombase.timeline.errors import LedgerError, UsageError
 from phantombase.timeline.merge.ledger import Ledger
-from phantombase.timeline.merge.slice_rules import SliceRules
-from phantombase.timeline.metadata_table.column_stats.column_range import ColumnRange
-from phantombase.timeline.metadata_table.column_stats.measure import Measure
-from phantombase.timeline.parquet.base_file import write_base_file
-from phantombase.timeline.parquet.copied_file import CopiedFile, check_copied
-from phantombase.timeline.parquet.output_options import OutputOptions
+from phantombase.timeline.merge.rule import SliceRules
+from phantombase.timeline.metadata_table.column_range import ColumnRange
+from phantombase.timeline.metadata_table.measure import Measure
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.folders import join, staged_folder
 from phantombase.timeline.storage.staged_file import staged_output

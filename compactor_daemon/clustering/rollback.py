@@ -24,7 +24,7 @@ from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.locks.heartbeat import first_beat, heartbeat_path
 from phantombase.timeline.locks.section import Section
 from phantombase.timeline.locks.table_lock import TableLock
-from phantombase.timeline.metadata_table.drop import drop_within
+from phantombase.timeline.metadata_table.create import drop_within
 from phantombase.timeline.recovery.undo import unpublish
 from phantombase.timeline.table.half_upgraded import refuse_half_upgraded
 from phantombase.timeline.table.pending_restores import refuse_pending_restore

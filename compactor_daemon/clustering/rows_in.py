@@ -11,14 +11,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from phantombase.timeline.arrow.key_lookup import hash_keys
-from phantombase.timeline.avro.arrow_schema import project
-from phantombase.timeline.avro.schema import RECORD_KEY
+from phantombase.timeline.codec.arrow_schema import project
+from phantombase.timeline.codec.avro_schema import RECORD_KEY
+from phantombase.timeline.codec.row_hash import hash_keys
 from phantombase.timeline.errors import MalformedError
 from phantombase.timeline.merge.identity import identity_columns, identity_sum
-from phantombase.timeline.merge.identity_sums import Identity
-from phantombase.timeline.merge.ledger import Ledger
-from phantombase.timeline.merge.slice_rules import SliceRules
+from phantombase.timeline.merge.ledger import Identity, Ledger
+from phantombase.timeline.merge.rule import SliceRules
 from phantombase.timeline.prefetch import prefetched
 from phantombase.timeline.read.slice_stream import base_tables
 from phantombase.timeline.storage.contract import Storage, open_listed

@@ -9,7 +9,7 @@ from contextlib import contextmanager, nullcontext
 
 from prometheus_client import CollectorRegistry
 
-from phantombase.timeline.clock.now import clock_ms
+from phantombase.timeline.clocks import clock_ms
 from phantombase.timeline.dashboard.action_app import ActionApp
 from phantombase.timeline.dashboard.login_app import LoginApp
 from phantombase.timeline.dashboard.orders import CommandSettings
@@ -17,14 +17,14 @@ from phantombase.timeline.dashboard.people_app import PeopleApp
 from phantombase.timeline.dashboard.runner import OrderRunner, installed
 from phantombase.timeline.errors import PhantombaseError, UnknownStateError
 from phantombase.timeline.format.compaction_plan import TOTAL_LOG_FILES_SIZE
-from phantombase.timeline.instants.attempt_names import staged_files
+from phantombase.timeline.instants.reserved_times import staged_files
 from phantombase.timeline.planning.triggers import TriggerOptions
 from phantombase.timeline.report.overview import next_plan_row
 from phantombase.timeline.service.access import Access
 from phantombase.timeline.service.run import HttpService, Pages, ServeOptions
 from phantombase.timeline.service.served_tables import ServedTables
 from phantombase.timeline.table.table import Table, consistent
-from phantombase.timeline.terminal.plain import Row
+from phantombase.timeline.terminal.text_table import Row
 
 from ..attempt.outcome import OK
 from ..fleet.claims import Claim, find_table_id

@@ -23,7 +23,7 @@ from threading import Semaphore
 
 import structlog
 
-from phantombase.timeline.clock.now import clock_ms
+from phantombase.timeline.clocks import clock_ms
 from phantombase.timeline.errors import PhantombaseError, SparkError
 from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.planning.schedule import Scheduled

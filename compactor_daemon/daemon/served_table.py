@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from phantombase.timeline.audit.group_ledger import audit_path
-from phantombase.timeline.clock.now import clock_ms
-from phantombase.timeline.clock.options import ClockOptions
+from phantombase.timeline.clocks import clock_ms
+from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.errors import (
     MalformedError,
     MissingFileError,
@@ -26,10 +26,10 @@ from phantombase.timeline.errors import (
 from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.format.compaction_plan import TOTAL_LOG_FILES_SIZE, CompactionPlan
 from phantombase.timeline.format.instant import Instant
-from phantombase.timeline.instants.attempt_names import recorded_instants
+from phantombase.timeline.instants.clock_check import ClockOptions
+from phantombase.timeline.instants.reserved_times import recorded_instants
 from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.metadata_table.update import check_keepable
-from phantombase.timeline.parquet.output_options import OutputOptions
 from phantombase.timeline.planning.options import ScheduleOptions
 from phantombase.timeline.planning.schedule import Scheduled, schedule_compaction
 from phantombase.timeline.planning.survey import is_due

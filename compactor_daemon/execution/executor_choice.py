@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Protocol
 
 from phantombase.timeline.errors import UsageError
-from phantombase.timeline.terminal.plain import human_bytes, plural
+from phantombase.timeline.terminal.text_table import human_bytes, plural
 
 from ..jvm_archive import spark_java
 from ..options import ExecuteOptions, Executor

@@ -22,14 +22,14 @@ from functools import partial
 from types import TracebackType
 from typing import Self, TypeAlias
 
-from phantombase.timeline.clock.options import ClockOptions
+from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.errors import ClaimedError, LockError, PhantombaseError, SparkError, StoppedError
 from phantombase.timeline.event_log import get_logger
-from phantombase.timeline.instants.attempt_names import recorded_instants
+from phantombase.timeline.instants.clock_check import ClockOptions
+from phantombase.timeline.instants.reserved_times import recorded_instants
 from phantombase.timeline.locks.table_lock import table_lock
-from phantombase.timeline.metadata_table.drop import drop_metadata_table
+from phantombase.timeline.metadata_table.create import drop_metadata_table
 from phantombase.timeline.metadata_table.update import check_keepable
-from phantombase.timeline.parquet.output_options import OutputOptions
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.storage_options import Given, StorageOptions
 from phantombase.timeline.table.table import Table

@@ -13,7 +13,7 @@ from typing import IO, Any
 
 from phantombase.timeline.errors import SparkError
 from phantombase.timeline.reachable import why_unreachable
-from phantombase.timeline.storage.hadoop_options import names_at
+from phantombase.timeline.storage.object_url import names_at
 
 from ..jvm_archive import NO_ARCHIVE, class_archive, spark_java
 from ..options import ExecuteOptions

@@ -16,12 +16,12 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.errors import ConflictError, MissingFileError, UsageError
 from phantombase.timeline.format.compaction_plan import CompactionPlan
-from phantombase.timeline.instants.attempt_names import attempts
-from phantombase.timeline.metadata_table.column_stats.measure import Measure
+from phantombase.timeline.instants.reserved_times import attempts
+from phantombase.timeline.metadata_table.measure import Measure
 from phantombase.timeline.metadata_table.update import check_keepable
-from phantombase.timeline.parquet.output_options import OutputOptions
 from phantombase.timeline.record_fields import Fields
 from phantombase.timeline.storage.folders import join
 from phantombase.timeline.storage.storage_options import Given, StorageOptions

@@ -24,7 +24,7 @@ from typing import Protocol
 
 from phantombase.timeline.errors import ClaimedError, MalformedError, MissingFileError
 from phantombase.timeline.event_log import get_logger
-from phantombase.timeline.instants.attempt_names import instant_folder
+from phantombase.timeline.instants.reserved_times import instant_folder
 from phantombase.timeline.record_fields import Fields
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.folders import RECORDS

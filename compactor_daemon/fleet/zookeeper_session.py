@@ -17,8 +17,13 @@ from typing import Any
 
 from phantombase.timeline.errors import UnknownStateError, UsageError, ZooKeeperError
 from phantombase.timeline.event_log import get_logger
-from phantombase.timeline.locks.zookeeper_access import ZooKeeperAccess, with_access
-from phantombase.timeline.locks.zookeeper_connection import NO_SESSION, connection, is_refusal
+from phantombase.timeline.locks.zookeeper_connection import (
+    NO_SESSION,
+    ZooKeeperAccess,
+    connection,
+    is_refusal,
+    with_access,
+)
 from phantombase.timeline.option import check_above_zero
 from phantombase.timeline.reachable import why_unreachable
 

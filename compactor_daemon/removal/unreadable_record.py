@@ -26,7 +26,7 @@ from phantombase.timeline.errors import ConflictError, MalformedError, MissingFi
 from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.format.file_name import COMPACTOR, BaseFileName, parse_data_file
 from phantombase.timeline.format.layout import Slicing
-from phantombase.timeline.instants.attempt_names import attempt_folder, attempts, recorded_instants
+from phantombase.timeline.instants.reserved_times import attempt_folder, attempts, recorded_instants
 from phantombase.timeline.locks.heartbeat import is_live, process_name, read_heartbeat
 from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.metadata_table.update import forget

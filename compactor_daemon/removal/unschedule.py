@@ -55,7 +55,7 @@ from functools import cache, partial
 from phantombase.timeline.errors import AttemptDeadError, BarrierError, ConflictError, MalformedError
 from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.format.compaction_plan import CompactionPlan, encode_plan
-from phantombase.timeline.instants.attempt_names import instant_folder
+from phantombase.timeline.instants.reserved_times import instant_folder
 from phantombase.timeline.locks.heartbeat import is_live, process_name, read_heartbeat
 from phantombase.timeline.locks.section import Section
 from phantombase.timeline.locks.table_lock import TableLock

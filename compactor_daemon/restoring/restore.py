@@ -21,13 +21,18 @@ from phantombase.timeline.errors import ConflictError, MissingFileError, UsageEr
 from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.format.file_name import parse_data_file
 from phantombase.timeline.format.instant import State
-from phantombase.timeline.format.restore import RestorePlan, encode_restore_metadata, encode_restore_plan
-from phantombase.timeline.format.rollback_plan import RollbackPlan, rollback_record
+from phantombase.timeline.format.rollback_plan import (
+    RestorePlan,
+    RollbackPlan,
+    encode_restore_metadata,
+    encode_restore_plan,
+    rollback_record,
+)
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.locks.heartbeat import EXPIRY_S
 from phantombase.timeline.locks.section import Section
 from phantombase.timeline.locks.table_lock import TableLock
-from phantombase.timeline.metadata_table.drop import drop_within
+from phantombase.timeline.metadata_table.create import drop_within
 from phantombase.timeline.recovery.dead_writers import dead_writes, roll_back_dead_writers
 from phantombase.timeline.recovery.savepoint import savepoints
 from phantombase.timeline.recovery.undo import Undone, traces_of_all, undo

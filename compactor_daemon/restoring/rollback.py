@@ -21,13 +21,13 @@ from phantombase.timeline.errors import UsageError
 from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.format.instant import MERGES, Instant, State
 from phantombase.timeline.format.rollback_plan import RollbackPlan, encode_rollback_plan
+from phantombase.timeline.instants.instant_files import load_state_files
 from phantombase.timeline.instants.reserved_times import put_tombstone
-from phantombase.timeline.instants.state_files import load_state_files
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.locks.heartbeat import first_beat, heartbeat_path
 from phantombase.timeline.locks.section import Section
 from phantombase.timeline.locks.table_lock import TableLock
-from phantombase.timeline.metadata_table.drop import drop_within
+from phantombase.timeline.metadata_table.create import drop_within
 from phantombase.timeline.metadata_table.location import open_metadata_table
 from phantombase.timeline.recovery.dead_writers import is_pending_service
 from phantombase.timeline.recovery.rollback import completed_rollback_of, roll_back

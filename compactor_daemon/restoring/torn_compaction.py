@@ -20,6 +20,7 @@ from collections import defaultdict
 from contextlib import suppress
 from dataclasses import dataclass
 
+from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.errors import ConflictError, LedgerError, MalformedError, MissingFileError, UsageError
 from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.format.clean import CleanPlan, decode_clean_plan
@@ -28,13 +29,12 @@ from phantombase.timeline.format.compaction_plan import CompactionOperation, Com
 from phantombase.timeline.format.file_name import BaseFileName, LogFileName, parse_data_file
 from phantombase.timeline.format.instant import State
 from phantombase.timeline.format.layout import Slicing
-from phantombase.timeline.instants.archived_extras import archived_clean_plans
-from phantombase.timeline.instants.state_files import StateFile, load_state_files
+from phantombase.timeline.instants.archived_timeline import archived_clean_plans
+from phantombase.timeline.instants.instant_files import StateFile, load_state_files
 from phantombase.timeline.locks.heartbeat import may_be_written
 from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.merge.ledger import Ledger
-from phantombase.timeline.merge.slice_rules import SliceRules
-from phantombase.timeline.parquet.output_options import OutputOptions
+from phantombase.timeline.merge.rule import SliceRules
 from phantombase.timeline.read.slice_stream import SliceStream
 from phantombase.timeline.storage.folders import join
 from phantombase.timeline.storage.server_clock import storage_ms

@@ -12,7 +12,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
-from phantombase.timeline.clock.now import clock_ms
+from phantombase.timeline.clocks import clock_ms
 from phantombase.timeline.errors import MalformedError, MissingFileError, StorageError
 from phantombase.timeline.record_fields import Fields
 from phantombase.timeline.storage.contract import Storage

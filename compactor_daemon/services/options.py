@@ -8,9 +8,9 @@ from enum import Enum
 from phantombase.timeline.archiving.options import ArchiveOptions
 from phantombase.timeline.cleaning.options import CleanOptions, Policy
 from phantombase.timeline.clustering.options import ClusterOptions
+from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.errors import UsageError
 from phantombase.timeline.metadata_table.services.options import MetadataOptions
-from phantombase.timeline.parquet.output_options import OutputOptions
 
 
 class Service(Enum):

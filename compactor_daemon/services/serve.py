@@ -11,7 +11,7 @@ from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.metadata_table.services.serve import serve_metadata
 from phantombase.timeline.table.table import Table
-from phantombase.timeline.terminal.plain import human_bytes, plural
+from phantombase.timeline.terminal.text_table import human_bytes, plural
 
 from ..archiving.archive import archive_table
 from ..cleaning.clean import clean_table

@@ -17,17 +17,17 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 
 from phantombase.timeline.audit.group_ledger import LEDGER
-from phantombase.timeline.clock.evidence import Zone, ZoneVerdict
-from phantombase.timeline.clock.guard import described, zone_todo
 from phantombase.timeline.errors import PhantombaseError, UnsupportedError
 from phantombase.timeline.format.commit_metadata import CommitMetadata
+from phantombase.timeline.instants.clock_check import described, zone_todo
+from phantombase.timeline.instants.clock_evidence import Zone, ZoneVerdict
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.locks.heartbeat import read_heartbeat
-from phantombase.timeline.metadata_table.compactions import commits_to_compact
 from phantombase.timeline.metadata_table.record_index import has_one_record_index
 from phantombase.timeline.metadata_table.records.partitions import upkeep
+from phantombase.timeline.metadata_table.valid_instants import commits_to_compact
 from phantombase.timeline.table.table import Table
-from phantombase.timeline.terminal.plain import human_duration
+from phantombase.timeline.terminal.text_table import human_duration
 
 from ..attempt.hudi_executors import ForeignTrace, foreign_trace
 from ..options import AttemptOptions

@@ -15,13 +15,13 @@ from functools import cache
 from typing import TypeAlias
 
 from phantombase.timeline.cleaning.options import CleanOptions
-from phantombase.timeline.clock.now import clock_ms
-from phantombase.timeline.clock.options import ClockOptions
+from phantombase.timeline.clocks import clock_ms
 from phantombase.timeline.errors import MalformedError, MissingFileError, PhantombaseError
 from phantombase.timeline.format.commit_metadata import CommitMetadata
 from phantombase.timeline.format.compaction_plan import CompactionPlan, planned_paths
 from phantombase.timeline.format.instant import Instant
-from phantombase.timeline.instants.attempt_names import recorded_instants
+from phantombase.timeline.instants.clock_check import ClockOptions
+from phantombase.timeline.instants.reserved_times import recorded_instants
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.locks.heartbeat import Heartbeat, read_heartbeat
 from phantombase.timeline.planning.triggers import TriggerOptions
@@ -30,7 +30,7 @@ from phantombase.timeline.storage.contract import Entry, Storage
 from phantombase.timeline.storage.storage_options import StorageOptions
 from phantombase.timeline.table.pending_rollbacks import half_taken_back, rollbacks_of_completed
 from phantombase.timeline.table.table import Table, consistent
-from phantombase.timeline.terminal.plain import Row
+from phantombase.timeline.terminal.text_table import Row
 from phantombase.timeline.view.view import TableView, is_replaced, latest_slice
 
 from ..attempt.failures import Failure, Parked, RetryOptions, Waits, read_failures, readiness

@@ -36,9 +36,9 @@ from phantombase.timeline.audit.group_ledger import LEDGER
 from phantombase.timeline.errors import PhantombaseError
 from phantombase.timeline.format.commit_metadata import CommitMetadata
 from phantombase.timeline.format.instant import Instant
-from phantombase.timeline.instants.attempt_names import CANCELLED, COMMITTED
+from phantombase.timeline.instants.reserved_times import CANCELLED, COMMITTED
 from phantombase.timeline.locks.heartbeat import Heartbeat, is_live
-from phantombase.timeline.terminal.plain import Row, moment
+from phantombase.timeline.terminal.text_table import Row, moment
 
 from ..attempt.failures import Failure, Parked, Readiness, RetryOptions, Waits, WorkNote, readiness
 from ..attempt.hudi_executors import ForeignTrace

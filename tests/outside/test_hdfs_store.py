@@ -18,14 +18,13 @@ from phantombase.timeline.errors import LockError, MissingFileError, StorageErro
 from phantombase.timeline.locks.table_lock import StorageLock, table_lock
 from phantombase.timeline.storage import hdfs_files as hdfs_client
 from phantombase.timeline.storage import hdfs_files as hdfs_files
-from phantombase.timeline.storage import hdfs_lease as hdfs_lease
+from phantombase.timeline.storage import hdfs_files as hdfs_lease
 from phantombase.timeline.storage import hdfs_store
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.folders import TEMPORARY
 from phantombase.timeline.storage.hdfs_store import HdfsStorage
 from phantombase.timeline.storage.open_storage import open_storage
-from phantombase.timeline.storage.probe import probe, probe_partitions
-from phantombase.timeline.storage.staged_file import staged_output
+from phantombase.timeline.storage.staged_file import probe, probe_partitions, staged_output
 from tests.support.servers.hdfs_cluster import Hdfs
 from tests.support.servers.zookeeper_server import wait_until
 from tests.support.storage_contract import BetweenProcesses, OnFileSystems, StorageContract

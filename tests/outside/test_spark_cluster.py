@@ -21,7 +21,7 @@ from phantombase.compactor_daemon.attempt.failures import release_failures
 from phantombase.compactor_daemon.attempt.outcome import read_outcome
 from phantombase.compactor_daemon.attempt.slice_task import done_slices
 from phantombase.compactor_daemon.fleet.claims import TABLE_ID
-from phantombase.timeline.instants.attempt_names import COMMITTED, DEAD, attempts
+from phantombase.timeline.instants.reserved_times import COMMITTED, DEAD, attempts
 from phantombase.timeline.locks.table_lock import table_lock
 from phantombase.timeline.planning.schedule import schedule_compaction
 from phantombase.timeline.read.table_read import read_table

@@ -21,8 +21,8 @@ from phantombase.compactor_daemon.hudi_conf import _KNOWN, SCHEDULE_CONF
 from phantombase.compactor_daemon.hudi_names import NameKind, hudi_names
 from phantombase.compactor_daemon.options import AttemptOptions, ExecuteOptions
 from phantombase.timeline.archiving.options import ArchiveOptions
-from phantombase.timeline.clock.options import ClockOptions
-from phantombase.timeline.parquet.output_options import OutputOptions
+from phantombase.timeline.codec.output_options import OutputOptions
+from phantombase.timeline.instants.clock_check import ClockOptions
 from phantombase.timeline.planning.limits import BoundOptions
 from phantombase.timeline.planning.options import UrgencyOptions
 from phantombase.timeline.planning.strategies import StrategyOptions

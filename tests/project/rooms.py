@@ -22,7 +22,7 @@ GROUND = "ground"
 
 @cache
 def modules() -> dict[str, Path]:
-    """Every module of the packages by its dotted name, `timeline.log.block` say."""
+    """Every module of the packages by its dotted name, `timeline.format.log_block` say."""
     found = (path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
     return {_dotted(path).removesuffix(".__init__"): path for path in found}
 

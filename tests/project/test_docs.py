@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from phantombase import Writer
 from phantombase.timeline import errors
-from phantombase.timeline.storage.hadoop_options import hadoop_names
+from phantombase.timeline.storage.object_url import hadoop_names
 from phantombase.timeline.storage.storage_options import CONNECTION, SETTINGS
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.terminal.command_line import pages_of

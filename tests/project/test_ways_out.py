@@ -1,7 +1,7 @@
 """Each way out that an error or `status` names works: from the state that the error comes from, the words that it
 prints are run, and the table is served again with all rows that it had.
 
-What other tests hold: an instant in the future (tests/timeline/clock/test_future.py), a torn completed file
+What other tests hold: an instant in the future (tests/timeline/instants/test_future.py), a torn completed file
 (restoring/test_torn_commit.py and repair/test_torn_compaction.py below tests/compactor_daemon), a plan with logs
 (tests/compactor_daemon/removal/test_narrowed.py).
 """

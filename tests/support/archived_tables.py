@@ -33,9 +33,9 @@ from phantombase.timeline.archiving.archive import archive_logs
 from phantombase.timeline.archiving.options import ArchiveOptions
 from phantombase.timeline.cleaning.options import CleanOptions, Policy
 from phantombase.timeline.clustering.options import ClusterOptions, Copy
+from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.errors import ConflictError
-from phantombase.timeline.log.block import HeaderKey
-from phantombase.timeline.parquet.output_options import OutputOptions
+from phantombase.timeline.format.log_block import HeaderKey
 from phantombase.timeline.planning.options import PLAN_NOW
 from phantombase.timeline.planning.schedule import schedule_compaction
 from phantombase.timeline.read.table_read import read_table

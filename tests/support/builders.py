@@ -23,9 +23,9 @@ from hypothesis import strategies as st
 
 from phantombase.timeline.format.instant import Instant, highest_states
 from phantombase.timeline.format.layout import Layout
+from phantombase.timeline.format.log_block import LogBlock, scan_blocks
 from phantombase.timeline.format.table_config import MergeMode
 from phantombase.timeline.instants.timeline import Timeline
-from phantombase.timeline.log.block import LogBlock, scan_blocks
 from phantombase.timeline.storage.contract import Entry
 from phantombase.timeline.view.grouping import file_groups
 from phantombase.timeline.view.view import FileGroup, FileSlice, GroupKey, ViewFacts

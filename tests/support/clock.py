@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from phantombase.timeline.clock.options import ClockOptions
+from phantombase.timeline.instants.clock_check import ClockOptions
 from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.planning.schedule import Scheduled, schedule_compaction
 from phantombase.writer_hooks.engine.engine import LocalEngine

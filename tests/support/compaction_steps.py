@@ -26,14 +26,14 @@ from phantombase.compactor_daemon.attempt.slice_task import SliceDone
 from phantombase.compactor_daemon.execution.runners import LocalRunner
 from phantombase.compactor_daemon.fleet.claims import claim_all
 from phantombase.compactor_daemon.options import AttemptOptions
+from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.errors import LockError
 from phantombase.timeline.locks.table_lock import ProcessLock, TableLock
-from phantombase.timeline.parquet.output_options import OutputOptions
 from phantombase.timeline.read.table_read import read_table
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.folders import RECORDS, TEMPORARY
 from phantombase.timeline.storage.local import LocalStorage
-from phantombase.timeline.storage.probe import PLACED
+from phantombase.timeline.storage.staged_file import PLACED
 from phantombase.timeline.table.table import Table, TableSchema
 from tests.support.compare_rows import assert_same_rows
 

@@ -16,12 +16,12 @@ from typer.testing import CliRunner
 
 from phantombase.compactor_daemon.cli.main import app
 from phantombase.timeline.audit.audit import audit, audited_instants
-from phantombase.timeline.avro.schema import META_COLUMNS
+from phantombase.timeline.codec.avro_schema import META_COLUMNS
 from phantombase.timeline.format.commit_metadata import CommitMetadata, encode
 from phantombase.timeline.format.compaction_plan import decode_plan
 from phantombase.timeline.format.instant import Instant, State
+from phantombase.timeline.format.log_block import scan_blocks
 from phantombase.timeline.locks.table_lock import ProcessLock
-from phantombase.timeline.log.block import scan_blocks
 from phantombase.timeline.planning.options import PLAN_NOW, ScheduleOptions
 from phantombase.timeline.planning.schedule import Scheduled, schedule_compaction
 from phantombase.timeline.read.table_read import ReadOptions, read_table

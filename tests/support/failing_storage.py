@@ -20,7 +20,7 @@ from phantombase.timeline.errors import LockError, StorageError
 from phantombase.timeline.storage.contract import Entry, OwnLock, Storage, files_below
 from phantombase.timeline.storage.folders import TEMPORARY
 from phantombase.timeline.storage.local import LocalStorage
-from phantombase.timeline.storage.probe import probe
+from phantombase.timeline.storage.staged_file import probe
 
 _TORN_BYTES = 100
 

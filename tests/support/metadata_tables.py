@@ -23,15 +23,14 @@ from phantombase.compactor_daemon.archiving.archive import archive_table
 from phantombase.timeline.archiving.options import ArchiveOptions
 from phantombase.timeline.errors import PhantombaseError
 from phantombase.timeline.format.commit_metadata import CommitMetadata, encode
+from phantombase.timeline.format.log_block import BlockKind, HeaderKey, scan_blocks
 from phantombase.timeline.locks.section import Section
 from phantombase.timeline.locks.table_lock import ProcessLock
-from phantombase.timeline.log.block import BlockKind, HeaderKey, scan_blocks
 from phantombase.timeline.metadata_table.commit import commit_records, newest_schema
 from phantombase.timeline.metadata_table.location import open_metadata_table
-from phantombase.timeline.metadata_table.metadata_view import load_metadata_view
-from phantombase.timeline.metadata_table.read import read_entries
-from phantombase.timeline.metadata_table.records.encode import encoder
-from phantombase.timeline.metadata_table.records.files import files_records
+from phantombase.timeline.metadata_table.read import load_metadata_view, read_entries
+from phantombase.timeline.metadata_table.records.entries import encoder
+from phantombase.timeline.metadata_table.records.keys import files_records
 from phantombase.timeline.metadata_table.services.options import MetadataOptions
 from phantombase.timeline.metadata_table.services.serve import MetadataServed, serve_metadata
 from phantombase.timeline.metadata_table.validate import validate

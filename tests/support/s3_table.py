@@ -23,7 +23,7 @@ from phantombase.timeline.read.table_read import read_table
 from phantombase.timeline.storage import object_clients
 from phantombase.timeline.storage.folders import RECORDS
 from phantombase.timeline.storage.object_store import ObjectStorage
-from phantombase.timeline.storage.probe import PLACED
+from phantombase.timeline.storage.staged_file import PLACED
 from phantombase.timeline.table.table import Table
 from phantombase.writer_hooks import options as writing
 from phantombase.writer_hooks.engine.engine import LocalEngine

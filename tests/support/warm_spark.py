@@ -20,7 +20,7 @@ from phantombase.compactor_daemon.execution.run_compactions import run_compactio
 from phantombase.compactor_daemon.execution.runners import SparkRunner
 from phantombase.compactor_daemon.execution.spark_session import StartingSpark
 from phantombase.compactor_daemon.options import AttemptOptions, ExecuteOptions
-from phantombase.timeline.parquet.output_options import OutputOptions
+from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.terminal.console import configure_logging
 from tests.support.places import ROOT
 

@@ -15,9 +15,9 @@ from phantombase.compactor_daemon.cli.option_flags import ATTEMPT, EXECUTE, OUTP
 from phantombase.compactor_daemon.daemon.dispatch import Rules
 from phantombase.compactor_daemon.fleet.zookeeper_session import ZooKeeperOptions
 from phantombase.compactor_daemon.options import AttemptOptions, ExecuteOptions, print_bytes
+from phantombase.timeline.codec.output_options import Codec, OutputOptions, parse_bytes
 from phantombase.timeline.errors import UsageError
 from phantombase.timeline.locks.heartbeat import EXPIRY_S
-from phantombase.timeline.parquet.output_options import Codec, OutputOptions, parse_bytes
 from phantombase.writer_hooks.options import CompactionOptions, WriteOptions
 from tests.support.selection import for_each
 

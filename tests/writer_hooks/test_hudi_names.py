@@ -13,13 +13,13 @@ from phantombase import read, writer
 from phantombase.compactor_daemon.hudi_conf import parse_hudi_conf
 from phantombase.compactor_daemon.hudi_names import NameKind, hudi_names
 from phantombase.timeline.cleaning.options import CleanOptions, Policy
+from phantombase.timeline.codec.output_options import Codec, OutputOptions
 from phantombase.timeline.errors import ConflictError, PhantombaseError, UnsupportedError, UsageError
+from phantombase.timeline.format.log_encode import LogFormat
 from phantombase.timeline.format.table_config import PROPERTIES, MergeMode, TableConfig
 from phantombase.timeline.locks.heartbeat import BEAT_S, EXPIRY_S
 from phantombase.timeline.locks.table_lock import ProcessLock, base_path_hash, table_lock
 from phantombase.timeline.locks.zookeeper_lock import ZooKeeperLock
-from phantombase.timeline.log.encode import LogFormat
-from phantombase.timeline.parquet.output_options import Codec, OutputOptions
 from phantombase.timeline.planning.strategies import Strategy
 from phantombase.timeline.planning.triggers import TriggerStrategy
 from phantombase.timeline.storage.local import LocalStorage

@@ -31,15 +31,15 @@ from typing import Any
 
 import fastavro
 
-from ..avro.container import any_record
+from ..codec.avro_container import any_record
 from ..errors import ConflictError, MalformedError, MissingFileError
 from ..format.commit_metadata import as_record, decode
 from ..format.instant import Instant, State
+from ..format.log_encode import archive_block
 from ..format.table_config import TableConfig
 from ..instants.archived_timeline import archive_log_instants
-from ..instants.state_files import StateFile, StateFiles, of_instants
+from ..instants.instant_files import StateFile, StateFiles, of_instants
 from ..instants.timeline import Timeline
-from ..log.encode import archive_block
 from ..prefetch import prefetched
 from ..storage.contract import Storage, listed_if_there
 from ..storage.staged_file import staged_output

@@ -32,8 +32,7 @@ from dataclasses import dataclass, field
 from itertools import takewhile
 
 from ..format.instant import Instant
-from ..instants.since_compaction import delta_commits
-from ..instants.timeline import Timeline
+from ..instants.timeline import Timeline, delta_commits
 from .options import ArchiveOptions
 
 _BY_COUNT = ("clean", "rollback")

@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pyarrow as pa
 
+from ..codec.parquet_read import read_parquet, readable
+from ..codec.parquet_write import open_parquet_writer
 from ..errors import MalformedError, MissingFileError, PhantombaseError
 from ..format.instant import Instant, State
 from ..format.table_config import TableConfig
-from ..instants.state_files import StateFiles
-from ..parquet.read import read_parquet, readable
-from ..parquet.write import open_parquet_writer
+from ..instants.instant_files import StateFiles
 from ..prefetch import prefetched
 from ..storage.contract import Storage
 from ..storage.staged_file import place_staged, staged_output

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ..codec.parquet_read import open_parquet, parquet_batches, readable
 from ..errors import MalformedError, MissingFileError, PhantombaseError
 from ..format.table_config import TableConfig
-from ..parquet.read import open_parquet, parquet_batches, readable
 from ..storage.contract import Storage
 from .history import check_counts, place_history, write_rows
 from .history_rows import ROW_SCHEMA, HistoryName, spanning

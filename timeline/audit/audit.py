@@ -21,16 +21,16 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TypeAlias
 
-from ..avro.arrow_schema import project
+from ..codec.arrow_schema import project
+from ..codec.parquet_read import open_parquet, readable
 from ..errors import LedgerError, PhantombaseError, UsageError
 from ..format.file_name import BaseFileName, LogFileName, parse_data_file
-from ..instants.attempt_names import STAGED_DATA, staged_files
+from ..format.log_block import HeaderKey, scan_blocks
+from ..format.log_visibility import select_blocks
+from ..instants.reserved_times import STAGED_DATA, staged_files
 from ..instants.timeline import Timeline
-from ..log.block import HeaderKey, scan_blocks
-from ..log.visibility import select_blocks
 from ..merge.identity import identity_columns, identity_sum
-from ..merge.slice_rules import SliceRules
-from ..parquet.read import open_parquet, readable
+from ..merge.rule import SliceRules
 from ..read.slice_stream import SliceStream, base_tables
 from ..read.table_rules import slice_rules
 from ..table.half_upgraded import refuse_half_upgraded

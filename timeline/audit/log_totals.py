@@ -8,13 +8,12 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from ..avro.arrow_schema import project
-from ..log.block import BlockKind, LogBlock
-from ..log.decode import count_entries, decode_rows
+from ..codec.arrow_schema import project
+from ..format.log_block import BlockKind, LogBlock
+from ..format.log_decode import count_entries, decode_rows
 from ..merge.identity import identity_columns, identity_sum
-from ..merge.identity_sums import Identity
-from ..merge.ledger import Ledger
-from ..merge.slice_rules import SliceRules
+from ..merge.ledger import Identity, Ledger
+from ..merge.rule import SliceRules
 from ..storage.contract import Storage
 
 

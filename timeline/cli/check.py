@@ -9,8 +9,8 @@ import typer
 from ..audit.audit import audit as audit_instant
 from ..audit.audit import audited_instants
 from ..audit.clusterings import audit_clustering, clustered_instants
-from ..clock.options import ClockOptions
-from ..metadata_table.compactions import commits_to_compact
+from ..instants.clock_check import ClockOptions
+from ..metadata_table.valid_instants import commits_to_compact
 from ..metadata_table.validate import Validation
 from ..metadata_table.validate import validate as validate_table
 from ..recovery.modification_times import Retimed, all_files, find_mistimed

@@ -9,9 +9,8 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
-from ..terminal.boundary import run
+from ..terminal.boundary import run, without_pandas
 from ..terminal.command_line import lazy_app, lazy_command
-from ..terminal.no_pandas import without_pandas
 
 _of = partial(lazy_command, "phantombase.timeline.cli")
 

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from ..clock.options import ClockOptions
+from ..instants.clock_check import ClockOptions
 from ..option import help_of
 from ..storage.storage_options import Given
 from ..table.table import Table
@@ -27,7 +27,7 @@ class ListedBy(Enum):
         table = Table.open(path, storage_options, reading=True).with_clock(ClockOptions(timezone=timezone))
         if self is ListedBy.STORAGE:
             return table
-        from ..metadata_table.listing import MetadataListing  # late: a start is shorter without
+        from ..metadata_table.read import MetadataListing  # late: a start is shorter without
 
         return replace(table, listing=MetadataListing())
 

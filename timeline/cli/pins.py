@@ -13,7 +13,7 @@ from ..storage.server_clock import storage_ms
 from ..storage.storage_options import parse_pairs
 from ..table.table import Table
 from ..terminal.console import emit
-from ..terminal.plain import Row
+from ..terminal.text_table import Row
 from . import render
 from .parameters import Json, StorageOption, TablePath
 

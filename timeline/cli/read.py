@@ -16,9 +16,9 @@ from typing import Annotated, Any
 import pyarrow as pa
 import typer
 
+from ..codec.output_options import parse_bytes
 from ..errors import UsageError
 from ..option import help_of
-from ..parquet.output_options import parse_bytes
 from ..pins.pin import PIN_FOR, PinOptions
 from ..read.changes import ChangeScan, plan
 from ..read.export import check_output, export_file, export_stream
@@ -26,9 +26,9 @@ from ..read.held_moment import pinned
 from ..read.table_read import Fallback, Query, ReadOptions, Scan
 from ..storage.storage_options import parse_pairs
 from ..table.table import Table, consistent
+from ..terminal.boundary import local_path
 from ..terminal.console import configure_logging, emit, reporting
-from ..terminal.local_path import local_path
-from ..terminal.plain import Row
+from ..terminal.text_table import Row
 from ..windows.window import Window
 from . import render
 from .parameters import CLOCK, Json, ListedBy, Listing, Partition, StorageOption, TablePath, Timezone

@@ -8,8 +8,7 @@ from typing import Any
 from rich.console import RenderableType
 from rich.text import Text
 
-from ..terminal.plain import Row, human_bytes, human_duration, moment, plural
-from ..terminal.text_table import Column, RowsTable, facts_grid
+from ..terminal.text_table import Column, Row, RowsTable, facts_grid, human_bytes, human_duration, moment, plural
 from .rows import ShownRows
 
 _STATE_STYLES = {"requested": "yellow", "inflight": "cyan", "completed": "green"}

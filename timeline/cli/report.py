@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from ..errors import MissingFileError
 from ..format.compaction_plan import CompactionOperation, CompactionPlan, _path, planned_paths
 from ..format.instant import Instant
-from ..terminal.plain import Row
+from ..terminal.text_table import Row
 from ..view.view import FileGroup, FileSlice, TableView, is_replaced, slice_before
 
 if TYPE_CHECKING:  # what `show` does not need to start

@@ -11,10 +11,9 @@ from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
-from ..avro.schema import META_COLUMNS
+from ..codec.avro_schema import META_COLUMNS
 from ..terminal.boundary import one_line
-from ..terminal.plain import Row, plural
-from ..terminal.text_table import Column, RowsTable
+from ..terminal.text_table import Column, Row, RowsTable, plural
 
 if TYPE_CHECKING:  # what `show` does not need to start
     import pyarrow as pa

@@ -7,14 +7,14 @@ from typing import Annotated
 
 import typer
 
-from ..clock.options import ClockOptions
+from ..codec.output_options import parse_bytes
 from ..dashboard.action_app import ActionApp
 from ..dashboard.login_app import LoginApp
 from ..dashboard.orders import CommandSettings
 from ..dashboard.people_app import PeopleApp
 from ..dashboard.runner import OrderRunner, installed
+from ..instants.clock_check import ClockOptions
 from ..option import help_of
-from ..parquet.output_options import parse_bytes
 from ..service.access import Access
 from ..service.run import HttpService, Pages, ServeOptions, read_token
 from ..service.served_tables import ServedTables

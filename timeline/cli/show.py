@@ -18,7 +18,7 @@ from ..report.overview import overview
 from ..storage.storage_options import parse_pairs
 from ..table.table import Table, consistent
 from ..terminal.console import emit
-from ..terminal.plain import Row
+from ..terminal.text_table import Row
 from . import render
 from .parameters import CLOCK, Json, ListedBy, Listing, Partition, StorageOption, TablePath, Timezone
 from .report import plan_report, slices_report

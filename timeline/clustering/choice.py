@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from itertools import dropwhile
 
 from ..errors import UnsupportedError
-from ..format.bucket import looks_like_bucket
+from ..format.record_key import looks_like_bucket
 from ..view.view import FileGroup, FileSlice, GroupKey, TableView, is_replaced
 from .options import ClusterOptions
 

@@ -19,7 +19,7 @@ from ..service.access import Access
 from ..service.served_table import ServedTable
 from ..service.wire.answers import encoded
 from ..service.wire.asgi import Receive, Refused, Scope, Send, form_of, headers_of, parameters, send_bytes, send_text
-from ..terminal.plain import Row
+from ..terminal.text_table import Row
 from .orders import CommandSettings, Order
 from .runner import BusyError, OrderRunner
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from ..table.table import Table
-from ..terminal.plain import Row
+from ..terminal.text_table import Row
 
 
 class FleetInfo(Protocol):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from ..errors import PhantombaseError
-from ..terminal.plain import Row, human_duration
+from ..terminal.text_table import Row, human_duration
 
 
 class Word(Enum):

@@ -21,7 +21,7 @@ from prometheus_client.registry import Collector
 
 from ..service.metrics import add_process
 from ..service.served_table import ServedTable
-from ..terminal.plain import Row, moment
+from ..terminal.text_table import Row, moment
 from .health import Word
 
 _GAUGES = {

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from ..clock.options import LOCAL
 from ..errors import UsageError
+from ..instants.clock_check import LOCAL
 
 PROGRAM = "compactor-daemon"
 _INSTANT = re.compile(r"[0-9]{1,17}")

@@ -51,7 +51,7 @@ from ..service.wire.asgi import (
     status_of,
 )
 from ..table.table import Table
-from ..terminal.plain import Row
+from ..terminal.text_table import Row
 from .action_app import ActionApp
 from .fleet_info import FleetInfo
 from .login_app import HTML, POLICY

@@ -15,7 +15,7 @@ from pathlib import Path
 from ..errors import UsageError
 from ..event_log import get_logger
 from ..storage.storage_options import Given, StorageOptions
-from ..terminal.plain import Row
+from ..terminal.text_table import Row
 from .orders import PROGRAM, Order, shown
 
 _KEPT = 10

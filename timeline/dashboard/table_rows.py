@@ -16,20 +16,19 @@ from datetime import UTC, datetime
 from statistics import median
 
 from ..audit.group_ledger import LEDGER, decode_ledgers
-from ..clock.now import clock_ms
+from ..clocks import clock_ms
 from ..errors import MissingFileError, PhantombaseError
 from ..format.commit_metadata import CommitMetadata, WriteStat
 from ..format.instant import MERGES, Instant
-from ..instants.since_compaction import since_completed, since_request
-from ..locks.holder import look_at_lock
-from ..locks.table_lock import STORAGE
+from ..instants.timeline import since_completed, since_request
+from ..locks.table_lock import STORAGE, look_at_lock
 from ..merge.ledger import Ledger, total
 from ..planning.triggers import TriggerOptions
 from ..report.overview import next_plan_row, overview
 from ..service.served_table import Held, ServedTable
 from ..service.states.table_state import ServedState
 from ..table.table import Table, consistent
-from ..terminal.plain import Row, moment
+from ..terminal.text_table import Row, moment
 from .fleet_info import FleetInfo
 from .health import Health, Word, health_of
 from .orders import CommandSettings

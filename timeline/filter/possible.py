@@ -1,20 +1,77 @@
-"""Whether any row of a part of a table can match a filter, from the bounds of its columns (pure).
+"""What a filter makes of rows, and whether any row of a part of a table can match it (pure, vectorised).
 
-Each part of the filter has a set of possible results: true, false, unknown. The set is never too small, so "no row
-can match" is certain; "some row may" is not.
+From the bounds of columns, each part of the filter has a set of possible results: true, false, unknown. The set is
+never too small, so "no row can match" is certain; "some row may" is not.
+
+A Parquet footer's statistics are not exact bounds of every column. Parquet writers leave NaN out of those of floats, so
+floats have no upper bound. A column whose type changed since has no bounds. Nor have dates and times of the old
+calendar, old timestamps of 96 bits, and decimals of variable length, which a writer may have shortened.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from decimal import Context, Decimal
 from functools import reduce
 from itertools import product
 from typing import Any, TypeAlias
 
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
+from ..codec.calendar import old_calendar
+from ..codec.stored_names import SAME_NAMES, Names
 from .tree import And, Compare, Filter, In, IsNull, Like, Not, Op, Or, columns_of
+
+_COMPARE = {
+    Op.EQ: pc.equal,
+    Op.NE: pc.not_equal,
+    Op.LT: pc.less,
+    Op.LE: pc.less_equal,
+    Op.GT: pc.greater,
+    Op.GE: pc.greater_equal,
+}
+
+
+def matching(node: Filter, rows: pa.Table) -> pa.Table:
+    """The rows for which a bound filter is true, in their order."""
+    return rows.filter(truth(node, rows))
+
+
+def truth(node: Filter, rows: pa.Table) -> Any:
+    """For each row true, false or null (unknown)."""
+    if isinstance(node, And):
+        return reduce(pc.and_kleene, (truth(part, rows) for part in node.parts))
+    if isinstance(node, Or):
+        return reduce(pc.or_kleene, (truth(part, rows) for part in node.parts))
+    if isinstance(node, Not):
+        return pc.invert(truth(node.part, rows))
+    column = rows.column(node.column)
+    if isinstance(node, IsNull):
+        return column.is_null()
+    if isinstance(node, Like):
+        return pc.match_like(column, node.pattern)
+    if isinstance(node, In) and pa.types.is_string(column.type):  # floats have zeros and NaN of their own
+        values = pa.array([value.as_py() for value in node.values], column.type)
+        return pc.if_else(column.is_null(), pa.scalar(None, pa.bool_()), pc.is_in(column, value_set=values))
+    return _one_of(node, column) if isinstance(node, In) else _compared_rows(node, column)
+
+
+def _one_of(node: In, column: pa.ChunkedArray) -> Any:
+    if pa.types.is_floating(column.type):  # a set of values would tell -0.0 from 0.0
+        return reduce(pc.or_kleene, (pc.equal(column, value) for value in node.values))
+    found = pc.is_in(column, value_set=pa.array(list(node.values), column.type))
+    return pc.if_else(column.is_null(), pa.scalar(None, pa.bool_()), found)
+
+
+def _compared_rows(node: Compare, column: pa.ChunkedArray) -> Any:
+    found = _COMPARE[node.op](column, node.value)
+    if node.op in (Op.GT, Op.GE) and pa.types.is_floating(column.type):
+        return pc.or_kleene(found, pc.is_nan(column))  # NaN is above all numbers
+    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,16 +135,16 @@ def _results(node: Filter, bounds: BoundsOf) -> Results:
 def _of_values(node: Compare | In | Like, found: Bounds) -> Results:
     """The results for values that are not null."""
     if isinstance(node, Compare):
-        return _compared(node.op, comparable(node.value), found)
+        return _compared_bounds(node.op, comparable(node.value), found)
     if isinstance(node, In):
-        each = [_compared(Op.EQ, comparable(value), found) for value in node.values]
+        each = [_compared_bounds(Op.EQ, comparable(value), found) for value in node.values]
         return _chosen(true=any(True in one for one in each), false=all(False in one for one in each))
     prefix = _prefix(node.pattern)
     within = (found.high is None or found.high >= prefix) and (found.low is None or found.low[: len(prefix)] <= prefix)
     return _chosen(true=within, false=True)
 
 
-def _compared(op: Op, value: Any, found: Bounds) -> Results:
+def _compared_bounds(op: Op, value: Any, found: Bounds) -> Results:
     low, high = found.low, found.high
     below = low is None or low < value  # a value below the given one is possible
     above = high is None or high > value
@@ -127,3 +184,62 @@ def _prefix(pattern: str) -> str:
         if character in "%_\\":
             return pattern[:at]
     return pattern
+
+
+_EXACT = Context(prec=100)
+
+
+def group_bounds(file: pq.ParquetFile, group: int, schema: pa.Schema, names: Names = SAME_NAMES) -> BoundsOf:
+    """The bounds of the columns of one row group; `schema`: the table's; `names`: of the columns in the file."""
+    metadata = file.metadata
+    places = {metadata.schema.column(i).path: i for i in range(metadata.num_columns)}
+    stored = file.schema_arrow
+    moved = old_calendar(file) is not None
+
+    def bounds(column: str) -> Bounds:
+        there, kind = names.get(column, column), schema.field(column).type
+        at = None if there is None else places.get(there)
+        if at is None or stored.get_field_index(there) < 0 or stored.field(there).type != kind:
+            return UNKNOWN
+        if moved and pa.types.is_temporal(kind):
+            return UNKNOWN
+        return _chunk_bounds(metadata.row_group(group).column(at), kind)
+
+    return bounds
+
+
+def _chunk_bounds(chunk: pq.ColumnChunkMetaData, kind: pa.DataType) -> Bounds:
+    found = chunk.statistics
+    if found is None:
+        return UNKNOWN
+    nulls = not found.has_null_count or found.null_count > 0
+    if found.has_null_count and found.null_count == chunk.num_values:
+        return Bounds(values=False)
+    low, high = _ends(found, kind, chunk.physical_type) if found.has_min_max else (None, None)
+    return Bounds(low=low, high=high, nulls=nulls)
+
+
+def _ends(found: pq.Statistics, kind: pa.DataType, physical: str) -> tuple[Any, Any]:
+    """The least and the greatest value as `comparable` gives them, None for one that is not known."""
+    low, high = found.min_raw, found.max_raw
+    if pa.types.is_floating(kind):
+        return (None if math.isnan(low) else low), None
+    if pa.types.is_decimal(kind):
+        if physical == "BYTE_ARRAY":
+            return None, None
+        return _decimal(low, kind), _decimal(high, kind)
+    if pa.types.is_string(kind):
+        return _text(low), _text(high)
+    return (None, None) if physical == "INT96" else (low, high)
+
+
+def _decimal(raw: int | bytes, kind: pa.DataType) -> Decimal:
+    unscaled = int.from_bytes(raw, "big", signed=True) if isinstance(raw, bytes) else raw
+    return Decimal(unscaled).scaleb(-kind.scale, _EXACT)
+
+
+def _text(raw: bytes) -> str | None:
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        return None  # shortened in the middle of a character

@@ -1,8 +1,12 @@
-"""Hudi's records of a clean: its plan (`<T>.clean.requested`) and its result (`<T>.clean`) (pure).
+"""Hudi's records of cleans and savepoints (pure).
 
-Avro container files of one `HoodieCleanerPlan` or `HoodieCleanMetadata`, in the same schemas in all table versions.
-The inflight file is the plan again on version 6, and empty from version 8 on. Hudi names files in plans by absolute
-URIs; each file is in its partition, and only its name is used, so a table may be moved meanwhile.
+    <T>.clean.requested                                      the plan, one `HoodieCleanerPlan`
+    <T>.clean                                                the result, one `HoodieCleanMetadata`
+    <t>.savepoint, from version 8 on <t>_<completion>.savepoint        one `HoodieSavepointMetadata`
+
+All are Avro container files, in the same schemas in all table versions. The inflight file of a clean is the plan again
+on version 6, and empty from version 8 on; that of a savepoint is empty, and a savepoint has no requested file. Hudi
+names files in plans by absolute URIs. Each file is in its partition, and only its name is used: a table may be moved.
 """
 
 from __future__ import annotations
@@ -11,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ..avro.container import (
+from ..codec.avro_container import (
     NAMESPACE,
     STRING,
     array_of,
@@ -28,7 +32,66 @@ from ..errors import MalformedError, UnsupportedError
 from ..storage.folders import as_uri, inside_table
 from .file_name import parse_data_file
 
-_VERSION = 2
+_SAVEPOINT_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Savepoint:
+    """A state that is kept: `files` are names, base and log files, by partition. `made_ms`: since the epoch."""
+
+    user: str
+    comment: str
+    made_ms: int
+    files: Mapping[str, tuple[str, ...]]
+
+
+def encode_savepoint(savepoint: Savepoint) -> bytes:
+    """The bytes of the completed file."""
+    record = {
+        "savepointedBy": savepoint.user,
+        "savepointedAt": savepoint.made_ms,
+        "comments": savepoint.comment,
+        "partitionMetadata": {
+            partition: {"partitionPath": partition, "savepointDataFile": list(names)}
+            for partition, names in savepoint.files.items()
+        },
+        "version": _SAVEPOINT_VERSION,
+    }
+    return write_record(record, _SCHEMA)
+
+
+def decode_savepoint(data: bytes, where: str) -> Savepoint:
+    """The record in a completed file. MalformedError."""
+    _, record = read_record(data, where, _SCHEMA)
+    found = record["partitionMetadata"]
+    return Savepoint(
+        user=record["savepointedBy"],
+        comment=record["comments"],
+        made_ms=record["savepointedAt"],
+        files={partition: tuple(one["savepointDataFile"]) for partition, one in found.items()},
+    )
+
+
+_SCHEMA = root_record(
+    "HoodieSavepointMetadata",
+    plain("savepointedBy", STRING),
+    plain("savepointedAt", "long"),
+    plain("comments", STRING),
+    plain(
+        "partitionMetadata",
+        map_of(
+            record_of(
+                "HoodieSavepointPartitionMetadata",
+                plain("partitionPath", STRING),
+                plain("savepointDataFile", array_of(STRING)),
+            )
+        ),
+    ),
+    defaulted("version", "int", _SAVEPOINT_VERSION),
+)
+
+
+_CLEAN_VERSION = 2
 _SAVEPOINTS = "savepointed_timestamps"
 
 
@@ -64,7 +127,7 @@ def encode_clean_plan(plan: CleanPlan, base_path: str) -> bytes:
         "lastCompletedCommitTimestamp": plan.last_completed,
         "policy": plan.policy,
         "filesToBeDeletedPerPartition": {},
-        "version": _VERSION,
+        "version": _CLEAN_VERSION,
         "filePathsToBeDeletedPerPartition": {
             partition: [
                 {"filePath": "/".join(p for p in (base, partition, name) if p), "isBootstrapBaseFile": False}
@@ -132,7 +195,7 @@ def encode_clean_metadata(plan: CleanPlan, instant: str, milliseconds: int, gone
             }
             for partition in sorted({*plan.files, *gone})
         },
-        "version": _VERSION,
+        "version": _CLEAN_VERSION,
         "bootstrapPartitionMetadata": {},
         "extraMetadata": _extra(plan),
     }

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 from fastavro.validation import ValidationError, validate
 
-from ..avro.container import (
+from ..codec.avro_container import (
     MAGIC,
     STRING,
     Schema,

@@ -11,7 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..avro.container import (
+from ..codec.avro_binary import EncodedArray
+from ..codec.avro_container import (
     STRING,
     array_of,
     decode_value,
@@ -26,7 +27,6 @@ from ..avro.container import (
     root_record,
     write_record,
 )
-from ..avro.encoded_array import EncodedArray
 from ..errors import MalformedError, UnsupportedError
 from ..storage.folders import inside_table
 

@@ -1,4 +1,4 @@
-"""Names of base files and log files: parse and print (pure).
+"""Names of base files and log files, parsed and printed, and the file that marks a partition (pure).
 
     base file   <fileId>_<writeToken>_<instant>.parquet
     log file    .<fileId>_<instant>.log.<version>[_<writeToken>][.cdc]
@@ -6,10 +6,8 @@
 A file id contains no `_`. In a log name the instant is the base instant of the slice (v6) or the delta
 commit's own instant (v8+): the same grammar with different meaning, see `layout.Slicing`.
 
-The write tokens in names of files that phantombase writes (pure).
-
-A token is three numbers: those of Spark's task, stage and attempt in the names of Hudi's files. Here one of them is a
-mark instead, far above all numbers that Spark gives to stages and attempts.
+A write token is three numbers: those of Spark's task, stage and attempt in the names of Hudi's files. In the names of
+files that phantombase writes one of them is a mark, far above all numbers that Spark gives to stages and attempts.
 """
 
 from __future__ import annotations
@@ -18,7 +16,21 @@ import re
 from dataclasses import dataclass
 from sys import intern
 
+import javaproperties
+
 from ..errors import MalformedError
+
+
+def partition_metadata(instant: str, depth: int) -> bytes:
+    """The content of a partition's `.hoodie_partition_metadata`; Hudi lists only folders that have this file.
+
+    `instant`: the commit that makes the partition; `depth`: levels of its path, 0 for the table itself. The file is
+    written once, before the first data file. It contains no time: equal arguments give equal bytes.
+    """
+    values = {"commitTime": instant, "partitionDepth": str(depth)}
+    text: str = javaproperties.dumps(values, timestamp=False, sort_keys=True)
+    return b"#partition metadata\n" + text.encode()
+
 
 COMPACTOR = 990_000_000
 """The last number of a compactor's token."""

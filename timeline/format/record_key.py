@@ -1,23 +1,224 @@
-"""Record keys of rows: read from the meta column, or computed if the table has none (virtual keys) (pure).
+"""Record keys of rows, and the buckets and file ids that Hudi's simple bucket index gives them (pure, vectorised).
+
+A key is read from the meta column, or computed if the table has none (virtual keys):
 
     one key field              the value as text
     two and more fields        f1:v1,f2:v2 in declared order; null -> f:__null__, empty -> f:__empty__
 
 Values are formatted as Java prints them: integers plain, true/false, dates as ISO days, timestamps as the stored number
 (micro- or milliseconds since the epoch), decimals with their scale (0.000000001 as 1E-9).
+
+    h = 1; for v in values of the index fields: h = 31 * h + String.hashCode(v)     (32 bits, wrapping)
+    bucket = (h & 0x7fffffff) % buckets
+
+The values are taken from the text of the record key. Hudi 0.15 and 1.2 split a key whose values contain `:` and `,` in
+different ways. Hence `KeySplit`: each table version uses the rule of the Hudi release that is its reference.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import uuid
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from enum import Enum
+from functools import lru_cache
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..arrow.columns import flat
-from ..avro.schema import RECORD_KEY
-from ..errors import MalformedError, UnsupportedError
+from ..codec.avro_schema import RECORD_KEY
+from ..codec.columns import flat
+from ..errors import MalformedError, UnsupportedError, UsageError
+from .layout import Layout
+
+BUCKETS_MAX = 99_999_999
+"""A file id has eight digits for the bucket."""
+
+
+class KeySplit(Enum):
+    """How a key's text is split into the values that are hashed. A key without `:` is one value in both.
+
+    EACH_COMMA: the key is cut at every comma, without empty parts at the end. Of the `f:v` parts (cut at the first
+    `:`) those of index fields count, and so do all parts without a `:`. So `a:b`, the value of a one-field key, has no
+    values at all.
+    LABELLED: a key without a comma is one value too. Otherwise the key is cut into `f:v` parts, after the first `:`, at
+    commas that are followed by a `:` with no comma in between. The parts of index fields count, or the whole key if
+    there are none.
+    """
+
+    EACH_COMMA = "0.15"
+    LABELLED = "1.2"
+
+    @staticmethod
+    def of(layout: Layout) -> KeySplit:
+        """The rule of the Hudi release that is the reference for the table's version."""
+        return KeySplit.LABELLED if layout.has_completion_times else KeySplit.EACH_COMMA
+
+
+def bucket_of(
+    keys: pa.StringArray, index_fields: Sequence[str], buckets: int, split: KeySplit
+) -> npt.NDArray[np.int32]:
+    """The bucket of each record key, 0 to `buckets` - 1; keys are not null.
+
+    `index_fields`: `hoodie.bucket.index.hash.field`, by default all record key fields; at least one.
+    UsageError: an impossible number of buckets; keys with NUL characters among keys that must be split.
+    """
+    if not 1 <= buckets <= BUCKETS_MAX:
+        raise UsageError("impossible number of buckets", expected=f"1 to {BUCKETS_MAX}", found=str(buckets))
+    return (key_hashes(keys, index_fields, split) % np.uint32(buckets)).astype(np.int32)
+
+
+def key_hashes(keys: pa.StringArray, index_fields: Sequence[str], split: KeySplit) -> npt.NDArray[np.uint32]:
+    """h & 0x7fffffff of each record key, of which the bucket is the remainder; errors as in `bucket_of`."""
+    hashes = np.uint32(31) + java_hashes(keys)
+    is_split = pc.match_substring(keys, ":")
+    if split is KeySplit.LABELLED:
+        is_split = pc.and_(is_split, pc.match_substring(keys, ","))
+    rows = np.flatnonzero(is_split.to_numpy(zero_copy_only=False))
+    if len(rows):
+        some = keys.take(pa.array(rows))
+        parts = _labelled_parts(some) if split is KeySplit.LABELLED else _comma_parts(some)
+        hashed, has_values = _list_hashes(parts, index_fields)
+        whole = ~has_values if split is KeySplit.LABELLED else np.zeros(len(rows), bool)
+        hashes[rows] = np.where(whole, hashes[rows], hashed)
+    return np.asarray(hashes & np.uint32(0x7FFFFFFF), np.uint32)
+
+
+def _comma_parts(keys: pa.StringArray) -> pa.ListArray:
+    # Java's split drops empty parts at the end.
+    return pc.split_pattern(pc.replace_substring_regex(keys, ",+$", ""), ",")
+
+
+_CUT = "\0"
+
+
+def _labelled_parts(keys: pa.StringArray) -> pa.ListArray:
+    if pc.any(pc.match_substring(keys, _CUT)).as_py():
+        raise UsageError("record keys with NUL characters have no bucket", todo="Remove them from the key columns.")
+    first = pc.split_pattern(keys, ":", max_splits=1)
+    name, rest = pc.list_element(first, 0), pc.list_element(first, 1)
+    cut = pc.replace_substring_regex(rest, ",([^,:]*:)", f"{_CUT}\\1")
+    return pc.split_pattern(pc.binary_join_element_wise(name, cut, ":"), _CUT)
+
+
+def _list_hashes(
+    parts: pa.ListArray, index_fields: Sequence[str]
+) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.bool_]]:
+    """For rows as lists of `f:v` or `v`: List.hashCode of each row's values, and whether it has any."""
+    row = pc.list_parent_indices(parts).to_numpy()
+    pair = pc.split_pattern(parts.flatten(), ":", max_splits=1)
+    has_name = pc.equal(pc.list_value_length(pair), 2)
+    # The value is the second text of `f:v` and the first of `v`: in both cases the last text of the list.
+    value = pair.flatten().take(pc.subtract(pair.offsets[1:], pc.add(pair.offsets[0], 1)))
+    name = pair.flatten().take(pc.subtract(pair.offsets[:-1], pair.offsets[0]))
+    kept = pc.or_(pc.invert(has_name), pc.is_in(name, value_set=pa.array(list(index_fields), pa.string())))
+    nothing = pc.and_(has_name, pc.is_in(value, value_set=pa.array(["__null__", "__empty__"])))
+    hashes = java_hashes(pc.if_else(nothing, "", value))  # null and "" both hash to 0
+    chosen = np.flatnonzero(kept.to_numpy(zero_copy_only=False))
+    row, hashes = row[chosen], hashes[chosen]
+    counts = np.bincount(row, minlength=len(parts))
+    place = np.arange(len(row)) - np.repeat(np.cumsum(counts) - counts, counts)
+    result = np.ones(len(parts), np.uint32)
+    for position in range(int(counts.max(initial=0))):
+        at = place == position
+        result[row[at]] = result[row[at]] * np.uint32(31) + hashes[at]
+    return result, counts > 0
+
+
+_WINDOW_ROWS, _WINDOW_BYTES = 65_536, 2 << 20
+"""So many texts are hashed at a time, in bytes of UTF-8: their sums fit into the processor's cache."""
+_INT_MAX = 2**31 - 1
+
+
+def java_hashes(texts: pa.StringArray) -> npt.NDArray[np.uint32]:
+    """Java's String.hashCode of each text, over its UTF-16 units; texts are not null.
+
+    One running sum over many texts: with P[i] the sum of unit[k] / 31**k below i, the hash of the units from a to b is
+    31**(b-1) * (P[b] - P[a]); 31 is odd, so it divides in 32 bits.
+    """
+    windows = [_window_hashes(window) for window in _windows(texts)]
+    return np.concatenate(windows) if windows else np.zeros(0, np.uint32)
+
+
+def _windows(texts: pa.StringArray) -> Iterator[pa.StringArray]:
+    """The texts, so many at a time, and fewer if they are long."""
+    if not len(texts):
+        return
+    offsets, start = np.frombuffer(texts.buffers()[1], np.int32)[texts.offset :][: len(texts) + 1], 0
+    while start < len(texts):
+        end = np.int32(min(int(offsets[start]) + _WINDOW_BYTES, _INT_MAX))  # of their type, or all would be converted
+        until = int(np.searchsorted(offsets, end, side="right")) - 1
+        stop = min(len(texts), start + _WINDOW_ROWS, max(start + 1, until))
+        yield texts.slice(start, stop - start)
+        start = stop
+
+
+def _window_hashes(texts: pa.StringArray) -> npt.NDArray[np.uint32]:
+    offsets, units = _utf16(texts)
+    sums = np.zeros(len(units) + 1, np.uint32)
+    np.cumsum(units * _powers(pow(31, -1, 1 << 32), len(units)), dtype=np.uint32, out=sums[1:])
+    start, end = offsets[:-1], offsets[1:]
+    last = np.maximum(end - 1, 0)  # an empty text has no last unit, and a sum of 0
+    return _powers(31, len(units) + 1)[last] * (sums[end] - sums[start])
+
+
+def _powers(base: int, count: int) -> npt.NDArray[np.uint32]:
+    """base**0 to base**(count - 1) in 32 bits."""
+    return _power_table(base, max(1, count - 1).bit_length())[:count]
+
+
+@lru_cache(maxsize=8)
+def _power_table(base: int, bits: int) -> npt.NDArray[np.uint32]:
+    table = np.full(1 << bits, base, np.uint32)
+    table[0] = 1
+    return np.cumprod(table, dtype=np.uint32)
+
+
+def _utf16(texts: pa.StringArray) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint32]]:
+    """The offsets and UTF-16 units of all texts, one after the other."""
+    _, offsets_buffer, data = texts.buffers()
+    if not len(texts) or data is None:
+        return np.zeros(len(texts) + 1, np.int64), np.zeros(0, np.uint32)
+    offsets = np.frombuffer(offsets_buffer, np.int32)[texts.offset : texts.offset + len(texts) + 1].astype(np.int64)
+    data = np.frombuffer(data, np.uint8)[offsets[0] : offsets[-1]]
+    offsets -= offsets[0]
+    if data.max(initial=0) < 0x80:
+        return offsets, data.astype(np.uint32)
+    # A character has one unit, or two if it has four UTF-8 bytes. They count at its first byte; other bytes count zero.
+    per_byte = (data & 0xC0 != 0x80).astype(np.int64) + (data >= 0xF0)
+    units = np.frombuffer(data.tobytes().decode().encode("utf-16-le"), "<u2").astype(np.uint32)
+    return np.r_[0, np.cumsum(per_byte)][offsets], units
+
+
+def bucket_file_id(instant: str, partition: str, bucket: int) -> str:
+    """The file id of a bucket that an instant opens: the same in every attempt of a task."""
+    name = uuid.uuid5(_FILE_IDS, f"{instant}\n{partition}\n{bucket}")
+    return f"{bucket:08d}{str(name)[8:]}-0"
+
+
+_FILE_IDS = uuid.UUID("6f3c2f0e-6a5b-4c0e-9a53-0b6b1f9d2c11")
+
+
+def bucket_of_file_id(file_id: str) -> int | None:
+    """The bucket of a file group, None if its id does not begin with eight digits."""
+    digits = file_id[:8]
+    return int(digits) if len(digits) == 8 and digits.isascii() and digits.isdecimal() else None
+
+
+def looks_like_bucket(file_id: str) -> bool:
+    """Whether an id is probably a bucket's: its number is below 100000, as in only 2 of 100 000 random ids."""
+    bucket = bucket_of_file_id(file_id)
+    return bucket is not None and bucket < 100_000
+
+
+def plain_file_id() -> str:
+    """A random file id that does not look like a bucket's."""
+    while True:
+        file_id = f"{uuid.uuid4()}-0"
+        if not looks_like_bucket(file_id):
+            return file_id
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from ..avro.container import (
+from ..codec.avro_container import (
     STRING,
     array_of,
     defaulted,

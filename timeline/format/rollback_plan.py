@@ -1,8 +1,12 @@
-"""Hudi's records of a rollback: its plan (`<R>.rollback.requested`) and its result (`<R>.rollback`) (pure).
+"""Hudi's records of rollbacks and restores: their plans and results (pure).
 
-Avro container files of one `HoodieRollbackPlan` or `HoodieRollbackMetadata`, in the same schemas in all table versions.
-Hudi names files by absolute paths, with or without a scheme, or by name alone. Each file is in its request's partition,
-and only its name is used, so a table may be moved meanwhile. phantombase writes absolute paths without a scheme.
+    <R>.rollback.requested, <R>.rollback     `HoodieRollbackPlan`, `HoodieRollbackMetadata`
+    <T>.restore.requested, <T>.restore       `HoodieRestorePlan`, `HoodieRestoreMetadata`
+
+All are Avro container files, in the same schemas in all table versions. A restore undoes its instants one by one, the
+newest first; what was done for each is recorded as a rollback. Hudi names files by absolute paths, with or without a
+scheme, or by name alone. Each file is in its request's partition, and only its name is used, so a table may be moved.
+phantombase writes absolute paths without a scheme.
 """
 
 from __future__ import annotations
@@ -12,7 +16,8 @@ from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Any
 
-from ..avro.container import (
+from ..codec.avro_container import (
+    NAMESPACE,
     STRING,
     array_of,
     defaulted,
@@ -28,7 +33,7 @@ from ..errors import MalformedError
 from ..storage.folders import inside_table
 from .instant import Instant, State
 
-_PLAN_VERSION = 1
+_ROLLBACK_PLAN_VERSION = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +89,7 @@ class RollbackPlan:
 
 def decode_rollback_plan(data: bytes, where: str) -> RollbackPlan:
     """The plan in a requested file. MalformedError: unreadable, without an instant, a file outside the table."""
-    _, record = read_record(data, where, _PLAN_SCHEMA)
+    _, record = read_record(data, where, _ROLLBACK_PLAN_SCHEMA)
     target = record["instantToRollback"]
     if target is None:
         raise MalformedError("rollback plan without an instant", path=where)
@@ -122,16 +127,18 @@ def encode_rollback_plan(plan: RollbackPlan, base_path: str) -> bytes:
     record = {
         "instantToRollback": {"commitTime": plan.target, "action": plan.action},
         "RollbackRequests": [*deletes, *revokes],
-        "version": _PLAN_VERSION,
+        "version": _ROLLBACK_PLAN_VERSION,
     }
-    return write_record(record, _PLAN_SCHEMA)
+    return write_record(record, _ROLLBACK_PLAN_SCHEMA)
 
 
 def encode_rollback_metadata(
     plan: RollbackPlan, rollback: str, milliseconds: int, command_logs: Mapping[tuple[str, str], int], base_path: str
 ) -> bytes:
     """The bytes of a completed file; arguments as of `rollback_record`."""
-    return write_record(rollback_record(plan, rollback, milliseconds, command_logs, base_path), _METADATA_SCHEMA)
+    return write_record(
+        rollback_record(plan, rollback, milliseconds, command_logs, base_path), _ROLLBACK_METADATA_SCHEMA
+    )
 
 
 def rollback_record(
@@ -161,14 +168,14 @@ def rollback_record(
             }
             for partition in partitions
         },
-        "version": _PLAN_VERSION,
+        "version": _ROLLBACK_PLAN_VERSION,
         "instantsRollback": [{"commitTime": plan.target, "action": plan.action}],
     }
 
 
 def rolled_back_instants(data: bytes, where: str) -> tuple[str, ...]:
     """The instants that a completed rollback undid."""
-    _, record = read_record(data, where, _METADATA_SCHEMA)
+    _, record = read_record(data, where, _ROLLBACK_METADATA_SCHEMA)
     return tuple(record["commitsRollback"])
 
 
@@ -182,7 +189,7 @@ def _by_partition(items: Iterable[tuple[str, tuple[str, int]]]) -> dict[str, dic
 
 
 INSTANT_SCHEMA = record_of("HoodieInstantInfo", plain("commitTime", STRING), plain("action", STRING))
-_PLAN_SCHEMA = root_record(
+_ROLLBACK_PLAN_SCHEMA = root_record(
     "HoodieRollbackPlan",
     optional("instantToRollback", INSTANT_SCHEMA, doc="Hoodie instant that needs to be rolled back"),
     optional(
@@ -221,6 +228,90 @@ _METADATA_FIELDS = (
     defaulted("version", "int", 1),
     {"name": "instantsRollback", "type": {**array_of(INSTANT_SCHEMA), "default": []}, "default": []},
 )
-_METADATA_SCHEMA = root_record("HoodieRollbackMetadata", *_METADATA_FIELDS)
+_ROLLBACK_METADATA_SCHEMA = root_record("HoodieRollbackMetadata", *_METADATA_FIELDS)
 ROLLBACK_SCHEMA = record_of("HoodieRollbackMetadata", *_METADATA_FIELDS)
 """Of a rollback inside the record of a restore."""
+
+
+_RESTORE_PLAN_VERSION = 2
+_RESTORE_METADATA_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestorePlan:
+    """`target`: the instant whose state comes back; None: Hudi's plan does not say. `undone`: (time, action) of the
+    instants to undo, in this order; `action` is `commit` for a completed compaction.
+    """
+
+    target: str | None
+    undone: tuple[tuple[str, str], ...]
+
+    @property
+    def times(self) -> frozenset[str]:
+        """The times of the instants to undo."""
+        return frozenset(time for time, _ in self.undone)
+
+
+def decode_restore_plan(data: bytes, where: str) -> RestorePlan:
+    """The plan in a requested file. MalformedError."""
+    _, record = read_record(data, where, _RESTORE_PLAN_SCHEMA)
+    undone = tuple((one["commitTime"], one["action"]) for one in record["instantsToRollback"])
+    return RestorePlan(target=record["savepointToRestoreTimestamp"], undone=undone)
+
+
+def encode_restore_plan(plan: RestorePlan) -> bytes:
+    """The bytes of a requested file."""
+    record = {
+        "instantsToRollback": _infos(plan.undone),
+        "version": _RESTORE_PLAN_VERSION,
+        "savepointToRestoreTimestamp": plan.target,
+    }
+    return write_record(record, _RESTORE_PLAN_SCHEMA)
+
+
+def encode_restore_metadata(
+    plan: RestorePlan, restore: str, milliseconds: int, rollbacks: Mapping[str, dict[str, Any]]
+) -> bytes:
+    """The bytes of a completed file. `rollbacks`: by instant what was done for it, see `rollback_record`."""
+    record = {
+        "startRestoreTime": restore,
+        "timeTakenInMillis": milliseconds,
+        "instantsToRollback": [time for time, _ in plan.undone],
+        "hoodieRestoreMetadata": {time: [rollback] for time, rollback in rollbacks.items()},
+        "version": _RESTORE_METADATA_VERSION,
+        "restoreInstantInfo": _infos(plan.undone),
+    }
+    return write_record(record, _RESTORE_METADATA_SCHEMA)
+
+
+def restored_instants(data: bytes, where: str) -> tuple[str, ...]:
+    """The instants that a completed restore undid."""
+    _, record = read_record(data, where, _RESTORE_METADATA_SCHEMA)
+    rollbacks = (r for listed in record["hoodieRestoreMetadata"].values() for r in listed if r is not None)
+    return tuple(instant for rollback in rollbacks for instant in rollback["commitsRollback"])
+
+
+def _infos(undone: Iterable[tuple[str, str]]) -> list[dict[str, str]]:
+    return [{"commitTime": time, "action": action} for time, action in undone]
+
+
+_RESTORE_PLAN_SCHEMA = root_record(
+    "HoodieRestorePlan",
+    {"name": "instantsToRollback", "type": {**array_of(INSTANT_SCHEMA), "default": []}, "default": []},
+    defaulted("version", "int", _RESTORE_PLAN_VERSION),
+    optional("savepointToRestoreTimestamp", STRING),
+)
+_RESTORE_METADATA_SCHEMA = root_record(
+    "HoodieRestoreMetadata",
+    plain("startRestoreTime", STRING),
+    plain("timeTakenInMillis", "long"),
+    plain("instantsToRollback", array_of(STRING)),
+    plain("hoodieRestoreMetadata", map_of({**array_of(["null", ROLLBACK_SCHEMA]), "default": []})),
+    defaulted("version", "int", _RESTORE_METADATA_VERSION),
+    # The schema of an instant is defined inside that of a rollback.
+    {
+        "name": "restoreInstantInfo",
+        "type": {"type": "array", "items": f"{NAMESPACE}.HoodieInstantInfo", "default": []},
+        "default": [],
+    },
+)

@@ -19,17 +19,18 @@ from ..errors import MalformedError, MissingFileError, NotATableError, StorageEr
 from ..storage.contract import Storage
 from ..storage.folders import HOODIE, inside_table
 from .layout import Layout, Slicing
-from .merge_settings import PROPERTIES as PROPERTIES
-from .merge_settings import MergeMode as MergeMode
-from .merge_settings import MergeSettings, merge_settings
-from .table_support import (
+from .merge_settings import (
     COPY_ON_WRITE,
     TABLE_TYPE,
+    MergeSettings,
     check_changeable,
     check_mergeable,
     check_readable,
     key_generator_of,
+    merge_settings,
 )
+from .merge_settings import PROPERTIES as PROPERTIES
+from .merge_settings import MergeMode as MergeMode
 
 BACKUP = f"{HOODIE}/hoodie.properties.backup"
 

@@ -1,8 +1,8 @@
-"""The archived timeline: completed instants that Hudi moved out of the active timeline. Read only.
+"""The archived timeline, read only: completed instants that were moved out of the active timeline, and their records.
 
 Version 6, folder `.hoodie/archived`: log files `.commits_.archive.<n>_<token>` of Avro blocks, one
 `HoodieArchivedMetaEntry` for each state file of an instant. While Hudi merges small archive files into a larger one,
-the file `mergeArchivePlan` names the larger one, which may be incomplete; the small ones stay until it is complete.
+the file `mergeArchivePlan` names the larger one, which may be incomplete; the small ones exist until it is complete.
 
 Versions 8 and 9, folder `.hoodie/timeline/history`, a log-structured merge tree: `_version_` (text, current n)
 -> `manifest_<n>` (JSON, `{"files": [{"fileName", "fileLen"}]}`) -> Parquet files, one row per completed
@@ -11,24 +11,28 @@ instant. Hudi replaces `_version_` by deleting and writing it; in between, the g
 
 from __future__ import annotations
 
+import io
 import json
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
+import struct
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, TypeAlias, TypeVar
 
+import fastavro
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..avro.container import STRING, optional, read_record, root_record
+from ..codec.avro_container import STRING, optional, read_record, root_record
+from ..codec.parquet_read import read_parquet, readable
 from ..errors import MalformedError, MissingFileError, PhantombaseError, UnknownStateError
-from ..format.commit_metadata import CommitMetadata
+from ..format.clean import CleanPlan, clean_plan_of, decode_clean_plan
+from ..format.commit_metadata import CommitMetadata, from_record
 from ..format.commit_metadata import decode as decode_commit
 from ..format.instant import Instant, State, highest_states
+from ..format.log_block import BlockKind, HeaderKey, scan_blocks
+from ..format.log_decode import content_of, content_version, decode_rows, decoding
 from ..format.table_config import TableConfig
-from ..log.block import BlockKind, scan_blocks
-from ..log.decode import decode_rows
-from ..parquet.read import read_parquet, readable
 from ..storage.contract import Storage, listed_if_there
 from .timeline import Timeline
 
@@ -215,3 +219,113 @@ def is_being_merged(storage: Storage, log: str) -> bool:
         return False
     _, plan = read_record(data, path, _MERGE_PLAN_SCHEMA)
     return str(plan["mergedArchiveFileName"] or "").rpartition("/")[2] == name
+
+
+Extras: TypeAlias = tuple[str, Mapping[str, str], str | None]
+"""Requested time, entries, operation."""
+
+_AT_ONCE = 16
+_COMMIT, _REPLACE, _CLEAN = "hoodieCommitMetadata", "hoodieReplaceCommitMetadata", "hoodieCleanerPlan"
+
+
+def archived_extras(storage: Storage, config: TableConfig, archived: Sequence[Instant]) -> Iterator[Extras]:
+    """Of these archived instants the writes, as far as the archive has them, the newest first.
+
+    UnknownStateError: it cannot be read.
+    """
+    writes = sorted((i for i in archived if i.is_write), key=lambda i: i.requested_time, reverse=True)
+    if config.layout.has_completion_times:
+        for start in range(0, len(writes), _AT_ONCE):
+            some = writes[start : start + _AT_ONCE]
+            found = archived_commits(storage, config, some)
+            commits = ((i.requested_time, found[i]) for i in some if i in found)
+            yield from ((time, commit.extra_metadata, commit.operation_type) for time, commit in commits)
+    elif writes:
+        known = {i.requested_time for i in writes}
+        entries = (_extras(time, record) for time, record in _completed(storage, config) if time in known)
+        yield from sorted(entries, key=lambda one: one[0], reverse=True)
+
+
+def archived_writes(
+    storage: Storage, config: TableConfig, archived: Sequence[Instant]
+) -> Iterator[tuple[Instant, CommitMetadata]]:
+    """Of these archived instants the writes with their metadata, in any order, as far as the archive has it.
+
+    UnknownStateError: it cannot be read.
+    """
+    writes = [i for i in archived if i.is_write]
+    if config.layout.has_completion_times:
+        yield from archived_commits(storage, config, writes).items()
+    elif writes:
+        by_name = {(i.requested_time, i.family == "replacecommit"): i for i in writes}
+        for time, record in _completed(storage, config):
+            is_replace = record.get(_REPLACE) is not None
+            if (instant := by_name.get((time, is_replace))) is not None:
+                yield instant, from_record(_commit_in(record), is_replace=is_replace)
+
+
+def archived_clean_plans(
+    storage: Storage, config: TableConfig, archived: Sequence[Instant]
+) -> Iterator[tuple[Instant, CleanPlan]]:
+    """Of these archived instants the cleans with their plans, as far as the archive has them.
+
+    UnknownStateError: it cannot be read. MalformedError: a plan is none.
+    """
+    cleans = {i.requested_time: i for i in archived if i.action == "clean"}
+    where = config.history_folder
+    if config.layout.has_completion_times:
+        plans = archived_records(storage, config, tuple(cleans.values()), plans=True)
+        yield from ((clean, decode_clean_plan(data, where)) for clean, data in plans.items())
+    elif cleans:
+        for time, record in _all_records(storage, config, _CLEAN):
+            if time in cleans:
+                yield cleans[time], clean_plan_of(record[_CLEAN], where)
+
+
+def _all_records(storage: Storage, config: TableConfig, *fields: str) -> list[tuple[str, Any]]:
+    found = whole(config, lambda: [_readable(storage, path, fields) for path in archived_logs(storage, config)])
+    return [one for records in found for one in records]
+
+
+def _readable(storage: Storage, path: str, fields: Sequence[str]) -> list[tuple[str, Any]]:
+    try:
+        return list(_of_log(storage, path, fields))
+    except MalformedError:
+        if not is_being_merged(storage, path):
+            raise
+        return []
+
+
+def _of_log(storage: Storage, path: str, fields: Sequence[str]) -> Iterator[tuple[str, Any]]:
+    """The state files in an archive log of version 6 that have one of these fields: their times and records."""
+    source = storage.open_input(path)
+    for block in scan_blocks(source, path):
+        schema = fastavro.parse_schema(json.loads(block.header(HeaderKey.SCHEMA)))
+        content = content_of(block, source).to_pybytes()
+        with decoding(block):
+            count = content_version(content[:8], block)
+            at = 8
+            for _ in range(count):
+                (size,) = struct.unpack_from(">i", content, at)
+                at += 4 + size
+                record: Any = fastavro.schemaless_reader(io.BytesIO(content[at - size : at]), schema, None)
+                if not isinstance(record, dict) or record.get("commitTime") is None:
+                    raise MalformedError("archive entry without time", path=path)
+                if any(record.get(name) is not None for name in fields):
+                    yield record["commitTime"], record
+
+
+def _completed(storage: Storage, config: TableConfig) -> Iterator[tuple[str, Any]]:
+    """The completed writes in the archive of version 6."""
+    for time, record in _all_records(storage, config, _COMMIT, _REPLACE):
+        if record.get("actionState") in (None, State.COMPLETED.name):
+            yield time, record
+
+
+def _commit_in(record: Any) -> Any:
+    return next((record[name] for name in (_COMMIT, _REPLACE) if record.get(name) is not None), None)
+
+
+def _extras(time: str, record: Any) -> Extras:
+    commit = _commit_in(record)
+    return time, commit.get("extraMetadata") or {}, commit.get("operationType")

@@ -1,12 +1,15 @@
-"""The files of instants: their names, and the content of commits and compaction plans."""
+"""The files of instants: one for each state, the content of commits and compaction plans, and what a clean retained."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
-from ..errors import MalformedError
+from ..codec.avro_container import NAMESPACE, STRING, Schema, optional, read_record, record_of, required, root_record
+from ..errors import MalformedError, MissingFileError
 from ..format.commit_metadata import CommitMetadata, decode_summary
 from ..format.commit_metadata import decode as decode_commit
 from ..format.compaction_plan import CompactionPlan, decode_plan
@@ -14,6 +17,72 @@ from ..format.instant import Instant, State
 from ..format.table_config import TableConfig
 from ..storage.contract import Storage, list_of_table
 from ..storage.snapshot import latest, list_ahead
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateFile:
+    """A file of the timeline. `instant`: in the state that the file's name gives; `size` in bytes."""
+
+    instant: Instant
+    path: str
+    size: int
+    modified_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateFiles:
+    """All state files of a timeline, by (requested time, family), lowest state first."""
+
+    of: Mapping[tuple[str, str], Sequence[StateFile]]
+
+    def files(self, instant: Instant) -> Sequence[StateFile]:
+        """The files of an instant."""
+        return self.of.get(instant.identity, ())
+
+    def written(self, instants: Iterable[Instant], moment: Callable[[int], str]) -> dict[str, str]:
+        """When the completed files of instants were written, by requested time.
+
+        `moment`: converts a modification time to an instant time.
+        """
+        return {
+            i.requested_time: moment(f.modified_ms)
+            for i in instants
+            if i.completed
+            for f in self.files(i)
+            if f.instant.completed
+        }
+
+    def begun(self, instants: Iterable[Instant], moment: Callable[[int], str]) -> dict[str, str]:
+        """When the first files of pending instants were written, as `written`."""
+        first = ((i, next(iter(self.files(i)), None)) for i in instants if not i.completed)
+        return {i.requested_time: moment(f.modified_ms) for i, f in first if f is not None}
+
+    def doubled(self) -> frozenset[str]:
+        """Times of instants with more than one completed file."""
+        return frozenset(time for (time, _), files in self.of.items() if sum(f.instant.completed for f in files) > 1)
+
+
+def load_state_files(storage: Storage, config: TableConfig) -> StateFiles:
+    """Lists the timeline's folder."""
+    found: defaultdict[tuple[str, str], list[StateFile]] = defaultdict(list)
+    for entry in list_of_table(storage, config.timeline_folder):
+        instant = None if entry.is_folder else config.layout.parse(entry.name)
+        if instant is not None:
+            found[instant.requested_time, instant.family].append(
+                StateFile(
+                    instant=instant,
+                    path=f"{config.timeline_folder}/{entry.name}",
+                    size=entry.size,
+                    modified_ms=entry.modified_ms,
+                )
+            )
+    return StateFiles(of={key: sorted(files, key=lambda f: f.instant.state) for key, files in found.items()})
+
+
+def of_instants(files: StateFiles, instants: Iterable[Instant]) -> list[StateFile]:
+    """The state files of these instants, in the order of the instants."""
+    return [one for instant in instants for one in files.files(instant)]
+
 
 _TORN_PAUSES_S = (0.02, 0.1, 0.5)
 
@@ -128,3 +197,75 @@ def _torn_todo(completed: Instant) -> str:
     }.get(completed.action)
     back = f"If it was killed meanwhile, {way}. " if way else ""
     return f"If its writer is still running, read again. {back}Otherwise restore the file from a copy."
+
+
+_CLEAN = root_record(
+    "HoodieCleanMetadata", optional("totalFilesDeleted", "int"), optional("earliestCommitToRetain", STRING)
+)
+
+_PLAN = root_record(
+    "HoodieCleanerPlan",
+    optional("earliestInstantToRetain", record_of(f"{NAMESPACE}.HoodieActionInstant", required("timestamp", STRING))),
+)
+
+
+def retained_by(files: InstantFiles, clean: Instant) -> str:
+    """The earliest commit that a clean retained, by its requested time; the clean's own if it retained file versions.
+
+    "": it removed nothing. MalformedError: its record or plan cannot be read, or its plan is gone. MissingFileError:
+    its record is gone.
+    """
+    if clean.completed:
+        try:
+            metadata = _read(files, clean, _CLEAN)
+        except MalformedError as error:
+            raise MalformedError(
+                "the record of a completed clean cannot be read",
+                path=files.path(clean),
+                instant=clean.requested_time,
+                found=error.found or error.what,
+                todo="Restore the file from a copy, or remove it: then `compactor-daemon clean TABLE` completes the "
+                "clean once more, by its plan.",
+            ) from error
+        return _cutoff(clean, metadata)
+    requested = clean.at(State.REQUESTED)
+    try:
+        plan = _read(files, requested, _PLAN)
+    except (MalformedError, MissingFileError) as error:
+        raise unreadable_plan(files.path(requested), clean, error) from error
+    return str((plan["earliestInstantToRetain"] or {}).get("timestamp") or clean.requested_time)
+
+
+def retained_by_archived(clean: Instant, record: bytes | None) -> str:
+    """What an archived clean retained; its own time, which is later, where its record is not known (pure)."""
+    try:
+        return clean.requested_time if record is None else _cutoff(clean, read_record(record, "", _CLEAN)[1])
+    except MalformedError:
+        return clean.requested_time
+
+
+def unreadable_plan(path: str, clean: Instant, error: MalformedError | MissingFileError) -> MalformedError:
+    """The error for a pending clean whose plan, at `path`, cannot be read or is gone (pure)."""
+    begun = clean.state > State.REQUESTED
+    state = "has begun" if begun else "is pending"
+    return MalformedError(
+        f"the plan of a clean that {state} {'is gone' if isinstance(error, MissingFileError) else 'cannot be read'}",
+        path=path,
+        instant=clean.requested_time,
+        found=error.found or error.what,
+        todo="Restore the file from a copy. Without one, remove all files of this clean from the timeline: the newest "
+        "state is whole, older ones may not be and must not be read any more."
+        if begun
+        else "If no process is writing it any more, `compactor-daemon clean TABLE` removes it.",
+    )
+
+
+def _cutoff(clean: Instant, metadata: dict[str, Any]) -> str:
+    if metadata["earliestCommitToRetain"] or metadata["totalFilesDeleted"] == 0:
+        return str(metadata["earliestCommitToRetain"] or "")
+    return clean.requested_time
+
+
+def _read(files: InstantFiles, clean: Instant, schema: Schema) -> dict[str, Any]:
+    path = files.path(clean)
+    return read_record(files.storage.read(path), path, schema)[1]

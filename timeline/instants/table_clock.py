@@ -1,4 +1,4 @@
-"""A table's clock: this process's clock in the zone of the table's instants, and the instant times chosen by it."""
+"""A table's clock, which chooses instants in the table's time zone, and the loader of its timeline."""
 
 from __future__ import annotations
 
@@ -7,19 +7,16 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta, tzinfo
 
-from ..clock.evidence import Stamp, Zone, ZoneVerdict, judge
-from ..clock.guard import check_clock, check_future, check_zone, in_the_future
-from ..clock.now import clock_ms
-from ..clock.options import ClockOptions
+from ..clocks import clock_ms
 from ..errors import ClockError, MalformedError, MissingFileError, UsageError
-from ..format.instant import Instant, State, format_time, is_time, next_time, parse_time
-from ..format.restore import decode_restore_plan
-from ..format.rollback_plan import decode_rollback_plan
+from ..format.instant import Instant, State, format_time, hidden_writes, highest_states, is_time, next_time, parse_time
+from ..format.rollback_plan import decode_restore_plan, decode_rollback_plan
 from ..format.table_config import TableConfig
-from ..storage.contract import Storage
+from ..storage.contract import Storage, list_of_table
 from ..storage.server_clock import ahead_of
-from .attempt_names import recorded_instants
-from .reserved_times import reserved_times
+from .clock_check import ClockOptions, check_clock, check_future, check_zone, in_the_future
+from .clock_evidence import Stamp, Zone, ZoneVerdict, judge, written
+from .reserved_times import recorded_instants, reserved_times
 from .timeline import Timeline
 
 _FARTHEST = timedelta(hours=26)
@@ -222,3 +219,48 @@ class TableClock:
             check_future(self.storage.base_path, unnamed, self._named(unnamed), clock_ms(), self.options)
             used.append(_Used(self.moment(unnamed.written_ms), None))
         return used
+
+
+@dataclass(frozen=True, slots=True)
+class TimelineLoader:
+    """`clock`: converts a file's modification time to an instant time."""
+
+    storage: Storage
+    config: TableConfig
+    clock: TableClock
+
+    def load(self, *, archived: bool = False) -> Timeline:
+        """The active timeline; with `archived` the archived instants too.
+
+        Always with these where no active write is completed: all of them may be rolled back, and earlier ones archived.
+
+        UnknownStateError: an archived timeline exists and cannot be read.
+        """
+        entries = list_of_table(self.storage, self.config.timeline_folder)
+        parsed = {e.name: self.config.layout.parse(e.name) for e in entries if not e.is_folder}
+        files = [(i, e.modified_ms) for e in entries if (i := parsed.get(e.name)) is not None]
+        legacy = {
+            instant.requested_time: self.clock.moment(modified_ms)
+            for instant, modified_ms in files
+            if instant.completed and instant.completion_time is None and self.config.layout.has_completion_times
+        }
+        instants = highest_states(i for i, _ in files)
+        timeline = Timeline(
+            layout=self.config.layout,
+            instants=instants,
+            hidden=hidden_writes((i for i, _ in files), instants),
+            legacy_completions=legacy,
+            written=written(files),
+            commits_are_writes=not self.config.has_logs,
+        )
+        return self.with_its_archive(timeline) if archived or not timeline.completed else timeline
+
+    def with_archive(self, timeline: Timeline) -> Timeline:
+        """The timeline with its archived instants loaded, also those that were archived since it was listed."""
+        from .archived_timeline import with_archive  # late: few commands need the archive
+
+        return with_archive(self.storage, self.config, timeline)
+
+    def with_its_archive(self, timeline: Timeline) -> Timeline:
+        """The timeline with the archived instants of its own moment, see `Timeline.with_its_archived`."""
+        return timeline.with_its_archived(self.with_archive(timeline).archived)

@@ -25,7 +25,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from ..elapsed import Since
+from ..clocks import Since
 from ..errors import MalformedError, MissingFileError, PhantombaseError
 from ..event_log import get_logger
 from ..record_fields import Fields

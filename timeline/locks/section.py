@@ -1,15 +1,91 @@
-"""A section under a lock, as the steps in it see it: whether the lock is still held right now.
+"""A section under a lock, as its steps see it: whether the lock is still held, and who holds it otherwise.
 
-A lock may be lost inside a section: its time ends while the process is stopped, or a renewal is refused. No safety of a
-compaction rests on that; the check is one more fence.
+A lock may be lost inside a section: its time ends while the process is stalled, or a renewal is refused. No safety of a
+compaction rests on that; the check is one more fence. A holder is shown by the locks of this machine's kernel, or by
+Hudi's lock object.
 """
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
 
 from ..errors import LockError
+from ..storage.contract import Storage
+
+_DRIFT_MS = 500
+"""How much later than its time an object of StorageBasedLockProvider still counts as held: Hudi's own bound."""
+_LOCAL_LOCKS = Path("/proc/locks")
+
+
+class LockState(Enum):
+    """Whether a process holds a lock."""
+
+    HELD = "held"
+    FREE = "free"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LockSeen:
+    """`lock`: which one. `holder`: what the holder says of itself. `for_s`: how long it is held. `why`: of the rest."""
+
+    lock: str | None
+    state: LockState
+    holder: str | None = None
+    for_s: float | None = None
+    why: str = ""
+
+
+def in_object(storage: Storage, path: str, now_ms: int) -> LockSeen:
+    """See `storage.object_lease`. LockError: the object cannot be read as one."""
+    if storage.find(path) is None:
+        return LockSeen(lock=path, state=LockState.FREE)
+    try:
+        found = json.loads(storage.read(path))
+        expired, until, owner = found["expired"], int(found["validUntil"]), str(found["owner"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise LockError(
+            "the lock object cannot be read", path=path, found=f"{type(error).__name__}: {error}"
+        ) from error
+    if expired is True:
+        return LockSeen(lock=path, state=LockState.FREE, why=f"given back by {owner}")
+    if until + _DRIFT_MS < now_ms:
+        return LockSeen(lock=path, state=LockState.FREE, why=f"{owner} did not renew it")
+    left = f"valid for {max(0, until - now_ms) / 1000:.0f} s more; its holder renews it"
+    return LockSeen(lock=path, state=LockState.HELD, holder=owner, why=left)
+
+
+def in_kernel(path: str) -> LockSeen:
+    """A lock file. Linux says which process of this machine holds a lock on it."""
+    try:
+        inode = os.stat(path).st_ino
+    except FileNotFoundError:
+        return LockSeen(lock=path, state=LockState.FREE, why="never taken")
+    except OSError as error:
+        raise LockError("the lock file cannot be looked at", path=path, found=str(error)) from error
+    try:
+        lines = _LOCAL_LOCKS.read_text().splitlines()
+    except OSError:
+        return LockSeen(lock=path, state=LockState.UNKNOWN, why="this machine does not say which files are locked")
+    for line in lines:
+        words = line.split()  # 1: FLOCK  ADVISORY  WRITE 4711 fd:01:131073 0 EOF
+        if len(words) >= 6 and words[1] != "->" and words[5].rpartition(":")[2] == str(inode):
+            return LockSeen(lock=path, state=LockState.HELD, holder=_process(words[4]))
+    return LockSeen(lock=path, state=LockState.FREE, why="no process of this machine holds it")
+
+
+def _process(pid: str) -> str:
+    """A process of this machine, in words."""
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().decode("utf-8", "replace").split("\0")
+    except OSError:
+        return f"process {pid}"
+    return f"process {pid}: {Path(words[0]).name}" if words[0] else f"process {pid}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

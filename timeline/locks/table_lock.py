@@ -2,29 +2,42 @@
 
 The lock shortens races and separates cooperating writers. No safety of a compaction rests on it alone: closure, barrier
 and the outcome record ensure that. No process holds it during long work.
+
+`look_at_lock` shows the holder without taking the lock:
+
+| lock | what is read |
+| --- | --- |
+| `zookeeper:...`, ZookeeperBasedLockProvider | the lowest node, and what its process wrote into it; the waiters |
+| `storage` on an object store, StorageBasedLockProvider | the object `.hoodie/.locks/table_lock.json` |
+| `file:...`, `storage` on a local file system | the locks of this machine's kernel |
+| FileSystemBasedLockProvider | whether its file exists |
+
+hoodie.properties may have Hudi's names of the providers. Other locks (DynamoDB, Hive Metastore, in-process) are shown
+as unknown, never as free.
 """
 
 from __future__ import annotations
 
 import os
 import threading
+import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import xxhash
 
-from ..clock.now import clock_ms
+from ..clocks import clock_ms
 from ..errors import LockError, PhantombaseError, UsageError
 from ..format.table_config import load_table_config
 from ..storage.contract import OwnLock, Storage
-from ..storage.file_lock import hold_file
 from ..storage.folders import HOODIE, RECORDS
-from .section import Section
-from .seen import LockSeen, LockState, in_kernel, in_object
-from .zookeeper_lock import parse_zookeeper_lock
+from ..storage.local import hold_file
+from .section import LockSeen, LockState, Section, in_kernel, in_object
+from .zookeeper_connection import connection
+from .zookeeper_lock import ZooKeeperLock, in_order, parse_zookeeper_lock
 
 
 class TableLock(Protocol):
@@ -248,3 +261,114 @@ def parse_lock(text: str) -> TableLock:
         expected=f"{STORAGE}, file:PATH or {_ZOOKEEPER}",
         found=text,
     )
+
+
+_ENOUGH_S = 2.0
+_SESSION_S = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contender:
+    """A process with a node at the lock: what it says of itself, and for how long the node is there."""
+
+    who: str
+    for_s: float
+
+
+def contenders(lock: ZooKeeperLock) -> list[Contender]:
+    """In order of arrival: the first one holds the lock. LockError: ZooKeeper does not say in time."""
+    from kazoo.exceptions import KazooException, NoNodeError  # late, as in `zookeeper_lock`
+
+    from .zookeeper_handler import answer
+
+    client = connection(lock.servers, lock.access, _SESSION_S)
+    deadline = time.monotonic() + _ENOUGH_S
+
+    def call(ask: Callable[..., Any], *args: Any) -> Any:
+        return answer(client, ask(*args), max(0.0, deadline - time.monotonic()))
+
+    found = []
+    try:
+        client.start(_ENOUGH_S)
+        for name in in_order(call(client.get_children_async, lock.folder)):
+            try:
+                data, stat = call(client.get_async, f"{lock.folder}/{name}")
+            except NoNodeError:  # it has gone since
+                continue
+            found.append(Contender(who=data.decode(errors="replace"), for_s=max(0.0, time.time() - stat.created)))
+    except NoNodeError:  # no process has used this lock yet
+        return []
+    except (KazooException, client.handler.timeout_exception) as error:
+        raise LockError(
+            "the holder of the table lock is not known",
+            path=lock.shown,
+            found=lock.unreachable() or f"{type(error).__name__} {error}".rstrip(),
+        ) from error
+    finally:
+        client.stop()
+        client.close()
+    return found
+
+
+_PROVIDER = "hoodie.write.lock.provider"
+
+
+def look_at_lock(storage: Storage, given: str | None, properties: Mapping[str, str], now_ms: int) -> LockSeen:
+    """The table lock. `given`: as for `table_lock`; None: what hoodie.properties or the table's folder says."""
+    try:
+        if given is None:
+            return _by_properties(storage, properties, now_ms)
+        return _seen(storage, given, now_ms)
+    except PhantombaseError as error:
+        return LockSeen(lock=given, state=LockState.UNKNOWN, why=str(error))
+
+
+def _seen(storage: Storage, given: str, now_ms: int) -> LockSeen:
+    lock = table_lock(storage, given)
+    if isinstance(lock, ZooKeeperLock):
+        return _in_zookeeper(lock)
+    if isinstance(lock, FileLock):
+        return lock.seen()
+    if isinstance(lock, StorageLock) and (seen := lock.seen(now_ms)) is not None:
+        return seen
+    return LockSeen(lock=given, state=LockState.UNKNOWN, why="this lock does not show its holder")
+
+
+def _by_properties(storage: Storage, properties: Mapping[str, str], now_ms: int) -> LockSeen:
+    provider = properties.get(_PROVIDER, "").rpartition(".")[2]
+    match provider:
+        case "ZookeeperBasedLockProvider":
+            names = ("url", "base_path", "lock_key")
+            url, base, key = (properties.get(f"hoodie.write.lock.zookeeper.{name}", "") for name in names)
+            return _seen(storage, f"zookeeper:{url}/{base.strip('/')}/{key}", now_ms)
+        case "StorageBasedLockProvider":
+            return in_object(storage, HUDI_LOCK, now_ms)
+        case "FileSystemBasedLockProvider":
+            folder = properties.get("hoodie.write.lock.filesystem.path", f"{storage.base_path}/{HOODIE}")
+            return _by_presence(storage, f"{folder}/lock", now_ms)
+        case "":
+            if storage.find(HUDI_LOCK) is not None:
+                return in_object(storage, HUDI_LOCK, now_ms)
+            return LockSeen(lock=None, state=LockState.UNKNOWN, why="which lock the writers share is not known here; "
+                            "--lock names it")  # fmt: skip
+    return LockSeen(lock=provider, state=LockState.UNKNOWN, why="this provider is not looked at")
+
+
+def _in_zookeeper(lock: ZooKeeperLock) -> LockSeen:
+    name = f"zookeeper:{lock.hosts.partition('/')[0]}{lock.folder}"
+    waiting = contenders(lock)
+    if not waiting:
+        return LockSeen(lock=name, state=LockState.FREE)
+    first, others = waiting[0], len(waiting) - 1
+    why = f"{others} more wait for it" if others else ""
+    return LockSeen(lock=name, state=LockState.HELD, holder=first.who or None, for_s=first.for_s, why=why)
+
+
+def _by_presence(storage: Storage, path: str, now_ms: int) -> LockSeen:
+    inside = path.removeprefix("file:").removeprefix(f"{storage.base_path}/")
+    if inside.startswith("/") or "://" in inside:
+        return LockSeen(lock=path, state=LockState.UNKNOWN, why="it is not in the table's folder")
+    entry = storage.find(inside)
+    if entry is None:
+        return LockSeen(lock=inside, state=LockState.FREE)
+    return LockSeen(lock=inside, state=LockState.HELD, for_s=(now_ms - entry.modified_ms) / 1000)

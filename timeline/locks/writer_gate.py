@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
-from ..clock.now import clock_ms
+from ..clocks import clock_ms
 from ..errors import MissingFileError
 from ..storage.contract import Storage
 from ..storage.folders import RECORDS

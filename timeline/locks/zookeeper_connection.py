@@ -1,12 +1,149 @@
-"""Connections to ZooKeeper: how they are made, and what their errors mean."""
+"""Connections to ZooKeeper: their credentials, how they are made, and what their errors mean.
+
+Credentials (TLS, digest, SASL) follow the hosts and the path, as in a URL. Locks, claims and doorbells share them:
+
+    zk1:2181,zk2:2181/path?ca=/etc/zk/ca.pem&cert=/etc/zk/me.pem&key=/etc/zk/me.key
+    zk1:2181/path?digest-file=/etc/zk/digest
+    zk1:2181/path?sasl=DIGEST-MD5&sasl-file=/etc/zk/user         or sasl=GSSAPI: Kerberos, by the ticket of the process
+
+Files are named, and secrets are read from them when a connection is made: the text can be logged and recorded.
+
+kazoo's thread ends by an exception where a server closes a session that lacks the right user, and never connects again.
+Calls are not answered then, so a wait for an answer checks `ended` (`zookeeper_handler`).
+"""
 
 from __future__ import annotations
 
 import logging
+import os
+import stat
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
 from typing import Any
+from urllib.parse import parse_qsl, quote
 
-from .zookeeper_access import ZooKeeperAccess
+from ..errors import UsageError
+from ..event_log import get_logger
+
+_log = get_logger()
+
+_FIELDS = {
+    "ca": "ca",
+    "cert": "cert",
+    "key": "key",
+    "digest-file": "digest_file",
+    "sasl": "sasl",
+    "sasl-file": "sasl_file",
+}
+_EXPECTED = "ca, cert, key, digest-file, sasl, sasl-file"
+MECHANISMS = ("GSSAPI", "DIGEST-MD5")
+_SERVICE = "zookeeper"
+"""The name of ZooKeeper's principal, which is also its default."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ZooKeeperAccess:
+    """See the module. `ca`, `cert`, `key`: PEM files; any of them turns TLS on.
+
+    `digest_file`, `sasl_file`: USER:PASSWORD. UsageError: a file is not there, or one of two is given that belong
+    together.
+    """
+
+    ca: str | None = None
+    cert: str | None = None
+    key: str | None = None
+    digest_file: str | None = None
+    sasl: str | None = None
+    sasl_file: str | None = None
+
+    def __post_init__(self) -> None:
+        if (self.cert is None) != (self.key is None):
+            raise UsageError("a client certificate needs its key", expected="certificate and key together")
+        for file in (self.ca, self.cert, self.key):
+            if file is not None and not os.path.isfile(file):
+                raise UsageError("a file for TLS is not there", path=file)
+        if self.sasl is not None and self.sasl not in MECHANISMS:
+            raise UsageError("unknown SASL mechanism", expected=" or ".join(MECHANISMS), found=self.sasl)
+        if (self.sasl == "DIGEST-MD5") != (self.sasl_file is not None):
+            raise UsageError(
+                "DIGEST-MD5 needs a user and a password", expected="sasl=DIGEST-MD5 and sasl-file together"
+            )
+        for file in (self.digest_file, self.sasl_file):
+            if file is not None:
+                _user_and_password(file)
+                _warn_if_open(file)
+
+    @property
+    def is_given(self) -> bool:
+        """Whether anything is given."""
+        return self != ZooKeeperAccess()
+
+    @property
+    def query(self) -> str:
+        """As text behind hosts and path, with `?` in front; empty without anything."""
+        given = [(name, value) for name, field in _FIELDS.items() if (value := getattr(self, field)) is not None]
+        return "?" + "&".join(f"{name}={quote(value, safe='/')}" for name, value in given) if given else ""
+
+    def client_options(self) -> dict[str, Any]:
+        """Arguments of KazooClient."""
+        from kazoo.security import make_digest_acl  # late: few processes need it
+
+        found: dict[str, Any] = {}
+        if self.digest_file is not None:
+            user, password = _user_and_password(self.digest_file)
+            found["auth_data"] = [("digest", f"{user}:{password}")]
+            found["default_acl"] = [make_digest_acl(user, password, all=True)]
+        if self.ca is not None or self.cert is not None:
+            found |= {"use_ssl": True, "ca": self.ca, "certfile": self.cert, "keyfile": self.key}
+        if self.sasl is not None:
+            _check_sasl()
+            found["sasl_options"] = {"mechanism": self.sasl, "service": _SERVICE}
+        if self.sasl_file is not None:
+            user, password = _user_and_password(self.sasl_file)
+            found["sasl_options"] |= {"username": user, "password": password}
+        return found
+
+
+def with_access(text: str) -> tuple[str, ZooKeeperAccess]:
+    """Hosts and path, and the access behind them. UsageError: it names something else, or cannot be used."""
+    before, _, query = text.partition("?")
+    found: dict[str, str] = {}
+    for name, value in parse_qsl(query, keep_blank_values=True):
+        if name not in _FIELDS:
+            raise UsageError("no part of the access to ZooKeeper", expected=_EXPECTED, found=name)
+        found[_FIELDS[name]] = value
+    return before, ZooKeeperAccess(**found)
+
+
+def _user_and_password(file: str) -> tuple[str, str]:
+    try:
+        with open(file) as opened:
+            user, _, password = opened.read().strip().partition(":")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError("the file cannot be read", path=file, found=f"{type(error).__name__}: {error}") from error
+    if not user or not password:
+        raise UsageError("not a user and a password", path=file, expected="USER:PASSWORD")
+    return user, password
+
+
+@cache
+def _warn_if_open(file: str) -> None:
+    """Once for each file: every user of this machine can read the password."""
+    if os.stat(file).st_mode & stat.S_IROTH:
+        _log.warning(
+            "password_is_readable", path=file, expected="a file that other users cannot read", todo="chmod o-r"
+        )
+
+
+def _check_sasl() -> None:
+    try:
+        import puresasl  # noqa: F401
+    except ImportError as error:
+        raise UsageError(
+            "SASL needs the package pure-sasl", todo="Install it: pip install 'phantombase[sasl]'."
+        ) from error
+
 
 NO_SESSION = "a server that takes connections, but no session"
 CHECK_SESSION = "Check that TLS is used on both sides or on none, its certificates, and the user of SASL."

@@ -3,11 +3,12 @@
     <base_path>/<key>/_c_<uuid>-lock-<sequence>    one ephemeral node for each holder or waiter; the lowest one holds
 
 Nodes are compared by their sequence only, which gives the order of arrival; the uuid is ignored. A phantombase process
-and a live Hudi writer with the same servers, base path and key exclude each other (hudi-format.md 11).
+and a live Hudi writer with the same servers, base path and key exclude each other.
 
 Each section opens its own connection. Sections are few and short, so the handshake (a few ms) costs little. In return
 the lock is a plain value that can be sent to other processes, no session can be lost unnoticed between two sections,
-and closing the session removes every node that it made, even one whose creation was never confirmed.
+and closing the session removes every node that it made, even one whose creation was never confirmed. `check_usable`
+tries the lock before any work, so that a wrong host or password costs none.
 """
 
 from __future__ import annotations
@@ -27,8 +28,15 @@ from ..errors import LockError, UsageError
 from ..event_log import get_logger
 from ..reachable import why_unreachable
 from .section import Section
-from .zookeeper_access import ZooKeeperAccess, with_access
-from .zookeeper_connection import CHECK_SESSION, NO_SESSION, SAME_ACCESS, connection, is_refusal
+from .zookeeper_connection import (
+    CHECK_SESSION,
+    NO_SESSION,
+    SAME_ACCESS,
+    ZooKeeperAccess,
+    connection,
+    is_refusal,
+    with_access,
+)
 
 _log = get_logger()
 
@@ -207,7 +215,7 @@ class _Contender:
         return f"held by {data.decode(errors='replace') or 'a process that gave no name'} ({first})"
 
     def _call(self, ask: Callable[..., Any], *args: Any, **options: Any) -> Any:
-        from .zookeeper_handler import answer  # late, as in `connection`
+        from .zookeeper_handler import answer
 
         return answer(self._client, ask(*args, **options), self._left_s())
 
@@ -261,3 +269,41 @@ def in_order(names: Iterable[str]) -> list[str]:
     """The nodes of contenders in order of arrival."""
     found = [(int(match["sequence"]), name) for name in names if (match := _CONTENDER.fullmatch(name))]
     return [name for _, name in sorted(found)]
+
+
+_ENOUGH_S = 10.0
+
+
+def check_usable(lock: ZooKeeperLock) -> None:
+    """LockError: no server takes a connection, none opens a session, or access to the lock is refused."""
+    from kazoo.exceptions import KazooException, NoNodeError  # late, as in `zookeeper_lock`
+
+    if problem := lock.unreachable():
+        raise _error(
+            "no server of the ZooKeeper lock can be reached",
+            lock,
+            problem,
+            "Check the host names and ports of the lock, and that ZooKeeper runs.",
+        )
+    from .zookeeper_handler import answer, is_over
+
+    client, deadline = connection(lock.servers, lock.access, _ENOUGH_S), time.monotonic() + _ENOUGH_S
+    began = False
+    try:
+        client.start(_ENOUGH_S)  # on failure it closes the client
+        began = True
+        answer(client, client.get_children_async(lock.folder), max(0.1, deadline - time.monotonic()))
+    except NoNodeError:  # no process has used this lock yet
+        return
+    except (KazooException, client.handler.timeout_exception) as error:
+        if is_refusal(error) or (began and is_over(client)):
+            what = "ZooKeeper refuses access to the lock"
+            raise _error(what, lock, type(error).__name__, SAME_ACCESS) from error
+        raise _error("ZooKeeper opens no session for the lock", lock, NO_SESSION, CHECK_SESSION) from error
+    finally:
+        client.stop()
+        client.close()
+
+
+def _error(what: str, lock: ZooKeeperLock, found: str, todo: str) -> LockError:
+    return LockError(what, path=lock.shown, found=found, todo=f"{todo} Nothing was changed.")

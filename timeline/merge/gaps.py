@@ -29,9 +29,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..arrow.columns import Flags, Indices
-from ..arrow.rows_at import rows_at
-from ..avro.schema import META_COLUMNS
+from ..codec.avro_schema import META_COLUMNS
+from ..codec.columns import Flags, Indices, rows_at
 from ..errors import MalformedError
 from ..format.merge_settings import NotGiven
 

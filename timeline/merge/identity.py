@@ -1,12 +1,4 @@
-"""Which rows went into a compaction and came out, as sums of row hashes mod 2^64: not only how many (pure).
-
-    out = base - removed + added
-
-`base`: all rows of the base file; `removed`: replaced or deleted rows; `added`: winning rows that replace a row or are
-inserted; `out`: the rows of the written file, read back. A row is hashed by key, commit time and sequence number, or by
-all columns if the table has no meta columns. The key of an added row is the key that was looked up, not the key that
-the row carries: so a row that was put in the place of another key is detected.
-"""
+"""Sums of row hashes of the rows that went into a compaction and came out, for the ledger's `Identity` (pure)."""
 
 from __future__ import annotations
 
@@ -14,10 +6,10 @@ from collections.abc import Iterable
 
 import pyarrow as pa
 
-from ..arrow.columns import Hashes
-from ..arrow.row_hash import hash_sum, row_hashes
-from ..avro.schema import COMMIT_SEQNO, COMMIT_TIME, RECORD_KEY
-from .identity_sums import MASK, Identity
+from ..codec.avro_schema import COMMIT_SEQNO, COMMIT_TIME, RECORD_KEY
+from ..codec.columns import Hashes
+from ..codec.row_hash import hash_sum, row_hashes
+from .ledger import MASK, Identity
 from .rule import Changes
 
 

@@ -1,4 +1,4 @@
-"""The ledger of one file group's compaction: counts of what went in and what came out, and their equations (pure).
+"""The ledger of one file group's compaction: what went in, what came out, and the equations that hold (pure).
 
     base    base_rows = untouched + kept + replaced + deleted
     out     rows_out  = base_rows - deleted + inserts
@@ -8,17 +8,63 @@
 
 A sum proves something only if its terms come from independent sources: `base_rows` is compared with the base
 file's footer, `log_entries` with block headers and Parquet footers, `rows_out` with the footer of the written
-file, read back. Counts can agree by chance although rows do not: `identity` compares the rows themselves.
+file, read back. Counts can agree by chance although rows do not, so `Identity` compares the rows themselves, as sums of
+row hashes mod 2^64:
+
+    out = base - removed + added
+
+`base`: all rows of the base file; `removed`: replaced or deleted rows; `added`: winning rows that replace a row or are
+inserted; `out`: the rows of the written file, read back. A row is hashed by key, commit time and sequence number, or by
+all columns if the table has no meta columns. The key of an added row is the key that was looked up, not the key that
+the row carries: so a row that was put in the place of another key is detected.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from ..errors import LedgerError
-from .identity_sums import Identity
+
+MASK = (1 << 64) - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """Sums of row hashes, mod 2^64."""
+
+    base: int
+    removed: int
+    added: int
+    out: int
+
+    def check(self, where: str) -> None:
+        """LedgerError if the rows that came out are not the expected ones."""
+        expected = (self.base - self.removed + self.added) & MASK
+        if self.out != expected:
+            raise LedgerError(
+                "the ledger does not balance: hash of the rows out = base - removed + added",
+                path=where,
+                expected=f"{expected:016x}",
+                found=f"{self.out:016x}",
+                todo="Nothing was published. Keep the files and report this.",
+            )
+
+    def to_json(self) -> dict[str, str]:
+        """Sixteen hex digits for each sum: many readers of JSON numbers lose bits beyond 2^53."""
+        return {name: f"{value:016x}" for name, value in asdict(self).items()}
+
+    @staticmethod
+    def from_json(sums: Any) -> Identity:
+        """Inverse of `to_json`; KeyError, TypeError or ValueError on other input."""
+        return Identity(**{f.name: int(sums[f.name], 16) for f in fields(Identity)})
+
+    @staticmethod
+    def total(parts: Iterable[Identity]) -> Identity:
+        """The sums of several file groups."""
+        all_ = list(parts)
+        return Identity(**{f.name: sum(getattr(i, f.name) for i in all_) & MASK for f in fields(Identity)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

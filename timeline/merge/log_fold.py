@@ -11,13 +11,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..arrow import ordering
-from ..arrow.columns import Flags, Indices
-from ..arrow.ordering import Ordering, ranks, same_class
-from ..arrow.rows_at import rows_at
+from ..codec import ordering
+from ..codec.columns import Flags, Indices, rows_at
+from ..codec.ordering import Ordering, ranks, same_class
 from ..errors import MalformedError
+from ..format.log_deletes import Deletes
 from ..format.table_config import MergeMode
-from ..log.delete_block import Deletes
 from .gaps import Gaps, Lacking, Trace, filled, trace
 from .rule import HUDI_0X, Keyed, MergeRule
 from .winner import EntryKind, behind_effective, behind_natural, winners

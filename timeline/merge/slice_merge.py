@@ -21,10 +21,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from ..arrow.columns import Flags, Hashes, Indices
-from ..arrow.key_lookup import KeyLookup
-from ..arrow.ordering import at_least
-from ..arrow.rows_at import rows_at
+from ..codec.columns import Flags, Hashes, Indices, rows_at
+from ..codec.ordering import at_least
+from ..codec.row_hash import KeyLookup
 from ..format.table_config import MergeMode
 from .identity import identity_hashes
 from .ledger import Ledger

@@ -22,7 +22,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from ..arrow.columns import Flags
+from ..codec.columns import Flags
 from ..format.table_config import MergeMode
 
 Ints: TypeAlias = npt.NDArray[np.int64]

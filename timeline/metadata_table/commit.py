@@ -18,18 +18,18 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
-from ..avro.schema import with_meta_columns, without_meta_columns
+from ..codec.avro_schema import with_meta_columns, without_meta_columns
 from ..errors import ConflictError, MalformedError, MissingFileError
 from ..format.commit_metadata import CommitMetadata, WriteStat
 from ..format.commit_metadata import encode as encode_commit
 from ..format.file_name import LogFileName
 from ..format.instant import Instant, State
 from ..format.layout import Slicing
+from ..format.log_encode import hfile_block
 from ..format.rollback_plan import decode_rollback_plan
 from ..instants.timeline import Timeline
 from ..locks.heartbeat import BEAT_S, heartbeat, heartbeat_path
 from ..locks.section import REGARDLESS, Section
-from ..log.encode import hfile_block
 from ..storage.staged_file import place_staged
 from ..table.half_upgraded import refuse_half_upgraded
 from ..table.table import Table
@@ -37,11 +37,10 @@ from ..traces.find import traces_of
 from ..traces.markers import delete_markers
 from ..traces.revoke import revoke, revokes
 from .index_logs import IndexLog
-from .location import BUILD_ANEW, METADATA_FOLDER, anew_if_unreadable, open_metadata_table
+from .location import BUILD_ANEW, METADATA_FOLDER, OpenSlice, anew_if_unreadable, open_metadata_table, open_slices
 from .records.hfile_write import encode_hfile, grouped
 from .records.keys import file_group_index
 from .records.partitions import RECORD_INDEX
-from .slices import OpenSlice, open_slices
 
 _ACTION = "deltacommit"
 _TRIES = 20

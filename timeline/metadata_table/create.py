@@ -1,32 +1,62 @@
-"""Makes the metadata table of a table that does not exist yet: the partition `files`, and nothing in it.
+"""Makes and drops a table's metadata table.
+
+A new one has the partition `files`, and nothing in it:
 
     its folders and hoodie.properties
     <first>.deltacommit.requested, .inflight | a log file | the completed delta commit
     (the caller) hoodie.properties of the table, which names the partition
 
 The last step makes both tables. No step depends on the time or on chance, so two processes at once, or one after the
-death of another, make the same. Hudi fills a partition in the same way under the same made-up time, with a base file
+death of another, make the same. Hudi fills a partition in the same way under the same artificial time, with a base file
 where there is something to list.
 """
 
 from __future__ import annotations
 
-from ..avro.schema import with_meta_columns
+from ..codec.avro_schema import with_meta_columns
+from ..event_log import get_logger
 from ..format.commit_metadata import CommitMetadata, WriteStat
 from ..format.commit_metadata import encode as encode_commit
-from ..format.file_name import LogFileName
+from ..format.file_name import LogFileName, partition_metadata
 from ..format.instant import Instant, State
+from ..format.log_encode import hfile_block
 from ..format.merge_settings import EVENT_TIME_STRATEGY
-from ..format.partition_metadata import partition_metadata
-from ..format.table_config import PROPERTIES, TableConfig, checksum, make_table_folders
-from ..log.encode import hfile_block
+from ..format.table_config import PROPERTIES, TableConfig, checksum, make_table_folders, save_table_config
+from ..locks.section import Section
+from ..locks.table_lock import TableLock
 from ..storage.contract import Storage
+from ..table.table import Table
 from .location import METADATA_FOLDER, PrefixStorage
-from .records.encode import encoder
-from .records.files import files_records
+from .record_index import mark_global_keys
+from .records.entries import encoder, new_schema
 from .records.hfile_write import encode_hfile
-from .records.schema import new_schema
+from .records.keys import files_records
 from .valid_instants import MADE_UP
+
+_log = get_logger()
+
+
+def drop_metadata_table(table: Table, lock: TableLock) -> Table:
+    """Turns the metadata table off, as a Hudi writer with it disabled does; does nothing if it is off.
+
+    The property is changed first, since readers obey it. After a crash in between, readers ignore the folder.
+    """
+    with lock.hold("drop the metadata table") as section:
+        return drop_within(table.reload(), section)
+
+
+def drop_within(table: Table, section: Section) -> Table:
+    """`drop_metadata_table` in a section that is held already."""
+    if table.config.metadata_partitions:
+        section.check()
+        mark_global_keys(table)
+        section.check()
+        save_table_config(table.storage, table.config.without_metadata_table())
+        section.check()
+        table.storage.delete_folder(METADATA_FOLDER)
+        _log.info("metadata_table_dropped", path=table.storage.base_path)
+    return table.reload()
+
 
 _PARTITION, _FILE_ID = "files", "files-0000-0"
 _CLASSES = "org.apache.hudi.metadata.HoodieTableMetadata"

@@ -1,41 +1,107 @@
 """Log files of the record index, made of the keys that a write's tasks have staged.
 
-Each file group of the index gets one, staged outside the table lock; in the lock it gets its name. The keys are read
-in portions. A portion becomes, in each file group, an HFile block of the keys that are somewhere new, and a block of
-those that are deleted. What memory holds is bounded, whatever the write's size (`LogBounds`):
+    task      stage_keys: the keys that one file of a write adds to its file group, or deletes from it, as a file beside
+              the staged data file, under a name that readers ignore
+    driver    one log file for each file group of the index, staged outside the table lock; in the lock it gets its name
+
+So no key is sent to the driver, and none of these files outlives the write's staging folder. The keys are read in
+portions. A portion becomes, in each file group, an HFile block of the keys that have a new location, and a block of
+those that are deleted. Memory is bounded, whatever the write's size (`LogBounds`):
 
     a portion and its blocks           bytes of its keys
     keys that are read ahead           files at a time
-    log files that are being written   files at a time: an object store's are sent in large parts, which are held back.
+    log files that are being written   files at a time: an object store's are sent in large parts, which are buffered.
                                        With more file groups the keys are read several times, in passes
 """
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
-from typing import IO
+from dataclasses import asdict, dataclass
+from typing import IO, Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..arrow.columns import flat
-from ..log.encode import delete_block, hfile_block
+from ..codec.columns import flat
+from ..format.log_encode import delete_block, hfile_block
 from ..prefetch import AHEAD, prefetched
 from ..storage.contract import Storage
 from ..storage.folders import staged_folder
 from ..storage.staged_file import staged_output
 from ..table.table import Table
-from .index_keys import FileKeys, NotedKeys, read_keys
-from .location import open_metadata_table
-from .records.encode import encoder
+from .location import open_metadata_table, open_slices
+from .records.entries import encoder, file_groups_of, location
 from .records.hfile_write import encode_columns
-from .records.locations import file_groups_of, location
 from .records.partitions import RECORD_INDEX
-from .slices import open_slices
+
+_SCHEMA = pa.schema([pa.field("key", pa.string(), nullable=False), pa.field("deleted", pa.bool_(), nullable=False)])
+_BATCH_ROWS = 1 << 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileKeys:
+    """The staged keys of one file: its file group, the path of the staged file; how many keys, and their bytes."""
+
+    partition: str
+    file_id: str
+    path: str
+    count: int
+    size: int
+
+    def to_json(self) -> dict[str, Any]:
+        """As a part of a task's record."""
+        return asdict(self)
+
+    @staticmethod
+    def from_json(fields: Mapping[str, Any] | None) -> FileKeys | None:
+        """Inverse of `to_json`; None stays None."""
+        return None if fields is None else FileKeys(**fields)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotedKeys:
+    """The staged keys of a write. `memory_limit`: bytes that making log files of them may take, more or less.
+
+    `replaced`: those of file groups that it replaces. Of a key that is there and in `files`, that of `files` counts.
+    """
+
+    files: tuple[FileKeys, ...]
+    memory_limit: int
+    replaced: tuple[FileKeys, ...] = ()
+
+    @property
+    def ordered(self) -> tuple[FileKeys, ...]:
+        """All, in an order in which the last entry of a key counts."""
+        return tuple(
+            one for part in (self.replaced, self.files) for one in sorted(part, key=lambda k: (k.partition, k.file_id))
+        )
+
+
+def stage_keys(
+    storage: Storage, group: tuple[str, str], path: str, added: Iterable[pa.Array], deleted: Iterable[pa.Array]
+) -> FileKeys:
+    """Stages the keys of one file. `group`: partition and file id. StorageError: see `staged_output`."""
+    count, size = 0, 0
+    with staged_output(storage, path) as file, pa.ipc.new_stream(file, _SCHEMA) as stream:
+        for gone, arrays in ((False, added), (True, deleted)):
+            for keys in arrays:
+                flags = pa.repeat(pa.scalar(gone), len(keys))
+                table = pa.Table.from_arrays([keys.cast(pa.string()), flags], schema=_SCHEMA)
+                stream.write_table(table, max_chunksize=_BATCH_ROWS)
+                count, size = count + len(keys), size + keys.nbytes
+    return FileKeys(partition=group[0], file_id=group[1], path=path, count=count, size=size)
+
+
+def read_keys(source: pa.NativeFile) -> Iterator[tuple[pa.StringArray, pa.BooleanArray]]:
+    """The keys of an opened file, and which of them are deleted, by batches."""
+    with source, pa.ipc.open_stream(source) as stream:
+        for batch in stream:
+            yield batch.column(0), batch.column(1)
+
 
 _PORTION_ROWS, _PORTION_BYTES = 1 << 19, 256 << 20
 _FILES_MAX = 256

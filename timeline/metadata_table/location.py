@@ -1,4 +1,7 @@
-"""Where the metadata table is, and how to open it: a separate table in a folder of the table that it describes."""
+"""Where the metadata table is, how to open it, and the file slices that a delta commit appends to.
+
+It is a separate table in a folder of the table that it describes.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,10 @@ from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING
 
 from ..errors import LockError, MalformedError, MissingFileError, NotATableError
+from ..format.file_name import BaseFileName, LogFileName
+from ..format.layout import Slicing
 from ..format.table_config import load_table_config
+from ..instants.timeline import Timeline
 from ..storage.contract import Entry, OwnLock, Storage
 from ..storage.folders import HOODIE
 from ..storage.snapshot import latest
@@ -131,7 +137,7 @@ def open_metadata_table(table: Table) -> Table:
 
 @contextmanager
 def anew_if_unreadable(metadata: Table) -> Iterator[None]:
-    """MalformedError or MissingFileError of a file of the metadata table's own timeline: it names the whole path, and
+    """MalformedError or MissingFileError of a file of the metadata table's own timeline: it names the full path, and
     the way out.
 
     That of any table's plan is no way out here: restoring the data table would take writes back for nothing.
@@ -140,3 +146,62 @@ def anew_if_unreadable(metadata: Table) -> Iterator[None]:
         yield
     except (MalformedError, MissingFileError) as error:
         raise error.below(metadata.storage.base_path).advising(BUILD_ANEW) from error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenSlice:
+    """The latest file slice of a file group. `base_file`: its name, "" if there is none; `logs`: in merge order."""
+
+    partition: str
+    file_id: str
+    base_instant: str
+    base_file: str
+    logs: tuple[LogFileName, ...]
+
+
+def open_slices(metadata: Table, partition: str, timeline: Timeline) -> list[OpenSlice]:
+    """The latest slice of each file group, in the order of their indexes (file ids end in the index).
+
+    If a pending compaction contains the file group, new log files belong to the slice that this compaction begins
+    (version 6). It contains the groups that had logs when it was planned. Other groups get no base file from it, so a
+    new slice there would hide the older one.
+    """
+    try:
+        names = list(_names(metadata.storage.list(partition)))
+    except MissingFileError:
+        names = []
+    with anew_if_unreadable(metadata):
+        planned = metadata.facts.pending_plans(timeline)
+    found = []
+    for file_id in sorted({n.file_id for n in names}):
+        mine = [n for n in names if n.file_id == file_id]
+        bases = [n for n in mine if isinstance(n, BaseFileName)]
+        logs = [n for n in mine if isinstance(n, LogFileName)]
+        by_name = metadata.layout.slicing is Slicing.BY_BASE_INSTANT
+        pending = planned.get((partition, file_id), "")
+        instants = [pending, *(n.instant for n in bases), *(n.instant for n in logs if by_name)]
+        base_instant = max(instants) or min(n.instant for n in logs)
+        base = next((str(n) for n in bases if n.instant == base_instant), "")
+        found.append(
+            OpenSlice(
+                partition=partition,
+                file_id=file_id,
+                base_instant=base_instant,
+                base_file=base,
+                logs=tuple(sorted((n for n in logs if n.instant == base_instant), key=lambda n: n.sort_key)),
+            )
+        )
+    if not found:
+        raise MalformedError(
+            "a partition of the metadata table has no file groups",
+            path=f"{metadata.storage.base_path}/{partition}",
+            todo=BUILD_ANEW,
+        )
+    return found
+
+
+def _names(entries: Sequence[Entry]) -> Iterator[BaseFileName | LogFileName]:
+    for entry in entries:
+        if entry.is_folder or entry.name.endswith(".crc") or entry.name.startswith(".hoodie"):
+            continue
+        yield LogFileName.parse(entry.name) if entry.name.startswith(".") else BaseFileName.parse(entry.name)

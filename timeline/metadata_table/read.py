@@ -1,24 +1,121 @@
-"""Reads the metadata table as Hudi's readers with `hoodie.metadata.enable=true` see it."""
+"""Reads the metadata table as Hudi's readers with `hoodie.metadata.enable=true` do, and lists a table's files by it.
+
+When Hudi builds an index again, it removes the partition's folder, with base files that a completed compaction names.
+It fills the new one under artificial times with the same file ids. So that compaction names nothing there any more.
+Version 6 shows no order of the two: there a missing base file remains an error.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
-from ..errors import UsageError
-from ..log.visibility import Visibility, select_blocks
-from ..storage.contract import Storage, open_listed
-from ..table.table import Table
+from ..errors import MalformedError, MissingFileError, PhantombaseError, TableChangedError, UsageError
+from ..format.file_name import parse_data_file
+from ..format.instant import Instant
+from ..format.layout import Slicing
+from ..format.log_block import HeaderKey, LogBlock
+from ..format.log_visibility import Visibility, select_blocks
+from ..format.table_config import TableConfig
+from ..instants.timeline import Timeline
+from ..storage.contract import Entry, Storage, open_listed
+from ..table.table import Table, consistent
+from ..view.listing import Listed
 from ..view.log_blocks import slice_blocks, visibility_of
-from ..view.view import FileSlice, is_replaced, latest_slice
-from .location import METADATA_FOLDER, open_metadata_table
-from .metadata_view import Completeness, load_metadata_view
-from .records.combine import fold, merge, present_files
-from .records.decode import Keys, MetadataEntry, base_entries, block_entries
+from ..view.named_files import NamedFile, named_files
+from ..view.view import FileGroup, FileSlice, TableView, ViewFacts, is_replaced, latest_slice
+from ..view.view_loader import Named, Sizes
+from .location import BUILD_ANEW, METADATA_FOLDER, anew_if_unreadable, open_metadata_table
+from .records.entries import Keys, MetadataEntry, base_entries, block_entries, fold, merge, present_files
 from .records.keys import ALL_PARTITIONS, MetadataRecord, partition_path
 from .records.partitions import FILES, PARTITION_STATS
-from .valid_instants import refuse_uncompleted, valid_instants
+from .valid_instants import MADE_UP, refuse_uncompleted, valid_instants
+
+
+def load_metadata_view(metadata: Table, partitions: Collection[str]) -> TableView:
+    """Timeline, facts, then the listing of these partitions. MissingFileError: no such folder; see `file_groups`."""
+    timeline = metadata.load_timeline()
+    with anew_if_unreadable(metadata):
+        facts = without_rebuilt(metadata, timeline, metadata.facts.load(timeline, witness=False))
+    groups = list[FileGroup]()
+    for partition in sorted(partitions):
+        found = metadata.views.partition_groups(partition, timeline, facts)
+        if not found:
+            metadata.storage.list(partition)  # a folder that is not there has no groups either
+        for slice_ in (s for group in found for s in group.slices):
+            slice_.check_whole()
+        groups += found
+    metadata.check_unchanged()
+    return TableView(timeline=timeline, facts=facts, groups=tuple(groups))
+
+
+def without_rebuilt(metadata: Table, timeline: Timeline, facts: ViewFacts) -> ViewFacts:
+    """The facts without base files that compactions wrote to a partition before it was last filled."""
+    if not facts.compacted or not timeline.layout.has_completion_times:
+        return facts
+    filled: dict[str, str] = {}
+    for instant in timeline.completed:
+        if instant.action == "deltacommit" and instant.requested_time.startswith(MADE_UP):
+            for partition in metadata.commit_metadata(instant).partition_to_write_stats:
+                filled[partition] = max(filled.get(partition, ""), timeline.completed_at(instant))
+    kept = {
+        (partition, file_id): {time: name for time, name in names.items() if time > filled.get(partition, "")}
+        for (partition, file_id), names in facts.compacted.items()
+    }
+    return replace(facts, compacted={key: names for key, names in kept.items() if names})
+
+
+@dataclass(frozen=True, slots=True)
+class Completeness:
+    """Whether the slices of a metadata table have the blocks of all its delta commits.
+
+    A delta commit whose blocks are there is not asked: the others are, each once. So a whole `files` partition, which
+    every delta commit writes to, is proved without a request. `timeline`: of the metadata table. `below`: the instant
+    of a compaction, whose slices lack what completed later.
+    """
+
+    metadata: Table
+    timeline: Timeline
+    below: str | None = None
+    _named: dict[str, Mapping[str, tuple[NamedFile, ...]]] = field(default_factory=dict)
+
+    def check(self, slice_: FileSlice, blocks: Iterable[LogBlock]) -> None:
+        """MissingFileError: a completed delta commit names a file of the slice, and nothing of it is there."""
+        seen = {block.headers.get(HeaderKey.INSTANT_TIME) for block in blocks}
+        by_name = self.timeline.layout.slicing is Slicing.BY_BASE_INSTANT
+        instants = {slice_.base_instant, *(log.name.instant for log in slice_.logs)}
+        floor = "" if slice_.base is None else slice_.base_instant
+        for write in self.timeline.completed:
+            time = write.requested_time
+            since = self.timeline.moment_of(write)
+            if write.family != "deltacommit" or time in seen or max(time, since) <= floor or time == floor:
+                continue
+            if not by_name and self.below is not None and since >= self.below:
+                continue
+            for one in self._files(write).get(slice_.partition, ()):
+                text = one.path.rpartition("/")[2]
+                name = parse_data_file(text)
+                if name is None or name.file_id != slice_.file_id or (by_name and name.instant not in instants):
+                    continue
+                if text.startswith(".") or slice_.base is None:
+                    raise MissingFileError(
+                        "blocks of a completed delta commit of the metadata table are not there",
+                        path=f"{self.metadata.storage.base_path}/{one.path}",
+                        instant=time,
+                        expected=f"{one.size} bytes" if one.size else None,
+                        todo=f"Restore the file from a copy. {BUILD_ANEW}",
+                    )
+
+    def _files(self, write: Instant) -> Mapping[str, tuple[NamedFile, ...]]:
+        """None of a torn delta commit, as Hudi leaves it that is killed while it completes one."""
+        if write.requested_time not in self._named:
+            path = self.metadata.files.path(write)
+            try:
+                self._named[write.requested_time] = named_files(self.metadata.storage.read(path), path)
+            except (MalformedError, MissingFileError):
+                self._named[write.requested_time] = {}
+        return self._named[write.requested_time]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,3 +229,60 @@ def _log_entries(
         for block in select_blocks(blocks, visibility).blocks:
             if block.instant in valid:
                 yield from block_entries(block, sources[block.path], keys)
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataListing:
+    """Reads the metadata table again at each call; errors as in `read_entries`. Entries have no times.
+
+    What pended on the table's timeline when it was loaded does not count; what a clean removes later does.
+    """
+
+    @property
+    def lacks_later_files(self) -> bool:
+        return True
+
+    @property
+    def is_witness(self) -> bool:
+        return True
+
+    def below(self, storage: Storage, config: TableConfig, folder: str) -> Iterator[Listed]:
+        for partition, files in read_files(Table(storage, config)).partitions.items():
+            if not folder or partition == folder or partition.startswith(f"{folder}/"):
+                yield partition, _entries(files)
+
+    def exactly(self, storage: Storage, config: TableConfig, partitions: Collection[str]) -> Iterator[Listed]:
+        named = read_files(Table(storage, config)).partitions
+        for partition in sorted(set(partitions)):
+            if partition not in named:
+                raise MissingFileError("no such partition in the metadata table", path=partition)
+            yield partition, _entries(named[partition])
+
+
+def named_files_of(table: Table) -> Named | None:
+    """What the metadata table names beside a listing of the storage, for `Table.load_view`; None: it is off, or it is
+    the listing itself.
+
+    A metadata table that cannot be read is no witness: then files of archived writes count by their names. On version 6
+    it names no log files here: their names have the instant of their base, so a pending write may have made them.
+    """
+    if FILES not in table.config.built_metadata_partitions or table.listing.is_witness:
+        return None
+    has_logs = table.layout.slicing is Slicing.BY_COMPLETION_TIME
+
+    def named(folder: str) -> Sizes:
+        try:
+            found = consistent(lambda: read_files(table.reload(), folder)).partitions
+        except TableChangedError:
+            raise
+        except PhantombaseError:
+            return {}
+        if has_logs:
+            return found
+        return {p: {n: size for n, size in of.items() if not n.startswith(".")} for p, of in found.items()}
+
+    return named
+
+
+def _entries(files: Mapping[str, int]) -> list[Entry]:
+    return [Entry(name=name, is_folder=False, size=size) for name, size in sorted(files.items())]

@@ -1,24 +1,50 @@
-"""Whether keys must be unique over all partitions of a table: whether it has Hudi's global record index.
+"""Hudi's record index of a table: its definition, and whether keys must be unique over all partitions.
 
-Hudi's record index is global up to 1.0; since 1.1 it can be per partition, as its definition says. If a key of a global
-index is written a second time, in another partition, every later Hudi write fails, because the index cannot be built
-over two rows of one key. That remains so after a phantombase write has removed the index from hoodie.properties. So the
-check uses the index's folder: Hudi removes it when it drops the index, phantombase leaves it. When phantombase removes
-the whole metadata table, it leaves a mark instead.
+The record index is global up to Hudi 1.0; since 1.1 it can be per partition, as its definition says. If a key of a
+global index is written a second time, in another partition, every later Hudi write fails, because the index cannot be
+built over two rows of one key. That remains so after a phantombase write has removed the index from hoodie.properties.
+So the check uses the index's folder: Hudi removes it when it drops the index, phantombase does not. When phantombase
+removes the whole metadata table, it puts a mark instead.
 """
 
 from __future__ import annotations
 
+import json
 import re
+from typing import Any
 
-from ..errors import MissingFileError
+from ..errors import MalformedError, MissingFileError
 from ..format.file_name import parse_data_file
 from ..storage.contract import Entry, Storage
 from ..storage.folders import RECORDS
 from ..table.table import Table
-from .column_stats.index_definitions import INDEX_DEFINITIONS, record_index_is_partitioned
 from .location import METADATA_FOLDER
 from .records.partitions import RECORD_INDEX
+
+INDEX_DEFINITIONS = ".hoodie/.index_defs/index.json"
+
+
+def record_index_is_partitioned(index_defs: bytes | None) -> bool:
+    """Whether the record index separates keys by partition (possible since 1.1); without a definition it does not.
+
+    MalformedError: damaged definitions.
+    """
+    options = definitions_in(index_defs).get("record_index", {}).get("indexOptions", {})
+    return isinstance(options, dict) and str(options.get("isPartitioned", "")).lower() == "true"
+
+
+def definitions_in(content: bytes | None) -> dict[str, Any]:
+    """Definitions by the name of the index; none without a file. MalformedError: damaged."""
+    if content is None:
+        return {}
+    try:
+        definitions = json.loads(content)["indexDefinitions"]
+        if not all(isinstance(d, dict) for d in definitions.values()):
+            raise TypeError("an index definition is not an object")
+        return dict(definitions)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise MalformedError("damaged index definitions", path=INDEX_DEFINITIONS, found=str(error)) from error
+
 
 GLOBAL_KEYS_MARK = f"{RECORDS}/global_record_index"
 """There was a global record index when the metadata table was turned off. The mark counts while it is off."""

@@ -19,17 +19,15 @@ from ..format.table_config import save_table_config
 from ..locks.section import Section
 from ..table.table import Table
 from . import commit
-from .column_stats.index_records import index_records
-from .column_stats.measure import Measure, Measured
+from .column_records import index_records
 from .commit import EncodedRecords, commit_records, newest_schema
-from .index_keys import NotedKeys
-from .index_logs import IndexLogs, index_file_groups, stage_index_logs
+from .index_logs import IndexLogs, NotedKeys, index_file_groups, stage_index_logs
 from .location import open_metadata_table
+from .measure import Measure, Measured
 from .read import read_entries
 from .record_index import has_one_record_index
-from .records.encode import encoder
-from .records.files import Sizes, files_of, files_records, removed_records
-from .records.keys import MetadataRecord
+from .records.entries import encoder
+from .records.keys import MetadataRecord, Sizes, files_of, files_records, removed_records
 from .records.partitions import BLOOM_FILTERS, FILES, PARTITION_STATS, RECORD_INDEX, Upkeep, being_built, upkeep
 
 _log = get_logger()

@@ -1,4 +1,4 @@
-"""Which instants' log blocks count in a metadata table.
+"""Which instants' log blocks count in a metadata table, and how far its compactions are.
 
 The metadata table is committed before the data table's own completed file appears. So a completed delta commit in the
 metadata table alone proves nothing. Hudi counts the blocks of:
@@ -17,11 +17,24 @@ from collections.abc import Iterable
 
 from ..errors import MissingFileError
 from ..format.instant import Instant, State
-from ..format.restore import restored_instants
-from ..format.rollback_plan import decode_rollback_plan, rolled_back_instants
-from ..instants.timeline import Timeline
+from ..format.rollback_plan import decode_rollback_plan, restored_instants, rolled_back_instants
+from ..instants.timeline import Timeline, commits_since_compaction
 from ..table.table import Table
-from .location import BUILD_ANEW
+from .location import BUILD_ANEW, open_metadata_table
+
+
+def commits_to_compact(table: Table) -> int:
+    """Delta commits of a data table's metadata table since its last compaction, as Hudi counts them."""
+    return commits_since_compaction(open_metadata_table(table).load_timeline())
+
+
+def compacted_after(table: Table, time: str) -> bool:
+    """Whether a data table's metadata table, if it has one, has a compaction with an instant after `time`."""
+    if not table.config.metadata_partitions:
+        return False
+    instants = open_metadata_table(table).load_timeline().instants
+    return any(i.family == "commit" and i.requested_time > time for i in instants)
+
 
 MADE_UP = "00000000000000"
 """The times of delta commits that fill a new partition of the metadata table begin with these digits."""

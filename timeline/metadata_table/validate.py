@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from ..errors import MissingFileError, TableChangedError
 from ..format.file_name import LogFileName, parse_data_file
 from ..format.layout import Slicing
+from ..format.log_block import BlockKind, scan_blocks
 from ..instants.timeline import Timeline
-from ..log.block import BlockKind, scan_blocks
 from ..storage.contract import Entry
 from ..table.table import Table
 from ..view.grouping import file_groups

@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
-from ..elapsed import Since
+from ..clocks import Since
 from ..errors import PhantombaseError
 from ..event_log import get_logger
 from ..locks.heartbeat import process_name

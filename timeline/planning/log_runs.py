@@ -17,13 +17,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from ..arrow.stored_names import StoredNames
+from ..codec.stored_names import StoredNames
 from ..format.instant import Instant
+from ..format.log_block import BlockKind, LogBlock
+from ..format.log_visibility import Skipped, Visibility, select_blocks
 from ..format.table_config import MergeMode
-from ..log.block import BlockKind, LogBlock
-from ..log.visibility import Skipped, Visibility, select_blocks
-from ..merge.rule import HUDI_0X
-from ..merge.slice_rules import SliceRules
+from ..merge.rule import HUDI_0X, SliceRules
 from ..storage.contract import Storage
 from ..view.log_blocks import slice_blocks
 from ..view.view import FileSlice, LogFile

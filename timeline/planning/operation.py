@@ -16,14 +16,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..avro.encoded_array import EncodedArray
+from ..codec.avro_binary import EncodedArray, encode_long
 from ..format.compaction_plan import (
     CompactionOperation,
     decode_operation,
     encode_operation,
     operation_metrics,
 )
-from ..varint import encode_long
 from ..view.plain_slices import PlainSlice
 from ..view.view import FileSlice
 from .io_cost import read_bytes, write_bytes

@@ -17,13 +17,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from ..clock.now import clock_ms
+from ..clocks import clock_ms
+from ..codec.avro_binary import OnDemand
 from ..errors import ConflictError, MalformedError
 from ..event_log import get_logger
 from ..format.compaction_plan import CompactionOperation, CompactionPlan, encode_plan
 from ..format.instant import Instant, State, later
 from ..instants.timeline import Timeline
-from ..lazy_sequence import OnDemand
 from ..locks.table_lock import TableLock
 from ..locks.writer_gate import put_wanted, remove_wanted
 from ..metadata_table.update import check_keepable

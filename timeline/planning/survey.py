@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import chain
 
+from ..codec.parquet_read import open_parquet
 from ..errors import MalformedError, MissingFileError, PhantombaseError, StorageError
 from ..event_log import get_logger
 from ..format.file_name import parse_data_file
 from ..format.instant import Instant
+from ..format.log_block import BlockKind
 from ..instants.timeline import Timeline
-from ..log.block import BlockKind
-from ..merge.slice_rules import SliceRules
-from ..parquet.read import open_parquet
+from ..merge.rule import SliceRules
 from ..prefetch import prefetched, prefetched_when_slow
 from ..read.known_blocks import KnownBlocks
 from ..read.slice_log import check_slice, log_entries

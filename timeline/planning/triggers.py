@@ -11,8 +11,7 @@ from enum import Enum
 
 from ..errors import UsageError
 from ..format.instant import parse_time
-from ..instants.since_compaction import delta_commits, since_completed, since_request
-from ..instants.timeline import Timeline
+from ..instants.timeline import Timeline, delta_commits, since_completed, since_request
 from ..locks.writer_gate import GATE_S_MAX
 from ..option import check_least, option
 

@@ -23,16 +23,15 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..arrow.columns import flat
-from ..arrow.key_lookup import KeyLookup
-from ..arrow.row_hash import row_hashes
-from ..avro.arrow_schema import project
-from ..avro.schema import COMMIT_TIME, META_COLUMNS, RECORD_KEY
+from ..codec.arrow_schema import project
+from ..codec.avro_schema import COMMIT_TIME, META_COLUMNS, RECORD_KEY
+from ..codec.columns import flat
+from ..codec.row_hash import KeyLookup, row_hashes
 from ..errors import UsageError
-from ..format.bucket import looks_like_bucket
+from ..format.record_key import looks_like_bucket
 from ..format.table_config import MergeMode
 from ..instants.timeline import Timeline
-from ..merge.slice_rules import SliceRules
+from ..merge.rule import SliceRules
 from ..table.table import Table, TableSchema
 from ..view.log_blocks import slice_blocks
 from ..view.view import FileSlice, GroupKey

@@ -18,8 +18,8 @@ from typing import BinaryIO, TypeAlias
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from ..codec.parquet_write import statistics_columns
 from ..errors import StorageError, UsageError
-from ..parquet.write import statistics_columns
 from ..storage.local import sync
 from ..table.table import Table
 from ..windows.window import Window

@@ -13,9 +13,9 @@ from __future__ import annotations
 import pyarrow as pa
 
 from ..errors import PhantombaseError
-from ..log.block import MAGIC, BlockKind, scan_blocks
-from ..log.decode import CONTENT_VERSION
-from ..merge.slice_rules import SliceRules
+from ..format.log_block import MAGIC, BlockKind, scan_blocks
+from ..format.log_decode import CONTENT_VERSION
+from ..merge.rule import SliceRules
 from ..storage.contract import Storage
 from ..storage.local import open_little
 from .slice_log import check_mergeable

@@ -15,9 +15,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..arrow.columns import flat
-from ..arrow.key_lookup import KeyLookup
-from ..avro.schema import COMMIT_TIME, RECORD_KEY
+from ..codec.avro_schema import COMMIT_TIME, RECORD_KEY
+from ..codec.columns import flat
+from ..codec.row_hash import KeyLookup
 from ..view.view import FileGroup, FileSlice, GroupKey, latest_slice
 from ..windows.state import WindowState
 from ..windows.window_writes import WindowWrites

@@ -28,19 +28,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..arrow.columns import Indices, flat
-from ..avro.schema import PARTITION_PATH, RECORD_KEY
+from ..codec.avro_schema import PARTITION_PATH, RECORD_KEY
+from ..codec.columns import Indices, flat
+from ..codec.parquet_read import open_parquet, readable
 from ..errors import MalformedError
 from ..filter.bind import bound
-from ..filter.parse import parse_filter
-from ..filter.possible import UNKNOWN, Bounds, BoundsOf, comparable, may_match
-from ..filter.tree import And, Filter, only_values
-from ..format.bucket import KeySplit, bucket_of_file_id, key_hashes, looks_like_bucket
-from ..format.record_key import labelled_keys, value_text
+from ..filter.possible import UNKNOWN, Bounds, BoundsOf, comparable, group_bounds, may_match
+from ..filter.tree import And, Filter, only_values, parse_filter
+from ..format.record_key import KeySplit, bucket_of_file_id, key_hashes, labelled_keys, looks_like_bucket, value_text
 from ..format.table_config import TableConfig
-from ..merge.slice_rules import SliceRules
-from ..parquet.footer_bounds import group_bounds
-from ..parquet.read import open_parquet, readable
+from ..merge.rule import SliceRules
 from ..storage.contract import Storage
 from ..view.view import FileSlice
 from .slice_stream import SliceStream, base_tables

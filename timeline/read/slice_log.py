@@ -12,22 +12,21 @@ from functools import lru_cache
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..arrow.conform import check_conformable
-from ..arrow.spill_file import spill_folder
-from ..arrow.stored_names import stored
-from ..avro.arrow_schema import avro_field, project
-from ..avro.schema import parse_avro
+from ..codec.arrow_schema import avro_field, project
+from ..codec.avro_schema import parse_avro
+from ..codec.conform import check_conformable
+from ..codec.spill_file import spill_folder
+from ..codec.stored_names import stored
 from ..errors import MalformedError, UnsupportedError
+from ..format.log_block import BlockKind, HeaderKey, LogBlock, scan_blocks
+from ..format.log_decode import check_block, count_entries, decode_rows, decoding
+from ..format.log_deletes import Deletes, decode_deletes
+from ..format.log_visibility import Selection, Skipped, Visibility, select_blocks
 from ..format.merge_settings import DeleteMarker
-from ..log.block import BlockKind, HeaderKey, LogBlock, scan_blocks
-from ..log.decode import check_block, count_entries, decode_rows, decoding
-from ..log.delete_block import Deletes, decode_deletes
-from ..log.visibility import Selection, Skipped, Visibility, select_blocks
 from ..merge.gaps import SHAPE, Shapes
 from ..merge.log_fold import LogFold, Winners
-from ..merge.rule import HUDI_0X, IS_DELETED, Keyed
-from ..merge.slice_rules import SliceRules
-from ..merge.spill import LogSpill
+from ..merge.rule import HUDI_0X, IS_DELETED, Keyed, SliceRules
+from ..merge.spilled_merge import LogSpill
 from ..prefetch import prefetched
 from ..storage.contract import Storage, open_listed
 from ..view.log_blocks import blocks_of, check_base, open_headers, slice_blocks

@@ -18,24 +18,20 @@ from typing import TypeAlias
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ..arrow.columns import Hashes
-from ..arrow.conform import NO_DEFAULTS, Defaults, check_conformable, conform
-from ..arrow.spill_file import spill_folder
-from ..arrow.stored_names import SAME_NAMES, Names, names_in, stored
-from ..avro.arrow_schema import project
-from ..avro.schema import OPERATION, changelog
+from ..codec.arrow_schema import project
+from ..codec.avro_schema import OPERATION, changelog
+from ..codec.calendar import old_calendar
+from ..codec.columns import Hashes
+from ..codec.conform import NO_DEFAULTS, Defaults, check_conformable, conform
+from ..codec.parquet_read import Share, open_parquet, parquet_batches, readable, travels_whole
+from ..codec.spill_file import spill_folder
+from ..codec.stored_names import SAME_NAMES, Names, names_in, stored
 from ..merge.identity import IdentityTally
 from ..merge.ledger import Ledger
 from ..merge.log_fold import Winners
-from ..merge.rule import NO_CHANGES, Changes, Keyed
+from ..merge.rule import NO_CHANGES, Changes, Keyed, SliceRules
 from ..merge.slice_merge import SliceMerge
-from ..merge.slice_rules import SliceRules
-from ..merge.spill import LogSpill
-from ..merge.spilled_merge import SpilledMerge
-from ..parquet.calendar import old_calendar
-from ..parquet.read import open_parquet, parquet_batches, readable
-from ..parquet.share import Share
-from ..parquet.travel import travels_whole
+from ..merge.spilled_merge import LogSpill, SpilledMerge
 from ..storage.contract import Storage, open_listed
 from ..view.view import FileSlice
 from .slice_log import LogCounts, read_logs

@@ -18,22 +18,21 @@ from enum import Enum
 
 import pyarrow as pa
 
-from ..avro.arrow_schema import project
-from ..avro.schema import COMMIT_SEQNO, COMMIT_TIME, FILE_NAME
+from ..codec.arrow_schema import project
+from ..codec.avro_schema import COMMIT_SEQNO, COMMIT_TIME, FILE_NAME
+from ..codec.output_options import OutputOptions
+from ..codec.parquet_read import Share
 from ..errors import MalformedError, MissingFileError, UnsupportedError, UsageError
 from ..event_log import get_logger
 from ..filter.possible import UNKNOWN, Bounds, BoundsOf, may_match_together
 from ..filter.tree import Filter
 from ..instants.timeline import Timeline
-from ..merge.slice_rules import SliceRules
-from ..metadata_table.column_stats.bounds import stats_bounds
-from ..metadata_table.listing import named_files_of
-from ..metadata_table.read import read_entries
+from ..merge.rule import SliceRules
+from ..metadata_table.column_records import stats_bounds
+from ..metadata_table.read import named_files_of, read_entries
 from ..metadata_table.records.keys import column_stats_key
 from ..metadata_table.records.partitions import COLUMN_STATS
 from ..option import check_least, least_of, same_option
-from ..parquet.output_options import OutputOptions
-from ..parquet.share import Share
 from ..table.schema_finder import WasVisible
 from ..table.table import Table, TableSchema, consistent
 from ..view.view import BaseFile, FileSlice, GroupKey, LogFile, TableView, is_replaced, latest_base_slice, latest_slice

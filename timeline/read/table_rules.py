@@ -9,15 +9,14 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from ..arrow.conform import Defaults
+from ..codec.conform import Defaults
 from ..errors import MalformedError, UnsupportedError
 from ..format.merge_settings import DeleteMarker, MergeSettings
 from ..format.record_key import KeySource
 from ..format.table_config import PROPERTIES, MergeMode, TableConfig
 from ..instants.timeline import Timeline
 from ..merge.gaps import Unset
-from ..merge.rule import IS_DELETED, MergeRule
-from ..merge.slice_rules import SliceRules
+from ..merge.rule import IS_DELETED, MergeRule, SliceRules
 from ..table.table import Table, TableSchema
 from ..view.log_blocks import visibility_of
 

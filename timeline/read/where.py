@@ -19,14 +19,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from ..arrow.stored_names import Names
-from ..avro.schema import RECORD_KEY
-from ..filter.evaluate import matching
-from ..filter.possible import may_match
+from ..codec.avro_schema import RECORD_KEY
+from ..codec.stored_names import Names
+from ..filter.possible import group_bounds, matching, may_match
 from ..filter.tree import Filter, In, columns_of
-from ..log.delete_block import Deletes
+from ..format.log_deletes import Deletes
 from ..merge.rule import Keyed
-from ..parquet.footer_bounds import group_bounds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

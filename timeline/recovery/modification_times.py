@@ -15,10 +15,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from ..clock.evidence import Stamp
 from ..errors import StorageError, UsageError
 from ..format.instant import Instant, State, parse_time
 from ..format.layout import Slicing
+from ..instants.clock_evidence import Stamp
 from ..table.table import Table
 from ..view.view import FileGroup
 

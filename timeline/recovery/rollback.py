@@ -35,7 +35,7 @@ from ..format.rollback_plan import (
 )
 from ..locks.heartbeat import BEAT_S, first_beat, heartbeat, heartbeat_path
 from ..locks.table_lock import TableLock
-from ..metadata_table.records.files import files_of_rollback
+from ..metadata_table.records.keys import files_of_rollback
 from ..metadata_table.update import Change, apply_update, check_keepable, forget, prepare
 from ..storage.folders import join, staged_folder
 from ..table.pending_rollbacks import PendingRollback, half_rolled_back, pending_rollbacks, undoes_completed

@@ -12,10 +12,10 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass
 
-from ..clock.now import clock_ms
+from ..clocks import clock_ms
 from ..errors import ConflictError, MalformedError, UsageError
+from ..format.clean import Savepoint, decode_savepoint, encode_savepoint
 from ..format.instant import Instant, State
-from ..format.savepoint import Savepoint, decode_savepoint, encode_savepoint
 from ..instants.timeline import Timeline
 from ..locks.table_lock import TableLock
 from ..table.pending_restores import refuse_pending_restore

@@ -20,7 +20,7 @@ from ..format.file_name import LogFileName
 from ..format.instant import Instant
 from ..format.layout import Slicing
 from ..format.rollback_plan import RollbackPlan
-from ..instants.state_files import StateFile, load_state_files
+from ..instants.instant_files import StateFile, load_state_files
 from ..instants.timeline import Timeline
 from ..locks.heartbeat import heartbeat_path
 from ..storage.folders import join, staged_folder

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from ..errors import MalformedError, MissingFileError
 from ..event_log import get_logger
 from ..format.instant import State
-from ..format.restore import decode_restore_plan
+from ..format.rollback_plan import decode_restore_plan
 from ..locks.heartbeat import may_be_written
 from ..locks.table_lock import TableLock
 from ..storage.server_clock import storage_ms

@@ -23,7 +23,7 @@ from ..locks.heartbeat import EXPIRY_S
 from ..planning.triggers import TriggerOptions, TriggerStrategy, triggered
 from ..storage.folders import HOODIE
 from ..table.table import Table
-from ..terminal.plain import Row, moment
+from ..terminal.text_table import Row, moment
 
 _SHOWN = (
     TriggerStrategy.NUM_COMMITS_AFTER_LAST_REQUEST,
@@ -175,7 +175,7 @@ def _metadata_commits(table: Table) -> int | PhantombaseError | None:
     """Delta commits of the metadata table since its last compaction, or the error: `show` prints the rest anyway."""
     if not table.config.metadata_partitions:
         return None
-    from ..metadata_table.compactions import commits_to_compact  # late: a start is shorter without
+    from ..metadata_table.valid_instants import commits_to_compact  # late: a start is shorter without
 
     try:
         return commits_to_compact(table)

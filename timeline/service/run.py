@@ -24,9 +24,9 @@ from pathlib import Path
 import uvicorn
 import uvloop
 
-from ..clock.options import ClockOptions
 from ..errors import PhantombaseError, UsageError
 from ..event_log import get_logger
+from ..instants.clock_check import ClockOptions
 from ..option import check_least, least_of, option
 from ..storage.storage_options import Given
 from .access import Access

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from itertools import count
 from pathlib import PurePosixPath
 
-from ..clock.options import ClockOptions
 from ..errors import PhantombaseError
+from ..instants.clock_check import ClockOptions
 from ..storage.storage_options import Given
 from ..table.left_to_hudi import refuse_left_to_hudi
 from ..table.table import Table

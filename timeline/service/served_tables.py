@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
-from ..clock.options import ClockOptions
 from ..errors import UsageError
 from ..event_log import get_logger
 from ..format.table_config import PROPERTIES
+from ..instants.clock_check import ClockOptions
 from ..storage.contract import Storage, listed_if_there
 from ..storage.folders import HOODIE
 from ..storage.open_storage import open_storage, whole_path

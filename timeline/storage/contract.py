@@ -1,9 +1,9 @@
-"""Storage: the few operations that everything is built on. This is the contract.
+"""Storage: the few operations that everything is built on, and the folders of a table. This is the contract.
 
-`local`, `object_store` and `hdfs_store` keep it.
+`local`, `object_store` and `hdfs_store` implement it.
 
 Paths are relative to the table's base path, `/`-separated, never absolute. Two operations carry the protocol:
-`put_if_absent` (a whole object appears under its name or not at all, and never replaces another) and `place` (a
+`put_if_absent` (a complete object appears under its name or not at all, and never replaces another) and `place` (a
 finished staged file gets its final name, and never replaces another file). `pyarrow.fs` offers neither: its `move`
 replaces an existing file.
 """
@@ -21,6 +21,7 @@ from ..errors import LockError, MissingFileError, StorageError
 
 if TYPE_CHECKING:  # what `show` does not need to start
     import pyarrow as pa
+
 
 NAMES_IN_ONE_REQUEST = 500
 """So many names come in one answer of S3, GCS or HDFS (1,000, where it is not set lower) or Azure (5,000)."""

@@ -2,9 +2,9 @@
 
     hdfs://HOST:PORT/PATH, hdfs://NAMESERVICE/PATH
 
-A file is seen while it grows, so each object is written under a temporary name and renamed. The client sends a call
-again when the connection breaks: a "no" may be the answer to a call that was done before. So after any answer but
-"done" the temporary file is deleted. If it was there, the rename was not done, and never will be.
+A file is visible while it is written, so each object is written under a temporary name and renamed. The client repeats
+a call when the connection breaks: a "no" may be the answer to a call that was done before. So after any answer but
+"done" the temporary file is deleted. If it still existed, the rename was not done, and never will be.
 """
 
 from __future__ import annotations
@@ -20,10 +20,9 @@ from hdfs_native import Client
 from ..errors import LockError, MissingFileError, StorageError, UsageError
 from .contract import NAMES_IN_ONE_REQUEST, Entry, OwnLock, files_below
 from .folders import TEMPORARY
-from .hdfs_files import NewFile, open_client, open_file, shown, translated
-from .hdfs_lease import hold_lease
-from .probe import probe
+from .hdfs_files import NewFile, hold_lease, open_client, open_file, shown, translated
 from .server_clock import storage_ms
+from .staged_file import probe
 
 _FAILURES = (OSError, RuntimeError, ValueError)
 

@@ -1,4 +1,7 @@
-"""The local POSIX file system as a `Storage`."""
+"""The local POSIX file system as a `Storage`, and locks of files.
+
+A lock file excludes every process on machines that share its (POSIX-locking) file system.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +16,33 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING
 
+import filelock
+
 from ..errors import LockError, MissingFileError, StorageError
 from .contract import Entry, OwnLock, Storage, files_below, never_the_same
-from .file_lock import hold_file
 from .folders import TEMPORARY
-from .probe import probe
+from .staged_file import probe
 
 if TYPE_CHECKING:  # what `show` does not need to start
     import pyarrow as pa
+
+
+@contextmanager
+def hold_file(path: str, timeout_s: float, busy: LockError) -> Iterator[Callable[[], bool]]:
+    """See `Storage.hold`. A lock file is held as long as its process lives."""
+    lock = filelock.FileLock(path, thread_local=False)  # the thread that leaves may differ from the one that enters
+    try:
+        os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
+        lock.acquire(timeout=timeout_s)
+    except filelock.Timeout as error:
+        raise busy from error
+    except OSError as error:
+        raise LockError("the lock file cannot be used", path=path, found=f"{type(error).__name__}: {error}") from error
+    try:
+        yield lambda: True
+    finally:
+        lock.release()
+
 
 _NAMES_AT_ONCE, _LISTINGS_MAX_S = 100, 30.0
 """So many names come in one system call (32 KB), and so long a folder is listed again while it changes."""

@@ -21,10 +21,9 @@ from typing import Any
 import obstore
 from obstore.exceptions import BaseError
 
-from ..elapsed import Since
+from ..clocks import Since, doubling_pauses
 from ..errors import LockError
 from ..event_log import get_logger
-from ..pauses import doubling_pauses
 from .object_clients import Clients, version
 
 _log = get_logger()

@@ -2,6 +2,8 @@
 
 A store that takes the conditions of a request and does not keep them answers as one that does. So each promise is
 broken on purpose, on throw-away objects.
+
+Tests what the protocol requires of a storage, before anything depends on it.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from typing import Any, Protocol
 import obstore
 from obstore.exceptions import BaseError, PreconditionError
 
-from ..elapsed import Since
+from ..clocks import Since
 from ..errors import StorageError, UnsupportedError
 from .contract import Entry
 from .folders import TEMPORARY

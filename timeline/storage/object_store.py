@@ -5,10 +5,8 @@
 A conditional write whose answer is lost looks like a lost race, so none is ever left to the library's retries. Each
 `put_if_absent` carries an id of its own, and after any answer but "done" that id is read back.
 
-Folders that Azure keeps as things of their own; elsewhere a folder is only a part of names.
-
-A store with a hierarchical namespace has directories: its listings name them, and obstore leaves them out and says that
-there is no such object. Hadoop marks an empty folder of another store by an empty blob of its name.
+An Azure store with a hierarchical namespace has directories: its listings name them, while obstore leaves them out and
+reports that no such object exists. Hadoop marks an empty folder of another store by an empty blob of its name.
 """
 
 from __future__ import annotations
@@ -33,8 +31,7 @@ from obstore.exceptions import (
 
 from ..errors import LockError, MissingFileError, StorageError
 from .contract import NAMES_IN_ONE_REQUEST, Entry, OwnLock
-from .object_clients import Clients, open_clients
-from .object_files import Upload, open_object
+from .object_clients import Clients, Upload, open_clients, open_object
 from .object_lease import hold_lease
 from .object_promises import ensure_promises
 from .object_url import AZURE, ObjectUrl

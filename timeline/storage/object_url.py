@@ -1,17 +1,24 @@
-"""URLs of object stores, and what differs between the stores (pure).
+"""URLs of object stores, what differs between the stores, and Hadoop's names of their options (pure).
 
-s3://BUCKET/PREFIX, s3a://BUCKET/PREFIX                      S3
-gs://BUCKET/PREFIX                                           Google Cloud Storage
-abfs[s]://CONTAINER@ACCOUNT.dfs.core.windows.net/PREFIX      Azure; wasb[s]://CONTAINER@ACCOUNT.blob...
-abfs[s]://CONTAINER/PREFIX, az://CONTAINER/PREFIX            Azure; the account is a setting
+    s3://BUCKET/PREFIX, s3a://BUCKET/PREFIX                      S3
+    gs://BUCKET/PREFIX                                           Google Cloud Storage
+    abfs[s]://CONTAINER@ACCOUNT.dfs.core.windows.net/PREFIX      Azure; wasb[s]://CONTAINER@ACCOUNT.blob...
+    abfs[s]://CONTAINER/PREFIX, az://CONTAINER/PREFIX            Azure; the account is a setting
+
+    fs.s3a.NAME, fs.s3a.bucket.BUCKET.NAME                       Hadoop's options: S3
+    fs.azure.NAME, fs.azure.NAME.ACCOUNT.dfs.core.windows.net    Azure
+    fs.gs.NAME                                                   Google Cloud Storage
+
+An option with a bucket or an account in its name wins. Options of other subjects (threads, buffers) are ignored.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from ..errors import UsageError
+from ..errors import UnsupportedError, UsageError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,3 +113,156 @@ class ObjectUrl:
         """One name for all URLs of the place. `account`: that of the settings, where the URL says none."""
         root = f"{self.bucket}@{self.account or account}" if self.cloud is AZURE else self.bucket
         return f"{self.cloud.schemes[0]}://{root}/{self.prefix}".rstrip("/")
+
+
+_S3A, _AZURE, _GS = "fs.s3a.", "fs.azure.", "fs.gs."
+
+_PLAIN: Mapping[str, Mapping[str, str]] = {
+    _S3A: {
+        "access.key": "access_key_id",
+        "secret.key": "secret_access_key",
+        "session.token": "session_token",
+        "endpoint.region": "region",
+        "requester.pays.enabled": "request_payer",
+    },
+    _AZURE: {
+        "account.key": "account_key",
+        "sas.fixed.token": "sas_key",
+        "account.oauth2.client.id": "client_id",
+        "account.oauth2.client.secret": "client_secret",
+    },
+    _GS: {
+        "auth.service.account.json.keyfile": "service_account",
+        "storage.root.url": "base_url",
+    },
+}
+"""Names whose values mean the same here."""
+
+_READ: Mapping[str, tuple[str, ...]] = {
+    _S3A: (
+        "endpoint",
+        "connection.ssl.enabled",
+        "path.style.access",
+        "encryption.algorithm",
+        "server-side-encryption-algorithm",
+        "encryption.key",
+        "server-side-encryption.key",
+        "aws.credentials.provider",
+        "proxy.host",
+        "proxy.port",
+    ),
+    _AZURE: ("account.oauth2.client.endpoint",),
+    _GS: ("auth.type",),
+}
+"""Names whose values are translated."""
+
+_ENCRYPTION = {"AES256": "AES256", "SSE-S3": "AES256", "SSE-KMS": "aws:kms", "DSSE-KMS": "aws:kms:dsse"}
+_OF_AWS = re.compile(r"s3([.-](?P<region>[a-z0-9-]+))?\.amazonaws\.com(\.cn)?")
+_TENANT = re.compile(r"(?P<host>https://[^/]+)/(?P<tenant>[^/]+)/oauth2/.*")
+
+
+def hadoop_names() -> set[str]:
+    """The names that are known, without those of a bucket or an account."""
+    return {above + name for above in _PLAIN for name in (*_PLAIN[above], *_READ[above])}
+
+
+def hadoop_name(name: str) -> bool:
+    """Whether a name is known, with or without a bucket or an account."""
+    if name.startswith(f"{_S3A}bucket."):
+        return any(name.endswith(f".{known}") for known in (*_PLAIN[_S3A], *_READ[_S3A]))
+    return name in hadoop_names() or any(name.startswith(f"{known}.") for known in _of_accounts())
+
+
+def hadoop_meaning(name: str) -> str | None:
+    """Our name of an option whose value means the same here; None: another, or an unknown name."""
+    for above, names in _PLAIN.items():
+        for known, ours in names.items():
+            of_bucket = name.startswith(f"{above}bucket.") and name.endswith(f".{known}")
+            if name == above + known or name.startswith(f"{above}{known}.") or of_bucket:
+                return ours
+    return None
+
+
+def names_at(path: str) -> list[str]:
+    """The names to ask a Hadoop configuration for, of one URL; none of what is no object store."""
+    if cloud_of(path) is None:
+        return []
+    url = ObjectUrl.parse(path)
+    return [name for above in _PLAIN for known in (*_PLAIN[above], *_READ[above]) for name in _names(above, known, url)]
+
+
+def from_hadoop(conf: Mapping[str, str], url: ObjectUrl) -> dict[str, str]:
+    """Options for a place, by our names. UnsupportedError: an encryption that is not ours to make."""
+    above = {S3: _S3A, AZURE: _AZURE, GCS: _GS}[url.cloud]
+
+    def get(known: str) -> str | None:
+        return next((conf[name].strip() for name in _names(above, known, url) if conf.get(name, "").strip()), None)
+
+    found = {ours: value for known, ours in _PLAIN[above].items() if (value := get(known)) is not None}
+    return {**found, **_TRANSLATED[above](get)}
+
+
+def _names(above: str, known: str, url: ObjectUrl) -> Iterable[str]:
+    """The names of one option, the closest to the place first."""
+    if above == _S3A and url.cloud is S3:
+        yield f"{_S3A}bucket.{url.bucket}.{known}"
+    if above == _AZURE and url.account is not None:
+        blob = (url.endpoint or f"https://{url.account}.blob.core.windows.net").removeprefix("https://")
+        yield f"{_AZURE}{known}.{blob.replace('.blob.', '.dfs.')}"
+        yield f"{_AZURE}{known}.{blob}"
+    yield above + known
+
+
+def _of_accounts() -> list[str]:
+    return [_AZURE + known for known in (*_PLAIN[_AZURE], *_READ[_AZURE])]
+
+
+_Get = Callable[[str], str | None]
+
+
+def _s3(get: _Get) -> dict[str, str]:
+    found: dict[str, str] = {}
+    plain = get("connection.ssl.enabled") == "false"
+    if endpoint := get("endpoint"):
+        host = endpoint.rpartition("://")[2].rstrip("/")
+        if aws := _OF_AWS.fullmatch(host):
+            if aws["region"] and not get("endpoint.region"):
+                found["region"] = aws["region"]
+        else:
+            found["endpoint"] = endpoint if "://" in endpoint else f"{'http' if plain else 'https'}://{endpoint}"
+    if plain or found.get("endpoint", "").startswith("http://"):
+        found["allow_http"] = "true"
+    if path_style := get("path.style.access"):
+        found["virtual_hosted_style_request"] = "false" if path_style == "true" else "true"
+    if algorithm := get("encryption.algorithm") or get("server-side-encryption-algorithm"):
+        found["server_side_encryption"] = _encryption(algorithm)
+        key = get("encryption.key") or get("server-side-encryption.key")
+        if key and found["server_side_encryption"] != "AES256":
+            found["sse_kms_key_id"] = key
+    if "AnonymousAWSCredentialsProvider" in (get("aws.credentials.provider") or ""):
+        found["skip_signature"] = "true"
+    if proxy := get("proxy.host"):
+        found["proxy_url"] = f"http://{proxy}:{get('proxy.port') or 80}"
+    return found
+
+
+def _encryption(algorithm: str) -> str:
+    if algorithm.upper() not in _ENCRYPTION:
+        raise UnsupportedError(
+            "an encryption of S3 that phantombase cannot make",
+            expected=", ".join(_ENCRYPTION),
+            found=f"{_S3A}encryption.algorithm={algorithm}",
+        )
+    return _ENCRYPTION[algorithm.upper()]
+
+
+def _azure(get: _Get) -> dict[str, str]:
+    found = _TENANT.fullmatch(get("account.oauth2.client.endpoint") or "")
+    return {"tenant_id": found["tenant"], "authority_host": found["host"]} if found else {}
+
+
+def _gs(get: _Get) -> dict[str, str]:
+    return {"skip_signature": "true"} if get("auth.type") == "UNAUTHENTICATED" else {}
+
+
+_TRANSLATED: Mapping[str, Callable[[_Get], dict[str, str]]] = {_S3A: _s3, _AZURE: _azure, _GS: _gs}

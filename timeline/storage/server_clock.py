@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ..elapsed import Since
+from ..clocks import Since
 from ..errors import ClockError, StorageError
 from .contract import Storage
 from .folders import TEMPORARY

@@ -1,13 +1,84 @@
-"""Staged files: written completely or not at all, then given their final names."""
+"""Staged files, and the probe of what they require of a storage.
+
+A staged file is written completely or not at all, and then placed under its final name.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import IO
 
 from ..errors import PhantombaseError, StorageError
 from .contract import Storage
+from .folders import TEMPORARY, join
+
+PLACED = ".phantombase-probe"
+"""The same name in every partition: a file that a killed process leaves is removed by the next one. Hudi ignores it."""
+
+_THREADS = 8
+
+
+def probe(storage: Storage) -> None:
+    """Tests the two promises that the protocol depends on, with temporary objects; StorageError if one is broken."""
+    name = f"{TEMPORARY}/probe-{uuid.uuid4().hex}"
+    first, second, placed = (f"{name}-{what}" for what in ("first", "second", "placed"))
+    try:
+        put = storage.put_if_absent(first, b"1"), storage.put_if_absent(first, b"2")
+        # Each call has a source of its own: placing may take it away.
+        storage.put_if_absent(second, b"2")
+        place = storage.place(first, placed), storage.place(second, placed)
+        if (put, place) != ((True, False), (True, False)) or storage.read(placed) != b"1":
+            raise StorageError(
+                "this storage does not keep put-if-absent and no-clobber placing",
+                path=storage.base_path,
+                todo="phantombase cannot work safely here.",
+            )
+    finally:
+        for path in (first, second, placed):
+            storage.delete(path)
+
+
+def probe_partitions(storage: Storage, partitions: Iterable[str]) -> None:
+    """Tests placing a file in each of these folders; StorageError if that fails: nothing could be published there.
+
+    A partition may lie on another file system than the table's own folder, or be read-only. Folders that do not exist
+    are left out.
+    """
+
+    def try_to_place(partition: str) -> None:
+        if storage.is_file_system and partition and storage.find(partition) is None:
+            return  # it was removed: no folder is made in its place
+        source = f"{TEMPORARY}/probe-{uuid.uuid4().hex}"  # of its own: placing may take it away
+        target = join(partition, PLACED)
+        try:
+            if storage.is_file_system:
+                storage.put_if_absent(source, b"")
+                storage.place(source, target)
+            else:  # one store, so it is only a question of permissions: the same ones as for a copy
+                storage.put_if_absent(target, b"")
+        except StorageError as error:
+            raise StorageError(
+                "files cannot be placed in this partition",
+                path=f"{storage.base_path}/{partition}",
+                expected="a folder on the file system of the table's own .hoodie folder, writable",
+                found=error.found or str(error),
+                todo="Nothing was decided. Move the partition there, let Hudi execute this compaction, or take it back "
+                "with compactor-daemon unschedule: on version 6 only while no log was written under the plan.",
+            ) from error
+        finally:
+            if storage.is_file_system:
+                storage.delete_all([target, source])
+
+    tried = sorted(set(partitions))
+    try:
+        with ThreadPoolExecutor(_THREADS) as pool:
+            list(pool.map(try_to_place, tried))
+    finally:
+        if not storage.is_file_system:
+            storage.delete_all([join(partition, PLACED) for partition in tried])
 
 
 @contextmanager

@@ -13,8 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 from ..errors import UnsupportedError, UsageError
-from .hadoop_options import from_hadoop, hadoop_meaning, hadoop_name, hadoop_names
-from .object_url import AZURE, CLOUDS, GCS, S3, Cloud, ObjectUrl
+from .object_url import AZURE, CLOUDS, GCS, S3, Cloud, ObjectUrl, from_hadoop, hadoop_meaning, hadoop_name, hadoop_names
 
 
 @dataclass(frozen=True, slots=True)

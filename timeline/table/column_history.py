@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from ..arrow.stored_names import Names, StoredNames
-from ..avro.schema import META_COLUMNS
+from ..codec.avro_schema import META_COLUMNS
+from ..codec.stored_names import Names, StoredNames
 from ..errors import MalformedError, UnsupportedError
 from ..format.instant import Instant
 from ..instants.instant_files import InstantFiles
@@ -117,8 +117,10 @@ def _before(files: InstantFiles, timeline: Timeline, first: EvolvedColumns) -> t
     for instant in sorted(active, key=lambda i: i.requested_time, reverse=True):
         if text := files.commit_metadata(instant).extra_metadata.get("schema"):
             return (columns_before(text, first),), False
-    from ..instants.archived_extras import archived_extras  # late: few reads need it
-    from ..instants.archived_timeline import load_history
+    from ..instants.archived_timeline import (
+        archived_extras,  # late: few reads need it
+        load_history,
+    )
 
     history = load_history(files.storage, files.config)
     archived = [i for i in history if i.is_write and int(i.requested_time) < first.since]

@@ -14,8 +14,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from ..arrow.stored_names import Names
-from ..avro.schema import COMMIT_TIME, parse_avro, with_meta_columns, without_meta_columns, without_null
+from ..codec.avro_schema import COMMIT_TIME, parse_avro, with_meta_columns, without_meta_columns, without_null
+from ..codec.stored_names import Names
 from ..errors import MalformedError
 
 LATEST_SCHEMA = "latest_schema"

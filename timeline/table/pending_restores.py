@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from ..errors import ConflictError, MalformedError, MissingFileError
 from ..format.instant import Instant, State
-from ..format.restore import RestorePlan, decode_restore_plan
+from ..format.rollback_plan import RestorePlan, decode_restore_plan
 from ..instants.timeline import Timeline
 from .table import Table
 

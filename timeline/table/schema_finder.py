@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from ..arrow.stored_names import StoredNames
-from ..avro.schema import defaults_of, with_meta_columns, without_meta_columns
+from ..codec.avro_schema import defaults_of, with_meta_columns, without_meta_columns
+from ..codec.stored_names import StoredNames
 from ..errors import MalformedError
 from ..format.commit_metadata import SERVICE_OPERATIONS
 from ..format.instant import Instant
@@ -46,7 +46,7 @@ class TableSchema:
     @cached_property
     def arrow(self) -> pa.Schema:
         """The data files' schema."""
-        from ..avro.arrow_schema import arrow_schema  # late: `show` does not need it to start
+        from ..codec.arrow_schema import arrow_schema  # late: `show` does not need it to start
 
         return arrow_schema(self.file_text)
 
@@ -162,6 +162,6 @@ def _recorded(files: InstantFiles, timeline: Timeline) -> Iterator[tuple[str, Ma
         metadata = files.summary(timeline.completed_writes[requested])
         yield requested, metadata.extra_metadata, metadata.operation_type
     if not timeline.completed_writes:
-        from ..instants.archived_extras import archived_extras  # late: few reads need it
+        from ..instants.archived_timeline import archived_extras  # late: few reads need it
 
         yield from archived_extras(files.storage, files.config, timeline.archived)

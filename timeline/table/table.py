@@ -11,17 +11,16 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import TypeVar
 
-from ..clock.options import ClockOptions
 from ..errors import MalformedError, MissingFileError, NotATableError, TableChangedError, UnsupportedError, UsageError
 from ..format.commit_metadata import CommitMetadata
 from ..format.compaction_plan import CompactionPlan
 from ..format.instant import Instant, is_time, parse_as_of, parse_time
 from ..format.layout import Layout
 from ..format.table_config import PROPERTIES, TableConfig, load_table_config
+from ..instants.clock_check import ClockOptions
 from ..instants.instant_files import InstantFiles
-from ..instants.table_clock import TableClock
+from ..instants.table_clock import TableClock, TimelineLoader
 from ..instants.timeline import Timeline
-from ..instants.timeline_loader import TimelineLoader
 from ..storage.contract import Storage
 from ..storage.folders import HEARTBEATS, HOODIE
 from ..storage.open_storage import open_storage

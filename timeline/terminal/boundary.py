@@ -1,6 +1,11 @@
-"""The error boundary of a command line: every error is one line on stderr, or one JSON object with `--json`.
+"""The border between a command line and Python: errors, imports that no command needs, local paths.
 
-Exit codes: 0 done, 1 refused or failed, 2 wrong usage, 70 a bug, 130 interrupted.
+Every error is one line on stderr, or one JSON object with `--json`. Exit codes: 0 done, 1 refused or failed, 2 wrong
+usage, 70 a bug, 130 interrupted.
+
+Commands run without pandas, also where it is installed: pyarrow imports it when it first makes an array or a scalar of
+a Python value, to recognise values of pandas. A command has none, and the import takes 0.4 seconds of processor time: a
+tenth of a small compaction.
 """
 
 from __future__ import annotations
@@ -9,12 +14,48 @@ import json
 import os
 import sys
 from collections.abc import Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
 from io import TextIOWrapper
+from pathlib import Path
+from types import ModuleType
 from typing import Any, NoReturn
 
 import typer
+from typer import BadParameter
 
 from ..errors import PhantombaseError, UsageError
+
+
+def local_path(text: str) -> Path:
+    """The path; BadParameter: a URL, which as a path would be a folder called `s3:`."""
+    if "://" in text:
+        raise BadParameter(f"{text}: a file or folder of this machine is expected, not a URL")
+    return Path(text)
+
+
+_NAME = "pandas"
+
+
+def without_pandas() -> None:
+    """Lets `import pandas` fail in this process from now on, as if it were not installed.
+
+    For processes that belong to a command alone: never in one that runs a user's code.
+    """
+    sys.meta_path.insert(0, _Refuses())
+
+
+class _Refuses(MetaPathFinder, Loader):
+    """Has a specification: libraries that import pandas late (polars) ask for one, and do not expect an error there."""
+
+    def find_spec(self, fullname: str, path: Any, target: ModuleType | None = None) -> ModuleSpec | None:
+        """See `MetaPathFinder`."""
+        return ModuleSpec(fullname, self) if fullname == _NAME else None
+
+    def exec_module(self, module: ModuleType) -> None:
+        """ModuleNotFoundError."""
+        raise ModuleNotFoundError("pandas is not loaded in a command of phantombase", name=_NAME)
+
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2

@@ -19,9 +19,8 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from .config_option import add_variables
 from .help_page import HelpPage, help_of, page, read_pages
-from .log_level import with_log_options
+from .settings import add_variables, with_log_options
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

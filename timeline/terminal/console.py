@@ -21,7 +21,7 @@ from rich.console import Console, RenderableType
 from rich.text import Text
 
 from ..event_log import NAME, get_logger
-from .log_level import chosen_level
+from .settings import chosen_level
 
 if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress

@@ -1,4 +1,7 @@
-"""Settings of commands: a TOML file, then environment variables, then the command line, each above the one before.
+"""Settings of commands, and the options that every command has: `-v`, `--log-level`, `--config`.
+
+Settings come from a TOML file (`--config FILE`), environment variables and the command line; each overrides those
+before it:
 
     lock = "zookeeper:zk1:2181/locks/{name}"     settings that several commands share stand on top
     [schedule]                                   one table for a command: its options without the dashes;
@@ -11,16 +14,24 @@
     match = "sales_*"
 
 Click reads variables and the file's values (`default_map`) as it reads words of the command line, so they are checked
-in the same way, and it keeps which of them a value came from.
+in the same way, and it records which of them a value came from. `--config` fills `default_map` before the other options
+are read.
 """
 
 from __future__ import annotations
 
 import difflib
+import functools
+import inspect
+import logging
 import tomllib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any
+from enum import Enum
+from typing import Annotated, Any
+
+import typer
 
 from ..errors import UsageError
 
@@ -151,3 +162,111 @@ def plain(value: Any) -> Any:
     if isinstance(value, list):
         return [plain(one) for one in value]
     return value if isinstance(value, bool) else str(value)
+
+
+def command_of(ctx: Any) -> str:
+    """The name of a command within its program: `compact`, `savepoint create`."""
+    return " ".join(ctx.command_path.split()[1:])
+
+
+def fill(ctx: typer.Context, path: str | None) -> str | None:
+    """Reads the file into the context of a command; returns its path. UsageError: see `settings_in`."""
+    command = command_of(ctx)
+    if path is None or command.startswith("config "):
+        return path
+    commands, known = ctx.find_root().command.commands, settings_of(command, ctx.command.params)  # type: ignore[attr-defined]
+    document = read_file(path)
+    if "compact" not in commands:  # `timeline`, whose settings have a table of their own
+        document = document.get("timeline", {})
+
+    def of_others() -> frozenset[str]:
+        return frozenset(name for one, params in _all(commands) for name in settings_of(one, params))
+
+    found = settings_in(document, path, command, known, commands, of_others)
+    ctx.default_map = {known[name].name: plain(one.value) for name, one in found.items()}
+    ctx.meta[FILE] = {known[name].name: one.where for name, one in found.items()}
+    return path
+
+
+def _all(commands: Mapping[str, Any]) -> Iterator[tuple[str, list[Any]]]:
+    for name, one in commands.items():
+        yield name, one.params
+        yield from ((f"{name} {inner}", two.params) for inner, two in getattr(one, "commands", {}).items())
+    if (writes := commands.get(WRITES)) is not None:
+        yield WRITES, writes.params
+
+
+def add_variables(command: str, params: list[Any]) -> None:
+    """Each setting may come from an environment variable too."""
+    for name, param in settings_of(command, params).items():
+        if param.envvar is None and param.param_type_name == "option":
+            param.envvar = variable(name)
+
+
+CONFIG = typer.Option(
+    "--config",
+    metavar="FILE",
+    envvar=FILE,
+    show_envvar=False,
+    is_eager=True,
+    callback=fill,
+    help="a TOML file with settings, see `compactor-daemon config show --help`",
+)
+
+
+class LogLevel(Enum):
+    """The least important log lines that are written."""
+
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+    @property
+    def number(self) -> int:
+        """As the standard library counts levels."""
+        return int(logging.getLevelNamesMapping()[self.name])
+
+
+_chosen: ContextVar[LogLevel | None] = ContextVar("log_level", default=None)
+
+_OPTIONS = {
+    "log_level": (
+        LogLevel | None,
+        typer.Option(
+            "--log-level", help="log lines of this level and worse: debug, info, warning, error", metavar="LEVEL"
+        ),
+    ),
+    "verbose": (bool, typer.Option("--verbose", "-v", help="the same as --log-level debug")),
+    "config": (str | None, CONFIG),
+}
+_KEYWORD = inspect.Parameter.KEYWORD_ONLY
+_DEFAULTS: dict[str, Any] = {"log_level": None, "verbose": False, "config": None}
+
+
+def chosen_level() -> LogLevel | None:
+    """The level of the command that runs; None: none was chosen."""
+    return _chosen.get()
+
+
+def with_log_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The command with `--log-level` and `-v`, which `configure_logging` obeys, and with `--config`."""
+    own = list(inspect.signature(command, eval_str=True).parameters.values())
+    added = [
+        inspect.Parameter(name, _KEYWORD, default=_DEFAULTS[name], annotation=Annotated[kind, mark])
+        for name, (kind, mark) in _OPTIONS.items()
+    ]
+
+    @functools.wraps(command)
+    def run(*, log_level: LogLevel | None = None, verbose: bool = False, **given: Any) -> Any:
+        given.pop("config", None)  # its callback has read it
+        token = _chosen.set(LogLevel.DEBUG if verbose else log_level)
+        try:
+            return command(**given)
+        finally:
+            _chosen.reset(token)
+
+    params = [*(p.replace(kind=_KEYWORD) for p in own), *added]
+    run.__signature__ = inspect.Signature(params)  # type: ignore[attr-defined]
+    run.__annotations__ = {p.name: p.annotation for p in params}
+    return run

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from ..errors import ConflictError, MissingFileError
 from ..format.file_name import BaseFileName, LogFileName, parse_data_file
 from ..format.layout import Slicing
+from ..format.log_block import BlockKind, scan_blocks
 from ..format.rollback_plan import RevokedSlice, RollbackPlan
-from ..log.block import BlockKind, scan_blocks
 from ..storage.contract import Entry
 from ..storage.folders import join
 from ..table.table import Table

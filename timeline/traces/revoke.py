@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from ..errors import ConflictError
 from ..format.file_name import LogFileName
+from ..format.log_block import BlockKind, HeaderKey, scan_blocks
+from ..format.log_encode import rollback_block
 from ..format.rollback_plan import RevokedSlice
-from ..log.block import BlockKind, HeaderKey, scan_blocks
-from ..log.encode import rollback_block
 from ..storage.folders import join
 from ..table.table import Table
 from .find import data_files

@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from ..avro.container import STRING, array_of, map_of, optional, read_record, record_of, root_record
+from ..codec.avro_container import STRING, array_of, map_of, optional, read_record, record_of, root_record
 from ..errors import MalformedError
 from ..storage.contract import Storage, listed_if_there
 from ..storage.folders import HOODIE

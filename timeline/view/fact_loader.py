@@ -68,7 +68,7 @@ class FactLoader:
 
         `timeline`: with its archive. It costs the whole archive. UnknownStateError: that cannot be read.
         """
-        from ..instants.archived_extras import archived_writes  # late: one command needs it
+        from ..instants.archived_timeline import archived_writes  # late: one command needs it
 
         named, replaced = dict[Instant, NamedFiles](), dict[GroupKey, str]()
         for write, metadata in archived_writes(self.files.storage, self.files.config, timeline.archived):

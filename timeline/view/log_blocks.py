@@ -9,9 +9,9 @@ import pyarrow as pa
 
 from ..errors import MalformedError
 from ..format.layout import Slicing
+from ..format.log_block import BlockKind, HeaderKey, LogBlock, scan_blocks
+from ..format.log_visibility import Selection, Visibility
 from ..instants.timeline import UNKNOWN_COMPLETION, Timeline
-from ..log.block import BlockKind, HeaderKey, LogBlock, scan_blocks
-from ..log.visibility import Selection, Visibility
 from ..storage.contract import Storage, open_listed
 from ..storage.folders import join
 from ..storage.local import open_little

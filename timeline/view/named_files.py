@@ -17,8 +17,8 @@ from typing import Any
 import fastavro
 import msgspec
 
-from ..avro.container import MAGIC
-from ..avro.schema import parse_avro
+from ..codec.avro_container import MAGIC
+from ..codec.avro_schema import parse_avro
 from ..errors import MalformedError, PhantombaseError
 from ..format.commit_metadata import CommitMetadata, WriteStat
 from ..format.compaction_plan import CompactionPlan

@@ -11,10 +11,9 @@ from ..errors import MalformedError, MissingFileError, PhantombaseError, TableCh
 from ..format.compaction_plan import CompactionPlan
 from ..format.instant import Instant
 from ..format.table_config import TableConfig, load_table_config
-from ..instants.clean_cutoff import retained_by
-from ..instants.instant_files import InstantFiles
+from ..instants.instant_files import InstantFiles, retained_by
+from ..instants.table_clock import TimelineLoader
 from ..instants.timeline import Timeline
-from ..instants.timeline_loader import TimelineLoader
 from ..storage.contract import Entry, Storage, listed_if_there
 from ..storage.folders import HOODIE, join
 from ..storage.snapshot import latest, list_ahead
@@ -59,7 +58,7 @@ def _believed(storage: Storage, group: FileGroup) -> FileGroup:
 def _is_whole(storage: Storage, flaw: Flaw) -> bool:
     if not flaw.is_base or not flaw.found or flaw.second is not None or flaw.named_by is not None:
         return False
-    from ..parquet.read import open_parquet, readable  # late: few tables have such a file
+    from ..codec.parquet_read import open_parquet, readable  # late: few tables have such a file
 
     try:
         with storage.open_input(flaw.path, whole=False) as source, readable("base file", flaw.path):

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from ..avro.schema import COMMIT_TIME
+from ..codec.avro_schema import COMMIT_TIME
 from ..errors import UnsupportedError, UsageError
 from ..event_log import get_logger
 from ..filter.tree import And, Compare, Filter, In, Op, Or

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..errors import TableChangedError, UsageError
 from ..format.instant import Instant
-from ..instants.clean_cutoff import retained_by, retained_by_archived
+from ..instants.instant_files import retained_by, retained_by_archived
 from ..instants.timeline import Timeline
 from ..prefetch import prefetched
 from ..table.table import Table

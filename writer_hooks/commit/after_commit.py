@@ -13,10 +13,10 @@ from phantombase.compactor_daemon.attempt.slice_task import Runner
 from phantombase.compactor_daemon.execution.run_compactions import run_compactions
 from phantombase.compactor_daemon.fleet.zookeeper_claims import ring
 from phantombase.compactor_daemon.options import AttemptOptions, ExecuteOptions
+from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.errors import PhantombaseError
 from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.locks.table_lock import TableLock
-from phantombase.timeline.parquet.output_options import OutputOptions
 from phantombase.timeline.planning.limits import BoundOptions
 from phantombase.timeline.planning.options import ScheduleOptions
 from phantombase.timeline.planning.schedule import schedule_compaction

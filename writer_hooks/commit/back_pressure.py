@@ -22,7 +22,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
-from phantombase.timeline.clock.now import clock_ms
+from phantombase.timeline.clocks import clock_ms
 from phantombase.timeline.errors import PressureError
 from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.instants.timeline import Timeline

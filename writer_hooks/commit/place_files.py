@@ -14,9 +14,8 @@ from dataclasses import dataclass, replace
 
 from phantombase.timeline.errors import UsageError
 from phantombase.timeline.format.commit_metadata import WriteStat
-from phantombase.timeline.format.file_name import WRITER, LogFileName, parse_data_file
+from phantombase.timeline.format.file_name import WRITER, LogFileName, parse_data_file, partition_metadata
 from phantombase.timeline.format.layout import Slicing
-from phantombase.timeline.format.partition_metadata import partition_metadata
 from phantombase.timeline.storage.staged_file import place_staged
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.traces.markers import Marker, MarkerKind, log_marker_kind, make_marker

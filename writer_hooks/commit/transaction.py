@@ -31,8 +31,8 @@ from phantombase.timeline.format.instant import Instant, State
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.locks.heartbeat import EXPIRY_S, Heartbeats, heartbeat
 from phantombase.timeline.locks.table_lock import TableLock
-from phantombase.timeline.metadata_table.column_stats.measure import Measured
-from phantombase.timeline.metadata_table.index_keys import NotedKeys
+from phantombase.timeline.metadata_table.index_logs import NotedKeys
+from phantombase.timeline.metadata_table.measure import Measured
 from phantombase.timeline.metadata_table.update import NOT_FOLLOWED, Change, apply_update, check_keepable, prepare
 from phantombase.timeline.recovery.rollback import completed_rollback_of, roll_back, undo_late
 from phantombase.timeline.table.column_history import carry_history

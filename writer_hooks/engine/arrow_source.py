@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from phantombase.timeline.arrow.row_hash import hash_sum, row_hashes
+from phantombase.timeline.codec.row_hash import hash_sum, row_hashes
 from phantombase.timeline.errors import UnsupportedError, UsageError
 
 _EXPECTED = "a Spark DataFrame, or rows of pyarrow, pandas, Polars, DuckDB or another library with __arrow_c_stream__"

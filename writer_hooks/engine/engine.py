@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from phantombase.compactor_daemon.attempt.slice_task import Runner
 from phantombase.compactor_daemon.execution.runners import LocalRunner
-from phantombase.timeline.arrow.rows_at import MANY_BYTES, rows_at
+from phantombase.timeline.codec.columns import MANY_BYTES, rows_at
 from phantombase.timeline.storage.contract import Storage
 
 from .row_blobs import Piece

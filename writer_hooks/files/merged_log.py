@@ -15,13 +15,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from phantombase.timeline.arrow.columns import Flags, flat
-from phantombase.timeline.arrow.key_lookup import KeyLookup
-from phantombase.timeline.avro.arrow_schema import project
-from phantombase.timeline.avro.schema import RECORD_KEY
+from phantombase.timeline.codec.arrow_schema import project
+from phantombase.timeline.codec.avro_schema import RECORD_KEY
+from phantombase.timeline.codec.columns import Flags, flat
+from phantombase.timeline.codec.row_hash import KeyLookup
 from phantombase.timeline.errors import UnsupportedError
 from phantombase.timeline.format.table_config import MergeMode
-from phantombase.timeline.merge.spill import LogSpill
+from phantombase.timeline.merge.spilled_merge import LogSpill
 from phantombase.timeline.read.slice_log import may_delete, read_logs
 from phantombase.timeline.view.log_blocks import slice_blocks
 from phantombase.timeline.view.view import FileGroup, FileSlice, latest_slice

@@ -20,14 +20,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from phantombase.timeline.arrow.ordering import Ordering
-from phantombase.timeline.avro.schema import COMMIT_SEQNO, COMMIT_TIME, FILE_NAME, PARTITION_PATH, RECORD_KEY
+from phantombase.timeline.codec.avro_schema import COMMIT_SEQNO, COMMIT_TIME, FILE_NAME, PARTITION_PATH, RECORD_KEY
+from phantombase.timeline.codec.ordering import Ordering
+from phantombase.timeline.codec.parquet_write import write_base_file
 from phantombase.timeline.format.file_name import WRITER, BaseFileName, LogFileName
-from phantombase.timeline.log.encode import BLOCK_BYTES, data_block, delete_block, split_rows
+from phantombase.timeline.format.log_encode import BLOCK_BYTES, data_block, delete_block, split_rows
 from phantombase.timeline.merge.rule import HUDI_0X
-from phantombase.timeline.metadata_table.column_stats.column_range import ColumnRange, ranges_from_json, ranges_to_json
-from phantombase.timeline.metadata_table.index_keys import FileKeys, stage_keys
-from phantombase.timeline.parquet.base_file import write_base_file
+from phantombase.timeline.metadata_table.column_range import ColumnRange, ranges_from_json, ranges_to_json
+from phantombase.timeline.metadata_table.index_logs import FileKeys, stage_keys
 from phantombase.timeline.storage.folders import staged_folder
 from phantombase.timeline.storage.staged_file import staged_output
 from phantombase.timeline.view.view import FileSlice, GroupKey

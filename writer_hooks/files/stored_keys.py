@@ -7,13 +7,13 @@ from collections.abc import Iterator, Sequence
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from phantombase.timeline.arrow.conform import conform
-from phantombase.timeline.arrow.stored_names import SAME_NAMES, stored
-from phantombase.timeline.avro.arrow_schema import project
-from phantombase.timeline.avro.schema import RECORD_KEY
+from phantombase.timeline.codec.arrow_schema import project
+from phantombase.timeline.codec.avro_schema import RECORD_KEY
+from phantombase.timeline.codec.conform import conform
+from phantombase.timeline.codec.parquet_read import parquet_batches
+from phantombase.timeline.codec.stored_names import SAME_NAMES, stored
 from phantombase.timeline.errors import MalformedError
-from phantombase.timeline.merge.slice_rules import SliceRules
-from phantombase.timeline.parquet.read import parquet_batches
+from phantombase.timeline.merge.rule import SliceRules
 from phantombase.timeline.read.slice_stream import SliceStream
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.view.view import FileSlice

@@ -12,13 +12,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from phantombase.timeline.arrow.columns import flat
-from phantombase.timeline.arrow.spill_file import spill_folder
-from phantombase.timeline.avro.schema import RECORD_KEY
+from phantombase.timeline.codec.avro_schema import RECORD_KEY
+from phantombase.timeline.codec.columns import flat
+from phantombase.timeline.codec.spill_file import spill_folder
 from phantombase.timeline.merge.gaps import Lacking
 from phantombase.timeline.merge.log_fold import Winners
 from phantombase.timeline.merge.slice_merge import SliceMerge
-from phantombase.timeline.merge.spill import LogSpill
+from phantombase.timeline.merge.spilled_merge import LogSpill
 from phantombase.timeline.read.slice_stream import base_tables
 from phantombase.timeline.view.view import FileGroup, FileSlice, GroupKey, latest_slice
 

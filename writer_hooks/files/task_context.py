@@ -8,17 +8,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from phantombase.timeline.arrow.columns import flat
-from phantombase.timeline.avro.schema import META_COLUMNS, RECORD_KEY
+from phantombase.timeline.codec.avro_schema import META_COLUMNS, RECORD_KEY
+from phantombase.timeline.codec.columns import flat
+from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.errors import ConflictError, UnsupportedError
+from phantombase.timeline.format.log_deletes import Deletes
+from phantombase.timeline.format.log_encode import LogFormat
 from phantombase.timeline.instants.timeline import Timeline
-from phantombase.timeline.log.delete_block import Deletes
-from phantombase.timeline.log.encode import LogFormat
 from phantombase.timeline.merge.log_fold import LogFold
-from phantombase.timeline.merge.rule import Keyed, MergeRule
-from phantombase.timeline.merge.slice_rules import SliceRules
-from phantombase.timeline.metadata_table.column_stats.measure import Measure
-from phantombase.timeline.parquet.output_options import OutputOptions
+from phantombase.timeline.merge.rule import Keyed, MergeRule, SliceRules
+from phantombase.timeline.metadata_table.measure import Measure
 from phantombase.timeline.table.table import Table, TableSchema
 from phantombase.timeline.view.view import FileGroup, FileSlice, GroupKey, ViewFacts, is_replaced, latest_slice
 

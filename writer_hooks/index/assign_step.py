@@ -20,9 +20,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from phantombase.timeline.arrow.columns import flat
-from phantombase.timeline.arrow.key_lookup import KeyLookup
-from phantombase.timeline.avro.schema import RECORD_KEY
+from phantombase.timeline.codec.avro_schema import RECORD_KEY
+from phantombase.timeline.codec.columns import flat
+from phantombase.timeline.codec.row_hash import KeyLookup
 from phantombase.timeline.errors import ConflictError
 from phantombase.timeline.merge.gaps import filled
 from phantombase.timeline.merge.log_fold import entries_of_rows, settle

@@ -10,13 +10,13 @@ from itertools import islice
 import numpy as np
 import pyarrow as pa
 
-from phantombase.timeline.arrow.columns import flat
-from phantombase.timeline.avro.schema import RECORD_KEY
+from phantombase.timeline.codec.avro_schema import RECORD_KEY
+from phantombase.timeline.codec.columns import flat
+from phantombase.timeline.codec.parquet_read import open_parquet, readable
 from phantombase.timeline.errors import MalformedError, MissingFileError, UsageError
-from phantombase.timeline.format.bucket import bucket_file_id, bucket_of_file_id, looks_like_bucket
+from phantombase.timeline.format.record_key import bucket_file_id, bucket_of_file_id, looks_like_bucket
 from phantombase.timeline.format.table_config import TableConfig
 from phantombase.timeline.instants.timeline import Timeline
-from phantombase.timeline.parquet.read import open_parquet, readable
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.view.view import FileGroup, latest_base, latest_slice
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from phantombase.timeline.format.bucket import plain_file_id
+from phantombase.timeline.format.record_key import plain_file_id
 
 from ..engine.row_blobs import Piece, by_target
 from ..files.stager import Stager

@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from phantombase.timeline.arrow.row_hash import row_hashes
-from phantombase.timeline.format.bucket import plain_file_id
+from phantombase.timeline.codec.row_hash import row_hashes
+from phantombase.timeline.format.record_key import plain_file_id
 from phantombase.timeline.view.view import FileGroup, GroupKey
 
 ROW_BYTES = 1024

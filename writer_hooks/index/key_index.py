@@ -8,8 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from phantombase.timeline.errors import MalformedError, MissingFileError, UnsupportedError, UsageError
-from phantombase.timeline.format.bucket import looks_like_bucket
 from phantombase.timeline.format.commit_metadata import WriteStat
+from phantombase.timeline.format.record_key import looks_like_bucket
 from phantombase.timeline.view.view import FileGroup, latest_base
 
 from ..engine.engine import Pieces, RowCounts

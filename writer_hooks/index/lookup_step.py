@@ -19,13 +19,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from phantombase.timeline.arrow.columns import flat
-from phantombase.timeline.arrow.key_lookup import KeyLookup
-from phantombase.timeline.avro.schema import RECORD_KEY
+from phantombase.timeline.codec.avro_schema import RECORD_KEY
+from phantombase.timeline.codec.bloom import BloomFilter
+from phantombase.timeline.codec.columns import flat
+from phantombase.timeline.codec.parquet_read import open_parquet, readable
+from phantombase.timeline.codec.row_hash import KeyLookup
 from phantombase.timeline.errors import PhantombaseError
-from phantombase.timeline.merge.slice_rules import SliceRules
-from phantombase.timeline.parquet.bloom import BloomFilter
-from phantombase.timeline.parquet.read import open_parquet, readable
+from phantombase.timeline.merge.rule import SliceRules
 from phantombase.timeline.read.slice_log import may_delete
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.view.view import BaseFile, FileGroup, FileSlice, latest_base, slice_before

@@ -16,10 +16,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from phantombase.timeline.arrow.columns import flat
-from phantombase.timeline.arrow.key_lookup import KeyLookup
-from phantombase.timeline.avro.schema import RECORD_KEY
-from phantombase.timeline.merge.slice_rules import SliceRules
+from phantombase.timeline.codec.avro_schema import RECORD_KEY
+from phantombase.timeline.codec.columns import flat
+from phantombase.timeline.codec.row_hash import KeyLookup
+from phantombase.timeline.merge.rule import SliceRules
 from phantombase.timeline.read.slice_log import may_delete
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.view.view import FileSlice

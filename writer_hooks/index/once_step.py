@@ -9,7 +9,7 @@ from dataclasses import replace
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from phantombase.timeline.avro.schema import RECORD_KEY
+from phantombase.timeline.codec.avro_schema import RECORD_KEY
 from phantombase.timeline.errors import UsageError
 
 from ..engine.engine import Pieces

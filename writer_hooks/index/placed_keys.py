@@ -22,13 +22,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from phantombase.timeline.arrow.columns import Flags, flat
-from phantombase.timeline.arrow.key_lookup import KeyLookup
-from phantombase.timeline.avro.schema import PARTITION_PATH, RECORD_KEY
-from phantombase.timeline.format.bucket import looks_like_bucket
-from phantombase.timeline.merge.rule import Keyed
+from phantombase.timeline.codec.avro_schema import PARTITION_PATH, RECORD_KEY
+from phantombase.timeline.codec.columns import Flags, flat
+from phantombase.timeline.codec.row_hash import KeyLookup
+from phantombase.timeline.format.record_key import looks_like_bucket
+from phantombase.timeline.merge.rule import Keyed, SliceRules
 from phantombase.timeline.merge.slice_merge import SliceMerge
-from phantombase.timeline.merge.slice_rules import SliceRules
 from phantombase.timeline.prefetch import prefetched
 from phantombase.timeline.read.slice_log import may_delete
 from phantombase.timeline.storage.contract import Storage

@@ -11,10 +11,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from phantombase.timeline.arrow.row_hash import row_hashes
-from phantombase.timeline.avro.schema import PARTITION_PATH, RECORD_KEY
+from phantombase.timeline.codec.avro_schema import PARTITION_PATH, RECORD_KEY
+from phantombase.timeline.codec.row_hash import row_hashes
 from phantombase.timeline.errors import UsageError
-from phantombase.timeline.format.bucket import KeySplit, bucket_of
+from phantombase.timeline.format.record_key import KeySplit, bucket_of
 
 from ..engine.row_blobs import Piece, pack, split
 from ..keys.key_generator import KeyGenerator

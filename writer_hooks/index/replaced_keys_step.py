@@ -14,9 +14,9 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from phantombase.timeline.arrow.columns import flat
-from phantombase.timeline.avro.schema import RECORD_KEY
-from phantombase.timeline.metadata_table.index_keys import FileKeys, stage_keys
+from phantombase.timeline.codec.avro_schema import RECORD_KEY
+from phantombase.timeline.codec.columns import flat
+from phantombase.timeline.metadata_table.index_logs import FileKeys, stage_keys
 from phantombase.timeline.read.slice_log import may_delete_by_value
 from phantombase.timeline.storage.folders import staged_folder
 from phantombase.timeline.view.view import FileSlice, latest_slice

@@ -22,14 +22,14 @@ from itertools import product
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from phantombase.timeline.arrow.columns import flat
-from phantombase.timeline.avro.schema import RECORD_KEY
+from phantombase.timeline.codec.avro_schema import RECORD_KEY
+from phantombase.timeline.codec.columns import flat
 from phantombase.timeline.errors import MalformedError, MissingFileError, PhantombaseError, UnsupportedError
 from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.format.record_key import has_text, labelled_keys, value_text
 from phantombase.timeline.format.table_config import TableConfig
 from phantombase.timeline.instants.timeline import Timeline
-from phantombase.timeline.merge.slice_rules import SliceRules
+from phantombase.timeline.merge.rule import SliceRules
 from phantombase.timeline.read.pruning import some_rows
 from phantombase.timeline.read.table_rules import slice_rules
 from phantombase.timeline.storage.contract import Entry

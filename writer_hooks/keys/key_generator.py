@@ -25,8 +25,8 @@ from enum import Enum
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from phantombase.timeline.arrow.columns import flat
-from phantombase.timeline.arrow.row_hash import row_hashes
+from phantombase.timeline.codec.columns import flat
+from phantombase.timeline.codec.row_hash import row_hashes
 from phantombase.timeline.errors import UnsupportedError, UsageError
 from phantombase.timeline.format.record_key import has_text, labelled_keys, value_text
 from phantombase.timeline.format.table_config import TableConfig

@@ -7,8 +7,8 @@ from typing import Any
 
 from phantombase.compactor_daemon.hudi_names import NameKind, hudi_names, put_once, same_value
 from phantombase.timeline.errors import UsageError
+from phantombase.timeline.format.merge_settings import KEY_GENERATOR_CLASSES
 from phantombase.timeline.format.table_config import MergeMode, TableConfig
-from phantombase.timeline.format.table_support import KEY_GENERATOR_CLASSES
 
 from ..keys.key_generator import generator_kind
 from ..keys.partition_times import PREFIX

@@ -11,9 +11,8 @@ from typing import Any
 
 from phantombase.timeline.errors import UsageError
 from phantombase.timeline.format.layout import Layout
-from phantombase.timeline.format.merge_settings import EVENT_TIME_STRATEGY
+from phantombase.timeline.format.merge_settings import EVENT_TIME_STRATEGY, KEY_GENERATOR_CLASSES
 from phantombase.timeline.format.table_config import MergeMode, TableConfig, checksum
-from phantombase.timeline.format.table_support import KEY_GENERATOR_CLASSES
 
 from ..keys.key_generator import KeyGenerator, inferred_kind
 from ..keys.partition_times import PREFIX

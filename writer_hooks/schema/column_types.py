@@ -10,8 +10,8 @@
     struct, map with text keys, lists    struct, map<string, value>, list<element>
     null (no value at all)               the type of the table, which must have the column
 
-The types that `timeline.avro.schema` makes from an Avro schema are among these, except time-of-day types that other
-writers store.
+The types that `timeline.codec.arrow_schema` makes from an Avro schema are among these, except time-of-day types that
+other writers store.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from collections.abc import Iterable
 
 import pyarrow as pa
 
-from phantombase.timeline.avro.schema import META_COLUMNS, OPERATION
+from phantombase.timeline.codec.avro_schema import META_COLUMNS, OPERATION
 from phantombase.timeline.errors import UsageError
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -59,7 +59,7 @@ def _column_fields(fields: Iterable[pa.Field], above: str, untyped: bool) -> lis
 
 
 def column_type(kind: pa.DataType, path: str, untyped: bool = False) -> pa.DataType:
-    """The type of a table's column for incoming values of a type (`timeline.avro.schema` lists them all).
+    """The type of a table's column for incoming values of a type (`timeline.codec.avro_schema` lists them all).
 
     `untyped`: see `data_fields`. UsageError: there is no such type; `path` names the column.
     """

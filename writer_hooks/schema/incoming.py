@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from phantombase.timeline.arrow.columns import flat, list_parts
-from phantombase.timeline.arrow.conform import null_mask
-from phantombase.timeline.avro.schema import META_COLUMNS
+from phantombase.timeline.codec.avro_schema import META_COLUMNS
+from phantombase.timeline.codec.columns import flat, list_parts
+from phantombase.timeline.codec.conform import null_mask
 from phantombase.timeline.errors import UsageError
 
 from .column_types import data_fields

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from phantombase.timeline.arrow.spark_types import arrow_of_spark
+from phantombase.timeline.codec.spark_types import arrow_of_spark
 from phantombase.timeline.errors import UsageError
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from phantombase.timeline.avro.arrow_schema import arrow_schema
-from phantombase.timeline.avro.schema import META_COLUMNS
+from phantombase.timeline.codec.arrow_schema import arrow_schema
+from phantombase.timeline.codec.avro_schema import META_COLUMNS
 from phantombase.timeline.errors import UnsupportedError, UsageError
 
 from .column_types import column_type, data_fields

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from phantombase.timeline.avro.arrow_schema import arrow_schema, project
-from phantombase.timeline.avro.schema import META_COLUMNS
+from phantombase.timeline.codec.arrow_schema import arrow_schema, project
+from phantombase.timeline.codec.avro_schema import META_COLUMNS
 from phantombase.timeline.errors import UnsupportedError, UsageError
 from phantombase.timeline.format.merge_settings import USE_HUDI
 from phantombase.timeline.format.table_config import MergeMode, TableConfig

@@ -22,8 +22,8 @@ from phantombase.timeline.archiving.options import ArchiveOptions
 from phantombase.timeline.cleaning.options import CleanOptions
 from phantombase.timeline.errors import PhantombaseError, UnsupportedError, UsageError
 from phantombase.timeline.event_log import get_logger
+from phantombase.timeline.format.log_encode import LogFormat
 from phantombase.timeline.locks.heartbeat import BEAT_S
-from phantombase.timeline.log.encode import LogFormat
 from phantombase.timeline.metadata_table.services.options import MetadataOptions
 
 from ..commit.stream_batches import checked_stream

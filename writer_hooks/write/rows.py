@@ -7,17 +7,17 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from phantombase.timeline.avro.arrow_schema import arrow_schema, project
-from phantombase.timeline.avro.schema import META_COLUMNS
+from phantombase.timeline.codec.arrow_schema import arrow_schema, project
+from phantombase.timeline.codec.avro_schema import META_COLUMNS
 from phantombase.timeline.errors import UnsupportedError
 from phantombase.timeline.event_log import get_logger
-from phantombase.timeline.format.bucket import KeySplit
+from phantombase.timeline.format.log_encode import LogFormat
+from phantombase.timeline.format.record_key import KeySplit
 from phantombase.timeline.format.table_config import MergeMode, TableConfig
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.locks.table_lock import NAME, STORAGE, parse_lock
-from phantombase.timeline.log.encode import LogFormat
-from phantombase.timeline.metadata_table.column_stats.measure import Measure
-from phantombase.timeline.metadata_table.index_keys import FileKeys, NotedKeys
+from phantombase.timeline.metadata_table.index_logs import FileKeys, NotedKeys
+from phantombase.timeline.metadata_table.measure import Measure
 from phantombase.timeline.metadata_table.record_index import has_one_record_index
 from phantombase.timeline.read.table_rules import slice_rules
 from phantombase.timeline.storage.contract import Storage

@@ -18,11 +18,11 @@ from phantombase.compactor_daemon.fleet.zookeeper_session import ZooKeeperOption
 from phantombase.compactor_daemon.services.options import Service, parse_services
 from phantombase.timeline.archiving.options import ArchiveOptions
 from phantombase.timeline.cleaning.options import CleanOptions
-from phantombase.timeline.clock.options import ClockOptions
+from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.errors import UsageError, ZooKeeperError
 from phantombase.timeline.event_log import get_logger
+from phantombase.timeline.instants.clock_check import ClockOptions
 from phantombase.timeline.metadata_table.services.options import MetadataOptions
-from phantombase.timeline.parquet.output_options import OutputOptions
 from phantombase.timeline.planning.options import ScheduleOptions
 from phantombase.timeline.storage.storage_options import StorageOptions, parse_pairs
 from phantombase.timeline.terminal.boundary import misuse

@@ -10,21 +10,20 @@ from functools import partial
 from itertools import chain
 
 from phantombase.compactor_daemon.clustering.complete import take_back_dead
-from phantombase.timeline.elapsed import Since
+from phantombase.timeline.clocks import Since, doubling_pauses
 from phantombase.timeline.errors import ConflictError, PressureError
 from phantombase.timeline.event_log import get_logger
-from phantombase.timeline.format.bucket import bucket_of_file_id
 from phantombase.timeline.format.commit_metadata import CommitMetadata, WriteStat
 from phantombase.timeline.format.layout import Slicing
+from phantombase.timeline.format.record_key import bucket_of_file_id
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.locks.heartbeat import is_live, read_heartbeat
 from phantombase.timeline.locks.table_lock import TableLock, table_lock
 from phantombase.timeline.locks.writer_gate import wait_while_wanted
-from phantombase.timeline.metadata_table.drop import drop_metadata_table
+from phantombase.timeline.metadata_table.create import drop_metadata_table
 from phantombase.timeline.metadata_table.record_index import keys_are_global
 from phantombase.timeline.metadata_table.records.partitions import RECORD_INDEX
 from phantombase.timeline.metadata_table.update import check_keepable
-from phantombase.timeline.pauses import doubling_pauses
 from phantombase.timeline.recovery.dead_writers import roll_back_dead_writers
 from phantombase.timeline.recovery.rollback import roll_back
 from phantombase.timeline.storage.contract import Storage

@@ -11,13 +11,12 @@ import typer
 from rich.console import RenderableType
 from rich.text import Text
 
-from phantombase.timeline.clock.options import ClockOptions
 from phantombase.timeline.clustering.options import ClusterOptions
+from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.errors import UsageError
-from phantombase.timeline.parquet.output_options import OutputOptions
+from phantombase.timeline.instants.clock_check import ClockOptions
 from phantombase.timeline.terminal.console import configure_logging, emit, reporting
-from phantombase.timeline.terminal.plain import human_bytes, plural
-from phantombase.timeline.terminal.text_table import Column, RowsTable
+from phantombase.timeline.terminal.text_table import Column, RowsTable, human_bytes, plural
 
 from ...clustering.cluster import cluster_table, take_back_pending
 from ...options import ExecuteOptions

@@ -17,7 +17,7 @@ from phantombase.compactor_daemon.execution.runners import LocalRunner
 from phantombase.timeline.errors import BarrierError, MissingFileError
 from phantombase.timeline.format.compaction_plan import CompactionOperation
 from phantombase.timeline.format.instant import Instant, State
-from phantombase.timeline.instants.attempt_names import attempt_folder
+from phantombase.timeline.instants.reserved_times import attempt_folder
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.view.view import TableView

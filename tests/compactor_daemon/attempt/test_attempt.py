@@ -42,7 +42,7 @@ from phantombase.timeline.format.commit_metadata import decode as decode_commit
 from phantombase.timeline.format.compaction_plan import decode_plan, encode_plan
 from phantombase.timeline.format.instant import format_time, later
 from phantombase.timeline.format.layout import MetadataEncoding
-from phantombase.timeline.instants.attempt_names import attempt_folder, attempts, outcome_path
+from phantombase.timeline.instants.reserved_times import attempt_folder, attempts, outcome_path
 from phantombase.timeline.locks.heartbeat import heartbeat, heartbeat_path
 from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.metadata_table.validate import validate
@@ -50,7 +50,7 @@ from phantombase.timeline.planning.schedule import schedule_compaction
 from phantombase.timeline.read.table_read import read_table
 from phantombase.timeline.storage.folders import RECORDS, TEMPORARY
 from phantombase.timeline.storage.local import LocalStorage
-from phantombase.timeline.storage.probe import probe
+from phantombase.timeline.storage.staged_file import probe
 from tests.support.compaction_steps import (
     OPTIONS,
     OUTPUT,

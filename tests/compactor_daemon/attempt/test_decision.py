@@ -25,8 +25,7 @@ from phantombase.timeline.errors import ClockError, ConflictError, PhantombaseEr
 from phantombase.timeline.format.commit_metadata import decode, encode
 from phantombase.timeline.format.instant import format_time, later
 from phantombase.timeline.format.table_config import PROPERTIES
-from phantombase.timeline.instants.attempt_names import OUTCOME
-from phantombase.timeline.instants.reserved_times import reserve
+from phantombase.timeline.instants.reserved_times import OUTCOME, reserve
 from phantombase.timeline.locks.section import REGARDLESS, Section
 from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.storage.local import LocalStorage

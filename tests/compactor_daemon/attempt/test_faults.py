@@ -21,7 +21,7 @@ from phantombase.timeline.audit.group_ledger import audit_path
 from phantombase.timeline.errors import ConflictError
 from phantombase.timeline.format.commit_metadata import CommitMetadata, encode
 from phantombase.timeline.format.instant import Instant, State
-from phantombase.timeline.instants.attempt_names import COMMITTED, attempts
+from phantombase.timeline.instants.reserved_times import COMMITTED, attempts
 from phantombase.timeline.metadata_table.location import METADATA_FOLDER, open_metadata_table
 from phantombase.timeline.metadata_table.validate import validate
 from phantombase.timeline.read.table_read import read_table

@@ -27,7 +27,7 @@ from phantombase.compactor_daemon.removal.unschedule import unschedule
 from phantombase.timeline.errors import AttemptDeadError, ConflictError
 from phantombase.timeline.format.commit_metadata import encode
 from phantombase.timeline.format.instant import Instant, State
-from phantombase.timeline.instants.attempt_names import DEAD
+from phantombase.timeline.instants.reserved_times import DEAD
 from phantombase.timeline.locks.heartbeat import heartbeat, heartbeat_path
 from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.recovery.rollback import roll_back

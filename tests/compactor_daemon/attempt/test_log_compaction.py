@@ -26,10 +26,10 @@ from phantombase.timeline.errors import BarrierError, ConflictError, MissingFile
 from phantombase.timeline.format.commit_metadata import CommitMetadata, WriteStat, encode
 from phantombase.timeline.format.file_name import LogFileName
 from phantombase.timeline.format.instant import Instant, State, later, next_time
+from phantombase.timeline.format.log_block import BlockKind
+from phantombase.timeline.format.log_encode import LogFormat, Parts, data_block, delete_block
 from phantombase.timeline.format.table_config import MergeMode
 from phantombase.timeline.locks.table_lock import ProcessLock
-from phantombase.timeline.log.block import BlockKind
-from phantombase.timeline.log.encode import LogFormat, Parts, data_block, delete_block
 from phantombase.timeline.merge.rule import IS_DELETED, MergeRule
 from phantombase.timeline.planning.schedule import schedule_compaction
 from phantombase.timeline.read.table_read import ReadOptions, read_table
@@ -221,7 +221,7 @@ def test_nothing_changes(
     A write may pend while files are merged, and completes later, in front of them or between others.
     """
     if memory == "disk":
-        monkeypatch.setattr("phantombase.timeline.merge.slice_rules.SliceRules.fold_bytes", property(lambda _: 4000.0))
+        monkeypatch.setattr("phantombase.timeline.merge.rule.SliceRules.fold_bytes", property(lambda _: 4000.0))
     for number in range(ROUNDS):
         with seed_note(SEED, version, mode, memory, number):
             mine = Slice(tmp_path / f"{number}" / "table", version, mode, SEED * 1000 + number)

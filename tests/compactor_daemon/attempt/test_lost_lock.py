@@ -20,7 +20,7 @@ from phantombase.compactor_daemon.removal.unschedule import unschedule
 from phantombase.timeline.errors import LockError, PhantombaseError
 from phantombase.timeline.locks.section import Section
 from phantombase.timeline.locks.table_lock import TableLock, table_lock
-from phantombase.timeline.metadata_table.drop import drop_metadata_table
+from phantombase.timeline.metadata_table.create import drop_metadata_table
 from phantombase.timeline.metadata_table.services.options import MetadataOptions
 from phantombase.timeline.metadata_table.services.serve import serve_metadata
 from phantombase.timeline.metadata_table.validate import validate

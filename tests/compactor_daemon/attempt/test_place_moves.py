@@ -21,10 +21,10 @@ from phantombase.compactor_daemon.attempt.publish import merge_again, place, pub
 from phantombase.compactor_daemon.cli.main import app
 from phantombase.compactor_daemon.removal.unschedule import unschedule
 from phantombase.timeline.errors import ConflictError, MissingFileError, PhantombaseError, StorageError
-from phantombase.timeline.instants.attempt_names import COMMITTED, attempts
+from phantombase.timeline.instants.reserved_times import COMMITTED, attempts
 from phantombase.timeline.read.table_read import read_table
 from phantombase.timeline.storage.local import LocalStorage
-from phantombase.timeline.storage.probe import probe_partitions
+from phantombase.timeline.storage.staged_file import probe_partitions
 from phantombase.timeline.table.table import Table
 from tests.support.compaction_steps import base_files, check_whole, decided, open_table, run_all, visible_files
 from tests.support.compare_rows import assert_same_rows

@@ -19,8 +19,8 @@ from phantombase.compactor_daemon.attempt.compact_instant import pending_instant
 from phantombase.compactor_daemon.attempt.outcome import read_outcome
 from phantombase.compactor_daemon.execution.run_compactions import run_compactions
 from phantombase.compactor_daemon.options import AttemptOptions, ExecuteOptions, Executor
-from phantombase.timeline.instants.attempt_names import COMMITTED, DEAD, attempts
-from phantombase.timeline.parquet.output_options import OutputOptions
+from phantombase.timeline.codec.output_options import OutputOptions
+from phantombase.timeline.instants.reserved_times import COMMITTED, DEAD, attempts
 from phantombase.timeline.read.table_read import read_table
 from phantombase.timeline.storage.folders import RECORDS
 from phantombase.timeline.storage.local import LocalStorage

@@ -45,6 +45,7 @@ from phantombase.compactor_daemon.attempt.outcome import (
 from phantombase.compactor_daemon.attempt.slice_task import SliceDone, done_slices
 from phantombase.compactor_daemon.fleet.claims import Claim
 from phantombase.compactor_daemon.options import output_from_json, output_to_json
+from phantombase.timeline.codec.output_options import Bloom, Codec, OutputOptions
 from phantombase.timeline.errors import (
     AttemptDeadError,
     BarrierError,
@@ -63,15 +64,20 @@ from phantombase.timeline.errors import (
 )
 from phantombase.timeline.format.instant import format_time
 from phantombase.timeline.format.instant import later as fates_later
-from phantombase.timeline.instants.attempt_names import CANCELLED, COMMITTED, DEAD, OUTCOME, attempt_folder, attempts
-from phantombase.timeline.instants.reserved_times import reserve
+from phantombase.timeline.instants.reserved_times import (
+    CANCELLED,
+    COMMITTED,
+    DEAD,
+    OUTCOME,
+    attempt_folder,
+    attempts,
+    reserve,
+)
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.locks.heartbeat import Process, heartbeat_path, read_heartbeat
-from phantombase.timeline.merge.identity_sums import Identity
-from phantombase.timeline.merge.ledger import Ledger
-from phantombase.timeline.metadata_table.column_stats.column_range import ColumnRange, ranges_from_json, ranges_to_json
-from phantombase.timeline.metadata_table.column_stats.value_type import Kind, ValueType
-from phantombase.timeline.parquet.output_options import Bloom, Codec, OutputOptions
+from phantombase.timeline.merge.ledger import Identity, Ledger
+from phantombase.timeline.metadata_table.column_range import ColumnRange, ranges_from_json, ranges_to_json
+from phantombase.timeline.metadata_table.indexed_columns import Kind, ValueType
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.local import LocalStorage
 from tests.support.compaction_steps import open_table

@@ -19,10 +19,11 @@ from phantombase.compactor_daemon.attempt.publish import merge_again, place, pub
 from phantombase.compactor_daemon.attempt.retire import retire
 from phantombase.compactor_daemon.options import AttemptOptions
 from phantombase.timeline.audit.group_ledger import LEDGER, audit_path
+from phantombase.timeline.codec.output_options import Bloom, Codec, OutputOptions
 from phantombase.timeline.errors import ConflictError, MissingFileError, StorageError
 from phantombase.timeline.format.commit_metadata import decode, encode
 from phantombase.timeline.format.instant import Instant, State
-from phantombase.timeline.instants.attempt_names import (
+from phantombase.timeline.instants.reserved_times import (
     DEAD,
     attempt_folder,
     instant_folder,
@@ -32,7 +33,6 @@ from phantombase.timeline.instants.attempt_names import (
 from phantombase.timeline.locks.heartbeat import heartbeat, heartbeat_path
 from phantombase.timeline.locks.section import Section
 from phantombase.timeline.locks.table_lock import ProcessLock
-from phantombase.timeline.parquet.output_options import Bloom, Codec, OutputOptions
 from phantombase.timeline.storage.folders import HEARTBEATS, RECORDS
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.storage.staged_file import place_staged

@@ -23,18 +23,18 @@ from phantombase.compactor_daemon.attempt.log_task import LogOutput
 from phantombase.compactor_daemon.attempt.outcome import OK
 from phantombase.compactor_daemon.attempt.slice_task import SliceDone, SliceTask, StageSpec, compact_slice
 from phantombase.compactor_daemon.execution.runners import spark_work
-from phantombase.timeline.arrow.spill_file import POSITION, SortedRun, SpillFile
-from phantombase.timeline.avro.schema import FILE_NAME
+from phantombase.timeline.codec.avro_schema import FILE_NAME
+from phantombase.timeline.codec.output_options import Codec, OutputOptions, parse_bytes
+from phantombase.timeline.codec.parquet_write import write_base_file
+from phantombase.timeline.codec.spill_file import POSITION, SortedRun, SpillFile
 from phantombase.timeline.errors import AttemptDeadError, LedgerError, StorageError, UsageError
 from phantombase.timeline.format.merge_settings import NotGiven
 from phantombase.timeline.format.table_config import MergeMode
-from phantombase.timeline.instants.attempt_names import attempt_folder
+from phantombase.timeline.instants.reserved_times import attempt_folder
 from phantombase.timeline.merge.gaps import Unset
 from phantombase.timeline.merge.identity import identity_columns, identity_sum
 from phantombase.timeline.merge.ledger import Ledger
-from phantombase.timeline.merge.slice_rules import SliceRules
-from phantombase.timeline.parquet.base_file import write_base_file
-from phantombase.timeline.parquet.output_options import Codec, OutputOptions, parse_bytes
+from phantombase.timeline.merge.rule import SliceRules
 from phantombase.timeline.read.slice_stream import SliceStream
 from phantombase.timeline.read.table_read import ReadOptions, Scan, plan_read
 from phantombase.timeline.storage.local import LocalStorage

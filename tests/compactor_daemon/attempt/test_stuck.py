@@ -22,12 +22,12 @@ from phantombase.compactor_daemon.execution.runners import LocalRunner
 from phantombase.compactor_daemon.fleet.claims import TableClaims
 from phantombase.compactor_daemon.options import AttemptOptions
 from phantombase.compactor_daemon.removal.unschedule import unschedule
+from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.errors import ConflictError, MalformedError, MissingFileError, PhantombaseError
 from phantombase.timeline.format.instant import Instant, State
-from phantombase.timeline.instants.attempt_names import recorded_instants
+from phantombase.timeline.instants.reserved_times import recorded_instants
 from phantombase.timeline.metadata_table import commit
 from phantombase.timeline.metadata_table.validate import validate
-from phantombase.timeline.parquet.output_options import OutputOptions
 from phantombase.timeline.planning.options import PLAN_NOW
 from phantombase.timeline.planning.schedule import Scheduled, schedule_compaction
 from phantombase.timeline.planning.universal import Picking

@@ -18,7 +18,7 @@ from phantombase.timeline.errors import ConflictError, PhantombaseError
 from phantombase.timeline.format.commit_metadata import encode
 from phantombase.timeline.format.instant import Instant, State
 from phantombase.timeline.format.layout import LAYOUT_2
-from phantombase.timeline.instants.attempt_names import instant_folder
+from phantombase.timeline.instants.reserved_times import instant_folder
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.read.table_read import read_table
 from phantombase.timeline.storage.local import LocalStorage

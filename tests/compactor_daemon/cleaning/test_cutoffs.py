@@ -19,12 +19,12 @@ from phantombase.compactor_daemon.cleaning import facts
 from phantombase.compactor_daemon.cleaning.clean import clean_table
 from phantombase.compactor_daemon.cli.main import app
 from phantombase.timeline.cleaning.options import CleanOptions, Policy
-from phantombase.timeline.clock.now import clock_ms
-from phantombase.timeline.clock.options import ClockOptions
+from phantombase.timeline.clocks import clock_ms
 from phantombase.timeline.errors import ConflictError, LockError, MalformedError
 from phantombase.timeline.format.clean import CleanPlan, encode_clean_metadata, encode_clean_plan
 from phantombase.timeline.format.instant import Instant, State
-from phantombase.timeline.instants.clean_cutoff import retained_by
+from phantombase.timeline.instants.clock_check import ClockOptions
+from phantombase.timeline.instants.instant_files import retained_by
 from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.pins.hold import HeldPin
 from phantombase.timeline.pins.pin import PinOptions

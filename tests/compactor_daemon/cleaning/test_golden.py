@@ -13,7 +13,7 @@ from phantombase.compactor_daemon.cleaning.clean import clean_table
 from phantombase.timeline.cleaning.options import Policy
 from phantombase.timeline.format.clean import CleanPlan, decode_clean_plan, encode_clean_metadata
 from phantombase.timeline.format.instant import Instant, State, later
-from phantombase.timeline.instants.clean_cutoff import retained_by
+from phantombase.timeline.instants.instant_files import retained_by
 from phantombase.timeline.pins.hold import HeldPin
 from phantombase.timeline.pins.pin import PinOptions
 from phantombase.timeline.planning.options import PLAN_NOW

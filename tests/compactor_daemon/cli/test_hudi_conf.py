@@ -18,9 +18,9 @@ from phantombase.compactor_daemon.hudi_names import HudiName, NameKind, hudi_nam
 from phantombase.timeline.archiving.options import ArchiveOptions
 from phantombase.timeline.cleaning.options import CleanOptions, Policy
 from phantombase.timeline.clustering.options import ClusterOptions, SortOrder
+from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.errors import PhantombaseError, UnsupportedError, UsageError
 from phantombase.timeline.metadata_table.services.options import MetadataOptions
-from phantombase.timeline.parquet.output_options import OutputOptions
 from phantombase.timeline.planning.options import ScheduleOptions
 from tests.project.every_command import every_command, offers
 from tests.support.places import capture_logs

@@ -22,12 +22,12 @@ from phantombase.compactor_daemon.clustering.complete import take_back
 from phantombase.compactor_daemon.clustering.pending import pending_clusterings
 from phantombase.compactor_daemon.restoring.restore import restore_table
 from phantombase.timeline.clustering.options import ClusterOptions
+from phantombase.timeline.codec.output_options import Codec, OutputOptions
 from phantombase.timeline.errors import BarrierError, ConflictError, LockError, PhantombaseError, UnsupportedError
 from phantombase.timeline.format.file_name import parse_data_file
 from phantombase.timeline.format.instant import State
 from phantombase.timeline.locks.section import Section
 from phantombase.timeline.metadata_table.validate import validate
-from phantombase.timeline.parquet.output_options import Codec, OutputOptions
 from phantombase.timeline.planning.options import PLAN_NOW
 from phantombase.timeline.planning.schedule import schedule_compaction
 from phantombase.timeline.read.table_read import Query, ReadOptions, read_table

@@ -24,7 +24,7 @@ from phantombase.compactor_daemon.fleet.claims import Claim
 from phantombase.compactor_daemon.fleet.pools import Pool
 from phantombase.compactor_daemon.services.done import ServiceDone
 from phantombase.compactor_daemon.services.options import Service
-from phantombase.timeline.clock.now import clock_ms
+from phantombase.timeline.clocks import clock_ms
 from phantombase.timeline.errors import ConflictError, SparkError, StorageError, UnknownStateError
 from phantombase.timeline.format.compaction_plan import CompactionPlan
 from phantombase.timeline.planning.schedule import Requested, Scheduled

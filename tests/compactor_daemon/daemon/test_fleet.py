@@ -31,7 +31,7 @@ from phantombase.compactor_daemon.removal.unschedule import unschedule
 from phantombase.timeline.errors import AttemptDeadError, LedgerError, StorageError, UnsupportedError, UsageError
 from phantombase.timeline.format.instant import later
 from phantombase.timeline.format.table_config import save_table_config
-from phantombase.timeline.instants.attempt_names import COMMITTED, DEAD, attempts
+from phantombase.timeline.instants.reserved_times import COMMITTED, DEAD, attempts
 from phantombase.timeline.locks.table_lock import table_lock
 from phantombase.timeline.planning.options import ScheduleOptions
 from phantombase.timeline.planning.triggers import TriggerStrategy

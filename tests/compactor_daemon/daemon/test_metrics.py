@@ -34,9 +34,9 @@ from phantombase.compactor_daemon.fleet.zookeeper_session import ZooKeeperOption
 from phantombase.compactor_daemon.options import AttemptOptions
 from phantombase.compactor_daemon.services.done import ServiceDone
 from phantombase.compactor_daemon.services.options import Service
+from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.dashboard.people_app import PeopleApp
 from phantombase.timeline.errors import UsageError
-from phantombase.timeline.parquet.output_options import OutputOptions
 from phantombase.timeline.service.app import ServiceApp
 from phantombase.timeline.service.served_tables import ServedTables
 from phantombase.timeline.table.table import Table

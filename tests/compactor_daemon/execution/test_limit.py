@@ -29,7 +29,7 @@ from phantombase.compactor_daemon.execution.spark_session import RunningSpark
 from phantombase.compactor_daemon.fleet.claims import claim_all
 from phantombase.compactor_daemon.options import ExecuteOptions
 from phantombase.timeline.errors import MissingFileError, StoppedError
-from phantombase.timeline.instants.attempt_names import attempts
+from phantombase.timeline.instants.reserved_times import attempts
 from phantombase.timeline.locks.table_lock import FileLock, ProcessLock
 from phantombase.timeline.planning.options import PLAN_NOW
 from phantombase.timeline.planning.schedule import schedule_compaction

@@ -21,7 +21,7 @@ from phantombase.compactor_daemon.cli.main import app
 from phantombase.compactor_daemon.removal.unschedule import unschedule
 from phantombase.compactor_daemon.restoring.restore import restore_table
 from phantombase.timeline.errors import AttemptDeadError, ConflictError, MalformedError, PhantombaseError, UsageError
-from phantombase.timeline.instants.attempt_names import attempt_folder
+from phantombase.timeline.instants.reserved_times import attempt_folder
 from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.read.table_read import read_table
 from phantombase.timeline.storage.local import LocalStorage

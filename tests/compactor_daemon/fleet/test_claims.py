@@ -32,9 +32,9 @@ from phantombase.compactor_daemon.fleet.claims import Claim, TableClaims, claim_
 from phantombase.compactor_daemon.fleet.zookeeper_claims import ZooKeeperClaims
 from phantombase.compactor_daemon.fleet.zookeeper_session import ZooKeeperOptions, zookeeper_session
 from phantombase.timeline.errors import ClaimedError, UnknownStateError, UsageError, ZooKeeperError
-from phantombase.timeline.instants.attempt_names import recorded_instants
+from phantombase.timeline.instants.reserved_times import recorded_instants
 from phantombase.timeline.locks.table_lock import parse_lock, table_lock
-from phantombase.timeline.locks.zookeeper_access import ZooKeeperAccess
+from phantombase.timeline.locks.zookeeper_connection import ZooKeeperAccess
 from phantombase.timeline.read.table_read import read_table
 from phantombase.timeline.storage import object_lease
 from phantombase.timeline.storage.contract import Storage

@@ -23,12 +23,11 @@ from phantombase.compactor_daemon.fleet.zookeeper_claims import ring
 from phantombase.compactor_daemon.fleet.zookeeper_server import start_server
 from phantombase.compactor_daemon.fleet.zookeeper_session import ZooKeeperOptions, zookeeper_session
 from phantombase.compactor_daemon.options import AttemptOptions, ExecuteOptions, Executor
+from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.errors import LockError, ZooKeeperError
-from phantombase.timeline.locks import zookeeper_check
-from phantombase.timeline.locks.zookeeper_access import ZooKeeperAccess
-from phantombase.timeline.locks.zookeeper_check import check_usable
-from phantombase.timeline.locks.zookeeper_lock import ZooKeeperLock, parse_zookeeper_lock
-from phantombase.timeline.parquet.output_options import OutputOptions
+from phantombase.timeline.locks import zookeeper_lock
+from phantombase.timeline.locks.zookeeper_connection import ZooKeeperAccess
+from phantombase.timeline.locks.zookeeper_lock import ZooKeeperLock, check_usable, parse_zookeeper_lock
 from phantombase.timeline.planning.triggers import TriggerStrategy
 from phantombase.timeline.table.table import Table
 from tests.support.places import capture_logs
@@ -136,7 +135,7 @@ def test_a_lock_over_tls_is_tried_before_any_work(
 ) -> None:
     """Else a compaction would be merged first, and then wait for a minute."""
     if not enters:
-        monkeypatch.setattr(zookeeper_check, "_ENOUGH_S", 1.5)
+        monkeypatch.setattr(zookeeper_lock, "_ENOUGH_S", 1.5)
     names = {
         "ca": f"{ca}.pem" if ca else None,
         "cert": f"{own}.pem" if own else None,

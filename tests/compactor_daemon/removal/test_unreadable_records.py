@@ -24,10 +24,9 @@ from phantombase.compactor_daemon.status.snapshot import look_at_table
 from phantombase.compactor_daemon.status.status import Clock, status_report, work_rows
 from phantombase.timeline.audit.audit import audit
 from phantombase.timeline.audit.group_ledger import audit_path
-from phantombase.timeline.clock.now import clock_ms
+from phantombase.timeline.clocks import clock_ms
 from phantombase.timeline.errors import ConflictError, MalformedError
-from phantombase.timeline.instants.attempt_names import attempt_folder, attempts, outcome_path
-from phantombase.timeline.instants.reserved_times import reserve
+from phantombase.timeline.instants.reserved_times import attempt_folder, attempts, outcome_path, reserve
 from phantombase.timeline.locks.heartbeat import heartbeat
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table

@@ -33,14 +33,14 @@ from phantombase.compactor_daemon.restoring.restore import restore_table
 from phantombase.timeline.errors import BarrierError, ConflictError, MissingFileError, UsageError
 from phantombase.timeline.format.rollback_plan import RollbackPlan, encode_rollback_plan
 from phantombase.timeline.format.table_config import MergeMode
-from phantombase.timeline.instants.attempt_names import CANCELLED, attempts, recorded_instants
+from phantombase.timeline.instants.reserved_times import CANCELLED, attempts, recorded_instants
 from phantombase.timeline.locks.heartbeat import heartbeat, heartbeat_path
 from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.planning.schedule import schedule_compaction
 from phantombase.timeline.read.table_read import Query, ReadOptions, read_table
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.local import LocalStorage
-from phantombase.timeline.storage.probe import probe
+from phantombase.timeline.storage.staged_file import probe
 from phantombase.timeline.table.table import Table
 from phantombase.writer_hooks.commit.transaction import transaction
 from phantombase.writer_hooks.engine.engine import LocalEngine

@@ -14,7 +14,7 @@ from phantombase.compactor_daemon.restoring.rollback import roll_back_newest
 from phantombase.timeline.archiving.options import ArchiveOptions
 from phantombase.timeline.errors import UnsupportedError, UsageError
 from phantombase.timeline.format.instant import Instant, State
-from phantombase.timeline.format.restore import RestorePlan, encode_restore_plan
+from phantombase.timeline.format.rollback_plan import RestorePlan, encode_restore_plan
 from phantombase.timeline.planning.options import PLAN_NOW
 from phantombase.timeline.planning.schedule import schedule_compaction
 from phantombase.timeline.read.table_read import ReadOptions, read_table

@@ -26,6 +26,7 @@ from phantombase.timeline.archiving.choice import ArchiveChoice, ArchiveFacts, c
 from phantombase.timeline.archiving.options import ArchiveOptions
 from phantombase.timeline.cleaning.options import Policy
 from phantombase.timeline.clustering.options import ClusterOptions
+from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.errors import ClockError, ConflictError, MalformedError, PhantombaseError, UsageError
 from phantombase.timeline.format.instant import Instant, State, format_time, parse_time
 from phantombase.timeline.instants.table_clock import TableClock
@@ -34,7 +35,6 @@ from phantombase.timeline.locks.heartbeat import Process, heartbeat, heartbeat_p
 from phantombase.timeline.metadata_table.location import open_metadata_table
 from phantombase.timeline.metadata_table.services.options import MetadataOptions
 from phantombase.timeline.metadata_table.services.serve import serve_metadata
-from phantombase.timeline.parquet.output_options import OutputOptions
 from phantombase.timeline.pins.hold import HeldPin
 from phantombase.timeline.pins.pin import PinOptions
 from phantombase.timeline.planning.options import PLAN_NOW

@@ -20,11 +20,11 @@ from phantombase.compactor_daemon.status.snapshot import look_at_table
 from phantombase.timeline.archiving.archive import Archive, remove_instants
 from phantombase.timeline.cleaning.options import CleanOptions, Policy
 from phantombase.timeline.clustering.options import ClusterOptions
+from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.errors import ConflictError, LedgerError, MalformedError, MissingFileError, UsageError
 from phantombase.timeline.format.commit_metadata import CommitMetadata
 from phantombase.timeline.format.instant import Instant, State
-from phantombase.timeline.instants.state_files import load_state_files, of_instants
-from phantombase.timeline.parquet.output_options import OutputOptions
+from phantombase.timeline.instants.instant_files import load_state_files, of_instants
 from phantombase.timeline.table.table import Table
 from phantombase.writer_hooks.options import WriteOptions
 from tests.support.archived_tables import check_usable, compact, long_table, one_row, overwrite, restore, upsert

@@ -27,11 +27,11 @@ from phantombase.compactor_daemon.services.options import Service, ServiceOption
 from phantombase.compactor_daemon.services.serve import serve_table
 from phantombase.timeline.archiving.options import ArchiveOptions
 from phantombase.timeline.cleaning.options import CleanOptions, Policy
+from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.errors import StorageError, UsageError
 from phantombase.timeline.format.table_config import PROPERTIES
 from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.metadata_table.services.options import MetadataOptions
-from phantombase.timeline.parquet.output_options import OutputOptions
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table
 from phantombase.writer_hooks.engine.engine import LocalEngine

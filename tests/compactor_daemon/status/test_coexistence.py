@@ -18,8 +18,8 @@ from phantombase.compactor_daemon.cli.main import app
 from phantombase.compactor_daemon.options import AttemptOptions
 from phantombase.compactor_daemon.status.coexistence import Finding, Severity, coexistence, look_beside
 from phantombase.compactor_daemon.status.snapshot import backlog_row
-from phantombase.timeline.clock.evidence import Zone, ZoneVerdict
 from phantombase.timeline.format.instant import Instant, State
+from phantombase.timeline.instants.clock_evidence import Zone, ZoneVerdict
 from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.view.view import is_replaced, latest_slice

@@ -31,17 +31,17 @@ from phantombase.compactor_daemon.fleet.zookeeper_claims import ZooKeeperClaims
 from phantombase.compactor_daemon.fleet.zookeeper_session import ZooKeeperOptions, zookeeper_session
 from phantombase.compactor_daemon.status.snapshot import Claimed, look_at_table
 from phantombase.compactor_daemon.status.status import Clock, claim_rows, status_report, work_rows
-from phantombase.timeline.clock.now import clock_ms
+from phantombase.timeline.clocks import clock_ms
 from phantombase.timeline.errors import UnknownStateError
 from phantombase.timeline.format.commit_metadata import CommitMetadata, encode
 from phantombase.timeline.format.instant import Instant, State, format_time
 from phantombase.timeline.format.rollback_plan import RollbackPlan, encode_rollback_plan
-from phantombase.timeline.instants.attempt_names import OUTCOME, attempt_folder
+from phantombase.timeline.instants.reserved_times import OUTCOME, attempt_folder
 from phantombase.timeline.locks.heartbeat import EXPIRY_S, Process, heartbeat, heartbeat_path
 from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.table.table import Table
-from phantombase.timeline.terminal.plain import Row
+from phantombase.timeline.terminal.text_table import Row
 from tests.support.change_feeds import request
 from tests.support.compaction_steps import OPTIONS, OUTPUT, open_table, run_one
 from tests.support.golden_tables import unzip_golden

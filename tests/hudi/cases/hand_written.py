@@ -10,7 +10,7 @@ from phantombase.timeline.format.commit_metadata import CommitMetadata, WriteSta
 from phantombase.timeline.format.file_name import LogFileName
 from phantombase.timeline.format.instant import Instant, State, next_time
 from phantombase.timeline.format.layout import Slicing
-from phantombase.timeline.log.encode import Parts
+from phantombase.timeline.format.log_encode import Parts
 from phantombase.timeline.table.table import Table, TableSchema
 from phantombase.timeline.view.view import FileSlice, latest_slice
 from tests.hudi.cases.shared_table import SharedTable

@@ -26,18 +26,18 @@ from phantombase.compactor_daemon.restoring.restore import restore_table
 from phantombase.compactor_daemon.restoring.rollback import is_service, roll_back_newest
 from phantombase.timeline.archiving.options import ArchiveOptions
 from phantombase.timeline.cleaning.options import CleanOptions, Policy
-from phantombase.timeline.clock.options import ClockOptions
 from phantombase.timeline.clustering.options import ClusterOptions, Copy
+from phantombase.timeline.codec.output_options import Codec, OutputOptions
 from phantombase.timeline.errors import ClockError, PhantombaseError, UnsupportedError
 from phantombase.timeline.format.instant import parse_time
+from phantombase.timeline.instants.clock_check import ClockOptions
 from phantombase.timeline.locks.heartbeat import heartbeat_path
 from phantombase.timeline.locks.table_lock import ProcessLock
-from phantombase.timeline.metadata_table.compactions import compacted_after
 from phantombase.timeline.metadata_table.services import archive
 from phantombase.timeline.metadata_table.services.options import MetadataOptions
 from phantombase.timeline.metadata_table.services.serve import serve_metadata
+from phantombase.timeline.metadata_table.valid_instants import compacted_after
 from phantombase.timeline.metadata_table.validate import Difference, validate
-from phantombase.timeline.parquet.output_options import Codec, OutputOptions
 from phantombase.timeline.recovery.savepoint import create_savepoint
 from phantombase.timeline.table.table import Table
 from tests.hudi.cases.asleep import Moment, compact_and_die, compact_asleep

@@ -16,11 +16,11 @@ from phantombase.compactor_daemon.execution.run_compactions import run_compactio
 from phantombase.compactor_daemon.options import AttemptOptions, ExecuteOptions, Executor
 from phantombase.compactor_daemon.removal.unschedule import unschedule
 from phantombase.timeline.audit.audit import audit, audited_instants
-from phantombase.timeline.clock.options import ClockOptions
+from phantombase.timeline.codec.output_options import Codec, OutputOptions
 from phantombase.timeline.errors import PhantombaseError
+from phantombase.timeline.format.log_encode import LogFormat
+from phantombase.timeline.instants.clock_check import ClockOptions
 from phantombase.timeline.locks.table_lock import ProcessLock, TableLock, table_lock
-from phantombase.timeline.log.encode import LogFormat
-from phantombase.timeline.parquet.output_options import Codec, OutputOptions
 from phantombase.timeline.planning.schedule import schedule_compaction
 from phantombase.timeline.read.table_read import Query, ReadOptions, read_table
 from phantombase.timeline.table.table import Table

@@ -17,9 +17,9 @@ from phantombase.compactor_daemon.restoring.rollback import roll_back_newest
 from phantombase.timeline.archiving.options import ArchiveOptions
 from phantombase.timeline.cleaning.options import CleanOptions
 from phantombase.timeline.clustering.options import ClusterOptions
+from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.format.file_name import LogFileName, parse_data_file
 from phantombase.timeline.locks.table_lock import ProcessLock
-from phantombase.timeline.parquet.output_options import OutputOptions
 from tests.hudi.cases.change_queries import SIMPLE, Change, Row, changes_of, differences, made, rows_of
 from tests.hudi.cases.shared_table import EVENT_TIME, SharedTable
 from tests.hudi.judge.client import Judge

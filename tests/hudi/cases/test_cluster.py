@@ -17,11 +17,11 @@ from phantombase.compactor_daemon.clustering.cluster import ClusterResult, clust
 from phantombase.compactor_daemon.clustering.pending import pending_clusterings
 from phantombase.compactor_daemon.clustering.rollback import roll_back_clustering
 from phantombase.timeline.clustering.options import ClusterOptions, Copy
+from phantombase.timeline.codec.output_options import Codec, OutputOptions
 from phantombase.timeline.errors import ConflictError
 from phantombase.timeline.format.instant import Instant, State
 from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.metadata_table.validate import validate
-from phantombase.timeline.parquet.output_options import Codec, OutputOptions
 from phantombase.timeline.read.table_read import read_table
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.local import LocalStorage

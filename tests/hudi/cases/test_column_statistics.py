@@ -16,16 +16,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from phantombase import writer
-from phantombase.timeline.avro.arrow_schema import arrow_schema
-from phantombase.timeline.metadata_table.column_stats.column_range import ColumnRange, merged_ranges
-from phantombase.timeline.metadata_table.column_stats.index_definitions import INDEX_DEFINITIONS
-from phantombase.timeline.metadata_table.column_stats.indexed_columns import (
-    IndexedColumn,
-    columns_to_index,
-    index_version,
-)
-from phantombase.timeline.metadata_table.column_stats.measure import ranges_of_log, ranges_of_parquet
-from phantombase.timeline.metadata_table.column_stats.records import (
+from phantombase.timeline.codec.arrow_schema import arrow_schema
+from phantombase.timeline.codec.bloom import BloomFilter
+from phantombase.timeline.metadata_table.column_range import ColumnRange, merged_ranges
+from phantombase.timeline.metadata_table.column_records import (
     KeyedRecord,
     bloom_filter_record,
     column_stats_records,
@@ -33,10 +27,16 @@ from phantombase.timeline.metadata_table.column_stats.records import (
     deleted_column_stats_records,
     partition_stats_records,
 )
-from phantombase.timeline.metadata_table.column_stats.value_type import IndexVersion
+from phantombase.timeline.metadata_table.indexed_columns import (
+    IndexedColumn,
+    IndexVersion,
+    columns_to_index,
+    index_version,
+)
 from phantombase.timeline.metadata_table.location import open_metadata_table
+from phantombase.timeline.metadata_table.measure import ranges_of_log, ranges_of_parquet
 from phantombase.timeline.metadata_table.read import read_entries
-from phantombase.timeline.parquet.bloom import BloomFilter
+from phantombase.timeline.metadata_table.record_index import INDEX_DEFINITIONS
 from phantombase.timeline.table.table import Table
 from tests.hudi.cases.shared_table import EVENT_TIME, SharedTable
 from tests.hudi.judge.client import Judge

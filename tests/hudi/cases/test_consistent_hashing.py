@@ -17,8 +17,8 @@ from phantombase.compactor_daemon.restoring.restore import restore_table
 from phantombase.timeline.archiving.options import ArchiveOptions
 from phantombase.timeline.cleaning.options import CleanOptions
 from phantombase.timeline.clustering.options import ClusterOptions
+from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.locks.table_lock import ProcessLock
-from phantombase.timeline.parquet.output_options import OutputOptions
 from phantombase.timeline.read.table_read import Query, ReadOptions, read_table
 from tests.hudi.cases.rows import same
 from tests.hudi.cases.shared_table import SharedTable

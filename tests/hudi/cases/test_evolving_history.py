@@ -20,8 +20,8 @@ import pytest
 from phantombase.compactor_daemon.archiving.archive import archive_table
 from phantombase.compactor_daemon.cleaning.clean import clean_table
 from phantombase.timeline.archiving.options import ArchiveOptions
-from phantombase.timeline.avro.schema import META_COLUMNS
 from phantombase.timeline.cleaning.options import CleanOptions
+from phantombase.timeline.codec.avro_schema import META_COLUMNS
 from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.read.table_read import ReadOptions, read_table
 from phantombase.timeline.table.evolved_schema import LATEST_SCHEMA

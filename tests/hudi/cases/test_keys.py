@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from phantombase import schedule, writer
-from phantombase.timeline.parquet.output_options import Bloom, OutputOptions
+from phantombase.timeline.codec.output_options import Bloom, OutputOptions
 from phantombase.timeline.table.table import Table
 from tests.hudi.cases.rows import Rows, same
 from tests.hudi.cases.shared_table import BUCKET, EVENT_TIME, SharedTable, check_rows

@@ -13,11 +13,11 @@ import pyarrow.compute as pc
 import pytest
 
 from phantombase.timeline.audit.group_ledger import LEDGER
-from phantombase.timeline.avro.schema import COMMIT_SEQNO
-from phantombase.timeline.avro.schema import COMMIT_TIME as COMMIT_TIME_COLUMN
-from phantombase.timeline.log.block import BlockKind, HeaderKey, scan_blocks
-from phantombase.timeline.log.delete_block import decode_deletes
-from phantombase.timeline.log.encode import LogFormat, Parts, data_block, delete_block
+from phantombase.timeline.codec.avro_schema import COMMIT_SEQNO
+from phantombase.timeline.codec.avro_schema import COMMIT_TIME as COMMIT_TIME_COLUMN
+from phantombase.timeline.format.log_block import BlockKind, HeaderKey, scan_blocks
+from phantombase.timeline.format.log_deletes import decode_deletes
+from phantombase.timeline.format.log_encode import LogFormat, Parts, data_block, delete_block
 from phantombase.timeline.read.table_read import Query, ReadOptions, read_table
 from phantombase.timeline.table.table import TableSchema
 from phantombase.timeline.view.view import FileSlice

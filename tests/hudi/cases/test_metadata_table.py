@@ -17,12 +17,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from phantombase.timeline.metadata_table.compactions import commits_to_compact
 from phantombase.timeline.metadata_table.create import make_metadata_table
-from phantombase.timeline.metadata_table.listing import MetadataListing
 from phantombase.timeline.metadata_table.location import METADATA_FOLDER, open_metadata_table
-from phantombase.timeline.metadata_table.read import read_entries, read_files
-from phantombase.timeline.metadata_table.valid_instants import MADE_UP
+from phantombase.timeline.metadata_table.read import MetadataListing, read_entries, read_files
+from phantombase.timeline.metadata_table.valid_instants import MADE_UP, commits_to_compact
 from phantombase.timeline.metadata_table.validate import validate
 from phantombase.timeline.read.table_read import read_table
 from phantombase.timeline.storage.contract import Storage

@@ -15,8 +15,8 @@ from phantombase.compactor_daemon.attempt.compact_instant import pending_instant
 from phantombase.compactor_daemon.attempt.decide import decide_commit
 from phantombase.compactor_daemon.attempt.publish import publish
 from phantombase.timeline.errors import TableChangedError
-from phantombase.timeline.format.bucket import KeySplit, bucket_of, bucket_of_file_id
 from phantombase.timeline.format.instant import parse_time
+from phantombase.timeline.format.record_key import KeySplit, bucket_of, bucket_of_file_id
 from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.read.table_read import read_table
 from phantombase.timeline.storage.local import LocalStorage

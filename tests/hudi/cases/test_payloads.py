@@ -18,8 +18,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from phantombase.timeline.arrow.ordering import Ordering
-from phantombase.timeline.log.encode import LogFormat, Parts, data_block, delete_block
+from phantombase.timeline.codec.ordering import Ordering
+from phantombase.timeline.format.log_encode import LogFormat, Parts, data_block, delete_block
 from phantombase.timeline.table.table import TableSchema
 from phantombase.timeline.view.view import FileSlice
 from tests.hudi.cases.hand_written import commit, with_meta

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from phantombase.timeline.clock.options import ClockOptions
+from phantombase.timeline.instants.clock_check import ClockOptions
 from tests.hudi.cases.operated_history import OperatedHistory
 from tests.hudi.cases.random_history import SEEDS, History, tell
 from tests.hudi.judge.client import Judge

@@ -19,11 +19,11 @@ import pytest
 from phantombase import UnsupportedError, compact, read, schedule
 from phantombase.compactor_daemon.execution.run_compactions import run_compactions
 from phantombase.compactor_daemon.options import AttemptOptions, ExecuteOptions, Executor
-from phantombase.timeline.clock.options import ClockOptions
+from phantombase.timeline.codec.gzip_pages import AVAILABLE
+from phantombase.timeline.codec.output_options import Codec, OutputOptions
 from phantombase.timeline.errors import ClockError, UsageError
+from phantombase.timeline.instants.clock_check import ClockOptions
 from phantombase.timeline.locks.table_lock import ProcessLock
-from phantombase.timeline.parquet.gzip_pages import AVAILABLE
-from phantombase.timeline.parquet.output_options import Codec, OutputOptions
 from phantombase.timeline.planning.options import ScheduleOptions
 from phantombase.timeline.planning.schedule import schedule_compaction
 from phantombase.timeline.planning.triggers import TriggerStrategy

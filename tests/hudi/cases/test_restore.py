@@ -11,8 +11,8 @@ import pytest
 
 from phantombase.compactor_daemon.restoring.restore import restore_table
 from phantombase.compactor_daemon.restoring.rollback import roll_back_newest
+from phantombase.timeline.format.clean import Savepoint
 from phantombase.timeline.format.instant import State
-from phantombase.timeline.format.savepoint import Savepoint
 from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.read.table_read import ReadOptions, read_table
 from phantombase.timeline.recovery.savepoint import KeptSavepoint, create_savepoint, delete_savepoint, savepoints

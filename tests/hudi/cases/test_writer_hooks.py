@@ -13,8 +13,8 @@ import pyarrow.compute as pc
 import pytest
 
 from phantombase import writer
+from phantombase.timeline.codec.output_options import Bloom, OutputOptions
 from phantombase.timeline.merge.rule import IS_DELETED
-from phantombase.timeline.parquet.output_options import Bloom, OutputOptions
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.table.table import Table
 from phantombase.writer_hooks.engine.engine import LocalEngine

@@ -19,15 +19,15 @@ from phantombase.compactor_daemon.restoring.restore import restore_table
 from phantombase.timeline.archiving.options import ArchiveOptions
 from phantombase.timeline.cleaning.options import CleanOptions
 from phantombase.timeline.clustering.options import ClusterOptions, Copy
+from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.errors import LockError
+from phantombase.timeline.format.log_encode import LogFormat, Parts, data_block, delete_block
 from phantombase.timeline.locks.heartbeat import heartbeat, heartbeat_path
 from phantombase.timeline.locks.table_lock import parse_lock
 from phantombase.timeline.locks.zookeeper_lock import ZooKeeperLock
-from phantombase.timeline.log.encode import LogFormat, Parts, data_block, delete_block
 from phantombase.timeline.metadata_table.services.options import MetadataOptions
 from phantombase.timeline.metadata_table.services.serve import serve_metadata
 from phantombase.timeline.metadata_table.validate import validate
-from phantombase.timeline.parquet.output_options import OutputOptions
 from phantombase.timeline.recovery.dead_writers import roll_back_dead_writers
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.pending_rollbacks import pending_rollbacks

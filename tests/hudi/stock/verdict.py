@@ -15,8 +15,8 @@ from phantombase import PhantombaseError, UnsupportedError, read
 from phantombase.compactor_daemon.execution.run_compactions import run_compactions
 from phantombase.compactor_daemon.options import AttemptOptions, ExecuteOptions, Executor
 from phantombase.timeline.cli.main import app
+from phantombase.timeline.codec.output_options import Codec, OutputOptions
 from phantombase.timeline.locks.table_lock import ProcessLock
-from phantombase.timeline.parquet.output_options import Codec, OutputOptions
 from phantombase.timeline.planning.schedule import schedule_compaction
 from phantombase.timeline.table.table import Table
 from tests.hudi.cases.rows import same

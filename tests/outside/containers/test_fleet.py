@@ -12,7 +12,7 @@ import pytest
 
 from phantombase.compactor_daemon.attempt.compact_instant import pending_instants
 from phantombase.compactor_daemon.attempt.outcome import read_outcome
-from phantombase.timeline.instants.attempt_names import COMMITTED, attempts
+from phantombase.timeline.instants.reserved_times import COMMITTED, attempts
 from phantombase.timeline.read.table_read import read_table
 from phantombase.timeline.storage.local import LocalStorage
 from tests.outside.containers.compose import ZOOKEEPERS, Compose, ask, is_healthy, wait_until

@@ -23,8 +23,8 @@ from phantombase.timeline.audit.clusterings import audit_clustering, clustered_i
 from phantombase.timeline.audit.group_ledger import CLUSTERED, LEDGER, GroupLedger, audit_path, decode_ledgers
 from phantombase.timeline.cleaning.options import CleanOptions
 from phantombase.timeline.cli.main import app
+from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.errors import MissingFileError, UsageError
-from phantombase.timeline.parquet.output_options import OutputOptions
 from phantombase.timeline.read.table_read import read_table
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table
@@ -98,7 +98,7 @@ def test_other_tables(name: str, tmp_path: Path) -> None:
     path = unzip_golden(name, tmp_path)
     if not list(path.glob(".hoodie/**/*.compaction.requested")):
         from phantombase.timeline.locks.table_lock import ProcessLock
-        from phantombase.timeline.metadata_table.drop import drop_metadata_table
+        from phantombase.timeline.metadata_table.create import drop_metadata_table
         from phantombase.timeline.planning.schedule import schedule_compaction
 
         lock = ProcessLock(str(path))

@@ -39,8 +39,8 @@ from phantombase.timeline.terminal import console
 from phantombase.timeline.terminal.boundary import run
 from phantombase.timeline.terminal.command_line import flowing
 from phantombase.timeline.terminal.console import configure_logging, emit, progress, reporting
-from phantombase.timeline.terminal.log_level import LogLevel, with_log_options
-from phantombase.timeline.terminal.plain import human_bytes, human_duration
+from phantombase.timeline.terminal.settings import LogLevel, with_log_options
+from phantombase.timeline.terminal.text_table import human_bytes, human_duration
 from phantombase.timeline.view.view import FileSlice
 from tests.support.compare_rows import assert_same_rows
 from tests.support.golden_tables import one_of, unzip_golden

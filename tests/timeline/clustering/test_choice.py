@@ -15,10 +15,11 @@ from phantombase.compactor_daemon.clustering.cluster import cluster_table
 from phantombase.timeline.clustering.choice import ClusterChoice, choose_windows
 from phantombase.timeline.clustering.options import ClusterOptions, SortOrder
 from phantombase.timeline.clustering.order import _hilbert, _interleaved, sorted_rows
+from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.errors import MalformedError, UnsupportedError, UsageError
-from phantombase.timeline.format.bucket import plain_file_id
 from phantombase.timeline.format.file_name import BaseFileName, LogFileName
 from phantombase.timeline.format.layout import LAYOUT_2
+from phantombase.timeline.format.record_key import plain_file_id
 from phantombase.timeline.format.replace_request import (
     ClusterGroup,
     ClusterPlan,
@@ -27,7 +28,6 @@ from phantombase.timeline.format.replace_request import (
     encode_replace_request,
 )
 from phantombase.timeline.instants.timeline import Timeline
-from phantombase.timeline.parquet.output_options import OutputOptions
 from phantombase.timeline.view.view import DataFile, FileGroup, FileSlice, GroupKey, TableView, ViewFacts
 from tests.support.archived_tables import cluster, living, request, small_files, upsert
 from tests.support.compaction_steps import open_table

@@ -23,8 +23,7 @@ import pytest
 from typer.testing import CliRunner
 
 from phantombase.timeline.cli.main import app
-from phantombase.timeline.clock.now import clock_ms
-from phantombase.timeline.clock.options import ClockOptions
+from phantombase.timeline.clocks import clock_ms
 from phantombase.timeline.dashboard.action_app import ActionApp
 from phantombase.timeline.dashboard.health import Word, health_of
 from phantombase.timeline.dashboard.orders import CommandSettings, Order, OrderName
@@ -32,9 +31,9 @@ from phantombase.timeline.dashboard.pages import bars
 from phantombase.timeline.dashboard.people_app import PeopleApp
 from phantombase.timeline.dashboard.runner import OrderRunner
 from phantombase.timeline.errors import UsageError
-from phantombase.timeline.locks.holder import look_at_lock
-from phantombase.timeline.locks.seen import LockSeen, LockState
-from phantombase.timeline.locks.table_lock import HUDI_LOCK, parse_lock, table_lock
+from phantombase.timeline.instants.clock_check import ClockOptions
+from phantombase.timeline.locks.section import LockSeen, LockState
+from phantombase.timeline.locks.table_lock import HUDI_LOCK, look_at_lock, parse_lock, table_lock
 from phantombase.timeline.service.access import COOKIE, Access
 from phantombase.timeline.service.app import ServiceApp
 from phantombase.timeline.service.served_tables import ServedTables

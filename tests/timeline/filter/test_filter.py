@@ -14,10 +14,8 @@ import pytest
 
 from phantombase.timeline.errors import UsageError
 from phantombase.timeline.filter.bind import bound
-from phantombase.timeline.filter.evaluate import matching, truth
-from phantombase.timeline.filter.parse import parse_filter
-from phantombase.timeline.filter.possible import Bounds, comparable, may_match, may_match_together
-from phantombase.timeline.filter.tree import And, Compare, In, IsNull, Like, Not, Op, only_values
+from phantombase.timeline.filter.possible import Bounds, comparable, matching, may_match, may_match_together, truth
+from phantombase.timeline.filter.tree import And, Compare, In, IsNull, Like, Not, Op, only_values, parse_filter
 from tests.support.drawn_partitions import random_filter
 from tests.support.places import SEED
 

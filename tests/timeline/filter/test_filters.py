@@ -18,9 +18,9 @@ import pytest
 
 from phantombase import Writer, compact, schedule, writer
 from phantombase.compactor_daemon.options import ExecuteOptions, Executor
-from phantombase.timeline.format.bucket import key_hashes
-from phantombase.timeline.log.encode import LogFormat
-from phantombase.timeline.parquet.output_options import OutputOptions
+from phantombase.timeline.codec.output_options import OutputOptions
+from phantombase.timeline.format.log_encode import LogFormat
+from phantombase.timeline.format.record_key import key_hashes
 from phantombase.timeline.read import pruning, table_read
 from phantombase.timeline.read.table_read import Query, ReadOptions, plan_read, read_table
 from phantombase.timeline.table.table import Table

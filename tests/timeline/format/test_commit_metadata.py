@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phantombase.timeline.avro.container import STRING, optional, root_record, write_record
+from phantombase.timeline.codec.avro_container import STRING, optional, root_record, write_record
 from phantombase.timeline.errors import MalformedError
 from phantombase.timeline.format.commit_metadata import CommitMetadata, RuntimeStats, WriteStat, decode, encode
 from phantombase.timeline.format.layout import LAYOUT_1, LAYOUT_2, Layout, MetadataEncoding

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phantombase.timeline.avro.container import write_record
+from phantombase.timeline.codec.avro_container import write_record
 from phantombase.timeline.errors import MalformedError, UnsupportedError
 from phantombase.timeline.format.compaction_plan import (
     PLAN_SCHEMA,

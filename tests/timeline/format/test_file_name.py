@@ -13,8 +13,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from phantombase.timeline.errors import MalformedError, UsageError
-from phantombase.timeline.format import bucket as bucket_module
-from phantombase.timeline.format.bucket import (
+from phantombase.timeline.format import record_key as bucket_module
+from phantombase.timeline.format.file_name import BaseFileName, LogFileName, is_of_phantombase, parse_data_file
+from phantombase.timeline.format.layout import Layout
+from phantombase.timeline.format.record_key import (
     KeySplit,
     bucket_file_id,
     bucket_of,
@@ -23,8 +25,6 @@ from phantombase.timeline.format.bucket import (
     looks_like_bucket,
     plain_file_id,
 )
-from phantombase.timeline.format.file_name import BaseFileName, LogFileName, is_of_phantombase, parse_data_file
-from phantombase.timeline.format.layout import Layout
 
 file_ids = st.from_regex(r"[A-Za-z0-9-]{1,36}", fullmatch=True)
 digits = st.from_regex(r"[0-9]{1,20}", fullmatch=True)

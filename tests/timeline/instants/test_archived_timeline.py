@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from phantombase.timeline.avro.container import STRING, optional, root_record, write_record
+from phantombase.timeline.codec.avro_container import STRING, optional, root_record, write_record
 from phantombase.timeline.errors import MissingFileError, StorageError, UnknownStateError
 from phantombase.timeline.format.instant import Instant, State
 from phantombase.timeline.format.layout import LAYOUT_2, Layout

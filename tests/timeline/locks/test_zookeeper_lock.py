@@ -22,7 +22,7 @@ from kazoo.handlers.threading import KazooTimeoutError
 from phantombase.timeline.errors import LockError, UsageError
 from phantombase.timeline.locks import zookeeper_lock
 from phantombase.timeline.locks.table_lock import FileLock, parse_lock
-from phantombase.timeline.locks.zookeeper_access import ZooKeeperAccess
+from phantombase.timeline.locks.zookeeper_connection import ZooKeeperAccess
 from phantombase.timeline.locks.zookeeper_lock import ZooKeeperLock
 from tests.support.places import capture_logs
 from tests.support.servers.zookeeper_server import ZooKeeper, expire, wait_until, zookeeper_server

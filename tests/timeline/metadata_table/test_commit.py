@@ -26,24 +26,24 @@ from phantombase.timeline.errors import (
 from phantombase.timeline.format.compaction_plan import CompactionOperation, CompactionPlan, encode_plan
 from phantombase.timeline.format.file_name import LogFileName
 from phantombase.timeline.format.instant import Instant, State
+from phantombase.timeline.format.log_block import scan_blocks
 from phantombase.timeline.format.rollback_plan import RollbackPlan, encode_rollback_plan
 from phantombase.timeline.format.table_config import load_table_config
 from phantombase.timeline.locks.section import REGARDLESS
 from phantombase.timeline.locks.table_lock import ProcessLock
-from phantombase.timeline.log.block import scan_blocks
 from phantombase.timeline.metadata_table.commit import commit_records, forget, newest_schema
-from phantombase.timeline.metadata_table.create import make_metadata_table, metadata_config
-from phantombase.timeline.metadata_table.drop import drop_metadata_table
-from phantombase.timeline.metadata_table.index_keys import FileKeys, NotedKeys
-from phantombase.timeline.metadata_table.index_logs import LogBounds
-from phantombase.timeline.metadata_table.listing import MetadataListing
-from phantombase.timeline.metadata_table.location import METADATA_FOLDER, PrefixStorage, open_metadata_table
-from phantombase.timeline.metadata_table.read import read_entries, read_files
-from phantombase.timeline.metadata_table.records.decode import block_entries
-from phantombase.timeline.metadata_table.records.files import files_of_rollback
-from phantombase.timeline.metadata_table.records.keys import file_group_index
+from phantombase.timeline.metadata_table.create import drop_metadata_table, make_metadata_table, metadata_config
+from phantombase.timeline.metadata_table.index_logs import FileKeys, LogBounds, NotedKeys
+from phantombase.timeline.metadata_table.location import (
+    METADATA_FOLDER,
+    PrefixStorage,
+    open_metadata_table,
+    open_slices,
+)
+from phantombase.timeline.metadata_table.read import MetadataListing, read_entries, read_files
+from phantombase.timeline.metadata_table.records.entries import block_entries
+from phantombase.timeline.metadata_table.records.keys import file_group_index, files_of_rollback
 from phantombase.timeline.metadata_table.records.partitions import upkeep
-from phantombase.timeline.metadata_table.slices import open_slices
 from phantombase.timeline.metadata_table.update import Change, apply_update, prepare
 from phantombase.timeline.metadata_table.validate import validate
 from phantombase.timeline.planning.schedule import schedule_compaction
@@ -348,7 +348,7 @@ def test_columns_indexed_since_a_file_was_measured_are_told_too(
     before = json.loads(now)
     before["indexDefinitions"]["column_stats"]["sourceFields"] = ["id"]
     definitions.write_text(json.dumps(before))
-    monkeypatch.setattr("phantombase.timeline.metadata_table.column_stats.indexed_columns._FIRST_COLUMNS", 1)
+    monkeypatch.setattr("phantombase.timeline.metadata_table.indexed_columns._FIRST_COLUMNS", 1)
 
     def defined_anew(do: Callable[..., Any]) -> Callable[..., Any]:
         def done(*args: Any) -> Any:

@@ -16,10 +16,9 @@ from phantombase.timeline.errors import MalformedError, MissingFileError, Phanto
 from phantombase.timeline.format.commit_metadata import CommitMetadata, encode
 from phantombase.timeline.format.file_name import parse_data_file
 from phantombase.timeline.format.rollback_plan import RollbackPlan, encode_rollback_metadata, encode_rollback_plan
-from phantombase.timeline.metadata_table.compactions import commits_to_compact
-from phantombase.timeline.metadata_table.listing import MetadataListing
-from phantombase.timeline.metadata_table.read import read_entries, read_files
-from phantombase.timeline.metadata_table.records.combine import combine, fold, merge
+from phantombase.timeline.metadata_table.read import MetadataListing, read_entries, read_files
+from phantombase.timeline.metadata_table.records.entries import combine, fold, merge
+from phantombase.timeline.metadata_table.valid_instants import commits_to_compact
 from phantombase.timeline.read.table_read import read_table
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table

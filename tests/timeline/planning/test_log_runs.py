@@ -14,14 +14,13 @@ from hypothesis import strategies as st
 
 from phantombase.timeline.errors import StalePlanError, UsageError
 from phantombase.timeline.format.file_name import LogFileName
+from phantombase.timeline.format.log_block import BlockKind, HeaderKey, LogBlock
+from phantombase.timeline.format.log_visibility import Visibility
 from phantombase.timeline.format.merge_settings import NotGiven
 from phantombase.timeline.format.record_key import KeySource
 from phantombase.timeline.format.table_config import MergeMode
-from phantombase.timeline.log.block import BlockKind, HeaderKey, LogBlock
-from phantombase.timeline.log.visibility import Visibility
 from phantombase.timeline.merge.gaps import Unset
-from phantombase.timeline.merge.rule import MergeRule
-from phantombase.timeline.merge.slice_rules import SliceRules
+from phantombase.timeline.merge.rule import MergeRule, SliceRules
 from phantombase.timeline.planning.limits import BoundOptions, Cost, Filled, fill
 from phantombase.timeline.planning.log_compaction import log_operation, planned_pieces
 from phantombase.timeline.planning.log_runs import LogPiece, LogRun, folds_exactly, log_runs

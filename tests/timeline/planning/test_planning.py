@@ -21,9 +21,9 @@ from phantombase.timeline.audit.audit import audit, audited_instants
 from phantombase.timeline.errors import PhantombaseError, StorageError, UsageError
 from phantombase.timeline.format.compaction_plan import CompactionPlan, encode_plan
 from phantombase.timeline.format.instant import Instant
+from phantombase.timeline.format.log_block import BlockKind
 from phantombase.timeline.locks.section import Section
 from phantombase.timeline.locks.table_lock import ProcessLock
-from phantombase.timeline.log.block import BlockKind
 from phantombase.timeline.planning.limits import MissingSize
 from phantombase.timeline.planning.log_runs import runs_of
 from phantombase.timeline.planning.notes import NOTES, decode_waiting

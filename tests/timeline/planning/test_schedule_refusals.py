@@ -18,8 +18,8 @@ from typer.testing import CliRunner
 from phantombase import read, writer
 from phantombase.compactor_daemon.cli.main import app
 from phantombase.compactor_daemon.cli.main import app as daemon
-from phantombase.timeline.arrow.conform import check_conformable
-from phantombase.timeline.clock.now import clock_ms
+from phantombase.timeline.clocks import clock_ms
+from phantombase.timeline.codec.conform import check_conformable
 from phantombase.timeline.errors import PhantombaseError, UnsupportedError
 from phantombase.timeline.format.instant import Instant, State
 from phantombase.timeline.locks.table_lock import ProcessLock

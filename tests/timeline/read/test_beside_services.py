@@ -22,7 +22,7 @@ from phantombase.compactor_daemon.cleaning.clean import clean_table
 from phantombase.compactor_daemon.restoring.restore import restore_table
 from phantombase.compactor_daemon.restoring.rollback import roll_back_newest
 from phantombase.timeline.cleaning.options import CleanOptions
-from phantombase.timeline.metadata_table.listing import MetadataListing
+from phantombase.timeline.metadata_table.read import MetadataListing
 from phantombase.timeline.planning.options import PLAN_NOW
 from phantombase.timeline.planning.schedule import schedule_compaction
 from phantombase.timeline.read.changes import plan

@@ -9,9 +9,9 @@ import pyarrow as pa
 import pytest
 
 from phantombase import writer
-from phantombase.timeline.avro.schema import META_COLUMNS
+from phantombase.timeline.codec.avro_schema import META_COLUMNS
 from phantombase.timeline.errors import StalePlanError, UnsupportedError, UsageError
-from phantombase.timeline.filter.parse import parse_filter
+from phantombase.timeline.filter.tree import parse_filter
 from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.planning.schedule import schedule_compaction
 from phantombase.timeline.read.rows import read_any

@@ -19,11 +19,11 @@ from phantombase.compactor_daemon.attempt.compact_instant import pending_instant
 from phantombase.compactor_daemon.execution.run_compactions import run_compactions
 from phantombase.compactor_daemon.options import AttemptOptions, ExecuteOptions, Executor
 from phantombase.timeline.audit.audit import Verdict, audit, audited_instants
-from phantombase.timeline.avro.arrow_schema import arrow_schema
-from phantombase.timeline.format.bucket import KeySplit, bucket_of, bucket_of_file_id
+from phantombase.timeline.codec.arrow_schema import arrow_schema
+from phantombase.timeline.codec.output_options import Bloom, Codec, OutputOptions
+from phantombase.timeline.format.record_key import KeySplit, bucket_of, bucket_of_file_id
 from phantombase.timeline.format.table_config import PROPERTIES, MergeMode, TableConfig
 from phantombase.timeline.locks.table_lock import ProcessLock
-from phantombase.timeline.parquet.output_options import Bloom, Codec, OutputOptions
 from phantombase.timeline.planning.schedule import schedule_compaction
 from phantombase.timeline.read.table_read import Query, ReadOptions, read_table
 from phantombase.timeline.storage.folders import RECORDS
@@ -105,7 +105,7 @@ def test_compacts_as_hudi_did(name: str, tmp_path: Path) -> None:
 
 def drop_and_schedule(path: Path) -> None:
     """Requests a compaction; the lock is in-process: nobody else is there."""
-    from phantombase.timeline.metadata_table.drop import drop_metadata_table
+    from phantombase.timeline.metadata_table.create import drop_metadata_table
 
     lock = ProcessLock(str(path))
     table = drop_metadata_table(Table.open(str(path)), lock)

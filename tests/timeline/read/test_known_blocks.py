@@ -11,11 +11,10 @@ import pytest
 
 from phantombase.timeline.errors import MissingFileError, PhantombaseError
 from phantombase.timeline.format.file_name import LogFileName
+from phantombase.timeline.format.log_visibility import Visibility
 from phantombase.timeline.format.record_key import KeySource
 from phantombase.timeline.format.table_config import MergeMode
-from phantombase.timeline.log.visibility import Visibility
-from phantombase.timeline.merge.rule import MergeRule
-from phantombase.timeline.merge.slice_rules import SliceRules
+from phantombase.timeline.merge.rule import MergeRule, SliceRules
 from phantombase.timeline.read.known_blocks import KnownBlocks
 from phantombase.timeline.read.origins import Origin, Origins
 from phantombase.timeline.read.slice_log import check_slice

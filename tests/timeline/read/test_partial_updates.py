@@ -16,10 +16,10 @@ from typer.testing import CliRunner
 
 from phantombase.compactor_daemon.cli.main import app
 from phantombase.timeline.filter.bind import bound
-from phantombase.timeline.filter.evaluate import matching
-from phantombase.timeline.filter.parse import parse_filter
-from phantombase.timeline.merge.slice_rules import SliceRules
-from phantombase.timeline.metadata_table.column_stats.measure import Measure
+from phantombase.timeline.filter.possible import matching
+from phantombase.timeline.filter.tree import parse_filter
+from phantombase.timeline.merge.rule import SliceRules
+from phantombase.timeline.metadata_table.measure import Measure
 from phantombase.timeline.metadata_table.read import read_entries
 from phantombase.timeline.planning.options import ScheduleOptions
 from phantombase.timeline.planning.universal import Picking

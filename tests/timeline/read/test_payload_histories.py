@@ -20,11 +20,11 @@ import pytest
 
 from phantombase import compact, schedule, writer
 from phantombase.timeline.filter.bind import bound
-from phantombase.timeline.filter.evaluate import matching
-from phantombase.timeline.filter.parse import parse_filter
+from phantombase.timeline.filter.possible import matching
+from phantombase.timeline.filter.tree import parse_filter
+from phantombase.timeline.format.log_encode import LogFormat
 from phantombase.timeline.format.table_config import MergeMode
-from phantombase.timeline.log.encode import LogFormat
-from phantombase.timeline.merge.slice_rules import SliceRules
+from phantombase.timeline.merge.rule import SliceRules
 from phantombase.timeline.read import table_read
 from phantombase.timeline.read.table_read import ReadOptions, read_table
 from phantombase.timeline.storage.local import LocalStorage

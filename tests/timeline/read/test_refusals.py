@@ -25,7 +25,7 @@ from phantombase.timeline.errors import (
     UsageError,
 )
 from phantombase.timeline.format.compaction_plan import decode_plan
-from phantombase.timeline.instants.attempt_names import instant_folder
+from phantombase.timeline.instants.reserved_times import instant_folder
 from phantombase.timeline.read.table_read import read_table
 from phantombase.timeline.storage.folders import HOODIE
 from phantombase.timeline.table.table import Table

@@ -18,7 +18,9 @@ from typer.testing import CliRunner
 
 from phantombase.compactor_daemon.cli.main import app
 from phantombase.timeline.errors import ConflictError, MalformedError, UnsupportedError, UsageError
+from phantombase.timeline.format.clean import Savepoint, decode_savepoint, encode_savepoint
 from phantombase.timeline.format.instant import Instant, State
+from phantombase.timeline.format.log_block import BlockKind, HeaderKey, scan_blocks
 from phantombase.timeline.format.rollback_plan import (
     RevokedSlice,
     RollbackPlan,
@@ -27,10 +29,8 @@ from phantombase.timeline.format.rollback_plan import (
     encode_rollback_plan,
     rolled_back_instants,
 )
-from phantombase.timeline.format.savepoint import Savepoint, decode_savepoint, encode_savepoint
 from phantombase.timeline.locks.heartbeat import Process, heartbeat_path
 from phantombase.timeline.locks.section import Section
-from phantombase.timeline.log.block import BlockKind, HeaderKey, scan_blocks
 from phantombase.timeline.read.table_read import read_table
 from phantombase.timeline.recovery.dead_writers import roll_back_dead_writers
 from phantombase.timeline.recovery.rollback import roll_back

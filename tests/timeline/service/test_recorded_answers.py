@@ -29,8 +29,8 @@ from phantombase.compactor_daemon.restoring.rollback import roll_back_newest
 from phantombase.timeline.archiving.options import ArchiveOptions
 from phantombase.timeline.cleaning.options import CleanOptions, Policy
 from phantombase.timeline.clustering.options import ClusterOptions
+from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.errors import PhantombaseError
-from phantombase.timeline.parquet.output_options import OutputOptions
 from phantombase.timeline.planning.schedule import schedule_compaction
 from phantombase.timeline.recovery.savepoint import create_savepoint
 from phantombase.timeline.table.table import Table

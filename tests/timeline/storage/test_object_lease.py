@@ -7,14 +7,14 @@ import time
 
 import pytest
 
-from phantombase.timeline import elapsed
+from phantombase.timeline import clocks
 from phantombase.timeline.errors import ClockError, LockError
 from phantombase.timeline.storage import object_lease, server_clock
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.object_clients import forget
 from phantombase.timeline.storage.object_store import ObjectStorage
-from phantombase.timeline.storage.probe import probe
 from phantombase.timeline.storage.server_clock import ahead_of, storage_ms
+from phantombase.timeline.storage.staged_file import probe
 from tests.support.clock import Clock, calls_of
 from tests.support.servers.s3_server import Asked, Fault, S3Server
 from tests.support.servers.zookeeper_server import wait_until
@@ -96,7 +96,7 @@ def test_a_process_that_slept_past_the_end_has_lost_its_lease(
 ) -> None:
     """One of the two clocks may stand while the machine sleeps; it is known before any request."""
     monkeypatch.setattr(object_lease, "RENEW_S", 60)
-    monkeypatch.setattr(elapsed, "_SET_S", 1000.0)  # that rule has a test of its own
+    monkeypatch.setattr(clocks, "_SET_S", 1000.0)  # that rule has a test of its own
     real = getattr(time, clock_name)
     with storage.hold("lock", 0, BUSY) as is_held:
         assert is_held()

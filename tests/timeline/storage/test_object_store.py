@@ -20,16 +20,15 @@ import pyarrow.parquet
 import pytest
 from obstore.exceptions import GenericError
 
+from phantombase.timeline.codec.parquet_read import open_parquet, parquet_batches, readable
 from phantombase.timeline.errors import LockError, MissingFileError, StorageError, UnsupportedError, UsageError
 from phantombase.timeline.locks.table_lock import HUDI_LOCK, StorageLock, table_lock
-from phantombase.timeline.parquet.read import open_parquet, parquet_batches, readable
-from phantombase.timeline.storage import object_files, object_lease, object_store
+from phantombase.timeline.storage import object_clients, object_lease, object_store
 from phantombase.timeline.storage.contract import Storage, open_listed
 from phantombase.timeline.storage.object_clients import forget
 from phantombase.timeline.storage.object_store import ObjectStorage
 from phantombase.timeline.storage.open_storage import open_storage
-from phantombase.timeline.storage.probe import probe, probe_partitions
-from phantombase.timeline.storage.staged_file import place_staged, staged_output
+from phantombase.timeline.storage.staged_file import place_staged, probe, probe_partitions, staged_output
 from phantombase.timeline.storage.storage_options import StorageOptions
 from tests.support.servers import fault_proxy as spoilt
 from tests.support.servers.azure_server import AzureServer
@@ -278,7 +277,7 @@ def test_an_upload_that_was_aborted_meanwhile(url: str, faulty_s3: FaultProxy, t
 def test_a_file_that_could_not_be_placed_is_not_written(
     storage: ObjectStorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(object_files, "_BYTES_MAX", 10)
+    monkeypatch.setattr(object_clients, "_BYTES_MAX", 10)
     with staged_output(storage, "fits") as file:
         file.write(b"x" * 10)
     with pytest.raises(StorageError, match="at most 10 bytes"), staged_output(storage, "staged") as file:
@@ -289,7 +288,7 @@ def test_a_file_that_could_not_be_placed_is_not_written(
 def test_a_large_object_is_read_by_ranges(storage: ObjectStorage, monkeypatch: pytest.MonkeyPatch) -> None:
     data = bytes(range(256)) * 20_000
     storage.put_if_absent("x", data)
-    monkeypatch.setattr(object_files, "_WHOLE_BYTES", 1000)
+    monkeypatch.setattr(object_clients, "_WHOLE_BYTES", 1000)
     with storage.open_input("x") as file:
         assert file.size() == len(data)
         assert bytes(file.read_at(10, 4_000_001)) == data[4_000_001:4_000_011]
@@ -313,9 +312,9 @@ def test_a_range_that_is_answered_with_other_bytes(
     table = pa.table({"n": range(100_000), "t": [str(n) for n in range(100_000)]})
     pa.parquet.write_table(table, out, row_group_size=30_000, compression="none", use_dictionary=False)
     storage.put_if_absent("x", out.getvalue())
-    monkeypatch.setattr(object_files, "_WHOLE_BYTES", 1000)
-    monkeypatch.setattr(object_files, "_END_BYTES", 10_000)
-    monkeypatch.setattr(object_files, "_PAUSES_S", (0, 0))
+    monkeypatch.setattr(object_clients, "_WHOLE_BYTES", 1000)
+    monkeypatch.setattr(object_clients, "_END_BYTES", 10_000)
+    monkeypatch.setattr(object_clients, "_PAUSES_S", (0, 0))
     left, real = [times], obstore.get_ranges
 
     def odd(*given: Any, **named: Any) -> Any:
@@ -352,8 +351,8 @@ def test_an_object_that_goes_while_it_is_read(
     whole: bool, storage: ObjectStorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     storage.put_if_absent("x", bytes(100_000))
-    monkeypatch.setattr(object_files, "_WHOLE_BYTES", 1000)
-    monkeypatch.setattr(object_files, "_END_BYTES", 1000)
+    monkeypatch.setattr(object_clients, "_WHOLE_BYTES", 1000)
+    monkeypatch.setattr(object_clients, "_END_BYTES", 1000)
     with storage.open_input("x", whole=whole) as file:
         storage.delete("x")
         with pytest.raises(MissingFileError, match=r"no such object.*/x$"):

@@ -7,8 +7,7 @@ import pickle
 import pytest
 
 from phantombase.timeline.errors import UnsupportedError, UsageError
-from phantombase.timeline.storage.hadoop_options import hadoop_name, names_at
-from phantombase.timeline.storage.object_url import AZURE, ObjectUrl
+from phantombase.timeline.storage.object_url import AZURE, ObjectUrl, hadoop_name, names_at
 from phantombase.timeline.storage.storage_options import (
     SETTINGS,
     Settings,

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from phantombase.timeline.avro.container import (
+from phantombase.timeline.codec.avro_container import (
     STRING,
     array_of,
     defaulted,

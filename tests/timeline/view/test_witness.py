@@ -10,9 +10,9 @@ import pytest
 
 from phantombase.timeline.errors import MalformedError, MissingFileError
 from phantombase.timeline.format.layout import LAYOUT_1, LAYOUT_2, Layout
+from phantombase.timeline.format.log_block import HeaderKey
+from phantombase.timeline.format.log_visibility import Skipped, select_blocks
 from phantombase.timeline.instants.timeline import Timeline
-from phantombase.timeline.log.block import HeaderKey
-from phantombase.timeline.log.visibility import Skipped, select_blocks
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.view.grouping import file_groups
 from phantombase.timeline.view.log_blocks import slice_blocks, visibility_of

@@ -19,10 +19,10 @@ from phantombase.compactor_daemon.cleaning.clean import clean_table
 from phantombase.compactor_daemon.execution.run_compactions import run_compactions
 from phantombase.compactor_daemon.options import AttemptOptions, ExecuteOptions, Executor
 from phantombase.timeline.cleaning.options import CleanOptions
+from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.errors import PhantombaseError
 from phantombase.timeline.format.file_name import BaseFileName, LogFileName, parse_data_file
 from phantombase.timeline.locks.table_lock import ProcessLock
-from phantombase.timeline.parquet.output_options import OutputOptions
 from phantombase.timeline.planning.schedule import schedule_compaction
 from phantombase.timeline.read.table_read import read_table
 from phantombase.timeline.service.states.loading import load_state

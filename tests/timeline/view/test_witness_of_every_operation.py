@@ -19,9 +19,9 @@ from phantombase.compactor_daemon.cli.main import app
 from phantombase.compactor_daemon.clustering.cluster import cluster_table
 from phantombase.compactor_daemon.restoring.restore import restore_table
 from phantombase.timeline.clustering.options import ClusterOptions
+from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.errors import PhantombaseError
 from phantombase.timeline.locks.table_lock import ProcessLock
-from phantombase.timeline.parquet.output_options import OutputOptions
 from phantombase.timeline.read.table_read import read_table
 from tests.support.compaction_steps import open_table
 from tests.support.golden_tables import DAMAGES, GOLDEN, put, unzip_golden, witnessed

@@ -10,7 +10,7 @@ from statistics import median
 from phantombase.compactor_daemon.attempt.outcome import read_outcome
 from phantombase.timeline.audit.audit import audit, audited_instants
 from phantombase.timeline.audit.clusterings import audit_clustering, clustered_instants
-from phantombase.timeline.instants.attempt_names import COMMITTED, DEAD, attempts, recorded_instants
+from phantombase.timeline.instants.reserved_times import COMMITTED, DEAD, attempts, recorded_instants
 from phantombase.timeline.metadata_table.validate import validate
 from phantombase.timeline.read.table_read import read_table
 from phantombase.timeline.storage.folders import RECORDS, TEMPORARY

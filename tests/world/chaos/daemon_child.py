@@ -25,7 +25,7 @@ from phantombase.compactor_daemon.daemon import served_table
 from phantombase.compactor_daemon.daemon.served_table import TableOnStorage
 from phantombase.timeline.errors import AttemptDeadError
 from phantombase.timeline.instants import table_clock
-from phantombase.timeline.instants.attempt_names import instant_folder
+from phantombase.timeline.instants.reserved_times import instant_folder
 from phantombase.timeline.locks import table_lock as lock
 from phantombase.timeline.locks import zookeeper_lock
 from phantombase.timeline.storage import local as local_storage

@@ -16,7 +16,7 @@ import pyarrow as pa
 from phantombase.compactor_daemon.attempt.outcome import read_outcome
 from phantombase.compactor_daemon.fleet.zookeeper_session import ZooKeeperOptions
 from phantombase.timeline.errors import ConflictError, LockError, PhantombaseError
-from phantombase.timeline.instants.attempt_names import COMMITTED, attempts, recorded_instants
+from phantombase.timeline.instants.reserved_times import COMMITTED, attempts, recorded_instants
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.pins.pin import PinOptions
 from phantombase.timeline.planning.options import ScheduleOptions

@@ -11,7 +11,7 @@ import pytest
 
 from phantombase.compactor_daemon.attempt.compact_instant import pending_instants
 from phantombase.compactor_daemon.attempt.outcome import read_outcome
-from phantombase.timeline.instants.attempt_names import COMMITTED, DEAD, attempts
+from phantombase.timeline.instants.reserved_times import COMMITTED, DEAD, attempts
 from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.planning.schedule import schedule_compaction
 from phantombase.writer_hooks.engine.engine import LocalEngine

@@ -20,7 +20,7 @@ from phantombase.compactor_daemon.attempt.compact_instant import pending_instant
 from phantombase.compactor_daemon.attempt.outcome import read_outcome
 from phantombase.compactor_daemon.attempt.slice_task import done_slices
 from phantombase.timeline.audit.audit import audit, audited_instants
-from phantombase.timeline.instants.attempt_names import COMMITTED, DEAD, attempts
+from phantombase.timeline.instants.reserved_times import COMMITTED, DEAD, attempts
 from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.planning.schedule import schedule_compaction
 from phantombase.timeline.read.table_read import read_table

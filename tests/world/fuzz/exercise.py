@@ -12,10 +12,10 @@ from phantombase.compactor_daemon.attempt.compact_instant import pending_instant
 from phantombase.compactor_daemon.execution.run_compactions import run_compactions
 from phantombase.compactor_daemon.execution.runners import LocalRunner
 from phantombase.compactor_daemon.options import AttemptOptions, ExecuteOptions
+from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.errors import PhantombaseError
 from phantombase.timeline.format.commit_metadata import decode as decode_commit
-from phantombase.timeline.log.block import scan_blocks
-from phantombase.timeline.parquet.output_options import OutputOptions
+from phantombase.timeline.format.log_block import scan_blocks
 from phantombase.timeline.planning.schedule import busy_file_groups
 from phantombase.timeline.read.table_read import Query, ReadOptions, plan_read
 from phantombase.timeline.storage.folders import HOODIE

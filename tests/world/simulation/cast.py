@@ -18,8 +18,8 @@ from phantombase.compactor_daemon.daemon.loop import Daemon
 from phantombase.compactor_daemon.daemon.served_table import DaemonSettings, TableOnStorage
 from phantombase.compactor_daemon.options import AttemptOptions
 from phantombase.compactor_daemon.removal.unschedule import unschedule
+from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.errors import PhantombaseError
-from phantombase.timeline.parquet.output_options import OutputOptions
 from phantombase.timeline.planning.options import PLAN_NOW, ScheduleOptions
 from phantombase.timeline.planning.schedule import schedule_compaction
 from phantombase.timeline.planning.universal import Picking

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from phantombase.timeline.errors import LockError, MissingFileError, StorageError
 from phantombase.timeline.storage.contract import Entry, OwnLock, files_below
-from phantombase.timeline.storage.probe import probe
+from phantombase.timeline.storage.staged_file import probe
 
 
 @dataclass(frozen=True, slots=True)

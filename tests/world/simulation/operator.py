@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from phantombase.timeline.avro.container import STRING, array_of, map_of, record_of, root_record, write_record
+from phantombase.timeline.codec.avro_container import STRING, array_of, map_of, record_of, root_record, write_record
 from phantombase.timeline.format.file_name import parse_data_file
 from phantombase.timeline.format.instant import Instant, State
 from phantombase.timeline.format.rollback_plan import RollbackPlan, encode_rollback_metadata, encode_rollback_plan

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from phantombase.timeline.avro.container import write_record
+from phantombase.timeline.codec.avro_container import write_record
 from phantombase.timeline.format.compaction_plan import _REPLACE_REQUEST_SCHEMA
 from phantombase.timeline.format.file_name import BaseFileName
 from phantombase.timeline.format.instant import Instant, State

@@ -30,18 +30,16 @@ from phantombase.compactor_daemon.clustering.planned import planned
 from phantombase.timeline.clustering.choice import ClusteringWindow
 from phantombase.timeline.errors import ConflictError
 from phantombase.timeline.format.commit_metadata import CommitMetadata, WriteStat, encode
-from phantombase.timeline.format.file_name import BaseFileName, LogFileName, parse_data_file
+from phantombase.timeline.format.file_name import BaseFileName, LogFileName, parse_data_file, partition_metadata
 from phantombase.timeline.format.instant import Instant, State
-from phantombase.timeline.format.partition_metadata import partition_metadata
+from phantombase.timeline.format.log_block import scan_blocks
+from phantombase.timeline.format.log_visibility import Visibility, select_blocks
 from phantombase.timeline.format.replace_request import ClusterGroup
 from phantombase.timeline.format.table_config import MergeMode
-from phantombase.timeline.instants.attempt_names import attempt_folder
+from phantombase.timeline.instants.reserved_times import attempt_folder
 from phantombase.timeline.instants.timeline import Timeline
-from phantombase.timeline.log.block import scan_blocks
-from phantombase.timeline.log.visibility import Visibility, select_blocks
-from phantombase.timeline.merge.identity_sums import Identity
-from phantombase.timeline.merge.ledger import Ledger
-from phantombase.timeline.merge.slice_rules import SliceRules
+from phantombase.timeline.merge.ledger import Identity, Ledger
+from phantombase.timeline.merge.rule import SliceRules
 from phantombase.timeline.read.slice_log import LogCounts, count_blocks
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.folders import staged_folder

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from phantombase.compactor_daemon.attempt.outcome import decisions, is_revoked
 from phantombase.timeline.format.file_name import LogFileName, parse_data_file
 from phantombase.timeline.format.instant import MERGES, Instant, State
-from phantombase.timeline.instants.attempt_names import COMMITTED, attempts, recorded_instants
+from phantombase.timeline.instants.reserved_times import COMMITTED, attempts, recorded_instants
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.folders import RECORDS
 from phantombase.timeline.table.table import Table

@@ -14,8 +14,8 @@ from phantombase.timeline.archiving.options import ArchiveOptions
 from phantombase.timeline.cleaning.options import CleanOptions
 from phantombase.timeline.cleaning.options import Policy as Own
 from phantombase.timeline.clustering.options import ClusterOptions
+from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.errors import PhantombaseError
-from phantombase.timeline.parquet.output_options import OutputOptions
 from tests.world.simulation.operator import Operator
 from tests.world.simulation.replacing import cluster, overwrite
 from tests.world.simulation.rows import PARTITIONS

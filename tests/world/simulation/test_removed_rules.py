@@ -16,10 +16,10 @@ from phantombase.compactor_daemon.attempt import outcome as records
 from phantombase.compactor_daemon.attempt.attempt import Attempt
 from phantombase.compactor_daemon.attempt.outcome import CommitDecision, read_outcome
 from phantombase.compactor_daemon.attempt.validity import Assessment, Validity
-from phantombase.timeline.clock.evidence import Zone, ZoneVerdict
 from phantombase.timeline.format.compaction_plan import CompactionOperation
 from phantombase.timeline.format.instant import next_time
-from phantombase.timeline.instants.attempt_names import attempt_folder, attempts, instant_folder
+from phantombase.timeline.instants.clock_evidence import Zone, ZoneVerdict
+from phantombase.timeline.instants.reserved_times import attempt_folder, attempts, instant_folder
 from phantombase.timeline.instants.table_clock import TableClock
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.table.table import Table

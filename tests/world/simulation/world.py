@@ -22,7 +22,7 @@ from greenlet import getcurrent, greenlet
 from phantombase.timeline.errors import StorageError
 from phantombase.timeline.locks.section import Section
 from phantombase.timeline.storage.contract import Entry, OwnLock, files_below
-from phantombase.timeline.storage.probe import probe
+from phantombase.timeline.storage.staged_file import probe
 from tests.support.faults import kept
 from tests.world.simulation.memory_storage import MemoryStorage
 

@@ -15,7 +15,7 @@ import pytest
 from phantombase import Writer, Written, writer
 from phantombase.compactor_daemon.execution.run_compactions import AsyncCompaction
 from phantombase.compactor_daemon.execution.runners import LocalRunner
-from phantombase.timeline.clock.now import clock_ms
+from phantombase.timeline.clocks import clock_ms
 from phantombase.timeline.errors import PressureError, UsageError
 from phantombase.timeline.format.file_name import LogFileName
 from phantombase.timeline.format.layout import LAYOUT_1, LAYOUT_2, Layout

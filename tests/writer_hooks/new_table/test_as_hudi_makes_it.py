@@ -10,9 +10,9 @@ from pathlib import Path
 import javaproperties
 import pytest
 
-from phantombase.timeline.format.bucket import KeySplit, bucket_of, bucket_of_file_id
+from phantombase.timeline.format.merge_settings import KEY_GENERATOR_CLASSES
+from phantombase.timeline.format.record_key import KeySplit, bucket_of, bucket_of_file_id
 from phantombase.timeline.format.table_config import MergeMode
-from phantombase.timeline.format.table_support import KEY_GENERATOR_CLASSES
 from phantombase.timeline.read.table_read import read_table
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table

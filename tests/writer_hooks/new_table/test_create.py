@@ -15,7 +15,7 @@ import pytest
 
 from phantombase import Writer, read, writer
 from phantombase.timeline.errors import MalformedError, PhantombaseError, UnsupportedError, UsageError
-from phantombase.timeline.format.partition_metadata import partition_metadata
+from phantombase.timeline.format.file_name import partition_metadata
 from phantombase.timeline.format.table_config import MergeMode
 from phantombase.timeline.read.table_read import read_table
 from phantombase.timeline.storage.contract import Storage

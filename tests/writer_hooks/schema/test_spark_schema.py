@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import types as T
 
-from phantombase.timeline.avro.arrow_schema import arrow_schema
+from phantombase.timeline.codec.arrow_schema import arrow_schema
 from phantombase.timeline.errors import UsageError
 from phantombase.writer_hooks.schema.column_types import data_fields
 from phantombase.writer_hooks.schema.spark_schema import from_spark

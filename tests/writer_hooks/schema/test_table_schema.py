@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phantombase.timeline.avro.arrow_schema import arrow_schema
-from phantombase.timeline.avro.schema import with_meta_columns
+from phantombase.timeline.codec.arrow_schema import arrow_schema
+from phantombase.timeline.codec.avro_schema import with_meta_columns
 from phantombase.timeline.errors import UnsupportedError, UsageError
 from phantombase.writer_hooks.schema.column_types import column_type, data_fields
 from phantombase.writer_hooks.schema.incoming import to_file_schema

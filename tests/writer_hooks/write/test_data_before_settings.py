@@ -18,8 +18,8 @@ import pytest
 
 from phantombase import UnsupportedError, UsageError, Writer, writer
 from phantombase.timeline.errors import MalformedError
-from phantombase.timeline.format.bucket import KeySplit, bucket_of
 from phantombase.timeline.format.layout import Layout
+from phantombase.timeline.format.record_key import KeySplit, bucket_of
 from phantombase.timeline.read.table_read import ReadOptions, read_table
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.view.view import FileGroup

@@ -20,10 +20,10 @@ from phantombase.compactor_daemon.attempt.leftovers import finish_completed
 from phantombase.compactor_daemon.execution.runners import LocalRunner
 from phantombase.compactor_daemon.options import AttemptOptions
 from phantombase.timeline.audit.audit import audit, audited_instants
+from phantombase.timeline.codec.output_options import Bloom, OutputOptions
 from phantombase.timeline.errors import BarrierError, ConflictError
 from phantombase.timeline.format.table_config import MergeMode
 from phantombase.timeline.locks.table_lock import ProcessLock
-from phantombase.timeline.parquet.output_options import Bloom, OutputOptions
 from phantombase.timeline.planning.schedule import schedule_compaction
 from phantombase.timeline.read.table_read import read_table
 from phantombase.writer_hooks.engine.engine import LocalEngine

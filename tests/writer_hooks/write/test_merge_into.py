@@ -14,12 +14,12 @@ from typer.testing import CliRunner
 
 from phantombase import Writer, writer
 from phantombase.compactor_daemon.cli.main import app
-from phantombase.timeline.avro.arrow_schema import arrow_schema
+from phantombase.timeline.codec.arrow_schema import arrow_schema
 from phantombase.timeline.errors import ConflictError, NotATableError, PhantombaseError, UnsupportedError
+from phantombase.timeline.format.log_block import HeaderKey, LogBlock, scan_blocks
+from phantombase.timeline.format.log_encode import LogFormat
 from phantombase.timeline.format.table_config import MergeMode
-from phantombase.timeline.log.block import HeaderKey, LogBlock, scan_blocks
-from phantombase.timeline.log.encode import LogFormat
-from phantombase.timeline.merge.slice_rules import SliceRules
+from phantombase.timeline.merge.rule import SliceRules
 from phantombase.timeline.planning.options import ScheduleOptions
 from phantombase.timeline.planning.universal import Picking
 from phantombase.timeline.read.table_read import Query, ReadOptions, read_table

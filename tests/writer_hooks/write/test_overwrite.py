@@ -16,7 +16,7 @@ import pytest
 
 from phantombase import Writer, writer
 from phantombase.compactor_daemon.restoring.rollback import roll_back_newest
-from phantombase.timeline.avro.container import any_record, write_record
+from phantombase.timeline.codec.avro_container import any_record, write_record
 from phantombase.timeline.errors import ConflictError, UsageError
 from phantombase.timeline.locks.table_lock import ProcessLock, table_lock
 from phantombase.timeline.metadata_table.records.partitions import FILES, RECORD_INDEX

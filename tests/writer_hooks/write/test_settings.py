@@ -13,9 +13,9 @@ from typer.testing import CliRunner
 from phantombase import writer
 from phantombase.compactor_daemon.cli.main import app
 from phantombase.timeline.cleaning.options import CleanOptions
+from phantombase.timeline.codec.output_options import Codec
 from phantombase.timeline.errors import UnsupportedError, UsageError
 from phantombase.timeline.locks.table_lock import FileLock, table_lock
-from phantombase.timeline.parquet.output_options import Codec
 from phantombase.timeline.planning.triggers import TriggerStrategy
 from phantombase.timeline.storage.open_storage import open_storage
 from phantombase.timeline.table.table import Table

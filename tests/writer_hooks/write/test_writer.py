@@ -14,11 +14,11 @@ import pyarrow as pa
 import pytest
 
 from phantombase import Writer, writer
-from phantombase.timeline.avro.container import write_record
+from phantombase.timeline.codec.avro_container import write_record
 from phantombase.timeline.errors import ConflictError, LockError, PhantombaseError, UnsupportedError, UsageError
-from phantombase.timeline.log.encode import LogFormat
-from phantombase.timeline.merge.slice_rules import SliceRules
-from phantombase.timeline.merge.spill import LogSpill
+from phantombase.timeline.format.log_encode import LogFormat
+from phantombase.timeline.merge.rule import SliceRules
+from phantombase.timeline.merge.spilled_merge import LogSpill
 from phantombase.timeline.read.table_read import read_table
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.view.bucket_resize import HASHING_METADATA

@@ -27,8 +27,8 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from ...codec.avro_binary import decode_varint
 from ...errors import MalformedError, UnsupportedError
-from ...varint import decode_varint
 
 ENTRIES = pa.schema([pa.field("key", pa.binary(), nullable=False), pa.field("value", pa.binary(), nullable=False)])
 """The schema of every batch."""

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ...varint import encode_varint
+from ...codec.avro_binary import encode_varint
 from .hfile import (
     DATA_MAGIC,
     FILE_INFO_MAGIC,

@@ -27,13 +27,13 @@ from ...archiving.choice import ArchiveChoice, ArchiveCutoff, ArchiveFacts, choo
 from ...archiving.levels import compact_history
 from ...archiving.options import ArchiveOptions
 from ...format.instant import Instant
-from ...instants.state_files import StateFiles, load_state_files, of_instants
+from ...instants.instant_files import StateFiles, load_state_files, of_instants
 from ...instants.timeline import Timeline
 from ...locks.section import Section
 from ...table.table import Table
 from ...view.view import TableView
 from ..location import open_metadata_table
-from ..metadata_view import load_metadata_view
+from ..read import load_metadata_view
 from ..valid_instants import MADE_UP
 
 OPTIONS = ArchiveOptions(min_instants=21, max_instants=31, commits_retained=1)

@@ -29,7 +29,7 @@ from ...storage.folders import join
 from ...table.table import Table
 from ...view.view import TableView
 from ..location import BUILD_ANEW, anew_if_unreadable, open_metadata_table
-from ..metadata_view import load_metadata_view
+from ..read import load_metadata_view
 from .due import blocked_by
 
 CLEAN_SUFFIX = "002"

@@ -13,25 +13,24 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from ...avro.schema import without_meta_columns
+from ...codec.avro_schema import without_meta_columns
 from ...errors import ConflictError, MissingFileError
 from ...format.commit_metadata import CommitMetadata, WriteStat, encode
 from ...format.compaction_plan import CompactionOperation, CompactionPlan, encode_plan
 from ...format.file_name import COMPACTOR, BaseFileName, LogFileName, parse_data_file
 from ...format.instant import Instant, State
 from ...format.layout import Slicing
+from ...format.log_visibility import Visibility
 from ...instants.timeline import Timeline
 from ...locks.heartbeat import BEAT_S, heartbeat
 from ...locks.section import Section
-from ...log.visibility import Visibility
 from ...table.table import Table
 from ...view.log_blocks import visibility_of
 from ...view.view import DataFile, FileSlice
 from ..commit import newest_schema
 from ..location import BUILD_ANEW, anew_if_unreadable, open_metadata_table
-from ..metadata_view import Completeness
-from ..read import slice_entries
-from ..records.encode import encoder
+from ..read import Completeness, slice_entries
+from ..records.entries import encoder
 from ..records.hfile_write import encode_hfile
 from ..valid_instants import refuse_uncompleted, valid_instants
 

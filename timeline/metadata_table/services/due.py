@@ -17,8 +17,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from ...format.instant import format_time, parse_time
-from ...instants.since_compaction import commits_since_compaction
-from ...instants.timeline import Timeline
+from ...instants.timeline import Timeline, commits_since_compaction
 
 COMPACTION_SUFFIX = "001"
 """Ends the instant of a compaction of the metadata table on version 6."""

@@ -30,7 +30,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 from functools import cache
 
-from ...clock.now import clock_ms
+from ...clocks import clock_ms
 from ...errors import MalformedError, MissingFileError
 from ...event_log import get_logger
 from ...format.clean import decode_clean_plan
@@ -38,8 +38,7 @@ from ...format.commit_metadata import CommitMetadata
 from ...format.compaction_plan import CompactionOperation, CompactionPlan, operation_metrics
 from ...format.instant import Instant, State, format_time
 from ...format.rollback_plan import decode_rollback_plan
-from ...instants.since_compaction import commits_since_compaction
-from ...instants.timeline import Timeline
+from ...instants.timeline import Timeline, commits_since_compaction
 from ...locks.heartbeat import is_live, may_be_written, read_heartbeat
 from ...locks.section import Section
 from ...locks.table_lock import TableLock
@@ -50,7 +49,7 @@ from ...table.table import Table
 from ...view.view import FileSlice, TableView, latest_slice
 from ..commit import forget
 from ..location import anew_if_unreadable, open_metadata_table
-from ..metadata_view import load_metadata_view
+from ..read import load_metadata_view
 from ..valid_instants import MADE_UP
 from .archive import MetadataArchived, archive_metadata, archive_waits
 from .clean import clean_due, clean_instant, clean_waits, execute_clean, pending_clean, request_clean

@@ -19,7 +19,7 @@ from phantombase.timeline.instants.table_clock import TableClock
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.locks.section import Section
 from phantombase.timeline.metadata_table.location import open_metadata_table
-from phantombase.timeline.metadata_table.metadata_view import load_metadata_view
+from phantombase.timeline.metadata_table.read import load_metadata_view
 from phantombase.timeline.metadata_table.services import archive
 from phantombase.timeline.metadata_table.services.archive import archive_waits, cutoffs, shows_gone
 from phantombase.timeline.metadata_table.services.clean import clean_due, clean_instant, clean_waits, request_clean

@@ -15,12 +15,12 @@ from phantombase.timeline.format.instant import Instant, State
 from phantombase.timeline.format.layout import Layout
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.locks.table_lock import ProcessLock
-from phantombase.timeline.metadata_table.compactions import commits_to_compact
-from phantombase.timeline.metadata_table.drop import drop_metadata_table
+from phantombase.timeline.metadata_table.create import drop_metadata_table
 from phantombase.timeline.metadata_table.location import open_metadata_table
 from phantombase.timeline.metadata_table.services.clean import clean_waits
 from phantombase.timeline.metadata_table.services.due import MetadataDue, blocked_by, due
 from phantombase.timeline.metadata_table.services.options import MetadataOptions
+from phantombase.timeline.metadata_table.valid_instants import commits_to_compact
 from phantombase.timeline.metadata_table.validate import validate
 from phantombase.timeline.storage.local import LocalStorage
 from tests.support.compaction_steps import open_table

@@ -10,9 +10,9 @@ from typer.testing import CliRunner
 
 from phantombase import writer
 from phantombase.compactor_daemon.cli.main import app
-from phantombase.timeline.clock.options import ClockOptions
 from phantombase.timeline.errors import ConflictError, MalformedError, UnknownStateError
 from phantombase.timeline.format.instant import Instant, State
+from phantombase.timeline.instants.clock_check import ClockOptions
 from phantombase.timeline.locks.heartbeat import heartbeat_path
 from phantombase.timeline.metadata_table.location import BUILD_ANEW, open_metadata_table
 from phantombase.timeline.metadata_table.services.options import MetadataOptions

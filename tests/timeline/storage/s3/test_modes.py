@@ -24,7 +24,7 @@ from phantombase.compactor_daemon.execution.run_compactions import AsyncCompacti
 from phantombase.compactor_daemon.execution.runners import LocalRunner
 from phantombase.compactor_daemon.options import ExecuteOptions, Executor
 from phantombase.timeline.audit.audit import audit, audited_instants
-from phantombase.timeline.instants.attempt_names import COMMITTED, DEAD
+from phantombase.timeline.instants.reserved_times import COMMITTED, DEAD
 from phantombase.timeline.table.table import Table
 from tests.support.faults import kill_newest
 from tests.support.places import ROOT

@@ -26,15 +26,14 @@ from phantombase.timeline import ranges
 from phantombase.timeline.audit.audit import audit, audited_instants
 from phantombase.timeline.audit.group_ledger import audit_path
 from phantombase.timeline.cli.main import app as timeline
+from phantombase.timeline.codec.output_options import OutputOptions
+from phantombase.timeline.codec.parquet_read import open_parquet, parquet_batches, travels_whole
 from phantombase.timeline.errors import MissingFileError
 from phantombase.timeline.locks.table_lock import table_lock
-from phantombase.timeline.parquet.output_options import OutputOptions
-from phantombase.timeline.parquet.read import open_parquet, parquet_batches
-from phantombase.timeline.parquet.travel import travels_whole
 from phantombase.timeline.planning.options import ScheduleOptions
 from phantombase.timeline.read.slice_log import check_slice, log_entries
 from phantombase.timeline.read.table_read import ReadOptions, plan_read, read_table
-from phantombase.timeline.storage import object_clients, object_files, object_lease
+from phantombase.timeline.storage import object_clients, object_lease
 from phantombase.timeline.storage.object_store import ObjectStorage
 from phantombase.timeline.storage.staged_file import staged_output
 from phantombase.timeline.table.table import Table
@@ -302,7 +301,7 @@ def test_of_large_logs_only_the_headers_travel_where_nothing_else_is_read(
     path, url = on_s3(s3, "v9_pending", tmp_path)
     for module, name, limit in (
         (log_blocks, "_WHOLE_LOG_BYTES", 100),
-        (object_files, "_END_BYTES", 50),
+        (object_clients, "_END_BYTES", 50),
         (ranges, "_AHEAD_BYTES", 200),
     ):
         monkeypatch.setattr(module, name, limit)

@@ -951,7 +951,7 @@ PROTOCOL: tuple[Mutant, ...] = (
         "records",
     ),
     (
-        "timeline/instants/attempt_names",
+        "timeline/instants/reserved_times",
         "if e.is_folder and e.name.isdigit()))",
         "if e.is_folder and e.name.isdigit())[-1:])",
         "records",

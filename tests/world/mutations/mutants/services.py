@@ -71,7 +71,7 @@ ARCHIVING: tuple[Mutant, ...] = (
     (_CHOICE, "for action in _WITH_WRITES if timeline.layout.has_completion_times else _BY_COUNT:", "for action in _BY_COUNT:", "archiving/choice"),
     (_CHOICE, " or _first_stays(timeline, going, services)", "", "archiving/choice"),
     ("timeline/windows/retained", "for clean in archived)))", "for clean in ())))", "archiving/archive"),
-    ("timeline/instants/clean_cutoff", "clean.requested_time if record is None else _cutoff", "clean.requested_time if True else _cutoff", "archiving/archive"),
+    ("timeline/instants/instant_files", "clean.requested_time if record is None else _cutoff", "clean.requested_time if True else _cutoff", "archiving/archive"),
     ("timeline/windows/retained", "as_of < timeline.start and timeline.layout.has_completion_times:", "False:", "archiving/archive"),
     (_CHOICE, "(earliest is None or i.requested_time < earliest) and ", "", "archiving/choice"),
     ("timeline/archiving/options", "if commits > self.commits_retained else 0", "", "archiving/choice"),
@@ -91,11 +91,11 @@ ARCHIVING: tuple[Mutant, ...] = (
     ("compactor_daemon/archiving/archive", "    forget_archived(table)\n", "", "archiving/archive"),
     ("compactor_daemon/services/options", "max(own.compaction_commits, self.counted_commits)", "own.compaction_commits", "users"),
     ("compactor_daemon/archiving/archive", "[i for i in choice.archived if i.family == \"replacecommit\"]", "[]", "archiving/archive"),
-    ("compactor_daemon/archiving/archive", "            seen.table.times.check_zone_of(some, seen.timeline)\n", "", "clock"),
-    ("compactor_daemon/archiving/archive", "    seen.table.times.check_zone_of(choice.archived, seen.timeline)\n", "", "clock"),
+    ("compactor_daemon/archiving/archive", "            seen.table.times.check_zone_of(some, seen.timeline)\n", "", "clock_check"),
+    ("compactor_daemon/archiving/archive", "    seen.table.times.check_zone_of(choice.archived, seen.timeline)\n", "", "clock_check"),
     ("compactor_daemon/archiving/archive", "return consistent(lambda: _would_archive(table.reload(), options))", "return _would_archive(table.reload(), options)", "archiving/archive"),
     ("timeline/metadata_table/services/archive", "    table.times.check_zone_of(choice.archived, data)\n", "", "services/archive"),
-    ("timeline/instants/timeline_loader", "if archived or not timeline.completed else", "if archived else", "users"),
+    ("timeline/instants/table_clock", "if archived or not timeline.completed else", "if archived else", "users"),
     ("timeline/table/schema_finder", "    if not timeline.completed_writes:\n", "    if False:\n", "users"),
     ("writer_hooks/schema/write_schema", "not timeline.has_rows and", "not timeline.completed_writes and", "users"),
 )  # fmt: skip
@@ -130,7 +130,7 @@ CLEANING: tuple[Mutant, ...] = (
     (_CLEAN, "if retained else None,", "if found else None,", "cutoffs"),
     (_WOULD, "    finishing = to_finish(table)\n", "    finishing = {}\n", "cutoffs"),
     (_WOULD, "without(view, gone) if gone else view", "view", "cleaning/dry_runs"),
-    (_WOULD, "    if choice.gone:\n        table.times.check_zone(view.timeline)\n", "", "clock"),
+    (_WOULD, "    if choice.gone:\n        table.times.check_zone(view.timeline)\n", "", "clock_check"),
     (_WOULD, "        table.commit_metadata(newest)  #", "        pass  #", "torn_commit"),
     (_PENDING, "instant.state is State.REQUESTED and is_needed(", "False and is_needed(", "cleaning/dry_runs"),
     (_CLEAN, "for time in there if time is not None)", "for time in there if False)", "cutoffs"),
@@ -221,7 +221,7 @@ CLUSTERING: tuple[Mutant, ...] = (
 # Row groups that are copied as bytes: which may be, and what proves that they were.
 
 
-_RULES, _FILE = "timeline/parquet/copy_rules", "timeline/parquet/copied_file"
+_RULES, _FILE = "timeline/codec/copy_rules", "timeline/codec/copied_file"
 _COPIED, _COPYING_MADE = "compactor_daemon/clustering/copied", "compactor_daemon/clustering/made"
 _COPYING_CLUSTER, _COPYING_ROWS_IN = "compactor_daemon/clustering/cluster", "compactor_daemon/clustering/rows_in"
 _UNIT, _COPYING_TESTS = "copied_file", "copied"

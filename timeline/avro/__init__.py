@@ -1,1 +1,0 @@
-"""Avro schemas, and Avro records to Arrow and back without a loop over rows."""

@@ -1,0 +1,90 @@
+"""Avro's binary units (pure, vectorised): variable-length integers, framed records, arrays of encoded elements.
+
+Integers are groups of seven bits, the lowest first, as Avro, protobuf and Thrift write them.
+
+Framed records: n x {big-endian int32 length, Avro record}. `record_starts` finds where records begin without decoding
+them. Each prefix leads to the next, which would be a loop over records. But a record shorter than 64 KiB has a prefix
+of two zero bytes and two others, and few other places look like that: these are the candidates. Those that no other
+candidate leads to, or that lead nowhere, are dropped until one chain is left from the first byte to the last.
+
+`EncodedArray` and `OnDemand` hold a million elements of a plan in the memory of their bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+U = TypeVar("U")
+
+
+class OnDemand(Sequence[U]):
+    """`make` of each item. `make` must be pure: the same element may be made many times."""
+
+    def __init__(self, items: Sequence[T], make: Callable[[T], U]) -> None:
+        self._items, self._make = items, make
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __getitem__(self, index: Any) -> Any:
+        found = self._items[index]
+        return OnDemand(found, self._make) if isinstance(index, slice) else self._make(found)
+
+    def __iter__(self) -> Iterator[U]:
+        return map(self._make, self._items)
+
+
+class EncodedArray(Sequence[U]):
+    """`items`: the bytes of each element, which `decode` makes when it is asked for."""
+
+    def __init__(self, items: Sequence[bytes], decode: Callable[[bytes], U]) -> None:
+        self.items, self._decode = items, decode
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def __getitem__(self, index: Any) -> Any:
+        found = self.items[index]
+        return EncodedArray(found, self._decode) if isinstance(index, slice) else self._decode(found)
+
+    def __iter__(self) -> Iterator[U]:
+        return map(self._decode, self.items)
+
+
+_BITS = 64
+
+
+def encode_varint(number: int) -> bytes:
+    """An integer that is not negative."""
+    out = bytearray()
+    while number > 0x7F:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    out.append(number)
+    return bytes(out)
+
+
+def decode_varint(data: bytes | bytearray | memoryview, position: int) -> tuple[int, int]:
+    """(value, position behind it); IndexError past the end, or beyond 64 bits."""
+    result = shift = 0
+    while shift < _BITS:
+        byte = data[position]
+        position += 1
+        result |= (byte & 0x7F) << shift
+        if not byte & 0x80:
+            return result, position
+        shift += 7
+    raise IndexError("varint longer than 10 bytes")
+
+
+def encode_long(value: int) -> bytes:
+    """A signed integer of 64 bits, its sign in the lowest bit (zigzag)."""
+    return encode_varint((value << 1) ^ (value >> 63))
+
+
+def decode_long(data: bytes | bytearray | memoryview, position: int) -> tuple[int, int]:
+    """(value, position behind it) of a zigzag varint; IndexError as in `decode_varint`."""
+    coded, behind = decode_varint(data, position)
+    return (coded >> 1) ^ -(coded & 1), behind

@@ -1,0 +1,167 @@
+"""Avro object container files holding exactly one record: how Hudi writes plans and (v8+) commit metadata.
+
+    Obj\x01 | header map {avro.schema, avro.codec} | marker | one block: count 1, size, record | marker
+
+Records are resolved by name against the requested schema, as Hudi's readers do: fields that only the writer knew are
+skipped, fields that it did not know get their default.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
+from typing import Any, TypeVar
+
+import fastavro
+
+from ..errors import MalformedError, PhantombaseError, UnsupportedError
+from .avro_binary import OnDemand, encode_long
+from .avro_schema import parse_avro
+
+T = TypeVar("T")
+U = TypeVar("U")
+
+MAGIC = b"Obj\x01"
+
+Schema = dict[str, Any]
+"""An Avro schema as parsed JSON."""
+
+NAMESPACE = "org.apache.hudi.avro.model"
+STRING: Schema = {"type": "string", "avro.java.string": "String"}
+
+# A file of one block may use any marker; a fixed one makes equal records equal bytes.
+_SYNC_MARKER = b"phantombase-sync"
+
+
+def array_of(items: Schema | list[Any]) -> Schema:
+    """The schema of an array."""
+    return {"type": "array", "items": items}
+
+
+def map_of(values: Schema | str) -> Schema:
+    """The schema of a map, as Hudi's generated classes declare them."""
+    return {"type": "map", "values": values, "avro.java.string": "String"}
+
+
+def required(name: str, kind: Schema | str) -> Schema:
+    """A record field that may be null but must not be missing."""
+    return {"name": name, "type": ["null", kind]}
+
+
+def plain(name: str, kind: Any, **extra: Any) -> Schema:
+    """A record field that is never null."""
+    return {"name": name, "type": kind, **extra}
+
+
+def optional(name: str, kind: Schema | str, **extra: str) -> Schema:
+    """A record field that is null when missing."""
+    return {"name": name, "type": ["null", kind], **extra, "default": None}
+
+
+def defaulted(name: str, kind: str, default: int | bool) -> Schema:
+    """A record field with null as the second branch of its union and a default other than null, as Hudi has some."""
+    return {"name": name, "type": [kind, "null"], "default": default}
+
+
+def record_of(name: str, *fields: Schema) -> Schema:
+    """The schema of a record that is nested in another Hudi record."""
+    return {"type": "record", "name": name, "fields": list(fields)}
+
+
+def root_record(name: str, *fields: Schema) -> Schema:
+    """The schema of the record of a whole file, in Hudi's namespace."""
+    return {"type": "record", "name": name, "namespace": NAMESPACE, "fields": list(fields)}
+
+
+def read_record(data: bytes, where: str, *schemas: Schema) -> tuple[str, dict[str, Any]]:
+    """The one record of a container file and its name; the record is resolved against the schema of that name.
+
+    MalformedError: empty, truncated or broken bytes, a record of another name, no record or several. UnsupportedError:
+    a compressed file (Hudi writes none, and a few bytes could expand to anything), or a writer's schema that
+    `parse_avro` refuses.
+    """
+    by_name = {schema["name"]: schema for schema in schemas}
+    try:
+        name = _record_name(data)
+        records: list[Any] | None = None
+        if name in by_name:
+            records = list(islice(fastavro.reader(io.BytesIO(data), reader_schema=by_name[name]), 2))
+    except PhantombaseError as error:
+        raise type(error)(error.what, path=where, expected=error.expected, found=error.found) from error
+    except Exception as error:  # a decoder may raise anything when it reads arbitrary bytes
+        raise _unreadable(data, where, error) from error
+    if records is None or len(records) != 1:
+        raise MalformedError(
+            "not the expected Avro record",
+            path=where,
+            expected=f"one {' or '.join(by_name)}",
+            found=name if records is None else f"{len(records)} records{' or more' if records else ''} of {name}",
+        )
+    return name, records[0]
+
+
+def any_record(data: bytes, where: str) -> dict[str, Any]:
+    """The one record of a container file, with the fields of its writer. Errors as `read_record`."""
+    try:
+        _record_name(data)
+        records: list[Any] = list(islice(fastavro.reader(io.BytesIO(data)), 2))
+    except PhantombaseError as error:
+        raise type(error)(error.what, path=where, expected=error.expected, found=error.found) from error
+    except Exception as error:  # a decoder may raise anything when it reads arbitrary bytes
+        raise _unreadable(data, where, error) from error
+    if len(records) != 1:
+        raise MalformedError("not one Avro record", path=where, found=f"{len(records)} records")
+    return dict(records[0])
+
+
+def _unreadable(data: bytes, where: str, error: Exception) -> MalformedError:
+    return MalformedError(
+        "unreadable Avro container file", path=where, found=f"{len(data)} bytes, {type(error).__name__}: {error}"
+    )
+
+
+def _record_name(data: bytes) -> str:
+    header = fastavro.reader(io.BytesIO(data))
+    if header.codec != "null":
+        raise UnsupportedError("compressed Avro container files are not supported", found=str(header.codec))
+    parse_avro(header.metadata["avro.schema"])
+    schema: Any = header.writer_schema
+    return str(schema["name"]).rpartition(".")[2]
+
+
+def optional_array(items: Sequence[T], make: Callable[[T], U]) -> tuple[str, Sequence[U]]:
+    """The value of an optional array whose elements are made while they are written.
+
+    It names its union branch: otherwise fastavro first tests every element against every branch of the union.
+    """
+    return "array", OnDemand(items, make)
+
+
+def write_record(record: Mapping[str, Any], schema: Schema, *, first: Sequence[bytes] | None = None) -> bytes:
+    """A container file (codec null) of one record; equal records give equal bytes.
+
+    `first`: the elements of its first field, an optional array that is empty in the record, encoded already.
+    """
+    out = io.BytesIO()
+    if not first:
+        fastavro.writer(out, schema, [record], codec="null", sync_marker=_SYNC_MARKER)
+        return out.getvalue()
+    fastavro.writer(out, schema, [], codec="null", sync_marker=_SYNC_MARKER)
+    branch, rest = (body := encode_value(record, schema))[:1], body[1:]
+    count = encode_long(len(first))
+    size = len(body) + len(count) + sum(map(len, first))
+    # An array is one block of its elements, with their number before and a zero behind: the first byte of the rest.
+    return b"".join([out.getvalue(), encode_long(1), encode_long(size), branch, count, *first, rest, _SYNC_MARKER])
+
+
+def encode_value(value: Any, schema: Schema) -> bytes:
+    """One value without a container."""
+    out = io.BytesIO()
+    fastavro.schemaless_writer(out, schema, value)
+    return out.getvalue()
+
+
+def decode_value(data: bytes, schema: Schema) -> Any:
+    """The inverse of `encode_value`."""
+    return fastavro.schemaless_reader(io.BytesIO(data), schema, None)

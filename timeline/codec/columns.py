@@ -1,0 +1,99 @@
+"""Columns of Arrow tables as single arrays, and rows by their numbers (pure).
+
+Arrow's own `take` puts all chunks of a column into one array first, and fails where its text is above 2 GiB; `rows_at`
+does not.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+Flags: TypeAlias = npt.NDArray[np.bool_]
+
+
+Indices: TypeAlias = npt.NDArray[np.int64]
+
+
+Hashes: TypeAlias = npt.NDArray[np.uint64]
+
+
+def flat(column: pa.Array | pa.ChunkedArray) -> pa.Array:
+    """The column as one array, without a copy if it is one already."""
+    if isinstance(column, pa.Array):
+        return column
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+
+
+def list_parts(array: Any) -> tuple[pa.Array, pa.Array]:
+    """(int32 offsets from 0, values) of a list-like array, sliced or not."""
+    offsets = array.offsets
+    start = offsets[0].as_py()
+    values = array.values.slice(start, offsets[-1].as_py() - start)
+    # Computed also when they begin with 0: Arrow cannot build a list from a slice of offsets together with a mask.
+    return pc.subtract(offsets, offsets[0]).cast(pa.int32()), values
+
+
+MANY_BYTES = 1 << 30
+"""A column from this size on is not copied together."""
+PIECE_BYTES = 128 << 20
+"""What is put into one array of it at a time, and a row more."""
+
+
+def rows_at(table: pa.Table, numbers: Indices) -> pa.Table:
+    """The rows with these numbers, in their order; in several chunks where they would not fit into one."""
+    if not numbers.size or table.nbytes * max(numbers.size, table.num_rows) < MANY_BYTES * table.num_rows:
+        return table.take(pa.array(numbers))  # a row may be asked for again and again, but hardly the longest alone
+    sizes = row_bytes(table)
+    pieces = [_picked(table, part) for part in np.split(numbers, cuts(sizes[numbers]))]
+    return pa.concat_tables(pieces)
+
+
+def row_bytes(table: pa.Table) -> npt.NDArray[np.int64]:
+    """About how many bytes each row takes: exact for text, for other types the mean of their chunk."""
+    total = np.zeros(table.num_rows, np.int64)
+    for column in table.columns:
+        start = 0
+        for chunk in column.chunks:
+            own = total[start : start + len(chunk)]
+            start += len(chunk)
+            if _is_text(chunk.type):
+                own += np.asarray(pc.fill_null(pc.binary_length(chunk), 0)).astype(np.int64)
+            else:
+                own += -(-chunk.nbytes // max(1, len(chunk)))
+    return total
+
+
+def cuts(sizes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Where values of these sizes, one after the other, are cut into pieces of about `PIECE_BYTES`."""
+    piece = (np.cumsum(sizes) - sizes) // PIECE_BYTES
+    return np.flatnonzero(np.diff(piece)) + 1
+
+
+def _picked(table: pa.Table, numbers: Indices) -> pa.Table:
+    """A `take` chunk by chunk: of each only the rows that are wanted are copied."""
+    batches = table.to_batches()
+    ends = np.cumsum([batch.num_rows for batch in batches], dtype=np.int64)
+    order = np.argsort(numbers, kind="stable")
+    places = np.searchsorted(numbers[order], ends)
+    found, start = [], 0
+    for batch, end, place in zip(batches, ends.tolist(), places.tolist(), strict=True):
+        if place > start:
+            found.append(batch.take(pa.array(numbers[order[start:place]] - (end - batch.num_rows))))
+        start = place
+    back = np.empty(len(order), np.int64)
+    back[order] = np.arange(len(order))
+    return pa.Table.from_batches(found, table.schema).take(pa.array(back))
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(
+        pa.types.is_string(kind)
+        or pa.types.is_binary(kind)
+        or pa.types.is_large_string(kind)
+        or pa.types.is_large_binary(kind)
+    )

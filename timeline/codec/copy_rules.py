@@ -1,0 +1,265 @@
+"""Whether the row groups of some Parquet files may be put into one file as bytes (pure).
+
+What a footer says once then stands for the pages of all of them. So it must say the same in each, and nothing that is
+not known here. Page indexes and filters of column chunks are left behind: readers do without them.
+Source of the numbers of fields: parquet.thrift of the Parquet format.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import zip_longest
+
+import pyarrow as pa
+
+from .parquet_footer import (
+    BINARY,
+    I16,
+    I32,
+    I64,
+    LIST,
+    MAGIC,
+    STRUCT,
+    Footer,
+    Struct,
+    chunk_span,
+    field_of,
+    group_bytes,
+    value_of,
+    write_struct,
+)
+
+VERSION, SCHEMA, ROWS, ROW_GROUPS, KEY_VALUES, CREATED_BY, COLUMN_ORDERS = range(1, 8)
+"""Fields of FileMetaData."""
+COLUMNS, GROUP_BYTES, GROUP_ROWS, SORTED_BY, GROUP_OFFSET, GROUP_STORED, ORDINAL = range(1, 8)
+"""Fields of RowGroup."""
+CHUNK_OFFSET, CHUNK_META = 2, 3
+"""Fields of ColumnChunk; the next four place its page indexes."""
+CHUNK_BYTES, CHUNK_STORED, DATA_OFFSET, DICTIONARY_OFFSET = 6, 7, 9, 11
+STATISTICS = 12
+CHUNK_FILTER = (14, 15)
+"""Fields of ColumnMetaData; the latter place the filter of a column chunk."""
+
+_FILE = {1: I32, 2: LIST, 3: I64, 4: LIST, 5: LIST, 6: BINARY, 7: LIST}
+_GROUP = {1: LIST, 2: I64, 3: I64, 4: LIST, 5: I64, 6: I64, 7: I16}
+_CHUNK = {2: I64, 3: STRUCT, 4: I64, 5: I32, 6: I64, 7: I32}
+_META = {1: I32, 2: LIST, 3: LIST, 4: I32, 5: I64, 6: I64, 7: I64, 8: LIST, 9: I64, 11: I64, 12: STRUCT, 13: LIST}
+_META |= {14: I64, 15: I32, 16: STRUCT}
+_TYPE, _LENGTH, _CHILDREN = 1, 2, 5
+"""Fields of SchemaElement; the first also of ColumnMetaData."""
+_USED_ENCODINGS, _META_PATH, _CODEC = 2, 3, 4
+_ENCODINGS, _CODECS = frozenset((0, *range(2, 10))), range(8)
+_BOUNDS = (1, 2, 5, 6)
+"""Fields of Statistics."""
+_WIDTHS, _FIXED = {0: 1, 1: 4, 2: 8, 3: 12, 4: 4, 5: 8}, 7
+"""Bytes of a value by type: BOOLEAN, INT32, INT64, INT96, FLOAT, DOUBLE; FIXED_LEN_BYTE_ARRAY says its own."""
+_OLD_TIMES = "INT96"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Obstacle:
+    """Why files are not copied: `why` in a few words, which file, what was expected and what was found there."""
+
+    why: str
+    path: str
+    expected: str
+    found: str
+
+
+def why_not_copied(footers: Iterable[Footer], schema: pa.Schema, least_bytes: int = 0) -> Obstacle | None:
+    """The first obstacle to put the row groups of these files into one file of `schema`, None if there is none.
+
+    `least_bytes`: of each row group. Memory: two footers.
+    """
+    first: Footer | None = None
+    for footer in footers:
+        first = first or footer
+        for obstacle in _obstacles(footer, first, schema, least_bytes):
+            return obstacle
+    return None
+
+
+def _obstacles(footer: Footer, first: Footer, schema: pa.Schema, least_bytes: int) -> Iterator[Obstacle]:
+    yield from _unknown(footer)
+    yield from _other_schema(footer, schema)
+    yield from _other_calendar(footer)
+    yield from _other_footer(footer, first)
+    yield from _odd_chunks(footer)
+    yield from _outside(footer)
+    yield from _small(footer, least_bytes)
+
+
+def _unknown(footer: Footer) -> Iterator[Obstacle]:
+    for found in _unknown_fields(footer.tree):
+        yield Obstacle(
+            why="a footer with parts that are not known here, or encrypted",
+            path=footer.path,
+            expected="fields of a Parquet footer without encryption",
+            found=found,
+        )
+
+
+def _unknown_fields(tree: Struct) -> Iterator[str]:
+    yield from _other_fields("the file", tree, _FILE)
+    for number, group in enumerate(_structs(tree, ROW_GROUPS)):
+        yield from _other_fields(f"row group {number}", group, _GROUP)
+        for chunk in _structs(group, COLUMNS):
+            yield from _other_fields(f"a column of row group {number}", chunk, _CHUNK)
+            meta = field_of(chunk, CHUNK_META)
+            if meta is None:
+                yield f"a column of row group {number} without a description"
+            else:
+                yield from _other_fields(f"a column of row group {number}", meta.value, _META)
+
+
+def _structs(struct: Struct, number: int) -> list[Struct]:
+    found = field_of(struct, number)
+    return found.value.items if found is not None and found.type == LIST and found.value.type == STRUCT else []
+
+
+def _other_fields(where: str, struct: Struct, known: Mapping[int, int]) -> Iterator[str]:
+    last = 0
+    for field in struct:
+        if known.get(field.number) != field.type or field.number <= last:
+            yield f"{where}: field {field.number} of wire type {field.type}"
+        last = field.number
+
+
+def _other_schema(footer: Footer, schema: pa.Schema) -> Iterator[Obstacle]:
+    """The file has the columns of the table, in their order, with their types."""
+    there = footer.arrow
+    if there.names != schema.names:
+        odd = [n for n in schema.names if n not in there.names] + [n for n in there.names if n not in schema.names]
+        found = f"without or with others: {', '.join(odd)}" if odd else f"another order: {', '.join(there.names)}"
+        yield _column(footer, f"the table's columns: {', '.join(schema.names)}", found)
+    for have, want in zip(there, schema, strict=False):
+        if not _is_as(have, want):
+            yield _column(footer, str(want), str(have))
+    columns = footer.metadata.schema
+    for at in range(len(columns)):
+        if columns.column(at).physical_type == _OLD_TIMES:
+            yield _column(footer, "times of 64 bits", f"{columns.column(at).path}: {_OLD_TIMES}")
+
+
+def _is_as(have: pa.Field, want: pa.Field) -> bool:
+    """Whether values need no change, and no nulls are there that may not be. The parts of lists and maps have names
+    that differ by writer."""
+    return not (have.nullable and not want.nullable) and _is_type(have.type, want.type)
+
+
+def _is_type(have: pa.DataType, want: pa.DataType) -> bool:
+    kind = pa.types
+    if kind.is_struct(have) and kind.is_struct(want):
+        parts = zip(have, want, strict=False)
+        return have.num_fields == want.num_fields and all(h.name == w.name and _is_as(h, w) for h, w in parts)
+    if kind.is_list(have) and kind.is_list(want):
+        return _is_as(have.value_field, want.value_field)
+    if kind.is_map(have) and kind.is_map(want):
+        return _is_as(have.key_field, want.key_field) and _is_as(have.item_field, want.item_field)
+    return bool(have == want)
+
+
+def _column(footer: Footer, expected: str, found: str) -> Obstacle:
+    return Obstacle(why="columns not as in the table", path=footer.path, expected=expected, found=found)
+
+
+def _other_calendar(footer: Footer) -> Iterator[Obstacle]:
+    if footer.is_old_calendar:
+        yield Obstacle(
+            why="dates or times in Spark's legacy calendar",
+            path=footer.path,
+            expected="dates and times of the calendar of the new file",
+            found="a footer of Spark's legacy mode",
+        )
+
+
+def _other_footer(footer: Footer, first: Footer) -> Iterator[Obstacle]:
+    """The same schema, and the same writer: by its name and version readers know what its statistics are worth."""
+    to = f"as in {first.path}"
+    if _text(footer.tree, SCHEMA) != _text(first.tree, SCHEMA):
+        expected, found = _first_difference(first, footer)
+        yield Obstacle(why="another Parquet schema", path=footer.path, expected=f"{expected}, {to}", found=found)
+    if any(_text(footer.tree, n) != _text(first.tree, n) for n in (VERSION, CREATED_BY, COLUMN_ORDERS)):
+        expected, found = f"{_writer(first)}, {to}", _writer(footer)
+        yield Obstacle(why="another writer", path=footer.path, expected=expected, found=found)
+
+
+def _first_difference(*footers: Footer) -> tuple[str, str]:
+    """The first lines of two schemas that differ."""
+    shown = [[line.strip() for line in str(f.metadata.schema).splitlines()[2:]] for f in footers]
+    lines = zip_longest(*shown, fillvalue="nothing")
+    return next(((a, b) for a, b in lines if a != b), ("a schema", "the same columns, described in another way"))
+
+
+def _writer(footer: Footer) -> str:
+    return f"{footer.metadata.created_by}, format {footer.metadata.format_version}"
+
+
+def _text(tree: Struct, number: int) -> bytes:
+    """A field as bytes; of a schema without the name of its root, which says nothing."""
+    found = field_of(tree, number)
+    if found is None:
+        return b""
+    if number != SCHEMA:
+        return write_struct([found])
+    root, *others = found.value.items
+    return write_struct([f for f in root if f.number == _CHILDREN]) + b"".join(map(write_struct, others))
+
+
+def _odd_chunks(footer: Footer) -> Iterator[Obstacle]:
+    """Each column chunk is of its column, and described as the format allows: pyarrow ends the process at others."""
+    columns = [element for element in value_of(footer.tree, SCHEMA).items[1:] if field_of(element, _CHILDREN) is None]
+    paths = [footer.metadata.schema.column(at).path for at in range(footer.metadata.num_columns)]
+    for number, group in enumerate(value_of(footer.tree, ROW_GROUPS).items):
+        chunks = [value_of(chunk, CHUNK_META) for chunk in value_of(group, COLUMNS).items]
+        found = [b".".join(value_of(meta, _META_PATH).items).decode(errors="replace") for meta in chunks]
+        odd = next((name for name, path in zip(found, paths, strict=False) if name != path), "")
+        if not odd and len(found) == len(paths):
+            fits = (_fits(meta, column) for meta, column in zip(chunks, columns, strict=True))
+            odd = next((name for name, fit in zip(found, fits, strict=True) if not fit), "")
+        if odd or len(found) != len(paths):
+            yield Obstacle(
+                why="column chunks that do not fit their columns",
+                path=footer.path,
+                expected=f"the {len(paths)} columns of the schema: their types, known codecs, bounds of their width",
+                found=f"row group {number}: {odd or f'{len(found)} columns'}",
+            )
+
+
+def _fits(meta: Struct, column: Struct) -> bool:
+    kind = value_of(column, _TYPE)
+    stored = field_of(meta, STATISTICS)
+    width = value_of(column, _LENGTH) if kind == _FIXED else _WIDTHS.get(kind)
+    bounds = [f.value for f in stored.value if f.number in _BOUNDS] if stored is not None else []
+    known = value_of(meta, _TYPE) == kind and value_of(meta, _CODEC) in _CODECS
+    known = known and _ENCODINGS.issuperset(value_of(meta, _USED_ENCODINGS).items)
+    return known and (width is None or all(len(one) == width for one in bounds))
+
+
+def _outside(footer: Footer) -> Iterator[Obstacle]:
+    """Pages lie behind the first four bytes, in front of the footer, and are not more than fit there."""
+    metadata = footer.metadata
+    groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
+    spans = [chunk_span(group.column(at)) for group in groups if group.num_rows for at in range(group.num_columns)]
+    odd = [(start, size) for start, size in spans if start < len(MAGIC) or size < 1 or start + size > footer.end]
+    total = sum(size for _, size in spans)
+    if odd or total > footer.end:
+        yield Obstacle(
+            why="pages outside of their file",
+            path=footer.path,
+            expected=f"pages from {len(MAGIC)} to {footer.end}",
+            found=f"{odd[0][1]} bytes at {odd[0][0]}" if odd else f"{total} bytes in all",
+        )
+
+
+def _small(footer: Footer, least_bytes: int) -> Iterator[Obstacle]:
+    for number in range(footer.metadata.num_row_groups):
+        size = group_bytes(footer.metadata.row_group(number))
+        if size < least_bytes:
+            yield Obstacle(
+                why="small row groups",
+                path=footer.path,
+                expected=f"row groups of {least_bytes} bytes at least",
+                found=f"{size} bytes",
+            )

@@ -1,0 +1,256 @@
+"""Parquet files to Arrow batches of bounded size, whatever the footer claims.
+
+A few bytes of Parquet can stand for any number of long values: a dictionary holds one of them, run lengths the
+rest. So text columns whose dictionaries could make a batch too large are read as dictionaries, and decoded in chunks
+of about `_BATCH_BYTES`. This bounds what is streamed. Data that is decoded at once (`read_parquet`) is refused if
+it becomes a thousand times larger, since no writer's constant columns explain that.
+
+`column_spans` says which byte ranges of a file a reader needs. A `Share` is the part of a base file, some of its row
+groups, that one of several readers reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from ..errors import MalformedError, UnsupportedError
+from ..ranges import RangedFile, Span
+from .avro_schema import FIXED_BYTES_MAX
+from .calendar import old_calendar
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """Share number `part`, from 0 on, of `of` shares. Together they have each row group once, whatever their number."""
+
+    part: int
+    of: int
+
+    def of_groups(self, count: int, chosen: Sequence[int] | None = None) -> list[int]:
+        """The row groups of this share: of a file with so many, and of those only the `chosen` ones."""
+        own = range(count * self.part // self.of, count * (self.part + 1) // self.of)
+        return list(own) if chosen is None else [group for group in chosen if group in own]
+
+
+_WHOLE_BYTES_MAX = 32 << 20
+"""What a storage fetches at once when a file is opened."""
+_REQUESTS_BYTES = 8 << 20
+"""What travels in the time of two more requests, at some hundred megabytes a second."""
+_AHEAD_BYTES_MAX = 64 << 20
+"""Row groups whose columns take more are read column by column: what is fetched ahead stays in memory."""
+
+
+def travels_whole(size: int, wanted: int, columns: int) -> bool:
+    """Whether a file of so many bytes and columns is best fetched by one request, for so many of its columns.
+
+    The other way takes two requests more: the end with the footer first, then the columns. `size` 0: not known.
+    """
+    return size <= _WHOLE_BYTES_MAX and size * (columns - min(wanted, columns)) <= _REQUESTS_BYTES * columns
+
+
+def column_spans(metadata: pq.FileMetaData, group: int, names: Collection[str]) -> list[Span]:
+    """Where the named columns of a row group are; none if they take too much memory to be fetched ahead."""
+    row_group, wanted = metadata.row_group(group), set(names)
+    spans = []
+    for at in range(row_group.num_columns):
+        chunk = row_group.column(at)
+        if chunk.path_in_schema.partition(".")[0] in wanted:
+            start = chunk.dictionary_page_offset if chunk.has_dictionary_page else None
+            spans.append((min(start or chunk.data_page_offset, chunk.data_page_offset), chunk.total_compressed_size))
+    return spans if sum(count for _, count in spans) <= _AHEAD_BYTES_MAX else []
+
+
+_BATCH_BYTES = 32 << 20
+_EXPANSION_MAX = 1000
+_EXPANSION_FREE_BYTES = 64 << 20
+_CODE_BYTES_MAX, _LONG_BYTES_MIN, _SMALL_CHUNK_BYTES = 8, 4096, 4 << 20
+
+_FEW_ROWS = 10_000
+
+_THRIFT_STRING_BYTES_MAX = 100_000_000
+_THRIFT_ITEMS_MAX = 100_000
+"""pyarrow's own limit is 1 M items: a schema with that many nested groups would exhaust the stack."""
+
+
+def open_parquet(source: pa.NativeFile, *, dictionaries: Sequence[str] = ()) -> pq.ParquetFile:
+    """The file, with its footer read. `dictionaries`: columns to return as dictionaries."""
+    file = pq.ParquetFile(
+        source,
+        read_dictionary=list(dictionaries),
+        # For old timestamps of 96 bits: in nanoseconds, pyarrow's default, 9999-12-31 overflows into another day.
+        coerce_int96_timestamp_unit="us",
+        thrift_string_size_limit=_THRIFT_STRING_BYTES_MAX,
+        thrift_container_size_limit=_THRIFT_ITEMS_MAX,
+    )
+    groups = [file.metadata.row_group(i).num_rows for i in range(file.metadata.num_row_groups)]
+    if min(groups, default=0) < 0 or sum(groups) != file.metadata.num_rows:
+        raise MalformedError(
+            "the row groups of a Parquet file do not add up",
+            expected=f"{file.metadata.num_rows} rows",
+            found=str(groups[:20]),
+        )
+    columns = file.metadata.schema
+    width = max((columns.column(i).length or 0 for i in range(file.metadata.num_columns)), default=0)
+    if width > FIXED_BYTES_MAX:
+        raise UnsupportedError(
+            "Parquet column of wide fixed values", expected=f"at most {FIXED_BYTES_MAX} bytes", found=f"{width} bytes"
+        )
+    return file
+
+
+def parquet_batches(
+    source: pa.NativeFile,
+    file: pq.ParquetFile,
+    names: Sequence[str],
+    batch_rows: int,
+    groups: Sequence[int] | None = None,
+) -> Iterator[pa.RecordBatch]:
+    """The named columns of a file opened from `source`: at most `batch_rows` rows and about 32 MiB per batch.
+
+    Dates and times of the old calendar come in the new one.
+
+    `groups`: the row groups to read, None for all. MalformedError, behind the last batch: rows are missing.
+    """
+    metadata, schema = file.metadata, file.schema_arrow
+    at = {metadata.schema.column(i).path: i for i in range(metadata.num_columns)}
+    coded = [n for n in names if _is_text(schema.field(n).type) and _is_coded(metadata, at.get(n), batch_rows)]
+    if coded:
+        file = open_parquet(source, dictionaries=coded)
+    rows = max(1, min([batch_rows, *_fitting_rows(metadata)]))
+    chosen = None if groups is None else list(groups)
+    calendar = old_calendar(file)
+    if calendar is not None:
+        yield from map(calendar.moved, _stored_batches(source, file, names, rows, chosen))
+        return
+    yield from _stored_batches(source, file, names, rows, chosen)
+
+
+def _stored_batches(
+    source: pa.NativeFile, file: pq.ParquetFile, names: Sequence[str], rows: int, chosen: Sequence[int] | None
+) -> Iterator[pa.RecordBatch]:
+    """Batches of so many rows, as they are stored."""
+    metadata = file.metadata
+    if not isinstance(source, RangedFile):
+        threads = metadata.num_rows > _FEW_ROWS  # handing few rows to other threads costs more than decoding them
+        yield from _all_rows(
+            file.iter_batches(batch_size=rows, row_groups=chosen, columns=list(names), use_threads=threads),
+            _rows_of(metadata, chosen),
+        )
+        return
+    for group in range(metadata.num_row_groups) if chosen is None else chosen:
+        source.keep(column_spans(metadata, group, names))
+        yield from _all_rows(
+            file.iter_batches(batch_size=rows, row_groups=[group], columns=list(names)), _rows_of(metadata, [group])
+        )
+
+
+def _rows_of(metadata: pq.FileMetaData, groups: Sequence[int] | None) -> int:
+    return metadata.num_rows if groups is None else sum(metadata.row_group(group).num_rows for group in groups)
+
+
+def _all_rows(batches: Iterable[pa.RecordBatch], expected: int) -> Iterator[pa.RecordBatch]:
+    """Where a column's pages hold too few values, pyarrow ends all columns there, without an error."""
+    found = 0
+    for batch in batches:
+        found += batch.num_rows
+        yield from _pieces(batch)
+    if found != expected:
+        raise MalformedError(
+            "a Parquet file in which rows are missing",
+            expected=f"{expected} rows, by its footer",
+            found=f"{found} rows",
+        )
+
+
+def read_parquet(source: pa.NativeFile, names: Sequence[str], batch_rows: int = 65_536) -> pa.Table:
+    """All rows of the named columns, as far as the file has these columns.
+
+    UnsupportedError: the file decodes to far more than its bytes.
+    """
+    file = open_parquet(source)
+    there = frozenset(file.schema_arrow.names)
+    wanted = [name for name in names if name in there]
+    limit = _EXPANSION_FREE_BYTES + _EXPANSION_MAX * source.size()
+    batches, decoded = [], 0
+    for batch in parquet_batches(source, file, wanted, batch_rows):
+        decoded += batch.nbytes
+        if decoded > limit:
+            raise UnsupportedError(
+                "Parquet data that decodes to far more than its bytes",
+                expected=f"at most {_EXPANSION_MAX} times its {source.size()} bytes, and {_EXPANSION_FREE_BYTES} more",
+                found=f"{decoded} bytes and more to come",
+            )
+        batches.append(batch)
+    kept = pa.schema([file.schema_arrow.field(name) for name in wanted])
+    return pa.Table.from_batches(batches) if batches else kept.empty_table()
+
+
+@contextmanager
+def readable(what: str, path: str) -> Iterator[None]:
+    """Turns the errors that pyarrow raises for damaged bytes into an error of the tree that names the file."""
+    try:
+        yield
+    except (MalformedError, UnsupportedError) as error:
+        if error.path is not None:
+            raise
+        raise type(error)(error.what, path=path, expected=error.expected, found=error.found, todo=error.todo) from error
+    except (pa.ArrowException, OSError, ValueError, KeyError, IndexError, OverflowError) as error:
+        raise MalformedError(f"not a readable Parquet {what}", path=path, found=str(error)) from error
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_binary(kind))
+
+
+def _is_coded(metadata: pq.FileMetaData, at: int | None, batch_rows: int) -> bool:
+    """Whether a text column has a dictionary that could make a batch too large. `at`: its position, None: no leaf.
+
+    A column whose dictionary overflowed does not count: it stores plain values, and reading it as a dictionary would be
+    five times slower. The footer does not distinguish the two, but the bytes per value do.
+    """
+    rows = metadata.num_rows
+    for group in range(metadata.num_row_groups if at is not None else 0):
+        chunk = metadata.row_group(group).column(at)
+        count, size = chunk.num_values, chunk.total_uncompressed_size
+        overflowed = size > _SMALL_CHUNK_BYTES and _CODE_BYTES_MAX * count <= size < _LONG_BYTES_MIN * count
+        # A batch may span row groups: each adds a few long values.
+        if chunk.has_dictionary_page and not overflowed and min(rows, batch_rows) * size > _BATCH_BYTES:
+            return True
+    return False
+
+
+def _fitting_rows(metadata: pq.FileMetaData) -> Iterator[int]:
+    """For each row group, the number of rows that fit into a batch."""
+    for i in range(metadata.num_row_groups):
+        group = metadata.row_group(i)
+        if group.num_rows and group.total_byte_size > 0:
+            yield _BATCH_BYTES * group.num_rows // group.total_byte_size
+
+
+def _pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """The batch with dictionaries decoded, in several pieces if it would become too large."""
+    coded = [i for i, column in enumerate(batch.columns) if pa.types.is_dictionary(column.type)]
+    if not coded:
+        yield batch
+        return
+    sizes = sum((_decoded_bytes(batch.column(i)) for i in coded), np.zeros(batch.num_rows, np.int64))
+    piece = np.cumsum(sizes) // _BATCH_BYTES
+    starts = [0, *(np.flatnonzero(np.diff(piece)) + 1).tolist(), batch.num_rows]
+    for start, end in pairwise(starts):
+        part = batch.slice(start, end - start)
+        columns = [column.dictionary_decode() if i in coded else column for i, column in enumerate(part.columns)]
+        yield pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
+
+
+def _decoded_bytes(column: pa.DictionaryArray) -> npt.NDArray[np.int64]:
+    lengths = pc.binary_length(column.dictionary).cast(pa.int64())
+    return np.asarray(pc.fill_null(lengths.take(column.indices), 0))

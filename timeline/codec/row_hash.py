@@ -1,0 +1,241 @@
+"""64-bit hashes of rows and keys, the same on every machine and with every library version (pure, vectorised).
+
+The ledger compares sums of row hashes mod 2^64: the rows that went in against the file that came out. A sum does
+not depend on the order of rows, and a swapped, stale or doubled row changes it. The hash does not protect against an
+attacker who chooses rows that collide.
+
+A value's hash covers its bytes in 8-byte little-endian words, as Arrow lays them out: text as UTF-8 bytes, lists and
+maps as their items in order, records field by field. Strings are hashed as matrices of bytes (`byte_blocks`).
+
+`KeyLookup` looks up many record keys in a fixed set of keys. The set is hashed once and sorted. A table over the
+leading bits of the hash gives each probe its short run of candidates. Equal hashes are compared by the keys themselves,
+so an answer never rests on a hash alone. Unlike in `pyarrow.compute.index_in`, nothing is rebuilt for each batch: the
+base file can be streamed in small batches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ..errors import MalformedError, UnsupportedError
+from .columns import Hashes, flat
+
+_SEEDS = range(8)
+
+
+class KeyLookup:
+    """Positions of keys in `keys`, an Arrow string array of distinct values."""
+
+    def __init__(self, keys: pa.Array) -> None:
+        self._keys = keys
+        for seed in _SEEDS:
+            self._seed = seed
+            hashes = hash_keys(keys, seed)
+            self._order = np.argsort(hashes, kind="stable")
+            self._sorted = hashes[self._order]
+            # If two distinct keys had one hash, a hash would need several candidates: use another seed.
+            if not (self._sorted[1:] == self._sorted[:-1]).any():
+                break
+        else:
+            raise MalformedError("record keys are not distinct", found=f"{len(keys)} keys")
+        self._bits = max(1, len(keys).bit_length())
+        edges = np.arange((1 << self._bits) + 1, dtype=np.uint64)
+        # The edge behind the last prefix is 2**64, which does not fit: it is the end of the array.
+        starts = np.searchsorted(self._sorted, edges[:-1] << np.uint64(64 - self._bits))
+        self._starts = np.append(starts, len(keys))
+
+    def find(self, probes: pa.Array) -> npt.NDArray[np.int64]:
+        """For each probe its position in the set, -1 if the set does not contain it (it never contains null)."""
+        found = np.full(len(probes), -1, np.int64)
+        if not len(self._keys) or not len(probes):
+            return found
+        hashes = hash_keys(probes, self._seed)
+        prefix = (hashes >> np.uint64(64 - self._bits)).astype(np.int64)
+        candidate, end = self._starts[prefix], self._starts[prefix + 1]
+        open_probes = np.flatnonzero(candidate < end)
+        while len(open_probes):
+            at = candidate[open_probes]
+            hit = self._sorted[at] == hashes[open_probes]
+            found[open_probes[hit]] = self._order[at[hit]]
+            candidate[open_probes] += 1
+            open_probes = open_probes[~hit & (at + 1 < end[open_probes])]
+        rows = np.flatnonzero(found >= 0)
+        same = pc.equal(probes.take(pa.array(rows)), self._keys.take(pa.array(found[rows])))
+        found[rows[~np.asarray(pc.fill_null(same, False))]] = -1
+        return found
+
+
+def hash_keys(keys: pa.Array, seed: int) -> npt.NDArray[np.uint64]:
+    """A 64-bit hash for each key. Valid within one process only: polars releases may hash differently."""
+    import polars as pl  # late: a fifth of a command's start, and the Spark driver never needs it
+
+    return pl.Series(pl.from_arrow(keys)).hash(seed=seed).to_numpy()
+
+
+Index = npt.NDArray[np.intp]
+
+_CACHE_BYTES = 512 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class ByteBlock:
+    """Some values of one byte length, few enough to fit into the L2 cache: `data` is (values, bytes) of uint8.
+
+    `ordinals`: the indices of these values in the array.
+    """
+
+    ordinals: Index
+    data: npt.NDArray[np.uint8]
+
+
+def byte_blocks(values: pa.Array) -> Iterator[ByteBlock]:
+    """Every value of a string or binary array, each in exactly one block; a null counts as empty."""
+    if not len(values):
+        return
+    text = values.cast(pa.large_binary())
+    lengths = np.diff(_offsets(text))
+    order = np.arange(len(text))
+    if lengths.min() != lengths.max():
+        # Sorted by length, the values of one length form a matrix of bytes, without a copy for each length.
+        order = np.argsort(lengths, kind="stable")
+        text, lengths = text.take(pa.array(order)), lengths[order]
+    offsets = _offsets(text)
+    bounds = [0, *(np.flatnonzero(np.diff(lengths)) + 1).tolist(), len(text)]
+    content = text.buffers()[2]
+    for low, high in pairwise(bounds):
+        length = int(lengths[low])
+        # Besides its bytes, each value needs some words of scratch space.
+        step = max(1, _CACHE_BYTES // (length + 20))
+        for start in range(low, high, step):
+            stop = min(start + step, high)
+            size = (stop - start) * length
+            data = np.frombuffer(content, np.uint8, size, int(offsets[start])) if size else np.zeros(0, np.uint8)
+            yield ByteBlock(order[start:stop], data.reshape(stop - start, length))
+
+
+def _offsets(values: pa.LargeBinaryArray) -> npt.NDArray[np.int64]:
+    return np.frombuffer(values.buffers()[1], np.int64, len(values) + 1, values.offset * 8)
+
+
+_A, _B, _C = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
+_NULL = np.uint64(0x2545F4914F6CDD1D)
+_WORD = 8
+_LONG_BYTES = 1024
+"""Many values longer than this rarely have one length: their words are hashed all at once, not one after the other."""
+
+
+def row_hashes(columns: Iterable[pa.Array | pa.ChunkedArray], rows: int) -> Hashes:
+    """One hash for each row over its columns, in their order. UnsupportedError: a column type without a rule."""
+    total = np.zeros(rows, np.uint64)
+    for column in columns:
+        total = _mixed(total * _A + _hashes(flat(column)))
+    return total
+
+
+def hash_sum(hashes: Hashes) -> int:
+    """The sum mod 2^64."""
+    return int(hashes.sum(dtype=np.uint64))
+
+
+def _hashes(array: pa.Array) -> Hashes:
+    array = _laid_out(array)
+    kind = array.type
+    if pa.types.is_dictionary(kind):
+        found = _hashes(array.dictionary)[np.asarray(array.indices.fill_null(0))] if len(array.dictionary) else None
+        result = np.zeros(len(array), np.uint64) if found is None else found
+    elif pa.types.is_struct(kind):
+        result = row_hashes(array.flatten(), len(array))
+    elif pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_map(kind):
+        result = _lists(array)
+    elif _is_text(kind):
+        result = np.zeros(len(array), np.uint64)
+        for block in byte_blocks(array):
+            result[block.ordinals] = _bytes(block.data)
+    elif pa.types.is_null(kind):
+        return np.full(len(array), _NULL)
+    else:
+        result = _fixed(array)
+    if array.null_count:
+        result[np.asarray(array.is_null())] = _NULL
+    return result
+
+
+def _laid_out(array: pa.Array) -> pa.Array:
+    """Views and lists of one length, which rows of a writer may have (Polars), in the layout that has a rule."""
+    kind = array.type
+    if pa.types.is_string_view(kind):
+        return array.cast(pa.large_string())
+    if pa.types.is_binary_view(kind):
+        return array.cast(pa.large_binary())
+    return array.cast(pa.list_(kind.value_field)) if pa.types.is_fixed_size_list(kind) else array
+
+
+def _lists(array: pa.Array) -> Hashes:
+    """Each item is hashed with its index; the sum for a list is the difference of two running sums."""
+    offsets = np.asarray(array.offsets).astype(np.int64)
+    first, last = int(offsets[0]), int(offsets[-1])
+    if pa.types.is_map(array.type):
+        items = row_hashes(
+            [array.keys.slice(first, last - first), array.items.slice(first, last - first)], last - first
+        )
+    else:
+        items = _hashes(array.values.slice(first, last - first))
+    offsets = offsets - first
+    lengths = np.diff(offsets)
+    place = np.arange(len(items), dtype=np.int64) - np.repeat(offsets[:-1], lengths)
+    running = np.concatenate([np.zeros(1, np.uint64), np.cumsum(_mixed(items + place.astype(np.uint64) * _A))])
+    return _mixed(running[offsets[1:]] - running[offsets[:-1]] + lengths.astype(np.uint64))
+
+
+def _fixed(array: pa.Array) -> Hashes:
+    """Hashes of fixed-width values, by their bytes."""
+    if pa.types.is_boolean(array.type):
+        array = array.cast(pa.uint8())
+    try:
+        width = array.type.bit_width // 8
+        data = np.frombuffer(array.buffers()[1], np.uint8, len(array) * width, array.offset * width)
+    except (ValueError, TypeError) as error:
+        raise UnsupportedError("rows of this column type cannot be hashed", found=str(array.type)) from error
+    return _bytes(data.reshape(len(array), width))
+
+
+def _bytes(data: npt.NDArray[np.uint8]) -> Hashes:
+    """Hashes of values of one length. The last word ends where the value ends, so it may overlap the word before."""
+    count, length = data.shape
+    # The length goes in first, spread over all 64 bits, so that the bytes of a short value cannot cancel it out.
+    result = _mixed(np.full(count, length + 1, np.uint64))
+    if not length or not count:
+        return _mixed(result)
+    if length < _WORD:
+        padded = np.zeros((count, _WORD), np.uint8)
+        padded[:, :length] = data
+        return _mixed(result ^ padded.view("<u8")[:, 0])
+    if length > _LONG_BYTES:
+        places = np.arange(1, length // _WORD + 1, dtype=np.uint64) * _A
+        words: Hashes = np.ndarray((count, len(places)), "<u8", data, 0, (length, _WORD))
+        last: Hashes = np.ndarray((count,), "<u8", data, length - _WORD, (length,))
+        return _mixed((result ^ last) * _C + _mixed(words + places).sum(axis=1, dtype=np.uint64))
+    for start in [*range(0, length - _WORD, _WORD), length - _WORD]:
+        word: Hashes = np.ndarray((count,), "<u8", data, start, (length,)) * _A
+        word ^= word >> np.uint64(32)
+        result ^= word
+        result *= _C
+    return _mixed(result)
+
+
+def _mixed(value: Hashes) -> Hashes:
+    """Every input bit affects every bit of the result (the final step of splitmix64)."""
+    value = (value ^ (value >> np.uint64(30))) * _B
+    value = (value ^ (value >> np.uint64(27))) * _C
+    return value ^ (value >> np.uint64(31))
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return kind in (pa.string(), pa.large_string(), pa.binary(), pa.large_binary())

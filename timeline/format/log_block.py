@@ -1,0 +1,263 @@
+"""Log files: the framing of their blocks, and the header RECORD_POSITIONS.
+
+A log file is a run of blocks without file header or trailer. All integers are big-endian. The format version is 1, with
+the same bytes in table versions 6, 8 and 9:
+
+    #HUDI#  6     magic
+    S       8     bytes after this field to the end of the block, field `T` included
+    version 4     1
+    type    4     `BlockKind`
+    headers       int32 count, then count x {int32 key, int32 length, UTF-8 value}
+    C       8     content length
+    content C
+    footers       as headers, always empty
+    T       8     S + 6: reverse pointer and corruption check
+
+A block that breaks this framing (torn write) extends to the next magic or the end of the file. It is reported as
+CORRUPT and reading continues after it, as in Hudi.
+
+RECORD_POSITIONS names the base file rows that a block's records replace. A position is a row number, from 0, of the
+base file whose instant the block names in its header BASE_FILE_INSTANT_TIME_OF_RECORD_POSITIONS; the i-th position in
+order belongs to the block's i-th record. Format (Hudi LogReaderUtils, RoaringBitmap's Roaring64NavigableMap in its
+portable form): base64 of u64 LE number of buckets, and per bucket u32 LE high word of its positions and a 32-bit
+Roaring portable stream (it begins with `3A 30`, or with `3B 30` if it has run containers: Hudi optimises runs before it
+writes). CRoaring's 64-bit portable form is the same, byte for byte.
+"""
+
+from __future__ import annotations
+
+import base64
+import struct
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Any
+
+import pyarrow as pa
+import pyroaring
+
+from ..errors import MalformedError
+
+
+def parse_positions(text: str) -> pyroaring.BitMap64:
+    """The positions in a header value; MalformedError if it is not exactly one bitmap in base64."""
+    try:
+        data = base64.b64decode(text, validate=True)
+        positions = pyroaring.BitMap64.deserialize(data)
+    # pyroaring raises IndexError for empty input.
+    except (ValueError, IndexError) as error:
+        raise MalformedError("damaged record positions", found=str(error)) from error
+    # pyroaring reads to the end of the bitmap and ignores the rest.
+    if len(positions.serialize()) != len(data):
+        raise MalformedError("damaged record positions", found="bytes after the bitmap")
+    return positions
+
+
+def print_positions(positions: pyroaring.BitMap64) -> str:
+    """The header value for `positions`, which are not changed; inverse of `parse_positions`."""
+    optimised = positions.copy()
+    optimised.run_optimize()
+    return base64.b64encode(optimised.serialize()).decode("ascii")
+
+
+MAGIC = b"#HUDI#"
+FORMAT_VERSION = 1
+_SEARCH_STEP_BYTES = 1 << 20
+_FIXED_BYTES = 4 + 4 + 4 + 8 + 4 + 8  # version, type, empty headers, C, empty footers, T
+
+
+class BlockKind(IntEnum):
+    """Block type as stored; CORRUPT is never stored."""
+
+    COMMAND = 0
+    DELETE = 1
+    CORRUPT = 2
+    AVRO_DATA = 3
+    HFILE_DATA = 4
+    PARQUET_DATA = 5
+    CDC_DATA = 6
+
+
+class HeaderKey(IntEnum):
+    """Header keys as stored. Hudi 0.15 knows only those up to 6."""
+
+    INSTANT_TIME = 0
+    TARGET_INSTANT_TIME = 1
+    SCHEMA = 2
+    COMMAND_BLOCK_TYPE = 3
+    COMPACTED_BLOCK_TIMES = 4
+    RECORD_POSITIONS = 5
+    BLOCK_IDENTIFIER = 6
+    IS_PARTIAL = 7
+    BASE_FILE_INSTANT_TIME_OF_RECORD_POSITIONS = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogBlock:
+    """The position of one block in a log file and its headers; the content is read only when asked for.
+
+    `is_named`: False if its write is known and does not name its file, which is another attempt's.
+    """
+
+    path: str
+    offset: int
+    kind: BlockKind
+    headers: Mapping[HeaderKey, str] = field(default_factory=dict)
+    content_offset: int = 0
+    content_bytes: int = 0
+    is_named: bool = True
+
+    def header(self, key: HeaderKey) -> str:
+        """The value of a header that this kind of block must have."""
+        value = self.headers.get(key)
+        if value is None:
+            raise MalformedError(
+                f"log block without its {key.name} header",
+                path=self.path,
+                found=f"{self.kind.name} at byte {self.offset}",
+            )
+        return value
+
+    @property
+    def instant(self) -> str:
+        """The instant that wrote the block."""
+        return self.header(HeaderKey.INSTANT_TIME)
+
+    @property
+    def is_partial(self) -> bool:
+        """Whether its rows are partial updates: they have the columns of its schema, which is not the table's."""
+        return self.kind is not BlockKind.DELETE and self.headers.get(HeaderKey.IS_PARTIAL, "").lower() == "true"
+
+    @property
+    def record_positions(self) -> pyroaring.BitMap64 | None:
+        """Row numbers in the base file, one for each entry in the block's order; None if the writer gave none.
+
+        Kept for tools: merging uses keys, which are always right.
+        """
+        text = self.headers.get(HeaderKey.RECORD_POSITIONS)
+        return parse_positions(text) if text else None
+
+    @property
+    def compacted_instants(self) -> tuple[str, ...]:
+        """The instants whose blocks this block replaces (log compaction); empty for ordinary blocks."""
+        text = self.headers.get(HeaderKey.COMPACTED_BLOCK_TIMES, "")
+        return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def scan_blocks(source: pa.NativeFile, path: str) -> Iterator[LogBlock]:
+    """Every block of a log file, front to back; reads only headers.
+
+    MalformedError: the file does not begin with a block, or a well-framed block has impossible headers.
+    """
+    size = source.size()
+    offset = 0
+    while offset < size:
+        block, offset = _block_at(source, path, offset, size)
+        yield block
+
+
+def _block_at(source: pa.NativeFile, path: str, offset: int, size: int) -> tuple[LogBlock, int]:
+    head = _bytes(source, offset, 14)
+    if len(head) < len(MAGIC):
+        # Hudi reaches the end of the file inside the magic: whatever these bytes are, no block begins here.
+        return LogBlock(path=path, offset=offset, kind=BlockKind.CORRUPT), size
+    if head[:6] != MAGIC:
+        raise MalformedError(
+            "log file does not continue with a block",
+            path=path,
+            expected=MAGIC.decode(),
+            found=f"{head[:6]!r} at byte {offset}",
+        )
+    if len(head) == 14:
+        (length,) = struct.unpack_from(">q", head, 6)
+        end = offset + 14 + length
+        if length >= _FIXED_BYTES and end <= size and _is_sound(source, offset, length, end, size):
+            return _framed_block(source, path, offset, end), end
+    return LogBlock(path=path, offset=offset, kind=BlockKind.CORRUPT), _next_magic(source, offset + 1, size)
+
+
+def _is_sound(source: pa.NativeFile, offset: int, length: int, end: int, size: int) -> bool:
+    (total,) = struct.unpack(">q", _bytes(source, end - 8, 8))
+    behind = _bytes(source, end, min(6, size - end))
+    return total == length + 6 and (len(behind) < len(MAGIC) or behind == MAGIC)
+
+
+def _framed_block(source: pa.NativeFile, path: str, offset: int, end: int) -> LogBlock:
+    reader = _Reader(source, path, offset + 14, end)
+    version = reader.integer(4)
+    if version != FORMAT_VERSION:
+        raise MalformedError("unknown log format version", path=path, expected="1", found=f"{version} at byte {offset}")
+    kind = reader.integer(4)
+    if kind not in _KINDS_ON_DISK:
+        raise MalformedError("unknown log block type", path=path, found=f"{kind} at byte {offset}")
+    headers = reader.header_map()
+    content_bytes = reader.integer(8)
+    if not 0 <= content_bytes <= end - reader.position - 12:
+        raise MalformedError(
+            "log block content extends past its block",
+            path=path,
+            found=f"{content_bytes} bytes at byte {reader.position}",
+        )
+    return LogBlock(
+        path=path,
+        offset=offset,
+        kind=BlockKind(kind),
+        headers=headers,
+        content_offset=reader.position,
+        content_bytes=content_bytes,
+    )
+
+
+_KINDS_ON_DISK = frozenset(BlockKind) - {BlockKind.CORRUPT}
+
+
+def _next_magic(source: pa.NativeFile, start: int, size: int) -> int:
+    """Offset of the next magic at or after `start`, or the end of the file."""
+    while start < size:
+        window = _bytes(source, start, _SEARCH_STEP_BYTES + len(MAGIC) - 1)
+        found = window.find(MAGIC)
+        if found >= 0:
+            return start + found
+        start += _SEARCH_STEP_BYTES
+    return size
+
+
+def _bytes(source: pa.NativeFile, offset: int, count: int) -> bytes:
+    return bytes(source.read_at(count, offset)) if count > 0 else b""
+
+
+class _Reader:
+    """Reads the front of one block, never past the block's end."""
+
+    def __init__(self, source: pa.NativeFile, path: str, position: int, end: int) -> None:
+        self._source = source
+        self._path = path
+        self.position = position
+        self._end = end
+
+    def _take(self, count: int) -> bytes:
+        if count < 0 or self.position + count > self._end:
+            raise MalformedError(
+                "log block header extends past its block",
+                path=self._path,
+                found=f"{count} bytes at byte {self.position}",
+            )
+        data = _bytes(self._source, self.position, count)
+        self.position += count
+        return data
+
+    def integer(self, width: int) -> int:
+        return int.from_bytes(self._take(width), "big", signed=True)
+
+    def header_map(self) -> dict[HeaderKey, str]:
+        headers: dict[HeaderKey, str] = {}
+        for _ in range(self.integer(4)):
+            ordinal, length = self.integer(4), self.integer(4)
+            value: Any = self._take(length)
+            try:
+                headers[HeaderKey(ordinal)] = value.decode()
+            except ValueError as error:
+                raise MalformedError(
+                    "unreadable log block header", path=self._path, found=f"key {ordinal}: {error}"
+                ) from error
+        return headers

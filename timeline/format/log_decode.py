@@ -1,0 +1,237 @@
+"""The rows of data blocks as Arrow, and the number of entries that a block claims.
+
+Avro data       int32 3, int32 n, n x {int32 length, Avro record in the block's SCHEMA}
+Parquet data    a complete Parquet file
+delete          see `log_deletes`
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from ..codec.avro_binary import decode_long
+from ..codec.avro_decode import decode_records, record_starts
+from ..codec.avro_schema import OPERATION, changelog, parse_avro
+from ..codec.conform import NO_DEFAULTS, Defaults, conform
+from ..codec.parquet_read import open_parquet, parquet_batches
+from ..codec.stored_names import SAME_NAMES, Names, stored
+from ..errors import MalformedError, PhantombaseError, UnsupportedError
+from .log_block import BlockKind, HeaderKey, LogBlock
+
+CONTENT_VERSION = 3
+_LENGTH = "__length"
+_LENGTH_FIELD = {"name": _LENGTH, "type": {"type": "fixed", "name": "length4", "size": 4}}
+
+
+def decode_rows(
+    block: LogBlock,
+    source: pa.NativeFile,
+    schema: pa.Schema,
+    *,
+    float_as_text: bool = True,
+    part_bytes: int | None = None,
+    partial: bool = False,
+    names: Names = SAME_NAMES,
+    defaults: Defaults = NO_DEFAULTS,
+) -> Iterator[pa.Table]:
+    """The rows of a data block under `schema` (only its columns are decoded or read); see `conform` for
+    `float_as_text`. A block of more than `part_bytes` encoded bytes is returned in several tables. `partial`: the
+    caller knows which columns a block of partial updates lacks; they are null here. `names`: of the columns in the
+    block. `defaults`: of the columns of `schema`.
+
+    UnsupportedError: HFile blocks, changelogs, and partial updates unless `partial`. MalformedError: the content does
+    not match the framing or the headers.
+    """
+    check_block(block, source, partial=partial)
+    parquet = block.kind is BlockKind.PARQUET_DATA
+    defaults = NO_DEFAULTS if block.is_partial else defaults
+    with decoding(block):
+        parts = (
+            _parquet_rows(block, source, schema, part_bytes, names, defaults)
+            if parquet
+            else _avro_rows(block, source, schema, float_as_text, part_bytes, names, defaults)
+        )
+        yield from parts
+
+
+def check_block(block: LogBlock, source: pa.NativeFile, *, partial: bool = False) -> None:
+    """UnsupportedError if the block cannot be decoded; reads only its first bytes. `partial`: see `decode_rows`."""
+    if block.is_partial and not partial:
+        raise UnsupportedError(
+            "partial-update log blocks are not supported here", path=block.path, instant=block.instant
+        )
+    if f'"{OPERATION}"' in block.headers.get(HeaderKey.SCHEMA, ""):
+        raise changelog(block.path, block.instant)
+    if block.kind not in (BlockKind.AVRO_DATA, BlockKind.PARQUET_DATA, BlockKind.DELETE):
+        raise UnsupportedError(f"{block.kind.name} log blocks are not supported in data tables", path=block.path)
+    with decoding(block):
+        if block.kind is not BlockKind.PARQUET_DATA:
+            content_version(bytes(source.read_at(min(block.content_bytes, 8), block.content_offset)), block)
+
+
+def count_entries(block: LogBlock, source: pa.NativeFile) -> int:
+    """The number of entries from the block's own header or Parquet footer, without decoding the entries."""
+    with decoding(block):
+        if block.kind is BlockKind.PARQUET_DATA:
+            return int(open_parquet(pa.BufferReader(content_of(block, source))).metadata.num_rows)
+        head = bytes(source.read_at(min(block.content_bytes, 18), block.content_offset))
+        if block.kind is BlockKind.AVRO_DATA:
+            return content_version(head, block)
+        content_version(head, block)
+        return abs(decode_long(head, 8)[0])
+
+
+def _parquet_rows(
+    block: LogBlock,
+    source: pa.NativeFile,
+    schema: pa.Schema,
+    part_bytes: int | None,
+    names: Names,
+    defaults: Defaults,
+) -> Iterator[pa.Table]:
+    content = pa.BufferReader(content_of(block, source))
+    file = open_parquet(content)
+    wanted = stored(schema.names, names, file.schema_arrow.names)
+    metadata = file.metadata
+    rows = max(1, metadata.num_rows)
+    decoded = sum(metadata.row_group(i).total_byte_size for i in range(metadata.num_row_groups))
+    if part_bytes is not None and decoded > part_bytes:
+        rows = max(1, rows * part_bytes // decoded)
+    if not metadata.num_rows:
+        yield conform(file.schema_arrow.empty_table(), schema, block.path, names=names, defaults=defaults)
+    for batch in parquet_batches(content, file, wanted, rows):
+        whole = _with_rows(pa.Table.from_batches([batch]), batch.num_rows)
+        yield conform(whole, schema, block.path, names=names, defaults=defaults)
+
+
+def _avro_rows(
+    block: LogBlock,
+    source: pa.NativeFile,
+    schema: pa.Schema,
+    text: bool,
+    part_bytes: int | None,
+    names: Names,
+    defaults: Defaults,
+) -> Iterator[pa.Table]:
+    content = content_of(block, source)
+    count = content_version(content[:8].to_pybytes(), block)
+    record = parse_avro(block.header(HeaderKey.SCHEMA))
+    framed = {**record, "fields": [_LENGTH_FIELD, *record["fields"]]}
+    columns = [_LENGTH, *stored(schema.names, names, [f["name"] for f in record["fields"]])]
+    for data, rows in _avro_parts(block, content[8:], count, framed, part_bytes):
+        table = decode_records(data, rows, framed, block.path, columns=columns)
+        if rows:
+            _check_lengths(_lengths(table), data.size - 4 * rows, block)
+            table = table.remove_column(0)
+        yield conform(_with_rows(table, rows), schema, block.path, float_as_text=text, names=names, defaults=defaults)
+
+
+def _avro_parts(
+    block: LogBlock, data: pa.Buffer, count: int, framed: dict[str, Any], part_bytes: int | None
+) -> Iterator[tuple[pa.Buffer, int]]:
+    """Runs of whole records, each with its record count. The length prefixes alone show where to cut."""
+    if part_bytes is None or data.size <= part_bytes or not count:
+        yield data, count
+        return
+    starts = record_starts(np.frombuffer(data, np.uint8), count)
+    if starts is None:  # a decoder finds every record, but it needs a copy of the whole block
+        lengths = _lengths(decode_records(data, count, framed, block.path, columns=[_LENGTH]))
+        _check_lengths(lengths, data.size - 4 * count, block)
+        ends = np.cumsum(lengths.astype(np.int64) + 4)
+    else:
+        ends = starts[1:]
+    start = first = 0
+    while first < count:
+        last = max(first + 1, int(np.searchsorted(ends, start + part_bytes, side="right")))
+        end = int(ends[last - 1])
+        yield data.slice(start, end - start), last - first
+        start, first = end, last
+
+
+def _lengths(table: pa.Table) -> npt.NDArray[np.int32]:
+    """The length prefixes of records: each record's size in bytes."""
+    fixed = table.column(0).combine_chunks().cast(pa.binary(4))
+    return np.frombuffer(fixed.buffers()[1], ">i4", len(fixed), 4 * fixed.offset)
+
+
+def _check_lengths(lengths: npt.NDArray[np.int32], expected: int, block: LogBlock) -> None:
+    """The length prefixes must add up to the size of the content; a torn or misread prefix fails here."""
+    total = int(lengths.sum(dtype=np.int64))
+    if total != expected or lengths.min(initial=0) < 0:
+        raise MalformedError(
+            "record lengths of an Avro block do not add up",
+            path=block.path,
+            expected=f"{expected} bytes",
+            found=str(total),
+        )
+
+
+def _with_rows(table: pa.Table, count: int) -> pa.Table:
+    """Keeps the row count with a null column if the table has no columns: Arrow tables without columns have no rows."""
+    return table if table.num_columns else pa.table({"__none": pa.nulls(count)})
+
+
+def content_version(head: bytes, block: LogBlock) -> int:
+    """The second int32 of a block's content; the first one, the content version, must be 3."""
+    version, value = struct.unpack_from(">ii", head)
+    if version != CONTENT_VERSION:
+        raise UnsupportedError(
+            f"{block.kind.name} log block of an old content version (Kryo or schema inside)",
+            path=block.path,
+            expected="content version 3",
+            found=str(version),
+            todo="Compact the table once with the Hudi version that wrote it.",
+        )
+    if value < 0:
+        raise MalformedError("negative count in a log block", path=block.path, found=str(value))
+    return int(value)
+
+
+def content_of(block: LogBlock, source: pa.NativeFile) -> pa.Buffer:
+    """The block's content, without a copy if the file is memory-mapped."""
+    source.seek(block.content_offset)
+    content = source.read_buffer(block.content_bytes)
+    if content.size != block.content_bytes:
+        raise MalformedError(
+            "log block content is shorter than its header says",
+            path=block.path,
+            found=f"{content.size} bytes",
+        )
+    return content
+
+
+@contextmanager
+def decoding(block: LogBlock) -> Iterator[None]:
+    """Turns the errors that decoders raise on broken bytes into an error of the tree that names the file."""
+    try:
+        yield
+    except PhantombaseError as error:
+        if error.path is not None:
+            raise
+        raise type(error)(
+            error.what, path=block.path, expected=error.expected, found=error.found, todo=error.todo
+        ) from error
+    except (
+        pa.ArrowException,
+        ValueError,
+        IndexError,
+        KeyError,
+        TypeError,
+        struct.error,
+        EOFError,
+        OverflowError,
+        OSError,
+        RecursionError,
+    ) as error:
+        raise MalformedError(
+            f"cannot decode the {block.kind.name} block at byte {block.offset}",
+            path=block.path,
+            found=f"{type(error).__name__}: {error}",
+        ) from error

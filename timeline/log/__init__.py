@@ -1,1 +1,0 @@
-"""Log files: framing of blocks, their content to Arrow and back, and which blocks a reader counts."""

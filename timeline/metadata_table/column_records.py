@@ -1,0 +1,255 @@
+"""Records of `column_stats`, `partition_stats` and `bloom_filters`: made for a write, and read as bounds of files.
+
+Fields are named as in HoodieMetadataRecord. Fields that an older schema lacks (0.15 has no `isTightBound` and no
+`valueType`) are left out when a record is written; fields that are not set here are null. Hudi merges two records of
+one key like this (HoodieTableMetadataUtil.mergeColumnStatsRecords): a new record that is deleted or tight replaces the
+old one; otherwise bounds are widened and counts added. So `partition_stats` records of a write need not include older
+values: they are not tight.
+
+A reader that trusts a bound which is too narrow loses rows, so only types have bounds here whose stored values can be
+nothing else: integers, dates, texts, and timestamps where the record names its unit (index version 2). Floats have
+none (NaN; zeros of two signs), nor have decimals, bytes, or a value of another type than the column has now. Nor have
+dates and times so old that Hudi may have read them in the old calendar from a footer. Hudi compares texts of log files
+by UTF-16 code units, and those of base files by UTF-8 bytes. The two orders agree on which texts lie between two bounds
+only if no unit of a bound is a surrogate or above one.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ..codec.bloom import BloomFilter
+from ..codec.calendar import first_alike
+from ..codec.parquet_read import readable
+from ..filter.possible import UNKNOWN, Bounds
+from ..format.file_name import BaseFileName, LogFileName, parse_data_file
+from ..storage.contract import Storage
+from ..storage.folders import join
+from ..table.table import Table
+from .column_range import ColumnRange, merged_ranges
+from .indexed_columns import IndexedColumn, IndexVersion, Kind, ValueType
+from .measure import Measure, Measured
+from .records.keys import MetadataRecord, Sizes, bloom_filter_key, column_stats_key, partition_stats_key
+from .records.partitions import BLOOM_FILTERS, COLUMN_STATS, PARTITION_STATS
+
+KeyedRecord = tuple[str, MetadataRecord]
+"""A record and its key."""
+
+_TYPE_COLUMN_STATS, _TYPE_BLOOM_FILTERS, _TYPE_PARTITION_STATS = 3, 4, 6
+"""Field `type` of a record (Hudi MetadataPartitionType)."""
+
+_UNKNOWN = -1
+_NO_TYPE = ValueType(Kind.NULL)
+
+
+def column_stats_records(
+    partition: str, file_name: str, ranges: Sequence[ColumnRange], version: IndexVersion
+) -> list[KeyedRecord]:
+    """One record for each column of a new file, even of a file without rows (as in Hudi for a log file of deletes).
+
+    No records at all if the bounds of one column cannot be stored: a reader never skips a file without records, but it
+    may skip a file of which only some records are missing.
+    """
+    stored = [(column_stats_key(r.column, partition, file_name), _stats(file_name, r, version)) for r in ranges]
+    if any(stats is None for _, stats in stored):
+        return []
+    return [(key, _record(key, _TYPE_COLUMN_STATS, stats)) for key, stats in stored]
+
+
+def deleted_column_stats_records(
+    partition: str, file_name: str, columns: Sequence[IndexedColumn], version: IndexVersion
+) -> Iterator[KeyedRecord]:
+    """One record for each column of a file that was deleted, as Hudi 0.15 writes them.
+
+    1.x deletes the keys from the metadata table instead, and ignores such records.
+    """
+    for column in columns:
+        key = column_stats_key(column.name, partition, file_name)
+        stats = {
+            "fileName": file_name,
+            "columnName": column.name,
+            "minValue": None,
+            "maxValue": None,
+            "nullCount": _UNKNOWN,
+            "valueCount": _UNKNOWN,
+            "totalSize": _UNKNOWN,
+            "totalUncompressedSize": _UNKNOWN,
+            "isDeleted": True,
+            "isTightBound": False,
+            "valueType": _type_info(_NO_TYPE, version),
+        }
+        yield key, _record(key, _TYPE_COLUMN_STATS, stats)
+
+
+def partition_stats_records(
+    partition: str, ranges: Sequence[ColumnRange], version: IndexVersion
+) -> Iterator[KeyedRecord]:
+    """One record for each column over all files that a write added to a partition; Hudi merges it into the older one.
+
+    None for a column without rows, or with bounds that cannot be stored: Hudi has no such columns in `partition_stats`.
+    """
+    for found in ranges:
+        stats = _stats(partition, found, version)
+        if found.values and stats is not None:
+            key = partition_stats_key(found.column, partition)
+            yield key, _record(key, _TYPE_PARTITION_STATS, stats)
+
+
+def bloom_filter_record(partition: str, file_name: str, instant: str, bloom: BloomFilter) -> KeyedRecord:
+    """The filter of a new base file that `instant` wrote."""
+    return _bloom_record(partition, file_name, instant, bloom.type_code, bloom.text.encode(), is_deleted=False)
+
+
+def deleted_bloom_filter_record(partition: str, file_name: str, instant: str) -> KeyedRecord:
+    """The record of a base file that `instant` deleted."""
+    return _bloom_record(partition, file_name, instant, "", b"", is_deleted=True)
+
+
+def _bloom_record(
+    partition: str, name: str, instant: str, type_code: str, text: bytes, *, is_deleted: bool
+) -> KeyedRecord:
+    key = bloom_filter_key(partition, name)
+    bloom = {"type": type_code, "timestamp": instant, "bloomFilter": text, "isDeleted": is_deleted}
+    return key, {"key": key, "type": _TYPE_BLOOM_FILTERS, "BloomFilterMetadata": bloom}
+
+
+def _record(key: str, kind: int, stats: Mapping[str, Any] | None) -> dict[str, Any]:
+    return {"key": key, "type": kind, "ColumnStatsMetadata": stats}
+
+
+def _stats(name: str, found: ColumnRange, version: IndexVersion) -> dict[str, Any] | None:
+    """The statistics; None if a bound cannot be stored."""
+    low = None if found.low is None else found.type.low_bound(found.low, version)
+    high = None if found.high is None else found.type.high_bound(found.high, version)
+    if (low is None, high is None) != (found.low is None, found.high is None):
+        return None
+    return {
+        "fileName": name,
+        "columnName": found.column,
+        "minValue": low,
+        "maxValue": high,
+        "nullCount": found.nulls,
+        "valueCount": found.values,
+        "totalSize": found.bytes_,
+        "totalUncompressedSize": found.uncompressed,
+        "isDeleted": False,
+        "isTightBound": False,
+        "valueType": _type_info(found.type, version),
+    }
+
+
+def _type_info(kind: ValueType, version: IndexVersion) -> dict[str, Any] | None:
+    return kind.type_info() if version is IndexVersion.V2 else None
+
+
+_WRAPPERS = {
+    pa.int32(): ("IntWrapper",),
+    pa.int64(): ("LongWrapper", "IntWrapper"),  # a column may have become a long
+    pa.string(): ("StringWrapper",),
+}
+_NAMED = (
+    Kind.DATE,
+    Kind.TIMESTAMP_MILLIS,
+    Kind.TIMESTAMP_MICROS,
+    Kind.LOCAL_TIMESTAMP_MILLIS,
+    Kind.LOCAL_TIMESTAMP_MICROS,
+)
+"""Their values are integers too, so the record must name its type besides."""
+_SURROGATES = "\ud800"
+
+
+def stats_bounds(record: MetadataRecord | None, kind: pa.DataType) -> Bounds:
+    """What is known of a column of this type (the table's) in the file of the record; None: there is no record."""
+    stats = (record or {}).get("ColumnStatsMetadata")
+    if stats is None or stats.get("isDeleted"):
+        return UNKNOWN
+    rows, nulls = stats.get("valueCount"), stats.get("nullCount")
+    if rows is None or nulls is None or rows < 0 or nulls < 0:
+        return UNKNOWN
+    low, high = (_value(stats.get(name), stats.get("valueType"), kind) for name in ("minValue", "maxValue"))
+    if low is None or high is None:
+        return UNKNOWN
+    return Bounds(low=low, high=high, nulls=nulls > 0)
+
+
+def _value(wrapped: Any, named: Any, kind: pa.DataType) -> int | str | None:
+    """A bound as `filter.possible.comparable` gives values; None if it is not certain."""
+    if not isinstance(wrapped, tuple):
+        return None
+    wrapper, value = wrapped[0].rpartition(".")[2], wrapped[1].get("value")
+    found = ValueType.of(kind)
+    if found is not None and found.kind in _NAMED:
+        of_kind = isinstance(named, dict) and named.get("typeOrdinal") == found.kind
+        certain = of_kind and wrapper in ("IntWrapper", "LongWrapper") and isinstance(value, int)
+        return value if certain and value >= first_alike(kind) else None
+    if wrapper not in _WRAPPERS.get(kind, ()):
+        return None
+    if isinstance(value, str):
+        return value if all(unit < _SURROGATES for unit in value) else None
+    return value if isinstance(value, int) else None
+
+
+_THREADS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """A file's partition, its name, and what is known about it; `bloom`: of a base file that has a filter."""
+
+    partition: str
+    name: str
+    ranges: tuple[ColumnRange, ...]
+    bloom: BloomFilter | None
+
+
+def index_records(
+    table: Table, files: Sizes, instant: str, measure: Measure | None, wanted: Collection[str], measured: Measured
+) -> Iterator[tuple[str, KeyedRecord]]:
+    """The records for the `wanted` index partitions, each with its partition: file by file, those of partitions last.
+
+    `measured`: ranges that are known already. A file is read if its ranges are not known, or are known for other
+    columns than are needed now. A base file without a bloom filter gets no filter record.
+    """
+    columns = [] if measure is None else [(c.name, c.type) for c in measure.columns]
+
+    def known(place: tuple[str, str]) -> _Known | None:
+        partition, text = place
+        path, name = join(partition, text), parse_data_file(text)
+        if name is None or (isinstance(name, LogFileName) and name.is_cdc):
+            return None
+        ranges = measured.get(path, ())
+        if measure is not None and [(r.column, r.type) for r in ranges] != columns:
+            ranges = measure.file(table.storage, path, text)
+        is_asked = isinstance(name, BaseFileName) and BLOOM_FILTERS in wanted
+        return _Known(partition, text, tuple(ranges), _bloom(table.storage, path) if is_asked else None)
+
+    of_partition: defaultdict[str, tuple[ColumnRange, ...]] = defaultdict(tuple)
+    places = [(partition, name) for partition, names in files.items() for name in names]
+    with ThreadPoolExecutor(_THREADS) as pool:
+        for found in pool.map(known, places):
+            if found is None:
+                continue
+            if COLUMN_STATS in wanted and measure is not None:
+                for keyed in column_stats_records(found.partition, found.name, found.ranges, measure.version):
+                    yield COLUMN_STATS, keyed
+            if found.bloom is not None:
+                yield BLOOM_FILTERS, bloom_filter_record(found.partition, found.name, instant, found.bloom)
+            of_partition[found.partition] = merged_ranges([of_partition[found.partition], found.ranges])
+    if PARTITION_STATS in wanted and measure is not None:
+        for partition, ranges in of_partition.items():
+            for keyed in partition_stats_records(partition, ranges, measure.version):
+                yield PARTITION_STATS, keyed
+
+
+def _bloom(storage: Storage, path: str) -> BloomFilter | None:
+    with storage.open_input(path, whole=False) as source, readable("file", path):
+        footer = pq.read_metadata(source).metadata or {}
+    text, code = footer.get(b"org.apache.hudi.bloomfilter"), footer.get(b"hoodie_bloom_filter_type_code")
+    return None if text is None or code is None else BloomFilter(code.decode(), text.decode())

@@ -1,1 +1,0 @@
-"""Statistics of columns by file: measured from new files, and encoded as records of the index partitions."""

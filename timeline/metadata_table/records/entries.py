@@ -1,0 +1,329 @@
+"""Entries of the metadata table: read from HFiles and log blocks as dicts, combined, and encoded (pure).
+
+Every entry is an Avro `HoodieMetadataRecord`; its `type` says which of its fields holds the content:
+
+    1, 2   filesystemMetadata     file (or partition) name -> {size, isDeleted}
+    3, 6   ColumnStatsMetadata    of a file; of a partition
+    4, 5   BloomFilterMetadata, recordIndexMetadata
+    7      SecondaryIndexMetadata
+
+A union value of several record types (a column's bounds) is a pair: (name of the record, the record). In HFiles the
+record's own `key` is empty: the entry's key is used. Source: HoodieMetadata.avsc, HoodieHFileDataBlock of Hudi
+0.15.0 and 1.2.0.
+
+Hudi combines entries of one key in two steps: first the entries of a slice's log blocks with each other, then the base
+file's entry with the result. The order matters: a file that is only deleted in the logs remains there as deleted until
+the result is combined with the base file's entry. Source: HoodieMetadataPayload and HoodieTableMetadataUtil.
+
+`record_0x.avsc` is the schema in the commits of Hudi 0.15's metadata tables (version 6), `record_1x.avsc` that of Hudi
+1.2's (versions 8 and 9), without descriptions: for a metadata table that has no commit yet.
+
+A record of `record_index` says which file group holds the row of its key. A file id that is a UUID followed by a
+number, as those of Spark's writers, is stored as two integers and the number; any other as text. A key that is deleted
+has no record: its older ones are deleted by a delete block. (HoodieRecordIndexInfo, as 0.15.0 and 1.2.0 write it.)
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import re
+import struct
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+from importlib.resources import files
+from typing import Any, TypeAlias
+
+import fastavro
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from ...codec.avro_schema import META_COLUMNS, parse_avro
+from ...errors import MalformedError, PhantombaseError, UnsupportedError
+from ...format.layout import Layout
+from ...format.log_block import BlockKind, HeaderKey, LogBlock
+from ...format.log_decode import content_of, content_version, decoding
+from ...format.log_deletes import decode_deletes
+from ...format.record_key import java_hashes
+from .hfile import HFile, open_hfile
+from .keys import MetadataRecord
+
+RECORD_INDEX_TYPE = 5
+"""Field `type` of a record."""
+
+_UUID = re.compile(r"([0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12})(?:-(0|[1-9][0-9]{0,8}))?")
+_AS_UUID, _AS_TEXT = 0, 1
+_NONE = -1
+
+
+def location(partition: str, file_id: str, milliseconds: int) -> MetadataRecord:
+    """The record of every key that a file group has got. `milliseconds`: the moment that the write's instant names."""
+    split = _UUID.fullmatch(file_id)
+    if split is None:
+        high, low, index, text, encoding = _NONE, _NONE, _NONE, file_id, _AS_TEXT
+    else:
+        digits = bytes.fromhex(split[1].replace("-", ""))
+        high, low = (int.from_bytes(part, "big", signed=True) for part in (digits[:8], digits[8:]))
+        index, text, encoding = int(split[2] or _NONE), "", _AS_UUID
+    place = {
+        "partitionName": partition,
+        "fileIdHighBits": high,
+        "fileIdLowBits": low,
+        "fileIndex": index,
+        "fileId": text,
+        "instantTime": milliseconds,
+        "fileIdEncoding": encoding,
+        "position": None,
+    }
+    return {"type": RECORD_INDEX_TYPE, "recordIndexMetadata": place}
+
+
+def file_groups_of(keys: pa.StringArray, count: int) -> npt.NDArray[np.int64]:
+    """Which of the index's `count` file groups holds each key: by Java's hash, as `file_group_index`."""
+    hashed = java_hashes(keys).astype(np.uint32).view(np.int32).astype(np.int64)
+    return np.abs(hashed) % count
+
+
+def new_schema(layout: Layout) -> str:
+    """The schema for a new metadata table, without meta columns."""
+    name = "record_1x.avsc" if layout.has_completion_times else "record_0x.avsc"
+    return files(__package__).joinpath(name).read_text().strip()
+
+
+def encoder(schema_text: str) -> Callable[[tuple[str, MetadataRecord]], tuple[str, bytes]]:
+    """Makes of (key, record) the key and the record in Avro. HFiles store the key beside the record."""
+    schema = fastavro.parse_schema(json.loads(schema_text))
+
+    def encoded(keyed: tuple[str, MetadataRecord]) -> tuple[str, bytes]:
+        key, record = keyed
+        out = io.BytesIO()
+        fastavro.schemaless_writer(out, schema, {**record, "key": ""})
+        return key, out.getvalue()
+
+    return encoded
+
+
+MetadataEntry: TypeAlias = tuple[str, MetadataRecord | None]
+"""(key, record); None deletes earlier entries of the key."""
+
+Keys: TypeAlias = Collection[str] | None
+"""Keys of the wanted entries; other HFile entries are skipped without decoding."""
+
+_SCHEMA = "schema"
+
+
+def base_entries(data: pa.Buffer, where: str, keys: Keys = None) -> Iterator[tuple[str, MetadataRecord]]:
+    """The entries of a base file, by key. MalformedError, UnsupportedError: see `open_hfile`; undecodable records."""
+    file = open_hfile(data, where)
+    schema = file.info.get(_SCHEMA)
+    if schema is None:
+        raise MalformedError("base file of the metadata table without its schema", path=where)
+    return _hfile_entries(file, schema.decode(errors="replace"), keys)
+
+
+def block_entries(block: LogBlock, source: pa.NativeFile, keys: Keys = None) -> Iterator[MetadataEntry]:
+    """The entries of a log block in order. UnsupportedError: a kind of block that metadata tables never have."""
+    match block.kind:
+        case BlockKind.HFILE_DATA:
+            yield from _hfile_entries(
+                open_hfile(content_of(block, source), block.path), block.header(HeaderKey.SCHEMA), keys
+            )
+        case BlockKind.AVRO_DATA:
+            for value in _avro_values(block, source):
+                record = _decoded(value, block.header(HeaderKey.SCHEMA), block.path)
+                yield str(record.get("key", "")), record
+        case BlockKind.DELETE:
+            for part in decode_deletes(block, source):
+                yield from ((key, None) for key in part.keys.to_pylist())
+        case _:
+            raise UnsupportedError(
+                f"{block.kind.name} log blocks are not supported in metadata tables",
+                path=block.path,
+                found=f"at byte {block.offset}",
+            )
+
+
+def _hfile_entries(file: HFile, schema: str, keys: Keys) -> Iterator[tuple[str, MetadataRecord]]:
+    for batch in file.batches():
+        for key, value in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+            text = key.decode(errors="replace")
+            if keys is None or text in keys:
+                yield text, {**_decoded(value, schema, file.where), "key": text}
+
+
+def _avro_values(block: LogBlock, source: pa.NativeFile) -> Iterator[bytes]:
+    """The records of an Avro block; each follows its length, see `log.decode`."""
+    with decoding(block):
+        content = memoryview(content_of(block, source))
+        count, position = content_version(bytes(content[:8]), block), 8
+        for _ in range(count):
+            (length,) = struct.unpack_from(">i", content, position)
+            start, position = position + 4, position + 4 + length
+            if length < 0 or position > len(content):
+                raise MalformedError("record of an Avro block outside it", found=f"{length} bytes at byte {start}")
+            yield bytes(content[start:position])
+        if position != len(content):
+            raise MalformedError("record lengths of an Avro block do not add up", found=f"{position} bytes")
+
+
+def _decoded(value: bytes, schema: str, where: str) -> MetadataRecord:
+    stream = io.BytesIO(value)
+    try:
+        record: Any = fastavro.schemaless_reader(
+            stream, _parsed(schema), None, return_record_name=True, return_record_name_override=True
+        )
+        rest = len(value) - stream.tell()
+        if rest or not isinstance(record["type"], int):
+            raise MalformedError("not a record of the metadata table", found=f"{record!r}, {rest} bytes after it")
+    except PhantombaseError as error:
+        raise type(error)(error.what, path=where, expected=error.expected, found=error.found) from error
+    except Exception as error:  # a decoder may raise anything when it reads arbitrary bytes
+        raise MalformedError(
+            "unreadable record of the metadata table", path=where, found=f"{type(error).__name__}: {error}"
+        ) from error
+    return {name: field for name, field in record.items() if name not in META_COLUMNS}
+
+
+@lru_cache(maxsize=16)
+def _parsed(schema: str) -> Any:
+    """The schema in fastavro's form; `parse_avro` refuses schemas that expand to too much."""
+    parse_avro(schema)
+    return fastavro.parse_schema(json.loads(schema))
+
+
+PARTITIONS, FILES, COLUMN_STATS, PARTITION_STATS = 1, 2, 3, 6
+"""Values of `type` whose entries are combined; for all others the later entry wins."""
+
+_FILES_FIELD, _STATS_FIELD = "filesystemMetadata", "ColumnStatsMetadata"
+_DECIMAL = 10
+"""`typeOrdinal` of decimals in index version 2: their bounds are bytes of a signed number, big-endian."""
+_SUMS = ("valueCount", "nullCount", "totalSize", "totalUncompressedSize")
+
+
+def fold(entries: Iterable[MetadataEntry]) -> dict[str, MetadataRecord | None]:
+    """The entries of log blocks, given in order, one for each key; None if the last entry deletes the key."""
+    folded: dict[str, MetadataRecord | None] = {}
+    for key, newer in entries:
+        older = folded.get(key)
+        folded[key] = newer if newer is None or older is None else combine(older, newer)
+    return folded
+
+
+def merge(
+    base: Iterable[tuple[str, MetadataRecord]], logs: dict[str, MetadataRecord | None]
+) -> Iterator[tuple[str, MetadataRecord]]:
+    """A slice's entries: those of its base file combined with the result of `merge.winner`, then those only in logs."""
+    rest = dict(logs)
+    for key, older in base:
+        newer = rest.pop(key, older)
+        if newer is not None:
+            yield key, older if newer is older else combine(older, newer)
+    yield from ((key, record) for key, record in rest.items() if record is not None)
+
+
+def combine(older: MetadataRecord, newer: MetadataRecord) -> MetadataRecord:
+    """The combination of two entries of one key. MalformedError: they have different types, or an impossible size."""
+    kind = newer["type"]
+    if older["type"] != kind:
+        raise MalformedError(
+            "two entries of one key in the metadata table are of different types",
+            path=str(newer.get("key")),
+            expected=str(older["type"]),
+            found=str(kind),
+        )
+    with _shaped(newer):
+        if kind in (PARTITIONS, FILES):
+            return {**newer, _FILES_FIELD: _files(older, newer)}
+        if kind in (COLUMN_STATS, PARTITION_STATS) and older.get(_STATS_FIELD) and newer.get(_STATS_FIELD):
+            return {**newer, _STATS_FIELD: _stats(older[_STATS_FIELD], newer[_STATS_FIELD])}
+    return newer
+
+
+def present_files(record: MetadataRecord) -> dict[str, int]:
+    """Names and sizes of the files (of `__all_partitions__`: partitions) that an entry does not mark as deleted."""
+    with _shaped(record):
+        listed = record.get(_FILES_FIELD) or {}
+        return {name: int(file["size"]) for name, file in listed.items() if not file["isDeleted"]}
+
+
+@contextmanager
+def _shaped(record: MetadataRecord) -> Iterator[None]:
+    """MalformedError if a record lacks expected fields: each block has its own schema, which may differ."""
+    try:
+        yield
+    except (KeyError, TypeError, AttributeError, ValueError, IndexError) as error:
+        raise MalformedError(
+            "entry of the metadata table of another shape",
+            path=str(record.get("key")),
+            found=f"{type(error).__name__}: {error}",
+        ) from error
+
+
+def _files(older: MetadataRecord, newer: MetadataRecord) -> dict[str, dict[str, Any]]:
+    """Sizes only grow. Deleting an existing file removes both entries; otherwise the deletion is kept."""
+    files = dict(older.get(_FILES_FIELD) or {})
+    for name, file in (newer.get(_FILES_FIELD) or {}).items():
+        before = files.get(name)
+        if newer["type"] == FILES and not file["isDeleted"] and file["size"] <= 0:
+            raise MalformedError("file without bytes in the metadata table", path=f"{newer['key']}/{name}")
+        if before is None:
+            files[name] = file
+        elif not file["isDeleted"]:
+            files[name] = {"size": max(before["size"], file["size"]), "isDeleted": False}
+        elif before["isDeleted"]:
+            files[name] = file
+        else:
+            del files[name]
+    return files
+
+
+def _stats(older: MetadataRecord, newer: MetadataRecord) -> MetadataRecord:
+    """A tight or deleted entry replaces the older one, and so does an entry after a deleted one; others widen it."""
+    if newer["isDeleted"] or older["isDeleted"] or newer.get("isTightBound"):
+        return newer
+    lows = [v for v in (older["minValue"], newer["minValue"]) if v is not None]
+    highs = [v for v in (older["maxValue"], newer["maxValue"]) if v is not None]
+    order = _unscaled if _is_decimal(older, newer) else _java_order
+    return {
+        **newer,
+        "minValue": min(lows, key=order, default=None),
+        "maxValue": max(highs, key=order, default=None),
+        **{name: (older[name] or 0) + (newer[name] or 0) for name in _SUMS},
+    }
+
+
+def _is_decimal(older: MetadataRecord, newer: MetadataRecord) -> bool:
+    """Whether bounds are unscaled decimals. MalformedError: only of one entry, or of another scale."""
+    scales = {
+        str(of.get("additionalInfo")).rpartition(",")[2] if of.get("typeOrdinal") == _DECIMAL else None
+        for of in (stats.get("valueType") or {} for stats in (older, newer) if stats["minValue"] is not None)
+    }
+    if len(scales) > 1:
+        raise MalformedError(
+            "column statistics of two types cannot be combined",
+            path=str(newer.get("columnName")),
+            expected=str(older.get("valueType")),
+            found=str(newer.get("valueType")),
+            todo="Turn the metadata table off with --drop-metadata-table: the next Hudi writer builds it anew.",
+        )
+    return bool(scales - {None})
+
+
+def _unscaled(bound: tuple[str, MetadataRecord]) -> int:
+    return int.from_bytes(bound[1]["value"], "big", signed=True)
+
+
+def _java_order(bound: tuple[str, MetadataRecord]) -> Any:
+    """A bound's sort key in Java's natural order: text by UTF-16 units, bytes as signed, NaN last, -0.0 before 0.0."""
+    value = bound[1].get("value")
+    match value:
+        case str():
+            return value.encode("utf-16-be", "surrogatepass")
+        case bytes():
+            return bytes(b ^ 0x80 for b in value)
+        case float():
+            return math.isnan(value), value, math.copysign(1.0, value)
+    return value
