@@ -18,7 +18,10 @@ import hashlib
 import os
 import shutil
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
+
+from phantombase.timeline.errors import UsageError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +46,20 @@ def spark_java() -> str | None:
     """The Java that Spark's scripts choose; None if there is none."""
     home = os.environ.get("JAVA_HOME")
     return shutil.which(f"{home}/bin/java" if home else "java")
+
+
+def require_pyspark(what: str) -> None:
+    """UsageError where the package pyspark, which `what` needs, is not installed: it is an extra."""
+    if find_spec("pyspark") is None:
+        raise UsageError(f"{what} needs the package pyspark", todo="Install it: pip install 'phantombase[spark]'.")
+
+
+def spark_jars() -> list[Path]:
+    """The jars of PySpark, among them ZooKeeper's. UsageError: see `require_pyspark`."""
+    require_pyspark("a JVM with Spark's jars")
+    import pyspark  # late: few processes need it
+
+    return sorted((Path(pyspark.__file__).parent / "jars").iterdir())
 
 
 def class_archive() -> ClassArchive:
@@ -87,8 +104,5 @@ def _is_whole(new: Path) -> bool:
 
 
 def _digest(java: Path) -> str:
-    import pyspark
-
-    jars = sorted((Path(pyspark.__file__).parent / "jars").iterdir())
-    stats = [(str(p), s.st_size, s.st_mtime_ns) for p in (java, *jars) for s in (p.stat(),)]
+    stats = [(str(p), s.st_size, s.st_mtime_ns) for p in (java, *spark_jars()) for s in (p.stat(),)]
     return hashlib.sha256(repr(stats).encode()).hexdigest()[:16]

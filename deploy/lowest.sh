@@ -9,7 +9,7 @@ lowest=.venv-lowest
 "$lowest/bin/python" -m pip install --quiet --disable-pip-version-check uv
 export VIRTUAL_ENV="$PWD/$lowest"
 uv="$lowest/bin/uv"
-"$uv" pip compile pyproject.toml --extra hive --extra sasl --extra s3 --resolution lowest-direct --quiet \
+"$uv" pip compile pyproject.toml --extra spark --extra hive --extra sasl --extra s3 --resolution lowest-direct --quiet \
   --output-file "$lowest/lowest.txt"
 # The tests themselves use the newest versions of their tools that go with these.
 "$uv" pip install --quiet --constraint "$lowest/lowest.txt" --editable ".[dev]"

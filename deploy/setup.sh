@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Makes the virtual environment .venv beside the sources. demo.sh and test.sh source this file.
+# Makes the virtual environment .venv beside the sources, with Spark. demo.sh and test.sh source this file.
 #   setup.sh [EXTRA]    EXTRA: "dev" also installs what the tests need
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -29,6 +29,6 @@ if [ "$(cat "$ready${extra:+-$extra}" 2>/dev/null)" != "$wanted" ] &&
   echo "setting up .venv with $("$python" --version) and Java $version: about 1.1 GB, which takes some minutes ..." >&2
   [ -x .venv/bin/python ] || "$python" -m venv .venv ||
     { echo "error: $need: this Python cannot make virtual environments (install its venv package)." >&2; exit 1; }
-  .venv/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".${extra:+[$extra]}"
+  .venv/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[spark${extra:+,$extra}]"
   echo "$wanted" > "$ready${extra:+-$extra}"
 fi

@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from .compactor_daemon.attempt.compact_instant import Limit
 from .compactor_daemon.execution.run_compactions import Compactions, run_compactions
+from .compactor_daemon.jvm_archive import require_pyspark
 from .compactor_daemon.options import AttemptOptions, ExecuteOptions
 from .timeline.codec.output_options import OutputOptions
 from .timeline.errors import UsageError
@@ -88,7 +89,9 @@ def spark_read(spark: SparkSession, path: str, **options: str) -> DataFrame:
 
     Base files without logs are read by Spark itself, where that gives the same rows: columns and filters of a query
     then go down to Parquet. The rest is merged by phantombase. `options`: those of the data source `phantombase`.
+    UsageError: PySpark is not installed.
     """
+    require_pyspark("spark_read")
     from pyspark_phantombase.frame import spark_read as read_by_both  # late: needs PySpark
 
     return read_by_both(spark, path, **options)

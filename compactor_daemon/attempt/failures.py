@@ -74,7 +74,7 @@ _DOUBLINGS_MAX = 64
 class RetryOptions:
     """How often, and after how many seconds, a failed instant is tried again."""
 
-    retries: int = option(8, "tries after a failure before an instant is parked", least=0)
+    retries: int = option(8, "retries of a failed instant; when the last one fails too, the instant is parked", least=0)
     backoff_s: float = option(10.0, "wait after a failure; it doubles each time", least=0)
     backoff_max_s: float = option(3600.0, "the longest wait after a failure")
 

@@ -15,7 +15,7 @@ from phantombase.timeline.errors import SparkError
 from phantombase.timeline.reachable import why_unreachable
 from phantombase.timeline.storage.object_url import names_at
 
-from ..jvm_archive import NO_ARCHIVE, class_archive, spark_java
+from ..jvm_archive import NO_ARCHIVE, class_archive, require_pyspark, spark_java
 from ..options import ExecuteOptions
 
 _STANDALONE = "spark://"
@@ -23,7 +23,11 @@ _PORT = 7077
 
 
 def check_spark(options: ExecuteOptions) -> None:
-    """SparkError: there is no Java, or no host of a standalone master (`spark://HOST:PORT[,HOST:PORT]`) answers."""
+    """UsageError: PySpark is not installed.
+
+    SparkError: there is no Java, or no host of a standalone master (`spark://HOST:PORT[,HOST:PORT]`) answers.
+    """
+    require_pyspark("Spark")
     if spark_java() is None:
         raise SparkError(
             "Spark needs Java, which was not found",

@@ -41,7 +41,7 @@ import javaproperties
 from phantombase.timeline.errors import ZooKeeperError
 from phantombase.timeline.event_log import get_logger
 
-from ..jvm_archive import spark_java
+from ..jvm_archive import require_pyspark, spark_jars, spark_java
 
 _MAIN = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
 _JARS = ("zookeeper", "netty", "slf4j-api", "log4j", "metrics-core", "snappy", "commons-cli", "commons-io")
@@ -101,8 +101,9 @@ def start_server(
     """Starts a server that keeps `data`, `zoo.cfg` and `server.log` in a folder, and does not wait for it.
 
     `settings`: more of zoo.cfg, by its names. `inherited`: a file descriptor that stays open while the server lives.
-    ZooKeeperError: no Java, or the folder cannot be used.
+    UsageError: PySpark is not installed. ZooKeeperError: no Java, or the folder cannot be used.
     """
+    require_pyspark("the embedded ZooKeeper, whose jars are Spark's,")
     java = spark_java()
     if java is None:
         raise ZooKeeperError(
@@ -144,10 +145,7 @@ def start_server(
 
 
 def _class_path() -> str:
-    import pyspark  # late: few processes need it
-
-    jars = (Path(pyspark.__file__).parent / "jars").iterdir()
-    return ":".join(sorted(str(jar) for jar in jars if jar.name.startswith(_JARS)))
+    return ":".join(str(jar) for jar in spark_jars() if jar.name.startswith(_JARS))
 
 
 def ask(port: int, word: str) -> str | None:

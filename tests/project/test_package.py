@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
 import tomllib
 import venv
 import zipfile
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from types import ModuleType
@@ -75,12 +77,13 @@ print(sorted(read_table(Table.open(path)).select(["id", "ts"]).to_pylist(), key=
 """
 
 
-def run_job(python: str, folder: Path) -> str:
+def run_job(python: str, folder: Path, **environment: str) -> str:
     """What the job prints, run beside modules of the user's own that are called like ours."""
     for name in ("timeline", "table", "compactor_daemon", "writer_hooks"):
         (folder / f"{name}.py").write_text("MINE = True\n")
     (folder / "job.py").write_text(JOB)
-    done = subprocess.run([python, "job.py"], capture_output=True, text=True, check=False, cwd=folder)
+    environment = {**os.environ, **environment}
+    done = subprocess.run([python, "job.py"], capture_output=True, text=True, check=False, cwd=folder, env=environment)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip().splitlines()[-1]
 
@@ -168,6 +171,86 @@ def test_the_version_is_shown() -> None:
 
 def test_modules_of_a_user_may_be_called_like_ours(tmp_path: Path) -> None:
     assert run_job(sys.executable, tmp_path) == ROWS
+
+
+WITHOUT_SPARK = """
+import sys
+from importlib.machinery import PathFinder
+
+
+class Finder(PathFinder):
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        left_out = name.partition(".")[0] in ("pyspark", "py4j", "pandas")
+        return None if left_out else super().find_spec(name, path, target)
+
+
+sys.meta_path = [Finder if one is PathFinder else one for one in sys.meta_path]
+"""
+"""A `sitecustomize` that does not find what `pyspark[sql]` brings."""
+
+ASKS_FOR_SPARK = """
+from pathlib import Path
+from phantombase import UsageError, spark_read
+from phantombase.compactor_daemon.fleet.zookeeper_server import start_server
+
+for asks in (lambda: spark_read(None, "rides"), lambda: start_server(Path("zk"), port=1, settings={})):
+    try:
+        asks()
+    except UsageError as error:
+        print(error)
+"""
+
+
+def test_all_but_spark_works_without_pyspark(tmp_path: Path) -> None:
+    """It is an extra. Where Spark is asked for, one line says what to install."""
+    (tmp_path / "sitecustomize.py").write_text(WITHOUT_SPARK)
+    modules = {one.module for commands in (timeline.COMMANDS, compactor.COMMANDS) for one in commands.values()}
+    run = partial(_run_beside, tmp_path)
+    assert run("-c", f"import phantombase, {', '.join(sorted(modules))}").returncode == 0
+    assert run_job(sys.executable, tmp_path, PYTHONPATH=f"{tmp_path}:{ROOT}") == ROWS
+    daemon = ("-m", "phantombase.compactor_daemon.cli.main")
+    assert run(*daemon, "demo", "--keep", "kept").returncode == 0
+    compact = (*daemon, "compact", "rides", "--schedule", "--sole-writer")
+    for words in (
+        (*compact, "--executor=spark"),
+        (*compact, "--master=local[1]"),
+        (*daemon, "run", "kept/two_pending", "--executor=spark"),
+    ):
+        done = run(*words)
+        assert done.returncode == 2, done.stderr
+        assert "Spark needs the package pyspark. Install it: pip install 'phantombase[spark]'." in done.stderr
+        assert len(done.stderr.splitlines()) == 1
+    assert run(*compact).returncode == 0
+    assert run("-c", ASKS_FOR_SPARK).stdout.count("needs the package pyspark") == 2
+
+
+def _run_beside(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """Python with this folder's `sitecustomize`, in the folder."""
+    environment = {**os.environ, "PYTHONPATH": f"{folder}:{ROOT}"}
+    return subprocess.run(
+        [sys.executable, *words], capture_output=True, text=True, check=False, cwd=folder, env=environment, timeout=120
+    )
+
+
+@pytest.mark.deep
+def test_an_environment_without_the_extra_compacts(tmp_path: Path) -> None:
+    """As `pip install .` makes it."""
+    venv.create(tmp_path / "env", with_pip=True, symlinks=True)
+    python = tmp_path / "env" / "bin" / "python"
+    pip = [str(python), "-m", "pip", "install", "-q", "-c", str(ROOT / "constraints.txt"), str(sources(tmp_path))]
+    subprocess.run(pip, check=True)
+    assert subprocess.run([str(python), "-c", "import pyspark"], check=False, capture_output=True).returncode == 1
+    assert run_job(str(python), tmp_path) == ROWS
+
+
+@pytest.mark.parametrize("name", ["timeline", "compactor_daemon", "writer_hooks"])
+def test_a_package_has_one_name(name: str) -> None:
+    """Under two names an error would not be caught, and two locks of one process would both be held."""
+    code = f"import {name}.errors" if name == "timeline" else f"import {name}.options"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=ROOT)
+    assert done.returncode == 1
+    assert f"ImportError: import phantombase.{name}, not {name}" in done.stderr
 
 
 def test_a_wheel_would_hold_every_package_and_its_files() -> None:

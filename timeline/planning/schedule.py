@@ -27,6 +27,7 @@ from ..instants.timeline import Timeline
 from ..locks.table_lock import TableLock
 from ..locks.writer_gate import put_wanted, remove_wanted
 from ..metadata_table.update import check_keepable
+from ..table.half_upgraded import refuse_half_upgraded
 from ..table.left_to_hudi import merges_no_logs
 from ..table.pending_clusterings import clustered_file_groups
 from ..table.pending_restores import refuse_pending_restore
@@ -168,6 +169,7 @@ def schedule_compaction(
         table = table.reload()
         table.config.check_changeable()
         check_keepable(table, moves_rows=False)
+        refuse_half_upgraded(table)
         timeline = table.load_timeline()
         refuse_pending_restore(table, timeline)
         refuse_half_rolled_back(table, timeline)

@@ -18,6 +18,7 @@ from ..format.clean import Savepoint, decode_savepoint, encode_savepoint
 from ..format.instant import Instant, State
 from ..instants.timeline import Timeline
 from ..locks.table_lock import TableLock
+from ..table.half_upgraded import refuse_half_upgraded
 from ..table.pending_restores import refuse_pending_restore
 from ..table.pending_rollbacks import refuse_half_rolled_back
 from ..table.table import Table
@@ -46,6 +47,7 @@ def create_savepoint(
     """
     with lock.hold("make a savepoint") as section:
         table = table.still()
+        refuse_half_upgraded(table)
         timeline = table.load_timeline()
         refuse_pending_restore(table, timeline)
         refuse_half_rolled_back(table, timeline)
@@ -76,6 +78,7 @@ def delete_savepoint(table: Table, lock: TableLock, instant: str, *, dry_run: bo
     """Lets the files of a savepoint go. `dry_run`: nothing is changed. UsageError: there is none at this instant."""
     with lock.hold("delete a savepoint") as section:
         table = table.still()
+        refuse_half_upgraded(table)  # the savepoint may be in the other half
         found = [i for i in table.load_timeline().instants if (i.action, i.requested_time) == (ACTION, instant)]
         if not found:
             raise UsageError(

@@ -37,6 +37,7 @@ from phantombase.timeline.metadata_table.update import NOT_FOLLOWED, Change, app
 from phantombase.timeline.recovery.rollback import completed_rollback_of, roll_back, undo_late
 from phantombase.timeline.table.column_history import carry_history
 from phantombase.timeline.table.evolved_schema import LATEST_SCHEMA
+from phantombase.timeline.table.half_upgraded import refuse_half_upgraded
 from phantombase.timeline.table.instant_puts import put_completed
 from phantombase.timeline.table.pending_clusterings import clustered_file_groups
 from phantombase.timeline.table.pending_restores import refuse_pending_restore
@@ -101,6 +102,7 @@ class Transaction:
 
         A process that sleeps right before it begins a write, and loses the lock, begins beside a restore or rollback.
         """
+        refuse_half_upgraded(self.table)
         refuse_pending_restore(self.table, now)
         refuse_half_rolled_back(self.table, now)
         gone = _names(self.timeline.completed) - _names(now.completed)
@@ -314,6 +316,7 @@ def transaction(
         with lock.hold(f"begin a {opening.action}") as section:
             table = table.reload()
             check_keepable(table)
+            refuse_half_upgraded(table)
             storage, timeline = table.storage, table.load_timeline()
             refuse_pending_restore(table, timeline)
             refuse_half_rolled_back(table, timeline)

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from phantombase.timeline.errors import (
+    ConflictError,
     MalformedError,
     MissingFileError,
     PhantombaseError,
@@ -24,13 +25,19 @@ from phantombase.timeline.errors import (
 )
 from phantombase.timeline.format.commit_metadata import CommitMetadata, WriteStat, encode
 from phantombase.timeline.format.table_config import PROPERTIES
+from phantombase.timeline.planning.schedule import schedule_compaction
+from phantombase.timeline.recovery.savepoint import create_savepoint, delete_savepoint
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.evolved_schema import EvolvedColumns, parse_columns, parse_history, unsupported_change
 from phantombase.timeline.table.table import Table, consistent
 from phantombase.timeline.view.listing import StorageListing
+from phantombase.writer_hooks.options import WriteOptions
+from tests.support.archived_tables import one_row, upsert
 from tests.support.compaction_steps import open_table
 from tests.support.failing_storage import Call, HookedStorage
-from tests.support.golden_tables import one_of, unzip_golden
+from tests.support.golden_tables import LOCK, one_of, unzip_golden
+from tests.support.metadata_tables import files_of
+from tests.support.written_tables import written_table
 
 LATE = "2099010100000000"
 
@@ -508,3 +515,28 @@ def test_a_history_has_all_times() -> None:
     """As they stand in the file."""
     text = json.dumps({"schemas": [columns((0, "b", "int"), since=2), columns((0, "a", "int"), since=1)]})
     assert [one.since for one in parse_history(text, "t")] == [2, 1]
+
+
+@pytest.mark.parametrize(
+    "begin",
+    [
+        lambda path: schedule_compaction(open_table(path), LOCK),
+        lambda path: create_savepoint(open_table(path), LOCK, None, user="", comment=""),
+        lambda path: delete_savepoint(open_table(path), LOCK, "0"),
+        lambda path: upsert(path, one_row("k0", 2), WriteOptions(buckets=1)),
+    ],
+    ids=["schedule", "savepoint", "delete a savepoint", "write"],
+)
+@one_of("version", 9, 6)
+def test_nothing_is_begun_on_half_of_a_timeline(version: int, begin: Callable[[Path], object], tmp_path: Path) -> None:
+    """A plan would leave log files out, a write would insert keys again, a savepoint would retain too little."""
+    path = tmp_path / "t"
+    written_table(path, version, one_row("k0", 0), WriteOptions(buckets=1))
+    upsert(path, one_row("k0", 1), WriteOptions(buckets=1))
+    other_half = path / (".hoodie" if version > 6 else ".hoodie/timeline")
+    other_half.mkdir(exist_ok=True)
+    (other_half / f"{LATE}1.deltacommit.requested").touch()
+    before = files_of(path)
+    with pytest.raises(ConflictError, match="is being upgraded or downgraded"):
+        begin(path)
+    assert files_of(path) == before

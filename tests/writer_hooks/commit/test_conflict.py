@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,7 @@ from phantombase.writer_hooks.commit.conflict import (
     conflict_with_schema,
 )
 from phantombase.writer_hooks.commit.stream_batches import Begun, Record, StreamBatch, written_as
+from phantombase.writer_hooks.commit.transaction import transaction
 from phantombase.writer_hooks.engine.engine import LocalEngine
 from phantombase.writer_hooks.index.insert_plan import Spread, plan_inserts
 from phantombase.writer_hooks.options import Operation, Write, WriteOptions
@@ -335,3 +337,14 @@ def test_the_size_of_a_row_is_not_asked_of_what_was_archived_meanwhile(version: 
     write(table, LocalEngine(one_row("new", 9), slots=1), Write(operation=Operation.UPSERT, options=_APPENDS))
     assert archived
     assert read_rows(path) == {"k0": (6, 6.0), "new": (9, 9.0)}
+
+
+def test_a_write_does_not_complete_on_half_of_a_timeline(tmp_path: Path) -> None:
+    """An upgrade that died during the write: writes that completed since then may be in the other half."""
+    path = tmp_path / "t"
+    written_table(path, 9, one_row("k0", 0), WriteOptions(buckets=1))
+    with suppress(KeyError), transaction(open_table(path), LOCK, 60.0) as begun:
+        (path / ".hoodie" / "20990101000000000.deltacommit.requested").touch()
+        with pytest.raises(ConflictError, match="is being upgraded or downgraded"):
+            begun.check_conflicts(NOTHING, {})
+        raise KeyError

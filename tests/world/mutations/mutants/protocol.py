@@ -290,6 +290,16 @@ PROTOCOL: tuple[Mutant, ...] = (
         "validity",
     ),
     ("compactor_daemon/attempt/validity", "    refuse_half_upgraded(table)\n", "", "decision"),
+    ("timeline/planning/schedule", "        refuse_half_upgraded(table)\n", "", "timeline/table/table"),
+    ("timeline/recovery/savepoint", "        refuse_half_upgraded(table)\n", "", "timeline/table/table"),
+    (
+        "timeline/recovery/savepoint",
+        "        refuse_half_upgraded(table)  # the",
+        "        pass  # the",
+        "timeline/table/table",
+    ),
+    ("writer_hooks/commit/transaction", "            refuse_half_upgraded(table)\n", "", "timeline/table/table"),
+    ("writer_hooks/commit/transaction", "        refuse_half_upgraded(self.table)\n", "", "commit/conflict"),
     (
         "compactor_daemon/attempt/validity",
         "        timeline = table.with_archive(timeline)\n",
