@@ -231,6 +231,8 @@ class WriteOptions:
         check_least(self, least_of(WriteOptions))
         check_above_zero(self, "heartbeat_s", "heartbeat_expiry_s")
         check_below(self, "heartbeat_s", "heartbeat_expiry_s")
+        if self.bucket_fields and self.buckets is None:
+            raise UsageError("bucket-fields has no effect without buckets", found=", ".join(self.bucket_fields))
         if self.moved_keys is not None and not self.one_row_per_upserted_key:
             found = "combine=False" if self.combine is False else "combine_upserts=False"
             raise UsageError("keys that are unique over all partitions need one row per key", found=found)

@@ -386,6 +386,7 @@ def test_an_option_that_contradicts_its_name_is_one_error_with_both(own: Any, co
         ({"phantombase.write.stop.trigger": 4}, lambda w: w.back_pressure(action="fail"), True),
         ({"hoodie.parquet.compression.codec": "gzip"}, lambda w: w.option(output=OutputOptions()), True),
         ({"hoodie.parquet.compression.codec": "gzip"}, lambda w: w.option(slots=3), False),
+        ({"hoodie.bucket.index.hash.field": "a"}, lambda w: w.buckets(8), True),
     ],
 )
 def test_a_name_that_a_method_behind_it_undoes_is_named(conf: dict[str, Any], method: Any, names: bool) -> None:

@@ -27,9 +27,9 @@ USUAL = {
     f"{_W}precombine.field": "ts",
 }
 EVENT, COMMIT = f"{_PAYLOAD}DefaultHoodieRecordPayload", f"{_PAYLOAD}OverwriteWithLatestAvroPayload"
-SIX = {"hoodie.write.table.version": 6, f"{_W}payload.class": EVENT}
+SIX: dict[str, Any] = {"hoodie.write.table.version": 6, f"{_W}payload.class": EVENT}
 EVENT_TIME, COMMIT_TIME = "eeb8d96f-b1e4-49fd-bbf8-28ac514178e5", "ce9acb64-bde0-424c-9b91-f6ebba25356d"
-BY_COMMIT = {"hoodie.write.record.merge.mode": "COMMIT_TIME_ORDERING"}
+BY_COMMIT: dict[str, Any] = {"hoodie.write.record.merge.mode": "COMMIT_TIME_ORDERING"}
 
 
 def table(rows: list[tuple[str, str, Any, Any]]) -> pa.Table:
@@ -66,6 +66,7 @@ ID, WRITE_ID = "hoodie.record.merge.strategy.id", "hoodie.write.record.merge.str
 COMMITS, SECONDS = "hoodie.compact.inline.max.delta.commits", "hoodie.compact.inline.max.delta.seconds"
 INLINE = {"hoodie.compact.inline": True}
 ZK = "hoodie.write.lock.zookeeper."
+MERGERS = "hoodie.write.record.merge.custom.implementation.classes"
 
 
 @pytest.mark.parametrize(
@@ -134,6 +135,22 @@ def test_what_another_table_would_say_is_refused(dictionaries: tuple[dict[str, A
     assert error == "UsageError"
     assert "another table is at this path" in text
     assert all(f"{name}={value}" in text for name, value in dictionaries[-1].items())
+
+
+@pytest.mark.parametrize("name", ["hoodie.datasource.write.record.merger.impls", MERGERS])
+def test_a_merger_of_0_15_by_the_ordering_value_is_refused_where_the_later_write_wins(
+    name: str, tmp_path: Path
+) -> None:
+    """0.15.0 was asked: it kept the row with the greater value, where the table says OverwriteWithLatest."""
+    merger = {name: "org.apache.hudi.HoodieSparkRecordMerger"}
+    later = {VERSION: 6, f"{_W}payload.class": COMMIT}
+    refused: list[list[dict[str, Any]]] = [[{VERSION: 6, **merger}], [{**later, **merger}], [later, merger]]
+    for number, given in enumerate(refused):
+        error, text = told(tmp_path / str(number), *given)
+        assert (error, "greater ordering value" in text) == ("UnsupportedError", True)
+    assert not (tmp_path / "0").exists()
+    for number, taken in enumerate((SIX, BY_COMMIT), start=3):
+        assert told(tmp_path / str(number), {**taken, **merger}) == []
 
 
 def test_fields_that_methods_say_are_compared_too(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from phantombase.compactor_daemon.hudi_names import NameKind, hudi_names, put_once, same_value
-from phantombase.timeline.errors import UsageError
+from phantombase.timeline.errors import UnsupportedError, UsageError
 from phantombase.timeline.format.merge_settings import KEY_GENERATOR_CLASSES
 from phantombase.timeline.format.table_config import MergeMode, TableConfig
 
@@ -174,6 +174,7 @@ def not_followed(config: TableConfig, conf: Mapping[str, str]) -> set[str]:
     UsageError: a name says otherwise. Fields that `check_same_table` compares are left to it.
     """
     stored = {_setting(name): (name, value) for name, value in config.properties.items()}
+    _check_merger(config, conf)
     found: set[str] = set()
     for name, value in conf.items():
         setting, one = _setting(name), hudi_names().get(name)
@@ -198,6 +199,25 @@ def not_followed(config: TableConfig, conf: Mapping[str, str]) -> set[str]:
         ):
             found.add(name)
     return found
+
+
+def _check_merger(config: TableConfig, conf: Mapping[str, str]) -> None:
+    """UnsupportedError: a class that Hudi 0.15.0 merges by, whatever the table says: by the ordering value (seen)."""
+    name = next((name for name in conf if _setting(name) == _MERGERS), None)
+    if name is None or _BY_ORDERING not in conf[name] or config.version != 6:
+        return
+    if AS_NEW.get(config.merge_mode, config.merge_mode) is MergeMode.COMMIT_TIME:
+        raise UnsupportedError(
+            f"Hudi 0.15.0 merges by this {name} the row with the greater ordering value, and the table lets the later "
+            "write win",
+            expected="none",
+            found=conf[name],
+            todo="Leave it out; or make a table that merges so: hoodie.datasource.write.payload.class="
+            "org.apache.hudi.common.model.DefaultHoodieRecordPayload.",
+        )
+
+
+_MERGERS, _BY_ORDERING = "hoodie.write.record.merge.custom.implementation.classes", "HoodieSparkRecordMerger"
 
 
 def _setting(name: str) -> str:

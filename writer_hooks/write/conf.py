@@ -225,6 +225,7 @@ def option_of(name: str) -> str | None:
 def undone_names(conf: Mapping[str, str], options: WriteOptions, fields: Collection[str]) -> list[str]:
     """The names of `conf` that `options` no longer follow, since a method has set whole groups of others, `fields`."""
     groups = [field for field in fields if is_dataclass(getattr(options, field)) and field != "clock"]
+    groups += ["bucket_fields"] if "bucket_fields" in fields and not options.bucket_fields else []
     named = [name for name in conf if option_of(name) in groups]
     return sorted(name for name in named if not _is_followed(name, conf[name], options))
 

@@ -6,6 +6,7 @@ are declared like the options of a command, so that one reader takes them all, a
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
@@ -107,6 +108,8 @@ def write(
     chosen = parse_services(services) if services is not None else frozenset[Service]()
     if Service.CLUSTER in chosen:
         raise UsageError("a writer does not cluster", expected="clean, archive, metadata", found=services)
+    if idle := sorted(_idle(ctx, chosen, compaction.mode)):
+        _log.warning("configurations_without_meaning", names=" ".join(idle))
     after = replace(compaction, schedule=requests, fleet=_fleet(zookeeper, compaction.mode))
     return WriteSettings(
         options=replace(
@@ -122,6 +125,14 @@ def write(
         ),
         storage_options=parse_pairs(storage_option),
     )
+
+
+def _idle(ctx: typer.Context, chosen: frozenset[Service], mode: Mode) -> Iterator[str]:
+    """The settings that say nothing here: of services that do not run, and how long an inline compaction may take."""
+    off = tuple(f"{one.value}_" for one in Service if one not in chosen)
+    for name in (str(param.name) for param in ctx.command.params):
+        if (name.startswith(off) or (name == "compaction_limit" and mode is not Mode.INLINE)) and _is_given(ctx, name):
+            yield name.replace("_", "-")
 
 
 def _is_given(ctx: typer.Context, name: str) -> bool:

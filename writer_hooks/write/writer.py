@@ -420,6 +420,7 @@ class Writer:
                 raise
             spec = self._new_table()
             config = spec.config()
+            not_followed(config, self.hoodie)
             text = checked_schema(config, None, engine.schema, what)
             refuse_place(storage, partial(open_storage, options=options))
             with first_rows(config, text, engine, storage, what).kept() as rows:

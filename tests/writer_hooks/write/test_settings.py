@@ -118,6 +118,7 @@ def test_back_pressure_counts_where_a_setting_of_it_is_given(tmp_path: Path) -> 
         ("[write]\nbuckets = 0", "buckets"),
         ("[write]\nservices = 'cluster'", "does not cluster"),
         ("[write]\ncompaction = 'now'", "compaction"),
+        ("[write]\nbucket-fields = ['id']", "bucket-fields has no effect without buckets"),
     ],
 )
 def test_what_is_no_setting_is_refused(text: str, what: str, tmp_path: Path) -> None:
@@ -125,6 +126,22 @@ def test_what_is_no_setting_is_refused(text: str, what: str, tmp_path: Path) -> 
     path.write_text(text)
     with pytest.raises(UsageError, match=what):
         writer().config(str(path))
+
+
+@pytest.mark.usefixtures("_no_variables")
+def test_settings_of_what_does_not_run_are_named(tmp_path: Path) -> None:
+    """They may stand on top of the file, for other commands."""
+    text = "[write]\nclean-retain = 3\narchive-min-instants = 5\ncompaction-limit = 9"
+    for services, names in (
+        ("", ["archive-min-instants clean-retain compaction-limit"]),
+        ("\nservices = 'clean'\ncompaction = 'inline'", ["archive-min-instants"]),
+        ("\nservices = 'clean,archive'\ncompaction = 'inline'", []),
+    ):
+        path = tmp_path / "idle.toml"
+        path.write_text(text + services)
+        with capture_logs() as logs:
+            writer().config(str(path))
+        assert [log["names"] for log in logs] == names
 
 
 @pytest.mark.usefixtures("_no_variables")
