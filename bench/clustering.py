@@ -28,7 +28,7 @@ import pyarrow.parquet as pq
 
 from bench.report import Goal, Report
 from phantombase.compactor_daemon.clustering.cluster import cluster_table
-from phantombase.timeline.clustering.options import ClusterOptions, Copy
+from phantombase.compactor_daemon.clustering.options import ClusterOptions, Copy
 from phantombase.timeline.codec.output_options import Codec, OutputOptions
 from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.read.table_read import read_table

@@ -25,9 +25,9 @@ import pyarrow as pa
 
 from bench.report import Goal, Report
 from phantombase.compactor_daemon.archiving.archive import archive_table
+from phantombase.compactor_daemon.archiving.options import ArchiveOptions
 from phantombase.compactor_daemon.cleaning.clean import clean_table
-from phantombase.timeline.archiving.options import ArchiveOptions
-from phantombase.timeline.cleaning.options import CleanOptions
+from phantombase.compactor_daemon.cleaning.options import CleanOptions
 from phantombase.timeline.format.commit_metadata import WriteStat
 from phantombase.timeline.format.commit_metadata import encode as encode_commit
 from phantombase.timeline.format.file_name import BaseFileName, partition_metadata

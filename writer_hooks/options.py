@@ -7,16 +7,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
 
+from phantombase.compactor_daemon.archiving.options import ArchiveOptions
+from phantombase.compactor_daemon.cleaning.options import CleanOptions
 from phantombase.compactor_daemon.fleet.zookeeper_session import ZooKeeperOptions
+from phantombase.compactor_daemon.metadata_services.options import MetadataOptions
 from phantombase.compactor_daemon.services.options import ServiceOptions
-from phantombase.timeline.archiving.options import ArchiveOptions
-from phantombase.timeline.cleaning.options import CleanOptions
 from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.errors import UsageError
 from phantombase.timeline.format.log_encode import LogFormat
 from phantombase.timeline.instants.clock_check import ClockOptions
 from phantombase.timeline.locks.heartbeat import BEAT_S, EXPIRY_S
-from phantombase.timeline.metadata_table.services.options import MetadataOptions
 from phantombase.timeline.option import check_above_zero, check_below, check_finite, check_least, least_of, option
 from phantombase.timeline.planning.options import ScheduleOptions
 

@@ -1,1 +1,1 @@
-"""Executes archiving: moves instants from the active timeline to the archive, under the table lock."""
+"""Archiving: which instants leave the active timeline, and the archive in the form of Hudi."""

@@ -21,10 +21,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-from phantombase.timeline.archiving.archive import Archive, remove_instants
-from phantombase.timeline.archiving.choice import ArchiveChoice, ArchiveCutoff, ArchiveFacts, choose
-from phantombase.timeline.archiving.levels import compact_history
-from phantombase.timeline.archiving.options import ArchiveOptions
 from phantombase.timeline.errors import MissingFileError
 from phantombase.timeline.format.file_name import parse_data_file
 from phantombase.timeline.format.instant import Instant
@@ -32,9 +28,8 @@ from phantombase.timeline.instants.instant_files import StateFiles, load_state_f
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.metadata_table.location import open_metadata_table
-from phantombase.timeline.metadata_table.services.due import blocked_by
+from phantombase.timeline.metadata_table.valid_instants import blocked_by
 from phantombase.timeline.pins.pin import all_pins, live_pins
-from phantombase.timeline.recovery.unreadable_rollback import remove_unreadable_rollbacks
 from phantombase.timeline.storage.folders import join
 from phantombase.timeline.table.column_history import newest_history
 from phantombase.timeline.table.half_upgraded import refuse_half_upgraded
@@ -44,6 +39,11 @@ from phantombase.timeline.view.bucket_resize import HASHING_METADATA, is_consist
 
 from ..attempt.leftovers import forget_archived
 from ..attempt.unfinished import tidy, unfinished_compactions
+from ..undo.unreadable_rollback import remove_unreadable_rollbacks
+from .archived_files import Archive, remove_instants
+from .choice import ArchiveChoice, ArchiveCutoff, ArchiveFacts, choose
+from .levels import compact_history
+from .options import ArchiveOptions
 
 _METADATA, _COMMIT = ".hashing_meta", ".commit"
 

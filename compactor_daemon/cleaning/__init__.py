@@ -1,1 +1,1 @@
-"""Executes cleans: deletes the files that no reader needs."""
+"""Cleaning: which files no reader needs, and their removal."""

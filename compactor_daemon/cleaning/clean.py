@@ -14,8 +14,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from phantombase.timeline.cleaning.choice import CleanChoice
-from phantombase.timeline.cleaning.options import CleanOptions
 from phantombase.timeline.errors import ConflictError
 from phantombase.timeline.format.clean import CleanPlan, encode_clean_plan
 from phantombase.timeline.format.instant import Instant, State
@@ -28,8 +26,10 @@ from phantombase.timeline.view.view import TableView
 from phantombase.timeline.windows.retained import retained_since
 
 from ..attempt.unfinished import tidy
+from .choice import CleanChoice
 from .execute import begin, execute, finish_pending
 from .facts import load_whole
+from .options import CleanOptions
 from .would_clean import CleanResult, choice_of, result_of, would_clean
 
 

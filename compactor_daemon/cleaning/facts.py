@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from dataclasses import replace
 
-from phantombase.timeline.cleaning.choice import CleanFacts
-from phantombase.timeline.cleaning.options import CleanOptions, Policy
 from phantombase.timeline.clocks import clock_ms
 from phantombase.timeline.instants.instant_files import load_state_files
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.pins.pin import all_pins, live_pins
-from phantombase.timeline.recovery.savepoint import savepoints, state_files
 from phantombase.timeline.storage.folders import join
 from phantombase.timeline.table.pending_clusterings import clustered_file_groups
 from phantombase.timeline.table.table import Table, consistent
 from phantombase.timeline.view.view import TableView
 
 from ..attempt.unfinished import unfinished_compactions
+from ..undo.savepoint import savepoints, state_files
+from .choice import CleanFacts
+from .options import CleanOptions, Policy
 
 
 def load_whole(table: Table) -> TableView:

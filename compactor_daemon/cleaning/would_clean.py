@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from phantombase.timeline.cleaning.choice import CleanChoice, Gone, choose
-from phantombase.timeline.cleaning.options import CleanOptions
 from phantombase.timeline.instants.instant_files import retained_by
 from phantombase.timeline.storage.folders import join
 from phantombase.timeline.table.half_upgraded import refuse_half_upgraded
@@ -15,7 +13,9 @@ from phantombase.timeline.table.table import Table
 from phantombase.timeline.view.view import TableView
 from phantombase.timeline.windows.retained import cleans
 
+from .choice import CleanChoice, Gone, choose
 from .facts import gather_facts, without
+from .options import CleanOptions
 from .pending import Finished, to_finish
 
 

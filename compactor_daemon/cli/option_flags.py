@@ -34,9 +34,9 @@ from phantombase.timeline.storage.open_storage import whole_path
 from phantombase.timeline.storage.storage_options import parse_pairs
 from phantombase.timeline.table.table import Table
 
-from ..hudi_conf import KINDS, command_conf, conf_fields
 from ..hudi_names import contradiction
 from ..options import AttemptOptions, ExecuteOptions, print_bytes
+from ..services.hudi_conf import KINDS, command_conf, conf_fields
 
 OUTPUT, EXECUTE, ATTEMPT, CLOCK = OutputOptions(), ExecuteOptions(), AttemptOptions(), ClockOptions()
 """The defaults, from the dataclasses that define the options."""

@@ -17,16 +17,12 @@ import typer
 from rich.console import RenderableType
 from rich.text import Text
 
-from phantombase.timeline.archiving.options import ArchiveOptions
-from phantombase.timeline.cleaning.options import CleanOptions
-from phantombase.timeline.clustering.options import ClusterOptions
 from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.dashboard.orders import CommandSettings
 from phantombase.timeline.errors import UsageError
 from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.instants.clock_check import ClockOptions
 from phantombase.timeline.locks.heartbeat import process_name
-from phantombase.timeline.metadata_table.services.options import MetadataOptions
 from phantombase.timeline.option import help_of
 from phantombase.timeline.planning.options import ScheduleOptions
 from phantombase.timeline.service.run import ServeOptions, read_token
@@ -35,7 +31,10 @@ from phantombase.timeline.terminal.boundary import EXIT_FAILED
 from phantombase.timeline.terminal.console import configure_logging, emit
 from phantombase.timeline.terminal.text_table import plural
 
+from ..archiving.options import ArchiveOptions
 from ..attempt.failures import RetryOptions
+from ..cleaning.options import CleanOptions
+from ..clustering.options import ClusterOptions
 from ..daemon.assemble import open_daemon
 from ..daemon.dispatch import Rules, Stop
 from ..daemon.http_service import service_of
@@ -43,8 +42,9 @@ from ..daemon.loop import Daemon
 from ..daemon.metrics import DaemonHealth, Metrics, serve
 from ..daemon.served_table import DaemonSettings
 from ..daemon.work import Summary
-from ..hudi_conf import SCHEDULE_CONF
+from ..metadata_services.options import MetadataOptions
 from ..options import AttemptOptions, ExecuteOptions
+from ..services.hudi_conf import SCHEDULE_CONF
 from ..services.options import Service, ServiceOptions, parse_services
 from .fleet_flags import CATALOG, ZOOKEEPER, CatalogFlags, ZooKeeperFlags
 from .option_flags import (

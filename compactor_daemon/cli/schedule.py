@@ -24,7 +24,7 @@ from phantombase.timeline.terminal.console import configure_logging, emit
 from phantombase.timeline.terminal.text_table import Column, RowsTable, human_bytes, plural
 
 from ..fleet.zookeeper_claims import ring
-from ..removal.unschedule import unschedule
+from ..undo.unschedule import unschedule
 from .fleet_flags import ZOOKEEPER, Fleet
 from .option_flags import (
     CLOCK,

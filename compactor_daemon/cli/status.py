@@ -11,7 +11,6 @@ import typer
 from rich.console import RenderableType
 from rich.text import Text
 
-from phantombase.timeline.cleaning.options import CleanOptions
 from phantombase.timeline.clocks import clock_ms
 from phantombase.timeline.errors import PhantombaseError, UsageError
 from phantombase.timeline.instants.clock_check import ClockOptions
@@ -24,6 +23,7 @@ from phantombase.timeline.terminal.console import clear_screen, configure_loggin
 from phantombase.timeline.terminal.text_table import Column, Row, RowsTable, human_duration, plural
 
 from ..attempt.failures import RetryOptions
+from ..cleaning.options import CleanOptions
 from ..fleet.catalog import Catalog, fleet_of, members_in
 from ..fleet.claims import Claim, find_table_id
 from ..fleet.zookeeper_claims import ZooKeeperClaims

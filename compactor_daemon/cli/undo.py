@@ -15,7 +15,6 @@ from rich.text import Text
 
 from phantombase.timeline.errors import UsageError
 from phantombase.timeline.instants.clock_check import ClockOptions
-from phantombase.timeline.recovery.savepoint import KeptSavepoint, create_savepoint, delete_savepoint, savepoints
 from phantombase.timeline.storage.storage_options import parse_pairs
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.terminal.console import configure_logging, emit
@@ -23,11 +22,12 @@ from phantombase.timeline.terminal.text_table import Column, RowsTable, plural
 
 from ..attempt.compact_instant import pending_instants
 from ..attempt.failures import release_failures
-from ..clustering.rollback import is_clustering, roll_back_clustering
-from ..removal.unreadable_record import TakenBack, take_back_unreadable
-from ..restoring.restore import restore_table
-from ..restoring.rollback import roll_back_newest
-from ..restoring.torn_compaction import write_anew
+from ..undo.restore import restore_table
+from ..undo.roll_back_clustering import is_clustering, roll_back_clustering
+from ..undo.rollback import roll_back_newest
+from ..undo.savepoint import KeptSavepoint, create_savepoint, delete_savepoint, savepoints
+from ..undo.torn_compaction import write_anew
+from ..undo.unreadable_record import TakenBack, take_back_unreadable
 from . import render_status as status_render
 from .option_flags import (
     CLOCK,

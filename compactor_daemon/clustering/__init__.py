@@ -1,1 +1,1 @@
-"""Clusters small base files into larger ones, as clusterings of Hudi."""
+"""Clustering: which small base files are joined into larger ones, and its execution, as Hudi clusters."""

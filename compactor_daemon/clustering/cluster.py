@@ -22,9 +22,6 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from phantombase.timeline.clocks import clock_ms
-from phantombase.timeline.clustering.choice import ClusterChoice, choose_windows
-from phantombase.timeline.clustering.options import ClusterOptions, Copy, SortOrder
-from phantombase.timeline.clustering.order import check_sortable
 from phantombase.timeline.codec.copy_rules import Obstacle
 from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.errors import (
@@ -45,8 +42,6 @@ from phantombase.timeline.merge.rule import SliceRules
 from phantombase.timeline.metadata_table.measure import Measure
 from phantombase.timeline.metadata_table.update import upkeep_of
 from phantombase.timeline.planning.schedule import busy_file_groups
-from phantombase.timeline.recovery.dead_writers import forget_heartbeats
-from phantombase.timeline.recovery.left_behind import remove_left_behind
 from phantombase.timeline.storage.server_clock import storage_ms
 from phantombase.timeline.table.half_upgraded import refuse_half_upgraded
 from phantombase.timeline.table.instant_puts import put_requested
@@ -57,9 +52,13 @@ from phantombase.timeline.table.pending_rollbacks import refuse_half_rolled_back
 from phantombase.timeline.table.table import Table, consistent
 
 from ..attempt.attempt import merge_rules
+from ..leftovers import forget_heartbeats, remove_left_behind
+from .choice import ClusterChoice, choose_windows
 from .complete import complete, inputs_now, take_back
 from .copied import Copying
 from .made import Made, OutputFileSpec, make
+from .options import ClusterOptions, Copy, SortOrder
+from .order import check_sortable
 from .passed import is_passed, refuse_passed
 from .pending import PendingClustering, is_at_work, is_of_hudi, pending_clusterings
 from .planned import output_name, planned

@@ -32,13 +32,12 @@ from phantombase.timeline.merge.rule import SliceRules
 from phantombase.timeline.metadata_table.update import Change, apply_update, forget
 from phantombase.timeline.metadata_table.valid_instants import compacted_after
 from phantombase.timeline.planning.schedule import busy_file_groups
-from phantombase.timeline.recovery.dead_writers import is_pending_service
 from phantombase.timeline.storage.contract import list_of_table
 from phantombase.timeline.storage.folders import join, staged_folder
 from phantombase.timeline.storage.staged_file import place_staged
 from phantombase.timeline.table.half_upgraded import reload_same_version
 from phantombase.timeline.table.instant_puts import put_completed
-from phantombase.timeline.table.pending_clusterings import pending_replacing_writes
+from phantombase.timeline.table.pending_clusterings import is_pending_service, pending_replacing_writes
 from phantombase.timeline.table.pending_restores import refuse_pending_restore
 from phantombase.timeline.table.pending_rollbacks import refuse_half_rolled_back
 from phantombase.timeline.table.table import Table, consistent

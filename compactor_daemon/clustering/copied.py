@@ -15,8 +15,6 @@ from typing import IO
 
 import pyarrow as pa
 
-from phantombase.timeline.clustering.choice import ClusteringWindow
-from phantombase.timeline.clustering.options import Copy
 from phantombase.timeline.codec.avro_schema import RECORD_KEY
 from phantombase.timeline.codec.copied_file import CopiedFile
 from phantombase.timeline.codec.copy_rules import Obstacle, why_not_copied
@@ -27,6 +25,8 @@ from phantombase.timeline.errors import UnsupportedError
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.view.view import FileSlice
 
+from .choice import ClusteringWindow
+from .options import Copy
 from .rows_in import RowsIn
 
 LEAST_GROUP_BYTES = 8 << 20

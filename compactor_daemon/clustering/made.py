@@ -13,8 +13,6 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from phantombase.timeline.clustering.options import Copy, SortOrder
-from phantombase.timeline.clustering.order import sorted_rows
 from phantombase.timeline.codec.avro_schema import RECORD_KEY
 from phantombase.timeline.codec.copied_file import CopiedFile, check_copied
 from phantombase.timeline.codec.output_options import OutputOptions
@@ -31,6 +29,8 @@ from phantombase.timeline.view.view import FileSlice
 
 from ..attempt.slice_task import read_back
 from .copied import cannot_copy, why_encoded, write_copied
+from .options import Copy, SortOrder
+from .order import sorted_rows
 from .rows_in import RowsIn
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from phantombase.timeline.clustering.choice import ClusteringWindow
 from phantombase.timeline.format.file_name import COMPACTOR, BaseFileName
 from phantombase.timeline.format.record_key import plain_file_id
 from phantombase.timeline.format.replace_request import ClusterGroup
 from phantombase.timeline.view.view import FileSlice, GroupKey, TableView, is_replaced
+
+from .choice import ClusteringWindow
 
 
 def planned(window: ClusteringWindow) -> ClusterGroup:

@@ -22,8 +22,8 @@ from phantombase.timeline.instants.reserved_times import has_tombstone, recorded
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.planning.schedule import busy_file_groups
-from phantombase.timeline.recovery.dead_writers import is_pending_service
 from phantombase.timeline.storage.contract import list_of_table
+from phantombase.timeline.table.pending_clusterings import is_pending_service
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.view.view import GroupKey
 

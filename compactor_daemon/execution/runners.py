@@ -22,10 +22,9 @@ from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.storage_options import Given, StorageOptions
 
 from ..attempt.slice_task import Runner, SliceChunk, SliceDone, SliceProgress, SliceTask, StageSpec, compact_slice
-from ..execution.spark_session import StartingSpark
 from ..options import ExecuteOptions, Executor
 from .executor_choice import ExecutorChoice, ExecutorWork, choose, this_machine, work_of
-from .spark_session import check_spark, hadoop_conf
+from .spark_session import StartingSpark, check_spark, hadoop_conf
 
 _POLL_S = 0.2
 _CANCEL_S = 10.0

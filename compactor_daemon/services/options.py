@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
-from phantombase.timeline.archiving.options import ArchiveOptions
-from phantombase.timeline.cleaning.options import CleanOptions, Policy
-from phantombase.timeline.clustering.options import ClusterOptions
 from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.errors import UsageError
-from phantombase.timeline.metadata_table.services.options import MetadataOptions
+
+from ..archiving.options import ArchiveOptions
+from ..cleaning.options import CleanOptions, Policy
+from ..clustering.options import ClusterOptions
+from ..metadata_services.options import MetadataOptions
 
 
 class Service(Enum):

@@ -9,13 +9,13 @@ from dataclasses import replace
 from phantombase.timeline.errors import ConflictError, PhantombaseError, UnsupportedError
 from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.locks.table_lock import TableLock
-from phantombase.timeline.metadata_table.services.serve import serve_metadata
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.terminal.text_table import human_bytes, plural
 
 from ..archiving.archive import archive_table
 from ..cleaning.clean import clean_table
 from ..clustering.cluster import cluster_table, commit_stays
+from ..metadata_services.serve import serve_metadata
 from .done import ServiceDone
 from .options import Service, ServiceOptions
 

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TypeAlias
 
-from phantombase.timeline.cleaning.options import CleanOptions
 from phantombase.timeline.clocks import clock_ms
 from phantombase.timeline.errors import MalformedError, MissingFileError, PhantombaseError
 from phantombase.timeline.format.commit_metadata import CommitMetadata
@@ -38,6 +37,7 @@ from ..attempt.hudi_executors import ForeignTrace, foreign_trace
 from ..attempt.outcome import REVOKED, Outcome, is_revoked, read_outcomes, why_revoked
 from ..attempt.validity import Assessment, Evidence, evidence_of_planned, rule, validity_of
 from ..cleaning.facts import load_whole
+from ..cleaning.options import CleanOptions
 from ..cleaning.would_clean import would_clean
 from ..fleet.claims import Claim
 from ..fleet.pools import Pools

@@ -15,12 +15,12 @@ from typing import Any, get_args, get_type_hints
 
 import typer
 
+from phantombase.compactor_daemon.archiving.options import ArchiveOptions
 from phantombase.compactor_daemon.attempt.failures import RetryOptions
 from phantombase.compactor_daemon.daemon.dispatch import Rules
-from phantombase.compactor_daemon.hudi_conf import _KNOWN, SCHEDULE_CONF
 from phantombase.compactor_daemon.hudi_names import NameKind, hudi_names
 from phantombase.compactor_daemon.options import AttemptOptions, ExecuteOptions
-from phantombase.timeline.archiving.options import ArchiveOptions
+from phantombase.compactor_daemon.services.hudi_conf import _KNOWN, SCHEDULE_CONF
 from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.instants.clock_check import ClockOptions
 from phantombase.timeline.planning.limits import BoundOptions

@@ -20,10 +20,10 @@ from typer.testing import CliRunner
 
 from phantombase import ExecuteOptions, Executor, compact, read, read_table, schedule, writer
 from phantombase.compactor_daemon.cli.main import app as daemon_app
+from phantombase.timeline.audit.modification_times import all_files, repair_times
 from phantombase.timeline.cli.main import app as timeline_app
 from phantombase.timeline.errors import UnsupportedError
 from phantombase.timeline.format.file_name import BaseFileName, LogFileName
-from phantombase.timeline.recovery.modification_times import all_files, repair_times
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.view.view import DataFile, FileSlice
 from pyspark_phantombase.batch_reader import BatchReader, SlicePartition, task_batches

@@ -24,15 +24,15 @@ import pytest
 
 from phantombase import writer
 from phantombase.compactor_daemon.archiving.archive import ArchiveResult, archive_table
+from phantombase.compactor_daemon.archiving.archived_files import archive_logs
+from phantombase.compactor_daemon.archiving.options import ArchiveOptions
 from phantombase.compactor_daemon.cleaning.clean import clean_table
+from phantombase.compactor_daemon.cleaning.options import CleanOptions, Policy
 from phantombase.compactor_daemon.cleaning.would_clean import CleanResult
 from phantombase.compactor_daemon.clustering.cluster import ClusterResult, cluster_table
+from phantombase.compactor_daemon.clustering.options import ClusterOptions, Copy
 from phantombase.compactor_daemon.clustering.pending import pending_clusterings
-from phantombase.compactor_daemon.restoring.restore import Restored, restore_table
-from phantombase.timeline.archiving.archive import archive_logs
-from phantombase.timeline.archiving.options import ArchiveOptions
-from phantombase.timeline.cleaning.options import CleanOptions, Policy
-from phantombase.timeline.clustering.options import ClusterOptions, Copy
+from phantombase.compactor_daemon.undo.restore import Restored, restore_table
 from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.errors import ConflictError
 from phantombase.timeline.format.log_block import HeaderKey

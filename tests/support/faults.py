@@ -22,7 +22,8 @@ from typing import Any, TypeAlias
 import fastavro
 import pytest
 
-from phantombase.compactor_daemon.restoring.rollback import roll_back_newest
+from phantombase.compactor_daemon.undo.rollback import roll_back_newest
+from phantombase.compactor_daemon.undo.undo import traces_of_all
 from phantombase.timeline.errors import PhantombaseError
 from phantombase.timeline.format.file_name import BaseFileName, LogFileName, parse_data_file
 from phantombase.timeline.format.instant import Instant, State, next_time
@@ -30,7 +31,6 @@ from phantombase.timeline.format.layout import Slicing
 from phantombase.timeline.format.rollback_plan import encode_rollback_plan
 from phantombase.timeline.locks.heartbeat import Process, heartbeat_path
 from phantombase.timeline.locks.section import Section
-from phantombase.timeline.recovery.undo import traces_of_all
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.folders import staged_folder
 from phantombase.timeline.storage.local import LocalStorage

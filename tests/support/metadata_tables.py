@@ -20,7 +20,9 @@ import pytest
 
 from phantombase import writer
 from phantombase.compactor_daemon.archiving.archive import archive_table
-from phantombase.timeline.archiving.options import ArchiveOptions
+from phantombase.compactor_daemon.archiving.options import ArchiveOptions
+from phantombase.compactor_daemon.metadata_services.options import MetadataOptions
+from phantombase.compactor_daemon.metadata_services.serve import MetadataServed, serve_metadata
 from phantombase.timeline.errors import PhantombaseError
 from phantombase.timeline.format.commit_metadata import CommitMetadata, encode
 from phantombase.timeline.format.log_block import BlockKind, HeaderKey, scan_blocks
@@ -31,8 +33,6 @@ from phantombase.timeline.metadata_table.location import open_metadata_table
 from phantombase.timeline.metadata_table.read import load_metadata_view, read_entries
 from phantombase.timeline.metadata_table.records.entries import encoder
 from phantombase.timeline.metadata_table.records.keys import files_records
-from phantombase.timeline.metadata_table.services.options import MetadataOptions
-from phantombase.timeline.metadata_table.services.serve import MetadataServed, serve_metadata
 from phantombase.timeline.metadata_table.validate import validate
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table

@@ -17,8 +17,8 @@ from ..view.view import FileGroup, FileSlice, TableView, is_replaced, slice_befo
 
 if TYPE_CHECKING:  # what `show` does not need to start
     from ..audit.audit import InstantAudit
+    from ..audit.modification_times import Mistimed, Retimed
     from ..metadata_table.validate import Validation
-    from ..recovery.modification_times import Mistimed, Retimed
     from ..table.table import Table
 
 # --- slices ------------------------------------------------------------------------------------------------------

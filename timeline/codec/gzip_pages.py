@@ -25,7 +25,7 @@ except ImportError:  # no wheel for this machine
 else:
     AVAILABLE = True
 
-from ..codec.parquet_footer import Struct, field_of, read_struct, value_of, write_struct
+from .parquet_footer import Struct, field_of, read_struct, value_of, write_struct
 
 _LEVEL = 1
 _GZIP_FRAME = 31

@@ -114,3 +114,19 @@ def _undone(table: Table, instant: Instant) -> Iterable[str]:
         return rolled_back_instants(data, path)
     requested = table.instant_path(instant.at(State.REQUESTED))  # Hudi may leave the completed file empty
     return (decode_rollback_plan(table.storage.read(requested), requested).target,)
+
+
+_ENDS_LOG_COMPACTION = (
+    "a writer of Hudi executes it behind its next commit; without one, `compactor-daemon compact TABLE "
+    "--drop-metadata-table` ends it with the metadata table"
+)
+
+
+def blocked_by(metadata: Timeline) -> str | None:
+    """What pends on the metadata table and keeps its compactions waiting, and what ends that; None: nothing (pure)."""
+    pending = (*metadata.pending("deltacommit"), *metadata.pending("logcompaction"))
+    if not pending:
+        return None
+    first = pending[0]
+    why = f"{first.action} {first.requested_time} of the metadata table is pending"
+    return f"{why}: {_ENDS_LOG_COMPACTION}" if first.action == "logcompaction" else why

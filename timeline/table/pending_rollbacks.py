@@ -9,12 +9,17 @@ a rollback was meant to undo is unknown, so each caller must decide what to do a
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from ..errors import ConflictError, MalformedError, MissingFileError
 from ..format.instant import Instant, State
-from ..format.rollback_plan import RollbackPlan, decode_rollback_plan
+from ..format.rollback_plan import (
+    RollbackPlan,
+    decode_rollback_plan,
+    rolled_back_instants,
+)
 from ..instants.reserved_times import has_tombstone, reserved_path
 from ..instants.timeline import Timeline
 from .table import Table
@@ -107,7 +112,7 @@ def half_way(table: Table, timeline: Timeline) -> ConflictError | None:
 
 
 def half_taken_back(table: Table, timeline: Timeline) -> Instant | None:
-    """The completed clustering that `clustering.rollback` has buried, and not hidden yet.
+    """The completed clustering that `undo.roll_back_clustering` has buried, and not hidden yet.
 
     It is the newest write then. One behind which others began was buried too late: its process has lost the lock. One
     whose plan is gone was completed after it had been taken back (see `clustering.stale`).
@@ -159,3 +164,23 @@ def _half_taken_back(table: Table, clustering: Instant) -> ConflictError:
 
 def _at(instant: str, state: State) -> Instant:
     return Instant(requested_time=instant, action="rollback", state=state)
+
+
+def completed_rollback_of(table: Table, target: str) -> str | None:
+    """The completed rollback that undid an instant, if the active timeline contains it."""
+    done = (i for i in table.load_timeline().instants if i.action == "rollback" and i.completed)
+    later = (i for i in done if i.requested_time > target)
+    return next((i.requested_time for i in later if target in _undone_by(table, i)), None)
+
+
+def _undone_by(table: Table, rollback: Instant) -> tuple[str, ...]:
+    """The instants that a completed rollback undid. A killed Hudi may leave its record empty or torn: its plan says so
+    then. Empty where neither can be read."""
+    path = table.instant_path(rollback)
+    try:
+        return rolled_back_instants(table.storage.read(path), path)
+    except MalformedError:
+        planned = table.instant_path(rollback.at(State.REQUESTED))
+    with suppress(MalformedError, MissingFileError):
+        return (decode_rollback_plan(table.storage.read(planned), planned).target,)
+    return ()

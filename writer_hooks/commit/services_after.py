@@ -10,12 +10,12 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 
+from phantombase.compactor_daemon.leftovers import remove_left_behind
 from phantombase.compactor_daemon.services.options import Service
 from phantombase.compactor_daemon.services.serve import serve_table
 from phantombase.timeline.errors import PhantombaseError
 from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.locks.table_lock import TableLock
-from phantombase.timeline.recovery.left_behind import remove_left_behind
 from phantombase.timeline.table.table import Table
 
 from ..engine.spool import remove_old

@@ -17,6 +17,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 
+from phantombase.compactor_daemon.undo.undo_pending import roll_back, undo_late
 from phantombase.timeline.errors import (
     ConflictError,
     PhantombaseError,
@@ -34,14 +35,18 @@ from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.metadata_table.index_logs import NotedKeys
 from phantombase.timeline.metadata_table.measure import Measured
 from phantombase.timeline.metadata_table.update import NOT_FOLLOWED, Change, apply_update, check_keepable, prepare
-from phantombase.timeline.recovery.rollback import completed_rollback_of, roll_back, undo_late
 from phantombase.timeline.table.column_history import carry_history
 from phantombase.timeline.table.evolved_schema import LATEST_SCHEMA
 from phantombase.timeline.table.half_upgraded import refuse_half_upgraded
 from phantombase.timeline.table.instant_puts import put_completed
 from phantombase.timeline.table.pending_clusterings import clustered_file_groups
 from phantombase.timeline.table.pending_restores import refuse_pending_restore
-from phantombase.timeline.table.pending_rollbacks import UnreadableRollback, pending_rollbacks, refuse_half_rolled_back
+from phantombase.timeline.table.pending_rollbacks import (
+    UnreadableRollback,
+    completed_rollback_of,
+    pending_rollbacks,
+    refuse_half_rolled_back,
+)
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.view.view import GroupKey, ViewFacts
 from phantombase.timeline.windows.retained import retained_since

@@ -8,7 +8,11 @@ from dataclasses import is_dataclass, replace
 from functools import partial
 from typing import Any, TypeAlias
 
-from phantombase.compactor_daemon.hudi_conf import (
+from phantombase.compactor_daemon.archiving.options import ArchiveOptions
+from phantombase.compactor_daemon.cleaning.options import CleanOptions
+from phantombase.compactor_daemon.hudi_names import contradiction, hudi_names, put_once, texts, without_doubles
+from phantombase.compactor_daemon.metadata_services.options import MetadataOptions
+from phantombase.compactor_daemon.services.hudi_conf import (
     ARCHIVE_CONF,
     CLEAN_CONF,
     HUDI_NAMES,
@@ -17,14 +21,10 @@ from phantombase.compactor_daemon.hudi_conf import (
     parse_hudi_conf,
     parse_schedule_conf,
 )
-from phantombase.compactor_daemon.hudi_names import contradiction, hudi_names, put_once, texts, without_doubles
-from phantombase.timeline.archiving.options import ArchiveOptions
-from phantombase.timeline.cleaning.options import CleanOptions
 from phantombase.timeline.errors import PhantombaseError, UnsupportedError, UsageError
 from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.format.log_encode import LogFormat
 from phantombase.timeline.locks.heartbeat import BEAT_S
-from phantombase.timeline.metadata_table.services.options import MetadataOptions
 
 from ..commit.stream_batches import checked_stream
 from ..new_table.conf import TABLE_NAMES, is_table_conf, parse_table_conf, table_field

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 
-from phantombase.compactor_daemon.hudi_conf import ARCHIVE_CONF, CLEAN_CONF, SCHEDULE_CONF
 from phantombase.compactor_daemon.hudi_names import NameKind, hudi_names, is_of_a_family, nearest
+from phantombase.compactor_daemon.services.hudi_conf import ARCHIVE_CONF, CLEAN_CONF, SCHEDULE_CONF
 from phantombase.timeline.errors import PhantombaseError, UnsupportedError, UsageError
 from phantombase.timeline.planning.triggers import TriggerStrategy
 

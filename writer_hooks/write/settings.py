@@ -12,18 +12,18 @@ from typing import Annotated, Any
 
 import typer
 
+from phantombase.compactor_daemon.archiving.options import ArchiveOptions
+from phantombase.compactor_daemon.cleaning.options import CleanOptions
 from phantombase.compactor_daemon.cli.fleet_flags import ZOOKEEPER, Fleet, ZooKeeperFlags
 from phantombase.compactor_daemon.cli.main import app
 from phantombase.compactor_daemon.cli.option_flags import CLOCK, OUTPUT, Lock, Only, Prefix, StorageOption, offers
 from phantombase.compactor_daemon.fleet.zookeeper_session import ZooKeeperOptions
+from phantombase.compactor_daemon.metadata_services.options import MetadataOptions
 from phantombase.compactor_daemon.services.options import Service, parse_services
-from phantombase.timeline.archiving.options import ArchiveOptions
-from phantombase.timeline.cleaning.options import CleanOptions
 from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.errors import UsageError, ZooKeeperError
 from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.instants.clock_check import ClockOptions
-from phantombase.timeline.metadata_table.services.options import MetadataOptions
 from phantombase.timeline.planning.options import ScheduleOptions
 from phantombase.timeline.storage.storage_options import StorageOptions, parse_pairs
 from phantombase.timeline.terminal.boundary import misuse

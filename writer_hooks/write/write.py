@@ -10,6 +10,8 @@ from functools import partial
 from itertools import chain
 
 from phantombase.compactor_daemon.clustering.complete import take_back_dead
+from phantombase.compactor_daemon.undo.dead_writers import roll_back_dead_writers
+from phantombase.compactor_daemon.undo.undo_pending import roll_back
 from phantombase.timeline.clocks import Since, doubling_pauses
 from phantombase.timeline.errors import ConflictError, PressureError
 from phantombase.timeline.event_log import get_logger
@@ -24,8 +26,6 @@ from phantombase.timeline.metadata_table.create import drop_metadata_table
 from phantombase.timeline.metadata_table.record_index import keys_are_global
 from phantombase.timeline.metadata_table.records.partitions import RECORD_INDEX
 from phantombase.timeline.metadata_table.update import check_keepable
-from phantombase.timeline.recovery.dead_writers import roll_back_dead_writers
-from phantombase.timeline.recovery.rollback import roll_back
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.server_clock import storage_ms
 from phantombase.timeline.table.left_to_hudi import refuse_consistent_hashing

@@ -19,10 +19,10 @@ from typing import Any
 
 import pyarrow as pa
 
+from phantombase.compactor_daemon.archiving.options import ArchiveOptions
+from phantombase.compactor_daemon.cleaning.options import CleanOptions, Policy
 from phantombase.compactor_daemon.fleet.zookeeper_session import ZooKeeperOptions
 from phantombase.compactor_daemon.hudi_names import contradiction, overruled
-from phantombase.timeline.archiving.options import ArchiveOptions
-from phantombase.timeline.cleaning.options import CleanOptions, Policy
 from phantombase.timeline.codec.arrow_schema import arrow_schema
 from phantombase.timeline.errors import NotATableError, UnsupportedError, UsageError
 from phantombase.timeline.event_log import get_logger

@@ -10,12 +10,12 @@ import typer
 from rich.console import RenderableType
 from rich.text import Text
 
-from phantombase.timeline.archiving.options import ArchiveOptions
 from phantombase.timeline.instants.clock_check import ClockOptions
 from phantombase.timeline.terminal.console import configure_logging, emit
 from phantombase.timeline.terminal.text_table import Column, RowsTable, human_bytes, plural
 
 from ...archiving.archive import archive_table
+from ...archiving.options import ArchiveOptions
 from ..option_flags import CLOCK, Json, Lock, SoleWriter, StorageOption, TablePath, offers, open_to_change
 
 _ARCHIVE = ArchiveOptions()

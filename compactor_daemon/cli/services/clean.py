@@ -11,12 +11,12 @@ import typer
 from rich.console import RenderableType
 from rich.text import Text
 
-from phantombase.timeline.cleaning.options import CleanOptions
 from phantombase.timeline.instants.clock_check import ClockOptions
 from phantombase.timeline.terminal.console import configure_logging, emit
 from phantombase.timeline.terminal.text_table import Column, RowsTable, human_bytes, plural
 
 from ...cleaning.clean import clean_table
+from ...cleaning.options import CleanOptions
 from ..option_flags import CLOCK, Json, Lock, SoleWriter, StorageOption, TablePath, offers, open_to_change
 
 _CLEAN = CleanOptions()

@@ -11,7 +11,6 @@ import typer
 from rich.console import RenderableType
 from rich.text import Text
 
-from phantombase.timeline.clustering.options import ClusterOptions
 from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.errors import UsageError
 from phantombase.timeline.instants.clock_check import ClockOptions
@@ -19,6 +18,7 @@ from phantombase.timeline.terminal.console import configure_logging, emit, repor
 from phantombase.timeline.terminal.text_table import Column, RowsTable, human_bytes, plural
 
 from ...clustering.cluster import cluster_table, take_back_pending
+from ...clustering.options import ClusterOptions
 from ...options import ExecuteOptions
 from ..option_flags import (
     CLOCK,

@@ -17,16 +17,16 @@ import pytest
 from typer.testing import CliRunner
 
 from phantombase.compactor_daemon.archiving.archive import archive_table
+from phantombase.compactor_daemon.archiving.options import ArchiveOptions
 from phantombase.compactor_daemon.cli.main import app
-from phantombase.compactor_daemon.restoring.rollback import roll_back_newest
-from phantombase.timeline.archiving.options import ArchiveOptions
+from phantombase.compactor_daemon.undo.rollback import roll_back_newest
+from phantombase.compactor_daemon.undo.savepoint import create_savepoint, delete_savepoint, savepoints
 from phantombase.timeline.codec.avro_container import STRING, optional, root_record, write_record
 from phantombase.timeline.errors import LockError, MalformedError, UsageError
 from phantombase.timeline.format.clean import CleanPlan, encode_clean_metadata
 from phantombase.timeline.format.instant import Instant, State, later
 from phantombase.timeline.instants.reserved_times import recorded_instants
 from phantombase.timeline.read.table_read import Query, ReadOptions, read_table
-from phantombase.timeline.recovery.savepoint import create_savepoint, delete_savepoint, savepoints
 from phantombase.timeline.storage import local
 from phantombase.timeline.storage.contract import Entry
 from phantombase.timeline.storage.local import LocalStorage

@@ -17,24 +17,24 @@ from typer.testing import CliRunner
 
 from phantombase import writer
 from phantombase.compactor_daemon.archiving import archive as archive_module
+from phantombase.compactor_daemon.archiving import levels
 from phantombase.compactor_daemon.archiving.archive import ArchiveResult, archive_table, gone_but_there, resize_cutoffs
+from phantombase.compactor_daemon.archiving.options import ArchiveOptions
 from phantombase.compactor_daemon.cli.main import app as compactor
-from phantombase.compactor_daemon.restoring.rollback import roll_back_newest
+from phantombase.compactor_daemon.metadata_services.options import MetadataOptions
+from phantombase.compactor_daemon.metadata_services.serve import serve_metadata
 from phantombase.compactor_daemon.services import serve
-from phantombase.timeline.archiving import levels
-from phantombase.timeline.archiving.options import ArchiveOptions
+from phantombase.compactor_daemon.undo.rollback import roll_back_newest
+from phantombase.compactor_daemon.undo.undo_pending import roll_back
 from phantombase.timeline.cli.main import app as timeline_app
 from phantombase.timeline.errors import StorageError, UsageError
 from phantombase.timeline.format.instant import Instant
 from phantombase.timeline.locks.table_lock import ProcessLock
-from phantombase.timeline.metadata_table.services.options import MetadataOptions
-from phantombase.timeline.metadata_table.services.serve import serve_metadata
 from phantombase.timeline.metadata_table.validate import validate
 from phantombase.timeline.planning.options import ScheduleOptions
 from phantombase.timeline.planning.schedule import schedule_compaction
 from phantombase.timeline.planning.triggers import TriggerStrategy
 from phantombase.timeline.read.table_read import Query, ReadOptions, read_table
-from phantombase.timeline.recovery.rollback import roll_back
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.view.bucket_resize import HASHING_METADATA
 from phantombase.writer_hooks.commit.stream_batches import StreamBatch

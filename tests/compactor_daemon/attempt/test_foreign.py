@@ -23,14 +23,14 @@ from phantombase.compactor_daemon.attempt.outcome import open_next, read_outcome
 from phantombase.compactor_daemon.attempt.slice_task import SliceDone, SliceProgress, SliceTask
 from phantombase.compactor_daemon.execution.runners import LocalRunner
 from phantombase.compactor_daemon.options import AttemptOptions
-from phantombase.compactor_daemon.removal.unschedule import unschedule
+from phantombase.compactor_daemon.undo.undo_pending import roll_back
+from phantombase.compactor_daemon.undo.unschedule import unschedule
 from phantombase.timeline.errors import AttemptDeadError, ConflictError
 from phantombase.timeline.format.commit_metadata import encode
 from phantombase.timeline.format.instant import Instant, State
 from phantombase.timeline.instants.reserved_times import DEAD
 from phantombase.timeline.locks.heartbeat import heartbeat, heartbeat_path
 from phantombase.timeline.locks.table_lock import ProcessLock
-from phantombase.timeline.recovery.rollback import roll_back
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.writer_hooks.options import WriteOptions

@@ -19,14 +19,14 @@ from phantombase.compactor_daemon.attempt.outcome import CommitDecision, revoke_
 from phantombase.compactor_daemon.attempt.publish import publish
 from phantombase.compactor_daemon.attempt.retire import retire
 from phantombase.compactor_daemon.attempt.validity import decided_instant
-from phantombase.compactor_daemon.removal.unschedule import unschedule
+from phantombase.compactor_daemon.undo.undo_pending import roll_back
+from phantombase.compactor_daemon.undo.unschedule import unschedule
 from phantombase.timeline.errors import BarrierError, ConflictError, LockError, MissingFileError
 from phantombase.timeline.format.commit_metadata import CommitMetadata, decode, encode
 from phantombase.timeline.format.instant import Instant, State
 from phantombase.timeline.instants.archived_timeline import load_history
 from phantombase.timeline.locks.section import Section
 from phantombase.timeline.read.table_read import read_table
-from phantombase.timeline.recovery.rollback import roll_back
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.writer_hooks.options import WriteOptions
 from tests.support.change_feeds import request

@@ -20,7 +20,8 @@ from phantombase.compactor_daemon.attempt.completed import named_files
 from phantombase.compactor_daemon.attempt.failures import Weight, failure_of, weigh
 from phantombase.compactor_daemon.attempt.inputs import has_barrier
 from phantombase.compactor_daemon.attempt.publish import publish
-from phantombase.compactor_daemon.removal.unschedule import unschedule
+from phantombase.compactor_daemon.undo.dead_writers import roll_back_dead_writers
+from phantombase.compactor_daemon.undo.unschedule import unschedule
 from phantombase.timeline.audit.audit import audit
 from phantombase.timeline.errors import BarrierError, ConflictError, MissingFileError, StalePlanError
 from phantombase.timeline.format.commit_metadata import CommitMetadata, WriteStat, encode
@@ -33,7 +34,6 @@ from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.merge.rule import IS_DELETED, MergeRule
 from phantombase.timeline.planning.schedule import schedule_compaction
 from phantombase.timeline.read.table_read import ReadOptions, read_table
-from phantombase.timeline.recovery.dead_writers import roll_back_dead_writers
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table, TableSchema
 from phantombase.timeline.view.log_blocks import slice_blocks

@@ -16,17 +16,17 @@ import pytest
 from phantombase import writer
 from phantombase.compactor_daemon.attempt.compact_instant import pending_instants
 from phantombase.compactor_daemon.attempt.leftovers import finish_completed
-from phantombase.compactor_daemon.removal.unschedule import unschedule
+from phantombase.compactor_daemon.metadata_services.options import MetadataOptions
+from phantombase.compactor_daemon.metadata_services.serve import serve_metadata
+from phantombase.compactor_daemon.undo.undo_pending import roll_back
+from phantombase.compactor_daemon.undo.unschedule import unschedule
 from phantombase.timeline.errors import LockError, PhantombaseError
 from phantombase.timeline.locks.section import Section
 from phantombase.timeline.locks.table_lock import TableLock, table_lock
 from phantombase.timeline.metadata_table.create import drop_metadata_table
-from phantombase.timeline.metadata_table.services.options import MetadataOptions
-from phantombase.timeline.metadata_table.services.serve import serve_metadata
 from phantombase.timeline.metadata_table.validate import validate
 from phantombase.timeline.planning.schedule import schedule_compaction
 from phantombase.timeline.read.table_read import read_table
-from phantombase.timeline.recovery.rollback import roll_back
 from phantombase.timeline.storage.folders import HOODIE
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table

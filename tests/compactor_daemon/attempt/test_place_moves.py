@@ -19,7 +19,7 @@ from phantombase.compactor_daemon.attempt.completed import completed_compaction,
 from phantombase.compactor_daemon.attempt.outcome import CommitDecision, Placement, find_decision, read_outcome
 from phantombase.compactor_daemon.attempt.publish import merge_again, place, publish
 from phantombase.compactor_daemon.cli.main import app
-from phantombase.compactor_daemon.removal.unschedule import unschedule
+from phantombase.compactor_daemon.undo.unschedule import unschedule
 from phantombase.timeline.errors import ConflictError, MissingFileError, PhantombaseError, StorageError
 from phantombase.timeline.instants.reserved_times import COMMITTED, attempts
 from phantombase.timeline.read.table_read import read_table

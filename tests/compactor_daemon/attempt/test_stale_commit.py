@@ -16,7 +16,7 @@ from phantombase.compactor_daemon.attempt.outcome import CommitDecision, is_revo
 from phantombase.compactor_daemon.attempt.publish import publish
 from phantombase.compactor_daemon.attempt.revert import take_back
 from phantombase.compactor_daemon.cleaning.clean import clean_table
-from phantombase.timeline.cleaning.options import CleanOptions
+from phantombase.compactor_daemon.cleaning.options import CleanOptions
 from phantombase.timeline.errors import ConflictError, StorageError
 from phantombase.timeline.format.commit_metadata import decode, encode
 from phantombase.timeline.format.instant import Instant, State, later

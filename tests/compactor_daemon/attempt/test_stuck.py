@@ -21,7 +21,7 @@ from phantombase.compactor_daemon.daemon.served_table import DaemonSettings, Tab
 from phantombase.compactor_daemon.execution.runners import LocalRunner
 from phantombase.compactor_daemon.fleet.claims import TableClaims
 from phantombase.compactor_daemon.options import AttemptOptions
-from phantombase.compactor_daemon.removal.unschedule import unschedule
+from phantombase.compactor_daemon.undo.unschedule import unschedule
 from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.errors import ConflictError, MalformedError, MissingFileError, PhantombaseError
 from phantombase.timeline.format.instant import Instant, State

@@ -13,7 +13,7 @@ from phantombase.compactor_daemon.attempt.leftovers import finish_completed
 from phantombase.compactor_daemon.attempt.outcome import decisions, find_decision
 from phantombase.compactor_daemon.attempt.publish import publish
 from phantombase.compactor_daemon.attempt.validity import Assessment, Evidence, Validity, rule
-from phantombase.compactor_daemon.removal.unschedule import unschedule
+from phantombase.compactor_daemon.undo.unschedule import unschedule
 from phantombase.timeline.errors import ConflictError, PhantombaseError
 from phantombase.timeline.format.commit_metadata import encode
 from phantombase.timeline.format.instant import Instant, State

@@ -12,8 +12,9 @@ import pytest
 from typer.testing import CliRunner
 
 from phantombase.compactor_daemon.cleaning.clean import clean_table
+from phantombase.compactor_daemon.cleaning.options import CleanOptions, Policy
 from phantombase.compactor_daemon.cli.main import app
-from phantombase.timeline.cleaning.options import CleanOptions, Policy
+from phantombase.compactor_daemon.undo.savepoint import create_savepoint, delete_savepoint
 from phantombase.timeline.errors import ConflictError, MalformedError, UsageError
 from phantombase.timeline.format.clean import CleanPlan, decode_clean_plan, encode_clean_plan
 from phantombase.timeline.metadata_table.validate import validate
@@ -22,7 +23,6 @@ from phantombase.timeline.pins.pin import PinOptions, all_pins
 from phantombase.timeline.planning.options import PLAN_NOW
 from phantombase.timeline.planning.schedule import schedule_compaction
 from phantombase.timeline.read.table_read import ReadOptions, read_table
-from phantombase.timeline.recovery.savepoint import create_savepoint, delete_savepoint
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table
 from tests.support.archived_tables import ONE, WRITES, clean, compact, data_files, old_table, one_row, upsert

@@ -17,8 +17,9 @@ from typer.testing import CliRunner
 from phantombase.compactor_daemon.attempt.publish import publish
 from phantombase.compactor_daemon.cleaning import facts
 from phantombase.compactor_daemon.cleaning.clean import clean_table
+from phantombase.compactor_daemon.cleaning.options import CleanOptions, Policy
 from phantombase.compactor_daemon.cli.main import app
-from phantombase.timeline.cleaning.options import CleanOptions, Policy
+from phantombase.compactor_daemon.undo.savepoint import KeptSavepoint, create_savepoint
 from phantombase.timeline.clocks import clock_ms
 from phantombase.timeline.errors import ConflictError, LockError, MalformedError
 from phantombase.timeline.format.clean import CleanPlan, encode_clean_metadata, encode_clean_plan
@@ -30,7 +31,6 @@ from phantombase.timeline.pins.hold import HeldPin
 from phantombase.timeline.pins.pin import PinOptions
 from phantombase.timeline.planning.options import PLAN_NOW
 from phantombase.timeline.planning.schedule import schedule_compaction
-from phantombase.timeline.recovery.savepoint import KeptSavepoint, create_savepoint
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.windows.retained import earliest_whole

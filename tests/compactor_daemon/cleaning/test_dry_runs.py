@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 
 from phantombase.compactor_daemon.cleaning.clean import clean_table
+from phantombase.compactor_daemon.cleaning.options import CleanOptions, Policy
 from phantombase.compactor_daemon.cleaning.would_clean import CleanResult
 from phantombase.compactor_daemon.status.snapshot import outlook
-from phantombase.timeline.cleaning.options import CleanOptions, Policy
+from phantombase.compactor_daemon.undo.savepoint import create_savepoint, delete_savepoint, savepoints
 from phantombase.timeline.errors import ConflictError, MalformedError, PhantombaseError, UsageError
 from phantombase.timeline.format.clean import CleanPlan, encode_clean_plan
 from phantombase.timeline.format.instant import Instant, State
 from phantombase.timeline.planning.triggers import TriggerOptions
 from phantombase.timeline.read.table_read import ReadOptions, read_table
-from phantombase.timeline.recovery.savepoint import create_savepoint, delete_savepoint, savepoints
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table
 from tests.support.archived_tables import compact, data_files, old_table, one_row, unreadable_plan, upsert

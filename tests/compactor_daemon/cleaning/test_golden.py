@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from phantombase.compactor_daemon.cleaning.clean import clean_table
-from phantombase.timeline.cleaning.options import Policy
+from phantombase.compactor_daemon.cleaning.options import Policy
+from phantombase.compactor_daemon.undo.savepoint import create_savepoint, delete_savepoint
 from phantombase.timeline.format.clean import CleanPlan, decode_clean_plan, encode_clean_metadata
 from phantombase.timeline.format.instant import Instant, State, later
 from phantombase.timeline.instants.instant_files import retained_by
@@ -19,7 +20,6 @@ from phantombase.timeline.pins.pin import PinOptions
 from phantombase.timeline.planning.options import PLAN_NOW
 from phantombase.timeline.planning.schedule import schedule_compaction
 from phantombase.timeline.read.table_read import read_table
-from phantombase.timeline.recovery.savepoint import create_savepoint, delete_savepoint
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.windows.state import load_state
 from phantombase.writer_hooks.options import WriteOptions

@@ -12,15 +12,15 @@ import pytest
 from typer.testing import CliRunner
 
 from phantombase import writer
+from phantombase.compactor_daemon.archiving.options import ArchiveOptions
+from phantombase.compactor_daemon.cleaning.options import CleanOptions, Policy
 from phantombase.compactor_daemon.cli.main import app
-from phantombase.compactor_daemon.hudi_conf import KINDS, command_conf, conf_fields
+from phantombase.compactor_daemon.clustering.options import ClusterOptions, SortOrder
 from phantombase.compactor_daemon.hudi_names import HudiName, NameKind, hudi_names
-from phantombase.timeline.archiving.options import ArchiveOptions
-from phantombase.timeline.cleaning.options import CleanOptions, Policy
-from phantombase.timeline.clustering.options import ClusterOptions, SortOrder
+from phantombase.compactor_daemon.metadata_services.options import MetadataOptions
+from phantombase.compactor_daemon.services.hudi_conf import KINDS, command_conf, conf_fields
 from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.errors import PhantombaseError, UnsupportedError, UsageError
-from phantombase.timeline.metadata_table.services.options import MetadataOptions
 from phantombase.timeline.planning.options import ScheduleOptions
 from tests.project.every_command import every_command, offers
 from tests.support.places import capture_logs

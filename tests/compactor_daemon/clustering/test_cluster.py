@@ -19,9 +19,9 @@ from phantombase.compactor_daemon.archiving.archive import archive_table
 from phantombase.compactor_daemon.cleaning.clean import clean_table
 from phantombase.compactor_daemon.clustering.cluster import cluster_table, take_back_pending
 from phantombase.compactor_daemon.clustering.complete import take_back
+from phantombase.compactor_daemon.clustering.options import ClusterOptions
 from phantombase.compactor_daemon.clustering.pending import pending_clusterings
-from phantombase.compactor_daemon.restoring.restore import restore_table
-from phantombase.timeline.clustering.options import ClusterOptions
+from phantombase.compactor_daemon.undo.restore import restore_table
 from phantombase.timeline.codec.output_options import Codec, OutputOptions
 from phantombase.timeline.errors import BarrierError, ConflictError, LockError, PhantombaseError, UnsupportedError
 from phantombase.timeline.format.file_name import parse_data_file

@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 
 from phantombase.compactor_daemon.cli.main import app
 from phantombase.compactor_daemon.clustering.cluster import ClusterResult, cluster_table
+from phantombase.compactor_daemon.clustering.options import ClusterOptions
 from phantombase.compactor_daemon.clustering.pending import pending_clusterings
-from phantombase.timeline.clustering.options import ClusterOptions
 from phantombase.timeline.errors import UnknownCommitError, UnsupportedError, UsageError
 from phantombase.timeline.locks.heartbeat import heartbeat_path
 from phantombase.timeline.read.table_read import read_table

@@ -14,16 +14,16 @@ from typer.testing import CliRunner
 
 from phantombase import writer
 from phantombase.compactor_daemon.cleaning.clean import clean_table
+from phantombase.compactor_daemon.cleaning.options import CleanOptions
 from phantombase.compactor_daemon.cli.main import app
 from phantombase.compactor_daemon.clustering.cluster import take_back_pending
 from phantombase.compactor_daemon.clustering.complete import _orphans, take_back
 from phantombase.compactor_daemon.clustering.pending import pending_clusterings
 from phantombase.compactor_daemon.clustering.stale import withdraw_stale
-from phantombase.compactor_daemon.restoring.restore import restore_table
-from phantombase.compactor_daemon.restoring.rollback import roll_back_newest
 from phantombase.compactor_daemon.services.options import ServiceOptions
 from phantombase.compactor_daemon.services.serve import serve_table
-from phantombase.timeline.cleaning.options import CleanOptions
+from phantombase.compactor_daemon.undo.restore import restore_table
+from phantombase.compactor_daemon.undo.rollback import roll_back_newest
 from phantombase.timeline.errors import ConflictError, MalformedError, MissingFileError, PhantombaseError
 from phantombase.timeline.format.instant import Instant, State
 from phantombase.timeline.instants.reserved_times import has_tombstone

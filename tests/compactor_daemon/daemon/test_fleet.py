@@ -27,7 +27,7 @@ from phantombase.compactor_daemon.cli.main import app
 from phantombase.compactor_daemon.cli.run import _signals
 from phantombase.compactor_daemon.daemon.dispatch import DaemonOrder, Stop
 from phantombase.compactor_daemon.execution.runners import LocalRunner
-from phantombase.compactor_daemon.removal.unschedule import unschedule
+from phantombase.compactor_daemon.undo.unschedule import unschedule
 from phantombase.timeline.errors import AttemptDeadError, LedgerError, StorageError, UnsupportedError, UsageError
 from phantombase.timeline.format.instant import later
 from phantombase.timeline.format.table_config import save_table_config

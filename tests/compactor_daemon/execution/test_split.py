@@ -18,8 +18,8 @@ from phantombase.compactor_daemon.attempt import slice_task
 from phantombase.compactor_daemon.attempt.compact_instant import pending_instants
 from phantombase.compactor_daemon.attempt.slice_task import SliceDone
 from phantombase.compactor_daemon.cli.main import app
-from phantombase.compactor_daemon.removal.unschedule import unschedule
-from phantombase.compactor_daemon.restoring.restore import restore_table
+from phantombase.compactor_daemon.undo.restore import restore_table
+from phantombase.compactor_daemon.undo.unschedule import unschedule
 from phantombase.timeline.errors import AttemptDeadError, ConflictError, MalformedError, PhantombaseError, UsageError
 from phantombase.timeline.instants.reserved_times import attempt_folder
 from phantombase.timeline.locks.table_lock import ProcessLock

@@ -11,11 +11,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from phantombase.compactor_daemon.metadata_services.options import MetadataOptions
+from phantombase.compactor_daemon.metadata_services.serve import serve_metadata
 from phantombase.timeline.format.file_name import COMPACTOR, parse_data_file
 from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.metadata_table.location import METADATA_FOLDER
-from phantombase.timeline.metadata_table.services.options import MetadataOptions
-from phantombase.timeline.metadata_table.services.serve import serve_metadata
 from tests.hudi.cases.rows import DECIMAL, same
 from tests.hudi.cases.shared_table import SharedTable
 from tests.hudi.judge.client import METADATA_TABLE

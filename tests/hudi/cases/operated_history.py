@@ -19,26 +19,26 @@ import pyarrow as pa
 import pytest
 
 from phantombase.compactor_daemon.archiving.archive import archive_table
+from phantombase.compactor_daemon.archiving.options import ArchiveOptions
 from phantombase.compactor_daemon.cleaning.clean import clean_table
+from phantombase.compactor_daemon.cleaning.options import CleanOptions, Policy
 from phantombase.compactor_daemon.clustering.cluster import cluster_table, take_back_pending
+from phantombase.compactor_daemon.clustering.options import ClusterOptions, Copy
 from phantombase.compactor_daemon.clustering.pending import PendingClustering, pending_clusterings
-from phantombase.compactor_daemon.restoring.restore import restore_table
-from phantombase.compactor_daemon.restoring.rollback import is_service, roll_back_newest
-from phantombase.timeline.archiving.options import ArchiveOptions
-from phantombase.timeline.cleaning.options import CleanOptions, Policy
-from phantombase.timeline.clustering.options import ClusterOptions, Copy
+from phantombase.compactor_daemon.metadata_services import archive
+from phantombase.compactor_daemon.metadata_services.options import MetadataOptions
+from phantombase.compactor_daemon.metadata_services.serve import serve_metadata
+from phantombase.compactor_daemon.undo.restore import restore_table
+from phantombase.compactor_daemon.undo.rollback import is_service, roll_back_newest
+from phantombase.compactor_daemon.undo.savepoint import create_savepoint
 from phantombase.timeline.codec.output_options import Codec, OutputOptions
 from phantombase.timeline.errors import ClockError, PhantombaseError, UnsupportedError
 from phantombase.timeline.format.instant import parse_time
 from phantombase.timeline.instants.clock_check import ClockOptions
 from phantombase.timeline.locks.heartbeat import heartbeat_path
 from phantombase.timeline.locks.table_lock import ProcessLock
-from phantombase.timeline.metadata_table.services import archive
-from phantombase.timeline.metadata_table.services.options import MetadataOptions
-from phantombase.timeline.metadata_table.services.serve import serve_metadata
 from phantombase.timeline.metadata_table.valid_instants import compacted_after
 from phantombase.timeline.metadata_table.validate import Difference, validate
-from phantombase.timeline.recovery.savepoint import create_savepoint
 from phantombase.timeline.table.table import Table
 from tests.hudi.cases.asleep import Moment, compact_and_die, compact_asleep
 from tests.hudi.cases.indexed_table import IndexedTable, placed_by_us

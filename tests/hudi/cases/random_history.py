@@ -14,12 +14,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from phantombase import Writer
+from phantombase.compactor_daemon.undo.dead_writers import roll_back_dead_writers
 from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.format.log_encode import LogFormat
 from phantombase.timeline.instants.clock_check import ClockOptions
 from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.merge.rule import IS_DELETED
-from phantombase.timeline.recovery.dead_writers import roll_back_dead_writers
 from tests.hudi.cases.indexed_table import CONDITIONS, IndexedTable
 from tests.hudi.cases.model import Write, check_write
 from tests.hudi.cases.rows import DECIMAL, PARTITIONS, SCHEMA, Rows, key, same

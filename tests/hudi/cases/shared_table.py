@@ -14,7 +14,7 @@ from hudi import HudiTableBuilder
 from phantombase import Writer, writer
 from phantombase.compactor_daemon.execution.run_compactions import run_compactions
 from phantombase.compactor_daemon.options import AttemptOptions, ExecuteOptions, Executor
-from phantombase.compactor_daemon.removal.unschedule import unschedule
+from phantombase.compactor_daemon.undo.unschedule import unschedule
 from phantombase.timeline.audit.audit import audit, audited_instants
 from phantombase.timeline.codec.output_options import Codec, OutputOptions
 from phantombase.timeline.errors import PhantombaseError

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from phantombase.compactor_daemon.archiving.archive import archive_table
-from phantombase.compactor_daemon.restoring.restore import restore_table
+from phantombase.compactor_daemon.undo.restore import restore_table
 from phantombase.timeline.format.instant import Instant, State, later
 from phantombase.timeline.table.table import Table
 from phantombase.writer_hooks.options import WriteOptions

@@ -10,13 +10,13 @@ import pytest
 
 from phantombase import UnsupportedError
 from phantombase.compactor_daemon.archiving.archive import archive_table
+from phantombase.compactor_daemon.archiving.options import ArchiveOptions
 from phantombase.compactor_daemon.cleaning.clean import clean_table
+from phantombase.compactor_daemon.cleaning.options import CleanOptions
 from phantombase.compactor_daemon.clustering.cluster import cluster_table
-from phantombase.compactor_daemon.restoring.restore import restore_table
-from phantombase.compactor_daemon.restoring.rollback import roll_back_newest
-from phantombase.timeline.archiving.options import ArchiveOptions
-from phantombase.timeline.cleaning.options import CleanOptions
-from phantombase.timeline.clustering.options import ClusterOptions
+from phantombase.compactor_daemon.clustering.options import ClusterOptions
+from phantombase.compactor_daemon.undo.restore import restore_table
+from phantombase.compactor_daemon.undo.rollback import roll_back_newest
 from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.format.file_name import LogFileName, parse_data_file
 from phantombase.timeline.locks.table_lock import ProcessLock

@@ -10,15 +10,15 @@ import pyarrow.compute as pc
 import pytest
 
 from phantombase.compactor_daemon.cleaning.clean import clean_table
+from phantombase.compactor_daemon.cleaning.options import CleanOptions, Policy
 from phantombase.compactor_daemon.cleaning.would_clean import CleanResult
-from phantombase.timeline.cleaning.options import CleanOptions, Policy
+from phantombase.compactor_daemon.undo.savepoint import create_savepoint, delete_savepoint
 from phantombase.timeline.format.instant import State
 from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.metadata_table.validate import validate
 from phantombase.timeline.pins.hold import HeldPin
 from phantombase.timeline.pins.pin import PinOptions
 from phantombase.timeline.read.table_read import read_table
-from phantombase.timeline.recovery.savepoint import create_savepoint, delete_savepoint
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table
 from phantombase.writer_hooks.options import WriteOptions

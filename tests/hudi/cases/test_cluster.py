@@ -14,9 +14,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from phantombase.compactor_daemon.clustering.cluster import ClusterResult, cluster_table, take_back_pending
+from phantombase.compactor_daemon.clustering.options import ClusterOptions, Copy
 from phantombase.compactor_daemon.clustering.pending import pending_clusterings
-from phantombase.compactor_daemon.clustering.rollback import roll_back_clustering
-from phantombase.timeline.clustering.options import ClusterOptions, Copy
+from phantombase.compactor_daemon.undo.roll_back_clustering import roll_back_clustering
 from phantombase.timeline.codec.output_options import Codec, OutputOptions
 from phantombase.timeline.errors import ConflictError
 from phantombase.timeline.format.instant import Instant, State

@@ -18,16 +18,16 @@ import pytest
 
 from phantombase import Writer, writer
 from phantombase.compactor_daemon.archiving.archive import archive_table
+from phantombase.compactor_daemon.archiving.options import ArchiveOptions
 from phantombase.compactor_daemon.cleaning.clean import clean_table
-from phantombase.compactor_daemon.restoring.restore import restore_table
-from phantombase.compactor_daemon.restoring.rollback import roll_back_newest
-from phantombase.timeline.archiving.options import ArchiveOptions
-from phantombase.timeline.cleaning.options import CleanOptions
+from phantombase.compactor_daemon.cleaning.options import CleanOptions
+from phantombase.compactor_daemon.metadata_services.options import MetadataOptions
+from phantombase.compactor_daemon.metadata_services.serve import serve_metadata
+from phantombase.compactor_daemon.undo.dead_writers import roll_back_dead_writers
+from phantombase.compactor_daemon.undo.restore import restore_table
+from phantombase.compactor_daemon.undo.rollback import roll_back_newest
 from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.metadata_table import index_logs
-from phantombase.timeline.metadata_table.services.options import MetadataOptions
-from phantombase.timeline.metadata_table.services.serve import serve_metadata
-from phantombase.timeline.recovery.dead_writers import roll_back_dead_writers
 from tests.hudi.cases.indexed_table import IndexedTable
 from tests.hudi.cases.random_history import RandomSteps
 from tests.hudi.cases.rows import PARTITIONS, same

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from phantombase.compactor_daemon.archiving.archive import archive_table
+from phantombase.compactor_daemon.metadata_services import archive
+from phantombase.compactor_daemon.metadata_services.options import MetadataOptions
 from phantombase.timeline.instants.archived_timeline import load_history
 from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.metadata_table.location import METADATA_FOLDER, open_metadata_table
-from phantombase.timeline.metadata_table.services import archive
-from phantombase.timeline.metadata_table.services.options import MetadataOptions
 from phantombase.timeline.metadata_table.validate import validate
 from tests.hudi.cases.indexed_table import ALL_INDEXES, HUDI, IndexedTable, slices_of_hudi
 from tests.hudi.cases.rows import Rows

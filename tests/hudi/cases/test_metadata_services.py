@@ -9,11 +9,11 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from phantombase.compactor_daemon.restoring.rollback import roll_back_newest
+from phantombase.compactor_daemon.metadata_services.options import MetadataOptions
+from phantombase.compactor_daemon.metadata_services.serve import serve_metadata
+from phantombase.compactor_daemon.undo.rollback import roll_back_newest
 from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.metadata_table.location import METADATA_FOLDER, open_metadata_table
-from phantombase.timeline.metadata_table.services.options import MetadataOptions
-from phantombase.timeline.metadata_table.services.serve import serve_metadata
 from phantombase.timeline.metadata_table.validate import validate
 from phantombase.timeline.storage.local import LocalStorage
 from tests.hudi.cases.indexed_table import ALL_INDEXES, AT_ONCE, HUDI, IndexedTable, compact, slices_of_hudi

@@ -9,13 +9,13 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from phantombase.compactor_daemon.restoring.restore import restore_table
-from phantombase.compactor_daemon.restoring.rollback import roll_back_newest
+from phantombase.compactor_daemon.undo.restore import restore_table
+from phantombase.compactor_daemon.undo.rollback import roll_back_newest
+from phantombase.compactor_daemon.undo.savepoint import KeptSavepoint, create_savepoint, delete_savepoint, savepoints
 from phantombase.timeline.format.clean import Savepoint
 from phantombase.timeline.format.instant import State
 from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.read.table_read import ReadOptions, read_table
-from phantombase.timeline.recovery.savepoint import KeptSavepoint, create_savepoint, delete_savepoint, savepoints
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table
 from tests.hudi.cases.rows import Rows, same, without_files

@@ -8,17 +8,17 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-import phantombase.compactor_daemon.removal.unschedule
+import phantombase.compactor_daemon.undo.unschedule
 from phantombase.compactor_daemon.attempt.compact_instant import compact_instant
 from phantombase.compactor_daemon.attempt.slice_task import SliceDone, SliceProgress, SliceTask
 from phantombase.compactor_daemon.execution.runners import LocalRunner
 from phantombase.compactor_daemon.options import AttemptOptions
-from phantombase.compactor_daemon.removal.unschedule import unschedule
+from phantombase.compactor_daemon.undo.dead_writers import roll_back_dead_writers
+from phantombase.compactor_daemon.undo.undo_pending import roll_back
+from phantombase.compactor_daemon.undo.unschedule import unschedule
 from phantombase.timeline.errors import AttemptDeadError, ConflictError
 from phantombase.timeline.format.instant import Instant, State
 from phantombase.timeline.locks.table_lock import ProcessLock
-from phantombase.timeline.recovery.dead_writers import roll_back_dead_writers
-from phantombase.timeline.recovery.rollback import roll_back
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.pending_rollbacks import pending_rollbacks
@@ -224,7 +224,7 @@ def test_hudi_doubles_a_moved_key_without_the_plan(
     with pytest.raises(ConflictError, match="now in another file group"):
         unschedule(table.open(), instant, ProcessLock(str(table.path)))
     broken = table.copy()
-    monkeypatch.setattr(phantombase.compactor_daemon.removal.unschedule, "refuse_moved", lambda *_: None)
+    monkeypatch.setattr(phantombase.compactor_daemon.undo.unschedule, "refuse_moved", lambda *_: None)
     unschedule(broken.open(), instant, ProcessLock(str(broken.path)))
     same(broken.agree(), before)
     broken.upsert(rows(range(2), 4))

@@ -13,22 +13,22 @@ import pytest
 
 from phantombase import writer
 from phantombase.compactor_daemon.archiving.archive import archive_table
+from phantombase.compactor_daemon.archiving.options import ArchiveOptions
 from phantombase.compactor_daemon.cleaning.clean import clean_table
+from phantombase.compactor_daemon.cleaning.options import CleanOptions
 from phantombase.compactor_daemon.clustering.cluster import cluster_table
-from phantombase.compactor_daemon.restoring.restore import restore_table
-from phantombase.timeline.archiving.options import ArchiveOptions
-from phantombase.timeline.cleaning.options import CleanOptions
-from phantombase.timeline.clustering.options import ClusterOptions, Copy
+from phantombase.compactor_daemon.clustering.options import ClusterOptions, Copy
+from phantombase.compactor_daemon.metadata_services.options import MetadataOptions
+from phantombase.compactor_daemon.metadata_services.serve import serve_metadata
+from phantombase.compactor_daemon.undo.dead_writers import roll_back_dead_writers
+from phantombase.compactor_daemon.undo.restore import restore_table
 from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.errors import LockError
 from phantombase.timeline.format.log_encode import LogFormat, Parts, data_block, delete_block
 from phantombase.timeline.locks.heartbeat import heartbeat, heartbeat_path
 from phantombase.timeline.locks.table_lock import parse_lock
 from phantombase.timeline.locks.zookeeper_lock import ZooKeeperLock
-from phantombase.timeline.metadata_table.services.options import MetadataOptions
-from phantombase.timeline.metadata_table.services.serve import serve_metadata
 from phantombase.timeline.metadata_table.validate import validate
-from phantombase.timeline.recovery.dead_writers import roll_back_dead_writers
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.pending_rollbacks import pending_rollbacks
 from phantombase.timeline.table.table import TableSchema

@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 
 from phantombase import writer
 from phantombase.compactor_daemon.cli.main import app as daemon
+from phantombase.timeline.audit.modification_times import Retimed, find_mistimed, mistimed, repair_times
 from phantombase.timeline.cli.main import app as timeline_app
 from phantombase.timeline.errors import ClockError, PhantombaseError, StorageError
 from phantombase.timeline.format.instant import format_time, later
@@ -23,7 +24,6 @@ from phantombase.timeline.instants.clock_check import ClockOptions
 from phantombase.timeline.instants.clock_evidence import Zone
 from phantombase.timeline.instants.table_clock import TableClock
 from phantombase.timeline.instants.timeline import Timeline
-from phantombase.timeline.recovery.modification_times import Retimed, find_mistimed, mistimed, repair_times
 from phantombase.timeline.storage.contract import Entry
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table

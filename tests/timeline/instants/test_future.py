@@ -17,7 +17,7 @@ from phantombase.compactor_daemon.attempt.attempt import open_attempt
 from phantombase.compactor_daemon.attempt.compact_instant import pending_instants
 from phantombase.compactor_daemon.attempt.hudi_executors import inflight_path
 from phantombase.compactor_daemon.cli.main import app as daemon
-from phantombase.compactor_daemon.removal.unschedule import unschedule
+from phantombase.compactor_daemon.undo.unschedule import unschedule
 from phantombase.timeline.cli.main import app as timeline_app
 from phantombase.timeline.errors import ClockError, ConflictError
 from phantombase.timeline.format.instant import format_time

@@ -15,16 +15,16 @@ from typer.testing import CliRunner
 
 from phantombase import read, writer
 from phantombase.compactor_daemon.archiving.archive import archive_table
+from phantombase.compactor_daemon.metadata_services.options import MetadataOptions
+from phantombase.compactor_daemon.metadata_services.serve import serve_metadata
+from phantombase.timeline.audit.modification_times import all_files, repair_times
 from phantombase.timeline.cli.main import app
 from phantombase.timeline.errors import MissingFileError, NotATableError, PhantombaseError, TableChangedError
 from phantombase.timeline.format.table_config import save_table_config
 from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.metadata_table import validate as validation
 from phantombase.timeline.metadata_table.read import read_files
-from phantombase.timeline.metadata_table.services.options import MetadataOptions
-from phantombase.timeline.metadata_table.services.serve import serve_metadata
 from phantombase.timeline.metadata_table.validate import Difference, validate
-from phantombase.timeline.recovery.modification_times import all_files, repair_times
 from tests.support.archived_tables import SMALL
 from tests.support.compaction_steps import open_table
 from tests.support.golden_tables import one_of, unzip_golden

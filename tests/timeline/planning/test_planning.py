@@ -16,7 +16,7 @@ import pytest
 from typer.testing import CliRunner
 
 from phantombase.compactor_daemon.cli.main import app
-from phantombase.compactor_daemon.removal.unschedule import unschedule
+from phantombase.compactor_daemon.undo.unschedule import unschedule
 from phantombase.timeline.audit.audit import audit, audited_instants
 from phantombase.timeline.errors import PhantombaseError, StorageError, UsageError
 from phantombase.timeline.format.compaction_plan import CompactionPlan, encode_plan

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phantombase.compactor_daemon.hudi_conf import parse_schedule_conf
+from phantombase.compactor_daemon.services.hudi_conf import parse_schedule_conf
 from phantombase.timeline.errors import UsageError
 from phantombase.timeline.format.file_name import BaseFileName, LogFileName
 from phantombase.timeline.planning.io_cost import MB, io_mb

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from phantombase.compactor_daemon.hudi_conf import parse_schedule_conf
+from phantombase.compactor_daemon.services.hudi_conf import parse_schedule_conf
 from phantombase.timeline.errors import UsageError
 from phantombase.timeline.format.layout import LAYOUT_1, LAYOUT_2
 from phantombase.timeline.planning.options import PLAN_NOW, ScheduleOptions, Urgency, UrgencyOptions

@@ -19,9 +19,9 @@ import pytest
 
 from phantombase import PhantombaseError
 from phantombase.compactor_daemon.cleaning.clean import clean_table
-from phantombase.compactor_daemon.restoring.restore import restore_table
-from phantombase.compactor_daemon.restoring.rollback import roll_back_newest
-from phantombase.timeline.cleaning.options import CleanOptions
+from phantombase.compactor_daemon.cleaning.options import CleanOptions
+from phantombase.compactor_daemon.undo.restore import restore_table
+from phantombase.compactor_daemon.undo.rollback import roll_back_newest
 from phantombase.timeline.metadata_table.read import MetadataListing
 from phantombase.timeline.planning.options import PLAN_NOW
 from phantombase.timeline.planning.schedule import schedule_compaction

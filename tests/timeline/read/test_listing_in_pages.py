@@ -14,7 +14,7 @@ import pytest
 
 from phantombase import writer
 from phantombase.compactor_daemon.cleaning.clean import clean_table
-from phantombase.timeline.cleaning.options import CleanOptions
+from phantombase.compactor_daemon.cleaning.options import CleanOptions
 from phantombase.timeline.read.table_read import Query, ReadOptions, read_table
 from phantombase.timeline.storage.contract import Entry, Storage
 from phantombase.timeline.storage.local import LocalStorage

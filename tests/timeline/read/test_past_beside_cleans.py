@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 import phantombase
 from phantombase.compactor_daemon.cleaning.clean import clean_table
-from phantombase.timeline.cleaning.options import CleanOptions
+from phantombase.compactor_daemon.cleaning.options import CleanOptions
 from phantombase.timeline.cli.main import app
 from phantombase.timeline.errors import MissingFileError, UsageError
 from phantombase.timeline.pins.hold import HeldPin

@@ -22,17 +22,17 @@ import pytest
 
 import phantombase
 from phantombase.compactor_daemon.archiving.archive import archive_table
+from phantombase.compactor_daemon.archiving.options import ArchiveOptions
 from phantombase.compactor_daemon.cleaning.clean import clean_table
+from phantombase.compactor_daemon.cleaning.options import CleanOptions, Policy
 from phantombase.compactor_daemon.clustering.cluster import cluster_table
-from phantombase.compactor_daemon.restoring.restore import restore_table
-from phantombase.compactor_daemon.restoring.rollback import roll_back_newest
-from phantombase.timeline.archiving.options import ArchiveOptions
-from phantombase.timeline.cleaning.options import CleanOptions, Policy
-from phantombase.timeline.clustering.options import ClusterOptions
+from phantombase.compactor_daemon.clustering.options import ClusterOptions
+from phantombase.compactor_daemon.undo.restore import restore_table
+from phantombase.compactor_daemon.undo.rollback import roll_back_newest
+from phantombase.compactor_daemon.undo.savepoint import create_savepoint
 from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.errors import PhantombaseError
 from phantombase.timeline.planning.schedule import schedule_compaction
-from phantombase.timeline.recovery.savepoint import create_savepoint
 from phantombase.timeline.table.table import Table
 from phantombase.writer_hooks.write.writer import Writer
 from tests.support.compaction_steps import run_all

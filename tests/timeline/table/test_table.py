@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from phantombase.compactor_daemon.undo.savepoint import create_savepoint, delete_savepoint
 from phantombase.timeline.errors import (
     ConflictError,
     MalformedError,
@@ -26,7 +27,6 @@ from phantombase.timeline.errors import (
 from phantombase.timeline.format.commit_metadata import CommitMetadata, WriteStat, encode
 from phantombase.timeline.format.table_config import PROPERTIES
 from phantombase.timeline.planning.schedule import schedule_compaction
-from phantombase.timeline.recovery.savepoint import create_savepoint, delete_savepoint
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.evolved_schema import EvolvedColumns, parse_columns, parse_history, unsupported_change
 from phantombase.timeline.table.table import Table, consistent

@@ -16,9 +16,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from phantombase.compactor_daemon.cleaning.clean import clean_table
+from phantombase.compactor_daemon.cleaning.options import CleanOptions
 from phantombase.compactor_daemon.execution.run_compactions import run_compactions
 from phantombase.compactor_daemon.options import AttemptOptions, ExecuteOptions, Executor
-from phantombase.timeline.cleaning.options import CleanOptions
 from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.errors import PhantombaseError
 from phantombase.timeline.format.file_name import BaseFileName, LogFileName, parse_data_file

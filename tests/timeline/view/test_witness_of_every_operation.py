@@ -17,8 +17,8 @@ from typer.testing import CliRunner
 from phantombase import writer
 from phantombase.compactor_daemon.cli.main import app
 from phantombase.compactor_daemon.clustering.cluster import cluster_table
-from phantombase.compactor_daemon.restoring.restore import restore_table
-from phantombase.timeline.clustering.options import ClusterOptions
+from phantombase.compactor_daemon.clustering.options import ClusterOptions
+from phantombase.compactor_daemon.undo.restore import restore_table
 from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.errors import PhantombaseError
 from phantombase.timeline.locks.table_lock import ProcessLock

@@ -12,9 +12,9 @@ from typer.testing import CliRunner
 
 from phantombase import read, writer
 from phantombase.compactor_daemon.cli.main import app
+from phantombase.compactor_daemon.undo.savepoint import create_savepoint
 from phantombase.timeline.errors import PhantombaseError
 from phantombase.timeline.locks.table_lock import ProcessLock
-from phantombase.timeline.recovery.savepoint import create_savepoint
 from tests.support.compaction_steps import open_table
 from tests.support.golden_tables import unzip_golden, witnessed
 from tests.support.selection import deep

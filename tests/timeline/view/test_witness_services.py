@@ -14,11 +14,11 @@ from typer.testing import CliRunner
 
 from phantombase import read, writer
 from phantombase.compactor_daemon.cleaning.clean import clean_table
+from phantombase.compactor_daemon.cleaning.options import CleanOptions
 from phantombase.compactor_daemon.cli.main import app
-from phantombase.timeline.cleaning.options import CleanOptions
+from phantombase.compactor_daemon.clustering.choice import choose_windows
+from phantombase.compactor_daemon.clustering.options import ClusterOptions
 from phantombase.timeline.cli.main import app as timeline_app
-from phantombase.timeline.clustering.choice import choose_windows
-from phantombase.timeline.clustering.options import ClusterOptions
 from phantombase.timeline.errors import MalformedError, MissingFileError, PhantombaseError
 from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.read.table_read import read_table

@@ -12,10 +12,10 @@ from functools import partial
 from pathlib import Path
 
 from phantombase.compactor_daemon.attempt.failures import release_failures
+from phantombase.compactor_daemon.undo.dead_writers import roll_back_dead_writers
 from phantombase.timeline.codec.output_options import Bloom, OutputOptions
 from phantombase.timeline.locks.heartbeat import EXPIRY_S
 from phantombase.timeline.locks.table_lock import table_lock
-from phantombase.timeline.recovery.dead_writers import roll_back_dead_writers
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.storage.server_clock import storage_ms
 from phantombase.timeline.table.table import Table

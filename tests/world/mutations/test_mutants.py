@@ -69,7 +69,7 @@ def test_turns_come_to_every_mutant_once() -> None:
 
 
 def test_a_mutant_is_imported_instead_of_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert importlib.import_module(dotted("timeline/cleaning/choice"))
+    assert importlib.import_module(dotted("compactor_daemon/cleaning/choice"))
     (tmp_path / "mutant_of_this.py").write_text("rule = True\n")
     (tmp_path / "text").write_text("rule = False\n")
     monkeypatch.syspath_prepend(tmp_path)

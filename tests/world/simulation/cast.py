@@ -17,13 +17,13 @@ from phantombase.compactor_daemon.daemon.dispatch import DaemonOrder, Rules
 from phantombase.compactor_daemon.daemon.loop import Daemon
 from phantombase.compactor_daemon.daemon.served_table import DaemonSettings, TableOnStorage
 from phantombase.compactor_daemon.options import AttemptOptions
-from phantombase.compactor_daemon.removal.unschedule import unschedule
+from phantombase.compactor_daemon.undo.dead_writers import roll_back_dead_writers
+from phantombase.compactor_daemon.undo.unschedule import unschedule
 from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.errors import PhantombaseError
 from phantombase.timeline.planning.options import PLAN_NOW, ScheduleOptions
 from phantombase.timeline.planning.schedule import schedule_compaction
 from phantombase.timeline.planning.universal import Picking
-from phantombase.timeline.recovery.dead_writers import roll_back_dead_writers
 from phantombase.timeline.storage.server_clock import storage_ms
 from phantombase.timeline.table.table import Table
 from phantombase.writer_hooks.commit.conflict import WriteSet

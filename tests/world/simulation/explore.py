@@ -15,8 +15,8 @@ from enum import Enum
 from functools import partial
 
 from phantombase.compactor_daemon.options import AttemptOptions
-from phantombase.compactor_daemon.restoring.restore import restore_table
-from phantombase.compactor_daemon.restoring.rollback import roll_back_newest
+from phantombase.compactor_daemon.undo.restore import restore_table
+from phantombase.compactor_daemon.undo.rollback import roll_back_newest
 from phantombase.timeline.errors import PhantombaseError
 from phantombase.timeline.table.table import Table
 from tests.world.simulation import rows

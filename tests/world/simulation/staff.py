@@ -8,12 +8,12 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from phantombase.compactor_daemon.archiving.archive import archive_table
+from phantombase.compactor_daemon.archiving.options import ArchiveOptions
 from phantombase.compactor_daemon.cleaning.clean import clean_table
+from phantombase.compactor_daemon.cleaning.options import CleanOptions
+from phantombase.compactor_daemon.cleaning.options import Policy as Own
 from phantombase.compactor_daemon.clustering.cluster import cluster_table
-from phantombase.timeline.archiving.options import ArchiveOptions
-from phantombase.timeline.cleaning.options import CleanOptions
-from phantombase.timeline.cleaning.options import Policy as Own
-from phantombase.timeline.clustering.options import ClusterOptions
+from phantombase.compactor_daemon.clustering.options import ClusterOptions
 from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.errors import PhantombaseError
 from tests.world.simulation.operator import Operator

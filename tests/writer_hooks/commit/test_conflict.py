@@ -14,14 +14,14 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from phantombase.compactor_daemon.archiving import choice
 from phantombase.compactor_daemon.archiving.archive import archive_table
-from phantombase.timeline.archiving import choice
-from phantombase.timeline.archiving.options import ArchiveOptions
+from phantombase.compactor_daemon.archiving.options import ArchiveOptions
+from phantombase.compactor_daemon.undo.dead_writers import roll_back_dead_writers
 from phantombase.timeline.errors import ConflictError, UnsupportedError, UsageError
 from phantombase.timeline.format.commit_metadata import CommitMetadata, WriteStat
 from phantombase.timeline.format.file_name import BaseFileName, LogFileName
 from phantombase.timeline.metadata_table.record_index import GLOBAL_KEYS_MARK
-from phantombase.timeline.recovery.dead_writers import roll_back_dead_writers
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.view.view import DataFile, FileGroup, FileSlice

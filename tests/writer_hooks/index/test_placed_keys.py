@@ -15,13 +15,13 @@ import pyarrow as pa
 import pytest
 
 from phantombase import schedule, writer
+from phantombase.compactor_daemon.undo.dead_writers import roll_back_dead_writers
 from phantombase.timeline.errors import ConflictError, UnsupportedError, UsageError
 from phantombase.timeline.format.table_config import MergeMode
 from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.metadata_table.create import drop_metadata_table
 from phantombase.timeline.metadata_table.record_index import GLOBAL_KEYS_MARK, INDEX_DEFINITIONS
 from phantombase.timeline.read.table_read import read_table
-from phantombase.timeline.recovery.dead_writers import roll_back_dead_writers
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table

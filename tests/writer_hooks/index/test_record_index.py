@@ -16,6 +16,8 @@ import pytest
 
 from phantombase import Writer, writer
 from phantombase.compactor_daemon.attempt.compact_instant import pending_instants
+from phantombase.compactor_daemon.metadata_services.options import MetadataOptions
+from phantombase.compactor_daemon.metadata_services.serve import serve_metadata
 from phantombase.timeline.errors import ConflictError
 from phantombase.timeline.format.file_name import parse_data_file
 from phantombase.timeline.format.log_block import scan_blocks
@@ -25,8 +27,6 @@ from phantombase.timeline.locks.table_lock import ProcessLock, StorageLock
 from phantombase.timeline.metadata_table import index_logs
 from phantombase.timeline.metadata_table.record_index import has_one_record_index
 from phantombase.timeline.metadata_table.records.entries import block_entries
-from phantombase.timeline.metadata_table.services.options import MetadataOptions
-from phantombase.timeline.metadata_table.services.serve import serve_metadata
 from phantombase.timeline.planning.schedule import schedule_compaction
 from phantombase.timeline.read.table_read import read_table
 from phantombase.timeline.table.table import Table

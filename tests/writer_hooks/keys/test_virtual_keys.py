@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from phantombase import Writer, schedule, writer
-from phantombase.compactor_daemon.removal.unschedule import unschedule
+from phantombase.compactor_daemon.undo.unschedule import unschedule
 from phantombase.timeline.errors import ConflictError, UnsupportedError, UsageError
 from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.read.table_read import read_table

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 
 from phantombase import Writer, writer
-from phantombase.compactor_daemon.restoring.rollback import roll_back_newest
+from phantombase.compactor_daemon.undo.rollback import roll_back_newest
 from phantombase.timeline.codec.avro_container import any_record, write_record
 from phantombase.timeline.errors import ConflictError, UsageError
 from phantombase.timeline.locks.table_lock import ProcessLock, table_lock

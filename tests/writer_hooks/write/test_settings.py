@@ -11,8 +11,8 @@ import pytest
 from typer.testing import CliRunner
 
 from phantombase import writer
+from phantombase.compactor_daemon.cleaning.options import CleanOptions
 from phantombase.compactor_daemon.cli.main import app
-from phantombase.timeline.cleaning.options import CleanOptions
 from phantombase.timeline.codec.output_options import Codec
 from phantombase.timeline.errors import UnsupportedError, UsageError
 from phantombase.timeline.locks.table_lock import FileLock, table_lock

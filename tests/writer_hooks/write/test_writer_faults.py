@@ -15,10 +15,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from phantombase.compactor_daemon.undo.dead_writers import roll_back_dead_writers
 from phantombase.timeline.errors import ConflictError, LockError
 from phantombase.timeline.format.file_name import parse_data_file
 from phantombase.timeline.locks.table_lock import ProcessLock
-from phantombase.timeline.recovery.dead_writers import roll_back_dead_writers
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.writer_hooks.commit.transaction import transaction

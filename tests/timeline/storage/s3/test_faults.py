@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from phantombase.compactor_daemon.attempt.compact_instant import pending_instants
-from phantombase.compactor_daemon.removal.unschedule import unschedule
+from phantombase.compactor_daemon.undo.unschedule import unschedule
 from phantombase.timeline.audit.audit import audit, audited_instants
 from phantombase.timeline.errors import StorageError, UnknownCommitError
 from phantombase.timeline.planning.schedule import schedule_compaction

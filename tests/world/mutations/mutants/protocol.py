@@ -219,13 +219,13 @@ PROTOCOL: tuple[Mutant, ...] = (
     ),
     ("timeline/planning/schedule", "                section.check()\n", "", "attempt/lost_lock"),
     (
-        "timeline/recovery/rollback",
+        "compactor_daemon/undo/undo_pending",
         "            section.check()\n            if not",
         "            if not",
         "attempt/lost_lock",
     ),
     (
-        "timeline/recovery/rollback",
+        "compactor_daemon/undo/undo_pending",
         "        section.check()\n        table.storage.put_if_absent",
         "        table.storage.put_if_absent",
         "attempt/lost_lock",
@@ -243,7 +243,7 @@ PROTOCOL: tuple[Mutant, ...] = (
         "attempt/lost_lock",
     ),
     ("writer_hooks/commit/stream_batches", "    section.check()\n", "", "attempt/lost_lock"),
-    ("compactor_daemon/removal/unschedule", "    section.check()\n    if dead", "    if dead", "attempt/lost_lock"),
+    ("compactor_daemon/undo/unschedule", "    section.check()\n    if dead", "    if dead", "attempt/lost_lock"),
     # Does it still stand?
     ("compactor_daemon/attempt/validity", "    if restores:\n", "    if False:\n", "validity"),
     ("compactor_daemon/attempt/validity", "    if not seen.has_plan:\n", "    if False:\n", "validity"),
@@ -291,9 +291,9 @@ PROTOCOL: tuple[Mutant, ...] = (
     ),
     ("compactor_daemon/attempt/validity", "    refuse_half_upgraded(table)\n", "", "decision"),
     ("timeline/planning/schedule", "        refuse_half_upgraded(table)\n", "", "timeline/table/table"),
-    ("timeline/recovery/savepoint", "        refuse_half_upgraded(table)\n", "", "timeline/table/table"),
+    ("compactor_daemon/undo/savepoint", "        refuse_half_upgraded(table)\n", "", "timeline/table/table"),
     (
-        "timeline/recovery/savepoint",
+        "compactor_daemon/undo/savepoint",
         "        refuse_half_upgraded(table)  # the",
         "        pass  # the",
         "timeline/table/table",

@@ -19,7 +19,7 @@ SERVICES: tuple[Mutant, ...] = (
     (f"{_SERVICES}/last_run", "s not in runs or", "all(other not in runs for other in Service) or", "services"),
     (f"{_SERVICES}/options", "counted.beside_cleaner(cleaned)", "counted", "services"),
     (f"{_SERVICES}/options", "and self.clean.policy is Policy.COMMITS else 0", "else 0", "services"),
-    ("compactor_daemon/hudi_conf", "options.retain if policy is options.policy else None", "options.retain", "services"),
+    ("compactor_daemon/services/hudi_conf", "options.retain if policy is options.policy else None", "options.retain", "services"),
     ("timeline/planning/options", "names = (partition, f\"{partition}/{file_id}\".lstrip(\"/\"))", "names = (partition,)", "planner"),
     ("writer_hooks/write/pasted", "(text.upper() == OPTIMISTIC and has_lock)", "text.upper() == OPTIMISTIC", "settings"),
     ("writer_hooks/write/pasted", "    if one.kind is NameKind.ONLY:\n", "    if False:\n", "hudi_names"),
@@ -27,8 +27,8 @@ SERVICES: tuple[Mutant, ...] = (
     ("writer_hooks/write/conf", '"hoodie.combine.before.insert": ("combine_inserts", _flag)', '"hoodie.combine.before.insert": ("combine_upserts", _flag)', "hudi_names"),
     ("writer_hooks/write/conf", " and found.get(\"lazy_rollback\") is False:", " and False:", "hudi_names"),
     ("writer_hooks/write/conf", "* given.get(\"misses\", _MISSES)", "* _MISSES", "hudi_names"),
-    ("compactor_daemon/hudi_conf", "numbers[0] if infers and len(numbers) == 1 else None", "None", "hudi_names"),
-    ("compactor_daemon/hudi_conf", "    if one is not None and one.kind is NameKind.ONLY:\n", "    if False:\n", "hudi_conf"),
+    ("compactor_daemon/services/hudi_conf", "numbers[0] if infers and len(numbers) == 1 else None", "None", "hudi_names"),
+    ("compactor_daemon/services/hudi_conf", "    if one is not None and one.kind is NameKind.ONLY:\n", "    if False:\n", "hudi_conf"),
     ("compactor_daemon/hudi_names", "            raise contradiction(first, kept[first], name, value)\n", "            continue\n", "hudi_names"),
     ("compactor_daemon/hudi_names", "            not known[name].agreeing or ", "            ", "hudi_names"),
     ("writer_hooks/write/rows", "    if rules.merge.orders_by_text and ", "    if False and ", "hudi_values"),
@@ -49,7 +49,7 @@ SERVICES: tuple[Mutant, ...] = (
 # Archiving: which instants decision, and the order in which the archive and the active timeline change.
 
 
-_CHOICE = "timeline/archiving/choice"
+_CHOICE = "compactor_daemon/archiving/choice"
 ARCHIVING: tuple[Mutant, ...] = (
     ("timeline/storage/local", "if len(entries) == len(names) or names == before:", "if True:", "archiving/archive"),
     (_CHOICE, "    if count <= options.begins_above(count):", "    if count < options.begins_above(count):", "archiving/choice"),
@@ -60,13 +60,13 @@ ARCHIVING: tuple[Mutant, ...] = (
     (_CHOICE, "_first(facts.begun.get(time, time) for time in pending)", "_first(pending)", "archiving/choice"),
     (_CHOICE, "    yield from _trigger(timeline, options.compaction_commits)\n", "", "archiving/choice"),
     (_CHOICE, "    yield from _replaced(timeline, facts)\n", "", "archiving/choice archiving/archive"),
-    ("timeline/archiving/history", "instant.completion_time in (None, completion):", "instant.completion_time == completion:", "archiving/archive"),
+    ("compactor_daemon/archiving/history", "instant.completion_time in (None, completion):", "instant.completion_time == completion:", "archiving/archive"),
     (_CHOICE, "if t >= facts.cleaned_to)", "if t > facts.cleaned_to)", "archiving/choice"),
     (_CHOICE, "    yield from _metadata(timeline, facts)\n", "", "archiving/choice"),
     (_CHOICE, "timeline.completed_at(i) >= compacted", "timeline.completed_at(i) > compacted", "archiving/choice"),
     (_CHOICE, "_late(timeline, facts, going) or _left_out", "_left_out", "archiving/choice"),
-    (_CHOICE, "_late(timeline, facts, going) or _left_out(facts, going)", "_late(timeline, facts, going)", "archiving/choice restoring/left_out"),
-    ("compactor_daemon/archiving/archive", "in table.facts.left_out(timeline).items()", "in ()", "restoring/left_out"),
+    (_CHOICE, "_late(timeline, facts, going) or _left_out(facts, going)", "_late(timeline, facts, going)", "archiving/choice undo/left_out"),
+    ("compactor_daemon/archiving/archive", "in table.facts.left_out(timeline).items()", "in ()", "undo/left_out"),
     (_CHOICE, "and _told(timeline, facts, i)]", "]", "archiving/choice"),
     (_CHOICE, "for action in _WITH_WRITES if timeline.layout.has_completion_times else _BY_COUNT:", "for action in _BY_COUNT:", "archiving/choice"),
     (_CHOICE, " or _first_stays(timeline, going, services)", "", "archiving/choice"),
@@ -74,18 +74,18 @@ ARCHIVING: tuple[Mutant, ...] = (
     ("timeline/instants/instant_files", "clean.requested_time if record is None else _cutoff", "clean.requested_time if True else _cutoff", "archiving/archive"),
     ("timeline/windows/retained", "as_of < timeline.start and timeline.layout.has_completion_times:", "False:", "archiving/archive"),
     (_CHOICE, "(earliest is None or i.requested_time < earliest) and ", "", "archiving/choice"),
-    ("timeline/archiving/options", "if commits > self.commits_retained else 0", "", "archiving/choice"),
-    ("timeline/archiving/archive", "storage.delete_all([f.path for f in files if not f.instant.completed])", "pass", "archiving/archive"),
-    ("timeline/archiving/manifest", "            _withdraw_older(storage, folder, number)\n", "", "archiving/choice"),
-    ("timeline/archiving/manifest", "        if counting is not None and counting > number:\n            break\n", "", "archiving/choice"),
-    ("timeline/archiving/manifest", "_TRIES = 3", "_TRIES = 1", "archiving/choice"),
-    ("timeline/archiving/levels", "                storage.place(kept, path)\n", "                pass\n", "archiving/choice"),
-    ("timeline/archiving/levels", "for name in files if name in once_named]", "for name in files]", "archiving/choice"),
-    ("timeline/archiving/manifest", "    number = before.last + 1\n", "    number = before.number + 1\n", "archiving/archive"),
-    ("timeline/archiving/manifest", "            if counting is None or number <= counting:\n", "            if True:\n", "archiving/archive"),
-    ("timeline/archiving/history", "    storage.delete(final)\n", "", "archiving/archive"),
-    ("timeline/archiving/history", "        if by_key and HistoryName.of(file.name, path).last >= first:", "        if False:", "archiving/archive"),
-    ("timeline/archiving/archive", "        if not here:\n            break\n", "        break\n", "archiving/archive"),
+    ("compactor_daemon/archiving/options", "if commits > self.commits_retained else 0", "", "archiving/choice"),
+    ("compactor_daemon/archiving/archived_files", "storage.delete_all([f.path for f in files if not f.instant.completed])", "pass", "archiving/archive"),
+    ("compactor_daemon/archiving/manifest", "            _withdraw_older(storage, folder, number)\n", "", "archiving/choice"),
+    ("compactor_daemon/archiving/manifest", "        if counting is not None and counting > number:\n            break\n", "", "archiving/choice"),
+    ("compactor_daemon/archiving/manifest", "_TRIES = 3", "_TRIES = 1", "archiving/choice"),
+    ("compactor_daemon/archiving/levels", "                storage.place(kept, path)\n", "                pass\n", "archiving/choice"),
+    ("compactor_daemon/archiving/levels", "for name in files if name in once_named]", "for name in files]", "archiving/choice"),
+    ("compactor_daemon/archiving/manifest", "    number = before.last + 1\n", "    number = before.number + 1\n", "archiving/archive"),
+    ("compactor_daemon/archiving/manifest", "            if counting is None or number <= counting:\n", "            if True:\n", "archiving/archive"),
+    ("compactor_daemon/archiving/history", "    storage.delete(final)\n", "", "archiving/archive"),
+    ("compactor_daemon/archiving/history", "        if by_key and HistoryName.of(file.name, path).last >= first:", "        if False:", "archiving/archive"),
+    ("compactor_daemon/archiving/archived_files", "        if not here:\n            break\n", "        break\n", "archiving/archive"),
     ("compactor_daemon/archiving/archive", "            seen = _look(seen.table) if rest else seen\n", "", "archiving/archive"),
     ("compactor_daemon/archiving/archive", "    tidy(table, lock)\n", "", "archiving/archive"),
     ("compactor_daemon/archiving/archive", "    forget_archived(table)\n", "", "archiving/archive"),
@@ -94,7 +94,7 @@ ARCHIVING: tuple[Mutant, ...] = (
     ("compactor_daemon/archiving/archive", "            seen.table.times.check_zone_of(some, seen.timeline)\n", "", "clock_check"),
     ("compactor_daemon/archiving/archive", "    seen.table.times.check_zone_of(choice.archived, seen.timeline)\n", "", "clock_check"),
     ("compactor_daemon/archiving/archive", "return consistent(lambda: _would_archive(table.reload(), options))", "return _would_archive(table.reload(), options)", "archiving/archive"),
-    ("timeline/metadata_table/services/archive", "    table.times.check_zone_of(choice.archived, data)\n", "", "services/archive"),
+    ("compactor_daemon/metadata_services/archive", "    table.times.check_zone_of(choice.archived, data)\n", "", "metadata_services/archive"),
     ("timeline/instants/table_clock", "if archived or not timeline.completed else", "if archived else", "users"),
     ("timeline/table/schema_finder", "    if not timeline.completed_writes:\n", "    if False:\n", "users"),
     ("writer_hooks/schema/write_schema", "not timeline.has_rows and", "not timeline.completed_writes and", "users"),
@@ -102,7 +102,7 @@ ARCHIVING: tuple[Mutant, ...] = (
 # Cleaning: what keeps a file, and the order in which a clean works.
 
 
-_CLEANING_CHOICE = "timeline/cleaning/choice"
+_CLEANING_CHOICE = "compactor_daemon/cleaning/choice"
 _CLEAN = "compactor_daemon/cleaning/clean"
 _EXECUTE = "compactor_daemon/cleaning/execute"
 _FACTS = "compactor_daemon/cleaning/facts"
@@ -157,7 +157,7 @@ CLEANING: tuple[Mutant, ...] = (
 
 
 _UNREADABLE = "compactor_daemon/clustering/unreadable"
-_CLUSTERING_CHOICE = "timeline/clustering/choice"
+_CLUSTERING_CHOICE = "compactor_daemon/clustering/choice"
 _COMPLETE = "compactor_daemon/clustering/complete"
 _CLUSTERING_PENDING = "compactor_daemon/clustering/pending"
 _PLANNED = "compactor_daemon/clustering/planned"
@@ -255,18 +255,18 @@ COPYING: tuple[Mutant, ...] = (
 # Restores and rollbacks of completed writes.
 
 
-_RESTORE = "compactor_daemon/restoring/restore"
-_ROLLBACK = "compactor_daemon/restoring/rollback"
-_CLUSTERING = "compactor_daemon/clustering/rollback"
-_REFUSALS = "compactor_daemon/restoring/refusals"
-_UNDO = "timeline/recovery/undo"
-_RESTORING_TESTS = "restoring/restore"
-_HASHED = "restoring/left_out"
-_TORN = "compactor_daemon/restoring/torn_compaction"
+_RESTORE = "compactor_daemon/undo/restore"
+_ROLLBACK = "compactor_daemon/undo/rollback"
+_CLUSTERING = "compactor_daemon/undo/roll_back_clustering"
+_REFUSALS = "compactor_daemon/undo/refusals"
+_UNDO = "compactor_daemon/undo/undo"
+_RESTORING_TESTS = "undo/restore"
+_HASHED = "undo/left_out"
+_TORN = "compactor_daemon/undo/torn_compaction"
 _TORN_TESTS = "torn_commit"
-_PLAN_PUT = "compactor_daemon/restoring/plan_put"
-_LOST = "restoring/lost_lock"
-_ASLEEP = "clustering/rollback"
+_PLAN_PUT = "compactor_daemon/undo/plan_put"
+_LOST = "undo/lost_lock"
+_ASLEEP = "undo/roll_back_clustering"
 _RESTORING_PENDING = "timeline/table/pending_rollbacks"
 RESTORING: tuple[Mutant, ...] = (
     (_RESTORE, "    refuse_left_to_hudi(table, \"restoring\")\n", "", _HASHED),
@@ -280,19 +280,19 @@ RESTORING: tuple[Mutant, ...] = (
     ("compactor_daemon/archiving/archive", "stem not in noted and timeline.find(time, \"replacecommit\") is not None:", "False:", "users"),
     ("compactor_daemon/archiving/archive", "name is not None and not timeline.is_committed(name.instant):", "False:", "users"),
     ("compactor_daemon/archiving/archive", "if t < time), default=\"\")", "if t > time), default=\"\")", "users"),
-    (_CLUSTERING, "            refuse_cleaned(table, timeline, found)\n", "", "clustering/rollback"),
-    (_CLUSTERING, "            refuse_built_upon(table, timeline, found)\n", "", "clustering/rollback"),
-    (_CLUSTERING, "            files = _refuse_lost(table, found)\n", "", "clustering/rollback"),
-    (_CLUSTERING, "        _bury(table, found, section)\n        unpublish(table, found, section.check)\n", "        unpublish(table, found, section.check)\n        _bury(table, found, section)\n", "clustering/rollback"),
-    (_ROLLBACK, "        refuse_upgraded_logs(table, timeline, {time}, time)\n", "", "restoring/left_out"),
-    (_RESTORE, "        refuse_writers(seen, timeline)\n        refuse_upgraded_logs(seen, timeline, plan.times, plan.target)\n", "        refuse_writers(seen, timeline)\n", "restoring/left_out"),
-    ("compactor_daemon/restoring/upgraded_logs", "time in undone or", "False or", "restoring/left_out"),
+    (_CLUSTERING, "            refuse_cleaned(table, timeline, found)\n", "", "undo/roll_back_clustering"),
+    (_CLUSTERING, "            refuse_built_upon(table, timeline, found)\n", "", "undo/roll_back_clustering"),
+    (_CLUSTERING, "            files = _refuse_lost(table, found)\n", "", "undo/roll_back_clustering"),
+    (_CLUSTERING, "        _bury(table, found, section)\n        unpublish(table, found, section.check)\n", "        unpublish(table, found, section.check)\n        _bury(table, found, section)\n", "undo/roll_back_clustering"),
+    (_ROLLBACK, "        refuse_upgraded_logs(table, timeline, {time}, time)\n", "", "undo/left_out"),
+    (_RESTORE, "        refuse_writers(seen, timeline)\n        refuse_upgraded_logs(seen, timeline, plan.times, plan.target)\n", "        refuse_writers(seen, timeline)\n", "undo/left_out"),
+    ("compactor_daemon/undo/upgraded_logs", "time in undone or", "False or", "undo/left_out"),
     (_ROLLBACK, "        refuse_cleaned(table, timeline, write)\n", "", _RESTORING_TESTS),
     (_ROLLBACK, "        refuse_last(table, timeline, write)\n", "", "users"),
-    (_CLUSTERING, "            refuse_last(table, timeline, found)\n", "", "clustering/rollback"),
-    (_ROLLBACK, "        refuse_left_out(table, timeline, {time}, time)\n", "", "restoring/left_out"),
-    (_RESTORE, "    refuse_left_out(seen, timeline, {time for time, _ in undone}, target)\n", "", "restoring/left_out"),
-    (_REFUSALS, "if by_name and time in undone}", "if False}", "restoring/left_out"),
+    (_CLUSTERING, "            refuse_last(table, timeline, found)\n", "", "undo/roll_back_clustering"),
+    (_ROLLBACK, "        refuse_left_out(table, timeline, {time}, time)\n", "", "undo/left_out"),
+    (_RESTORE, "    refuse_left_out(seen, timeline, {time for time, _ in undone}, target)\n", "", "undo/left_out"),
+    (_REFUSALS, "if by_name and time in undone}", "if False}", "undo/left_out"),
     (_UNDO, "        if one.instant.completed:\n            check()\n            table.storage.delete(one.path)\n", "        pass\n", _RESTORING_TESTS),
     (_UNDO, "    storage.delete_all([join(partition, name) for partition, name in traces.doomed])\n", "", _RESTORING_TESTS),
     (_UNDO, "        if (made := revoke(table, slice_, time)) is not None:", "        if (made := None) is not None:", _RESTORING_TESTS),
@@ -315,8 +315,8 @@ RESTORING: tuple[Mutant, ...] = (
     (_ROLLBACK, "for i in timeline.instants if i.family == \"commit\"", "for i in timeline.completed if i.family == \"commit\"", _RESTORING_TESTS),
     (_ROLLBACK, "        refuse_built_upon(table, timeline, write)\n    except", "    except", _RESTORING_TESTS),
     (_RESTORE, "    remove_unreadable_restores(table, lock)\n", "", "torn_commit"),
-    ("timeline/recovery/unreadable_rollback", "if not may_be_written(table.storage, path, instant, now_ms):", "if True:", "torn_commit"),
-    ("timeline/recovery/unreadable_rollback", "        if instant.state is State.REQUESTED:\n", "        if True:\n", "torn_commit"),
+    ("compactor_daemon/undo/unreadable_rollback", "if not may_be_written(table.storage, path, instant, now_ms):", "if True:", "torn_commit"),
+    ("compactor_daemon/undo/unreadable_rollback", "        if instant.state is State.REQUESTED:\n", "        if True:\n", "torn_commit"),
     (_RESTORE, "    refuse_torn_target(table, timeline, target)\n", "", "torn_commit"),
     (_PLAN_PUT, "        section.check()\n", "        pass\n", _LOST),
     (_PLAN_PUT, "            remove(table.reload(), late.instant or \"\", section)\n", "            pass\n", f"{_LOST} {_ASLEEP}"),
@@ -327,12 +327,12 @@ RESTORING: tuple[Mutant, ...] = (
     (_CLUSTERING, "    refuse_stale(section, time)\n", "", _ASLEEP),
     (_RESTORING_PENDING, "    if not has_tombstone(table.storage, newest.requested_time):", "    if True:", _ASLEEP),
     (_RESTORING_PENDING, "return newest if table.storage.find(plan) is not None else None", "return newest", "late"),
-    ("timeline/recovery/dead_writers", "return clustering if all(", "return clustering if True or all(", _ASLEEP),
+    ("compactor_daemon/undo/dead_writers", "return clustering if all(", "return clustering if True or all(", _ASLEEP),
     ("compactor_daemon/attempt/leftovers", "(*timeline.pending_merges, *half_way)", "timeline.pending_merges", _ASLEEP),
     ("compactor_daemon/attempt/validity", " is not None) | half_way,", " is not None),", _ASLEEP),
-    ("timeline/recovery/dead_writers", "(not instant.completed or instant == half_way)", "not instant.completed", _ASLEEP),
-    ("timeline/recovery/dead_writers", "        if (clustering := _buried(table, timeline)) is not None:", "        if (clustering := None) is not None:", _ASLEEP),
-    ("timeline/metadata_table/services/serve", "        if (error := half_way(table, table.load_timeline())) is not None:", "        if (error := None) is not None:", _ASLEEP),
+    ("compactor_daemon/leftovers", "(not instant.completed or instant == half_way)", "not instant.completed", _ASLEEP),
+    ("compactor_daemon/undo/dead_writers", "        if (clustering := _buried(table, timeline)) is not None:", "        if (clustering := None) is not None:", _ASLEEP),
+    ("compactor_daemon/metadata_services/serve", "        if (error := half_way(table, table.load_timeline())) is not None:", "        if (error := None) is not None:", _ASLEEP),
     (_PLAN_PUT, "        if write.requested_time not in times:", "        if False:", _LOST),
     (_PLAN_PUT, "or not is_requested(timeline, requested)", "", _RESTORING_TESTS),
     (_ROLLBACK, "    with first_beat(table.storage, rollback.instant):", "    if True:", _LOST),
@@ -340,13 +340,13 @@ RESTORING: tuple[Mutant, ...] = (
     ("compactor_daemon/attempt/validity", ", *timeline.completed_writes}", "}", _LOST),
     ("compactor_daemon/cleaning/execute", "                _take_back(table, now, section)  # what", "                pass  # what", _LOST),
     ("writer_hooks/commit/transaction", "        self._check_ground(now)\n", "", _LOST),
-    ("timeline/recovery/dead_writers", "return beat is not None and beat.owner_gone", "return beat is not None", _LOST),
+    ("compactor_daemon/undo/dead_writers", "return beat is not None and beat.owner_gone", "return beat is not None", _LOST),
     (_ROLLBACK, "            put_tombstone(table.storage, write.completion_time)\n", "", _RESTORING_TESTS),
-    (_CLUSTERING, "            put_tombstone(table.storage, found.completion_time)\n", "", "clustering/rollback"),
+    (_CLUSTERING, "            put_tombstone(table.storage, found.completion_time)\n", "", "undo/roll_back_clustering"),
     (_REFUSALS, "        if may_be_service(table, instant):\n            continue\n", "", "clustering/cluster"),
     ("timeline/locks/heartbeat", "return is_young or is_live(", "return is_live(", "unreadable_rollback"),
     ("timeline/locks/heartbeat", "return is_young or is_live(read_heartbeat(storage, instant), now_ms)", "return is_young", "unreadable_rollback"),
-    ("timeline/recovery/unreadable_rollback", " and r.inflight is None", "", "unreadable_rollback"),
+    ("compactor_daemon/undo/unreadable_rollback", " and r.inflight is None", "", "unreadable_rollback"),
     (_ROLLBACK, "or is_service(table, found[0]):", "or False:", _RESTORING_TESTS),
     ("writer_hooks/commit/transaction", "            refuse_pending_restore(table, timeline)\n", "", _RESTORING_TESTS),
     ("timeline/planning/schedule", "        refuse_pending_restore(table, timeline)\n", "", _RESTORING_TESTS),
@@ -356,19 +356,19 @@ RESTORING: tuple[Mutant, ...] = (
     ("compactor_daemon/clustering/complete", "        refuse_half_rolled_back(table, timeline)\n", "", "clustering/cluster"),
     (_RESTORE, "dead | {time for time in timeline.completed_writes if time > target}", "dead", _RESTORING_TESTS),
     ("compactor_daemon/cleaning/would_clean", "    refuse_half_rolled_back(table, view.timeline)", "    pass", _RESTORING_TESTS),
-    ("timeline/recovery/savepoint", "        refuse_half_rolled_back(table, timeline)\n", "", _RESTORING_TESTS),
+    ("compactor_daemon/undo/savepoint", "        refuse_half_rolled_back(table, timeline)\n", "", _RESTORING_TESTS),
     (_ROLLBACK, "        if begun is None or write.completed:\n", "        if begun is None:\n", _RESTORING_TESTS),
     (_RESTORE, "            completed_too=False,", "            completed_too=True,", _RESTORING_TESTS),
     ("compactor_daemon/archiving/archive", "    if not there and not left:\n", "    if not there:\n", "archiving/archive"),
     ("compactor_daemon/archiving/archive", "    refuse_pending_restore(table, timeline)\n", "", _RESTORING_TESTS),
     (_RESTORE, "i.completed or i.requested_time <= target)", "True)", "torn_commit"),
-    ("timeline/recovery/savepoint", "        refuse_pending_restore(table, timeline)\n", "", _RESTORING_TESTS),
+    ("compactor_daemon/undo/savepoint", "        refuse_pending_restore(table, timeline)\n", "", _RESTORING_TESTS),
     (_ROLLBACK, "        with first_beat(table.storage, instant):\n            unpublish", "        if True:\n            unpublish", _RESTORING_TESTS),
-    ("timeline/recovery/rollback", "        with first_beat(table.storage, rollback.instant):\n", "        if True:\n", _RESTORING_TESTS),
+    ("compactor_daemon/undo/undo_pending", "        with first_beat(table.storage, rollback.instant):\n", "        if True:\n", _RESTORING_TESTS),
     ("compactor_daemon/cleaning/would_clean", "                retained_by(table.files, clean)", "                pass", "cleaning/dry_runs"),
-    ("compactor_daemon/restoring/torn", "planned - metadata.written_groups - replaced.keys()", "frozenset()", "restoring/left_out"),
-    ("compactor_daemon/restoring/torn", "if slice_.base is None and slice_.logs and", "if False and", "restoring/left_out"),
-    ("timeline/recovery/dead_writers", "is_pending_service if completed_too else may_be_service", "is_pending_service", "torn_commit"),
+    ("compactor_daemon/undo/torn", "planned - metadata.written_groups - replaced.keys()", "frozenset()", "undo/left_out"),
+    ("compactor_daemon/undo/torn", "if slice_.base is None and slice_.logs and", "if False and", "undo/left_out"),
+    ("compactor_daemon/undo/dead_writers", "is_pending_service if completed_too else may_be_service", "is_pending_service", "torn_commit"),
     (_TORN, "    if may_be_written(table.storage, torn.path,", "    if False and may_be_written(table.storage, torn.path,", _TORN_TESTS),
     (_TORN, "    if len(outputs) != 1:\n", "    if not outputs:\n", _TORN_TESTS),
     (_TORN, "    if lost := [name for name in gone if (partition, name) not in cleaned]:", "    if lost := []:", _TORN_TESTS),
@@ -382,31 +382,31 @@ RESTORING: tuple[Mutant, ...] = (
 
 UNSCHEDULING: tuple[Mutant, ...] = (
     ("compactor_daemon/attempt/attempt", "if table.compaction_plan(instant).groups == plan.groups:", "if table.compaction_plan(instant).operations:", "narrowed"),
-    ("compactor_daemon/removal/unschedule", ".items() if name != NOTES}", ".items()}", "narrowed"),
-    ("compactor_daemon/removal/unschedule", "                if kept:\n", "                if False:\n", "narrowed"),
-    ("compactor_daemon/removal/unschedule", "        storage.put_if_absent(path, data)\n", "", "unschedule"),
-    ("compactor_daemon/removal/unschedule", "        ended |= _end_attempts(storage, instant, who)\n        refuse_inflight", "        refuse_inflight", "unschedule"),
-    ("compactor_daemon/removal/untouched", "by_base and pending and not plan.merges_logs", "by_base and False", "unschedule"),
-    ("compactor_daemon/removal/untouched", "left = _refuse_files(table, instant, plan, is_dead=is_dead)", "left = ()", "unschedule stuck"),
-    ("compactor_daemon/removal/untouched", "    refuse_rollback(table, instant)\n", "", "unschedule"),
-    ("compactor_daemon/removal/untouched", "if is_live(trace, table, options):", "if False:", "unschedule stuck"),
-    ("compactor_daemon/removal/untouched", "foreign_trace(table, instant, table.views.planned_partitions([plan]))", "foreign_trace(table, instant, ())", "stuck"),
-    ("compactor_daemon/removal/untouched", "if is_dead and plan.merges_logs and by_base:", "if False:", "stuck"),
-    ("compactor_daemon/removal/unschedule", "        refuse_inflight(table, instant, inflight, options)\n", "", "stuck"),
-    ("compactor_daemon/removal/unschedule", "for left in (*dead.files, dead.inflight):", "for left in (dead.inflight,):", "stuck"),
-    ("compactor_daemon/removal/unschedule", "for left in (*dead.files, dead.inflight):", "for left in dead.files:", "stuck"),
-    ("compactor_daemon/removal/unschedule", "            storage.put_if_absent(dead.inflight, b\"\")\n", "            pass\n", "stuck"),
+    ("compactor_daemon/undo/unschedule", ".items() if name != NOTES}", ".items()}", "narrowed"),
+    ("compactor_daemon/undo/unschedule", "                if kept:\n", "                if False:\n", "narrowed"),
+    ("compactor_daemon/undo/unschedule", "        storage.put_if_absent(path, data)\n", "", "unschedule"),
+    ("compactor_daemon/undo/unschedule", "        ended |= _end_attempts(storage, instant, who)\n        refuse_inflight", "        refuse_inflight", "unschedule"),
+    ("compactor_daemon/undo/untouched", "by_base and pending and not plan.merges_logs", "by_base and False", "unschedule"),
+    ("compactor_daemon/undo/untouched", "left = _refuse_files(table, instant, plan, is_dead=is_dead)", "left = ()", "unschedule stuck"),
+    ("compactor_daemon/undo/untouched", "    refuse_rollback(table, instant)\n", "", "unschedule"),
+    ("compactor_daemon/undo/untouched", "if is_live(trace, table, options):", "if False:", "unschedule stuck"),
+    ("compactor_daemon/undo/untouched", "foreign_trace(table, instant, table.views.planned_partitions([plan]))", "foreign_trace(table, instant, ())", "stuck"),
+    ("compactor_daemon/undo/untouched", "if is_dead and plan.merges_logs and by_base:", "if False:", "stuck"),
+    ("compactor_daemon/undo/unschedule", "        refuse_inflight(table, instant, inflight, options)\n", "", "stuck"),
+    ("compactor_daemon/undo/unschedule", "for left in (*dead.files, dead.inflight):", "for left in (dead.inflight,):", "stuck"),
+    ("compactor_daemon/undo/unschedule", "for left in (*dead.files, dead.inflight):", "for left in dead.files:", "stuck"),
+    ("compactor_daemon/undo/unschedule", "            storage.put_if_absent(dead.inflight, b\"\")\n", "            pass\n", "stuck"),
     ("compactor_daemon/attempt/inputs", "if group is None or not _is_written_under(group, instant, view):", "if True:", "witness_of_plans"),
     # Plans that cannot be read, or share a file group.
-    ("compactor_daemon/removal/unschedule", ", prevails=instant)", ")", "stuck"),
-    ("compactor_daemon/removal/unschedule", "    if begun:\n", "    if False:\n", "stuck"),
-    ("compactor_daemon/removal/unschedule", "if entry is None or now_ms - entry.modified_ms < options.heartbeat_expiry_s * 1000:", "if False:", "stuck"),
-    ("compactor_daemon/removal/unschedule", "        _refuse_written(table, instant, path)\n", "        pass\n", "stuck"),
-    ("compactor_daemon/removal/unschedule", "path)\n    refuse_touched(table, instant, plan, options)\n", "path)\n", "stuck"),
-    ("compactor_daemon/removal/unschedule", "if requested.action == \"logcompaction\" or not table.storage", "if True or not table.storage", "stuck"),
+    ("compactor_daemon/undo/unschedule", ", prevails=instant)", ")", "stuck"),
+    ("compactor_daemon/undo/unschedule", "    if begun:\n", "    if False:\n", "stuck"),
+    ("compactor_daemon/undo/unschedule", "if entry is None or now_ms - entry.modified_ms < options.heartbeat_expiry_s * 1000:", "if False:", "stuck"),
+    ("compactor_daemon/undo/unschedule", "        _refuse_written(table, instant, path)\n", "        pass\n", "stuck"),
+    ("compactor_daemon/undo/unschedule", "path)\n    refuse_touched(table, instant, plan, options)\n", "path)\n", "stuck"),
+    ("compactor_daemon/undo/unschedule", "if requested.action == \"logcompaction\" or not table.storage", "if True or not table.storage", "stuck"),
     ("timeline/planning/planner", "found.kind is MergeKind.MINOR and self._in.no_minor is not None", "False", "stuck"),
-    ("compactor_daemon/removal/unschedule", "    remove_staged(storage, instant)\n", "", "unschedule"),
-    ("compactor_daemon/removal/unschedule", "if movable_keys(_view(table, instant), instant, deletes) == keys:", "if True:", "unschedule"),
+    ("compactor_daemon/undo/unschedule", "    remove_staged(storage, instant)\n", "", "unschedule"),
+    ("compactor_daemon/undo/unschedule", "if movable_keys(_view(table, instant), instant, deletes) == keys:", "if True:", "unschedule"),
     ("compactor_daemon/attempt/moved_keys", "base.name.instant > instant", "False", "unschedule"),
     ("compactor_daemon/attempt/moved_keys", "(s.base for s in group.slices if s.base is not None)", "(s.base for s in group.slices[-1:] if s.base is not None)", "unschedule"),
     ("compactor_daemon/attempt/moved_keys", "for group in view.groups:", "for group in (g for g in view.groups if g.key not in view.facts.replaced):", "unschedule"),

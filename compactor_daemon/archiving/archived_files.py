@@ -1,0 +1,227 @@
+"""The archive of a table's version: version 6 an archive log, later a file of the history.
+
+Writes archive logs (version 6): a log file of Avro blocks, one `HoodieArchivedMetaEntry` for each state file.
+
+    .hoodie/archived/.commits_.archive.<n>_1-0-1    n: above that of all files there
+
+Hudi 0.15 writes a new file for each archiving too, where the storage cannot append. A record has the content of its
+state file in the field of its action, and the time at which the file was written: Hudi 1.x uses that of a completed
+file as the completion time of the instant.
+
+A state file as a record of the archive of version 6, `HoodieArchivedMetaEntry` (pure).
+
+`archived_entry.avsc` is the schema that Hudi 0.15 puts into its archives, without descriptions.
+
+Removes archived instants from the active timeline.
+
+Files of earlier states go first, so that no completed instant leaves a pending one behind; then completed files, oldest
+first, one after the other: a reader sees no gap between the archive and the active timeline.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from itertools import islice
+from typing import Any
+
+import fastavro
+
+from phantombase.timeline.codec.avro_container import any_record
+from phantombase.timeline.errors import ConflictError, MalformedError, MissingFileError
+from phantombase.timeline.format.commit_metadata import as_record, decode
+from phantombase.timeline.format.instant import Instant, State
+from phantombase.timeline.format.log_encode import archive_block
+from phantombase.timeline.format.table_config import TableConfig
+from phantombase.timeline.instants.archived_timeline import archive_log_instants
+from phantombase.timeline.instants.instant_files import StateFile, StateFiles, of_instants
+from phantombase.timeline.instants.timeline import Timeline
+from phantombase.timeline.prefetch import prefetched
+from phantombase.timeline.storage.contract import Storage, listed_if_there
+from phantombase.timeline.storage.staged_file import staged_output
+
+from .history import add_to_history, archived_already, make_current
+from .staged import staged_name
+
+
+def remove_instants(storage: Storage, files: Sequence[StateFile], check: Callable[[], None]) -> None:
+    """Removes these files of archived instants. `check` is called before each step: it raises if the lock is lost.
+
+    A file that is gone counts as removed. After an error the next run removes the rest.
+    """
+    check()
+    storage.delete_all([f.path for f in files if not f.instant.completed])
+    for one in sorted((f for f in files if f.instant.completed), key=lambda f: f.instant.requested_time):
+        check()
+        storage.delete(one.path)
+
+
+_SCHEMA = json.loads(files(__package__).joinpath("archived_entry.avsc").read_text())
+SCHEMA_TEXT = json.dumps(_SCHEMA, separators=(",", ":"))
+_PARSED = fastavro.parse_schema(_SCHEMA)
+_COMMITS = frozenset({"commit", "deltacommit"})
+
+
+def encode_entry(instant: Instant, content: bytes, where: str, written: str) -> bytes:
+    """The record of one state file in Avro. `written`: when the file was written, as an instant time.
+
+    MalformedError: the content is not that of the action.
+    """
+    record: dict[str, Any] = {field["name"]: None for field in _SCHEMA["fields"]}
+    record |= {
+        "commitTime": instant.requested_time,
+        "actionType": instant.action,
+        "actionState": instant.state.name,
+        "stateTransitionTime": written,
+        **_content(instant, content, where),
+    }
+    out = io.BytesIO()
+    try:
+        fastavro.schemaless_writer(out, _PARSED, record)
+    except (ValueError, TypeError, KeyError) as error:
+        raise MalformedError(
+            "a state file that the archive's schema cannot hold", path=where, found=f"{type(error).__name__}: {error}"
+        ) from error
+    return out.getvalue()
+
+
+def _content(instant: Instant, content: bytes, where: str) -> Mapping[str, Any]:
+    """The field that Hudi sets for this action and state, if the file has content."""
+    action, done = instant.action, instant.completed
+    if action in _COMMITS and (done or content):
+        return {"hoodieCommitMetadata": as_record(decode(content, where))}
+    if action == "replacecommit" and done:
+        return {"hoodieReplaceCommitMetadata": as_record(decode(content, where))}
+    if not content:
+        return {}
+    if action == "replacecommit" and instant.state is State.INFLIGHT:
+        return {"HoodieInflightReplaceMetadata": as_record(decode(content, where))}
+    field = _FIELDS.get((action, done)) if done or instant.state is State.REQUESTED or action == "clean" else None
+    return {field: any_record(content, where)} if field else {}
+
+
+_FIELDS = {
+    ("clean", False): "hoodieCleanerPlan",
+    ("clean", True): "hoodieCleanMetadata",
+    ("compaction", False): "hoodieCompactionPlan",
+    ("logcompaction", False): "hoodieCompactionPlan",
+    ("replacecommit", False): "hoodieRequestedReplaceMetadata",
+    ("rollback", True): "hoodieRollbackMetadata",
+}
+
+
+RECORDS_IN_BLOCK = 10
+"""As Hudi (hoodie.commits.archival.batch)."""
+_AT_ONCE = 16
+_NAME = re.compile(r"\.commits_\.archive\.(\d+).*")
+
+
+def archive_logs(storage: Storage, config: TableConfig) -> list[tuple[int, str]]:
+    """Number and name of all archive logs, ascending."""
+    names = [e.name for e in listed_if_there(storage, config.history_folder) or () if not e.is_folder]
+    return sorted((int(match[1]), name) for name in names if (match := _NAME.fullmatch(name)))
+
+
+def in_logs_already(storage: Storage, config: TableConfig, active: Sequence[Instant]) -> tuple[Instant, ...]:
+    """Those of the active completed instants that the archive holds too: their archiving stopped half-way.
+
+    Each run finishes the one before it, so they are in the newest log, or in the newest ones. MalformedError: a log
+    that cannot be read may hold any instant.
+    """
+    by_key = {(i.requested_time, i.action): i for i in active if i.completed}
+    found: set[Instant] = set()
+    for _, name in reversed(archive_logs(storage, config)):
+        held = archive_log_instants(storage, f"{config.history_folder}/{name}")
+        here = {by_key[i.requested_time, i.action] for i in held if (i.requested_time, i.action) in by_key}
+        if not here:
+            break
+        found |= here
+    return tuple(i for i in active if i in found)
+
+
+def write_archive_log(
+    storage: Storage,
+    config: TableConfig,
+    instants: Sequence[Instant],
+    files: StateFiles,
+    moment: Callable[[int], str],
+    check: Callable[[], None],
+) -> str:
+    """Archives completed instants, none of which is in the archive; returns the new file's name.
+
+    Called under the table lock; `check` raises if it is lost. `moment`: converts a modification time to an instant
+    time. Memory: the content of some state files. ConflictError: another process has put the same file.
+    """
+    folder = config.history_folder
+    number = max((n for n, _ in archive_logs(storage, config)), default=0) + 1
+    name = f".commits_.archive.{number}_1-0-1"
+
+    def entry(file: StateFile) -> bytes:
+        return encode_entry(file.instant, storage.read(file.path), file.path, moment(file.modified_ms))
+
+    with staged_name(storage, ".log") as staged:
+        with staged_output(storage, staged) as out:
+            for records in _blocks(prefetched(of_instants(files, instants), entry, _AT_ONCE)):
+                out.writelines(archive_block(records, SCHEMA_TEXT))
+        _place(storage, staged, f"{folder}/{name}", check)
+    return name
+
+
+def _place(storage: Storage, staged: str, final: str, check: Callable[[], None]) -> None:
+    made = storage.find(staged)
+    if made is None:
+        raise MissingFileError("a staged archive log is gone", path=staged, todo="Run again.")
+    storage.make_folder(final.rpartition("/")[0])
+    check()
+    placed = storage.place(staged, final)
+    there = storage.find(final)
+    if not placed or there is None or there.size != made.size:
+        raise ConflictError(
+            "another process archives this table",
+            path=f"{storage.base_path}/{final}",
+            expected="one archiving process at a time, under the table lock",
+            todo="Give all processes that archive the same lock, then run again.",
+        )
+
+
+def _blocks(records: Iterator[bytes]) -> Iterator[Sequence[bytes]]:
+    while block := list(islice(records, RECORDS_IN_BLOCK)):
+        yield block
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Archive:
+    """The archive of one table. `check` is called before each step: it raises if the table lock is lost.
+
+    `moment`: converts a modification time to an instant time.
+    """
+
+    storage: Storage
+    config: TableConfig
+    moment: Callable[[int], str]
+    check: Callable[[], None]
+
+    def held_already(self, active: Sequence[Instant]) -> tuple[Instant, ...]:
+        """Those of the active completed instants that it holds too: a run that wrote them died before it removed them.
+
+        MalformedError, UnknownStateError: it cannot be read.
+        """
+        if self.config.layout.has_completion_times:
+            make_current(self.storage, self.config, self.check)
+        return self.seen_already(active)
+
+    def seen_already(self, active: Sequence[Instant]) -> tuple[Instant, ...]:
+        """The same, and changes nothing, as a dry run needs it."""
+        if not self.config.layout.has_completion_times:
+            return in_logs_already(self.storage, self.config, active)
+        return archived_already(self.storage, self.config, active)
+
+    def write(self, instants: Sequence[Instant], timeline: Timeline, files: StateFiles) -> str:
+        """Adds completed instants, which it does not hold; returns the new file. ConflictError: see the two ways."""
+        if not self.config.layout.has_completion_times:
+            return write_archive_log(self.storage, self.config, instants, files, self.moment, self.check)
+        return add_to_history(self.storage, self.config, instants, files, timeline.completed_at, self.check)

@@ -1,0 +1,150 @@
+"""The manifests of the history (version 8 on): which of its files count.
+
+    manifest_<n>   JSON, every file that counts with its size; never changed
+    _version_      text, the number of the manifest that counts; while it is missing, the greatest manifest does
+
+A writer puts the next manifest, then replaces `_version_` by deleting and putting it. So a manifest above `_version_`
+is what a dead writer left: its files were whole before it was put, and the next writer continues from it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from phantombase.timeline.errors import ConflictError, MalformedError, MissingFileError, PhantombaseError
+from phantombase.timeline.storage.contract import Storage, listed_if_there
+
+VERSION_FILE = "_version_"
+_TRIES = 3
+_MANIFEST = re.compile(r"manifest_(\d+)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HistoryFile:
+    """An entry of a manifest; `size` in bytes."""
+
+    name: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """A manifest; `number` 0 and no files: nothing was archived yet. `last`: the greatest number in use."""
+
+    number: int
+    files: tuple[HistoryFile, ...]
+    last: int
+
+
+def manifest_path(folder: str, number: int) -> str:
+    """The path of a manifest."""
+    return f"{folder}/manifest_{number}"
+
+
+def manifest_numbers(storage: Storage, folder: str) -> list[int]:
+    """The numbers of all manifests, ascending."""
+    names = [entry.name for entry in listed_if_there(storage, folder) or ()]
+    return sorted(int(match[1]) for name in names if (match := _MANIFEST.fullmatch(name)))
+
+
+def read_manifest(storage: Storage, folder: str, number: int) -> tuple[HistoryFile, ...]:
+    """The entries of a manifest. MalformedError: unreadable. MissingFileError: there is none."""
+    path = manifest_path(folder, number)
+    data = storage.read(path)
+    try:
+        return tuple(HistoryFile(name=str(e["fileName"]), size=int(e["fileLen"])) for e in json.loads(data)["files"])
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise MalformedError("unreadable history manifest", path=path, found=repr(error)) from error
+
+
+def newest_manifest(storage: Storage, folder: str) -> Manifest:
+    """The manifest from which a writer continues; called under the table lock.
+
+    It is the greatest one. One above `_version_` that cannot be read was torn by its writer (Hudi writes in place on
+    local disks): then the one that `_version_` names. MalformedError: that one is unreadable. MissingFileError: it is
+    missing.
+    """
+    numbers = manifest_numbers(storage, folder)
+    counting = _version(storage, folder)
+    last = max([*numbers, counting or 0])
+    for number in reversed(numbers):
+        try:
+            return Manifest(number=number, files=read_manifest(storage, folder, number), last=last)
+        except MalformedError:
+            if counting is None or number <= counting:
+                raise
+    if counting:
+        raise MissingFileError("the history's manifest is missing", path=manifest_path(folder, counting))
+    return Manifest(number=0, files=(), last=last)
+
+
+def put_manifest(
+    storage: Storage, folder: str, before: Manifest, files: tuple[HistoryFile, ...], check: Callable[[], None]
+) -> Manifest:
+    """Makes a manifest of these files the one that counts. `check` raises if the lock is lost.
+
+    ConflictError: another process has put the same manifest or `_version_`.
+    """
+    number = before.last + 1
+    body = json.dumps({"files": [{"fileName": f.name, "fileLen": f.size} for f in files]}, indent=2).encode()
+    check()
+    if not storage.put_if_absent(manifest_path(folder, number), body):
+        raise _conflict(storage, manifest_path(folder, number))
+    set_version(storage, folder, number, check)
+    return Manifest(number=number, files=files, last=number)
+
+
+def set_version(storage: Storage, folder: str, number: int, check: Callable[[], None]) -> None:
+    """Makes a manifest the one that counts, unless it is already. Errors as `put_manifest`.
+
+    A process that slept right before its put, and lost the lock, may put an older number while `_version_` is missing.
+    That process removes it as soon as it finds that the lock is lost: then the greatest manifest counts. One that holds
+    the lock puts its own number again.
+    """
+    path, counting = f"{folder}/{VERSION_FILE}", _version(storage, folder)
+    for _ in range(_TRIES):
+        if counting == number:
+            return
+        check()
+        storage.delete(path)
+        check()
+        storage.put_if_absent(path, str(number).encode())
+        try:
+            check()
+        except PhantombaseError:
+            _withdraw_older(storage, folder, number)
+            raise
+        counting = _version(storage, folder)
+        if counting is not None and counting > number:
+            break
+    if counting != number:
+        raise _conflict(storage, path)
+
+
+def _withdraw_older(storage: Storage, folder: str, number: int) -> None:
+    """Removes `_version_` where it names this manifest and another process has made a newer one."""
+    if _version(storage, folder) == number < newest_manifest(storage, folder).number:
+        storage.delete(f"{folder}/{VERSION_FILE}")
+
+
+def _version(storage: Storage, folder: str) -> int | None:
+    path = f"{folder}/{VERSION_FILE}"
+    try:
+        text = storage.read(path).decode(errors="replace").strip()
+    except MissingFileError:
+        return None
+    if text and not text.isdecimal():
+        raise MalformedError("unreadable history version", path=path, expected="a number", found=repr(text))
+    return int(text) if text else None
+
+
+def _conflict(storage: Storage, path: str) -> ConflictError:
+    return ConflictError(
+        "another process archives this table",
+        path=f"{storage.base_path}/{path}",
+        expected="one archiving process at a time, under the table lock",
+        todo="Give all processes that archive the same lock, then run again: it continues where this run stopped.",
+    )

@@ -1,0 +1,222 @@
+"""Which files a clean removes, and what keeps the others (pure).
+
+A clean retains the states from a cutoff on, the requested time of a write: of each file group the newest slice below
+the cutoff and all later ones; a file group that was replaced below it goes whole. The cutoff is the earliest of
+
+    policy      the n-th newest commit, or the first one of the last hours
+    pending     the last completed commit before the earliest pending write
+    floor       the first write that completed less than some time ago: a query may have begun before it
+    pin         see `pins.retain`
+    records     a compaction that phantombase has not cleaned up behind: its inputs may be merged again
+    replaced    a replace commit whose replaced files stay: beyond a cutoff above it Hudi would archive it, and its
+                rows would be back. From version 8 on Hudi's archiver is told of savepoints instead, which keeps what is
+                not before the first of them, unless file versions are retained (seen: 1.2.0)
+
+Where file versions are retained, the newest n slices of each file group stay, and the states from the other cutoffs on.
+Savepoints keep their files. File groups of pending clusterings are left alone. Whole slices go or stay.
+
+Nothing is remembered from clean to clean: all file groups are looked at. Hudi looks only at partitions written since
+its last clean, and keeps for ever what a compaction left that was requested early and completed late.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from phantombase.timeline.format.instant import Instant
+from phantombase.timeline.instants.timeline import Timeline
+from phantombase.timeline.pins.pin import earliest_to_retain, held_files
+from phantombase.timeline.view.view import FileSlice, GroupKey, TableView, input_names
+
+from .options import CleanOptions, Policy
+
+_FLAWED = "a newer file of its file group is lost or damaged"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CleanFacts:
+    """What the choice needs besides the view.
+
+    `hours_ago`, `floor`: instant times, now minus the retained hours and minus the floor. `written`: when the
+    completed files of instants were written, by requested time. `holds`: moments that pins hold. `savepoints`: paths
+    that savepoints keep. `unfinished`: compactions with records of phantombase that are still needed. `clustering`:
+    file groups of pending clusterings.
+    """
+
+    hours_ago: str
+    floor: str
+    written: Mapping[str, str] = field(default_factory=dict)
+    holds: tuple[str, ...] = ()
+    savepoints: Collection[str] = frozenset()
+    unfinished: Collection[str] = frozenset()
+    clustering: Collection[GroupKey] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gone:
+    """A file slice that is removed: its files by name, and their bytes. `why`: "old" or "replaced"."""
+
+    partition: str
+    file_id: str
+    base_instant: str
+    files: tuple[str, ...]
+    bytes: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CleanChoice:
+    """`gone`: what goes now; `left`: what the bounds of the options leave to the next clean.
+
+    `retained`: the cutoff, "" if no state may go, None where file versions are retained and nothing else sets one;
+    `why`: what set it. `kept`: how many old slices stay, by the reason.
+    """
+
+    gone: tuple[Gone, ...]
+    left: tuple[Gone, ...]
+    retained: str | None
+    why: str
+    kept: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CleanCutoff:
+    """States from `time` on stay; "": all of them."""
+
+    time: str
+    why: str
+
+
+def choose(view: TableView, facts: CleanFacts, options: CleanOptions) -> CleanChoice:
+    """The slices to remove now."""
+    timeline = view.timeline
+    by_versions = options.policy is Policy.VERSIONS
+    cutoffs = [b for b in _cutoffs(timeline, facts, options) if b is not None]
+    cutoffs += _replaced_but_kept(view, facts, told=not by_versions and timeline.layout.has_completion_times)
+    first = min(cutoffs, key=lambda b: b.time, default=None)
+    retained = None if first is None else first.time
+    held = held_files(view, retained)
+    kept: dict[str, int] = {}
+    gone: list[Gone] = []
+    for group in view.groups:
+        replaced = view.facts.replaced.get(group.key)
+        if replaced is not None:
+            some, why = (group.slices if retained is None or replaced < retained else ()), "replaced"
+        else:
+            some, why = group.slices[: -options.retained if by_versions else -1], "old"
+        for slice_ in some:
+            if any(file.path in held for file in slice_.files):
+                continue
+            if group.flaws:
+                kept[_FLAWED] = kept.get(_FLAWED, 0) + 1
+                continue
+            if (reason := _why_kept(slice_, facts)) is None:
+                gone.append(_gone(slice_, why))
+            else:
+                kept[reason] = kept.get(reason, 0) + 1
+    now, left = _bounded(gone, options)
+    return CleanChoice(
+        gone=now,
+        left=left,
+        retained=retained,
+        why="file versions are retained" if first is None else first.why,
+        kept=kept,
+    )
+
+
+def _cutoffs(timeline: Timeline, facts: CleanFacts, options: CleanOptions) -> Iterable[CleanCutoff | None]:
+    commits = timeline.completed
+    if not commits:
+        yield CleanCutoff(time="", why="no commit is completed")
+        return
+    if options.policy is Policy.COMMITS:
+        n = options.retained
+        time = commits[-n].requested_time if len(commits) > n else ""
+        yield CleanCutoff(time=time, why=f"the newest {n} commits are retained")
+    if options.policy is Policy.HOURS:
+        since = (i.requested_time for i in commits if i.requested_time >= facts.hours_ago)
+        time = _or_archived(timeline, facts.hours_ago, next(since, commits[-1].requested_time))
+        yield CleanCutoff(time=time, why=f"the commits of {options.retained} hours are retained")
+    yield _pending(timeline)
+    late = [i.requested_time for i in commits if _completed(timeline, facts, i) > facts.floor]
+    floor = _or_archived(timeline, facts.floor, min(late, default=""))
+    yield None if not late else CleanCutoff(time=floor, why=f"a query of {options.floor_s:,.0f} s ago may need it")
+    if facts.holds:
+        held = earliest_to_retain(timeline, facts.holds)
+        yield None if held is None else CleanCutoff(time=held, why="a pin holds it")
+    if facts.unfinished:
+        yield CleanCutoff(time=min(facts.unfinished), why="phantombase has not cleaned up behind this compaction")
+
+
+def _replaced_but_kept(view: TableView, facts: CleanFacts, *, told: bool) -> Iterator[CleanCutoff]:
+    """The replace commits of which a replaced file group must stay. `told`: Hudi's archiver stops at a savepoint.
+
+    A savepoint also keeps what an earlier clustering replaced that completed after the savepoint was made.
+    """
+    made = (i.requested_time for i in view.timeline.instants if i.action == "savepoint" and i.completed)
+    saved = min(made, default="")
+    for group in view.groups:
+        replaced = view.facts.replaced.get(group.key)
+        if replaced is not None:
+            kept = next((reason for s in group.slices if (reason := _why_kept(s, facts)) is not None), None)
+            if kept is not None and not (told and replaced >= saved and group.key not in facts.clustering):
+                yield CleanCutoff(time=replaced, why=f"{kept}: a file group that it replaced")
+
+
+def _or_archived(timeline: Timeline, since: str, first: str) -> str:
+    """`first`, the first active write since some time; that time if writes since then may be archived."""
+    return min(since, first) if since < timeline.start else first
+
+
+def _pending(timeline: Timeline) -> CleanCutoff | None:
+    """The last completed commit before the earliest write that is pending, in any form."""
+    first = min(timeline.pending_writes, default=None)
+    if first is None:
+        return None
+    before = [i.requested_time for i in timeline.completed if i.requested_time < first]
+    return CleanCutoff(
+        time=before[-1] if before else "", why=f"{timeline.pending_writes[first].action} {first} is pending"
+    )
+
+
+def _completed(timeline: Timeline, facts: CleanFacts, write: Instant) -> str:
+    """When a query could see it first: a decided compaction may be published long after its completion time."""
+    return max(facts.written.get(write.requested_time, ""), timeline.completed_at(write))
+
+
+def _why_kept(slice_: FileSlice, facts: CleanFacts) -> str | None:
+    """What keeps an old slice; None: nothing."""
+    if slice_.key in facts.clustering:
+        return "a pending clustering has it"
+    if any(file.path in facts.savepoints for file in slice_.files):
+        return "a savepoint keeps it"
+    return None
+
+
+def _gone(slice_: FileSlice, why: str) -> Gone:
+    return Gone(
+        partition=slice_.partition,
+        file_id=slice_.file_id,
+        base_instant=slice_.base_instant,
+        files=(*input_names(slice_), *(str(file.name) for file in slice_.changes)),
+        bytes=slice_.base_bytes + slice_.log_bytes + sum(file.size for file in slice_.changes),
+        why=why,
+    )
+
+
+def _bounded(gone: list[Gone], options: CleanOptions) -> tuple[tuple[Gone, ...], tuple[Gone, ...]]:
+    """What goes now, and what is left. Replaced groups go now: once their replace commit is archived they count."""
+    replaced, old = [g for g in gone if g.why == "replaced"], [g for g in gone if g.why != "replaced"]
+    now, left, partitions = list(replaced), list[Gone](), {g.partition for g in replaced}
+    files = sum(len(g.files) for g in replaced)
+    for one in old:
+        wide = options.max_partitions is not None and len({*partitions, one.partition}) > options.max_partitions
+        many = options.max_files is not None and files + len(one.files) > options.max_files and bool(now)
+        if wide or many:
+            left.append(one)
+        else:
+            now.append(one)
+            partitions.add(one.partition)
+            files += len(one.files)
+    return tuple(now), tuple(left)

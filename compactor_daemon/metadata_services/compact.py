@@ -1,0 +1,202 @@
+"""Executes a compaction of the metadata table, as its plan fixes it (the caller holds the data table's lock).
+
+    plan (requested) | inflight | what Hudi left of this instant goes | base files | the completed commit
+
+Every step may be repeated: what a base file contains follows from the plan, and its name from the plan's instant. So a
+base file that is there already, of a dead process of phantombase, stays: a process that lost the lock unnoticed must
+find nothing to remove that another one has completed since. Readers see no base file before the completed commit. The
+inflight file is put before any base file: it is what makes Hudi remove what a dead process left, before it executes
+the plan again.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from phantombase.timeline.codec.avro_schema import without_meta_columns
+from phantombase.timeline.errors import ConflictError, MissingFileError
+from phantombase.timeline.format.commit_metadata import CommitMetadata, WriteStat, encode
+from phantombase.timeline.format.compaction_plan import CompactionOperation, CompactionPlan, encode_plan
+from phantombase.timeline.format.file_name import COMPACTOR, BaseFileName, LogFileName, parse_data_file
+from phantombase.timeline.format.instant import Instant, State
+from phantombase.timeline.format.layout import Slicing
+from phantombase.timeline.format.log_visibility import Visibility
+from phantombase.timeline.instants.timeline import Timeline
+from phantombase.timeline.locks.heartbeat import BEAT_S, heartbeat
+from phantombase.timeline.locks.section import Section
+from phantombase.timeline.metadata_table.commit import newest_schema
+from phantombase.timeline.metadata_table.location import BUILD_ANEW, anew_if_unreadable, open_metadata_table
+from phantombase.timeline.metadata_table.read import Completeness, slice_entries
+from phantombase.timeline.metadata_table.records.entries import encoder
+from phantombase.timeline.metadata_table.records.hfile_write import encode_hfile
+from phantombase.timeline.metadata_table.valid_instants import refuse_uncompleted, valid_instants
+from phantombase.timeline.table.table import Table
+from phantombase.timeline.view.log_blocks import visibility_of
+from phantombase.timeline.view.view import DataFile, FileSlice
+
+_ACTION = "compaction"
+_TOKEN = f"0-0-{COMPACTOR}"
+
+
+def request(metadata: Table, instant: str, plan: CompactionPlan, section: Section) -> None:
+    """Makes a plan visible. ConflictError: another process made one at this instant, without the lock."""
+    _put(metadata, Instant(requested_time=instant, action=_ACTION, state=State.REQUESTED), encode_plan(plan), section)
+
+
+def execute(table: Table, instant: str, section: Section) -> CommitMetadata:
+    """Executes the pending plan at `instant` of the metadata table of `table`: one of phantombase or of Hudi.
+
+    MissingFileError: a file of the plan is gone. MalformedError, UnsupportedError: one cannot be read.
+    ConflictError: another process works on it, without the lock.
+    """
+    data = table.load_timeline()
+    metadata = open_metadata_table(table)
+    timeline = metadata.load_timeline()
+    with anew_if_unreadable(metadata):
+        plan = metadata.compaction_plan(instant)
+    schema_text = newest_schema(metadata)
+    refuse_uncompleted(table, data, metadata, timeline)
+    valid, visibility = valid_instants(table, data, timeline), visibility_of(timeline)
+    complete = Completeness(metadata, timeline, below=instant)
+    with heartbeat(metadata.storage, instant, BEAT_S):  # without one Hudi 1.2 treats a compaction here as dead
+        inflight = Instant(requested_time=instant, action=_ACTION, state=State.INFLIGHT)
+        section.check()
+        metadata.storage.put_if_absent(metadata.instant_path(inflight), b"")  # there already: of a dead process
+        _remove_leftovers(metadata, instant, plan, section)
+        stats: defaultdict[str, list[WriteStat]] = defaultdict(list)
+        for operation in plan.operations:
+            slice_ = _planned_slice(metadata, operation)
+            if len(slice_.logs) > len(operation.delta_file_paths):
+                _refuse_undecided(metadata, data, timeline, instant)
+            written = _write(metadata, slice_, instant, schema_text, (visibility, valid), complete, section)
+            stats[operation.partition_path].append(written)
+        commit = CommitMetadata(
+            partition_to_write_stats={partition: tuple(of) for partition, of in stats.items()},
+            compacted=True,
+            extra_metadata={"schema": without_meta_columns(schema_text)},
+            operation_type="COMPACT",
+        )
+        data = table.load_timeline()
+        used = metadata.load_timeline().used_times(table.times.going(data))
+        completion = table.completion_time(data, also_above=used)
+        done = Instant(requested_time=instant, action="commit", state=State.COMPLETED, completion_time=completion)
+        _put(metadata, done, encode(commit, metadata.layout.encoding), section)
+    return commit
+
+
+def _remove_leftovers(metadata: Table, instant: str, plan: CompactionPlan, section: Section) -> None:
+    """Removes base files of this instant that a dead Hudi process left: the plan is not completed."""
+    for partition in sorted({operation.partition_path for operation in plan.operations}):
+        for entry in metadata.storage.list(partition):
+            name = None if entry.is_folder else parse_data_file(entry.name)
+            if isinstance(name, BaseFileName) and name.instant == instant and name.token != _TOKEN:
+                section.check()
+                metadata.storage.delete(f"{partition}/{entry.name}")
+
+
+def _planned_slice(metadata: Table, operation: CompactionOperation) -> FileSlice:
+    """The file slice that an operation names. MissingFileError: one of its files is gone.
+
+    On version 6 with all log files that name its base instant: a process that lost the lock unnoticed may have put the
+    plan behind a delta commit that it does not know, and what the base file lacks no reader would find again.
+    """
+    partition = operation.partition_path
+    sizes = {entry.name: entry.size for entry in metadata.storage.list(partition)}
+    logs = {str(log): log for log in map(LogFileName.parse, operation.delta_file_paths)}
+    if metadata.layout.slicing is Slicing.BY_BASE_INSTANT:
+        of_slice = (operation.file_id, operation.base_instant_time)
+        for name in filter(None, map(parse_data_file, sizes)):
+            if isinstance(name, LogFileName) and (name.file_id, name.instant) == of_slice:
+                logs[str(name)] = name
+
+    def size(name: str) -> int:
+        if name not in sizes:
+            raise MissingFileError(
+                "a file of a pending compaction of the metadata table is gone",
+                path=f"{metadata.storage.base_path}/{partition}/{name}",
+                todo=BUILD_ANEW,
+            )
+        return sizes[name]
+
+    base = operation.data_file_path
+    return FileSlice(
+        partition=partition,
+        file_id=operation.file_id,
+        base_instant=operation.base_instant_time or "",
+        base=None if base is None else DataFile(partition=partition, name=BaseFileName.parse(base), size=size(base)),
+        logs=tuple(
+            DataFile(partition=partition, name=log, size=size(name))
+            for name, log in sorted(logs.items(), key=lambda one: one[1].sort_key)
+        ),
+    )
+
+
+def _refuse_undecided(metadata: Table, data: Timeline, timeline: Timeline, instant: str) -> None:
+    """ConflictError: a log file beside those of the plan may be of an instant that pends on the data table.
+
+    Merged, it could not be forgotten any more; left out, it would be lost.
+    """
+    done = {i.requested_time for i in timeline.completed}
+    if undecided := sorted(i.requested_time for i in data.instants if not i.completed and i.requested_time in done):
+        raise ConflictError(
+            "a compaction of the metadata table waits for an instant of the table",
+            path=metadata.storage.base_path,
+            instant=instant,
+            expected=f"{undecided[0]} completed or rolled back",
+            found="pending",
+            todo="The next write to the table completes it or rolls it back. Then run again.",
+        )
+
+
+def _write(
+    metadata: Table,
+    slice_: FileSlice,
+    instant: str,
+    schema_text: str,
+    seen: tuple[Visibility, frozenset[str]],
+    complete: Completeness,
+    section: Section,
+) -> WriteStat:
+    """Puts the base file of one slice. Memory: its entries."""
+    encoded = encoder(schema_text)
+    merged = slice_entries(metadata.storage, slice_, *seen, complete=complete)
+    entries = sorted((key.encode(), value) for key, value in map(encoded, merged))
+    keys = {"minRecordKey": entries[0][0], "maxRecordKey": entries[-1][0]} if entries else {}
+    content = encode_hfile(entries, {"schema": schema_text.encode(), **keys})
+    name = BaseFileName(file_id=slice_.file_id, token=_TOKEN, instant=instant, extension=".hfile")
+    path = f"{slice_.partition}/{name}"
+    section.check()
+    if not metadata.storage.put_if_absent(path, content) and metadata.storage.read(path) != content:
+        section.check()
+        metadata.storage.delete(path)  # of a dead process that had another schema, or wrote HFiles in another way
+        if not metadata.storage.put_if_absent(path, content):
+            raise _other(metadata, path, instant)
+    return WriteStat(
+        file_id=slice_.file_id,
+        path=path,
+        prev_commit=slice_.base_instant,
+        num_writes=len(entries),
+        num_update_writes=len(entries),
+        total_write_bytes=len(content),
+        partition_path=slice_.partition,
+        total_log_files_compacted=len(slice_.logs),
+        total_log_size_compacted=slice_.log_bytes,
+        file_size_in_bytes=len(content),
+        prev_base_file=str(slice_.base.name) if slice_.base and metadata.layout.has_completion_times else None,
+    )
+
+
+def _put(metadata: Table, instant: Instant, content: bytes, section: Section) -> None:
+    path = metadata.instant_path(instant)
+    section.check()
+    if not metadata.storage.put_if_absent(path, content):
+        raise _other(metadata, path, instant.requested_time)
+
+
+def _other(metadata: Table, path: str, instant: str) -> ConflictError:
+    return ConflictError(
+        "another process works on the same compaction of the metadata table",
+        path=f"{metadata.storage.base_path}/{path}",
+        instant=instant,
+        todo="All writers of a table must share one lock. Run again.",
+    )

@@ -1,0 +1,84 @@
+"""Whether the metadata table's compaction is due, and at which instant (pure).
+
+Never may a compaction merge the entry of an instant that is pending on the data table: that instant may be rolled
+back, and its entry could not be removed any more. Hudi's rules, which these follow:
+
+    version 6   instant `<last delta commit>001`; not while an instant up to that delta commit pends on the data table
+    8 and 9     a new instant; or 1 ms before the earliest instant that pends on the data table and is completed here
+
+Stricter than Hudi: nothing is planned while this timeline has a pending delta commit or log compaction, or while an
+index is built. Source: HoodieBackedTableMetadataWriter of 0.15.0 and 1.2.0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from datetime import timedelta
+
+from phantombase.timeline.format.instant import format_time, parse_time
+from phantombase.timeline.instants.timeline import Timeline, commits_since_compaction
+from phantombase.timeline.metadata_table.valid_instants import blocked_by
+
+COMPACTION_SUFFIX = "001"
+"""Ends the instant of a compaction of the metadata table on version 6."""
+
+_DIGITS = 17
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetadataDue:
+    """`instant`: of the compaction that is due; None: none is, or none may be planned yet. `why`: in words."""
+
+    instant: str | None
+    why: str
+
+
+def due(
+    data: Timeline,
+    metadata: Timeline,
+    *,
+    building: Collection[str],
+    max_delta_commits: int,
+    new_time: Callable[[], str],
+) -> MetadataDue:
+    """Decides from the two timelines, both loaded under the table lock.
+
+    `building`: partitions of the metadata table that are being built. `new_time`: chooses a new instant (8 and 9).
+    """
+    count = commits_since_compaction(metadata)
+    if count < max_delta_commits:
+        return MetadataDue(instant=None, why=f"{count} of {max_delta_commits} delta commits since the last compaction")
+    if building:
+        return _not_yet(f"Hudi is building {', '.join(sorted(building))}")
+    if (blocked := blocked_by(metadata)) is not None:
+        return _not_yet(blocked)
+    pending = sorted(i.requested_time for i in data.instants if not i.completed)
+    done = sorted(i.requested_time for i in metadata.instants if i.action == "deltacommit" and i.completed)
+    why = f"{count} delta commits since the last compaction"
+    if not metadata.layout.has_completion_times:
+        return _by_last_delta_commit(metadata, pending, done[-1], why)
+    told = sorted(set(pending) & set(done))
+    if not told:
+        return MetadataDue(instant=new_time(), why=why)
+    instant = _just_before(told[0])
+    if any(i.requested_time >= instant and i.family == "commit" for i in metadata.instants):
+        return _not_yet(f"{told[0]} is pending on the table")
+    return MetadataDue(instant=instant, why=why)
+
+
+def _by_last_delta_commit(metadata: Timeline, pending: list[str], last: str, why: str) -> MetadataDue:
+    if pending and pending[0] <= last:
+        return _not_yet(f"{pending[0]} is pending on the table")
+    instant = last + COMPACTION_SUFFIX
+    if len(last) != _DIGITS or any(i.requested_time >= instant for i in metadata.instants if i.is_write):
+        return _not_yet(f"no instant of a compaction follows the delta commit {last}")
+    return MetadataDue(instant=instant, why=why)
+
+
+def _not_yet(why: str) -> MetadataDue:
+    return MetadataDue(instant=None, why=f"due, but waits: {why}")
+
+
+def _just_before(time: str) -> str:
+    return format_time(parse_time(time) - timedelta(milliseconds=1))

@@ -1,0 +1,373 @@
+"""Runs what is due on the metadata table, in Hudi's order: pending compactions, a clean, a compaction, archiving.
+
+What a compaction of the metadata table merges: all its partitions together (pure).
+
+Pending delta commits of the metadata table that the data table does not know (the caller holds its lock).
+
+A process sleeps before it puts a file of one, and loses the lock. Others roll its write back, or take its clustering
+back, and forget the instant here. Then it puts the file, finds that the lock is lost, and ends. No process of
+phantombase would complete or forget that delta commit, and services would wait for it for ever. Hudi's next writer
+rolls back all that are pending here.
+
+A living process makes its instant visible on the data table's timeline first, and keeps it there until it is done
+here. So one that is neither there nor archived is over. These are left alone:
+
+    made-up times, and those of version 6's own services     they are not of the data table
+    a fresh heartbeat                                        a process of Hudi may not share the lock
+    all, while a restore is pending                          Hudi 1.2 tells this table of a restore at a new time
+    all, while the table is upgraded                         half of the timeline is elsewhere
+
+Plans of rollbacks and cleans of the metadata table that cannot be read (the caller holds the data table's lock).
+
+Hudi writes a plan in place on local disks: killed there, it leaves an empty or torn file. Nothing was done by it: it is
+read from the file before its instant becomes inflight. Hudi's next writer removes such a rollback, and an empty plan of
+a clean; phantombase's services do, since otherwise no clean and no archiving of the metadata table would go on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field, replace
+from functools import cache
+
+from phantombase.timeline.clocks import clock_ms
+from phantombase.timeline.errors import MalformedError, MissingFileError
+from phantombase.timeline.event_log import get_logger
+from phantombase.timeline.format.clean import decode_clean_plan
+from phantombase.timeline.format.commit_metadata import CommitMetadata
+from phantombase.timeline.format.compaction_plan import CompactionOperation, CompactionPlan, operation_metrics
+from phantombase.timeline.format.instant import Instant, State, format_time
+from phantombase.timeline.format.rollback_plan import decode_rollback_plan
+from phantombase.timeline.instants.timeline import Timeline, commits_since_compaction
+from phantombase.timeline.locks.heartbeat import is_live, may_be_written, read_heartbeat
+from phantombase.timeline.locks.section import Section
+from phantombase.timeline.locks.table_lock import TableLock
+from phantombase.timeline.metadata_table.commit import forget
+from phantombase.timeline.metadata_table.location import anew_if_unreadable, open_metadata_table
+from phantombase.timeline.metadata_table.read import load_metadata_view
+from phantombase.timeline.metadata_table.valid_instants import MADE_UP
+from phantombase.timeline.storage.server_clock import storage_ms
+from phantombase.timeline.table.half_upgraded import refuse_half_upgraded
+from phantombase.timeline.table.pending_rollbacks import half_way
+from phantombase.timeline.table.table import Table
+from phantombase.timeline.view.view import FileSlice, TableView, latest_slice
+
+from .archive import MetadataArchived, archive_metadata, archive_waits
+from .clean import clean_due, clean_instant, clean_waits, execute_clean, pending_clean, request_clean
+from .compact import execute, request
+from .due import MetadataDue, due
+from .options import MetadataOptions
+
+_log = get_logger()
+
+_DECODE: dict[str, Callable[[bytes, str], object]] = {"rollback": decode_rollback_plan, "clean": decode_clean_plan}
+
+
+def unreadable(metadata: Table, timeline: Timeline, now_ms: Callable[[], int]) -> tuple[Instant, ...]:
+    """Those of a timeline of the metadata table on which no process began, and that none may still be writing.
+
+    `now_ms`: the storage's clock.
+    """
+    pending = (i for action in _DECODE for i in timeline.pending(action) if i.state is State.REQUESTED)
+    found = (i for i in pending if _is_unreadable(metadata, i))
+    return tuple(
+        i for i in found if not may_be_written(metadata.storage, metadata.instant_path(i), i.requested_time, now_ms())
+    )
+
+
+def forget_unreadable(metadata: Table, section: Section) -> tuple[str, ...]:
+    """Removes them; may be repeated. Returns their times. LockError: the lock was lost."""
+    storage = metadata.storage
+    found = unreadable(metadata, metadata.load_timeline(), cache(lambda: storage_ms(storage)))
+    for instant in found:
+        section.check()
+        storage.delete(metadata.instant_path(instant))
+        _log.warning(
+            "unreadable_plan_removed", table=storage.base_path, instant=instant.requested_time, action=instant.action
+        )
+    return tuple(i.requested_time for i in found)
+
+
+def _is_unreadable(metadata: Table, instant: Instant) -> bool:
+    path = metadata.instant_path(instant)
+    try:
+        _DECODE[instant.action](metadata.storage.read(path), path)
+    except MissingFileError:  # it is gone
+        return False
+    except MalformedError:
+        return True
+    return False
+
+
+_DIGITS = 17
+
+
+def unknown(table: Table, metadata: Timeline, now_ms: Callable[[], int]) -> tuple[Instant, ...]:
+    """Those of a timeline of the metadata table, earliest first. `now_ms`: the storage's clock, see `is_live`.
+
+    ConflictError: the table is being upgraded. MalformedError, UnknownStateError: its archive cannot be read.
+    """
+    pending = [i for i in metadata.pending("deltacommit") if _is_of_data(i.requested_time)]
+    if not pending:
+        return ()
+    # The data table's timeline is read after this one: an instant that is here was there before.
+    data = table.load_timeline()
+    active = {i.requested_time for i in data.instants}
+    if data.pending("restore") or active.issuperset(i.requested_time for i in pending):
+        return ()
+    refuse_half_upgraded(table)
+    known = active | {i.requested_time for i in table.with_archive(data).archived}
+    storage = open_metadata_table(table).storage
+    gone = [i for i in pending if i.requested_time not in known]
+    beats = {i: read_heartbeat(storage, i.requested_time) for i in gone}
+    return tuple(i for i in gone if beats[i] is None or not is_live(beats[i], now_ms()))
+
+
+def forget_unknown(table: Table, section: Section) -> tuple[str, ...]:
+    """Forgets them; may be repeated. Returns their times. LockError: the lock was lost."""
+    found = unknown(table, open_metadata_table(table).load_timeline(), cache(lambda: storage_ms(table.storage)))
+    for instant in found:
+        forget(table, instant.requested_time, section)
+        _log.warning(
+            "metadata_entry_forgotten",
+            table=table.storage.base_path,
+            instant=instant.requested_time,
+            why="the table does not know this instant",
+        )
+    return tuple(i.requested_time for i in found)
+
+
+def _is_of_data(time: str) -> bool:
+    return len(time) == _DIGITS and not time.startswith(MADE_UP)
+
+
+def plan_all(view: TableView, instant: str) -> CompactionPlan | None:
+    """The plan of a compaction at `instant`; None: no file group has log files for it."""
+    found = [_below(one, view, instant) for g in view.groups if (one := latest_slice(g)) is not None]
+    operations = tuple(_operation(slice_) for slice_ in found if slice_.logs and slice_.base_instant < instant)
+    if not operations:
+        return None
+    missing = () if view.timeline.layout.has_completion_times else None
+    return CompactionPlan(operations=operations, missing_schedule_partitions=missing)
+
+
+def _below(slice_: FileSlice, view: TableView, instant: str) -> FileSlice:
+    """The slice without log files that belong above `instant`: those of writes that completed after it."""
+    if not view.timeline.layout.has_completion_times:
+        return slice_
+    times = {log.path: view.timeline.completion_time(log.name.instant) for log in slice_.logs}
+    logs = tuple(log for log in slice_.logs if (time := times[log.path]) is not None and time < instant)
+    return replace(slice_, logs=logs)
+
+
+def _operation(slice_: FileSlice) -> CompactionOperation:
+    return CompactionOperation(
+        base_instant_time=slice_.base_instant,
+        delta_file_paths=tuple(str(log.name) for log in slice_.logs),
+        data_file_path=None if slice_.base is None else str(slice_.base.name),
+        file_id=slice_.file_id,
+        partition_path=slice_.partition,
+        metrics=operation_metrics(
+            len(slice_.logs), slice_.log_bytes, slice_.base_bytes + slice_.log_bytes, slice_.base_bytes
+        ),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetadataCompaction:
+    """A compaction of the metadata table: `files` base files of `log_files` log files, and the bytes of both.
+
+    `finished`: it was pending already.
+    """
+
+    instant: str
+    finished: bool
+    files: int
+    log_files: int
+    log_bytes: int
+    bytes_written: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetadataClean:
+    """A clean of the metadata table: `files` that its plan names. `bytes`: of these, 0 if it was pending already.
+
+    `finished`: it was. `instant`: "" in a dry run.
+    """
+
+    instant: str
+    finished: bool
+    files: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetadataServed:
+    """What was done, or would be in a dry run. `why`: why a new compaction was due or not; `why_clean`: a new clean.
+
+    `archived`: instants, and what stopped archiving there. `forgotten`: see `unknown`, `unreadable`.
+    """
+
+    forgotten: tuple[str, ...] = ()
+    compactions: tuple[MetadataCompaction, ...] = ()
+    cleans: tuple[MetadataClean, ...] = ()
+    why: str = ""
+    why_clean: str = ""
+    archived: MetadataArchived = field(default_factory=MetadataArchived)
+
+
+def serve_metadata(table: Table, options: MetadataOptions, lock: TableLock, *, dry_run: bool = False) -> MetadataServed:
+    """Runs the due services of a table's metadata table, under the table's lock; nothing where it has none.
+
+    May be repeated: what a dead process left is finished. `dry_run`: nothing is changed.
+    LockError: the lock was not free, or was lost. MalformedError, UnsupportedError, MissingFileError: the metadata
+    table cannot be compacted; it is as before.
+    """
+    if (nothing := _nothing(table.reload(), options)) is not None:  # so that most writes take no lock for it
+        return nothing
+    with lock.hold("serve the metadata table") as section:
+        table = table.reload()
+        if (nothing := _nothing(table, options)) is not None:
+            return nothing
+        if (error := half_way(table, table.load_timeline())) is not None:
+            # A compaction would merge what is hidden then: its records could not be removed any more.
+            return _idle(f"{error.what}: {error.instant}")
+        forgotten = _forget(table, section, dry_run=dry_run)
+        finished = _finish_compactions(table, section, dry_run=dry_run)
+        cleans, why_clean = _clean(table, section, forgotten, dry_run=dry_run)
+        compaction, why = _compact(table, options, section, forgotten, dry_run=dry_run)
+        return MetadataServed(
+            forgotten=forgotten,
+            compactions=(*finished, *compaction),
+            cleans=tuple(cleans),
+            why=why,
+            why_clean=why_clean,
+            archived=archive_metadata(table, section, dry_run=dry_run),
+        )
+
+
+def _nothing(table: Table, options: MetadataOptions) -> MetadataServed | None:
+    """Why there is nothing to do, by the timelines alone; None: there may be something."""
+    if not table.config.metadata_partitions:
+        return _idle("the table has no metadata table")
+    timeline = open_metadata_table(table).load_timeline()
+    if timeline.pending_compactions or timeline.pending("clean"):
+        return None
+    count = commits_since_compaction(timeline)
+    waits, archive = clean_waits(timeline), archive_waits(table.load_timeline(), timeline)
+    if count >= options.max_delta_commits or waits is None or archive is None:
+        return None
+    why = f"{count} of {options.max_delta_commits} delta commits since the last compaction"
+    return MetadataServed(why=why, why_clean=waits, archived=MetadataArchived(why=archive))
+
+
+def _idle(why: str) -> MetadataServed:
+    return MetadataServed(why=why, why_clean=why, archived=MetadataArchived(why=why))
+
+
+def _forget(table: Table, section: Section, *, dry_run: bool) -> tuple[str, ...]:
+    metadata = open_metadata_table(table)
+    if not dry_run:
+        return (*forget_unreadable(metadata, section), *forget_unknown(table, section))
+    timeline = metadata.load_timeline()
+    found = (*unreadable(metadata, timeline, clock_ms), *unknown(table, timeline, clock_ms))
+    return tuple(i.requested_time for i in found)
+
+
+def _finish_compactions(table: Table, section: Section, *, dry_run: bool) -> list[MetadataCompaction]:
+    done = []
+    for pending in open_metadata_table(table).load_timeline().pending_compactions:
+        instant = pending.requested_time
+        if dry_run:
+            with anew_if_unreadable(metadata := open_metadata_table(table)):
+                done.append(_planned(instant, metadata.compaction_plan(instant)))
+        else:
+            done.append(_done(instant, execute(table, instant, section), finished=True))
+    return done
+
+
+def _clean(
+    table: Table, section: Section, forgotten: Collection[str], *, dry_run: bool
+) -> tuple[list[MetadataClean], str]:
+    """Finishes pending cleans, then makes a new one if that is due."""
+    done = []
+    metadata = open_metadata_table(table)
+    for pending in metadata.load_timeline().pending("clean"):
+        if pending.requested_time in forgotten:  # a dry run
+            continue
+        plan = pending_clean(metadata, pending)
+        if not dry_run:
+            execute_clean(table, pending, plan, section)
+        done.append(MetadataClean(instant=pending.requested_time, finished=True, files=plan.count, bytes=0))
+    timeline = metadata.load_timeline()
+    if (waits := clean_waits(timeline)) is not None:
+        return done, waits
+    if (found := clean_due(table)) is None:
+        return done, "each file group has two slices at most"
+    instant = clean_instant(timeline, lambda: _new_time(table, timeline, dry_run=dry_run))
+    if instant is None:
+        return done, "no instant of a clean follows the last delta commit"
+    if not dry_run:
+        execute_clean(table, request_clean(metadata, instant, found.plan, section), found.plan, section)
+    done.append(MetadataClean(instant=instant, finished=False, files=found.plan.count, bytes=found.bytes))
+    return done, "file groups have more than two slices"
+
+
+def _compact(
+    table: Table, options: MetadataOptions, section: Section, forgotten: Collection[str], *, dry_run: bool
+) -> tuple[list[MetadataCompaction], str]:
+    decided, plan = _decide(table, options, forgotten, dry_run=dry_run)
+    if decided.instant is None or plan is None:
+        return [], decided.why
+    if dry_run:
+        return [_planned(decided.instant, plan, finished=False)], decided.why
+    request(open_metadata_table(table), decided.instant, plan, section)
+    return [_done(decided.instant, execute(table, decided.instant, section), finished=False)], decided.why
+
+
+def _new_time(table: Table, metadata: Timeline, *, dry_run: bool) -> str:
+    if dry_run:  # choosing one may put an object on storage, to learn its clock
+        return format_time(table.now())
+    data = table.load_timeline()
+    return table.next_time(data, also_above=metadata.used_times(table.times.going(data)))
+
+
+def _decide(
+    table: Table, options: MetadataOptions, forgotten: Collection[str], *, dry_run: bool
+) -> tuple[MetadataDue, CompactionPlan | None]:
+    data = table.load_timeline()
+    metadata = open_metadata_table(table)
+    view = load_metadata_view(metadata, table.config.built_metadata_partitions)
+    left = tuple(i for i in view.timeline.instants if i.completed or i.requested_time not in forgotten)  # a dry run
+    decided = due(
+        data,
+        replace(view.timeline, instants=left),
+        building=table.config.building_metadata_partitions,
+        max_delta_commits=options.max_delta_commits,
+        new_time=lambda: _new_time(table, view.timeline, dry_run=dry_run),
+    )
+    return decided, None if decided.instant is None else plan_all(view, decided.instant)
+
+
+def _planned(instant: str, plan: CompactionPlan, *, finished: bool = True) -> MetadataCompaction:
+    metrics = [operation.metrics or {} for operation in plan.operations]
+    return MetadataCompaction(
+        instant=instant,
+        finished=finished,
+        files=len(plan.operations),
+        log_files=sum(len(operation.delta_file_paths) for operation in plan.operations),
+        log_bytes=int(sum(of.get("TOTAL_LOG_FILES_SIZE", 0) for of in metrics)),
+        bytes_written=0,
+    )
+
+
+def _done(instant: str, commit: CommitMetadata, *, finished: bool) -> MetadataCompaction:
+    stats = [stat for of in commit.partition_to_write_stats.values() for stat in of]
+    return MetadataCompaction(
+        instant=instant,
+        finished=finished,
+        files=len(stats),
+        log_files=sum(stat.total_log_files_compacted for stat in stats),
+        log_bytes=sum(stat.total_log_size_compacted for stat in stats),
+        bytes_written=sum(stat.file_size_in_bytes for stat in stats),
+    )

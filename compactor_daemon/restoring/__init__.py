@@ -1,1 +1,0 @@
-"""Undoes completed writes: the newest one (`rollback`), or all after an instant (`restore`)."""

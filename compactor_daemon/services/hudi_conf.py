@@ -1,0 +1,251 @@
+"""Hudi's configuration names for options of phantombase: `--conf hoodie.parquet.compression.codec=gzip`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import javaproperties
+
+from phantombase.timeline.codec.output_options import Bloom, Codec, OutputOptions
+from phantombase.timeline.errors import PhantombaseError, UnsupportedError, UsageError
+from phantombase.timeline.event_log import get_logger
+from phantombase.timeline.planning.options import ScheduleOptions
+from phantombase.timeline.planning.strategies import STRATEGY_CONF, Strategy
+from phantombase.timeline.planning.triggers import TriggerStrategy
+
+from ..archiving.options import ArchiveOptions
+from ..cleaning.options import CleanOptions, Policy
+from ..clustering.options import ClusterOptions, SortOrder
+from ..hudi_names import NameKind, contradiction, hudi_names, is_of_a_family, nearest, put_once
+from ..metadata_services.options import MetadataOptions
+
+_log = get_logger()
+
+
+def _codec(text: str) -> Codec:
+    return Codec({"uncompressed": "none", "lz4_raw": "lz4"}.get(text.lower(), text.lower()))
+
+
+def _bloom(text: str) -> Bloom:
+    return {"true": Bloom.ON, "false": Bloom.OFF}[text.lower()]
+
+
+def _strategy(text: str) -> TriggerStrategy:
+    return _STRATEGIES[text.upper()]
+
+
+_STRATEGIES = {s.name: s for s in TriggerStrategy if s is not TriggerStrategy.ALWAYS}
+"""By Hudi's names; ALWAYS is not one of them."""
+_POLICIES = {policy.hudi_name: policy for policy in Policy}
+_ORDERS = {"linear": SortOrder.ORDER, "z-order": SortOrder.ZORDER, "hilbert": SortOrder.HILBERT}
+
+Known: TypeAlias = Mapping[str, tuple[str, Callable[[str], Any]]]
+"""By Hudi's name: the name of the field here, and the function that makes its value of text."""
+
+_KNOWN: Known = {
+    "hoodie.parquet.compression.codec": ("codec", _codec),
+    "hoodie.parquet.bloom.filter.enabled": ("bloom", _bloom),
+    "hoodie.memory.compaction.max.size": ("memory_limit", int),
+    "hoodie.memory.spillable.map.path": ("spill_dir", str),
+}
+
+SCHEDULE_CONF: Known = {
+    "hoodie.compact.inline.trigger.strategy": ("strategy", _strategy),
+    "hoodie.compact.inline.max.delta.commits": ("max_delta_commits", int),
+    "hoodie.compact.inline.max.delta.seconds": ("max_delta_seconds", int),
+    **STRATEGY_CONF,
+}
+
+HUDI_NAMES = frozenset(_KNOWN)
+"""The names `parse_hudi_conf` knows."""
+
+_CLEANS: Known = {
+    "policy": ("policy", lambda text: _POLICIES[text.strip().upper()]),
+    "commits.retained": (Policy.COMMITS.value, int),
+    "hours.retained": (Policy.HOURS.value, int),
+    "fileversions.retained": (Policy.VERSIONS.value, int),
+}
+CLEAN_CONF: Known = {f"hoodie.{word}.{name}": known for word in ("clean", "cleaner") for name, known in _CLEANS.items()}
+"""How much is retained, by policy. Those with `cleaner` are the older ones."""
+
+ARCHIVE_CONF: Known = {
+    "hoodie.keep.min.commits": ("min_instants", int),
+    "hoodie.keep.max.commits": ("max_instants", int),
+}
+METADATA_CONF: Known = {"hoodie.metadata.compact.max.delta.commits": ("max_delta_commits", int)}
+
+_PLAN = "hoodie.clustering.plan.strategy."
+_OF_COMMANDS: Mapping[type, Known] = {
+    ScheduleOptions: SCHEDULE_CONF,
+    OutputOptions: _KNOWN,
+    CleanOptions: CLEAN_CONF,
+    ArchiveOptions: {
+        **ARCHIVE_CONF,
+        "hoodie.clean.commits.retained": ("commits_retained", int),
+        "hoodie.cleaner.commits.retained": ("commits_retained", int),
+        "hoodie.compact.inline.max.delta.commits": ("compaction_commits", int),
+    },
+    MetadataOptions: METADATA_CONF,
+    ClusterOptions: {
+        f"{_PLAN}target.file.max.bytes": ("target_size", int),
+        f"{_PLAN}small.file.limit": ("small_size", int),
+        f"{_PLAN}sort.columns": ("sort_by", lambda text: tuple(c.strip() for c in text.split(",") if c.strip())),
+        "hoodie.layout.optimize.strategy": ("sort_order", lambda text: _ORDERS[text.strip().lower()]),
+    },
+}
+"""What the options of a command are called by Hudi."""
+KINDS = frozenset(_OF_COMMANDS)
+"""The option dataclasses whose fields have names of Hudi."""
+
+_DONE_BY_COMMANDS = frozenset(("hoodie.clean.automatic", "hoodie.archive.automatic"))
+"""They say what runs after a write; a command runs, whatever they say."""
+_OWN_OPTION = {
+    "which lock is held": "the lock of a command is --lock",
+    "when another writer counts as dead": "a command has Hudi's defaults",
+}
+_DROPS = "hoodie.metadata.enable"
+
+
+def parse_hudi_conf(pairs: Iterable[str]) -> dict[str, Any]:
+    """`name=value` pairs as fields of OutputOptions; UsageError for other names that are not at a default."""
+    return _parsed(pairs, _KNOWN)
+
+
+def parse_schedule_conf(pairs: Iterable[str], strategies: tuple[Strategy, ...] = ()) -> dict[str, Any]:
+    """`name=value` pairs as fields of ScheduleOptions; UsageError for names without a meaning here.
+
+    `strategies`: those chosen by other options; without any, settings of strategies belong to Hudi's default strategy.
+    """
+    found = _parsed(pairs, SCHEDULE_CONF)
+    if not strategies and "strategies" not in found and any(field in found for field, _ in STRATEGY_CONF.values()):
+        found["strategies"] = (Strategy.LOG_FILE_SIZE,)  # Hudi's default, to which these settings belong
+    return found
+
+
+def clean_of(options: CleanOptions, given: Mapping[str, Any], *, infers: bool) -> CleanOptions:
+    """As with Hudi, only the number of the policy counts. `given`: fields of `CLEAN_CONF`.
+
+    `infers`: without a policy it is that of the only number.
+    """
+    numbers = [policy for policy in Policy if policy.value in given]
+    inferred = numbers[0] if infers and len(numbers) == 1 else None
+    policy = given.get("policy") or inferred or options.policy
+    retain = given.get(policy.value, options.retain if policy is options.policy else None)
+    return replace(options, policy=policy, retain=retain)
+
+
+def command_conf(kinds: Collection[type], pairs: Iterable[str], files: Iterable[Path]) -> dict[type, list[str]]:
+    """The `name=value` pairs that options of these kinds take, by kind; a pair may be one of several.
+
+    `pairs`: typed; each must be taken, or say what is done anyway. `files`: properties files of Hudi's jobs, whose
+    other names are one warning. A typed pair counts more than one of a file.
+    UsageError, UnsupportedError: an unknown name; one that asks for other rows, files, locks or rollbacks.
+    """
+    typed = [_pair(pair) for pair in pairs]
+    given = {name: value for file in files for name, value in properties(file).items()}
+    own = {name for kind in kinds for name in _OF_COMMANDS.get(kind, {})}
+    for name, value in typed:
+        _check(name, value, own, is_typed=True)
+    left = sorted(name for name, value in given.items() if not _check(name, value, own, is_typed=False))
+    if left:
+        _log.warning("configurations_without_meaning", names=" ".join(left))
+    settings = {hudi_names()[name].name for name, _ in typed if name in hudi_names()}
+    of_files = [(n, v) for n, v in given.items() if n not in hudi_names() or hudi_names()[n].name not in settings]
+    all_ = [*of_files, *typed]
+    return {
+        kind: [f"{name}={value}" for name, value in all_ if name in _OF_COMMANDS[kind]]
+        for kind in kinds
+        if kind in KINDS
+    }
+
+
+def conf_fields(kind: type, pairs: Collection[str], typed: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of an option dataclass that pairs of `command_conf` set. `typed`: fields that options set."""
+    if kind is ScheduleOptions:
+        return parse_schedule_conf(pairs, typed.get("strategies") or ())
+    found = _parsed(pairs, _OF_COMMANDS[kind])
+    if kind is not CleanOptions or not found:
+        return found
+    policy = {"policy": typed["policy"]} if "policy" in typed else {}
+    made = clean_of(CleanOptions(), {**found, **policy}, infers=True)
+    names = [name for name, _, value in (pair.partition("=") for pair in pairs) if not hudi_names()[name].agrees(value)]
+    if idle := sorted(n for n in names if CLEAN_CONF[n][0] not in ("policy", made.policy.value)):
+        _log.warning("configurations_without_meaning", names=" ".join(idle))  # numbers of other policies
+    if "policy" in found and "policy" in typed and found["policy"] != typed["policy"]:
+        return {"policy": found["policy"]}
+    return {"policy": made.policy, **({"retain": made.retain} if made.retain is not None else {})}
+
+
+def properties(path: Path) -> dict[str, str]:
+    """The names and values of a properties file. UsageError: it cannot be read."""
+    try:
+        return {name.strip(): value for name, value in javaproperties.loads(path.read_bytes()).items()}
+    except (OSError, ValueError) as error:
+        raise UsageError("the properties file cannot be read", path=str(path), found=str(error)) from error
+
+
+def _pair(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals or not name.strip():
+        raise UsageError("not a configuration", expected="NAME=VALUE", found=text)
+    return name.strip(), value
+
+
+def _check(name: str, value: str, own: Collection[str], *, is_typed: bool) -> bool:
+    """Whether a pair is taken, or says what is done anyway. Errors: see `command_conf`."""
+    one = hudi_names().get(name)
+    if name in own or (one is not None and (one.agrees(value) or name in _DONE_BY_COMMANDS)):
+        return True
+    if one is not None and one.kind is NameKind.ONLY:
+        raise UnsupportedError(
+            f"{name} asks for what is not done here: {one.why}", expected=" or ".join(one.agreeing) or None, found=value
+        )
+    if not is_typed and (is_of_a_family(name) if one is None else not _decides(name, one.why)):
+        return False
+    raise _not_taken(name, value, own)
+
+
+def _decides(name: str, why: str) -> bool:
+    """Whether a name says which lock is held, who is rolled back, or whether the metadata table goes."""
+    return why in _OWN_OPTION or name == _DROPS
+
+
+def _parsed(pairs: Iterable[str], known: Known) -> dict[str, Any]:
+    options: dict[str, Any] = {}
+    said: dict[str, str] = {}
+    conf: dict[str, str] = {}
+    for pair in pairs:
+        name, _, value = pair.partition("=")
+        if name not in known and (one := hudi_names().get(name)) is not None and one.agrees(value):
+            continue  # Hudi's default, spelled out
+        if name not in known:
+            raise _not_taken(name, value, known)
+        field, convert = known[name]
+        try:
+            converted = convert(value.strip())
+        except (KeyError, ValueError) as error:
+            raise UsageError(f"not a value of {name}", found=value) from error
+        if name in conf and options[field] != converted:
+            raise contradiction(name, conf[name], name, value)
+        put_once(options, field, converted, name, conf | {name: value}, said)
+        conf[name] = value
+    return options
+
+
+def _not_taken(name: str, value: str, known: Collection[str]) -> PhantombaseError:
+    """The error for a name that a command does not take, with what to do about it."""
+    one = hudi_names().get(name)
+    if one is None:
+        near = nearest(name, [*known, *hudi_names()])
+        todo = f"Did you mean {near}?" if near else None
+    elif name == _DROPS:
+        todo = "Leave it out here: --drop-metadata-table of compact and schedule turns it off."
+    elif one.kind is NameKind.SET:
+        todo = f"Leave it out here: {_OWN_OPTION.get(one.why, 'writes take it, and commands have options')}."
+    else:
+        todo = f"Leave it out: {one.why}."
+    expected = ", ".join(sorted(known)) or None
+    return UsageError("not a known Hudi configuration", expected=expected, found=f"{name}={value}", todo=todo)

@@ -1,0 +1,1 @@
+"""Undoes writes: those of dead writers, completed ones (`rollback`, `restore`), plans (`unschedule`); savepoints."""

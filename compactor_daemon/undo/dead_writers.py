@@ -1,0 +1,168 @@
+"""Finds pending writes of dead writers, which will never complete, and rolls them back.
+
+Removes rollbacks of completed writes that have undone nothing, and whose process is gone.
+
+`compactor-daemon rollback` puts the plan before it hides the write, so that nothing is built upon the write meanwhile
+(see `undo.plan_put`). If it dies in between, the write stays, as if the command had not been run. So it is with
+the burial of a clustering that is taken back (see `undo.roll_back_clustering`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import cache, partial
+
+from phantombase.timeline.errors import ConflictError
+from phantombase.timeline.event_log import get_logger
+from phantombase.timeline.format.instant import Instant, State
+from phantombase.timeline.instants.reserved_times import remove_tombstone
+from phantombase.timeline.instants.timeline import Timeline
+from phantombase.timeline.locks.heartbeat import heartbeat_path, is_live, read_heartbeat
+from phantombase.timeline.locks.table_lock import TableLock
+from phantombase.timeline.metadata_table.update import check_keepable
+from phantombase.timeline.table.pending_clusterings import is_pending_service, may_be_service
+from phantombase.timeline.table.pending_rollbacks import (
+    PendingRollback,
+    half_taken_back,
+    pending_rollbacks,
+    rollbacks_of_completed,
+    undoes_completed,
+)
+from phantombase.timeline.table.table import Table
+from phantombase.timeline.traces.markers import marker_folder
+
+from ..leftovers import forget_heartbeats
+from .undo_pending import roll_back
+
+_log = get_logger()
+
+
+def remove_unbegun_rollbacks(table: Table, lock: TableLock) -> None:
+    """Those with a heartbeat of a process of this machine that is gone: a process that may only sleep could hide the
+    write behind that. LockError: see `Section`."""
+    timeline = table.load_timeline()
+    if not _unbegun(table, timeline) and _buried(table, timeline) is None:
+        return
+    with lock.hold("remove a rollback that has undone nothing") as section:
+        table = table.reload()
+        timeline = table.load_timeline()
+        if (clustering := _buried(table, timeline)) is not None:
+            section.check()
+            remove_tombstone(table.storage, clustering.requested_time)
+            table.storage.delete(heartbeat_path(clustering.requested_time))
+            where = table.storage.base_path
+            _log.warning("unbegun_rollback_removed", table=where, instant=None, target=clustering.requested_time)
+        for one in _unbegun(table, timeline):
+            section.check()
+            table.storage.delete(table.instant_path(one.at(State.REQUESTED)))
+            table.storage.delete(heartbeat_path(one.instant))
+            _log.warning(
+                "unbegun_rollback_removed", table=table.storage.base_path, instant=one.instant, target=one.target
+            )
+
+
+def _unbegun(table: Table, timeline: Timeline) -> list[PendingRollback]:
+    requested = {i.requested_time for i in timeline.pending("rollback") if i.state is State.REQUESTED}
+    left = [r for r in rollbacks_of_completed(table, timeline) if r.instant in requested]
+    return [r for r in left if _is_gone(table, r.instant)]
+
+
+def _buried(table: Table, timeline: Timeline) -> Instant | None:
+    """A clustering whose files are all there: another process may have begun to take it back before it completed."""
+    clustering = half_taken_back(table, timeline)
+    if clustering is None or not _is_gone(table, clustering.requested_time):
+        return None
+    made = table.commit_metadata(clustering).named_files
+    return clustering if all(table.storage.find(path) is not None for path in made) else None
+
+
+def _is_gone(table: Table, instant: str) -> bool:
+    beat = read_heartbeat(table.storage, instant)
+    return beat is not None and beat.owner_gone
+
+
+def roll_back_dead_writers(
+    table: Table,
+    lock: TableLock,
+    *,
+    lazy: bool,
+    now_ms: Callable[[], int],
+    expiry_s: float,
+    completed_too: bool = True,
+) -> list[str]:
+    """Finishes rollbacks that were left half-way, undoes every write of a dead writer, returns the rollbacks' instants.
+    A rollback of a completed write that has undone nothing goes if its process is gone.
+
+    `now_ms`: the storage's clock (`storage_ms`), which is asked once, and only if something depends on it.
+    A writer is dead if its heartbeat is not live (see `heartbeat.is_live`). `lazy`: other writers may be at work, even
+    writers without heartbeats; then a writer counts as dead only if none of its files is younger than `expiry_s`
+    either, unless its process is known to be gone. The latest instant comes first, as in Hudi. A rollback whose process
+    is live is left alone. If the plan of such a rollback cannot be read, all other writes are left alone too: it may be
+    of any of them. `completed_too`: False passes rollbacks of completed writes over.
+
+    ConflictError: another rollback of a completed write is pending, see `half_rolled_back`.
+    """
+    check_keepable(table, moves_rows=False)
+    if completed_too:
+        remove_unbegun_rollbacks(table, lock)
+    now_ms = cache(now_ms)
+    done: list[str] = []
+    dead = partial(_is_dead, table, lazy=lazy, now_ms=now_ms, expiry_s=expiry_s)
+    for instant, begun in _doomed(table, dead, completed_too=completed_too):
+        done += [roll_back(table, instant, lock)] if begun else _roll_back_unless_done(table, instant, lock)
+    forget_heartbeats(table, now_ms=now_ms, expiry_s=expiry_s)
+    return done
+
+
+def dead_writes(table: Table, *, lazy: bool, now_ms: Callable[[], int], expiry_s: float) -> list[Instant]:
+    """The writes that `roll_back_dead_writers` would roll back now, in its order. Changes nothing."""
+    check_keepable(table, moves_rows=False)
+    dead = partial(_is_dead, table, lazy=lazy, now_ms=cache(now_ms), expiry_s=expiry_s)
+    return [instant for instant, _ in _doomed(table, dead, completed_too=False)]
+
+
+def _doomed(table: Table, dead: Callable[[Instant], bool], *, completed_too: bool) -> Iterator[tuple[Instant, bool]]:
+    """Writes to roll back, and whether that was begun; each is looked at when the one before has been rolled back."""
+    pending = pending_rollbacks(table)
+    readable = [r for r in pending if isinstance(r, PendingRollback)]
+    is_service = is_pending_service if completed_too else may_be_service
+    left = [r for r in readable if not is_service(table, r.plan.instant)]
+    if left and not completed_too:
+        timeline = table.load_timeline()
+        left = [r for r in left if not undoes_completed(timeline, r)]
+    for rollback in left:
+        if dead(rollback.at(State.INFLIGHT)):
+            yield rollback.plan.instant, True
+    known = {r.target for r in left}
+    # The process of an unreadable rollback may be writing its plan right now. If it is dead, the writes are undone.
+    if any(not dead(r.at(State.INFLIGHT)) for r in pending if r.target is None):
+        return
+    timeline = table.load_timeline()
+    if completed_too:  # not for a restore, which may undo them
+        known |= table.facts.uncompleted(timeline).keys()
+    for instant in reversed(timeline.inflight_writers):
+        if instant.requested_time not in known and not is_service(table, instant) and dead(instant):
+            yield instant, False
+
+
+def _roll_back_unless_done(table: Table, instant: Instant, lock: TableLock) -> list[str]:
+    """Does nothing if the instant completed, or another process undid it, after it was found pending."""
+    try:
+        return [roll_back(table, instant, lock)]
+    except ConflictError:
+        now = table.load_timeline().find(instant.requested_time, instant.family)
+        if now is not None and not now.completed:
+            raise
+        return []
+
+
+def _is_dead(table: Table, instant: Instant, *, lazy: bool, now_ms: Callable[[], int], expiry_s: float) -> bool:
+    storage, time = table.storage, instant.requested_time
+    beat = read_heartbeat(storage, time)
+    if beat is not None and is_live(beat, now_ms(), expiry_s):
+        return False
+    if not lazy or (beat is not None and beat.owner_gone):
+        return True
+    own = [storage.find(table.instant_path(instant.at(state))) for state in (State.REQUESTED, State.INFLIGHT)]
+    entries = [*own, *(entry for _, entry in storage.list_below(marker_folder(time)))]
+    return all(now_ms() - entry.modified_ms > expiry_s * 1000 for entry in entries if entry is not None)

@@ -1,0 +1,337 @@
+"""Restores a table to the state at an instant: everything that was written after it is undone, the newest first.
+
+    lock   what must not be is refused; writes of dead writers are rolled back
+           <T>.restore.requested: the instants to undo. From here on the next run goes on. If the lock is lost already,
+           the plan goes again: other writes may have come
+           the metadata table, if there is one, is dropped: the next Hudi writer builds it anew
+           <T>.restore.inflight, then each instant, see `undo.undo`
+           <T>.restore
+
+The lock is held all the time. Writers, planners and other services of phantombase refuse to begin anything while a
+restore is pending. Hudi can finish a restore of phantombase, and phantombase one of Hudi.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from phantombase.timeline.errors import ConflictError, MissingFileError, UsageError
+from phantombase.timeline.event_log import get_logger
+from phantombase.timeline.format.file_name import parse_data_file
+from phantombase.timeline.format.instant import State
+from phantombase.timeline.format.rollback_plan import (
+    RestorePlan,
+    RollbackPlan,
+    encode_restore_metadata,
+    encode_restore_plan,
+    rollback_record,
+)
+from phantombase.timeline.instants.timeline import Timeline
+from phantombase.timeline.locks.heartbeat import EXPIRY_S
+from phantombase.timeline.locks.section import Section
+from phantombase.timeline.locks.table_lock import TableLock
+from phantombase.timeline.metadata_table.create import drop_within
+from phantombase.timeline.storage.folders import join
+from phantombase.timeline.storage.server_clock import storage_ms
+from phantombase.timeline.table.half_upgraded import refuse_half_upgraded
+from phantombase.timeline.table.instant_puts import put_requested
+from phantombase.timeline.table.left_to_hudi import refuse_left_to_hudi
+from phantombase.timeline.table.pending_restores import PendingRestore, pending_restore
+from phantombase.timeline.table.pending_rollbacks import PendingRollback, pending_rollbacks
+from phantombase.timeline.table.table import Table
+from phantombase.timeline.windows.retained import check_as_of
+
+from .dead_writers import dead_writes, roll_back_dead_writers
+from .plan_put import refuse_overtaken, refuse_stale, stale_plan_removed
+from .refusals import refuse_held, refuse_left_out, refuse_work, refuse_writers
+from .savepoint import savepoints
+from .torn import refuse_torn_target, without_torn
+from .undo import Undone, traces_of_all, undo
+from .unreadable_rollback import remove_unreadable_restores, remove_unreadable_rollbacks
+from .upgraded_logs import refuse_upgraded_logs
+
+_log = get_logger()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Restored:
+    """`instant`: of the restore; None: nothing was to be undone, or a dry run. `target`: whose state is back.
+
+    `undone`: (time, action), the newest first. `files`: how many were removed, or would be. `finished`: it was pending.
+    `metadata_dropped`: the metadata table is gone. `dead`: times of pending writes of dead writers, which are rolled
+    back first, or would be.
+    """
+
+    instant: str | None
+    target: str | None
+    undone: tuple[tuple[str, str], ...]
+    files: int
+    finished: bool = False
+    metadata_dropped: bool = False
+    dead: tuple[str, ...] = ()
+
+
+def restore_table(table: Table, lock: TableLock, target: str | None, *, dry_run: bool = False) -> Restored:
+    """Restores the state at a completed write, or at a savepoint. A pending restore is finished instead.
+
+    `target` None: only a pending restore is finished. UsageError: no such write, no whole state of it, a later
+    savepoint, none pending, or see `upgraded_logs`. ConflictError: a process is at work, or a reader holds a later
+    state; another restore is pending. UnsupportedError: a resize of buckets could be undone. LockError, StorageError:
+    the next run goes on.
+    """
+    refuse_left_to_hudi(table, "restoring")
+    if dry_run:
+        seen = table.reload()
+        timeline = seen.load_timeline()
+        found = pending_restore(seen, timeline)
+        if found is not None:
+            _refuse_other(seen, found, target)
+            refuse_overtaken(seen, timeline, found)
+        dead = _dead_writes(seen) if found is None and target is not None else frozenset()
+        plan = found.plan if found is not None else _plan(seen, timeline, target, dead)
+        refuse_upgraded_logs(seen, timeline, plan.times, plan.target, begun=found is not None)
+        traces = traces_of_all(seen, timeline, plan.undone)
+        return Restored(
+            instant=None,
+            target=plan.target,
+            undone=plan.undone,
+            files=sum(len(one.doomed) for one in traces.values()),
+            finished=found is not None,
+            metadata_dropped=bool(plan.undone and seen.config.metadata_partitions),
+            dead=tuple(sorted(dead)),
+        )
+    dead = frozenset()
+    remove_unreadable_restores(table, lock)
+    if target is not None and pending_restore(table, table.load_timeline()) is None:
+        remove_unreadable_rollbacks(table, lock)
+        dead = _dead_writes(table)
+        roll_back_dead_writers(
+            table,
+            lock,
+            lazy=False,
+            now_ms=lambda: storage_ms(table.storage),
+            expiry_s=EXPIRY_S,
+            completed_too=False,  # undone with the others, see `_forget_rollbacks`
+        )
+    with stale_plan_removed(table, lock, _remove_late), lock.hold("restore the table") as section:
+        seen = table.reload()
+        timeline = seen.load_timeline()
+        found = pending_restore(seen, timeline)
+        if found is not None:
+            _refuse_other(seen, found, target)
+            refuse_overtaken(seen, timeline, found)
+            refuse_upgraded_logs(seen, timeline, found.plan.times, found.plan.target, begun=True)
+            traces = traces_of_all(seen, timeline, found.plan.undone)
+            return _execute(seen, found, traces, section, finished=True)
+        plan = _plan(seen, timeline, target)
+        if not plan.undone:
+            return Restored(instant=None, target=target, undone=(), files=0, dead=tuple(sorted(dead)))
+        refuse_writers(seen, timeline)
+        refuse_upgraded_logs(seen, timeline, plan.times, plan.target)
+        traces = traces_of_all(seen, timeline, plan.undone)  # refuses what cannot be undone: nothing is changed yet
+        restore = PendingRestore(instant=seen.next_time(timeline, (), plan.times), plan=plan)
+        put_requested(seen, restore.at(State.REQUESTED), encode_restore_plan(plan), section)
+        refuse_stale(section, restore.instant)
+        return replace(_execute(seen, restore, traces, section, finished=False), dead=tuple(sorted(dead)))
+
+
+def _remove_late(table: Table, instant: str, section: Section) -> None:
+    late = table.load_timeline().find(instant, "restore")
+    if late is not None and late.state is State.REQUESTED:
+        section.check()
+        table.storage.delete(table.instant_path(late))
+
+
+def _dead_writes(table: Table) -> frozenset[str]:
+    """Times of the pending writes that are rolled back before a restore."""
+    dead = dead_writes(table, lazy=False, now_ms=lambda: storage_ms(table.storage), expiry_s=EXPIRY_S)
+    return frozenset(i.requested_time for i in dead)
+
+
+# --- the plan --------------------------------------------------------------------------------------------------------
+
+
+def to_undo(timeline: Timeline, target: str) -> tuple[tuple[str, str], ...]:
+    """The writes, plans and services after an instant, the newest first (pure).
+
+    By requested time, as reads as of an instant count. A compaction that was requested before the target and completed
+    after it stays: it merged nothing that was written after its plan.
+    """
+    later = [i for i in timeline.instants if i.is_write and i.requested_time > target]
+    # Of two writes of one time the service goes first: the other one was there before it.
+    ordered = sorted(later, key=lambda i: (i.requested_time, i.family != "deltacommit"), reverse=True)
+    return tuple((i.requested_time, i.action) for i in ordered)
+
+
+def _plan(table: Table, timeline: Timeline, target: str | None, dead: frozenset[str] = frozenset()) -> RestorePlan:
+    """The plan of a new restore. `dead`: times of pending writes that will be gone when it begins."""
+    refuse_half_upgraded(table)
+    if target is None:
+        raise UsageError(
+            "no restore is pending",
+            path=table.storage.base_path,
+            todo="Give the instant whose state you want back: --to INSTANT. `timeline show TABLE` lists them.",
+        )
+    if target not in timeline.completed_writes:
+        raise UsageError(
+            "only the state at a completed write of the active timeline can be restored",
+            path=table.storage.base_path,
+            instant=target,
+            todo="`timeline show TABLE` lists the instants, `compactor-daemon savepoint list TABLE` the savepoints.",
+        )
+    _refuse_archived(table, timeline, target)
+    refuse_torn_target(table, timeline, target)
+    refuse_work(table, timeline, dead | {time for time in timeline.completed_writes if time > target})
+    refuse_held(table, timeline, target)
+    left = [i for i in timeline.instants if i.completed or i.requested_time not in dead]
+    living = replace(timeline, instants=tuple(left))
+    _refuse_cleaned(table, living, target)
+    seen = table.still(reload=False)  # both look at all partitions
+    undone = to_undo(living, target)
+    known = without_torn(seen, timeline, {time for time, _ in undone})
+    _check_whole(seen, known, target)
+    _refuse_lost(seen, known, undone, target)
+    refuse_left_out(seen, timeline, {time for time, _ in undone}, target)
+    return RestorePlan(target=target, undone=undone)
+
+
+def _check_whole(table: Table, timeline: Timeline, target: str) -> None:
+    """MissingFileError: a file of a completed compaction is lost.
+
+    Plans that are undone are not asked for: one that cannot be read is a reason to restore the table.
+    """
+    known = tuple(i for i in timeline.instants if i.completed or i.requested_time <= target)
+    _load_groups(table, replace(timeline, instants=known))
+
+
+def _load_groups(table: Table, timeline: Timeline) -> None:
+    """MissingFileError: a base file that a completed compaction made by this timeline is gone."""
+    facts = table.load_facts(timeline)
+    made = {i.requested_time for i in timeline.completed if i.family != "deltacommit"}
+    for partition in table.partitions():
+        for group in table.views.partition_groups(partition, timeline, facts):
+            for flaw in group.flaws:
+                if flaw.found is None and flaw.instant in made:
+                    raise flaw.error()
+
+
+def _refuse_lost(table: Table, timeline: Timeline, undone: Sequence[tuple[str, str]], target: str) -> None:
+    """UsageError: the state that would be left lacks a base file.
+
+    A compaction or clustering that was pending at the target, and completed later, stays (see `to_undo`); a savepoint
+    keeps what it merged, not what it made, which a clean of Hudi may have removed since.
+    """
+    later = set(undone)
+    left = replace(timeline, instants=tuple(i for i in timeline.instants if (i.requested_time, i.action) not in later))
+    try:
+        _load_groups(table, left)
+    except MissingFileError as error:
+        raise UsageError(
+            "the state at this instant cannot be restored whole: a base file that was made later is gone",
+            path=error.path,
+            instant=target,
+            found=f"{error.instant} completed after it, and its file was cleaned",
+            todo="Restore to a later instant.",
+        ) from error
+
+
+def _refuse_archived(table: Table, timeline: Timeline, target: str) -> None:
+    """UsageError: a later write has left the active timeline, as where Hudi archives beyond savepoints."""
+    archived = (i.requested_time for i in table.with_archive(timeline).archived if i.is_write)
+    if later := min((time for time in archived if time > target), default=None):
+        raise UsageError(
+            "a later write is archived, and cannot be undone",
+            path=table.storage.base_path,
+            instant=later,
+            expected=f"all writes after {target} on the active timeline",
+        )
+
+
+def _refuse_cleaned(table: Table, timeline: Timeline, target: str) -> None:
+    """UsageError: files of the state may be gone. A savepoint keeps its files; each of them must be there.
+
+    But not the log files of later writes, which it names too, see `state_files`: they go when these are undone.
+    """
+    kept = next((k for k in savepoints(table, timeline) if k.instant == target), None)
+    if kept is None:
+        check_as_of(table, timeline, target)
+        return
+    for partition, names in kept.savepoint.files.items():
+        there = {entry.name for entry in table.storage.list(partition)}
+        lost = ((name, parse_data_file(name)) for name in sorted(set(names) - there))
+        if gone := [name for name, parsed in lost if parsed is None or parsed.instant <= target]:
+            raise UsageError(
+                "a file of the savepoint is gone",
+                path=join(partition, gone[0]),
+                instant=target,
+                found=f"{len(gone)} of {len(names)} files of this partition are gone",
+            )
+
+
+def _refuse_other(table: Table, found: PendingRestore, target: str | None) -> None:
+    if target not in (None, found.plan.target):
+        raise ConflictError(
+            "a restore to another instant is half-way",
+            path=table.storage.base_path,
+            instant=found.instant,
+            expected=f"to {target}",
+            found=f"to {found.plan.target}",
+            todo="Finish it first: `compactor-daemon restore TABLE`.",
+        )
+
+
+# --- execution -------------------------------------------------------------------------------------------------------
+
+
+def _execute(
+    table: Table,
+    restore: PendingRestore,
+    traces: Mapping[tuple[str, str], RollbackPlan],
+    section: Section,
+    *,
+    finished: bool,
+) -> Restored:
+    """Undoes what the plan names and completes the restore; every step may have been done before."""
+    started, storage, plan = time.monotonic(), table.storage, restore.plan
+    dropped = bool(table.config.metadata_partitions)
+    if dropped:
+        _log.warning("metadata_table_dropped", table=storage.base_path, why="the table is restored")
+        table = drop_within(table, section)
+    section.check()
+    storage.put_if_absent(table.instant_path(restore.at(State.INFLIGHT)), b"")
+    undone: list[Undone] = []
+    for one in plan.undone:
+        undone.append(undo(table, traces[one], section.check))
+        _log.info("undone", table=storage.base_path, instant=one[0], action=one[1])
+    _forget_rollbacks(table, restore, section)
+    milliseconds = int((time.monotonic() - started) * 1000)
+    records = {
+        u.plan.target: rollback_record(u.plan, restore.instant, milliseconds, u.commands, storage.base_path)
+        for u in undone
+    }
+    content = encode_restore_metadata(plan, restore.instant, milliseconds, records)
+    done = replace(
+        restore.at(State.COMPLETED), completion_time=table.completion_time(table.load_timeline(), (), plan.times)
+    )
+    section.check()
+    storage.put_if_absent(table.instant_path(done), content)
+    return Restored(
+        instant=restore.instant,
+        target=plan.target,
+        undone=plan.undone,
+        files=sum(len(u.plan.doomed) for u in undone),
+        finished=finished,
+        metadata_dropped=dropped,
+    )
+
+
+def _forget_rollbacks(table: Table, restore: PendingRestore, section: Section) -> None:
+    """Removes the rollbacks of what is undone. Hudi's restore begins such ones too, and removes them."""
+    for rollback in pending_rollbacks(table):
+        if not isinstance(rollback, PendingRollback) or rollback.target not in restore.plan.times:
+            continue
+        for state in (State.INFLIGHT, State.REQUESTED):
+            section.check()
+            table.storage.delete(table.instant_path(rollback.at(state)))

@@ -1,0 +1,267 @@
+"""Takes the newest completed write back, as Hudi's rollback of an instant does.
+
+    lock   what must not be is refused
+           R.rollback.requested: the plan. From here on nothing is built upon t, also where this process sleeps and
+           loses the lock before the next step. If it is lost already, the plan goes again: t may have been built upon
+           the completion time of t stays in use: consumers may have read up to it, and no later write may complete
+           below it, by a clock that is behind
+           the completed file of t is deleted: from here on it is a write of a dead writer. A heartbeat shows the others
+           of this machine whether this process is gone
+    then   it is rolled back like one, see `undo.undo_pending`
+
+If the process dies before t is hidden, the next writer of its machine removes the plan, else `compactor-daemon
+rollback` or Hudi goes on. Behind that, any next writer does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from phantombase.timeline.errors import UsageError
+from phantombase.timeline.event_log import get_logger
+from phantombase.timeline.format.instant import MERGES, Instant, State
+from phantombase.timeline.format.rollback_plan import RollbackPlan, encode_rollback_plan
+from phantombase.timeline.instants.instant_files import load_state_files
+from phantombase.timeline.instants.reserved_times import put_tombstone
+from phantombase.timeline.instants.timeline import Timeline
+from phantombase.timeline.locks.heartbeat import first_beat, heartbeat_path
+from phantombase.timeline.locks.section import Section
+from phantombase.timeline.locks.table_lock import TableLock
+from phantombase.timeline.metadata_table.create import drop_within
+from phantombase.timeline.metadata_table.location import open_metadata_table
+from phantombase.timeline.table.half_upgraded import refuse_half_upgraded
+from phantombase.timeline.table.instant_puts import put_requested
+from phantombase.timeline.table.left_to_hudi import refuse_left_to_hudi
+from phantombase.timeline.table.pending_clusterings import is_pending_service
+from phantombase.timeline.table.pending_restores import refuse_pending_restore
+from phantombase.timeline.table.pending_rollbacks import (
+    PendingRollback,
+    completed_rollback_of,
+    pending_rollbacks,
+    rollbacks_of_completed,
+)
+from phantombase.timeline.table.table import Table
+from phantombase.timeline.traces.find import traces_of
+from phantombase.timeline.windows.retained import retained_since
+
+from .plan_put import is_own, is_requested, refuse_stale, stale_plan_removed
+from .refusals import refuse_held, refuse_left_out, refuse_work
+from .undo import unpublish
+from .undo_pending import roll_back
+from .unreadable_rollback import remove_unreadable_rollbacks
+from .upgraded_logs import refuse_upgraded_logs
+
+_log = get_logger()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RolledBack:
+    """`rollback`: its instant.
+
+    `metadata_dropped`: the metadata table is gone, since a compaction of it holds the write.
+    """
+
+    instant: str
+    rollback: str
+    metadata_dropped: bool = False
+
+
+def roll_back_newest(table: Table, lock: TableLock, instant: str, *, dry_run: bool = False) -> RolledBack:
+    """Takes a completed write back that nothing was built upon; a pending rollback of it, Hudi's too, is finished.
+
+    `dry_run`: everything is checked, nothing is changed, and `rollback` is empty.
+    UsageError: another write, plan or savepoint came later, or it is no write of a writer. ConflictError: a process is
+    at work. UnsupportedError: rows may lie in buckets of a resize. LockError, StorageError: run again; once the write
+    is hidden the next writer finishes it, too.
+    """
+    refuse_left_to_hudi(table, "taking back writes of")
+    if not dry_run:
+        remove_unreadable_rollbacks(table, lock)
+    plan = None if dry_run else _plan(table, instant)
+    with stale_plan_removed(table, lock, _remove_late), lock.hold(f"take {instant} back") as section:
+        table = table.reload()
+        refuse_half_upgraded(table)
+        timeline = table.load_timeline()
+        if (done := completed_rollback_of(table, instant)) is not None:
+            return RolledBack(instant=instant, rollback=done)
+        refuse_pending_restore(table, timeline)
+        write = _write(table, timeline, instant)
+        begun = next((r for r in _readable(table) if r.target == instant), None)
+        if begun is None or write.completed:
+            refuse_work(table, timeline, {instant})
+            _refuse_lost(table, timeline, write, begun)
+        else:
+            refuse_built_upon(table, timeline, write)
+        drops = is_merged(table, write)
+        if dry_run:
+            table.times.check_zone(timeline)
+            return RolledBack(instant=instant, rollback="", metadata_dropped=drops)
+        if write.completed and begun is None:
+            plan = plan or traces_of(table, instant, write.action, scan=True)
+            _make_visible(table, PendingRollback(instant=table.next_time(timeline, (), {instant}), plan=plan), section)
+        elif begun is not None and write.completed:
+            _keep(table, begun)
+        if drops:
+            _log.warning(
+                "metadata_table_dropped", table=table.storage.base_path, why="a compaction of it holds this write"
+            )
+            drop_within(table, section)
+        if write.completion_time is not None:  # from here on nothing else shows that this time was used
+            section.check()
+            put_tombstone(table.storage, write.completion_time)
+        with first_beat(table.storage, instant):
+            unpublish(table, write, section.check)
+    with first_beat(table.storage, instant):
+        table = table.reload()
+        pending = table.load_timeline().find(instant, write.family)
+        if pending is None:  # another process has rolled it back since
+            table.storage.delete(heartbeat_path(instant))
+            return RolledBack(instant=instant, rollback=completed_rollback_of(table, instant) or "")
+        return RolledBack(instant=instant, rollback=roll_back(table, pending, lock), metadata_dropped=drops)
+
+
+def _plan(table: Table, instant: str) -> RollbackPlan | None:
+    """What a completed write has left in the table, found without the lock; None: there is no such write."""
+    found = [i for i in table.load_timeline().completed if i.is_write and i.requested_time == instant]
+    return traces_of(table, instant, found[0].action, scan=True) if len(found) == 1 else None
+
+
+def _make_visible(table: Table, rollback: PendingRollback, section: Section) -> None:
+    content = encode_rollback_plan(rollback.plan, table.storage.base_path)
+    with first_beat(table.storage, rollback.instant):
+        put_requested(table, rollback.at(State.REQUESTED), content, section)
+    refuse_stale(section, rollback.instant)
+
+
+def _remove_late(table: Table, instant: str, section: Section) -> None:
+    """Unless another process goes on with the rollback."""
+    timeline = table.load_timeline()
+    late = next((r for r in rollbacks_of_completed(table, timeline) if r.instant == instant), None)
+    if late is not None and is_requested(timeline, late.at(State.REQUESTED)) and is_own(table, instant):
+        section.check()
+        table.storage.delete(table.instant_path(late.at(State.REQUESTED)))
+        table.storage.delete(heartbeat_path(instant))
+
+
+def _keep(table: Table, begun: PendingRollback) -> None:
+    """Without a heartbeat no process removes the plan, see `unbegun_rollback`: two may be at work on it now."""
+    table.storage.delete(heartbeat_path(begun.instant))
+
+
+def _readable(table: Table) -> list[PendingRollback]:
+    return [r for r in pending_rollbacks(table) if isinstance(r, PendingRollback)]
+
+
+def _refuse_lost(table: Table, timeline: Timeline, write: Instant, begun: PendingRollback | None) -> None:
+    """UsageError: the state before the write cannot be had, or something came after it. `begun`: a rollback that has
+    undone nothing yet."""
+    time = write.requested_time
+    try:
+        refuse_last(table, timeline, write)
+        refuse_cleaned(table, timeline, write)
+        refuse_left_out(table, timeline, {time}, time)
+        refuse_upgraded_logs(table, timeline, {time}, time)
+        refuse_built_upon(table, timeline, write)
+    except UsageError as error:
+        if begun is None:
+            raise
+        raise UsageError(
+            error.what,
+            path=error.path,
+            instant=time,
+            expected=error.expected,
+            found="; ".join(filter(None, (error.found, f"rollback {begun.instant} of it has undone nothing"))),
+            todo="Keep the write: stop all processes, and remove "
+            + " and ".join(table.instant_path(begun.at(state)) for state in (State.INFLIGHT, State.REQUESTED))
+            + " by hand, in this order. Hudi's next write would finish the rollback, and lose rows.",
+        ) from error
+
+
+def _write(table: Table, timeline: Timeline, instant: str) -> Instant:
+    found = [i for i in timeline.instants if i.is_write and i.requested_time == instant]
+    if len(found) != 1 or is_service(table, found[0]):
+        raise UsageError(
+            "only a completed write of a writer can be rolled back",
+            path=table.storage.base_path,
+            instant=instant,
+            found=", ".join(i.action for i in found) or "no such write",
+            todo=_instead(timeline, found[0] if len(found) == 1 else None, instant),
+        )
+    return found[0]
+
+
+def _instead(timeline: Timeline, found: Instant | None, instant: str) -> str:
+    """What takes back what is no write of a writer."""
+    if found is None:
+        return "`timeline show TABLE` lists the instants."
+    if not found.completed:
+        pending = "cluster TABLE --cancel" if found.family == "replacecommit" else f"unschedule TABLE {instant}"
+        return f"It is pending: `compactor-daemon {pending}` takes a plan of phantombase back."
+    before = max((t for t in timeline.completed_writes if t < instant), default=None)
+    if before is None:
+        return "It changed no row, and there is no write before it."
+    return f"It changed no row. `compactor-daemon restore TABLE --to {before}` undoes it, and all behind it."
+
+
+def is_service(table: Table, write: Instant) -> bool:
+    """Whether a write, pending or completed, is a compaction, log compaction or clustering: its first file shows it."""
+    files = load_state_files(table.storage, table.config).files(write)
+    return bool(files) and is_pending_service(table, files[0].instant)
+
+
+def refuse_built_upon(table: Table, timeline: Timeline, write: Instant) -> None:
+    """UsageError: something came after the write, or keeps it."""
+    moment = timeline.moment_of(write) if write.completed else write.requested_time
+    for other in timeline.instants:
+        if not other.is_write or other == write:
+            continue
+        if other.requested_time > write.requested_time or (other.completed and timeline.moment_of(other) > moment):
+            raise UsageError(
+                "only the newest write can be rolled back",
+                path=table.storage.base_path,
+                instant=write.requested_time,
+                found=f"{other.action} {other.requested_time} came later",
+                todo="`compactor-daemon restore TABLE --to INSTANT` takes all after an instant back; a plan that is "
+                "only requested: `compactor-daemon unschedule`.",
+            )
+    before = max((t for t in timeline.completed_writes if t < write.requested_time), default="")
+    refuse_held(table, timeline, before)
+
+
+def refuse_last(table: Table, timeline: Timeline, write: Instant) -> None:
+    """UsageError: only archived writes would be left. Hudi finds no row of theirs then, and its upserts double them."""
+    if all(i == write for i in timeline.completed) and table.with_archive(timeline).has_archived_writes:
+        raise UsageError(
+            "no completed write would be left on the active timeline, and earlier ones are archived",
+            path=table.storage.base_path,
+            instant=write.requested_time,
+            expected="another write that stays there",
+            found="none: Hudi would find none of the rows, and its next upsert would double them",
+            todo="Write the old rows again.",
+        )
+
+
+def refuse_cleaned(table: Table, timeline: Timeline, write: Instant) -> None:
+    """UsageError: a clean did not retain the state before the write, as one that keeps the newest file version."""
+    retained = retained_since(table, timeline)
+    if write.completed and retained > write.requested_time:
+        raise UsageError(
+            "files of the state before this write may have been cleaned",
+            path=table.storage.base_path,
+            instant=write.requested_time,
+            expected=f"a write from {retained} on",
+            todo="Write the old rows again.",
+        )
+
+
+def is_merged(table: Table, write: Instant) -> bool:
+    """Whether a compaction of the metadata table has merged the write, or its plan may name a log file of it.
+
+    Its records cannot be removed any more then: a plan without one of its files cannot be executed, and what it has
+    merged Hudi's readers would list.
+    """
+    if not table.config.metadata_partitions:
+        return False
+    timeline = open_metadata_table(table).load_timeline()
+    merges = (i for i in timeline.instants if i.family == "commit" or i.action in MERGES)
+    return any(i.requested_time > write.requested_time for i in merges)

@@ -1,0 +1,166 @@
+"""Makes, lists and deletes savepoints as Hudi does: its cleaner, archiver and restore respect them.
+
+    lock   t.savepoint.inflight, empty
+           t.savepoint: the files of the state at t. From here on it holds
+
+A savepoint of which only the inflight file is there holds nothing; making it again completes it. It is deleted in the
+other order, so that it holds as long as one can see it.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+
+from phantombase.timeline.clocks import clock_ms
+from phantombase.timeline.errors import ConflictError, MalformedError, UsageError
+from phantombase.timeline.format.clean import Savepoint, decode_savepoint, encode_savepoint
+from phantombase.timeline.format.instant import Instant, State
+from phantombase.timeline.instants.timeline import Timeline
+from phantombase.timeline.locks.table_lock import TableLock
+from phantombase.timeline.table.half_upgraded import refuse_half_upgraded
+from phantombase.timeline.table.pending_restores import refuse_pending_restore
+from phantombase.timeline.table.pending_rollbacks import refuse_half_rolled_back
+from phantombase.timeline.table.table import Table
+from phantombase.timeline.view.view import TableView, input_names, is_replaced, latest_slice
+from phantombase.timeline.windows.retained import check_as_of
+
+ACTION = "savepoint"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptSavepoint:
+    """One savepoint of a table: the instant whose state it keeps, and its record."""
+
+    instant: str
+    savepoint: Savepoint
+
+
+def create_savepoint(
+    table: Table, lock: TableLock, instant: str | None, *, user: str, comment: str, dry_run: bool = False
+) -> KeptSavepoint:
+    """Keeps the state at a completed write, by default the newest one before all pending writes.
+
+    A savepoint that is there already is returned as it is. `dry_run`: nothing is changed.
+    UsageError: no such write, or a state that is not whole any more, or may still change. ConflictError: a clean is
+    pending, and may be removing files of that state.
+    """
+    with lock.hold("make a savepoint") as section:
+        table = table.still()
+        refuse_half_upgraded(table)
+        timeline = table.load_timeline()
+        refuse_pending_restore(table, timeline)
+        refuse_half_rolled_back(table, timeline)
+        instant = instant or _newest(timeline)
+        if (there := _completed(timeline, instant)) is not None:
+            return _read(table, there)
+        _refuse(table, timeline, instant)
+        view = table.load_view(as_of=instant)
+        for group in view.groups:
+            if not is_replaced(group, view.facts, instant) and (kept := latest_slice(group, instant)) is not None:
+                kept.check_whole(table.storage.base_path)
+        files = state_files(view, instant)
+        made = Savepoint(user=user, comment=comment, made_ms=clock_ms(), files=files)
+        if dry_run:
+            if table.layout.has_completion_times:
+                table.times.check_zone(timeline)
+            return KeptSavepoint(instant=instant, savepoint=made)
+        completion = table.completion_time(timeline)
+        section.check()
+        table.storage.put_if_absent(table.instant_path(_of(instant, State.INFLIGHT)), b"")
+        done = _of(instant, State.COMPLETED, completion)
+        section.check()
+        table.storage.put_if_absent(table.instant_path(done), encode_savepoint(made))
+    return KeptSavepoint(instant=instant, savepoint=made)
+
+
+def delete_savepoint(table: Table, lock: TableLock, instant: str, *, dry_run: bool = False) -> None:
+    """Lets the files of a savepoint go. `dry_run`: nothing is changed. UsageError: there is none at this instant."""
+    with lock.hold("delete a savepoint") as section:
+        table = table.still()
+        refuse_half_upgraded(table)  # the savepoint may be in the other half
+        found = [i for i in table.load_timeline().instants if (i.action, i.requested_time) == (ACTION, instant)]
+        if not found:
+            raise UsageError(
+                "no such savepoint",
+                path=table.storage.base_path,
+                instant=instant,
+                todo="`compactor-daemon savepoint list TABLE` lists them.",
+            )
+        if dry_run:
+            return
+        section.check()
+        table.storage.delete(table.instant_path(_of(instant, State.INFLIGHT)))
+        for one in found:
+            if one.completed:
+                section.check()
+                table.storage.delete(table.instant_path(one))
+
+
+def savepoints(table: Table, timeline: Timeline | None = None) -> tuple[KeptSavepoint, ...]:
+    """The savepoints of a table, earliest first. MalformedError: one of them cannot be read."""
+    instants = (timeline or table.load_timeline()).instants
+    return tuple(_read(table, i) for i in instants if i.action == ACTION and i.completed)
+
+
+def state_files(view: TableView, instant: str) -> dict[str, tuple[str, ...]]:
+    """Names of the files that a read as of an instant needs, by partition (pure).
+
+    Of a file slice all log files: later blocks in them are no part of the state, and do no harm.
+    """
+    found: defaultdict[str, list[str]] = defaultdict(list)
+    for group in view.groups:
+        slice_ = None if is_replaced(group, view.facts, instant) else latest_slice(group, instant)
+        if slice_ is not None:
+            found[group.partition] += input_names(slice_)
+    return {partition: tuple(names) for partition, names in sorted(found.items()) if names}
+
+
+def _newest(timeline: Timeline) -> str:
+    pending = min((i.requested_time for i in timeline.inflight_writers), default=None)
+    found = [time for time in timeline.completed_writes if pending is None or time < pending]
+    if not found:
+        raise UsageError("there is no completed write whose state could be kept", found=f"pending: {pending}")
+    return max(found)
+
+
+def _refuse(table: Table, timeline: Timeline, instant: str) -> None:
+    if instant not in timeline.completed_writes:
+        raise UsageError(
+            "only the state at a completed write of the active timeline can be kept",
+            path=table.storage.base_path,
+            instant=instant,
+            todo="`timeline show TABLE` lists the instants.",
+        )
+    if pending := timeline.pending("clean"):
+        raise ConflictError(
+            "a clean is pending, and may be removing files of this state",
+            path=table.storage.base_path,
+            instant=pending[0].requested_time,
+            todo="Let it be finished: by the next Hudi writer, or by `compactor-daemon clean`.",
+        )
+    check_as_of(table, timeline, instant)
+
+
+def _completed(timeline: Timeline, instant: str) -> Instant | None:
+    found = timeline.find(instant, ACTION)
+    return found if found is not None and found.completed else None
+
+
+def _of(instant: str, state: State, completion: str | None = None) -> Instant:
+    return Instant(requested_time=instant, action=ACTION, state=state, completion_time=completion)
+
+
+def _read(table: Table, instant: Instant) -> KeptSavepoint:
+    path, time = table.instant_path(instant), instant.requested_time
+    try:
+        return KeptSavepoint(instant=time, savepoint=decode_savepoint(table.storage.read(path), path))
+    except MalformedError as error:
+        raise MalformedError(
+            "a savepoint cannot be read: it is not known which files it keeps",
+            path=path,
+            instant=time,
+            found=error.found or error.what,
+            todo=f"Restore the file from a copy. Without one, `compactor-daemon savepoint delete TABLE {time}`, then "
+            f"`savepoint create TABLE --instant {time}`, which refuses a state that is not whole any more.",
+        ) from error

@@ -1,0 +1,248 @@
+"""Which files are clustered."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from phantombase.compactor_daemon.clustering.choice import ClusterChoice, choose_windows
+from phantombase.compactor_daemon.clustering.cluster import cluster_table
+from phantombase.compactor_daemon.clustering.options import ClusterOptions, SortOrder
+from phantombase.compactor_daemon.clustering.order import _hilbert, _interleaved, sorted_rows
+from phantombase.timeline.codec.output_options import OutputOptions
+from phantombase.timeline.errors import MalformedError, UnsupportedError, UsageError
+from phantombase.timeline.format.file_name import BaseFileName, LogFileName
+from phantombase.timeline.format.layout import LAYOUT_2
+from phantombase.timeline.format.record_key import plain_file_id
+from phantombase.timeline.format.replace_request import (
+    ClusterGroup,
+    ClusterPlan,
+    decode_cluster_plan,
+    encode_cluster_plan,
+    encode_replace_request,
+)
+from phantombase.timeline.instants.timeline import Timeline
+from phantombase.timeline.view.view import DataFile, FileGroup, FileSlice, GroupKey, TableView, ViewFacts
+from tests.support.archived_tables import cluster, living, request, small_files, upsert
+from tests.support.compaction_steps import open_table
+from tests.support.golden_tables import LOCK
+from tests.support.written_tables import read_rows
+
+TEN = ClusterOptions(target_size=10, small_size=5, min_files=3)
+
+
+def group(number: int, size: int, *, partition: str = "a", logs: int = 0, bucket: bool = False) -> FileGroup:
+    """A file group that came as the `number`-th one."""
+    instant = f"2026010100000{number:04d}"
+    file_id = f"{number:08d}-0000-4000-8000-000000000000-0" if bucket else f"f{number:07d}{plain_file_id()[8:]}"
+    base = DataFile(partition=partition, name=BaseFileName(file_id=file_id, token="0-0-0", instant=instant), size=size)
+    log = [LogFileName(file_id=file_id, instant=instant, version=n + 1, token="0-0-0") for n in range(logs)]
+    slice_ = FileSlice(
+        partition=partition,
+        file_id=file_id,
+        base_instant=instant,
+        base=base,
+        logs=tuple(DataFile(partition=partition, name=name, size=1) for name in log),
+    )
+    return FileGroup(partition=partition, file_id=file_id, slices=(slice_,))
+
+
+def choose(
+    groups: list[FileGroup], options: ClusterOptions = TEN, busy: dict[GroupKey, str] | None = None
+) -> ClusterChoice:
+    facts = ViewFacts(pending_plans={}, replaced={}, compacted={})
+    view = TableView(timeline=Timeline(layout=LAYOUT_2, instants=()), facts=facts, groups=tuple(groups))
+    return choose_windows(view, busy or {}, options, "table")
+
+
+def sizes(choice: ClusterChoice) -> list[list[int]]:
+    return [[one.base_bytes for one in window.slices] for window in choice.windows]
+
+
+def test_windows_of_small_files_in_a_row() -> None:
+    """A window ends at the target size, and at a large file; fewer than the least number stay."""
+    found = choose([group(n, size) for n, size in enumerate([4, 4, 4, 4, 4, 9, 1, 1, 1, 9, 1, 1])])
+    assert sizes(found) == [[4, 4, 4], [1, 1, 1]]
+    assert (found.small, found.left) == (10, 0)
+
+
+def test_they_are_in_the_order_of_their_writes() -> None:
+    groups = [group(n, 1) for n in range(4)]
+    found = choose([groups[2], groups[0], groups[3], groups[1]])
+    assert [s.file_id for s in found.windows[0].slices] == [g.file_id for g in groups]
+
+
+def test_partitions_stay_apart() -> None:
+    found = choose([group(n, 1, partition="ab"[n % 2]) for n in range(5)])
+    assert [(w.partition, len(w.slices)) for w in found.windows] == [("a", 3)]
+
+
+def test_what_cannot_be_clustered_ends_a_row() -> None:
+    groups = [group(n, 1, logs=int(n == 3)) for n in range(7)]
+    found = choose(groups, busy={groups[6].key: "in a pending clustering"})
+    assert sizes(found) == [[1, 1, 1]]
+    assert found.kept == {"it has log files": 1, "in a pending clustering": 1}
+
+
+def test_a_full_run_takes_large_files_among_many_small_ones() -> None:
+    options = ClusterOptions(target_size=10, small_size=5, full=True)
+    assert sizes(choose([group(n, s) for n, s in enumerate([9, 9, 1, 9, 1, 1])], options)) == [[1, 9], [1, 1]]
+    assert sizes(choose([group(n, s) for n, s in enumerate([1, 9, 9, 9])], options)) == []
+    assert sizes(choose([group(n, s) for n, s in enumerate([9, 1, 1])], options)) == [[1, 1]]
+
+
+def test_the_bytes_of_a_run_are_bounded() -> None:
+    found = choose(
+        [group(n, 4) for n in range(9)], ClusterOptions(target_size=10, small_size=5, max_bytes=20, min_files=3)
+    )
+    assert (len(found.windows), found.left) == (1, 2)
+    assert (
+        len(choose([group(n, 4) for n in range(9)], ClusterOptions(target_size=10, max_bytes=1, min_files=3)).windows)
+        == 1
+    )
+
+
+def test_buckets_are_refused() -> None:
+    with pytest.raises(UnsupportedError, match="bucket"):
+        choose([group(n, 1, bucket=True) for n in range(3)])
+    assert choose([group(n, 1, bucket=n == 0) for n in range(9)]).windows  # one of many looks so by chance
+
+
+def test_impossible_options() -> None:
+    with pytest.raises(UsageError, match="small-size"):
+        ClusterOptions(target_size=10, small_size=11)
+    with pytest.raises(UsageError, match="min-files"):
+        ClusterOptions(min_files=1)
+
+
+@given(st.lists(st.integers(0, 12), max_size=40), st.integers(2, 6), st.booleans())
+def test_every_file_is_clustered_once_at_most(given_sizes: list[int], least: int, full: bool) -> None:
+    options = ClusterOptions(target_size=10, small_size=5, min_files=least, full=full)
+    groups = [group(n, size) for n, size in enumerate(given_sizes)]
+    found = choose(groups, options)
+    taken = [s.file_id for w in found.windows for s in w.slices]
+    assert len(taken) == len(set(taken))
+    order = [g.file_id for g in groups]
+    for window in found.windows:
+        first = order.index(window.slices[0].file_id)
+        assert [s.file_id for s in window.slices] == order[first : first + len(window.slices)]
+        assert len(window.slices) >= (2 if full else least)
+    # Again and again it comes to an end: what was clustered is a file of the sum, at the place of the newest.
+    for _ in range(50):
+        if not found.windows:
+            break
+        gone = {s.file_id for w in found.windows for s in w.slices}
+        made = [group(1000 + n, w.bytes) for n, w in enumerate(found.windows)]
+        groups = [*(g for g in groups if g.file_id not in gone), *made]
+        groups = [group(n, g.slices[0].base_bytes) for n, g in enumerate(groups)]
+        found = choose(groups, options)
+    assert not found.windows
+
+
+def test_the_plan_comes_back() -> None:
+    groups = (
+        ClusterGroup(
+            partition="a/b", file_id="new", files=(("f1", "f1_0-0-0_1.parquet", 7), ("f2", "f2_0-0-0_1.parquet", 8))
+        ),
+        ClusterGroup(partition="", file_id="other", files=(("f3", "f3_0-0-0_1.parquet", 9),)),
+    )
+    found = decode_cluster_plan(
+        encode_cluster_plan(ClusterPlan(groups=groups, sort_by=("x", "y"), sort_order="zorder"), "/data/table"), "where"
+    )
+    assert found is not None
+    assert [(g.partition, g.file_id, [f[:2] for f in g.files]) for g in found.groups] == [
+        (g.partition, g.file_id, [f[:2] for f in g.files]) for g in groups
+    ]
+    assert (found.sort_by, found.sort_order) == (("x", "y"), "zorder")
+    assert decode_cluster_plan(b"", "where") is None
+    assert decode_cluster_plan(encode_replace_request("INSERT_OVERWRITE", names_deletes=True), "where") is None
+    with pytest.raises(MalformedError):
+        decode_cluster_plan(b"no plan", "where")
+    outside = ClusterGroup(partition="../b", file_id="new", files=(("f1", "f1_0-0-0_1.parquet", 7),))
+    data = encode_cluster_plan(ClusterPlan(groups=(outside,)), "/data/table")
+    with pytest.raises(MalformedError, match="partition"):
+        decode_cluster_plan(data, "where")
+
+
+# Sorted clusterings: the order of rows, and that they are the same rows.
+
+
+@pytest.mark.parametrize(("axes", "bits"), [(2, 4), (3, 3), (4, 2), (5, 2)])
+def test_a_hilbert_curve_goes_from_neighbour_to_neighbour(axes: int, bits: int) -> None:
+    """Through all places, each once."""
+    places = np.indices((1 << bits,) * axes).reshape(axes, -1).astype(np.uint64)
+    found = _hilbert(list(places), bits)
+    assert sorted(found.tolist()) == list(range(len(found)))
+    way = places[:, np.argsort(found)].astype(int)
+    assert (np.abs(np.diff(way, axis=1)).sum(axis=0) == 1).all()
+
+
+def test_a_z_curve_takes_bits_in_turn() -> None:
+    found = _interleaved([np.array([0b10], np.uint64), np.array([0b11], np.uint64)], 2)
+    assert found.tolist() == [0b1101]
+
+
+@given(st.lists(st.tuples(st.integers(-5, 5) | st.none(), st.text("ab", max_size=2) | st.none()), max_size=30))
+def test_the_rows_are_the_same(given_rows: list[tuple[int | None, str | None]]) -> None:
+    schema = pa.schema([("a", pa.int64()), ("b", pa.string())])
+    rows = pa.Table.from_pylist([{"a": a, "b": b} for a, b in given_rows], schema)
+    for order in SortOrder:
+        found = sorted_rows(rows, ["a", "b"], order)
+        assert sorted(map(str, found.to_pylist())) == sorted(map(str, rows.to_pylist()))
+    last = (float("inf"), "~")
+    plain = [(last[0] if a is None else a, last[1] if b is None else b) for a, b in given_rows]
+    linear = sorted_rows(rows, ["a", "b"], SortOrder.ORDER).to_pylist()
+    assert [(last[0] if r["a"] is None else r["a"], last[1] if r["b"] is None else r["b"]) for r in linear] == sorted(
+        plain
+    )
+
+
+def trips(ids: list[str], times: list[int], fares: list[float]) -> pa.Table:
+    """A batch of one day."""
+    return pa.table({"id": ids, "day": ["a"] * len(ids), "ts": times, "fare": fares})
+
+
+@pytest.mark.parametrize("order", list(SortOrder))
+@pytest.mark.parametrize("dead", [False, True])
+def test_a_clustered_file_is_sorted(order: SortOrder, dead: bool, tmp_path: Path) -> None:
+    """By the process that planned it, and by the one that finishes it."""
+    path = tmp_path / "trips"
+    rows = small_files(path, 9, 6)
+    upsert(path, trips([f"x{n}" for n in range(9)], [9 - n for n in range(9)], [float(n % 3) for n in range(9)]))
+    rows = read_rows(path)
+    options = ClusterOptions(min_files=2, wait_s=0, sort_by=("fare", "ts"), sort_order=order)
+    if dead:
+        request(path, alive=False, options=options)
+        assert cluster(path).finished
+    else:
+        assert cluster(path, options=options).done is not None
+    assert read_rows(path) == rows
+    (file_id,) = living(path)
+    (file,) = path.glob(f"*/{file_id}*")
+    made = pq.read_table(file, partitioning=None)
+    expected = sorted_rows(made, ["fare", "ts"], order)
+    assert made.select(["fare", "ts"]) == expected.select(["fare", "ts"])
+    assert made["ts"].to_pylist() != sorted(made["ts"].to_pylist())
+
+
+def test_what_cannot_be_sorted(tmp_path: Path) -> None:
+    path = tmp_path / "trips"
+    rows = small_files(path, 9)
+    before = sorted(p.name for p in path.rglob("*"))
+    for names in (("nothing",), ("fare", "fare")):
+        with pytest.raises(UsageError, match="sort by"):
+            cluster(path, options=ClusterOptions(min_files=2, sort_by=names))
+    assert sorted(p.name for p in path.rglob("*")) == before
+    count = 300_000
+    upsert(path, trips([f"x{n}" for n in range(count)], [1] * count, [0.5] * count))
+    with pytest.raises(UsageError, match="memory"):
+        cluster_table(open_table(path), ClusterOptions(min_files=2, sort_by=("ts",)), LOCK,
+                     output=OutputOptions(memory_limit=32 << 20), threads=1)  # fmt: skip
+    assert not [i for i in open_table(path).load_timeline().instants if not i.completed]
+    assert len(read_rows(path)) == len(rows) + count

@@ -1,1 +1,0 @@
-"""Archiving: which instants may leave the active timeline, and the archive in Hudi's form."""

@@ -1,1 +1,0 @@
-"""Decides which files of a table no reader needs."""
