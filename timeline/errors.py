@@ -11,7 +11,7 @@
     ├── LockError                   the table lock could not be taken in time
     │   ├── ClaimedError            another phantombase compactor works on the table
     │   └── LockLostPlanError           the lock was lost right before a plan became visible
-    ├── ConflictError               another process changed the table meanwhile
+    ├── ConflictError               another process changed the table concurrently
     │   ├── AttemptDeadError        this attempt was declared dead: it must not publish anything
     │   ├── BarrierError            delta commits are pending that could still write to the plan's file slices
     │   ├── StalePlanError          the log files of a plan can no longer be merged with each other
@@ -100,7 +100,7 @@ _PART_CHARACTERS_MAX = 800
 
 
 def _short(text: str) -> str:
-    """The text as one line of bounded length: `found` may be a whole damaged file or many lines of a decoder."""
+    """The text as one line of bounded length: `found` may be a complete damaged file or many lines of a decoder."""
     if len(text) > _PART_CHARACTERS_MAX:
         text = f"{text[:_PART_CHARACTERS_MAX]}... ({len(text)} characters)"
     return " ".join(text.split()) if "\n" in text or "\r" in text else text
@@ -159,7 +159,7 @@ class LockLostPlanError(LockError):
 
 
 class ConflictError(PhantombaseError):
-    """Another process changed the table meanwhile."""
+    """Another process changed the table concurrently."""
 
 
 class AttemptDeadError(ConflictError):
@@ -171,7 +171,7 @@ class BarrierError(ConflictError):
 
 
 class StalePlanError(ConflictError):
-    """The log files of a plan can no longer be merged with each other: the plan must be taken back."""
+    """The log files of a plan can no longer be merged with each other: the plan must be cancelled."""
 
 
 class TableChangedError(ConflictError):
@@ -195,7 +195,7 @@ class StoppedError(PhantombaseError):
 
 
 class PressureError(PhantombaseError):
-    """A write would make a file group's log too long, and no compaction made room in time. Its rows are not visible."""
+    """A write would make a file group's log too long, and no compaction shortened it in time. Its rows are not visible."""
 
 
 class SparkError(PhantombaseError):

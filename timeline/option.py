@@ -33,7 +33,7 @@ _E = TypeVar("_E", bound=Enum)
 
 
 def member(kind: type[_E], value: Any, what: str) -> _E:
-    """A member of an enum, also by its value or name as text, in capitals or not. UsageError: there is none."""
+    """A member of an enum, also by its value or name as text, in any case. UsageError: no such member."""
     if isinstance(value, kind):
         return value
     word = str(value).strip().upper().replace("-", "_")
@@ -46,7 +46,7 @@ def member(kind: type[_E], value: Any, what: str) -> _E:
 
 def with_members(options: type, given: Mapping[str, Any]) -> dict[str, Any]:
     """Fields of an option dataclass, with texts as the members of enums that they name; of a tuple of members also one
-    alone, or a list. UsageError: there is none."""
+    alone, or a list. UsageError: no such member."""
     hints = get_type_hints(options)
     return {name: _with_members(hints.get(name), value, f"a value of {name}") for name, value in given.items()}
 
@@ -120,7 +120,7 @@ def as_typed(error: UsageError, default: Any, typed: Mapping[str, Any], words: M
     """The error that an option dataclass gave, naming the option of the command line.
 
     `default`: the dataclass with its defaults; `typed`: what was typed, by field; `words`: all its options, by field.
-    What the dataclass says of several options together stays as it is.
+    Checks of the dataclass over several options are unchanged.
     """
     for name in typed:
         own = name.replace("_", "-")

@@ -61,7 +61,7 @@ class _Ranges(io.RawIOBase):
         return len(found)
 
     def _known(self, count: int) -> memoryview | None:
-        """What is kept from here on, at most so many bytes; None: nothing."""
+        """What is buffered from here on, at most this number of bytes; None: nothing."""
         for at, data in (*self._kept, self._end, (0, self._front)):
             if at <= self._at < at + len(data):
                 return data[self._at - at : self._at - at + count]
@@ -84,5 +84,5 @@ def open_ranges(fetch: Fetch, size: int, end: Any = b"") -> RangedFile:
 
 
 def one_by_one(fetch: Callable[[int, int], Any]) -> Fetch:
-    """Of a storage that is asked for one span at a time: so many bytes from an offset on."""
+    """Of a storage that reads one span at a time: a number of bytes from an offset on."""
     return lambda spans: [fetch(at, count) for at, count in spans]

@@ -54,12 +54,12 @@ class Fields:
         return None if self._get(name) is None else self.text(name)
 
     def whole(self, name: str) -> int:
-        """A field with a whole number."""
-        found: int = self._typed(name, (int,), "a whole number")
+        """A field with an integer."""
+        found: int = self._typed(name, (int,), "an integer")
         return found
 
     def whole_or_none(self, name: str) -> int | None:
-        """A field with a whole number, or null."""
+        """A field with an integer, or null."""
         return None if self._get(name) is None else self.whole(name)
 
     def number(self, name: str) -> float:
@@ -86,7 +86,7 @@ class Fields:
         return tuple(self.inner(one) for one in self._typed(name, (list,), "a list of JSON objects"))
 
     def counts(self, name: str) -> dict[str, int]:
-        """A field with whole numbers by name."""
+        """A field with integers by name."""
         inner = self.inner(self._get(name))
         return {key: inner.whole(key) for key in inner.values}
 

@@ -67,7 +67,7 @@ def encode_varint(number: int) -> bytes:
 
 
 def decode_varint(data: bytes | bytearray | memoryview, position: int) -> tuple[int, int]:
-    """(value, position behind it); IndexError past the end, or beyond 64 bits."""
+    """(value, position after it); IndexError past the end, or beyond 64 bits."""
     result = shift = 0
     while shift < _BITS:
         byte = data[position]
@@ -85,6 +85,6 @@ def encode_long(value: int) -> bytes:
 
 
 def decode_long(data: bytes | bytearray | memoryview, position: int) -> tuple[int, int]:
-    """(value, position behind it) of a zigzag varint; IndexError as in `decode_varint`."""
+    """(value, position after it) of a zigzag varint; IndexError as in `decode_varint`."""
     coded, behind = decode_varint(data, position)
     return (coded >> 1) ^ -(coded & 1), behind

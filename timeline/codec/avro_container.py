@@ -70,7 +70,7 @@ def record_of(name: str, *fields: Schema) -> Schema:
 
 
 def root_record(name: str, *fields: Schema) -> Schema:
-    """The schema of the record of a whole file, in Hudi's namespace."""
+    """The schema of a file's record, in Hudi's namespace."""
     return {"type": "record", "name": name, "namespace": NAMESPACE, "fields": list(fields)}
 
 
@@ -151,7 +151,7 @@ def write_record(record: Mapping[str, Any], schema: Schema, *, first: Sequence[b
     branch, rest = (body := encode_value(record, schema))[:1], body[1:]
     count = encode_long(len(first))
     size = len(body) + len(count) + sum(map(len, first))
-    # An array is one block of its elements, with their number before and a zero behind: the first byte of the rest.
+    # An array is one block of its elements, with their number in front and a zero after them: the first byte of the rest.
     return b"".join([out.getvalue(), encode_long(1), encode_long(size), branch, count, *first, rest, _SYNC_MARKER])
 
 

@@ -40,7 +40,7 @@ _Bytes: TypeAlias = npt.NDArray[np.uint8]
 
 _PREFIX = 4
 _WINDOW_BYTES = 1 << 19
-"""Bytes that are searched at a time: so few that they stay in the processor's cache."""
+"""Bytes that are searched at a time: few enough to stay in the processor's cache."""
 
 
 def record_starts(raw: _Bytes, count: int) -> _Integers | None:

@@ -107,7 +107,7 @@ def _check_nulls(array: Any, field: pa.Field, where: str, above: int = 0) -> Non
         for child, child_field in zip(array.flatten(), kind, strict=True):
             _check_nulls(child, child_field, f"{where}.{child_field.name}", array.null_count)
     elif pa.types.is_map(kind) or pa.types.is_list(kind):
-        # A null list may stand over values that belong to no list.
+        # A null list may cover values that belong to no list.
         values = list_parts(array.drop_null())[1]
         if pa.types.is_map(kind):
             _check_nulls(values.field(1), kind.item_field, f"{where}.value")

@@ -84,7 +84,7 @@ FIXED_BYTES_MAX = 4096
 
 
 class _Expander:
-    """Resolves named references; names are made unique because a definition may then stand in many places.
+    """Resolves named references; names are made unique because a definition may then occur in many places.
 
     Refused, because a few bytes of schema or data would then need any amount of memory or time: definitions that
     expand to more than 30 000 nodes, nesting deeper than 64, arrays of values without bytes, fixed types of more than

@@ -9,7 +9,7 @@ big-endian fields,
     row         head | ceil(bits / 8) bytes, bit i = byte i >> 3, mask 1 << (i & 7)
 
 A key's hashes are a chain of 32-bit MurmurHash2 over its UTF-8 bytes, each seeded with the previous hash. Hash h
-stands for bit |h % bits| (Java remainder). Hudi's murmur takes the 1 to 3 bytes after the last whole word
+stands for bit |h % bits| (Java remainder). Hudi's murmur takes the 1 to 3 bytes after the last complete word
 sign-extended and in big-endian order.
 
 Rows (Hudi InternalDynamicBloomFilter): a new row begins when the last one is full and all rows together hold
@@ -37,7 +37,7 @@ ENTRIES, ERROR_RATE, MAX_ENTRIES = 60_000, 1e-9, 100_000
 SATURATED_KEYS = 750_000
 """With more keys a filter of the default shape wrongly answers "maybe" for 9 keys of 10 (0.895 measured).
 
-A reader skips a file only if it gets a "no" for all keys that it looks for: 1 time in 10 for one key, 1 in 100 for two.
+A reader skips a file only if it gets a "no" for all keys that it looks up: 1 time in 10 for one key, 1 in 100 for two.
 From two keys on this saves less than every reader pays for 863 kB of filter text in the footer.
 """
 

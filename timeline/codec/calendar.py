@@ -42,7 +42,7 @@ _DAY, _SECOND = 86_400_000_000, 1_000_000
 _MODERN = -2_208_988_800 * _SECOND
 """1900 in microseconds: from here on no zone's time differs between Java's classes."""
 _LAST_CHANGE = _MODERN + _DAY
-"""Times from here on stay as they are in every zone."""
+"""From here on, times are the same in both calendars in every zone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -69,7 +69,7 @@ def row_bytes(table: pa.Table) -> npt.NDArray[np.int64]:
 
 
 def cuts(sizes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Where values of these sizes, one after the other, are cut into pieces of about `PIECE_BYTES`."""
+    """Where values of these sizes, one after the other, are cut into chunks of about `PIECE_BYTES`."""
     piece = (np.cumsum(sizes) - sizes) // PIECE_BYTES
     return np.flatnonzero(np.diff(piece)) + 1
 

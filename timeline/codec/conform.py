@@ -43,7 +43,7 @@ _PARTS = r"^(?P<sign>-?)(?P<whole>[0-9]+)(?:\.(?P<part>[0-9]+))?(?:e(?P<power>[-
 
 _LEAST = {pa.float64(): 5e-324, pa.float32(): 2.0**-149}
 _FEW_DIGITS = 64
-"""So many times the least value, and all below, may need a single digit to read back."""
+"""Multiples of the least value up to this one may need a single digit to read back."""
 
 
 def java_text(values: Any) -> Any:
@@ -151,14 +151,14 @@ def check_conformable(
 
 
 def convert(array: pa.Array, target: pa.DataType, where: str, float_as_text: bool = True) -> pa.Array:
-    """`array` as `target`, by promotion only; nulls stay where they are."""
+    """`array` as `target`, by promotion only; nulls are preserved."""
     return _Change(text=float_as_text, required=False).array(array, target, where, ())
 
 
 @dataclass(frozen=True, slots=True)
 class _Change:
     """`text`: see `float_as_text`. `strict`: a required column must be there also where there are no rows. `required`:
-    fields that may not be null are looked at."""
+    fields that may not be null are checked."""
 
     text: bool
     defaults: Defaults = NO_DEFAULTS
@@ -192,7 +192,7 @@ class _Change:
 
     def missing(self, one: pa.Field, rows: int, where: str, path: Path, above: int = 0) -> Any:
         """The values of a column, or a field of a record, that the data does not have. `above`: of these the nulls that
-        stand for no record."""
+        are no record."""
         if path in self.defaults.values:
             return pa.repeat(self.default(path, one, where), rows)
         if not one.nullable and (rows > above or self.strict):
@@ -207,7 +207,7 @@ class _Change:
                 path=where,
                 expected="the column in each file, or the default null: Hudi 1.x does not read such a file either",
                 found=f"default {value!r}",
-                todo="Write its file group anew with Hudi, or record the schema with the default null.",
+                todo="Rewrite its file group with Hudi, or record the schema with the default null.",
             )
         try:
             return _scalar(value, one.type)
@@ -254,7 +254,7 @@ class _Change:
             return java_text(array).cast(target)
         if pa.types.is_timestamp(target) and _is_relabelled(source, target):
             return array.cast(pa.int64()).cast(target)
-        # Java rounds whole numbers beyond a float's mantissa; polars has times of day in nanoseconds only.
+        # Java rounds integers beyond a float's mantissa; polars has times of day in nanoseconds only.
         rounds = pa.types.is_floating(target) or pa.types.is_time(target)
         return array.cast(target, safe=not rounds)
 
@@ -295,7 +295,7 @@ def _nulls_in_records(part: pa.Array, records: pa.Array) -> int:
 
 
 def _nulls_in_lists(lists: Any, field: int | None = None) -> int:
-    """The same of the elements of lists, or their fields: a null list may stand over values that belong to no list."""
+    """The same of the elements of lists, or their fields: a null list may cover values that belong to no list."""
     values = list_parts(lists.drop_null())[1]
     return int((values if field is None else values.field(field)).null_count)
 
@@ -313,7 +313,7 @@ def _place(fields: pa.Schema | pa.StructType, name: str, where: str) -> int:
 
 
 def _scalar(value: Any, kind: pa.DataType) -> pa.Scalar:
-    """An Avro default, which stands in JSON, as a value of this type."""
+    """An Avro default, given in JSON, as a value of this type."""
     types = pa.types
     if _is_bytes(kind) or types.is_decimal(kind):
         raw = value.encode("latin-1")

@@ -1,8 +1,8 @@
-"""A base file of row groups of other files, as bytes; only the column of file names is written anew.
+"""A base file of row groups of other files, as bytes; only the column of file names is rewritten.
 
     "PAR1" | chunks of row group 0, in the order of columns | chunks of row group 1 | ... | footer | its length | "PAR1"
 
-Encodings, codecs, statistics and pages stay as they are. The footer gets new offsets, and Hudi's key/values. What was
+Encodings, codecs, statistics and pages are unchanged. The footer gets new offsets, and Hudi's key/values. What was
 copied is proved by pyarrow's reading of the new footer, see `check_copied`.
 """
 
@@ -78,7 +78,7 @@ class CopiedFile:
                 self.rows += old.num_rows
 
     def finish(self, pairs: Mapping[str, str]) -> None:
-        """Writes the footer, with these key/values; the file stays open."""
+        """Writes the footer, with these key/values; the file is not closed."""
         first = self._first.tree
         text_pairs = [[Field(n, BINARY, t.encode()) for n, t in enumerate(pair, 1)] for pair in pairs.items()]
         new = {
@@ -165,7 +165,7 @@ def check_copied(source: pa.NativeFile, path: str, copied: CopiedFile) -> None:
 
 
 def _fetch_ahead(source: pa.NativeFile, footer: Footer, group: int) -> None:
-    """Of a storage that is asked range by range: the whole row group at once."""
+    """Of a storage that is read range by range: the complete row group at once."""
     if isinstance(source, RangedFile):
         source.keep(column_spans(footer.metadata, group, [n for n in footer.arrow.names if n != FILE_NAME]))
 

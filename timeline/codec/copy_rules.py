@@ -1,7 +1,7 @@
 """Whether the row groups of some Parquet files may be put into one file as bytes (pure).
 
-What a footer says once then stands for the pages of all of them. So it must say the same in each, and nothing that is
-not known here. Page indexes and filters of column chunks are left behind: readers do without them.
+What a footer says once then applies to the pages of all of them. So it must be the same in each, and nothing that is
+not known here. Page indexes and filters of column chunks are not copied: readers do without them.
 Source of the numbers of fields: parquet.thrift of the Parquet format.
 """
 
@@ -238,7 +238,7 @@ def _fits(meta: Struct, column: Struct) -> bool:
 
 
 def _outside(footer: Footer) -> Iterator[Obstacle]:
-    """Pages lie behind the first four bytes, in front of the footer, and are not more than fit there."""
+    """Pages lie between the first four bytes and the footer, and no more of them than fit there."""
     metadata = footer.metadata
     groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
     spans = [chunk_span(group.column(at)) for group in groups if group.num_rows for at in range(group.num_columns)]

@@ -67,7 +67,7 @@ class GzipWriter:
         self._writer.add_key_value_metadata(pairs)
 
     def close(self) -> None:
-        """Ends the file; it stays open."""
+        """Ends the file, and does not close it."""
         self._pages.begin_footer()
         self._writer.close()
         self._pages.finish()
@@ -100,7 +100,7 @@ class GzipPages:
         return len(data)
 
     def flush(self) -> None:
-        """Nothing: what is whole was passed on."""
+        """Nothing: complete pages were passed on."""
 
     def begin_footer(self) -> None:
         """The writer has written all pages: what follows is its footer."""
@@ -112,7 +112,7 @@ class GzipPages:
         """Writes the footer."""
         size, magic = _TAIL.unpack(self._held[-_TAIL.size :])
         if magic != _MAGIC or size + _TAIL.size != len(self._held):
-            raise ValueError("no footer right behind the pages: a page index, or key filters")
+            raise ValueError("no footer right after the pages: a page index, or key filters")
         footer, _ = read_struct(self._held)
         if field_of(footer, _ENCRYPTION) is not None:
             raise ValueError("an encrypted file")

@@ -53,7 +53,7 @@ def ranks(ordering: Ordering, rows: int, *, hudi_0x: bool = False) -> npt.NDArra
 def _rank(column: pa.Array) -> npt.NDArray[np.int64]:
     values = orderable(column)
     kind = values.type
-    # Whole numbers are their own rank; all other values are ranked once.
+    # Integers are their own rank; all other values are ranked once.
     if not values.null_count and (pa.types.is_signed_integer(kind) or pa.types.is_temporal(kind)):
         return np.asarray(
             values.view(pa.int32() if kind.bit_width == 32 else pa.int64()) if pa.types.is_temporal(kind) else values

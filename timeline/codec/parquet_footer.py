@@ -64,7 +64,7 @@ def value_of(struct: Struct, number: int) -> Any:
 def read_struct(data: bytes | bytearray | memoryview, at: int = 0) -> tuple[Struct, int]:
     """(the struct that begins at an offset, the offset after it).
 
-    IndexError: it ends behind the data. ValueError: no such wire type.
+    IndexError: it ends after the data. ValueError: no such wire type.
     """
     fields: Struct = []
     number = 0
@@ -107,7 +107,7 @@ def _value(data: bytes | bytearray | memoryview, at: int, kind: int) -> tuple[An
         size = 1 if kind == BYTE else _DOUBLE_BYTES
     else:
         raise ValueError(f"wire type {kind}")
-    # Bytes that are cut off end behind the data, where the struct's own end is then missing.
+    # Bytes that are cut off end after the data, where the struct's own end is then missing.
     return bytes(data[at : at + size]), at + size
 
 

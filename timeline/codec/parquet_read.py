@@ -36,7 +36,7 @@ class Share:
     of: int
 
     def of_groups(self, count: int, chosen: Sequence[int] | None = None) -> list[int]:
-        """The row groups of this share: of a file with so many, and of those only the `chosen` ones."""
+        """The row groups of this share of a file with `count` row groups, and of those only the `chosen` ones."""
         own = range(count * self.part // self.of, count * (self.part + 1) // self.of)
         return list(own) if chosen is None else [group for group in chosen if group in own]
 
@@ -46,11 +46,11 @@ _WHOLE_BYTES_MAX = 32 << 20
 _REQUESTS_BYTES = 8 << 20
 """What travels in the time of two more requests, at some hundred megabytes a second."""
 _AHEAD_BYTES_MAX = 64 << 20
-"""Row groups whose columns take more are read column by column: what is fetched ahead stays in memory."""
+"""Row groups whose columns take more are read column by column: what is fetched ahead is held in memory."""
 
 
 def travels_whole(size: int, wanted: int, columns: int) -> bool:
-    """Whether a file of so many bytes and columns is best fetched by one request, for so many of its columns.
+    """Whether a file of this size and number of columns is best fetched by one request, for this number of columns.
 
     The other way takes two requests more: the end with the footer first, then the columns. `size` 0: not known.
     """
@@ -118,7 +118,7 @@ def parquet_batches(
 
     Dates and times of the old calendar come in the new one.
 
-    `groups`: the row groups to read, None for all. MalformedError, behind the last batch: rows are missing.
+    `groups`: the row groups to read, None for all. MalformedError, after the last batch: rows are missing.
     """
     metadata, schema = file.metadata, file.schema_arrow
     at = {metadata.schema.column(i).path: i for i in range(metadata.num_columns)}
@@ -137,7 +137,7 @@ def parquet_batches(
 def _stored_batches(
     source: pa.NativeFile, file: pq.ParquetFile, names: Sequence[str], rows: int, chosen: Sequence[int] | None
 ) -> Iterator[pa.RecordBatch]:
-    """Batches of so many rows, as they are stored."""
+    """Batches of at most this number of rows, as they are stored."""
     metadata = file.metadata
     if not isinstance(source, RangedFile):
         threads = metadata.num_rows > _FEW_ROWS  # handing few rows to other threads costs more than decoding them
@@ -237,7 +237,7 @@ def _fitting_rows(metadata: pq.FileMetaData) -> Iterator[int]:
 
 
 def _pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """The batch with dictionaries decoded, in several pieces if it would become too large."""
+    """The batch with dictionaries decoded, in several chunks if it would become too large."""
     coded = [i for i, column in enumerate(batch.columns) if pa.types.is_dictionary(column.type)]
     if not coded:
         yield batch

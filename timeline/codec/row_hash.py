@@ -47,7 +47,7 @@ class KeyLookup:
             raise MalformedError("record keys are not distinct", found=f"{len(keys)} keys")
         self._bits = max(1, len(keys).bit_length())
         edges = np.arange((1 << self._bits) + 1, dtype=np.uint64)
-        # The edge behind the last prefix is 2**64, which does not fit: it is the end of the array.
+        # The edge after the last prefix is 2**64, which does not fit: it is the end of the array.
         starts = np.searchsorted(self._sorted, edges[:-1] << np.uint64(64 - self._bits))
         self._starts = np.append(starts, len(keys))
 

@@ -71,7 +71,7 @@ def _disk(path: str) -> Iterator[None]:
             "cannot spill log data",
             path=path,
             found=str(error),
-            todo="Give --spill-dir a directory on a disk with room, or raise --memory-limit.",
+            todo="Give --spill-dir a directory on a disk with free space, or raise --memory-limit.",
         ) from error
 
 

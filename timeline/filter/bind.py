@@ -147,7 +147,7 @@ def _time(value: Any, kind: pa.DataType) -> time:
 
 
 def _moment(value: Any, kind: pa.DataType) -> datetime:
-    """Without a zone, a moment is taken in the column's: UTC, or none."""
+    """Without a zone, a time is read in that of the column: UTC, or none."""
     found = datetime.fromisoformat(_to_micros(value)) if isinstance(value, str) else value
     if not isinstance(found, datetime) or (kind.tz is None and found.tzinfo is not None):
         raise TypeError(value)

@@ -58,7 +58,7 @@ _MB = 1 << 20
 
 
 def operation_metrics(log_files: int, log_bytes: int, read_bytes: int, write_bytes: int) -> dict[str, float]:
-    """The metrics that Hudi 0.15 and 1.2 write for an operation (FileSliceMetricUtils): whole megabytes, floored."""
+    """The metrics that Hudi 0.15 and 1.2 write for an operation (FileSliceMetricUtils): integer megabytes, rounded down."""
     read_mb, write_mb = read_bytes // _MB, write_bytes // _MB
     return {
         TOTAL_LOG_FILES: float(log_files),
@@ -175,7 +175,7 @@ def encode_plan(plan: CompactionPlan) -> bytes:
 
 
 def encode_operation(operation: CompactionOperation) -> bytes:
-    """An operation as it stands in a plan."""
+    """An operation as a plan contains it."""
     return encode_value(_operation_record(operation), _OPERATION_SCHEMA)
 
 
@@ -200,7 +200,7 @@ def pending_clustering_file_groups(data: bytes, where: str) -> set[tuple[str, st
             "the plan of a pending clustering cannot be read",
             path=where,
             found=error.found or error.what,
-            todo="If no process has begun on it, `compactor-daemon cluster TABLE --cancel` removes it, two minutes "
+            todo="If no process works on it, `compactor-daemon cluster TABLE --cancel` removes it, two minutes "
             "after its last change.",
         ) from error
     groups = (record["clusteringPlan"] or {}).get("inputGroups") or ()

@@ -95,7 +95,7 @@ class LogFileName:
 
     @property
     def is_cdc(self) -> bool:
-        """Change-data files lie beside log files and are never merged."""
+        """Change-data files lie in the folder of log files and are never merged."""
         return self.suffix == ".cdc"
 
     @property

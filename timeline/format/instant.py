@@ -126,7 +126,7 @@ def format_time(moment: datetime) -> str:
 
 @lru_cache(maxsize=4096)
 def parse_time(text: str) -> datetime:
-    """The moment that an instant time names (no zone: the table's own)."""
+    """The time that an instant time names (no zone: the table's own)."""
     if not _TIME.fullmatch(text):
         raise UsageError("not an instant time", expected="14 or 17 digits, yyyyMMddHHmmss[SSS]", found=repr(text))
     try:
@@ -139,7 +139,7 @@ def parse_time(text: str) -> datetime:
 def next_time(now: datetime, used: Iterable[str]) -> str:
     """An instant time greater than the clock's last millisecond and greater than every time in `used`.
 
-    The clock may run behind or step back (daylight saving in a LOCAL zone): then the result is max(used) + 1 ms. Times
+    The clock may be slow or step back (daylight saving in a LOCAL zone): then the result is max(used) + 1 ms. Times
     in `used` need not be dates.
     """
     # Compared at 17 digits: a 14-digit instant stands for its last millisecond.
@@ -154,7 +154,7 @@ def is_time(text: str) -> bool:
 
 
 def real_time(text: str) -> datetime:
-    """As `parse_time`; for a time that is no date the first moment behind it that is one."""
+    """As `parse_time`; for a time that is no date the next time that is one."""
     try:
         return parse_time(text)
     except UsageError:
@@ -169,13 +169,13 @@ _PARTS: tuple[tuple[int, str, timedelta, dict[str, int]], ...] = (
     (6, "%Y%m", timedelta(days=31), {"day": 1}),
     (4, "%Y", timedelta(days=366), {"month": 1, "day": 1}),
 )
-"""The first digits of a time, their form, and the step to the next such time: a span, and fields to set behind it."""
+"""The first digits of a time, their form, and the step to the next such time: a span, and fields to set after it."""
 
 
 def _after(time: str) -> str:
     """A real time greater than one of 17 digits that need not be a date; without any, 17 nines.
 
-    The next millisecond; behind what is no date the first moment that is one: behind February 30 March 1.
+    The next millisecond; after what is no date the next time that is one: after February 30 March 1.
     """
     for digits, form, span, fields in _PARTS:
         try:
@@ -197,15 +197,15 @@ def later(time: str, milliseconds: int) -> str:
 _DATE_TIME = re.compile(r"\d{4}-\d\d-\d\d(?:[ T]\d\d:\d\d:\d\d(?:\.\d{1,3})?)?")
 _EPOCH = re.compile(r"\d{10}(\d{3})?")
 _DATE_HOUR = re.compile(r"20\d\d(0[1-9]|1[0-2])(0[1-9]|[12]\d|3[01])([01]\d|2[0-3])\d*")
-"""Ten digits, or thirteen, of which the first are a date and an hour: as a moment since the epoch from 2033 on."""
+"""Ten digits, or thirteen, of which the first are a date and an hour: as a time since the epoch from 2033 on."""
 
 
 def parse_as_of(text: str, moment: Callable[[int], str]) -> str:
     """A point in time from a user, as an instant time, in every form that Hudi takes.
 
     14 or 17 digits: an instant; 10 or 13 digits: seconds or milliseconds since the epoch, which `moment` (given
-    milliseconds) converts to the table's zone; else a date with an optional time of day behind a blank or a `T`.
-    UsageError: none of them, or digits that begin as an instant: as a moment in ten years they would mean the newest.
+    milliseconds) converts to the table's zone; else a date with an optional time of day after a blank or a `T`.
+    UsageError: none of them, or digits that begin as an instant: as a time in ten years they would mean the newest.
     """
     if _TIME.fullmatch(text):
         parse_time(text)

@@ -136,12 +136,12 @@ def _avro_rows(
 def _avro_parts(
     block: LogBlock, data: pa.Buffer, count: int, framed: dict[str, Any], part_bytes: int | None
 ) -> Iterator[tuple[pa.Buffer, int]]:
-    """Runs of whole records, each with its record count. The length prefixes alone show where to cut."""
+    """Runs of complete records, each with its record count. The length prefixes alone show where to cut."""
     if part_bytes is None or data.size <= part_bytes or not count:
         yield data, count
         return
     starts = record_starts(np.frombuffer(data, np.uint8), count)
-    if starts is None:  # a decoder finds every record, but it needs a copy of the whole block
+    if starts is None:  # a decoder finds every record, but it needs a copy of the entire block
         lengths = _lengths(decode_records(data, count, framed, block.path, columns=[_LENGTH]))
         _check_lengths(lengths, data.size - 4 * count, block)
         ends = np.cumsum(lengths.astype(np.int64) + 4)

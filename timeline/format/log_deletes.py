@@ -152,7 +152,7 @@ def _uniform_deletes(entries: pa.Buffer, count: int, branches: tuple[int, ...], 
     """All entries, decoded as if their unions took the first entry's branches; None if they do not.
 
     The first entry that deviates still shows its true index, because all entries before it were read correctly: so a
-    constant index column proves that the whole block was. A sentinel is appended behind the entries and must be decoded
+    constant index column proves that the entire block was. A sentinel is appended to the entries and must be decoded
     as the last entry: that proves that all bytes were used (Avro may split a list into several runs).
     """
     indexes, fields = entry_layout(branches)

@@ -155,7 +155,7 @@ def copied_block(block: LogBlock, content: pa.Buffer, *, instant: str, compacted
     """A data or delete block, copied by a log compaction at `instant`: the same content, without record positions.
 
     `compacted`: see `data_block`. The block's kind and schema are enough to decode the content; rows that have only the
-    columns of this schema stay partial updates.
+    columns of this schema remain partial updates.
     """
     headers = _headers(instant, block.header(HeaderKey.SCHEMA), compacted)
     if block.is_partial:

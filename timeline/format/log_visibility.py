@@ -1,7 +1,7 @@
 """Which blocks of a file slice count, and in which order (pure).
 
 The rules are those of Hudi 1.x for every table version. On version 6 they deliberately differ from 0.15.0 in two
-points. A block newer than the query instant is skipped; 0.15 stops reading the whole slice there and so hides completed
+points. A block newer than the query instant is skipped; 0.15 stops reading the slice there and so hides completed
 rows after a rollback. A log-compacted block takes the place of its newest original; 0.15's default scan applies it
 after everything else, originals and later updates alike.
 """

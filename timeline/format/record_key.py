@@ -44,7 +44,7 @@ class KeySplit(Enum):
     `:`) those of index fields count, and so do all parts without a `:`. So `a:b`, the value of a one-field key, has no
     values at all.
     LABELLED: a key without a comma is one value too. Otherwise the key is cut into `f:v` parts, after the first `:`, at
-    commas that are followed by a `:` with no comma in between. The parts of index fields count, or the whole key if
+    commas that are followed by a `:` with no comma in between. The parts of index fields count, or the entire key if
     there are none.
     """
 
@@ -128,7 +128,7 @@ def _list_hashes(
 
 
 _WINDOW_ROWS, _WINDOW_BYTES = 65_536, 2 << 20
-"""So many texts are hashed at a time, in bytes of UTF-8: their sums fit into the processor's cache."""
+"""Texts that are hashed at a time, in bytes of UTF-8: their sums fit into the processor's cache."""
 _INT_MAX = 2**31 - 1
 
 
@@ -143,7 +143,7 @@ def java_hashes(texts: pa.StringArray) -> npt.NDArray[np.uint32]:
 
 
 def _windows(texts: pa.StringArray) -> Iterator[pa.StringArray]:
-    """The texts, so many at a time, and fewer if they are long."""
+    """The texts, at most this number at a time, and fewer if they are long."""
     if not len(texts):
         return
     offsets, start = np.frombuffer(texts.buffers()[1], np.int32)[texts.offset :][: len(texts) + 1], 0
@@ -273,7 +273,7 @@ def has_text(kind: pa.DataType) -> bool:
 
 
 def value_text(column: pa.Array, name: str) -> pa.Array:
-    """The values as they appear in keys and partition paths; nulls stay null.
+    """The values as they appear in keys and partition paths; null for null.
 
     UnsupportedError: a type without a text form, see `has_text`; `name` is the column's, for the message.
     """

@@ -4,7 +4,7 @@ An Avro container file of one `HoodieRequestedReplaceMetadata`. Only clusterings
 `compaction_plan.pending_clustering_file_groups`): which file groups another write replaces is in its commit alone.
 
 The plan of a clustering by phantombase is a clustering plan that Hudi can execute too. In the extra metadata of each
-input group it names the file group that phantombase will make of it; that shows which plans are of phantombase.
+input group it names the file group that phantombase will make of it; that marks phantombase's plans.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def encode_cluster_plan(clustering: ClusterPlan, base_path: str) -> bytes:
 
 
 def decode_cluster_plan(data: bytes, where: str) -> ClusterPlan | None:
-    """Inverse of `encode_cluster_plan`. None: not a plan of phantombase. MalformedError: unreadable."""
+    """Inverse of `encode_cluster_plan`. None: not phantombase's plan. MalformedError: unreadable."""
     if not data:
         return None
     _, record = read_record(data, where, _SCHEMA)

@@ -1,7 +1,7 @@
 """hoodie.properties: the settings of a table, and the thin I/O that loads and saves them.
 
 Java `Properties` text (ISO-8859-1, backslash escapes) in `.hoodie/hoodie.properties`. While a writer replaces that
-file, `hoodie.properties.backup` lies beside it. `hoodie.table.checksum` is the unsigned CRC-32 of
+file, `hoodie.properties.backup` exists too. `hoodie.table.checksum` is the unsigned CRC-32 of
 "<database>.<name>".
 """
 
@@ -108,7 +108,7 @@ class TableConfig:
 
     def dump(self) -> bytes:
         """The text of hoodie.properties, keys sorted. It contains no time: equal settings give equal bytes."""
-        head = "#Updated by phantombase\n#Equal settings give equal bytes, so no time stands here\n"
+        head = "#Updated by phantombase\n#Equal settings give equal bytes, so there is no time here\n"
         return (head + javaproperties.dumps(dict(self.properties), timestamp=False, sort_keys=True)).encode()
 
     def check_readable(self) -> None:
@@ -221,7 +221,7 @@ class TableConfig:
         layout = self.layout
         key = "hoodie.timeline.history.path" if layout.has_completion_times else "hoodie.archivelog.folder"
         if not layout.has_completion_times and self.properties.get(key) == "":
-            return HOODIE  # where Hudi 0.15.0 looks then
+            return HOODIE  # where Hudi 0.15.0 looks for it then
         return f"{self.timeline_folder}/{self._folder(key, layout.default_history_folder)}"
 
     @property
@@ -231,7 +231,7 @@ class TableConfig:
 
     @property
     def captures_changes(self) -> bool:
-        """Whether Hudi's change data capture is on: its writers add `.cdc` files where they write base files anew."""
+        """Whether Hudi's change data capture is on: its writers add `.cdc` files where they rewrite base files."""
         return self._one_of("hoodie.table.cdc.enabled", "false", "true") == "true"
 
     @property

@@ -269,7 +269,7 @@ def archived_clean_plans(
 ) -> Iterator[tuple[Instant, CleanPlan]]:
     """Of these archived instants the cleans with their plans, as far as the archive has them.
 
-    UnknownStateError: it cannot be read. MalformedError: a plan is none.
+    UnknownStateError: it cannot be read. MalformedError: a plan cannot be decoded.
     """
     cleans = {i.requested_time: i for i in archived if i.action == "clean"}
     where = config.history_folder

@@ -1,7 +1,7 @@
 """Refuses to choose an instant if this process's clock or time zone differs from that of the table's writers.
 
 A compaction requested at C hides writes that complete "before" C afterwards (see `view`). So a process whose clock is
-ahead of the writers' would hide all their writes until their clock passes C. A process whose clock is behind chooses
+ahead of the writers' would hide all their writes until their clock passes C. A process whose clock is slow chooses
 max + 1 ms, which hides nothing. But on version 6 Hudi 1.x compares C with modification times in the writers' zone, and
 C must be greater than these. `ClockOptions` is the only place that defines the zone and the allowed difference.
 """

@@ -8,7 +8,7 @@ converted to this process's zone, is the instant's time and a little more. If it
 
 Only times that writers chose are used: a plan is written when it is made, minutes after its instant, and a decided
 compaction is completed when a compactor gets to it. The files of a copy can differ by a multiple of 15 minutes by
-chance. But they were all written at one moment, while their instants are spread over time. So another zone is concluded
+chance. But they were all written at one time, while their instants are spread over time. So another zone is concluded
 only if the times of the files advance together with their instants:
 
     12:00:01.000  deltacommit   file of 17:00:01.050  \  5 h, and the second file is as much later as its instant:
@@ -74,7 +74,7 @@ class Zone(Enum):
     """What is known about the writers' zone."""
 
     AGREES = "the writers are in this process's zone"
-    BEHIND = "the writers' instants are behind this process's clock"
+    BEHIND = "the writers' instants are earlier than this process's clock"
     AHEAD = "the writers' instants are ahead of this process's clock"
     UNKNOWN = "nothing to compare"
 
@@ -116,10 +116,10 @@ def _stamp(file: tuple[Instant, int]) -> Stamp:
 def judge(stamps: Sequence[Stamp], local: Callable[[int], datetime], skew_s: float) -> ZoneVerdict:
     """Compares the writers' zone with this process's zone.
 
-    `local`: converts milliseconds since the epoch to this process's time of day at that moment (naive, as instants
+    `local`: converts milliseconds since the epoch to this process's time of day at that time (naive, as instants
     are), so that a change to or from daylight saving time does not look like another zone. `skew_s`: how far the
     writers' clocks may be ahead of the storage's. If some writers agree with this process and others do not, the
-    writers whose instants are behind decide: their next writes would be older than what this process requests. They
+    writers whose instants are earlier decide: their next writes would be older than what this process requests. They
     do not decide if they only had a wrong clock that was corrected since (see above).
     """
     early = min(timedelta(seconds=skew_s), _EARLY_MAX)

@@ -116,7 +116,7 @@ class InstantFiles:
     def commit_metadata(self, instant: Instant) -> CommitMetadata:
         """The metadata of a completed write.
 
-        Hudi writes it in place on local storage, so a reader may see it empty or incomplete for a moment. Metadata that
+        Hudi writes it in place on local storage, so a reader may see it empty or incomplete for a short time. Metadata that
         cannot be decoded is therefore read again a few times before that is an error.
         """
         return self._decoded(instant, decode_commit)
@@ -157,7 +157,7 @@ class InstantFiles:
     def compaction_plan(self, instant: str) -> CompactionPlan:
         """The plan of a compaction or log compaction, pending or completed.
 
-        MissingFileError: there is none. MalformedError: it cannot be read; the error says what to do.
+        MissingFileError: it does not exist. MalformedError: it cannot be read; the error says what to do.
         """
         requested = self.requested_merge(instant)
         path = self.path(requested)
@@ -191,7 +191,7 @@ def _torn_todo(completed: Instant) -> str:
     way = {
         "deltacommit": "it has reported no write: while this is the newest one, "
         f"`compactor-daemon rollback TABLE {time}` takes it back",
-        "commit": f"`compactor-daemon repair TABLE {time}` writes the file of a compaction anew",
+        "commit": f"`compactor-daemon repair TABLE {time}` rewrites the file of a compaction",
         "replacecommit": "it has reported no write: `compactor-daemon restore TABLE --to INSTANT`, to the write before "
         "it, takes it back with all that came after it",
     }.get(completed.action)
@@ -212,8 +212,8 @@ _PLAN = root_record(
 def retained_by(files: InstantFiles, clean: Instant) -> str:
     """The earliest commit that a clean retained, by its requested time; the clean's own if it retained file versions.
 
-    "": it removed nothing. MalformedError: its record or plan cannot be read, or its plan is gone. MissingFileError:
-    its record is gone.
+    "": it removed nothing. MalformedError: its record or plan cannot be read, or its plan is missing. MissingFileError:
+    its record is missing.
     """
     if clean.completed:
         try:
@@ -245,7 +245,7 @@ def retained_by_archived(clean: Instant, record: bytes | None) -> str:
 
 
 def unreadable_plan(path: str, clean: Instant, error: MalformedError | MissingFileError) -> MalformedError:
-    """The error for a pending clean whose plan, at `path`, cannot be read or is gone (pure)."""
+    """The error for a pending clean whose plan, at `path`, cannot be read or is missing (pure)."""
     begun = clean.state > State.REQUESTED
     state = "has begun" if begun else "is pending"
     return MalformedError(

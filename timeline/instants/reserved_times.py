@@ -81,12 +81,12 @@ def put_tombstone(storage: Storage, instant: str) -> None:
 
 
 def remove_tombstone(storage: Storage, instant: str) -> None:
-    """Takes `put_tombstone` back: the files of the instant are all there, and stay."""
+    """Removes the tombstone of `put_tombstone`: all files of the instant exist, and none was deleted."""
     storage.delete(reserved_path(instant, 0, instant))
 
 
 def has_tombstone(storage: Storage, instant: str) -> bool:
-    """Whether `put_tombstone` was done: the instant is gone, or going."""
+    """Whether the instant has a tombstone: its files are deleted, or being deleted."""
     return storage.find(reserved_path(instant, 0, instant)) is not None
 
 

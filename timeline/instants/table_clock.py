@@ -62,26 +62,26 @@ class TableClock:
         return datetime.now(self._zone).replace(tzinfo=None)
 
     def local(self, milliseconds: int) -> datetime:
-        """A moment, given in milliseconds since the epoch, as the time of day at that moment."""
+        """A time, given in milliseconds since the epoch, as date and time of day in the zone."""
         return datetime.fromtimestamp(milliseconds / 1000, self._zone).replace(tzinfo=None)
 
     def moment(self, milliseconds: int) -> str:
-        """A moment, given in milliseconds since the epoch, as an instant time."""
+        """A time, given in milliseconds since the epoch, as an instant time."""
         return format_time(self.local(milliseconds))
 
     def milliseconds(self, time: str) -> int:
-        """The moment that an instant time names, in milliseconds since the epoch. UsageError: not an instant time."""
+        """The time that an instant time names, in milliseconds since the epoch. UsageError: not an instant time."""
         return round(parse_time(time).replace(tzinfo=self._zone).timestamp() * 1000)
 
     def _named(self, stamp: Stamp) -> int:
-        """The moment that a file's name says; 0 where that is no time."""
+        """The time in a file's name, in milliseconds since the epoch; 0 where that is no time."""
         try:
             return self.milliseconds(stamp.time)
         except UsageError:
             return 0
 
     def latest(self) -> str:
-        """The last instant time that is not in the future, even if this clock is behind by the allowed difference."""
+        """The last instant time that is not in the future, even if this clock is slow by the allowed difference."""
         return format_time(self.now() + timedelta(seconds=self.options.clock_skew_s))
 
     def writers_zone(self, timeline: Timeline) -> ZoneVerdict:
@@ -141,7 +141,7 @@ class TableClock:
 
     def _shown(self) -> datetime:
         """The greatest time of day that a right clock has shown by now: daylight saving in a LOCAL zone repeats an
-        hour, behind a moment that is a multiple of 15 minutes."""
+        hour, after a time that is a multiple of 15 minutes."""
         quarter = clock_ms() // _QUARTER_MS
         return max(self.now(), *(self.local((quarter - n) * _QUARTER_MS - 1) for n in range(_QUARTERS)))
 
@@ -161,7 +161,7 @@ class TableClock:
         Beyond the allowed difference above `shown`, only times of completed writes count: what is chosen below others
         hides nothing, and is not one of them. Up to `waits` all instants count. Those of `undone` never do.
         ClockError: what is left is in the future. `probes`: the
-        storage's clock may be asked, if this one seems to be behind.
+        storage's clock may be asked, if this one seems to be slow.
         """
         now = self.now()
         time = next_time(now, (u.time for u in used))
@@ -208,7 +208,7 @@ class TableClock:
             for time in (i.requested_time, i.completion_time)
             if time
         ]
-        # What a pending compaction has decided may become visible at any moment; the rest is only not used again.
+        # What a pending compaction has decided may become visible at any time; other times are only not used again.
         pending = {i.requested_time for i in timeline.instants if not i.completed}
         recorded = recorded_instants(self.storage)
         for of, decided in ((pending.intersection(recorded), True), (set(recorded) - pending, False)):
@@ -262,5 +262,5 @@ class TimelineLoader:
         return with_archive(self.storage, self.config, timeline)
 
     def with_its_archive(self, timeline: Timeline) -> Timeline:
-        """The timeline with the archived instants of its own moment, see `Timeline.with_its_archived`."""
+        """The timeline with the archived instants of its own snapshot, see `Timeline.with_its_archived`."""
         return timeline.with_its_archived(self.with_archive(timeline).archived)

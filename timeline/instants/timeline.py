@@ -140,7 +140,7 @@ class Timeline:
 
     @cached_property
     def start(self) -> str:
-        """The first write of the active timeline, in any state; "" if there is none.
+        """The first write of the active timeline, in any state; "" if none exists.
 
         An older instant that is not in the active timeline was archived: archival removes the oldest completed instants
         and never passes a pending one.
@@ -206,7 +206,7 @@ class Timeline:
         return any(i.action == "savepoint" for i in self.instants)
 
     def may_be_cleaned_since(self, before: Timeline) -> bool:
-        """Whether a clean may have begun after the earlier timeline `before`: it is listed, or may be archived now."""
+        """Whether a clean may have started after the earlier timeline `before`: it is listed, or may be archived now."""
         cleans = ({i.requested_time for i in t.instants if i.action == "clean"} for t in (self, before))
         return self.start != before.start or not next(cleans) <= next(cleans)
 
@@ -231,7 +231,7 @@ class Timeline:
         """This timeline with those archived instants that had completed when it was listed.
 
         Others may have been archived since: they would count, and what completed after them would not. Where no active
-        write is completed, as behind rollbacks of all of them, all archived ones count.
+        write is completed, as after rollbacks of all of them, all archived ones count.
         """
         newest = max((i.requested_time for i in self.instants), default="")
         pending = {i.identity for i in self.instants if not i.completed}
@@ -283,7 +283,7 @@ class Timeline:
 
     @property
     def latest_completed(self) -> str:
-        """The greatest requested time of a completed write; "" if there is none."""
+        """The greatest requested time of a completed write; "" if none exists."""
         return max(self.completed_writes, default="")
 
     @property
@@ -315,9 +315,9 @@ class SinceCompaction:
     instant: str
 
     def seconds(self, now: datetime) -> int:
-        """Both times are cut to whole seconds, as in Hudi. A clock change of a LOCAL zone counts as elapsed time.
+        """Both times are cut to full seconds, as in Hudi. A clock change of a LOCAL zone counts as elapsed time.
 
-        Behind an instant that is no date, from the next real time on.
+        For an instant that is no date, from the next real time on.
         """
         past = real_time(self.instant).replace(microsecond=0)
         return round((now.replace(microsecond=0) - past).total_seconds())

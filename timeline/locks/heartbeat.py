@@ -150,7 +150,7 @@ def is_live(beat: Heartbeat | None, now_ms: int, expiry_s: float = EXPIRY_S) -> 
 
     `now_ms`: by the clock of the storage, which dates the file (`storage_ms`): this process's may be wrong.
 
-    No file means not live. A phantombase process that is known to be gone is dead at once. A time more than `expiry_s`
+    No file means not live. A phantombase process that is known to have ended is dead at once. A time more than `expiry_s`
     ahead of that clock means not live as well: a live process would have refreshed it long before, so a clock was set
     back.
     """
@@ -168,7 +168,7 @@ def may_be_written(storage: Storage, path: str, instant: str, now_ms: int) -> bo
 class Heartbeats:
     """How regularly a heartbeat was refreshed. After a lapse its process may have been declared dead: no completing.
 
-    `keep_on_error`: after an error the file stays, as Hudi leaves it, for the process that rolls the instant back.
+    `keep_on_error`: after an error the file is not removed, as by Hudi, for the process that rolls the instant back.
     To be set once there is something to roll back.
     """
 
@@ -190,7 +190,7 @@ class Heartbeats:
 def first_beat(storage: Storage, instant: str) -> Iterator[None]:
     """Puts a heartbeat that `heartbeat` goes on with, for steps before that. Removes it on an error.
 
-    If the process dies in between, others of its machine see at once that it is gone.
+    If the process dies in between, others of its machine see at once that it has ended.
     """
     _put(storage, instant, asdict(Process.current()))
     try:

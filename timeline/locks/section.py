@@ -67,7 +67,7 @@ def in_kernel(path: str) -> LockSeen:
     except FileNotFoundError:
         return LockSeen(lock=path, state=LockState.FREE, why="never taken")
     except OSError as error:
-        raise LockError("the lock file cannot be looked at", path=path, found=str(error)) from error
+        raise LockError("the lock file cannot be inspected", path=path, found=str(error)) from error
     try:
         lines = _LOCAL_LOCKS.read_text().splitlines()
     except OSError:

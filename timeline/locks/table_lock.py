@@ -55,10 +55,10 @@ STORAGE = "storage"
 """Names the lock of the table's own storage."""
 
 NAME = "{name}"
-"""Stands for the name of the table in the text of a lock."""
+"""Is replaced by the name of the table in the text of a lock."""
 
 BASE_PATH_HASH = "{base_path_hash}"
-"""Stands for the hash of the base path in the node of Hudi's ZookeeperBasedImplicitBasePathLockProvider."""
+"""Is replaced by the hash of the base path in the node of Hudi's ZookeeperBasedImplicitBasePathLockProvider."""
 
 _HASH_SEED = 0xDABADABA - (1 << 32) + (1 << 64)
 """Hudi's, a negative int as a long."""
@@ -293,7 +293,7 @@ def contenders(lock: ZooKeeperLock) -> list[Contender]:
         for name in in_order(call(client.get_children_async, lock.folder)):
             try:
                 data, stat = call(client.get_async, f"{lock.folder}/{name}")
-            except NoNodeError:  # it has gone since
+            except NoNodeError:  # it was removed since
                 continue
             found.append(Contender(who=data.decode(errors="replace"), for_s=max(0.0, time.time() - stat.created)))
     except NoNodeError:  # no process has used this lock yet
@@ -351,7 +351,7 @@ def _by_properties(storage: Storage, properties: Mapping[str, str], now_ms: int)
                 return in_object(storage, HUDI_LOCK, now_ms)
             return LockSeen(lock=None, state=LockState.UNKNOWN, why="which lock the writers share is not known here; "
                             "--lock names it")  # fmt: skip
-    return LockSeen(lock=provider, state=LockState.UNKNOWN, why="this provider is not looked at")
+    return LockSeen(lock=provider, state=LockState.UNKNOWN, why="this provider is not inspected")
 
 
 def _in_zookeeper(lock: ZooKeeperLock) -> LockSeen:

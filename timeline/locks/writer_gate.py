@@ -75,7 +75,7 @@ def wait_while_wanted(
 ) -> float:
     """Called by a writer before it begins a delta commit, outside the lock; returns the seconds it waited.
 
-    Ends when the record is gone, at its `until`, or after its length, whatever the clock does. It does not wait for a
+    Ends when the record is removed, at its `until`, or after its length, whatever the clock does. It does not wait for a
     later record: every call ends within GATE_S_MAX.
     """
     moment = now()
@@ -91,7 +91,7 @@ def wait_while_wanted(
 
 
 def read_wanted(storage: Storage, now_ms: int) -> Wanted | None:
-    """The record; None if there is none. An expired or unreadable record is removed."""
+    """The record; None if it does not exist. An expired or unreadable record is removed."""
     try:
         found = Wanted.from_json(storage.read(WANTED))
     except MissingFileError:
@@ -103,7 +103,7 @@ def read_wanted(storage: Storage, now_ms: int) -> Wanted | None:
 
 
 def put_wanted(storage: Storage, length_s: float, now_ms: int) -> None:
-    """Asks writers to wait, unless a record holds or expired a moment ago (the caller holds the table lock)."""
+    """Asks writers to wait, unless a record is valid or expired shortly before (the caller holds the table lock)."""
     if length_s > 0 and read_wanted(storage, now_ms) is None:
         who = process_name()
         storage.put_if_absent(WANTED, Wanted(since=now_ms, until=now_ms + round(length_s * 1000), who=who).to_json())

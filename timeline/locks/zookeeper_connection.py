@@ -81,7 +81,7 @@ class ZooKeeperAccess:
 
     @property
     def query(self) -> str:
-        """As text behind hosts and path, with `?` in front; empty without anything."""
+        """As text after hosts and path, with `?` in front; empty without anything."""
         given = [(name, value) for name, field in _FIELDS.items() if (value := getattr(self, field)) is not None]
         return "?" + "&".join(f"{name}={quote(value, safe='/')}" for name, value in given) if given else ""
 
@@ -106,7 +106,7 @@ class ZooKeeperAccess:
 
 
 def with_access(text: str) -> tuple[str, ZooKeeperAccess]:
-    """Hosts and path, and the access behind them. UsageError: it names something else, or cannot be used."""
+    """Hosts and path, and the access after them. UsageError: it names something else, or cannot be used."""
     before, _, query = text.partition("?")
     found: dict[str, str] = {}
     for name, value in parse_qsl(query, keep_blank_values=True):

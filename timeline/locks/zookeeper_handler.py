@@ -1,7 +1,7 @@
 """Threads of a connection to ZooKeeper that end without a trace on the terminal.
 
 kazoo's thread ends by an exception where a server closes a session that lacks the right user, and never connects again.
-Calls are not answered then, so a wait for an answer looks at `ended`.
+Calls are not answered then, so a wait for an answer checks `ended`.
 """
 
 from __future__ import annotations

@@ -160,7 +160,7 @@ class _Contender:
                 try:
                     entered = self._is_first()
                 except (ConnectionLoss, OperationTimeoutError):
-                    continue  # the request may have succeeded: the next look at the nodes shows that
+                    continue  # the request may have succeeded: the next listing of the nodes shows that
         except self._client.handler.timeout_exception as error:
             raise self._error(f"not free within {self._lock.timeout_s:g} s: {self._holder()}") from error
         except (SessionExpiredError, ConnectionClosedError) as error:
@@ -170,7 +170,7 @@ class _Contender:
             raise self._error(f"ZooKeeper reports {type(error).__name__} {error}".rstrip()) from error
 
     def _is_first(self) -> bool:
-        """Looks at the nodes once; makes its own if missing; waits for a change if its own is not the lowest."""
+        """Lists the nodes once; makes its own if missing; waits for a change if its own is not the lowest."""
         self._wake.clear()
         nodes = self._nodes()
         mine = next((n for n in nodes if n.startswith(self._prefix)), None)
@@ -229,7 +229,7 @@ class _Contender:
     def is_held(self) -> bool:
         """Whether the node of this process is there; an answer that does not come in time is no.
 
-        A server of an ensemble may be behind, and answer with a node that is gone: it first takes in what it missed.
+        A server of an ensemble may be stale, and answer with a removed node: it first catches up.
         """
         from kazoo.exceptions import KazooException
 

@@ -12,11 +12,11 @@ A key's log entries are merged in log order, each with what came before it:
     delete that takes effect                  forgets what came before
 
 So a column of the merged row is that of the last leading entry that has it; if none has it, that of the first other
-one. *Leading*: not older than any entry before it. *Counted*: behind the last delete that took effect. Columns that
+one. *Leading*: not older than any entry before it. *Counted*: after the last delete that took effect. Columns that
 no log entry has are the base row's. Source: Hudi 1.2.0, partialMerge of DefaultSparkRecordMerger and
 OverwriteWithLatestSparkRecordMerger, SparkRecordMergingUtils.mergePartialRecords; CommitTimePartialRecordMerger,
 EventTimePartialRecordMerger and PartialUpdateHandler for values that mean "not given"; all were asked. Its readers end
-where a key has no base row, and by commit time where the row stands behind a delete; these rules hold there too.
+where a key has no base row, and by commit time where the row follows a delete; these rules hold there too.
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ def trace(codes: Indices, is_row: Flags, alive: Flags, order: Indices, keys: int
 class Lacking:
     """Which columns winning rows lack after the merge of the logs: `columns`, one flag for each row.
 
-    `schema`: that of whole rows.
+    `schema`: that of complete rows.
     """
 
     columns: Mapping[str, Flags]

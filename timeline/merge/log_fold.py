@@ -129,10 +129,10 @@ class LogFold:
 
 
 def _rows_at(rows: pa.Table, numbers: Indices) -> pa.Table:
-    """The rows with these numbers, in one piece, so that each later `take` need not copy it together first."""
+    """The rows with these numbers, in one chunk, so that each later `take` need not copy it together first."""
     if len(numbers) == rows.num_rows and (numbers == np.arange(len(numbers))).all():
         return rows.combine_chunks()  # each key came once: no copy, if the rows are of one block
-    return rows_at(rows, numbers)  # only the winning rows stay in memory
+    return rows_at(rows, numbers)  # only the winning rows are held in memory
 
 
 def won(rule: MergeRule, settled: Settled, row: Indices, rows: pa.Table, entries: int) -> Winners:

@@ -21,10 +21,10 @@ from .gaps import Unset
 
 IS_DELETED = "_hoodie_is_deleted"
 _FEW_TIMES, _FEW_BYTES = 4, 64 << 20
-"""Values that are copied as a whole beside a batch: so many for each row that is replaced, and so many bytes."""
+"""Limits to copying a batch once: values for each row that is replaced, and bytes."""
 _RARE = 2_000
-"""A batch with so many rows for each change is copied in runs between the changes: in less than half the time that a
-`take` of every row needs, as it does not look at each row."""
+"""A batch with at least this number of rows for each change is copied in runs between the changes: in less than half the time that a
+`take` of every row needs, as it does not visit each row."""
 HUDI_0X = frozenset({MergeMode.OVERWRITE_WITH_LATEST_0X, MergeMode.EVENT_TIME_0X, MergeMode.EVENT_TIME_AVRO_0X})
 
 
@@ -96,7 +96,7 @@ class Keyed:
         rows: pa.Table, keys: pa.Array, ordering_fields: Sequence[str], kept: Sequence[str], rule: MergeRule
     ) -> Keyed:
         """A batch with the keys of its rows. `kept`: the columns to keep, as far as the batch has them."""
-        there = frozenset(rows.column_names)  # a list that is made anew each time
+        there = frozenset(rows.column_names)  # a list that is made each time
         return Keyed(
             rows=rows.select([name for name in kept if name in there]),
             keys=keys,
@@ -197,7 +197,7 @@ class SliceRules:
     """All settings of the table and the reader that the merge of a slice depends on. Picklable.
 
     `schema`: the table's, meta columns included. `batch_rows`: rows of a base batch. `memory_bytes`: memory for merging
-    one slice; None: everything stays in memory. `spill_folder`: where the rest is spilled; None: the system's folder
+    one slice; None: everything is held in memory. `spill_folder`: where the rest is spilled; None: the system's folder
     for temporary files. `identity`: keep the identity sums too. `names`: of the columns in older files. `defaults`: of
     columns that files lack.
     """

@@ -81,7 +81,7 @@ def _event_time(
 
 
 def behind_natural(codes: Ints, kinds: npt.NDArray[np.uint8], natural: Flags, keys: int) -> Flags:
-    """Which entries stand behind the last natural delete of their key, by the rule of EVENT_TIME."""
+    """Which entries follow the last natural delete of their key, by the rule of EVENT_TIME."""
     if not natural.any():
         return np.ones(len(codes), np.bool_)
     return _behind_natural(codes, kinds, natural, np.arange(len(codes), dtype=np.int64), keys)[0]
@@ -110,7 +110,7 @@ def _hudi_0x(
 
 
 def behind_effective(codes: Ints, kinds: npt.NDArray[np.uint8], natural: Flags, order: Ints, keys: int) -> Flags:
-    """Which entries are rows behind the last delete of their key that took effect, by the rule of Hudi 0.15."""
+    """Which entries are rows after the last delete of their key that took effect, by the rule of Hudi 0.15."""
     return _behind_effective(codes, kinds, natural, order, np.arange(len(codes), dtype=np.int64), keys)[0]
 
 

@@ -123,7 +123,7 @@ def commit_records(
 def _withdraw_late(table: Table, metadata: Table, instant: str) -> None:
     """Forgets an instant that was recorded after the lock was lost, if the data table does not know it any more.
 
-    Others have rolled it back meanwhile, and found nothing to forget. ConflictError: the table is being upgraded.
+    Others have rolled it back since, and found nothing to forget. ConflictError: the table is being upgraded.
     """
     refuse_half_upgraded(table)
     if all(i.requested_time != instant for i in table.load_timeline().instants):
@@ -150,8 +150,8 @@ def _index_slices(metadata: Table, timeline: Timeline, logs: Sequence[IndexLog])
 def _is_recorded(metadata: Table, timeline: Timeline, instant: str, records: EncodedRecords, schema_text: str) -> bool:
     """Whether a dead process has recorded just these records at the instant already; asked on version 6 alone.
 
-    There each try puts a completed file of the same name. Were it removed, a process that sleeps right before might
-    remove that of another one, which has gone on meanwhile.
+    There each try puts a completed file of the same name. Were it removed, a process that stalls right before might
+    remove that of another one, which has continued since.
     """
     found = timeline.find(instant, _ACTION)
     if found is None or not found.completed or timeline.pending("rollback"):  # Hudi would finish it, see `forget`
@@ -205,7 +205,7 @@ def _forget(metadata: Table, timeline: Timeline, instant: str, section: Section)
     for slice_ in traces.revoked:
         section.check()
         revoke(metadata, slice_, instant)
-    for one in completed:  # first: what names files that are gone is an error to all others
+    for one in completed:  # first: what names missing files is an error to all others
         section.check()
         storage.delete(metadata.instant_path(one))
     section.check()

@@ -58,13 +58,13 @@ class FileKeys:
 
     @staticmethod
     def from_json(fields: Mapping[str, Any] | None) -> FileKeys | None:
-        """Inverse of `to_json`; None stays None."""
+        """Inverse of `to_json`; None for None."""
         return None if fields is None else FileKeys(**fields)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotedKeys:
-    """The staged keys of a write. `memory_limit`: bytes that making log files of them may take, more or less.
+    """The staged keys of a write. `memory_limit`: bytes that making log files of them takes approximately.
 
     `replaced`: those of file groups that it replaces. Of a key that is there and in `files`, that of `files` counts.
     """
@@ -123,7 +123,7 @@ class LogBounds:
 
     @staticmethod
     def of(keys: NotedKeys, count: int, value_bytes: int, *, is_file_system: bool) -> LogBounds:
-        """For an index of `count` file groups and values of so many bytes (pure).
+        """For an index of `count` file groups and values of this number of bytes (pure).
 
         A quarter of the limit for a portion, of which there are two or three copies, an eighth for what is read ahead,
         half for files that are written. They are about equally large.
@@ -163,7 +163,7 @@ def index_file_groups(table: Table) -> tuple[str, ...]:
 def stage_index_logs(table: Table, instant: str, keys: NotedKeys, schema_text: str) -> IndexLogs:
     """Stages the log files. `schema_text`: of the metadata table's records. May be repeated.
 
-    MissingFileError: the staging folder is gone.
+    MissingFileError: the staging folder does not exist.
     """
     file_ids, storage = index_file_groups(table), table.storage
     encode, moment = encoder(schema_text), table.times.milliseconds(instant)

@@ -28,7 +28,7 @@ METADATA_FOLDER = f"{HOODIE}/metadata"
 
 BUILD_ANEW = (
     "Turn the metadata table off: `compactor-daemon compact TABLE --drop-metadata-table`. "
-    "The next Hudi writer builds it anew."
+    "The next Hudi writer builds it again."
 )
 """What to do about an unusable metadata table."""
 
@@ -122,7 +122,7 @@ def open_metadata_table(table: Table) -> Table:
     """The metadata table of a data table; `config.metadata_partitions` of the data table shows whether it has one.
 
     The checks of data tables do not apply: its base files are HFiles, and its records have their own merge rules.
-    NotATableError: there is none. TableChangedError: it was taken out meanwhile. MalformedError: its settings are
+    NotATableError: it does not exist. TableChangedError: it was removed since. MalformedError: its settings are
     unusable.
     """
     storage = PrefixStorage(latest(table.storage), METADATA_FOLDER)
@@ -150,7 +150,7 @@ def anew_if_unreadable(metadata: Table) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenSlice:
-    """The latest file slice of a file group. `base_file`: its name, "" if there is none; `logs`: in merge order."""
+    """The latest file slice of a file group. `base_file`: its name, "" if it has none; `logs`: in merge order."""
 
     partition: str
     file_id: str

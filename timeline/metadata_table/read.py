@@ -70,7 +70,7 @@ def without_rebuilt(metadata: Table, timeline: Timeline, facts: ViewFacts) -> Vi
 class Completeness:
     """Whether the slices of a metadata table have the blocks of all its delta commits.
 
-    A delta commit whose blocks are there is not asked: the others are, each once. So a whole `files` partition, which
+    A delta commit whose blocks are there is not asked: the others are, each once. So a complete `files` partition, which
     every delta commit writes to, is proved without a request. `timeline`: of the metadata table. `below`: the instant
     of a compaction, whose slices lack what completed later.
     """
@@ -163,7 +163,7 @@ def read_entries(table: Table, partition: str, keys: Keys = None) -> Iterator[tu
     Memory holds the log entries of one file group and one block of its base file. Index entries that are marked deleted
     are included: a reader of that index must skip them. `keys`: only these are needed.
     UsageError: the metadata table, or this partition of it, is off or still being built. MalformedError,
-    UnsupportedError: its files cannot be read. MissingFileError: a file was removed meanwhile, see
+    UnsupportedError: its files cannot be read. MissingFileError: a file was removed since, see
     `consistent`, or see `refuse_uncompleted`.
     """
     built = table.config.built_metadata_partitions
@@ -260,7 +260,7 @@ class MetadataListing:
 
 
 def named_files_of(table: Table) -> Named | None:
-    """What the metadata table names beside a listing of the storage, for `Table.load_view`; None: it is off, or it is
+    """What the metadata table names in addition to a listing of the storage, for `Table.load_view`; None: it is off, or it is
     the listing itself.
 
     A metadata table that cannot be read is no witness: then files of archived writes count by their names. On version 6

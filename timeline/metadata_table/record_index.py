@@ -50,7 +50,7 @@ GLOBAL_KEYS_MARK = f"{RECORDS}/global_record_index"
 """There was a global record index when the metadata table was turned off. The mark counts while it is off."""
 
 _OF_ALL = re.compile(r"record-index-[0-9]{4,}-0")
-"""The file ids of one index for the whole table. Those of an index for each partition have its name in between."""
+"""The file ids of one index for all partitions of the table. Those of an index for each partition have its name in between."""
 
 
 def keys_are_global(table: Table) -> bool:
@@ -67,7 +67,7 @@ def keys_are_global(table: Table) -> bool:
 
 
 def has_one_record_index(table: Table) -> bool:
-    """Whether the metadata table has a record index, with file groups, that is one for the whole table.
+    """Whether the metadata table has a record index, with file groups, that is global.
 
     MalformedError: damaged definitions.
     """

@@ -41,8 +41,8 @@ class Change:
     """The change that `instant` makes. `files`: those that exist from now on. `moves_rows`: see `upkeep`.
 
     `schema_text`: of the files' newest rows, as commits record it; None: record nothing about their content.
-    `measured`: ranges of the files that are known already. `removed`: of a clean, names of files that are gone, by
-    partition, and partitions that are gone; it adds no files. `keys`: of a write, the keys that its files add and
+    `measured`: ranges of the files that are known already. `removed`: of a clean, names of files that were removed, by
+    partition, and partitions that were removed; it adds no files. `keys`: of a write, the keys that its files add and
     delete, as its tasks have staged them; text instead: why they are not known.
     """
 
@@ -161,7 +161,7 @@ def apply_update(table: Table, change: Change, prepared: Update | None, section:
 def forget(table: Table, instant: str, section: Section) -> None:
     """Removes an instant that will not complete from the metadata table, if there is one. LockError: see `Section`.
 
-    If another action has completed at the same time, the records of that instant belong to that action and stay.
+    If another action has completed at the same time, the records of that instant belong to that action and are kept.
     """
     if not table.config.metadata_partitions:
         return

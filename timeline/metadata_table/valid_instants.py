@@ -83,7 +83,7 @@ def refuse_uncompleted(table: Table, data: Timeline, metadata: Table, timeline: 
         done |= {i.requested_time for i in table.with_archive(data).archived}
     for time in sorted(pending.keys() & done):
         raise MissingFileError(
-            "the completed file of a delta commit of the metadata table is gone",
+            "the completed file of a delta commit of the metadata table is missing",
             path=f"{metadata.storage.base_path}/{metadata.instant_path(pending[time])}",
             instant=time,
             expected="a completed delta commit, since the table has completed this instant",

@@ -28,7 +28,7 @@ _LOOKS = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """One file, or a whole partition if `name` is None, about which storage and metadata table disagree.
+    """One file, or a partition if `name` is None, about which storage and metadata table disagree.
 
     Sizes in bytes, None on the side that lacks it. Partitions have no size: 0 on a side that has it.
     """

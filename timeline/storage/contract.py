@@ -24,10 +24,10 @@ if TYPE_CHECKING:  # what `show` does not need to start
 
 
 NAMES_IN_ONE_REQUEST = 500
-"""So many names come in one answer of S3, GCS or HDFS (1,000, where it is not set lower) or Azure (5,000)."""
+"""The most names in one answer of S3, GCS or HDFS (1,000, where it is not set lower) or Azure (5,000)."""
 
 _LISTINGS_MAX_S = 30.0
-"""So long a folder is listed again for two listings that agree."""
+"""How long, in seconds, a folder is listed again until two listings agree."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +49,7 @@ class OwnLock(Enum):
 
     FILE = "those that share the file system: it is a lock file"
     SHARED = "those of Hudi too: it is what Hudi's StorageBasedLockProvider holds"
-    PRIVATE = "those of phantombase: it is a lease that Hudi does not know"
+    PRIVATE = "phantombase's: it is a lease that Hudi does not use"
 
 
 class Storage(Protocol):
@@ -72,7 +72,7 @@ class Storage(Protocol):
 
     @property
     def names_at_once(self) -> int | None:
-        """So many names `list` shows as they were at one moment; None: however many. See `list_at_once`."""
+        """The number of names that `list` shows as of one time; None: any number. See `list_at_once`."""
         ...
 
     @property
@@ -87,7 +87,7 @@ class Storage(Protocol):
     def list_below(self, folder: str, before: str = "") -> Sequence[tuple[str, Entry]]:
         """(path relative to `folder`, entry) of every file in it and its subfolders; empty if there is no such folder.
 
-        `before`: only paths that sort before it, at less cost. Files that another process removes meanwhile are left
+        `before`: only paths that sort before it, at less cost. Files that another process removes concurrently are left
         out.
         """
         ...
@@ -97,13 +97,13 @@ class Storage(Protocol):
         ...
 
     def read(self, path: str) -> bytes:
-        """The whole object; MissingFileError if there is none."""
+        """The content of an object; MissingFileError if it does not exist."""
         ...
 
     def open_input(self, path: str, *, whole: bool = True) -> pa.NativeFile:
-        """Random access for reading; MissingFileError if there is none.
+        """Random access for reading; MissingFileError if it does not exist.
 
-        `whole`: False where little of it will be read: then nothing else is fetched, if need be by more requests.
+        `whole`: False where little of it will be read: then only that is fetched, by more requests if needed.
         """
         ...
 
@@ -134,7 +134,7 @@ class Storage(Protocol):
     def place(self, source: str, target: str) -> bool:
         """Gives a finished staged file its final name. True: placed. False: `target` existed already.
 
-        The staged file stays (a link, a copy) or is gone (a rename): no caller may need it afterwards.
+        The staged file still exists (a link, a copy) or does not (a rename): no caller may need it afterwards.
         MissingFileError: neither file is there. StorageError also when the answer was lost: it may be placed then.
         """
         ...
@@ -173,7 +173,7 @@ class Storage(Protocol):
     def hold(self, path: str, timeout_s: float, busy: LockError) -> AbstractContextManager[Callable[[], bool]]:
         """Holds the lock of that name against every process that uses this storage, also on other machines.
 
-        Gives a function: whether the lock is still held, and will be for a moment longer.
+        Gives a function: whether the lock is still held, and will be for a short time.
 
         Raises `busy` if it did not become free in time, and LockError if it cannot be used at all: a lock never
         excludes only some processes. The lock of a process that died becomes free in the end.
@@ -195,19 +195,19 @@ def open_listed(storage: Storage, path: str, size: int, *, whole: bool = True) -
             path=f"{storage.base_path}/{path}",
             expected=f"{size} bytes",
             found=f"{found} bytes",
-            todo="Run again: the answer of a store may have ended early. If it stays so, restore the file from a copy.",
+            todo="Run again: the answer of a store may have ended early. If it fails again, restore the file from a copy.",
         )
     return source
 
 
 def list_at_once(storage: Storage, folder: str) -> list[Entry]:
-    """`Storage.list`, but the names were all there at one moment, and no other name was.
+    """`Storage.list`, but exactly these names existed at one time.
 
-    A long listing comes in parts. A name that goes or comes between two parts may be seen without one that was there
+    A long listing comes in parts. A name that is removed or added between two parts may be seen without one that existed
     as long, or longer: on a timeline that archiving shortens, or on which two writes complete, rows would be missed.
     A name never comes back, and the parts are in the order of names. So a folder that has had the same names twice had
     just these in between. If those that came have later names than all others, they came after the last part of the
-    first listing, which was whole then.
+    first listing, which was complete then.
 
     MissingFileError: there is no such folder. StorageError: no two such listings.
     """

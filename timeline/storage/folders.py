@@ -9,21 +9,21 @@ HOODIE = ".hoodie"
 
 
 RECORDS = f"{HOODIE}/.phantombase"
-"""The folder of phantombase inside it; Hudi ignores it."""
+"""phantombase's folder inside it; Hudi ignores it."""
 
 HEARTBEATS = f"{HOODIE}/.heartbeat"
-"""One object for each instant at work, of Hudi and of phantombase."""
+"""One object for each instant in progress, Hudi's and phantombase's."""
 
 
 RECORD_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 """A name that users give to a record: of a stream, of a pin."""
 
 BEHIND_INSTANTS = ":"
-"""Sorts behind all digits: in that folder the records of instants come before everything else."""
+"""Sorts after all digits: in that folder the records of instants come before everything else."""
 
 
 TEMPORARY = f"{RECORDS}/tmp"
-"""Files being written, and test files. Those of killed processes stay until a compaction run finds them abandoned."""
+"""Files being written, and test files. A compaction run removes those of killed processes."""
 
 
 WRITES = f"{RECORDS}/writes"
@@ -36,7 +36,7 @@ def staged_folder(instant: str) -> str:
 
 
 def inside_table(path: str) -> bool:
-    """Whether a path, relative to the table or a folder in it, stays inside that folder."""
+    """Whether a path, relative to the table or a folder in it, is inside that folder."""
     return not path.startswith("/") and "\0" not in path and ".." not in path.split("/")
 
 

@@ -97,7 +97,7 @@ def _take(
         last = max(numbers, default=0)
         if last in over or last == 0 or _age_s(storage, f"{path}/{last}", clock_ms) > VALID_S:
             mine = last + 1
-            # Another process may have taken and removed this number meanwhile: then there is a higher one.
+            # Another process may have taken and removed this number since: then a higher one exists.
             if storage.put_if_absent(f"{path}/{mine}", _holder()) and max(_look(storage, path)[0], default=0) == mine:
                 _remove_below(storage, path, numbers | over, mine)
                 return mine, since
@@ -118,7 +118,7 @@ def _look(storage: Leased, path: str) -> tuple[set[int], set[int]]:
 
 
 def _age_s(storage: Leased, path: str, clock_ms: Callable[[], int]) -> float:
-    """How long ago a holder put its file anew, by the clock of the storage."""
+    """How long ago a holder last overwrote its file, by the clock of the storage."""
     entry = storage.find(path)
     if entry is None:  # removed since it was listed: there is a higher number
         return 0.0
@@ -145,7 +145,7 @@ class _Kept:
         return not self._lost and self._since.seconds() < VALID_S - _AHEAD_S
 
     def keep(self, ended: threading.Event) -> None:
-        """Puts the holder's file anew until the section ends, or another process has the lease."""
+        """Overwrites the holder's file until the section ends, or another process has the lease."""
         while not ended.wait(RENEW_S):
             try:
                 since = Since()
@@ -179,7 +179,7 @@ def open_client(authority: str) -> Client:
 @lru_cache(maxsize=64)
 def _opened(authority: str, environment: tuple[str | None, ...], process: int) -> Client:
     host, _, port = authority.partition(":")
-    # Reads of an observer name node may be behind what another process has written: only the active one is asked.
+    # Reads of an observer name node may be older than what another process has written: only the active one is asked.
     settings = {
         f"dfs.client.failover.proxy.provider.{host}": "org.apache.hadoop.hdfs.server.namenode.ha."
         "ConfiguredFailoverProxyProvider"
@@ -220,7 +220,7 @@ _NEW = WriteOptions(overwrite=False, create_parent=True)
 
 
 class NewFile(io.RawIOBase):
-    """A new file, seen by all while it grows. One that is dropped stays as it is until it is deleted."""
+    """A new file, visible while it is written. One that is dropped exists until it is deleted."""
 
     def __init__(self, client: Client, path: str) -> None:
         super().__init__()

@@ -135,7 +135,7 @@ class HdfsStorage:
                 if isinstance(error, FileExistsError):
                     return False
                 raise StorageError("storage failed", path=self._shown(path), found=shown(error)) from error
-            # Renamed before this answer came; or removed by a sweep, after this process had slept for an hour.
+            # Renamed before this answer came; or removed by a sweep, after this process had stalled for an hour.
             with suppress(MissingFileError), translated(self._shown(path)):
                 there = client.get_file_info(target)
                 if there.modification_time == modified_ms and self.read(path) == data:
@@ -174,7 +174,7 @@ class HdfsStorage:
             self._client.mkdirs(self._full(folder), create_parent=True)
 
     def place(self, source: str, target: str) -> bool:
-        """See `Storage`. The staged file is gone afterwards."""
+        """See `Storage`. The staged file no longer exists afterwards."""
         client, final = self._client, self._full(target)
         with translated(self._shown(source)):
             client.mkdirs(final.rpartition("/")[0], create_parent=True)

@@ -45,7 +45,7 @@ def hold_file(path: str, timeout_s: float, busy: LockError) -> Iterator[Callable
 
 
 _NAMES_AT_ONCE, _LISTINGS_MAX_S = 100, 30.0
-"""So many names come in one system call (32 KB), and so long a folder is listed again while it changes."""
+"""Names in one system call (32 KB), and how long a folder is listed again while it changes."""
 
 
 @contextmanager
@@ -111,9 +111,9 @@ class LocalStorage:
             before = names
 
     def _listed(self, folder: str, until: float) -> tuple[Sequence[Entry], builtins.list[str]]:
-        """The entries of a folder, and the names that it had at one moment; fewer entries: some went since.
+        """The entries of a folder, and the names that it had at one time; fewer entries: some were removed since.
 
-        Archiving removes instants oldest first. If an old one is seen before it goes and a later one is gone when it is
+        Archiving removes instants oldest first. If an old one is seen before it is removed and a later one is missing when it is
         looked at, the timeline has a hole, and rows are missed.
         """
         full = self._full(folder)
@@ -223,7 +223,7 @@ class LocalStorage:
 
 
 def _names(full: str, until: float) -> list[str]:
-    """The names in a folder at one moment: those of a large one come in pieces, see `contract.list_at_once`."""
+    """The names in a folder at one time: those of a large one come in parts, see `contract.list_at_once`."""
     names, before = sorted(os.listdir(full)), None
     while len(names) > _NAMES_AT_ONCE and names != before:
         if time.monotonic() > until:
@@ -237,7 +237,7 @@ def open_little(storage: Storage, path: str, *, whole: bool = False) -> pa.Nativ
 
     `whole`: where files travel, see there.
     """
-    if type(storage) is LocalStorage:  # a storage that stands before it opens files in its own way
+    if type(storage) is LocalStorage:  # a storage that wraps it opens files in its own way
         return storage.open_unmapped(path)
     return storage.open_input(path, whole=whole)
 

@@ -83,7 +83,7 @@ class Upload(io.RawIOBase):
         """Nothing: what is written appears at the end, all at once."""
 
     def close(self) -> None:
-        """The object is whole and there."""
+        """The object is complete and exists."""
         if not self.closed:
             writer, self._writer = self._writer, None
             super().close()
@@ -105,7 +105,7 @@ class Upload(io.RawIOBase):
         if not self.closed:
             writer, self._writer = self._writer, None
             super().close()
-            with suppress(BaseError, OSError):  # the bucket's rule for unfinished uploads takes what stays
+            with suppress(BaseError, OSError):  # the bucket's rule for unfinished uploads removes the rest
                 writer.__exit__(KeyboardInterrupt, KeyboardInterrupt(), None)
 
     def __del__(self) -> None:
@@ -161,7 +161,7 @@ def _fetch(store: Any, key: str, translated: Translated, spans: Sequence[Span]) 
 
 
 def _asked(ask: Callable[[], Any], expected: int | list[int]) -> Any:
-    """An answer of the expected length, or lengths. obstore takes a part of a range for the whole, and does not ask
+    """An answer of the expected length, or lengths. obstore takes a part of a range for all of it, and does not ask
     again after an odd answer. BaseError, OSError: the last of some tries."""
     for pause_s in (*_PAUSES_S, None):
         try:
@@ -203,14 +203,14 @@ class StoreFacts:
     given_back: dict[str, Any] = field(default_factory=dict)
     """By key, the versions in which this process left leases, until it takes them again."""
     logged: set[str] = field(default_factory=set)
-    """Why uploads stay there."""
+    """Why uploads are not removed."""
 
 
 _known: dict[int, StoreFacts] = {}
 
 
 def forget() -> None:
-    """Everything that this process knows of stores, as if it had just begun."""
+    """Forgets everything that this process has learnt of stores."""
     _known.clear()
 
 

@@ -3,7 +3,7 @@
     {"expired":false,"validUntil":<ms since the epoch>,"owner":"<uuid>"}
 
 It is Hudi's own (StorageBasedLockProvider of 1.x): free is no object, an expired one, and one whose time ended more
-than half a second ago. The holder renews it, and marks it expired at the end; the object stays.
+than half a second ago. The holder renews it, and marks it expired at the end; the object is not deleted.
 
 The times in it are those of the holder's clock, which was compared with the store's before (`server_clock`).
 """
@@ -91,7 +91,7 @@ def _release(lease: _Lease, shown: str) -> None:
 
 
 class _Lease:
-    """One holder's view of the object. `lost`: it is another's, or gone."""
+    """One holder's view of the object. `lost`: it is another's, or does not exist."""
 
     def __init__(self, clients: Clients, key: str) -> None:
         self._clients, self._key = clients, key
@@ -110,7 +110,7 @@ class _Lease:
         there, found = self._look()
         if self._taken.was_set():
             raise LockError(
-                "the clock was set, or the machine slept, while a lock was waited for: it may be another's still",
+                "the clock was set, or the machine was suspended, while a lock was waited for: it may be another's still",
                 path=self._key,
                 todo="Run again.",
             )
@@ -121,18 +121,18 @@ class _Lease:
         return self._put_mine(mode)
 
     def _is_free(self, there: dict[str, Any]) -> bool:
-        # Its own: an earlier try had no answer and came late.
+        # Its own: an earlier try succeeded although it had no answer.
         over = there.get("expired") or there.get("owner") == self._owner
         return bool(over) or _now_ms() > there["validUntil"] + _DRIFT_MS
 
     def renew(self) -> None:
-        """Holds it for longer, or learns that it is lost. Does nothing by a clock that was set meanwhile."""
+        """Holds it for longer, or learns that it is lost. Does nothing by a clock that was set since."""
         if self._taken.was_set():
             return
         self._put_mine(self._version)
 
     def release(self) -> bool:
-        """Gives it back; False: it was lost, or stays until its time ends."""
+        """Releases it; False: it was lost, or is held until its time ends."""
         is_given_back = self._put({"expired": True, "validUntil": self._until, "owner": self._owner}, self._version)
         if is_given_back:
             left = self._clients.known.given_back

@@ -1,4 +1,4 @@
-"""Tries what everything stands on in an object store, once in a process and bucket, before the first write needs it.
+"""Tries the promises of an object store that the protocol depends on, once in a process and bucket, before the first write needs it.
 
 A store that takes the conditions of a request and does not keep them answers as one that does. So each promise is
 broken on purpose, on throw-away objects.

@@ -313,7 +313,7 @@ class ObjectStorage:
 
 
 def _entry(found: Any) -> Entry:
-    # Whole seconds, though some listings are finer: one object has one time, however it was asked for.
+    # Full seconds, though some listings are finer: one object has one time, however it was asked for.
     modified_ms = int(found["last_modified"].timestamp()) * 1000
     tag = (found.get("e_tag") or "").strip('"')  # some answers have it in quotes
     return Entry(name=_name(found["path"]), is_folder=False, size=found["size"], modified_ms=modified_ms, tag=tag)

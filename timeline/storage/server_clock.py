@@ -24,7 +24,7 @@ _SECOND_MS = 1000
 AGREED_MS = 10_000
 """How far this process's clock may be from an object store's while it holds a lease there."""
 _COMPARED_S = 300.0
-"""How long a comparison counts, unless a clock was set meanwhile."""
+"""How long a comparison counts, unless a clock was set since."""
 
 
 def storage_ms(storage: Storage) -> int:

@@ -241,7 +241,7 @@ class SnapshotStorage:
         self.origin.make_folder(folder)
 
     def place(self, source: str, target: str) -> bool:
-        if self.is_file_system:  # elsewhere the source stays
+        if self.is_file_system:  # elsewhere the source is not removed
             self._forget(source)
         self._forget(target, adds=True)
         return self.origin.place(source, target)
@@ -294,7 +294,7 @@ def list_ahead(storage: Storage, folders: Iterable[str], *, records: bool = Fals
 
 
 def _is_of(tag: str, content: bytes) -> bool:
-    """Whether a content that was read behind a listing is the one that was listed; it may have been replaced since.
+    """Whether a content that was read after a listing is the one that was listed; it may have been replaced since.
 
     A tag that looks like an MD5 sum is taken for one: it comes back with the same content. Others never come back.
     """

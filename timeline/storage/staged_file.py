@@ -100,7 +100,7 @@ def place_staged(storage: Storage, staged: str, final: str, size: int, lost: Cal
     """Gives a staged file its final name, unless it has it already; its size in bytes must be the recorded one.
 
     The result of the placing call is not trusted: the call may have failed after taking effect, or another process may
-    have placed the file. So the final file is checked. `lost` makes the staged file anew, and returns its path; it is
+    have placed the file. So the final file is checked. `lost` makes the staged file again, and returns its path; it is
     called only if there is no final file, and no staged one of that size. StorageError: the final file is not the
     staged one.
     """
@@ -126,5 +126,5 @@ def place_staged(storage: Storage, staged: str, final: str, size: int, lost: Cal
 def _place(storage: Storage, staged: str, final: str, size: int, lost: Callable[[], str] | None) -> None:
     if lost is None or ((there := storage.find(staged)) is not None and there.size == size):
         storage.place(staged, final)
-    elif storage.find(final) is None:  # looked at last: another process's placing may have taken the staged file away
+    elif storage.find(final) is None:  # checked last: another process's placing may have taken the staged file away
         storage.place(lost(), final)

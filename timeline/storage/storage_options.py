@@ -93,7 +93,7 @@ _OWN_KEYS = ("AWS_SSE_CUSTOMER_KEY_BASE64", "AZURE_ENCRYPTION_KEY")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """The options that hold for one place, by their names. `withheld`: secrets that stayed in another process."""
+    """The options that hold for one place, by their names. `withheld`: secrets that another process did not send."""
 
     values: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     withheld: tuple[str, ...] = ()
@@ -142,7 +142,7 @@ class StorageOptions:
         return _received, (given, hadoop, tuple(dict.fromkeys(secret.values())) or self.withheld)
 
     def over(self, hadoop: Mapping[str, str]) -> StorageOptions:
-        """These options, and below them a Hadoop configuration: what it says of other things is left alone."""
+        """These options, and below them a Hadoop configuration: its other settings are ignored."""
         return replace(self, hadoop=tuple({**hadoop, **dict(self.hadoop)}.items()))
 
     def at(self, url: ObjectUrl) -> Settings:

@@ -28,7 +28,7 @@ _ANSWER_S = 30
 def abort_uploads(storage: Storage, is_ours: Callable[[str], bool], older_s: float) -> int:
     """Aborts uploads below the base path that began more than `older_s` seconds ago; returns how many.
 
-    `is_ours`: whether an upload to this path, relative to the base path, is one of phantombase. Ages are by the clock
+    `is_ours`: whether an upload to this path, relative to the base path, is phantombase's. Ages are by the clock
     of the store. Does nothing on other storages than S3. Where uploads cannot be listed or aborted, that is logged
     once a process.
     """

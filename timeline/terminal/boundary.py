@@ -1,4 +1,4 @@
-"""The border between a command line and Python: errors, imports that no command needs, local paths.
+"""The boundary between a command line and Python: errors, imports that no command needs, local paths.
 
 Every error is one line on stderr, or one JSON object with `--json`. Exit codes: 0 done, 1 refused or failed, 2 wrong
 usage, 70 a bug, 130 interrupted.
@@ -64,7 +64,7 @@ EXIT_INTERRUPTED = 130
 TRACEBACK = "PHANTOMBASE_TRACEBACK"
 """Environment variable: `1` prints the traceback above the error line."""
 
-_INTERRUPTED = "interrupted. Run the same command again: what is finished is kept, and the rest goes on from there."
+_INTERRUPTED = "interrupted. Run the same command again: what is finished is kept, and the rest continues from there."
 
 
 def run(app: typer.Typer, args: Sequence[str] | None = None) -> NoReturn:

@@ -63,7 +63,7 @@ def lazy_app(
             bool, typer.Option("--version", help="show the version and exit", is_eager=True, callback=_show_version)
         ] = False,
     ) -> None:
-        """The options of the whole command line."""
+        """The options of the command line."""
 
     return app
 

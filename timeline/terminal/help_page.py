@@ -88,7 +88,7 @@ def page(usage: str, text: str, sections: Mapping[str, Sequence[tuple[str, str]]
 
 
 def _paragraphs(text: str, width: int) -> Iterator[str]:
-    """Paragraphs are filled; indented lines, such as examples, stay as they are."""
+    """Paragraphs are filled; indented lines, such as examples, are unchanged."""
     for number, paragraph in enumerate(_MARKUP.sub("", text).strip().split("\n\n")):
         if number:
             yield ""
@@ -162,7 +162,7 @@ def _meaning(param: Any) -> str:
 
 
 def shown_default(param: Any) -> str:
-    """The default as the page shows it; empty: there is none to show."""
+    """The default as the page shows it; empty: nothing to show."""
     if isinstance(param.show_default, str):
         return param.show_default
     value = getattr(param.default, "value", param.default)

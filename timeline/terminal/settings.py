@@ -3,7 +3,7 @@
 Settings come from a TOML file (`--config FILE`), environment variables and the command line; each overrides those
 before it:
 
-    lock = "zookeeper:zk1:2181/locks/{name}"     settings that several commands share stand on top
+    lock = "zookeeper:zk1:2181/locks/{name}"     settings that several commands share come first
     [schedule]                                   one table for a command: its options without the dashes;
     max-file-slices = 10                         `run` requests plans with those of [schedule] too
     [run]
@@ -65,7 +65,7 @@ _ELSEWHERE = "timeline"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShownSetting:
-    """A value, and the table of the file that it stands in."""
+    """A value, and the table of the file that contains it."""
 
     value: Any
     where: str

@@ -17,7 +17,7 @@ from ..format.instant import parse_time
 
 
 def human_bytes(size: int | None) -> str | None:
-    """1536 -> '1.5 KiB'; None stays None."""
+    """1536 -> '1.5 KiB'; None for None."""
     if size is None:
         return None
     if abs(size) < 1024:
@@ -51,7 +51,7 @@ Row: TypeAlias = dict[str, Any]
 
 
 def moment(time: str) -> datetime | None:
-    """The moment that an instant time names, or None for artificial ones such as `00000000000001`."""
+    """The time that an instant time names, or None for artificial ones such as `00000000000001`."""
     try:
         return parse_time(time)
     except (UsageError, ValueError):
@@ -124,7 +124,7 @@ class _Shown:
 
     @property
     def widest(self) -> int:
-        """The width in which all is whole."""
+        """The width in which no value breaks."""
         return max([len(self.column.title), *(cell.cell_len for cell in self.cells)])
 
     @property
@@ -134,7 +134,7 @@ class _Shown:
 
     @property
     def least_wrapped(self) -> int:
-        """The width without which a word such as an instant breaks, which is of no use in pieces."""
+        """The width without which a word such as an instant breaks: its parts are of no use."""
         if self.column.shorten or self.is_one_word:
             return self.least
         words = [len(word) for cell in self.cells for word in cell.plain.split()]
@@ -142,7 +142,7 @@ class _Shown:
 
     @property
     def least_of_an_instant(self) -> int:
-        """The width without which an instant breaks: in pieces it cannot be copied. Other columns may be narrow."""
+        """The width without which an instant breaks: its parts cannot be copied. Other columns may be narrow."""
         words = (word for cell in self.cells for word in cell.plain.split())
         return self.least_wrapped if any(len(w) == _WORD_COLUMNS and w.isdigit() for w in words) else _WRAPPED_COLUMNS
 
@@ -163,7 +163,7 @@ def _fits(shown: Sequence[_Shown], widths: Sequence[int], width: int) -> bool:
 
 def _widths(shown: Sequence[_Shown], width: int) -> list[int]:
     """The width of each column: the widest ones give way first, those that may be shortened before those that wrap,
-    and words break last, instants behind all others.
+    and words break last, instants after all others.
     """
     widths = [one.widest for one in shown]
     for floors in (

@@ -2,7 +2,7 @@
 
     data blocks, between them index leaves and Bloom chunks | meta blocks | indexes, file info | trailer, 4096 bytes
 
-    block      magic 8, bytes on disk behind this header int32, uncompressed content bytes int32, previous block int64,
+    block      magic 8, bytes on disk after this header int32, uncompressed content bytes int32, previous block int64,
                checksum type int8, bytes under one checksum int32, bytes of header and content int32,
                content (compressed), checksums int32 each
     entry      key bytes int32, value bytes int32, key {row bytes int16, row, HBase's own rest}, value, memstore time 0

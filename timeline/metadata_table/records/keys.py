@@ -137,7 +137,7 @@ def files_records(added: Sizes) -> list[tuple[str, MetadataRecord]]:
 def removed_records(
     removed: Mapping[str, Collection[str]], partitions: Collection[str]
 ) -> list[tuple[str, MetadataRecord]]:
-    """Keys and records of files that are gone, and of partitions that are gone with all their files."""
+    """Keys and records of files that were removed, and of partitions that were removed with all their files."""
     records: list[tuple[str, MetadataRecord]] = []
     if partitions:
         gone = {partition_name(p): {"size": 0, "isDeleted": True} for p in partitions}

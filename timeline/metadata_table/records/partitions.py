@@ -43,8 +43,8 @@ def upkeep(
 ) -> Upkeep:
     """Decides about the partitions that are `built` or being built.
 
-    `moves_rows`: false for compactions and log compactions: every row stays in its file group. `knows_keys`: the change
-    says which keys it adds and deletes, and the record index is one for the whole table.
+    `moves_rows`: false for compactions and log compactions: rows do not change their file group. `knows_keys`: the change
+    says which keys it adds and deletes, and the record index is global.
     UnsupportedError: an unknown partition; one that cannot be kept while Hudi is building it, since its builder skips
     commits that the metadata table knows.
     """
@@ -71,7 +71,7 @@ def upkeep(
 
 
 def being_built(name: str, where: str) -> UnsupportedError:
-    """The error for a partition that cannot be kept, and cannot be dropped either at the moment."""
+    """The error for a partition that cannot be kept, and cannot be dropped either at present."""
     return UnsupportedError(
         "Hudi is building an index that phantombase cannot keep",
         path=where,
