@@ -25,7 +25,7 @@ from phantombase.timeline.codec.stored_names import SAME_NAMES, Names
 from phantombase.timeline.errors import UnknownStateError
 from phantombase.timeline.read.table_read import Scan, plan_read
 from phantombase.timeline.storage.contract import Storage
-from phantombase.timeline.table.table import Table, consistent
+from phantombase.timeline.table.table import Table, from_one_snapshot
 from phantombase.timeline.view.view import FileSlice
 
 from .batch_reader import SlicePartition, take_pin, task_batches
@@ -129,7 +129,7 @@ def spark_read(spark: SparkSession, path: str, **options: str) -> DataFrame:
     given = batch_options({**options, "path": path})
     table = given.open()
     pin = take_pin(given, table)
-    scan, native = consistent(lambda: _planned(table, given))
+    scan, native = from_one_snapshot(lambda: _planned(table, given))
     columns = spark_columns(scan.schema)
     columns = StructType([StructField(field.name, field.dataType) for field in columns.fields])
     rest = replace(scan, slices=tuple(slice_ for slice_ in scan.slices if slice_ not in native))

@@ -10,7 +10,7 @@ from pyspark.sql.types import StructType
 
 from phantombase.timeline.codec.parquet_read import Share
 from phantombase.timeline.read.table_read import Scan, plan_read
-from phantombase.timeline.table.table import consistent
+from phantombase.timeline.table.table import from_one_snapshot
 from phantombase.timeline.view.view import FileSlice, GroupKey
 
 from .options import SourceOptions
@@ -33,7 +33,7 @@ def shown(schema: pa.Schema, options: SourceOptions) -> pa.Schema:
 
 def _scan(options: SourceOptions) -> Scan:
     table = options.open()
-    return consistent(lambda: plan_read(table, options.read))
+    return from_one_snapshot(lambda: plan_read(table, options.read))
 
 
 def plan_tasks(

@@ -43,7 +43,7 @@ from phantombase.timeline.errors import UsageError
 from phantombase.timeline.format.instant import Instant
 from phantombase.timeline.pins.hold import HeldPin
 from phantombase.timeline.pins.pin import moment_to_hold
-from phantombase.timeline.table.table import Table, consistent
+from phantombase.timeline.table.table import Table, from_one_snapshot
 from phantombase.timeline.view.view import GroupKey
 from phantombase.timeline.windows.incremental import load_window
 from phantombase.timeline.windows.state import moment_of_text
@@ -226,7 +226,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, str], limit: ReadLimit) -> dict[str, str]:
         """The end of the next batch; `start` if nothing was written since."""
         self._hold(start, moved=False)
-        return consistent(lambda: self._end(start, limit))
+        return from_one_snapshot(lambda: self._end(start, limit))
 
     def _end(self, start: dict[str, str], limit: ReadLimit) -> dict[str, str]:
         table = self._table()

@@ -16,7 +16,7 @@ def clock_ms() -> int:
 
 
 def doubling_pauses(first_s: float, most_s: float) -> Iterator[float]:
-    """Seconds, each twice the one before, up to `most_s`; of each a random half to all, so that tries come apart."""
+    """Seconds, doubled each time up to `most_s`; each shortened by chance, up to half, so that tries differ."""
     pause_s = first_s
     while True:
         yield pause_s * random.uniform(0.5, 1)
@@ -26,18 +26,18 @@ def doubling_pauses(first_s: float, most_s: float) -> Iterator[float]:
 _SET_S = 2.0
 
 
-class Since:
-    """A moment: that of its making."""
+class Stopwatch:
+    """Measures the time since it was made."""
 
     def __init__(self) -> None:
         self._wall, self._steady = time.time(), time.monotonic()
 
     def seconds(self) -> float:
-        """How long ago it was, by the clock that says longer: one of them may stand while the machine sleeps."""
+        """Elapsed seconds: the larger of wall-clock and steady time, as one may stop while the machine is suspended."""
         return max(self._by_wall(), self._by_steady())
 
     def was_set(self) -> bool:
-        """Whether the wall clock was set since, or the machine slept: the two clocks do not say the same."""
+        """Whether the wall clock was set since, or the machine suspended: the two clocks differ."""
         return abs(self._by_wall() - self._by_steady()) > _SET_S
 
     def _by_wall(self) -> float:

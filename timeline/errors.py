@@ -195,7 +195,7 @@ class StoppedError(PhantombaseError):
 
 
 class PressureError(PhantombaseError):
-    """A write would make a file group's log too long, and no compaction shortened it in time. Its rows are not visible."""
+    """A write would make a file group's log too long; no compaction shortened it in time. Its rows are not visible."""
 
 
 class SparkError(PhantombaseError):

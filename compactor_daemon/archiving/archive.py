@@ -34,7 +34,7 @@ from phantombase.timeline.storage.folders import join
 from phantombase.timeline.table.column_history import newest_history
 from phantombase.timeline.table.half_upgraded import refuse_half_upgraded
 from phantombase.timeline.table.pending_restores import refuse_pending_restore
-from phantombase.timeline.table.table import Table, consistent
+from phantombase.timeline.table.table import Table, from_one_snapshot
 from phantombase.timeline.view.bucket_resize import HASHING_METADATA, is_consistently_hashed
 
 from ..attempt.leftovers import forget_archived
@@ -188,7 +188,7 @@ def archive_table(table: Table, options: ArchiveOptions, lock: TableLock, *, dry
     next run continues.
     """
     if dry_run:
-        return consistent(lambda: _would_archive(table.reload(), options))
+        return from_one_snapshot(lambda: _would_archive(table.reload(), options))
     tidy(table, lock)
     remove_unreadable_rollbacks(table, lock)
     archived: list[tuple[Archived, ...]] = []

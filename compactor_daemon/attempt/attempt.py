@@ -87,7 +87,7 @@ def open_attempt(table: Table, instant: str, options: AttemptOptions) -> Attempt
     for number in declare_dead(storage, instant, who):
         _log.info("attempt_declared_dead", instant=instant, attempt=number)
     number = open_next(storage, instant, who)
-    table = table.still(reload=False)
+    table = table.snapshot(reload=False)
     _refuse_unscheduled(table, instant, who, plan)
     # The plan is visible to every write that begins from here on. Writes that are pending now may have begun before the
     # plan was visible: they must end before the decision (barrier).
@@ -199,7 +199,7 @@ def stage(
     own: dict[int, SliceDone] = {}
     for _ in range(options.redo_max):
         check()
-        seen = table.still(reload=False)
+        seen = table.snapshot(reload=False)
         list_ahead(seen.storage, [seen.config.timeline_folder], records=adopted is None)
         waiting = _pending_of(seen, attempt.barrier)
         view = seen.load_plan_view([attempt.plan])

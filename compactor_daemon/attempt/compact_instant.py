@@ -40,9 +40,9 @@ from phantombase.timeline.metadata_table.update import check_keepable
 from phantombase.timeline.read.slice_log import check_slice
 from phantombase.timeline.read.table_rules import slice_rules
 from phantombase.timeline.storage.contract import Storage
-from phantombase.timeline.storage.snapshot import latest
+from phantombase.timeline.storage.snapshot import without_snapshot
 from phantombase.timeline.storage.staged_file import probe_partitions
-from phantombase.timeline.table.table import Table, consistent
+from phantombase.timeline.table.table import Table, from_one_snapshot
 
 from ..options import AttemptOptions
 from .attempt import Aside, Attempt, open_attempt, stage, stay
@@ -101,7 +101,7 @@ def pending_instants(table: Table, only: str | None = None) -> tuple[str, ...]:
 def preflight(table: Table, instants: Sequence[str]) -> dict[str, PhantombaseError]:
     """Finds the instants that would be refused, before anything in the table changes: the error of each.
 
-    `table`: a snapshot suffices (`Table.still`), since nothing is decided here.
+    `table`: a snapshot suffices (`Table.snapshot`), since nothing is decided here.
     MissingFileError: a plan names a file that is not there. UnsupportedError: a log block cannot be merged. Only
     headers of log blocks are read. Decided instants are not checked, because publishing reads no log blocks. An error
     that concerns all instants is raised: one of the table's schema, for example, or ClockError when this process must
@@ -117,8 +117,8 @@ def preflight(table: Table, instants: Sequence[str]) -> dict[str, PhantombaseErr
     if not plans:
         return refused
     try:
-        looks = chain([table], iter(table.still, None))
-        view = consistent(lambda: next(looks).load_plan_view(plans.values()))
+        looks = chain([table], iter(table.snapshot, None))
+        view = from_one_snapshot(lambda: next(looks).load_plan_view(plans.values()))
     except PhantombaseError:
         if len(plans) == 1:
             raise
@@ -170,8 +170,8 @@ def compact_instant(
     `aside`.
     """
     started = time.monotonic()
-    seen = table.still()
-    table = replace(table, storage=latest(table.storage), config=seen.config)
+    seen = table.snapshot()
+    table = replace(table, storage=without_snapshot(table.storage), config=seen.config)
     check_keepable(table, moves_rows=False)
     storage = table.storage
     limit = limit or Limit()

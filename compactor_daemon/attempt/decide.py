@@ -46,7 +46,7 @@ def decide_commit(
 ) -> CommitDecision:
     """Decides under the table lock. ConflictError, AttemptDeadError: nothing is published."""
     with lock.hold("decide a compaction") as section:
-        table = table.still()
+        table = table.snapshot()
         check_unchanged(table, attempt.table_version, attempt.instant)
         _check_undisturbed(table, attempt)
         timeline = table.load_timeline()

@@ -122,7 +122,7 @@ class ForeignWatch:
         if self._clock() >= self._next:
             self._next = self._clock() + self._every_s
             # Where a name takes two requests, one listing shows it.
-            self._look(self._table if self._table.storage.is_file_system else self._table.still(reload=False))
+            self._look(self._table if self._table.storage.is_file_system else self._table.snapshot(reload=False))
 
     def snapshot(self) -> None:
         """AttemptDeadError: a Hudi executor touched the instant. The attempt is declared dead first."""

@@ -55,7 +55,7 @@ def finish_completed(table: Table, lock: TableLock) -> Table:
     An error of one instant does not stop the others; the first error is raised at the end.
     """
     failed: PhantombaseError | None = None
-    seen = table.still()
+    seen = table.snapshot()
     for instant in (littered := _littered(seen)):
         try:
             finish(table, instant, lock)
@@ -65,19 +65,19 @@ def finish_completed(table: Table, lock: TableLock) -> Table:
     _forget_archived(table, seen)
     if failed is not None:
         raise failed
-    return table.still() if littered else seen
+    return table.snapshot() if littered else seen
 
 
 def littered_instants(table: Table) -> tuple[str, ...]:
     """Instants that are no longer pending and still have staged files, a heartbeat, or files of a revoked decision."""
-    return _littered(table.still())
+    return _littered(table.snapshot())
 
 
 def _littered(table: Table) -> tuple[str, ...]:
     recorded, pending = recorded_instants(table.storage), _pending(table)
     found = [i for i in recorded if i not in pending and _is_littered(table, i)]
     # A snapshot shows records and timeline in no order: what was requested and opened in between is not littered.
-    pending = _pending(table.still(reload=False)) if found else pending
+    pending = _pending(table.snapshot(reload=False)) if found else pending
     return tuple(i for i in found if i not in pending)
 
 
@@ -190,7 +190,7 @@ def forget_archived(table: Table) -> None:
     The records of a littered instant stay. Another process may be about to take its files back, or has failed to do so;
     without the records nothing shows that these files must not be read.
     """
-    _forget_archived(table, table.still())
+    _forget_archived(table, table.snapshot())
     abort_abandoned_uploads(table.storage)
 
 

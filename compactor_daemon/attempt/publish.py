@@ -40,7 +40,7 @@ from phantombase.timeline.metadata_table.column_range import ColumnRange
 from phantombase.timeline.metadata_table.update import Change, Update, apply_update, prepare
 from phantombase.timeline.metadata_table.valid_instants import compacted_after
 from phantombase.timeline.storage.contract import Storage, listed_if_there
-from phantombase.timeline.storage.snapshot import latest, list_ahead
+from phantombase.timeline.storage.snapshot import list_ahead, without_snapshot
 from phantombase.timeline.storage.staged_file import place_staged
 from phantombase.timeline.table.evolved_schema import LATEST_SCHEMA
 from phantombase.timeline.table.table import Table
@@ -80,14 +80,14 @@ def publish(table: Table, decision: CommitDecision, lock: TableLock) -> None:
     ConflictError: another process completed the instant first, the decision does not stand any more (`standing`), or
     the table changed. Files that only `commit` names have no final names then.
     """
-    table = table.still()
+    table = table.snapshot()
     placed, update = replace(decision, placements=()), None
     if completed_compaction(table, decision.instant) is None and _may_stand(table, decision):
         placed = without_groups(decision, table.facts.replaced_groups(table.load_timeline()), table.layout)
         _place_all(table, placed)
         update = prepare(table, _change(table, placed))
     with lock.hold("complete a compaction") as section:
-        table = table.still()
+        table = table.snapshot()
         done = completed_compaction(table, decision.instant)
         if done is not None:
             _check_ours(table, done, decision, section)
@@ -111,7 +111,7 @@ def _complete(
     section.check()
     apply_update(table, change, update, section)
     path = _completed_path(table, decision)
-    table = table.still()  # again: the steps since the last snapshot may have taken long
+    table = table.snapshot()  # again: the steps since the last snapshot may have taken long
     section.check()
     # An inflight file can only be that of a dead Hudi executor; Hudi refuses to work beside it.
     if table.storage.find(inflight := inflight_path(table, decision.instant)) is not None:
@@ -122,9 +122,9 @@ def _complete(
         try:
             storage.put_if_absent(path, kept.content)  # "no" may be the answer to our own put, when it was sent twice
         except PhantombaseError:  # the put may have taken effect
-            look_back(table.still(), decision, path)
+            look_back(table.snapshot(), decision, path)
             raise
-        table = table.still()
+        table = table.snapshot()
         look_back(table, decision, path)
     done = completed_compaction(table, decision.instant)
     if done is None:
@@ -195,7 +195,7 @@ def _place_all(table: Table, decision: CommitDecision) -> None:
             )
     # Where a snapshot costs little it is made for each file. On an object store the listing of all stands for it: a
     # file that was placed since is not replaced, and the staged one stays.
-    storage = latest(table.storage) if table.storage.is_file_system else table.storage
+    storage = without_snapshot(table.storage) if table.storage.is_file_system else table.storage
     merging = threading.Lock()  # each merge takes the memory that the options allow
     with ThreadPoolExecutor(1 if table.storage.is_file_system else _PLACED_AT_ONCE) as pool:
         list(pool.map(lambda placement: place(table, decision, placement, storage, merging), decision.placements))
@@ -254,7 +254,7 @@ def _check_ours(table: Table, done: Instant, decision: CommitDecision, section: 
     """
     if is_ours(table, done, decision):
         return
-    table = table.still()
+    table = table.snapshot()
     again = completed_compaction(table, decision.instant)
     if again is not None and is_ours(table, again, decision):
         return

@@ -38,7 +38,7 @@ def retire(table: Table, decision: CommitDecision) -> Table:
     Returns its look at the table, which shows the partitions of the decision.
     MissingFileError: the decision is not published. ConflictError: a rollback names the instant.
     """
-    table = table.still()
+    table = table.snapshot()
     done = completed_compaction(table, decision.instant)
     if done is None:
         raise MissingFileError(
@@ -50,7 +50,7 @@ def retire(table: Table, decision: CommitDecision) -> Table:
     names = _data_names(table, {p.final.rpartition("/")[0] for p in placements})
     finals = [(p, *p.final.rpartition("/")[::2]) for p in placements]
     gone = any(parse_data_file(text) not in names[partition] for _, partition, text in finals)
-    table = table.still() if gone else table
+    table = table.snapshot() if gone else table
     timeline = table.load_timeline()
     if gone and completed_compaction(table, decision.instant) is None:
         # The instant was archived since the check above. A file may be gone because its file group was replaced, and

@@ -232,7 +232,7 @@ def stale_commit(table: Table, done: Instant, made: Collection[CommitDecision]) 
 def withdraw(table: Table, decision: CommitDecision, lock: TableLock) -> bool:
     """Deletes the completed commit of a `stale_commit`, if that decision has fallen; whether it did."""
     with lock.hold("withdraw a late commit") as section:
-        table = table.still()
+        table = table.snapshot()
         done, assessment = completed_compaction(table, decision.instant), validity_of(table, decision)
         if done is None or not is_ours(table, done, decision) or assessment.validity is not Validity.INVALID:
             return False

@@ -46,7 +46,7 @@ def clean_table(table: Table, options: CleanOptions, lock: TableLock, *, dry_run
     tidy(table, lock)
     finished = finish_pending(table, lock)
     with lock.hold("plan a clean") as section:
-        seen = table.still()
+        seen = table.snapshot()
         if seen.load_timeline().pending("clean"):
             raise ConflictError(
                 "another process began a clean meanwhile", path=seen.storage.base_path, todo="Run again."

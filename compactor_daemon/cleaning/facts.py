@@ -11,7 +11,7 @@ from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.pins.pin import all_pins, live_pins
 from phantombase.timeline.storage.folders import join
 from phantombase.timeline.table.pending_clusterings import clustered_file_groups
-from phantombase.timeline.table.table import Table, consistent
+from phantombase.timeline.table.table import Table, from_one_snapshot
 from phantombase.timeline.view.view import TableView
 
 from ..attempt.unfinished import unfinished_compactions
@@ -25,7 +25,7 @@ def load_whole(table: Table) -> TableView:
 
     On version 6 no archived instant has a completion time, and archiving does not pass a pin.
     """
-    view = consistent(table.load_view)
+    view = from_one_snapshot(table.load_view)
     if not table.layout.has_completion_times or view.timeline.archived:
         return view
     return replace(view, timeline=table.with_archive(view.timeline))

@@ -14,7 +14,7 @@ from phantombase.timeline.locks.heartbeat import EXPIRY_S
 from phantombase.timeline.pins.pin import Pin, all_pins, earliest_to_retain, held_files
 from phantombase.timeline.storage.folders import join
 from phantombase.timeline.table.pending_restores import refuse_pending_restore
-from phantombase.timeline.table.table import Table, consistent
+from phantombase.timeline.table.table import Table, from_one_snapshot
 
 from .facts import load_whole, savepointed
 
@@ -80,7 +80,7 @@ def is_needed(table: Table, plan: CleanPlan, pins: Sequence[Pin]) -> bool:
 
 def refuse_needed(table: Table, instant: str, plan: CleanPlan) -> None:
     """ConflictError: the plan names files of the newest state, as after a restore to an older one."""
-    view = consistent(lambda: table.reload().load_view())
+    view = from_one_snapshot(lambda: table.reload().load_view())
     needed = held_files(view, None)
     if wrong := [p for part, names in plan.files.items() for name in names if (p := join(part, name)) in needed]:
         raise ConflictError(

@@ -180,7 +180,7 @@ def _scheduled(requested: Scheduled | None) -> dict[str, Any] | None:
 
 def _pending(table: Table, instant: str | None) -> list[dict[str, Any]]:
     """The pending instants that a run would take up, each with the error that would refuse it."""
-    seen = table.still()
+    seen = table.snapshot()
     instants = pending_instants(seen, instant)
     refused = preflight(seen, instants)
     return [

@@ -30,7 +30,7 @@ from phantombase.timeline.locks.table_lock import STORAGE, ProcessLock, TableLoc
 from phantombase.timeline.locks.zookeeper_lock import ZooKeeperLock, check_usable
 from phantombase.timeline.option import as_typed
 from phantombase.timeline.storage.contract import Storage
-from phantombase.timeline.storage.open_storage import whole_path
+from phantombase.timeline.storage.open_storage import full_path
 from phantombase.timeline.storage.storage_options import parse_pairs
 from phantombase.timeline.table.table import Table
 
@@ -43,7 +43,7 @@ OUTPUT, EXECUTE, ATTEMPT, CLOCK = OutputOptions(), ExecuteOptions(), AttemptOpti
 
 TablePath = Annotated[
     str,
-    typer.Argument(metavar="TABLE", parser=whole_path, help="base path of the table: the folder that holds .hoodie"),
+    typer.Argument(metavar="TABLE", parser=full_path, help="base path of the table: the folder that holds .hoodie"),
 ]
 StorageOption = Annotated[
     list[str] | None,

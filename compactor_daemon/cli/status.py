@@ -17,7 +17,7 @@ from phantombase.timeline.instants.clock_check import ClockOptions
 from phantombase.timeline.planning.options import ScheduleOptions
 from phantombase.timeline.planning.triggers import TriggerOptions
 from phantombase.timeline.storage.storage_options import StorageOptions, parse_pairs
-from phantombase.timeline.table.table import Table, consistent
+from phantombase.timeline.table.table import Table, from_one_snapshot
 from phantombase.timeline.terminal.boundary import EXIT_FAILED
 from phantombase.timeline.terminal.console import clear_screen, configure_logging, emit
 from phantombase.timeline.terminal.text_table import Column, Row, RowsTable, human_duration, plural
@@ -280,7 +280,7 @@ def claims(
 
 
 def _beside(table: Table) -> Beside:
-    return consistent(lambda: look_beside(seen := table.still(), seen.load_timeline()))
+    return from_one_snapshot(lambda: look_beside(seen := table.snapshot(), seen.load_timeline()))
 
 
 def _findings(table: Table, attempt: AttemptOptions) -> tuple[Finding, ...]:
@@ -293,7 +293,7 @@ def _clock(table: Table) -> Clock:
 
 
 def _looked(table: Table, claimed: Claimed = None, recent: int = 0) -> TableSnapshot:
-    return consistent(lambda: look_at_table(table.still(), claimed, recent=recent))
+    return from_one_snapshot(lambda: look_at_table(table.snapshot(), claimed, recent=recent))
 
 
 def _claimed(zookeeper: ZooKeeperFlags, table: Table) -> Claimed:

@@ -49,7 +49,7 @@ from phantombase.timeline.table.left_to_hudi import refuse_left_to_hudi
 from phantombase.timeline.table.pending_clusterings import pending_replacing_writes
 from phantombase.timeline.table.pending_restores import refuse_pending_restore
 from phantombase.timeline.table.pending_rollbacks import refuse_half_rolled_back
-from phantombase.timeline.table.table import Table, consistent
+from phantombase.timeline.table.table import Table, from_one_snapshot
 
 from ..attempt.attempt import merge_rules
 from ..leftovers import forget_heartbeats, remove_left_behind
@@ -144,7 +144,7 @@ def cluster_table(
     remove_left_behind(seen)
     if not choice.windows and not pending_clusterings(seen, timeline):
         return _result(choice, None, (), ())
-    table.storage.prove()
+    table.storage.verify()
     work = _Work(table=table, options=options, lock=lock, output=output, threads=threads, progress=progress)
     finished, taken_back = work.finish_pending()
     with ExitStack() as stack:
@@ -195,7 +195,7 @@ def _choose(table: Table, options: ClusterOptions, copying: Copying) -> tuple[Ti
     refuse_half_upgraded(table)
     refuse_left_to_hudi(table, "clustering")
     _refuse_indexes(table)
-    view = consistent(lambda: table.load_view())
+    view = from_one_snapshot(lambda: table.load_view())
     timeline = view.timeline
     if options.sort_by:
         check_sortable(table.schema_to_cluster(timeline).arrow, options.sort_by, table.storage.base_path)

@@ -40,7 +40,7 @@ from phantombase.timeline.table.instant_puts import put_completed
 from phantombase.timeline.table.pending_clusterings import is_pending_service, pending_replacing_writes
 from phantombase.timeline.table.pending_restores import refuse_pending_restore
 from phantombase.timeline.table.pending_rollbacks import refuse_half_rolled_back
-from phantombase.timeline.table.table import Table, consistent
+from phantombase.timeline.table.table import Table, from_one_snapshot
 from phantombase.timeline.traces.find import traces_of
 from phantombase.timeline.traces.markers import Marker, MarkerKind, delete_markers, make_marker
 from phantombase.timeline.view.view import FileSlice
@@ -184,7 +184,7 @@ def inputs_now(table: Table, pending: PendingClustering, timeline: Timeline) -> 
     """The planned slices as they are now, see `slices_of`."""
     there = table.views.existing(group.partition for group in pending.groups)
     busy = busy_file_groups(table, _other_than(timeline, pending)).groups.keys()
-    return slices_of(consistent(lambda: table.load_view(exactly=there)), pending.groups, busy)
+    return slices_of(from_one_snapshot(lambda: table.load_view(exactly=there)), pending.groups, busy)
 
 
 def _other_than(timeline: Timeline, pending: PendingClustering) -> Timeline:

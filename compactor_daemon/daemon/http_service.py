@@ -23,7 +23,7 @@ from phantombase.timeline.report.overview import next_plan_row
 from phantombase.timeline.service.access import Access
 from phantombase.timeline.service.run import HttpService, Pages, ServeOptions
 from phantombase.timeline.service.served_tables import ServedTables
-from phantombase.timeline.table.table import Table, consistent
+from phantombase.timeline.table.table import Table, from_one_snapshot
 from phantombase.timeline.terminal.text_table import Row
 
 from ..attempt.outcome import OK
@@ -70,13 +70,13 @@ class DaemonFleet:
         """The names of `compactor-daemon status --json`."""
         table = table.with_clock(self._settings.clock)
         claimed, path = self._claimed(table), table.storage.base_path
-        seen = consistent(lambda: look_at_table(table.still(), claimed, recent=_RECENT if whole else 0))
+        seen = from_one_snapshot(lambda: look_at_table(table.snapshot(), claimed, recent=_RECENT if whole else 0))
         clock = Clock(clock_ms(), table.now())
         slo_s, settings = self.slo_s(path), self._settings
         row = status_report(seen, clock, slo_s=slo_s, attempt=settings.attempt, retry=settings.retry)
         if whole:
             trigger = self._daemon.lane_of(path).schedule or settings.schedule or _USUAL
-            row["next_plan"] = next_plan_row(table.still().load_timeline(), table.now(), trigger)
+            row["next_plan"] = next_plan_row(table.snapshot().load_timeline(), table.now(), trigger)
             row["requests"] = settings.schedule is not None
             for one in row["pending"]:
                 one["unfinished"] = _unfinished(table, one)

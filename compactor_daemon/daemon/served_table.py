@@ -163,7 +163,7 @@ class TableOnStorage:
 
     def open(self) -> None:
         """Tests that the storage keeps its promises. StorageError: it does not."""
-        self._storage().prove()
+        self._storage().verify()
 
     def _open(self) -> Table:
         return Table.open(self.path, self._settings.storage_options).with_clock(self._settings.clock)
@@ -260,7 +260,7 @@ class TableOnStorage:
     def execute(self, instant: str, held: HeldClaim, limit: Limit, aside: Aside = stay) -> Compacted | None:
         """Brings a claimed instant to its end; None: another process has done so. Errors: as `compact_instant`."""
         table = self._open()
-        seen = table.still()
+        seen = table.snapshot()
         if instant not in pending_instants(seen):
             return None
         check_keepable(seen, moves_rows=False)

@@ -99,7 +99,7 @@ def run_compactions(
     held = table_lock(table.storage, lock, sole_writer=sole_writer)
     if drop_metadata and not limit.closed:
         table = drop_metadata_table(table, held)  # a way out of its own: nothing need be pending, nor be executable
-    seen = table.still()
+    seen = table.snapshot()
     instants = pending_instants(seen, instant)
     check_keepable(table, moves_rows=False)
     if limit.closed or (not instants and not recorded_instants(seen.storage)):
@@ -113,7 +113,7 @@ def run_compactions(
                 run.refused = preflight(seen, instants)
                 if len(run.refused) == len(instants) and not littered_instants(table):
                     raise next(iter(run.refused.values()))
-        table.storage.prove()
+        table.storage.verify()
         open_.enter_context(abandoned_uploads_aborted(table.storage))
         open_.enter_context(claim_all(table, attempt.claim_wait_s))
         finished: Table | None = None
@@ -135,7 +135,7 @@ def run_compactions(
                         limit=limit,
                     )
 
-            run.each(pending_instants(finished or table.still(), instant), compact)
+            run.each(pending_instants(finished or table.snapshot(), instant), compact)
     if run.parked is not None:
         raise run.parked
     if run.left:
@@ -153,7 +153,7 @@ def _proved(storage: Storage) -> Iterator[None]:
         yield
         return
     with ThreadPoolExecutor(1) as pool:
-        proved = pool.submit(storage.prove)
+        proved = pool.submit(storage.verify)
         yield
     proved.result()
 

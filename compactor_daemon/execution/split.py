@@ -25,7 +25,7 @@ from phantombase.timeline.metadata_table.update import check_keepable
 from phantombase.timeline.record_fields import Fields
 from phantombase.timeline.storage.folders import join
 from phantombase.timeline.storage.storage_options import Given, StorageOptions
-from phantombase.timeline.table.table import Table, consistent
+from phantombase.timeline.table.table import Table, from_one_snapshot
 from phantombase.timeline.view.view import FileGroup, slice_before
 
 from ..attempt.attempt import open_attempt, single_task
@@ -77,10 +77,10 @@ class CompactionTask:
         ledger does not balance, nothing is left. Other errors of the tree: unreadable inputs.
         """
         table = Table.open(self.table, storage_options or dict(self.storage_options))
-        return consistent(lambda: self._execute(table.reload()))
+        return from_one_snapshot(lambda: self._execute(table.reload()))
 
     def _execute(self, table: Table) -> SliceResult:
-        seen = table.still()
+        seen = table.snapshot()
         plan = self._plan(seen)
         if (outcome := read_outcome(seen.storage, self.instant, self.attempt)) is not None:
             raise attempt_dead(self.instant, self.attempt, outcome)
@@ -299,7 +299,7 @@ def plan_compaction(
     """
     path, options, given = os.fspath(path), attempt or AttemptOptions(), StorageOptions.of(storage_options)
     table = Table.open(path, given)
-    seen = table.still()
+    seen = table.snapshot()
     pending = pending_instants(seen, instant)
     if not pending:
         return None
@@ -307,13 +307,13 @@ def plan_compaction(
     check_keepable(table, moves_rows=False)
     for error in preflight(seen, [chosen]).values():
         raise error
-    table.storage.prove()
+    table.storage.verify()
     with claim_all(table, options.claim_wait_s), claim_one(table, chosen, options.claim_wait_s):
-        seen = table.still()
+        seen = table.snapshot()
         if find_decision(seen.storage, chosen) is not None:
             return PlannedCompaction(table=path, instant=chosen, tasks=())
         opened = open_attempt(seen, chosen, options)
-    view = consistent(lambda: table.still().load_plan_view([opened.plan]))
+    view = from_one_snapshot(lambda: table.snapshot().load_plan_view([opened.plan]))
     groups = view.by_key()
     tasks = tuple(
         CompactionTask(

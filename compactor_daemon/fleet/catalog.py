@@ -33,7 +33,7 @@ from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.reachable import why_unreachable
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.folders import HOODIE
-from phantombase.timeline.storage.open_storage import open_storage, whole_path
+from phantombase.timeline.storage.open_storage import full_path, open_storage
 from phantombase.timeline.storage.storage_options import StorageOptions
 
 from .pools import Pools
@@ -71,7 +71,7 @@ class FolderListing:
     """
 
     def __init__(self, root: str, options: StorageOptions, depth: int = DEPTH) -> None:
-        self._root = whole_path(root).rstrip("/") or "/"
+        self._root = full_path(root).rstrip("/") or "/"
         self._storage = open_storage(root, options)
         self._depth = depth
         self._known: frozenset[str] = frozenset()

@@ -28,7 +28,7 @@ from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.locks.section import Section
 from phantombase.timeline.metadata_table.location import open_metadata_table
 from phantombase.timeline.metadata_table.read import load_metadata_view
-from phantombase.timeline.metadata_table.valid_instants import MADE_UP
+from phantombase.timeline.metadata_table.valid_instants import ARTIFICIAL
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.view.view import TableView
 
@@ -91,7 +91,7 @@ def cutoffs(data: Timeline, view: TableView) -> tuple[ArchiveCutoff, ...]:
         for group in view.groups
         for slice_ in group.slices
         for log in slice_.logs
-        if slice_ is group.slices[-1] or not log.name.instant.startswith(MADE_UP)
+        if slice_ is group.slices[-1] or not log.name.instant.startswith(ARTIFICIAL)
     ]
     if not logs:
         return (active,)
@@ -101,7 +101,7 @@ def cutoffs(data: Timeline, view: TableView) -> tuple[ArchiveCutoff, ...]:
 
 def shows_gone(timeline: Timeline, going: Collection[Instant]) -> bool:
     """Whether a compaction would stay without the delta commit that shows that its base files are gone (pure)."""
-    filled = [timeline.completed_at(i) for i in going if i.requested_time.startswith(MADE_UP)]
+    filled = [timeline.completed_at(i) for i in going if i.requested_time.startswith(ARTIFICIAL)]
     stay = (i.requested_time for i in timeline.completed if i.action == "commit" and i not in going)
     first = min(stay, default=None)
     return first is not None and any(time > first for time in filled)
@@ -134,6 +134,6 @@ def _choice(
 def _remove(metadata: Table, files: StateFiles, instants: Sequence[Instant], section: Section) -> None:
     """Removes archived instants, those that filled a partition last: see `shows_gone`."""
     for last in (False, True):
-        some = [i for i in instants if i.requested_time.startswith(MADE_UP) is last]
+        some = [i for i in instants if i.requested_time.startswith(ARTIFICIAL) is last]
         if some:
             remove_instants(metadata.storage, of_instants(files, some), section.check)

@@ -22,7 +22,7 @@ from phantombase.timeline.format.clean import CleanPlan, decode_clean_plan, enco
 from phantombase.timeline.format.instant import Instant, State
 from phantombase.timeline.instants.timeline import UNKNOWN_COMPLETION, Timeline
 from phantombase.timeline.locks.section import Section
-from phantombase.timeline.metadata_table.location import BUILD_ANEW, anew_if_unreadable, open_metadata_table
+from phantombase.timeline.metadata_table.location import BUILD_AGAIN, advising_rebuild, open_metadata_table
 from phantombase.timeline.metadata_table.read import load_metadata_view
 from phantombase.timeline.metadata_table.valid_instants import blocked_by
 from phantombase.timeline.pins.pin import held_files
@@ -99,7 +99,7 @@ def clean_due(table: Table) -> CleanDue | None:
 def pending_clean(metadata: Table, clean: Instant) -> CleanPlan:
     """The plan of a pending clean, of phantombase or Hudi. MalformedError: it cannot be read."""
     path = metadata.instant_path(clean.at(State.REQUESTED))
-    with anew_if_unreadable(metadata):
+    with advising_rebuild(metadata):
         return decode_clean_plan(metadata.storage.read(path), path)
 
 
@@ -149,5 +149,5 @@ def _refuse_needed(metadata: Table, view: TableView, instant: str, plan: CleanPl
             path=f"{metadata.storage.base_path}/{wrong[0]}",
             instant=instant,
             found=f"{len(wrong)} of {plan.count} files",
-            todo=f"Nothing was removed. {BUILD_ANEW}",
+            todo=f"Nothing was removed. {BUILD_AGAIN}",
         )

@@ -25,7 +25,7 @@ from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.locks.heartbeat import BEAT_S, heartbeat
 from phantombase.timeline.locks.section import Section
 from phantombase.timeline.metadata_table.commit import newest_schema
-from phantombase.timeline.metadata_table.location import BUILD_ANEW, anew_if_unreadable, open_metadata_table
+from phantombase.timeline.metadata_table.location import BUILD_AGAIN, advising_rebuild, open_metadata_table
 from phantombase.timeline.metadata_table.read import Completeness, slice_entries
 from phantombase.timeline.metadata_table.records.entries import encoder
 from phantombase.timeline.metadata_table.records.hfile_write import encode_hfile
@@ -52,7 +52,7 @@ def execute(table: Table, instant: str, section: Section) -> CommitMetadata:
     data = table.load_timeline()
     metadata = open_metadata_table(table)
     timeline = metadata.load_timeline()
-    with anew_if_unreadable(metadata):
+    with advising_rebuild(metadata):
         plan = metadata.compaction_plan(instant)
     schema_text = newest_schema(metadata)
     refuse_uncompleted(table, data, metadata, timeline)
@@ -114,7 +114,7 @@ def _planned_slice(metadata: Table, operation: CompactionOperation) -> FileSlice
             raise MissingFileError(
                 "a file of a pending compaction of the metadata table is gone",
                 path=f"{metadata.storage.base_path}/{partition}/{name}",
-                todo=BUILD_ANEW,
+                todo=BUILD_AGAIN,
             )
         return sizes[name]
 

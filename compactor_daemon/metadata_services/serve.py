@@ -43,9 +43,9 @@ from phantombase.timeline.locks.heartbeat import is_live, may_be_written, read_h
 from phantombase.timeline.locks.section import Section
 from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.metadata_table.commit import forget
-from phantombase.timeline.metadata_table.location import anew_if_unreadable, open_metadata_table
+from phantombase.timeline.metadata_table.location import advising_rebuild, open_metadata_table
 from phantombase.timeline.metadata_table.read import load_metadata_view
-from phantombase.timeline.metadata_table.valid_instants import MADE_UP
+from phantombase.timeline.metadata_table.valid_instants import ARTIFICIAL
 from phantombase.timeline.storage.server_clock import storage_ms
 from phantombase.timeline.table.half_upgraded import refuse_half_upgraded
 from phantombase.timeline.table.pending_rollbacks import half_way
@@ -138,7 +138,7 @@ def forget_unknown(table: Table, section: Section) -> tuple[str, ...]:
 
 
 def _is_of_data(time: str) -> bool:
-    return len(time) == _DIGITS and not time.startswith(MADE_UP)
+    return len(time) == _DIGITS and not time.startswith(ARTIFICIAL)
 
 
 def plan_all(view: TableView, instant: str) -> CompactionPlan | None:
@@ -279,7 +279,7 @@ def _finish_compactions(table: Table, section: Section, *, dry_run: bool) -> lis
     for pending in open_metadata_table(table).load_timeline().pending_compactions:
         instant = pending.requested_time
         if dry_run:
-            with anew_if_unreadable(metadata := open_metadata_table(table)):
+            with advising_rebuild(metadata := open_metadata_table(table)):
                 done.append(_planned(instant, metadata.compaction_plan(instant)))
         else:
             done.append(_done(instant, execute(table, instant, section), finished=True))

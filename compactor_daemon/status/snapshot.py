@@ -28,7 +28,7 @@ from phantombase.timeline.report.overview import next_plan_row
 from phantombase.timeline.storage.contract import Entry, Storage
 from phantombase.timeline.storage.storage_options import StorageOptions
 from phantombase.timeline.table.pending_rollbacks import half_taken_back, rollbacks_of_completed
-from phantombase.timeline.table.table import Table, consistent
+from phantombase.timeline.table.table import Table, from_one_snapshot
 from phantombase.timeline.terminal.text_table import Row
 from phantombase.timeline.view.view import TableView, is_replaced, latest_slice
 
@@ -100,7 +100,7 @@ class TableSnapshot:
 
 
 def look_at_table(table: Table, claims: Claimed = None, *, recent: int = 0) -> TableSnapshot:
-    """Looks at a table; run it under `consistent`. `recent`: the most completed compactions to show.
+    """Looks at a table; run it under `from_one_snapshot`. `recent`: the most completed compactions to show.
 
     `claims` were read before. So a claim that was given back since may still be shown, and a claim that was taken since
     is missing; its holder shows itself by a heartbeat. An instant that completes during the snapshot is left out.
@@ -248,16 +248,16 @@ def _recent(
 
 def outlook(table: Table, trigger: TriggerOptions, clean: CleanOptions) -> Row:
     """All of it. `trigger`, `clean`: the options with which plans are requested, and cleans run."""
-    looked = cache(lambda: consistent(lambda: _look(table)))
+    looked = cache(lambda: from_one_snapshot(lambda: _look(table)))
     return {
         "backlog": _known(lambda: backlog_row(looked()[1])),
-        "next_plan": _known(lambda: next_plan_row(table.still().load_timeline(), table.now(), trigger)),
+        "next_plan": _known(lambda: next_plan_row(table.snapshot().load_timeline(), table.now(), trigger)),
         "cleanable": _known(lambda: _cleanable(*looked(), clean)),
     }
 
 
 def _look(table: Table) -> tuple[Table, TableView]:
-    seen = table.still()
+    seen = table.snapshot()
     return seen, load_whole(seen)
 
 
@@ -308,7 +308,7 @@ def catalog_rows(
         slo_s = pools.of(name).slo_s
         found: Row = {"name": name, "table": path, "pool": pools.of(name).match, "slo_s": slo_s}
         try:
-            looked = consistent(lambda: _pending_counts(Table.open(path, options).with_clock(clock), retry))
+            looked = from_one_snapshot(lambda: _pending_counts(Table.open(path, options).with_clock(clock), retry))
             problem = None
         except PhantombaseError as error:
             looked, problem = _UNKNOWN, str(error)

@@ -188,7 +188,7 @@ def _plan(table: Table, timeline: Timeline, target: str | None, dead: frozenset[
     left = [i for i in timeline.instants if i.completed or i.requested_time not in dead]
     living = replace(timeline, instants=tuple(left))
     _refuse_cleaned(table, living, target)
-    seen = table.still(reload=False)  # both look at all partitions
+    seen = table.snapshot(reload=False)  # both look at all partitions
     undone = to_undo(living, target)
     known = without_torn(seen, timeline, {time for time, _ in undone})
     _check_whole(seen, known, target)

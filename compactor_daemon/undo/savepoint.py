@@ -46,7 +46,7 @@ def create_savepoint(
     pending, and may be removing files of that state.
     """
     with lock.hold("make a savepoint") as section:
-        table = table.still()
+        table = table.snapshot()
         refuse_half_upgraded(table)
         timeline = table.load_timeline()
         refuse_pending_restore(table, timeline)
@@ -77,7 +77,7 @@ def create_savepoint(
 def delete_savepoint(table: Table, lock: TableLock, instant: str, *, dry_run: bool = False) -> None:
     """Lets the files of a savepoint go. `dry_run`: nothing is changed. UsageError: there is none at this instant."""
     with lock.hold("delete a savepoint") as section:
-        table = table.still()
+        table = table.snapshot()
         refuse_half_upgraded(table)  # the savepoint may be in the other half
         found = [i for i in table.load_timeline().instants if (i.action, i.requested_time) == (ACTION, instant)]
         if not found:

@@ -64,7 +64,7 @@ from phantombase.timeline.planning.notes import NOTES
 from phantombase.timeline.read.slice_log import log_may_delete
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.server_clock import storage_ms
-from phantombase.timeline.table.table import Table, consistent
+from phantombase.timeline.table.table import Table, from_one_snapshot
 from phantombase.timeline.view.view import GroupKey, TableView
 
 from ..attempt.compact_instant import pending_instants
@@ -198,11 +198,11 @@ def unschedule(
     deletes = cache(partial(log_may_delete, table.storage, table.config.merge_settings.marker))
     for _ in range(_TRIES):
         table = table.reload()
-        view = consistent(partial(_view, table, instant))
+        view = from_one_snapshot(partial(_view, table, instant))
         keys = movable_keys(view, instant, deletes)
         refuse_moved(table, view, instant, keys)
         if not dry_run:
-            table.storage.prove()
+            table.storage.verify()
         with lock.hold("unschedule a compaction") as section:
             table = table.reload()
             plan, kept, decision = _refuse(table, instant, options)
@@ -227,7 +227,7 @@ def _unschedule_unread(
 ) -> Unscheduled:
     """MalformedError: the plan file has other content by now, and must not be removed unread."""
     if not dry_run:
-        table.storage.prove()
+        table.storage.verify()
     with lock.hold("unschedule a compaction") as section:
         table = table.reload()
         pending_instants(table, instant)

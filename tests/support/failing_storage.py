@@ -259,7 +259,7 @@ class HookedStorage:
         """See `Storage`."""
         self._call("set_modified", path, modified_ms)
 
-    def prove(self) -> None:
+    def verify(self) -> None:
         """See `Storage`."""
         probe(self)
 

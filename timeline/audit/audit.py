@@ -34,7 +34,7 @@ from ..merge.rule import SliceRules
 from ..read.slice_stream import SliceStream, base_tables
 from ..read.table_rules import slice_rules
 from ..table.half_upgraded import refuse_half_upgraded
-from ..table.table import Table, TableSchema, consistent
+from ..table.table import Table, TableSchema, from_one_snapshot
 from ..view.log_blocks import slice_blocks
 from ..view.view import DataFile, FileGroup, FileSlice, TableView, is_replaced, latest_base, slice_before
 from .group_ledger import LEDGER, GroupLedger, logged_instants
@@ -138,11 +138,11 @@ def settled(snapshot: Callable[[], InstantAudit]) -> InstantAudit:
     """What two audits in a row find wrong. While one looks, services may remove files that it has seen: the next one
     does not see these any more.
     """
-    found = consistent(snapshot)
+    found = from_one_snapshot(snapshot)
     for _ in range(_LOOKS_MAX - 1):
         if found.good:
             break
-        before, found = found, consistent(snapshot)
+        before, found = found, from_one_snapshot(snapshot)
         if found == before:
             break
     return found
@@ -200,7 +200,7 @@ class _Now:
 def _now(table: Table, ledgers: KeptLedgers, problems: list[str]) -> _Now:
     there = table.views.existing(b.partition for b in ledgers.groups)
     try:
-        view = consistent(lambda: table.reload().load_view(exactly=there))
+        view = from_one_snapshot(lambda: table.reload().load_view(exactly=there))
     except PhantombaseError as error:  # two base files of an instant, or a lost one: audits must report that
         problems.append(str(error))
         view = None

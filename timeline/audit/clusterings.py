@@ -18,7 +18,7 @@ from functools import partial
 from ..errors import LedgerError, MissingFileError
 from ..format.commit_metadata import CommitMetadata
 from ..format.file_name import parse_data_file
-from ..table.table import Table, consistent
+from ..table.table import Table, from_one_snapshot
 from ..view.view import FileGroup, GroupKey, TableView, latest_base
 from .audit import InstantAudit, Verdict, audited_group, hash_of_base, read_base, read_written, same, settled
 from .group_ledger import CLUSTERED, GroupLedger, decode_ledgers
@@ -67,7 +67,7 @@ def _groups_now(table: Table, recorded: Sequence[GroupLedger]) -> Mapping[GroupK
         now = table.reload()
         return now.load_view(exactly=now.views.existing(one.partition for one in recorded))
 
-    return consistent(load).by_key()
+    return from_one_snapshot(load).by_key()
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from ..metadata_table.valid_instants import commits_to_compact
 from ..metadata_table.validate import Validation
 from ..metadata_table.validate import validate as validate_table
 from ..storage.storage_options import parse_pairs
-from ..table.table import Table, consistent
+from ..table.table import Table, from_one_snapshot
 from ..terminal.boundary import EXIT_FAILED
 from ..terminal.console import configure_logging, emit, progress
 from ..view.grouping import counted_by_name
@@ -94,13 +94,13 @@ def validate(
       timeline validate /data/trips --json | jq '.differences[]'
     """
     table = Table.open(path, parse_pairs(storage_option)).with_clock(ClockOptions(timezone=timezone))
-    wrong = consistent(lambda: find_mistimed(table.reload()))
+    wrong = from_one_snapshot(lambda: find_mistimed(table.reload()))
     if table.config.metadata_partitions:
-        found = consistent(lambda: validate_table(table.reload()))
+        found = from_one_snapshot(lambda: validate_table(table.reload()))
         commits = commits_to_compact(table)
     else:
         found, commits = Validation(partitions=0, files=0, differences=()), None
-    view, witnessed = consistent(lambda: (table.reload().load_view(), table.reload().load_view(archive=True)))
+    view, witnessed = from_one_snapshot(lambda: (table.reload().load_view(), table.reload().load_view(archive=True)))
     report = validation_report(
         found, commits, wrong, witnessed, table.views.strays(view), counted_by_name(view, witnessed), table
     )
@@ -133,7 +133,7 @@ def repair_times(
     if every:
         chosen = all_files(table)
     else:
-        wrong = consistent(lambda: find_mistimed(table.reload()))
+        wrong = from_one_snapshot(lambda: find_mistimed(table.reload()))
         chosen = tuple(Retimed(path=m.path, time=m.instant) for m in wrong)
     if not dry_run:
         set_times(table, chosen)

@@ -25,7 +25,7 @@ from ..read.export import check_output, export_file, export_stream
 from ..read.held_moment import pinned
 from ..read.table_read import Fallback, Query, ReadOptions, Scan
 from ..storage.storage_options import parse_pairs
-from ..table.table import Table, consistent
+from ..table.table import Table, from_one_snapshot
 from ..terminal.boundary import local_path
 from ..terminal.console import configure_logging, emit, reporting
 from ..terminal.text_table import Row
@@ -62,7 +62,7 @@ def _show(table: Table, options: ReadOptions, json: bool) -> None:
     limit = SHOWN_ROWS if options.limit is None else options.limit
     # One row more tells whether there are more.
     asked = limit if options.limit is not None else limit + 1
-    scan, found = consistent(lambda: _read(table.reload(), replace(options, limit=asked)))
+    scan, found = from_one_snapshot(lambda: _read(table.reload(), replace(options, limit=asked)))
     rows = found.slice(0, limit)
     chosen = rows if options.columns is not None or json else rows.select(shown_columns(rows.schema.names))
     data: Row = {
@@ -90,7 +90,7 @@ def _stream(open_table: Callable[[], Table], options: ReadOptions, json: bool) -
         raise UsageError("stdout carries the rows, not a report", todo="Leave out --json, or write to a file.")
     if sys.stdout.isatty():
         raise UsageError("rows in binary form to a terminal", todo="Pipe them into a program, or leave out --output.")
-    export_stream(consistent(lambda: plan(open_table(), options)), sys.stdout.buffer)
+    export_stream(from_one_snapshot(lambda: plan(open_table(), options)), sys.stdout.buffer)
 
 
 def _export(open_table: Callable[[], Table], options: ReadOptions, output: Path, overwrite: bool, json: bool) -> None:
@@ -102,7 +102,7 @@ def _export(open_table: Callable[[], Table], options: ReadOptions, output: Path,
         def show(slices: int, total: int, rows: int) -> None:
             report("reading slices", slices, total, rows=rows)
 
-        done = consistent(lambda: export_file(open_table(), options, output, show))
+        done = from_one_snapshot(lambda: export_file(open_table(), options, output, show))
     data: dict[str, Any] = {
         "table": table.storage.base_path,
         "query": options.query.value,

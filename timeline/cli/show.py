@@ -16,7 +16,7 @@ from ..format.instant import MERGES
 from ..instants.timeline import Timeline
 from ..report.overview import overview
 from ..storage.storage_options import parse_pairs
-from ..table.table import Table, consistent
+from ..table.table import Table, from_one_snapshot
 from ..terminal.console import emit
 from ..terminal.text_table import Row
 from . import render
@@ -44,7 +44,7 @@ def show(
       timeline show /data/trips --archived --json
     """
     options = parse_pairs(storage_option)
-    data = consistent(
+    data = from_one_snapshot(
         lambda: overview(ListedBy.STORAGE.open(path, timezone, options), archived=archived, pending_only=pending)
     )
     emit(data, json, render.show)
@@ -70,7 +70,7 @@ def slices(
       timeline slices /data/trips --json | jq '.totals.log_bytes'
     """
     options = parse_pairs(storage_option)
-    data = consistent(lambda: _slices(listing.open(path, timezone, options), partition))
+    data = from_one_snapshot(lambda: _slices(listing.open(path, timezone, options), partition))
     emit(data, json, render.slices)
 
 
@@ -98,7 +98,7 @@ def plan(
       timeline plan /data/trips 20261121091052663 --json | jq .recommended_executors
     """
     options = parse_pairs(storage_option)
-    emit(consistent(lambda: _plan(Table.open(path, options, reading=True), instant)), json, render.plan)
+    emit(from_one_snapshot(lambda: _plan(Table.open(path, options, reading=True), instant)), json, render.plan)
 
 
 def _plan(table: Table, time: str) -> Row:

@@ -151,7 +151,8 @@ def write_record(record: Mapping[str, Any], schema: Schema, *, first: Sequence[b
     branch, rest = (body := encode_value(record, schema))[:1], body[1:]
     count = encode_long(len(first))
     size = len(body) + len(count) + sum(map(len, first))
-    # An array is one block of its elements, with their number in front and a zero after them: the first byte of the rest.
+    # An array is one block of its elements, with their number in front and a zero after them: the first byte of the
+    # rest.
     return b"".join([out.getvalue(), encode_long(1), encode_long(size), branch, count, *first, rest, _SYNC_MARKER])
 
 

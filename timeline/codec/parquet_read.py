@@ -49,7 +49,7 @@ _AHEAD_BYTES_MAX = 64 << 20
 """Row groups whose columns take more are read column by column: what is fetched ahead is held in memory."""
 
 
-def travels_whole(size: int, wanted: int, columns: int) -> bool:
+def fetched_at_once(size: int, wanted: int, columns: int) -> bool:
     """Whether a file of this size and number of columns is best fetched by one request, for this number of columns.
 
     The other way takes two requests more: the end with the footer first, then the columns. `size` 0: not known.

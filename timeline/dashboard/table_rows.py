@@ -21,13 +21,13 @@ from ..errors import MissingFileError, PhantombaseError
 from ..format.commit_metadata import CommitMetadata, WriteStat
 from ..format.instant import MERGES, Instant
 from ..instants.timeline import since_completed, since_request
-from ..locks.table_lock import STORAGE, look_at_lock
+from ..locks.table_lock import STORAGE, inspect_lock
 from ..merge.ledger import Ledger, total
 from ..planning.triggers import TriggerOptions
 from ..report.overview import next_plan_row, overview
 from ..service.served_table import Held, ServedTable
 from ..service.states.table_state import ServedState
-from ..table.table import Table, consistent
+from ..table.table import Table, from_one_snapshot
 from ..terminal.text_table import Row, moment
 from .fleet_info import FleetInfo
 from .health import Health, Word, health_of
@@ -164,7 +164,7 @@ class TableRows:
         broken, slo_s = Health(Word.BROKEN, str(why)), self._slo_of(table.path)
         try:
             opened = table.opened()
-            pending = consistent(lambda: overview(opened.still(), pending_only=True))["pending"]
+            pending = from_one_snapshot(lambda: overview(opened.snapshot(), pending_only=True))["pending"]
         except PhantombaseError:
             return _named(table, broken, {"slo_s": slo_s})
         health = health_of(pending, None)
@@ -172,7 +172,7 @@ class TableRows:
         return _named(table, health if health.word is Word.STUCK else broken, more)
 
     def _row(self, table: ServedTable, held: Held, whole: bool) -> Row:
-        shown = consistent(lambda: overview(table.table.still()))
+        shown = from_one_snapshot(lambda: overview(table.table.snapshot()))
         numbers = debt(held.state)
         numbers |= _writes(held.state, table.table, shown["pending"])
         slo_s = self._slo_of(table.path)
@@ -209,7 +209,7 @@ class TableRows:
         given = self._settings.lock_of(table.config.name)
         if given is None and self._settings.sole_writer:
             given = STORAGE
-        seen = look_at_lock(table.storage, given, table.config.properties, clock_ms())
+        seen = inspect_lock(table.storage, given, table.config.properties, clock_ms())
         return {**asdict(seen), "state": seen.state.value}
 
     def _slo_of(self, path: str) -> float | None:

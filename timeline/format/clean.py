@@ -99,10 +99,10 @@ _SAVEPOINTS = "savepointed_timestamps"
 class CleanPlan:
     """What a clean removes: names of files by partition, and `partitions` that have nothing left.
 
-    `retained`: requested time and action of the earliest commit whose state remains complete; None where only file versions
-    are retained: Hudi's archiver then takes every replace commit before the clean for passed. `last_completed`: the
-    newest completed commit at that time. `savepoints`: times of those that there were: beyond the first one Hudi 1.2
-    archives nothing after this clean, whether it is still there or not.
+    `retained`: requested time and action of the earliest commit whose state remains complete; None where only file
+    versions are retained: Hudi's archiver then takes every replace commit before the clean for passed.
+    `last_completed`: the newest completed commit at that time. `savepoints`: times of those that there were: beyond
+    the first one Hudi 1.2 archives nothing after this clean, whether it is still there or not.
     """
 
     policy: str

@@ -58,7 +58,7 @@ _MB = 1 << 20
 
 
 def operation_metrics(log_files: int, log_bytes: int, read_bytes: int, write_bytes: int) -> dict[str, float]:
-    """The metrics that Hudi 0.15 and 1.2 write for an operation (FileSliceMetricUtils): integer megabytes, rounded down."""
+    """The metrics that Hudi 0.15 and 1.2 write for an operation (FileSliceMetricUtils): full megabytes."""
     read_mb, write_mb = read_bytes // _MB, write_bytes // _MB
     return {
         TOTAL_LOG_FILES: float(log_files),

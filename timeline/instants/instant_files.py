@@ -16,7 +16,7 @@ from ..format.compaction_plan import CompactionPlan, decode_plan
 from ..format.instant import Instant, State
 from ..format.table_config import TableConfig
 from ..storage.contract import Storage, list_of_table
-from ..storage.snapshot import latest, list_ahead
+from ..storage.snapshot import list_ahead, without_snapshot
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,8 +116,8 @@ class InstantFiles:
     def commit_metadata(self, instant: Instant) -> CommitMetadata:
         """The metadata of a completed write.
 
-        Hudi writes it in place on local storage, so a reader may see it empty or incomplete for a short time. Metadata that
-        cannot be decoded is therefore read again a few times before that is an error.
+        Hudi writes it in place on local storage, so a reader may see it empty or incomplete for a short time. Metadata
+        that cannot be decoded is therefore read again a few times before that is an error.
         """
         return self._decoded(instant, decode_commit)
 
@@ -128,7 +128,7 @@ class InstantFiles:
                 return decode(storage.read(path), path)
             except MalformedError:
                 time.sleep(pause_s)
-                storage = latest(storage)
+                storage = without_snapshot(storage)
         try:
             return decode(storage.read(path), path)
         except MalformedError as error:

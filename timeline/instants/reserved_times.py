@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator
 from ..errors import MalformedError, MissingFileError
 from ..record_fields import Fields
 from ..storage.contract import Storage, listed_if_there
-from ..storage.folders import BEHIND_INSTANTS, RECORDS
+from ..storage.folders import AFTER_INSTANTS, RECORDS
 from .timeline import Timeline
 
 OUTCOME = "outcome"
@@ -58,7 +58,7 @@ def recorded_instants(storage: Storage) -> tuple[str, ...]:
     """Instants that have records, unscheduled ones (tombstones) included."""
     if storage.is_file_system:
         return tuple(e.name for e in listed_if_there(storage, RECORDS) or () if e.is_folder and e.name.isdigit())
-    names = {path.partition("/")[0] for path, _ in storage.list_below(RECORDS, BEHIND_INSTANTS)}
+    names = {path.partition("/")[0] for path, _ in storage.list_below(RECORDS, AFTER_INSTANTS)}
     return tuple(sorted(name for name in names if name.isdigit()))
 
 

@@ -206,7 +206,7 @@ class Timeline:
         return any(i.action == "savepoint" for i in self.instants)
 
     def may_be_cleaned_since(self, before: Timeline) -> bool:
-        """Whether a clean may have started after the earlier timeline `before`: it is listed, or may be archived now."""
+        """Whether a clean may have started after the earlier timeline `before`: it is listed or may be archived."""
         cleans = ({i.requested_time for i in t.instants if i.action == "clean"} for t in (self, before))
         return self.start != before.start or not next(cleans) <= next(cleans)
 

@@ -25,7 +25,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from ..clocks import Since
+from ..clocks import Stopwatch
 from ..errors import MalformedError, MissingFileError, PhantombaseError
 from ..event_log import get_logger
 from ..record_fields import Fields
@@ -150,9 +150,9 @@ def is_live(beat: Heartbeat | None, now_ms: int, expiry_s: float = EXPIRY_S) -> 
 
     `now_ms`: by the clock of the storage, which dates the file (`storage_ms`): this process's may be wrong.
 
-    No file means not live. A phantombase process that is known to have ended is dead at once. A time more than `expiry_s`
-    ahead of that clock means not live as well: a live process would have refreshed it long before, so a clock was set
-    back.
+    No file means not live. A phantombase process that is known to have ended is dead at once. A time more than
+    `expiry_s` ahead of that clock means not live as well: a live process would have refreshed it long before, so a
+    clock was set back.
     """
     return beat is not None and not beat.owner_gone and abs(now_ms - beat.beat_ms) <= expiry_s * 1000
 
@@ -174,12 +174,12 @@ class Heartbeats:
 
     def __init__(self) -> None:
         self.keep_on_error = False
-        self._last = Since()
+        self._last = Stopwatch()
         self._longest_s = 0.0
 
     def felt(self) -> None:
         """A beat has reached storage."""
-        self._longest_s, self._last = max(self._longest_s, self._last.seconds()), Since()
+        self._longest_s, self._last = max(self._longest_s, self._last.seconds()), Stopwatch()
 
     def lapsed(self, expiry_s: float = EXPIRY_S) -> bool:
         """Whether there is now, or ever was, a time of `expiry_s` without a beat."""

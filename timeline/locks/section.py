@@ -32,7 +32,7 @@ class LockState(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LockSeen:
-    """`lock`: which one. `holder`: what the holder says of itself. `for_s`: how long it is held. `why`: of the rest."""
+    """`holder`: as it describes itself. `for_s`: how long it holds the lock. `why`: the reason of another state."""
 
     lock: str | None
     state: LockState
@@ -53,7 +53,7 @@ def in_object(storage: Storage, path: str, now_ms: int) -> LockSeen:
             "the lock object cannot be read", path=path, found=f"{type(error).__name__}: {error}"
         ) from error
     if expired is True:
-        return LockSeen(lock=path, state=LockState.FREE, why=f"given back by {owner}")
+        return LockSeen(lock=path, state=LockState.FREE, why=f"released by {owner}")
     if until + _DRIFT_MS < now_ms:
         return LockSeen(lock=path, state=LockState.FREE, why=f"{owner} did not renew it")
     left = f"valid for {max(0, until - now_ms) / 1000:.0f} s more; its holder renews it"
@@ -71,7 +71,7 @@ def in_kernel(path: str) -> LockSeen:
     try:
         lines = _LOCAL_LOCKS.read_text().splitlines()
     except OSError:
-        return LockSeen(lock=path, state=LockState.UNKNOWN, why="this machine does not say which files are locked")
+        return LockSeen(lock=path, state=LockState.UNKNOWN, why="this machine does not show which files are locked")
     for line in lines:
         words = line.split()  # 1: FLOCK  ADVISORY  WRITE 4711 fd:01:131073 0 EOF
         if len(words) >= 6 and words[1] != "->" and words[5].rpartition(":")[2] == str(inode):
@@ -97,16 +97,16 @@ class Section:
     is_held: Callable[[], bool]
 
     def check(self) -> None:
-        """Called right before each step that the lock guards. LockError: the lock was lost, so the step must not be."""
+        """Called right before each step that the lock guards. LockError: the lock was lost; the step must not run."""
         if not self.is_held():
             raise LockError(
                 f"the lock was lost in the section to {self.purpose}",
                 path=self.lock,
                 expected="held until the section ends",
                 found="not held any more: this process stopped for too long, or could not renew it",
-                todo="Run again: what this section did is finished or taken back.",
+                todo="Run again: the next run completes or reverts what this section did.",
             )
 
 
-REGARDLESS = Section(purpose="take back what came too late", lock="none", is_held=lambda: True)
-"""Of steps that must be made although the lock may be lost: what they take back is their own process's alone."""
+REGARDLESS = Section(purpose="revert a stale step", lock="none", is_held=lambda: True)
+"""For steps that must run although the lock may be lost: they revert only what this process did."""

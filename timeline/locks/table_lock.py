@@ -3,7 +3,7 @@
 The lock shortens races and separates cooperating writers. No safety of a compaction rests on it alone: closure, barrier
 and the outcome record ensure that. No process holds it during long work.
 
-`look_at_lock` shows the holder without taking the lock:
+`inspect_lock` shows the holder without taking the lock:
 
 | lock | what is read |
 | --- | --- |
@@ -313,7 +313,7 @@ def contenders(lock: ZooKeeperLock) -> list[Contender]:
 _PROVIDER = "hoodie.write.lock.provider"
 
 
-def look_at_lock(storage: Storage, given: str | None, properties: Mapping[str, str], now_ms: int) -> LockSeen:
+def inspect_lock(storage: Storage, given: str | None, properties: Mapping[str, str], now_ms: int) -> LockSeen:
     """The table lock. `given`: as for `table_lock`; None: what hoodie.properties or the table's folder says."""
     try:
         if given is None:

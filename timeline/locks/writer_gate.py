@@ -75,8 +75,8 @@ def wait_while_wanted(
 ) -> float:
     """Called by a writer before it begins a delta commit, outside the lock; returns the seconds it waited.
 
-    Ends when the record is removed, at its `until`, or after its length, whatever the clock does. It does not wait for a
-    later record: every call ends within GATE_S_MAX.
+    Ends when the record is removed, at its `until`, or after its length, whatever the clock does. It does not wait for
+    a later record: every call ends within GATE_S_MAX.
     """
     moment = now()
     first = found = read_wanted(storage, moment)

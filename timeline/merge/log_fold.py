@@ -19,7 +19,7 @@ from ..format.log_deletes import Deletes
 from ..format.table_config import MergeMode
 from .gaps import Gaps, Lacking, Trace, filled, trace
 from .rule import HUDI_0X, Keyed, MergeRule
-from .winner import EntryKind, behind_effective, behind_natural, winners
+from .winner import EntryKind, after_effective, after_natural, winners
 
 T = TypeVar("T", bound=np.generic)
 
@@ -244,8 +244,8 @@ def _trace(
     if mode is MergeMode.COMMIT_TIME:
         return trace(codes, is_row, np.ones(len(codes), np.bool_), np.zeros(len(codes), np.int64), keys)
     if mode in HUDI_0X:
-        return trace(codes, is_row, behind_effective(codes, kinds, natural, order, keys), order, keys)
-    return trace(codes, is_row, behind_natural(codes, kinds, natural, keys), order, keys)
+        return trace(codes, is_row, after_effective(codes, kinds, natural, order, keys), order, keys)
+    return trace(codes, is_row, after_natural(codes, kinds, natural, keys), order, keys)
 
 
 def _concat(parts: Sequence[npt.NDArray[T]], kind: type[T]) -> npt.NDArray[T]:

@@ -23,7 +23,8 @@ IS_DELETED = "_hoodie_is_deleted"
 _FEW_TIMES, _FEW_BYTES = 4, 64 << 20
 """Limits to copying a batch once: values for each row that is replaced, and bytes."""
 _RARE = 2_000
-"""A batch with at least this number of rows for each change is copied in runs between the changes: in less than half the time that a
+"""A batch with at least this number of rows for each change is copied in runs between the changes: in less than half
+the time that a
 `take` of every row needs, as it does not visit each row."""
 HUDI_0X = frozenset({MergeMode.OVERWRITE_WITH_LATEST_0X, MergeMode.EVENT_TIME_0X, MergeMode.EVENT_TIME_AVRO_0X})
 

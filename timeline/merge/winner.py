@@ -80,7 +80,7 @@ def _event_time(
     return _or_else(_greatest(codes[alive], order[alive], positions[alive], keys), reset)
 
 
-def behind_natural(codes: Ints, kinds: npt.NDArray[np.uint8], natural: Flags, keys: int) -> Flags:
+def after_natural(codes: Ints, kinds: npt.NDArray[np.uint8], natural: Flags, keys: int) -> Flags:
     """Which entries follow the last natural delete of their key, by the rule of EVENT_TIME."""
     if not natural.any():
         return np.ones(len(codes), np.bool_)
@@ -109,7 +109,7 @@ def _hudi_0x(
     return _or_else(_greatest(codes[alive], order[alive], positions[alive], keys), reset)
 
 
-def behind_effective(codes: Ints, kinds: npt.NDArray[np.uint8], natural: Flags, order: Ints, keys: int) -> Flags:
+def after_effective(codes: Ints, kinds: npt.NDArray[np.uint8], natural: Flags, order: Ints, keys: int) -> Flags:
     """Which entries are rows after the last delete of their key that took effect, by the rule of Hudi 0.15."""
     return _behind_effective(codes, kinds, natural, order, np.arange(len(codes), dtype=np.int64), keys)[0]
 

@@ -37,7 +37,7 @@ from ..traces.find import traces_of
 from ..traces.markers import delete_markers
 from ..traces.revoke import revoke, revokes
 from .index_logs import IndexLog
-from .location import BUILD_ANEW, METADATA_FOLDER, OpenSlice, anew_if_unreadable, open_metadata_table, open_slices
+from .location import BUILD_AGAIN, METADATA_FOLDER, OpenSlice, advising_rebuild, open_metadata_table, open_slices
 from .records.hfile_write import encode_hfile, grouped
 from .records.keys import file_group_index
 from .records.partitions import RECORD_INDEX
@@ -60,17 +60,17 @@ def newest_schema(metadata: Table) -> str:
 
     Hudi's log blocks have these columns, always null; hudi-rs fails on blocks without them.
     """
-    with anew_if_unreadable(metadata):
+    with advising_rebuild(metadata):
         timeline = metadata.load_timeline()
     for requested in sorted(timeline.completed_writes, reverse=True):
-        with anew_if_unreadable(metadata):
+        with advising_rebuild(metadata):
             text = metadata.commit_metadata(timeline.completed_writes[requested]).extra_metadata.get("schema", "")
         if text:
             return with_meta_columns(without_meta_columns(text))
     raise MalformedError(
         "no commit of the metadata table records its schema",
         path=metadata.storage.base_path,
-        todo=BUILD_ANEW,
+        todo=BUILD_AGAIN,
     )
 
 
@@ -247,7 +247,7 @@ def _refuse_compacted(metadata: Table, timeline: Timeline, instant: Instant) -> 
                 path=metadata.storage.base_path,
                 instant=instant.requested_time,
                 found=f"compaction {later.requested_time}",
-                todo=BUILD_ANEW,
+                todo=BUILD_AGAIN,
             )
 
 

@@ -31,7 +31,7 @@ from .record_index import mark_global_keys
 from .records.entries import encoder, new_schema
 from .records.hfile_write import encode_hfile
 from .records.keys import files_records
-from .valid_instants import MADE_UP
+from .valid_instants import ARTIFICIAL
 
 _log = get_logger()
 
@@ -72,7 +72,7 @@ def make_metadata_table(storage: Storage, config: TableConfig) -> TableConfig:
     of_metadata, below = metadata_config(config), PrefixStorage(storage, METADATA_FOLDER)
     make_table_folders(below, of_metadata)
     below.put_if_absent(PROPERTIES, of_metadata.dump())
-    time = f"{MADE_UP}000" if config.layout.has_completion_times else f"{MADE_UP}010"
+    time = f"{ARTIFICIAL}000" if config.layout.has_completion_times else f"{ARTIFICIAL}010"
     log = LogFileName(file_id=_FILE_ID, instant=time, version=1, token="0-0-0")
     content = _first_block(config, time)
     begun = Instant(requested_time=time, action="deltacommit", state=State.REQUESTED)

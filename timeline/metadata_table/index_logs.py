@@ -63,7 +63,7 @@ class FileKeys:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NotedKeys:
+class RecordedKeys:
     """The staged keys of a write. `memory_limit`: bytes that making log files of them takes approximately.
 
     `replaced`: those of file groups that it replaces. Of a key that is there and in `files`, that of `files` counts.
@@ -122,7 +122,7 @@ class LogBounds:
     files: int
 
     @staticmethod
-    def of(keys: NotedKeys, count: int, value_bytes: int, *, is_file_system: bool) -> LogBounds:
+    def of(keys: RecordedKeys, count: int, value_bytes: int, *, is_file_system: bool) -> LogBounds:
         """For an index of `count` file groups and values of this number of bytes (pure).
 
         A quarter of the limit for a portion, of which there are two or three copies, an eighth for what is read ahead,
@@ -160,7 +160,7 @@ def index_file_groups(table: Table) -> tuple[str, ...]:
     return tuple(s.file_id for s in open_slices(metadata, RECORD_INDEX, metadata.load_timeline()))
 
 
-def stage_index_logs(table: Table, instant: str, keys: NotedKeys, schema_text: str) -> IndexLogs:
+def stage_index_logs(table: Table, instant: str, keys: RecordedKeys, schema_text: str) -> IndexLogs:
     """Stages the log files. `schema_text`: of the metadata table's records. May be repeated.
 
     MissingFileError: the staging folder does not exist.

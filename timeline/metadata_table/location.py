@@ -17,7 +17,7 @@ from ..format.table_config import load_table_config
 from ..instants.timeline import Timeline
 from ..storage.contract import Entry, OwnLock, Storage
 from ..storage.folders import HOODIE
-from ..storage.snapshot import latest
+from ..storage.snapshot import without_snapshot
 from ..table.table import Table
 
 if TYPE_CHECKING:  # what `status` does not need to start
@@ -26,7 +26,7 @@ if TYPE_CHECKING:  # what `status` does not need to start
 METADATA_FOLDER = f"{HOODIE}/metadata"
 """Base path of the metadata table, relative to that of its data table."""
 
-BUILD_ANEW = (
+BUILD_AGAIN = (
     "Turn the metadata table off: `compactor-daemon compact TABLE --drop-metadata-table`. "
     "The next Hudi writer builds it again."
 )
@@ -111,8 +111,8 @@ class PrefixStorage:
     def set_modified(self, path: str, modified_ms: int) -> None:
         self.storage.set_modified(self._full(path), modified_ms)
 
-    def prove(self) -> None:
-        self.storage.prove()
+    def verify(self) -> None:
+        self.storage.verify()
 
     def hold(self, path: str, timeout_s: float, busy: LockError) -> AbstractContextManager[Callable[[], bool]]:
         return self.storage.hold(self._full(path), timeout_s, busy)
@@ -125,18 +125,18 @@ def open_metadata_table(table: Table) -> Table:
     NotATableError: it does not exist. TableChangedError: it was removed since. MalformedError: its settings are
     unusable.
     """
-    storage = PrefixStorage(latest(table.storage), METADATA_FOLDER)
+    storage = PrefixStorage(without_snapshot(table.storage), METADATA_FOLDER)
     try:
         return Table(storage, load_table_config(storage), clock=table.clock)
     except NotATableError as error:
         table.check_unchanged()
-        raise error.advising(BUILD_ANEW) from error
+        raise error.advising(BUILD_AGAIN) from error
     except MalformedError as error:
-        raise error.below(storage.base_path).advising(BUILD_ANEW) from error
+        raise error.below(storage.base_path).advising(BUILD_AGAIN) from error
 
 
 @contextmanager
-def anew_if_unreadable(metadata: Table) -> Iterator[None]:
+def advising_rebuild(metadata: Table) -> Iterator[None]:
     """MalformedError or MissingFileError of a file of the metadata table's own timeline: it names the full path, and
     the way out.
 
@@ -145,7 +145,7 @@ def anew_if_unreadable(metadata: Table) -> Iterator[None]:
     try:
         yield
     except (MalformedError, MissingFileError) as error:
-        raise error.below(metadata.storage.base_path).advising(BUILD_ANEW) from error
+        raise error.below(metadata.storage.base_path).advising(BUILD_AGAIN) from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,7 +170,7 @@ def open_slices(metadata: Table, partition: str, timeline: Timeline) -> list[Ope
         names = list(_names(metadata.storage.list(partition)))
     except MissingFileError:
         names = []
-    with anew_if_unreadable(metadata):
+    with advising_rebuild(metadata):
         planned = metadata.facts.pending_plans(timeline)
     found = []
     for file_id in sorted({n.file_id for n in names}):
@@ -195,7 +195,7 @@ def open_slices(metadata: Table, partition: str, timeline: Timeline) -> list[Ope
         raise MalformedError(
             "a partition of the metadata table has no file groups",
             path=f"{metadata.storage.base_path}/{partition}",
-            todo=BUILD_ANEW,
+            todo=BUILD_AGAIN,
         )
     return found
 

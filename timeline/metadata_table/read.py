@@ -20,23 +20,23 @@ from ..format.log_visibility import Visibility, select_blocks
 from ..format.table_config import TableConfig
 from ..instants.timeline import Timeline
 from ..storage.contract import Entry, Storage, open_listed
-from ..table.table import Table, consistent
+from ..table.table import Table, from_one_snapshot
 from ..view.listing import Listed
 from ..view.log_blocks import slice_blocks, visibility_of
 from ..view.named_files import NamedFile, named_files
 from ..view.view import FileGroup, FileSlice, TableView, ViewFacts, is_replaced, latest_slice
 from ..view.view_loader import Named, Sizes
-from .location import BUILD_ANEW, METADATA_FOLDER, anew_if_unreadable, open_metadata_table
+from .location import BUILD_AGAIN, METADATA_FOLDER, advising_rebuild, open_metadata_table
 from .records.entries import Keys, MetadataEntry, base_entries, block_entries, fold, merge, present_files
 from .records.keys import ALL_PARTITIONS, MetadataRecord, partition_path
 from .records.partitions import FILES, PARTITION_STATS
-from .valid_instants import MADE_UP, refuse_uncompleted, valid_instants
+from .valid_instants import ARTIFICIAL, refuse_uncompleted, valid_instants
 
 
 def load_metadata_view(metadata: Table, partitions: Collection[str]) -> TableView:
     """Timeline, facts, then the listing of these partitions. MissingFileError: no such folder; see `file_groups`."""
     timeline = metadata.load_timeline()
-    with anew_if_unreadable(metadata):
+    with advising_rebuild(metadata):
         facts = without_rebuilt(metadata, timeline, metadata.facts.load(timeline, witness=False))
     groups = list[FileGroup]()
     for partition in sorted(partitions):
@@ -56,7 +56,7 @@ def without_rebuilt(metadata: Table, timeline: Timeline, facts: ViewFacts) -> Vi
         return facts
     filled: dict[str, str] = {}
     for instant in timeline.completed:
-        if instant.action == "deltacommit" and instant.requested_time.startswith(MADE_UP):
+        if instant.action == "deltacommit" and instant.requested_time.startswith(ARTIFICIAL):
             for partition in metadata.commit_metadata(instant).partition_to_write_stats:
                 filled[partition] = max(filled.get(partition, ""), timeline.completed_at(instant))
     kept = {
@@ -70,9 +70,9 @@ def without_rebuilt(metadata: Table, timeline: Timeline, facts: ViewFacts) -> Vi
 class Completeness:
     """Whether the slices of a metadata table have the blocks of all its delta commits.
 
-    A delta commit whose blocks are there is not asked: the others are, each once. So a complete `files` partition, which
-    every delta commit writes to, is proved without a request. `timeline`: of the metadata table. `below`: the instant
-    of a compaction, whose slices lack what completed later.
+    A delta commit whose blocks are there is not asked: the others are, each once. So a complete `files` partition,
+    which every delta commit writes to, is proved without a request. `timeline`: of the metadata table. `below`: the
+    instant of a compaction, whose slices lack what completed later.
     """
 
     metadata: Table
@@ -104,7 +104,7 @@ class Completeness:
                         path=f"{self.metadata.storage.base_path}/{one.path}",
                         instant=time,
                         expected=f"{one.size} bytes" if one.size else None,
-                        todo=f"Restore the file from a copy. {BUILD_ANEW}",
+                        todo=f"Restore the file from a copy. {BUILD_AGAIN}",
                     )
 
     def _files(self, write: Instant) -> Mapping[str, tuple[NamedFile, ...]]:
@@ -164,7 +164,7 @@ def read_entries(table: Table, partition: str, keys: Keys = None) -> Iterator[tu
     are included: a reader of that index must skip them. `keys`: only these are needed.
     UsageError: the metadata table, or this partition of it, is off or still being built. MalformedError,
     UnsupportedError: its files cannot be read. MissingFileError: a file was removed since, see
-    `consistent`, or see `refuse_uncompleted`.
+    `from_one_snapshot`, or see `refuse_uncompleted`.
     """
     built = table.config.built_metadata_partitions
     if partition not in built:
@@ -260,7 +260,8 @@ class MetadataListing:
 
 
 def named_files_of(table: Table) -> Named | None:
-    """What the metadata table names in addition to a listing of the storage, for `Table.load_view`; None: it is off, or it is
+    """What the metadata table names in addition to a listing of the storage, for `Table.load_view`; None: it is off,
+    or it is
     the listing itself.
 
     A metadata table that cannot be read is no witness: then files of archived writes count by their names. On version 6
@@ -272,7 +273,7 @@ def named_files_of(table: Table) -> Named | None:
 
     def named(folder: str) -> Sizes:
         try:
-            found = consistent(lambda: read_files(table.reload(), folder)).partitions
+            found = from_one_snapshot(lambda: read_files(table.reload(), folder)).partitions
         except TableChangedError:
             raise
         except PhantombaseError:

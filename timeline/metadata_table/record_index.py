@@ -50,7 +50,7 @@ GLOBAL_KEYS_MARK = f"{RECORDS}/global_record_index"
 """There was a global record index when the metadata table was turned off. The mark counts while it is off."""
 
 _OF_ALL = re.compile(r"record-index-[0-9]{4,}-0")
-"""The file ids of one index for all partitions of the table. Those of an index for each partition have its name in between."""
+"""File ids of an index over all partitions. Those of an index of each partition have its name in between."""
 
 
 def keys_are_global(table: Table) -> bool:

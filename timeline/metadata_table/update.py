@@ -21,7 +21,7 @@ from ..table.table import Table
 from . import commit
 from .column_records import index_records
 from .commit import EncodedRecords, commit_records, newest_schema
-from .index_logs import IndexLogs, NotedKeys, index_file_groups, stage_index_logs
+from .index_logs import IndexLogs, RecordedKeys, index_file_groups, stage_index_logs
 from .location import open_metadata_table
 from .measure import Measure, Measured
 from .read import read_entries
@@ -53,7 +53,7 @@ class Change:
     measured: Measured = field(default_factory=dict)
     removed: Mapping[str, Sequence[str]] = field(default_factory=dict)
     removed_partitions: Collection[str] = frozenset()
-    keys: NotedKeys | str = NOT_FOLLOWED
+    keys: RecordedKeys | str = NOT_FOLLOWED
 
     @property
     def knows_keys(self) -> bool:
@@ -122,7 +122,7 @@ def prepare(table: Table, change: Change) -> Update | None:
                 raise being_built(BLOOM_FILTERS, table.storage.base_path)
             dropped = (*dropped, BLOOM_FILTERS)
     index = None
-    if RECORD_INDEX in wanted.kept and isinstance(change.keys, NotedKeys) and change.keys.ordered:
+    if RECORD_INDEX in wanted.kept and isinstance(change.keys, RecordedKeys) and change.keys.ordered:
         index = stage_index_logs(table, change.instant, change.keys, schema_text)
     return Update(
         upkeep=wanted, measure=measure, dropped=dropped, records=records, schema_text=schema_text, index=index

@@ -20,7 +20,7 @@ from ..format.instant import Instant, State
 from ..format.rollback_plan import decode_rollback_plan, restored_instants, rolled_back_instants
 from ..instants.timeline import Timeline, commits_since_compaction
 from ..table.table import Table
-from .location import BUILD_ANEW, open_metadata_table
+from .location import BUILD_AGAIN, open_metadata_table
 
 
 def commits_to_compact(table: Table) -> int:
@@ -36,7 +36,7 @@ def compacted_after(table: Table, time: str) -> bool:
     return any(i.family == "commit" and i.requested_time > time for i in instants)
 
 
-MADE_UP = "00000000000000"
+ARTIFICIAL = "00000000000000"
 """The times of delta commits that fill a new partition of the metadata table begin with these digits."""
 
 _UNDOING = ("rollback", "restore")
@@ -55,7 +55,7 @@ def valid_instants(table: Table, data: Timeline, metadata: Timeline) -> frozense
         for i in metadata.instants
         if i.completed and i.action == "deltacommit" and _counts_alone(metadata, i.requested_time, pending)
     }
-    since = min(valid, default=MADE_UP)
+    since = min(valid, default=ARTIFICIAL)
     if metadata.layout.has_completion_times:
         # Effects of rollbacks before the last compaction are in its base files.
         since = max([since, *(i.requested_time for i in metadata.instants if i.action == "commit" and i.completed)])
@@ -79,7 +79,7 @@ def refuse_uncompleted(table: Table, data: Timeline, metadata: Table, timeline: 
         return
     done = {i.requested_time for i in data.instants if i.completed}
     known = {i.requested_time for i in data.instants}
-    if any(MADE_UP < time < data.start and time not in known for time in pending):
+    if any(ARTIFICIAL < time < data.start and time not in known for time in pending):
         done |= {i.requested_time for i in table.with_archive(data).archived}
     for time in sorted(pending.keys() & done):
         raise MissingFileError(
@@ -88,7 +88,7 @@ def refuse_uncompleted(table: Table, data: Timeline, metadata: Table, timeline: 
             instant=time,
             expected="a completed delta commit, since the table has completed this instant",
             found="a pending one",
-            todo=f"Restore the completed file from a copy. {BUILD_ANEW}",
+            todo=f"Restore the completed file from a copy. {BUILD_AGAIN}",
         )
 
 
@@ -102,7 +102,7 @@ def _counts_alone(metadata: Timeline, time: str, pending: set[str]) -> bool:
 
 
 def _fills(instant: Instant) -> bool:
-    return instant.action == "deltacommit" and instant.requested_time.startswith(MADE_UP)
+    return instant.action == "deltacommit" and instant.requested_time.startswith(ARTIFICIAL)
 
 
 def _undone(table: Table, instant: Instant) -> Iterable[str]:

@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
-from ..clocks import Since
+from ..clocks import Stopwatch
 from ..errors import PhantombaseError
 from ..event_log import get_logger
 from ..locks.heartbeat import process_name
@@ -52,7 +52,7 @@ class HeldPin:
         self._path = ""
 
     def _put(self) -> None:
-        since = Since()
+        since = Stopwatch()
         path = f"{PINS}/{self._options.name}/{uuid.uuid4().hex}.json"
         self._storage.put_if_absent(path, encode(self._holds, process_name(), self._options.for_s))
         self._path, self._since = path, since

@@ -27,7 +27,7 @@ from ..record_fields import Fields
 from ..storage.contract import Entry, Storage, listed_if_there
 from ..storage.folders import RECORD_NAME, RECORDS
 from ..storage.server_clock import storage_ms
-from ..storage.snapshot import latest
+from ..storage.snapshot import without_snapshot
 from ..view.view import TableView
 
 
@@ -160,7 +160,7 @@ def all_pins(storage: Storage) -> list[Pin]:
     No snapshot answers: it may be older than a pin. A pin that is listed and gone when it is read may be one that was
     renewed in between, as an object that was not listed: then all are listed again.
     """
-    storage = latest(storage)
+    storage = without_snapshot(storage)
     for _ in range(_LISTINGS):
         found = [_read(storage, folder, entry) for folder, entry in _objects(storage)]
         pins = [pin for pin in found if pin is not None]

@@ -62,7 +62,7 @@ def check_output(table: Table, output: Path, overwrite: bool) -> None:
 def export_file(table: Table, options: ReadOptions, output: Path, progress: ReadProgress = lambda *_: None) -> Exported:
     """One try: reads everything into a file beside `output`, then renames it to `output`.
 
-    MissingFileError: a file was cleaned meanwhile; no output is left, try again (`consistent`).
+    MissingFileError: a file was cleaned meanwhile; no output is left, try again (`from_one_snapshot`).
     """
     scan = plan(table, options)
     temporary = output.with_name(f".{uuid.uuid4().hex}.tmp")

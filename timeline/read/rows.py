@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from ..errors import MissingFileError, TableChangedError
 from ..pins.pin import PinOptions
-from ..table.table import Table, consistent
+from ..table.table import Table, from_one_snapshot
 from .changes import ChangeScan, plan
 from .held_moment import pinned
 from .table_read import ReadOptions, Scan
@@ -46,7 +46,7 @@ class Rows:
 
         `pin`: each call holds what it reads until it has read it.
         """
-        scan = consistent(lambda: plan(table.reload(), options))
+        scan = from_one_snapshot(lambda: plan(table.reload(), options))
         if scan.window is not None and scan.window.end:
             options = replace(options, end=scan.window.end, whole_window=True)
         return Rows(table, options, scan.schema, pin)
@@ -103,7 +103,7 @@ class Rows:
         return pinned(self.table.reload, self.options, self.pin)
 
     def _plan(self) -> Scan | ChangeScan:
-        return self._checked(consistent(lambda: plan(self.table.reload(), self.options)))
+        return self._checked(from_one_snapshot(lambda: plan(self.table.reload(), self.options)))
 
     def _checked(self, found: _Found) -> _Found:
         if found.schema != self.schema:
@@ -119,4 +119,4 @@ class Rows:
 
 def read_any(table: Table, options: ReadOptions) -> pa.Table:
     """All rows of a read of any query type; reads everything again if a file was removed meanwhile."""
-    return consistent(lambda: plan(table.reload(), options).to_table())
+    return from_one_snapshot(lambda: plan(table.reload(), options).to_table())

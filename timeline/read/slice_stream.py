@@ -23,7 +23,7 @@ from ..codec.avro_schema import OPERATION, changelog
 from ..codec.calendar import old_calendar
 from ..codec.columns import Hashes
 from ..codec.conform import NO_DEFAULTS, Defaults, check_conformable, conform
-from ..codec.parquet_read import Share, open_parquet, parquet_batches, readable, travels_whole
+from ..codec.parquet_read import Share, fetched_at_once, open_parquet, parquet_batches, readable
 from ..codec.spill_file import spill_folder
 from ..codec.stored_names import SAME_NAMES, Names, names_in, stored
 from ..merge.identity import IdentityTally
@@ -98,7 +98,7 @@ class SliceStream:
         base, storage, rules = self._slice.base, self._storage, self._rules
         if base is None or self._where is not None or self._share is not None or storage.is_file_system:
             return
-        if travels_whole(base.size, len(self._base_schema.names), len(rules.schema.names)):
+        if fetched_at_once(base.size, len(self._base_schema.names), len(rules.schema.names)):
             pool = stack.enter_context(ThreadPoolExecutor(1))
             self._opened = pool.submit(open_listed, storage, base.path, base.size).result
 
@@ -187,7 +187,7 @@ class SliceStream:
             self.base_rows = 0
             names, batch_rows = self._rules.names.at(base.name.instant), self._rules.batch_rows
             groups = self._groups(needed, names)
-            whole = self._share is None and travels_whole(base.size, len(schema.names), len(self._rules.schema.names))
+            whole = self._share is None and fetched_at_once(base.size, len(schema.names), len(self._rules.schema.names))
             opened = self._opened or partial(open_listed, self._storage, base.path, base.size, whole=whole)
             self._opened = None  # it is opened once
             rules = self._rules

@@ -34,7 +34,7 @@ from ..metadata_table.records.keys import column_stats_key
 from ..metadata_table.records.partitions import COLUMN_STATS
 from ..option import check_least, least_of, same_option
 from ..table.schema_finder import WasVisible
-from ..table.table import Table, TableSchema, consistent
+from ..table.table import Table, TableSchema, from_one_snapshot
 from ..view.view import BaseFile, FileSlice, GroupKey, LogFile, TableView, is_replaced, latest_base_slice, latest_slice
 from ..windows.incremental import plan_increment
 from ..windows.retained import check_as_of, check_as_of_still
@@ -231,7 +231,7 @@ def plan_read(table: Table, options: ReadOptions) -> Scan:
     _check_query(options)
     if options.query is Query.INCREMENTAL:
         return _plan_window(table.reload(), options)
-    seen = table.still(records=False)
+    seen = table.snapshot(records=False)
     table = replace(table, config=seen.config)
     as_of = None if options.as_of is None else table.point_in_time(options.as_of)
     brief = as_of is None and options.query is Query.SNAPSHOT
@@ -356,4 +356,4 @@ def scan_slices(view: TableView, options: ReadOptions) -> tuple[FileSlice, ...]:
 def read_table(table: Table, options: ReadOptions | None = None) -> pa.Table:
     """All rows of a read as an Arrow table; reads everything again if a file was removed meanwhile."""
     chosen = options or ReadOptions()
-    return consistent(lambda: plan_read(table, chosen).to_table())
+    return from_one_snapshot(lambda: plan_read(table, chosen).to_table())

@@ -156,7 +156,7 @@ def _plan_summary(plan: CompactionPlan) -> Row:
 def overview(table: Table, *, archived: bool = False, pending_only: bool = False) -> Row:
     """Settings, instants and pending instants.
 
-    MissingFileError: a writer moved a file meanwhile, see `consistent`.
+    MissingFileError: a writer moved a file meanwhile, see `from_one_snapshot`.
     """
     timeline = table.load_timeline(archived=archived)
     open_instants = [i for i in timeline.instants if not i.completed]

@@ -16,7 +16,7 @@ from ..format.table_config import PROPERTIES
 from ..instants.clock_check import ClockOptions
 from ..storage.contract import Storage, listed_if_there
 from ..storage.folders import HOODIE
-from ..storage.open_storage import open_storage, whole_path
+from ..storage.open_storage import full_path, open_storage
 from ..storage.storage_options import Given
 from .served_table import CLOCK, ServedTable
 from .wire.asgi import UnknownTableError
@@ -91,7 +91,7 @@ class ServedTables:
         self._storage_options = storage_options
         self._sources: list[Callable[[], Iterable[str]]] = [] if found is None else [found]
         for given in paths:
-            path = whole_path(given).rstrip("/")
+            path = full_path(given).rstrip("/")
             if is_pattern(path):
                 self._sources.append(TablePattern(path, storage_options).tables)
             elif path in self._by_path:

@@ -163,7 +163,7 @@ class Storage(Protocol):
         """
         ...
 
-    def prove(self) -> None:
+    def verify(self) -> None:
         """Tries the promises of `put_if_absent` and `place`, with temporary objects; StorageError if one is broken.
 
         Where that is slow it is done once in a process and place, and before the first write at the latest.
@@ -195,7 +195,7 @@ def open_listed(storage: Storage, path: str, size: int, *, whole: bool = True) -
             path=f"{storage.base_path}/{path}",
             expected=f"{size} bytes",
             found=f"{found} bytes",
-            todo="Run again: the answer of a store may have ended early. If it fails again, restore the file from a copy.",
+            todo="Run again: a store may have cut its answer short. If it fails again, restore the file from a copy.",
         )
     return source
 
@@ -203,11 +203,11 @@ def open_listed(storage: Storage, path: str, size: int, *, whole: bool = True) -
 def list_at_once(storage: Storage, folder: str) -> list[Entry]:
     """`Storage.list`, but exactly these names existed at one time.
 
-    A long listing comes in parts. A name that is removed or added between two parts may be seen without one that existed
-    as long, or longer: on a timeline that archiving shortens, or on which two writes complete, rows would be missed.
-    A name never comes back, and the parts are in the order of names. So a folder that has had the same names twice had
-    just these in between. If those that came have later names than all others, they came after the last part of the
-    first listing, which was complete then.
+    A long listing comes in parts. A name that is removed or added between two parts may be seen without one that
+    existed as long, or longer: on a timeline that archiving shortens, or on which two writes complete, rows would be
+    missed. A name never comes back, and the parts are in the order of names. So a folder that has had the same names
+    twice had just these in between. If those that came have later names than all others, they came after the last part
+    of the first listing, which was complete then.
 
     MissingFileError: there is no such folder. StorageError: no two such listings.
     """

@@ -18,7 +18,7 @@ HEARTBEATS = f"{HOODIE}/.heartbeat"
 RECORD_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 """A name that users give to a record: of a stream, of a pin."""
 
-BEHIND_INSTANTS = ":"
+AFTER_INSTANTS = ":"
 """Sorts after all digits: in that folder the records of instants come before everything else."""
 
 

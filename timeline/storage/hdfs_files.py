@@ -30,7 +30,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 from hdfs_native import Client, WriteOptions
 
-from ..clocks import Since, doubling_pauses
+from ..clocks import Stopwatch, doubling_pauses
 from ..errors import LockError, MissingFileError, PhantombaseError, StorageError, UsageError
 from ..event_log import get_logger
 from ..ranges import one_by_one, open_ranges
@@ -89,11 +89,11 @@ def hold_lease(
 
 def _take(
     storage: Leased, path: str, timeout_s: float, busy: LockError, clock_ms: Callable[[], int]
-) -> tuple[int, Since]:
+) -> tuple[int, Stopwatch]:
     deadline, pauses = time.monotonic() + timeout_s, doubling_pauses(*_POLL_S)
     while True:
         numbers, over = _look(storage, path)
-        since = Since()  # before the file gets its time
+        since = Stopwatch()  # before the file gets its time
         last = max(numbers, default=0)
         if last in over or last == 0 or _age_s(storage, f"{path}/{last}", clock_ms) > VALID_S:
             mine = last + 1
@@ -136,7 +136,7 @@ def _remove_below(storage: Leased, path: str, numbers: set[int], mine: int) -> N
 class _Kept:
     """A lease that was taken; `since`: not later than its file got its time."""
 
-    def __init__(self, storage: Leased, path: str, number: int, since: Since) -> None:
+    def __init__(self, storage: Leased, path: str, number: int, since: Stopwatch) -> None:
         self._storage, self._path, self._number = storage, path, number
         self._since, self._lost = since, False
 
@@ -148,7 +148,7 @@ class _Kept:
         """Overwrites the holder's file until the section ends, or another process has the lease."""
         while not ended.wait(RENEW_S):
             try:
-                since = Since()
+                since = Stopwatch()
                 self._storage.overwrite(f"{self._path}/{self._number}", _holder())
                 last = max(_look(self._storage, self._path)[0], default=0)
                 # If its time was over before the new one was seen, another process may be about to take it.

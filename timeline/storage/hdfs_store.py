@@ -219,7 +219,7 @@ class HdfsStorage:
             accessed_ms = self._client.get_file_info(self._full(path)).access_time
             self._client.set_times(self._full(path), modified_ms, accessed_ms)
 
-    def prove(self) -> None:
+    def verify(self) -> None:
         probe(self)
 
     # --- leases

@@ -113,8 +113,8 @@ class LocalStorage:
     def _listed(self, folder: str, until: float) -> tuple[Sequence[Entry], builtins.list[str]]:
         """The entries of a folder, and the names that it had at one time; fewer entries: some were removed since.
 
-        Archiving removes instants oldest first. If an old one is seen before it is removed and a later one is missing when it is
-        looked at, the timeline has a hole, and rows are missed.
+        Archiving removes instants oldest first. If an old one is seen before it is removed and a later one is missing
+        when it is looked at, the timeline has a hole, and rows are missed.
         """
         full = self._full(folder)
         entries = []
@@ -215,7 +215,7 @@ class LocalStorage:
         with _translated(self._full(path)):
             os.utime(self._full(path), ns=(modified_ms * 1_000_000,) * 2)
 
-    def prove(self) -> None:
+    def verify(self) -> None:
         probe(self)
 
     def hold(self, path: str, timeout_s: float, busy: LockError) -> AbstractContextManager[Callable[[], bool]]:

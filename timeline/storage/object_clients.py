@@ -25,7 +25,7 @@ import pyarrow as pa
 from obstore.exceptions import BaseError, PermissionDeniedError, UnauthenticatedError
 from obstore.store import AzureStore, GCSStore, S3Store
 
-from ..clocks import Since
+from ..clocks import Stopwatch
 from ..errors import UsageError
 from ..ranges import Span, open_ranges
 from .object_url import AZURE, GCS, S3, Cloud, ObjectUrl
@@ -198,7 +198,7 @@ class StoreFacts:
     trying: Lock = field(default_factory=Lock)
     keeps_promises: bool = False
     comparing: Lock = field(default_factory=Lock)
-    agreed: Since | None = None
+    agreed: Stopwatch | None = None
     """When its clock and this process's were found to agree."""
     given_back: dict[str, Any] = field(default_factory=dict)
     """By key, the versions in which this process left leases, until it takes them again."""

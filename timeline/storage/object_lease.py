@@ -21,7 +21,7 @@ from typing import Any
 import obstore
 from obstore.exceptions import BaseError
 
-from ..clocks import Since, doubling_pauses
+from ..clocks import Stopwatch, doubling_pauses
 from ..errors import LockError
 from ..event_log import get_logger
 from .object_clients import Clients, version
@@ -98,7 +98,7 @@ class _Lease:
         self._owner = str(uuid.uuid4())
         self._version: Any = None
         self._until = 0
-        self._since = self._taken = Since()
+        self._since = self._taken = Stopwatch()
         self.lost = False
 
     def try_take(self) -> bool:
@@ -110,7 +110,7 @@ class _Lease:
         there, found = self._look()
         if self._taken.was_set():
             raise LockError(
-                "the clock was set, or the machine was suspended, while a lock was waited for: it may be another's still",
+                "the clock was set, or the machine suspended, while a lock was waited for: it may be another's still",
                 path=self._key,
                 todo="Run again.",
             )
@@ -146,7 +146,7 @@ class _Lease:
         return not self.lost and not self._taken.was_set() and self._since.seconds() < VALID_S - LEFT_S
 
     def _put_mine(self, mode: Any) -> bool:
-        since, until = Since(), _now_ms() + round(VALID_S * 1000)  # before the request: it may take long
+        since, until = Stopwatch(), _now_ms() + round(VALID_S * 1000)  # before the request: it may take long
         if not self._put({"expired": False, "validUntil": until, "owner": self._owner}, mode):
             return False
         self._since, self._until = since, until

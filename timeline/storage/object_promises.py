@@ -1,4 +1,5 @@
-"""Tries the promises of an object store that the protocol depends on, once in a process and bucket, before the first write needs it.
+"""Tries the promises of an object store that the protocol depends on, once in a process and bucket, before the first
+write needs it.
 
 A store that takes the conditions of a request and does not keep them answers as one that does. So each promise is
 broken on purpose, on throw-away objects.
@@ -18,7 +19,7 @@ from typing import Any, Protocol
 import obstore
 from obstore.exceptions import BaseError, PreconditionError
 
-from ..clocks import Since
+from ..clocks import Stopwatch
 from ..errors import StorageError, UnsupportedError
 from .contract import Entry
 from .folders import TEMPORARY
@@ -78,7 +79,7 @@ def _prove(storage: Tried) -> None:
 
 def _try_all(storage: Tried, put: str, other: str, taken: str, placed: str) -> None:
     """What does not need each other is tried at the same time, each on an object of its own."""
-    since, began_ms = Since(), round(time.time() * 1000)
+    since, began_ms = Stopwatch(), round(time.time() * 1000)
     with ThreadPoolExecutor(_TRIED_AT_ONCE) as pool:
         older, there = pool.submit(_put, storage, other, b"older"), pool.submit(_put, storage, taken, b"1")
         is_put = storage.put_with_id(put, b"1")

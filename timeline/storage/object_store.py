@@ -185,7 +185,7 @@ class ObjectStorage:
         upload: Any = file
         upload.abort()
 
-    def prove(self) -> None:
+    def verify(self) -> None:
         ensure_promises(self)
 
     def put_if_absent(self, path: str, data: bytes) -> bool:

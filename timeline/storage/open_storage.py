@@ -15,7 +15,7 @@ _FILE = "file"
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 
 
-def whole_path(url: str) -> str:
+def full_path(url: str) -> str:
     """The base path that reports name: of a local path the absolute one, of another URL the URL (pure but for the
     folder that the process is in). Local paths are plain ones, and as Hadoop and Spark print them: `file:/PATH`.
 
@@ -40,11 +40,11 @@ def whole_path(url: str) -> str:
 def open_storage(url: str, options: Given = None) -> Storage:
     """The storage with its base at a URL or a plain path, which need not exist.
 
-    UnsupportedError: another scheme. UsageError: see `whole_path`; an unknown option, or any for HDFS. A local disk has
+    UnsupportedError: another scheme. UsageError: see `full_path`; an unknown option, or any for HDFS. A local disk has
     no use for them.
     """
     given = StorageOptions.of(options)
-    path = whole_path(url)
+    path = full_path(url)
     scheme, separator, _ = path.partition("://")
     if not separator:
         return LocalStorage(path)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ..clocks import Since
+from ..clocks import Stopwatch
 from ..errors import ClockError, StorageError
 from .contract import Storage
 from .folders import TEMPORARY
@@ -69,12 +69,12 @@ def ensure_agreed(storage: Storage, known: StoreFacts) -> None:
     with known.comparing:
         last = known.agreed
         if last is None or last.was_set() or last.seconds() > _COMPARED_S:
-            since = Since()
+            since = Stopwatch()
             _check_agreed(storage)
             known.agreed = since
 
 
-def note_agreed(known: StoreFacts, since: Since, began_ms: int, there_ms: int) -> None:
+def note_agreed(known: StoreFacts, since: Stopwatch, began_ms: int, there_ms: int) -> None:
     """Notes that the clocks agree, if they do by an object that was put for another purpose.
 
     It was put since `began_ms` of this process's clock, and has the time `there_ms`.

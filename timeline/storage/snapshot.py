@@ -1,9 +1,9 @@
-"""A storage as it stands at one moment: whatever is asked of it is asked once.
+"""A point-in-time read cache over a storage: each folder is listed, and each object read, at most once.
 
-A step that decides something asks the same few things again and again: the names on the timeline, the records of
-attempts, the settings. In a snapshot each folder is listed once and each object is read once, and whether an object
-exists is answered by the listing of its folder. A snapshot is as old as its first request, so each step that must see
-what other processes did makes a new one. What this process writes through a snapshot is seen in it.
+A step that decides something needs the same few answers again and again: the names on the timeline, the records of
+attempts, the settings. In a snapshot the listing of a folder also answers whether an object exists. The cache reflects
+the time of its first request, so each step that must see concurrent changes creates a new one. What this process writes
+through a snapshot is visible in it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import IO, TYPE_CHECKING
 
 from ..errors import LockError, MissingFileError
 from .contract import Entry, OwnLock, Storage, list_at_once
-from .folders import BEHIND_INSTANTS, RECORDS
+from .folders import AFTER_INSTANTS, RECORDS
 
 if TYPE_CHECKING:  # what `show` does not need to start
     import pyarrow as pa
@@ -31,7 +31,7 @@ _KEPT_BYTES, _KEPT_EACH_BYTES = 16 << 20, 1 << 20
 
 
 class ContentCache:
-    """Contents of small objects, each by its path and the tag of its content: under one tag it never changes."""
+    """Contents of small objects by path and content tag: under one tag a content never changes."""
 
     def __init__(self) -> None:
         self._contents: OrderedDict[tuple[str, str], bytes] = OrderedDict()
@@ -39,16 +39,16 @@ class ContentCache:
         self._lock = threading.Lock()
 
     def __reduce__(self) -> tuple[type[ContentCache], tuple[()]]:
-        """What another process gets is empty."""
+        """Another process receives an empty cache."""
         return ContentCache, ()
 
     def find(self, path: str, tag: str) -> bytes | None:
-        """The content, if it is known."""
+        """The content, if it is cached."""
         with self._lock:
             return self._contents.get((path, tag))
 
     def keep(self, path: str, tag: str, content: bytes) -> None:
-        """Keeps it; the oldest go when all of them are more than 16 MiB."""
+        """Caches it; the oldest are evicted beyond 16 MiB in total."""
         if len(content) > _KEPT_EACH_BYTES:
             return
         with self._lock:
@@ -60,10 +60,10 @@ class ContentCache:
 
 
 class SnapshotStorage:
-    """See the module. `whole`: folders that are listed rather than asked for one name."""
+    """See the module. `whole`: folders that are listed even to find one name."""
 
     def __init__(self, origin: Storage, whole: Iterable[str], kept: ContentCache) -> None:
-        self.origin = latest(origin)
+        self.origin = without_snapshot(origin)
         self._whole, self._kept = frozenset(whole), kept
         self._lists: dict[str, builtins.list[Entry] | None] = {}
         self._named: dict[str, tuple[builtins.list[Entry], dict[str, Entry]]] = {}
@@ -73,8 +73,8 @@ class SnapshotStorage:
         self._records_in: dict[str, dict[str, Entry]] = {}
 
     def __reduce__(self) -> tuple[Callable[[Storage], Storage], tuple[Storage]]:
-        """What another process gets is the storage itself."""
-        return latest, (self.origin,)
+        """Another process receives the storage itself."""
+        return without_snapshot, (self.origin,)
 
     @property
     def base_path(self) -> str:
@@ -125,7 +125,7 @@ class SnapshotStorage:
         return self._lists[folder]
 
     def list_below(self, folder: str, before: str = "") -> Sequence[tuple[str, Entry]]:
-        if (folder, before) == (RECORDS, BEHIND_INSTANTS):
+        if (folder, before) == (RECORDS, AFTER_INSTANTS):
             return self._all_records()
         return self.origin.list_below(folder, before)
 
@@ -152,7 +152,7 @@ class SnapshotStorage:
 
     def read(self, path: str) -> bytes:
         if path not in self._read:
-            # Names that a listing did not show are asked for, too: settings are missing while they are replaced.
+            # Names that a listing did not show are requested, too: settings are missing while they are replaced.
             folder = path.rpartition("/")[0]
             entry = self.find(path) if folder in self._whole or folder in self._lists else None
             tag = entry.tag if entry is not None else ""
@@ -165,7 +165,7 @@ class SnapshotStorage:
         return self._read[path]
 
     def _read_ahead(self, path: str) -> None:
-        """Reads what is not known yet; a listing that is still to come cannot say that."""
+        """Reads what is not cached yet, as far as the listings made so far show that."""
         with suppress(MissingFileError):
             if path.rpartition("/")[0] in self._lists:
                 self.read(path)
@@ -173,7 +173,7 @@ class SnapshotStorage:
                 self._read[path] = self.origin.read(path)
 
     def _keep_read(self, path: str) -> None:
-        """Keeps a content that was read before the listing showed its tag: only a sum proves that it is not older."""
+        """Keeps a content that was read before the listing showed its tag: only a sum shows that it is not older."""
         entry = self.find(path)
         if entry is not None and path in self._read and _sum(self._read[path]) == entry.tag:
             self._kept.keep(path, entry.tag, self._read[path])
@@ -187,7 +187,7 @@ class SnapshotStorage:
 
     def _all_records(self) -> Sequence[tuple[str, Entry]]:
         if self._records is None:
-            self._records = self.origin.list_below(RECORDS, BEHIND_INSTANTS)
+            self._records = self.origin.list_below(RECORDS, AFTER_INSTANTS)
             self._records_in = _by_folder(self._records)
         return self._records
 
@@ -200,7 +200,7 @@ class SnapshotStorage:
                 return name not in self._changed[above] and self._entry(above, name) is None
         return False
 
-    # --- writing: what it changes is asked for again
+    # --- writing: what it changes is requested again
 
     def _forget(self, path: str, *, adds: bool = False) -> None:
         """`adds`: nothing is removed, so a folder that is above the path and was seen is still there."""
@@ -270,17 +270,17 @@ class SnapshotStorage:
         self._forget(path)
         self.origin.set_modified(path, modified_ms)
 
-    def prove(self) -> None:
-        self.origin.prove()
+    def verify(self) -> None:
+        self.origin.verify()
 
     def hold(self, path: str, timeout_s: float, busy: LockError) -> AbstractContextManager[Callable[[], bool]]:
         return self.origin.hold(path, timeout_s, busy)
 
 
 def list_ahead(storage: Storage, folders: Iterable[str], *, records: bool = False, reads: Iterable[str] = ()) -> None:
-    """Asks for what will be needed at the same time: folders, the records of all instants, and contents of `reads`.
+    """Requests in parallel what will be needed: folders, the records of all instants, and contents of `reads`.
 
-    So a snapshot shows them in no order. Does nothing on a file system, or without a snapshot.
+    So their order in time is undefined. Does nothing on a file system, or without a snapshot.
     """
     if isinstance(storage, SnapshotStorage) and not storage.is_file_system:
         asked: list[Callable[[], object]] = [partial(storage._listed, folder) for folder in sorted(set(folders))]
@@ -305,8 +305,8 @@ def _sum(content: bytes) -> str:
     return md5(content, usedforsecurity=False).hexdigest()
 
 
-def latest(storage: Storage) -> Storage:
-    """The storage as it is now, also where it is given as a snapshot."""
+def without_snapshot(storage: Storage) -> Storage:
+    """The storage below a snapshot: each request sees its current state."""
     return storage.origin if isinstance(storage, SnapshotStorage) else storage
 
 

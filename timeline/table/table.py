@@ -1,7 +1,7 @@
 """A table on storage: the way in to its clock, timeline, file-system view, instants and schema.
 
 Readers load the timeline first and list the files afterwards; if a file is removed in between, everything is read
-again (`consistent`). `Table` combines units that do the work.
+again (`from_one_snapshot`). `Table` combines units that do the work.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ..instants.timeline import Timeline
 from ..storage.contract import Storage
 from ..storage.folders import HEARTBEATS, HOODIE
 from ..storage.open_storage import open_storage
-from ..storage.snapshot import ContentCache, SnapshotStorage, latest, list_ahead
+from ..storage.snapshot import ContentCache, SnapshotStorage, list_ahead, without_snapshot
 from ..storage.storage_options import Given
 from ..view.fact_loader import FactLoader
 from ..view.listing import Listing, StorageListing
@@ -79,10 +79,10 @@ class Table:
 
     def reload(self) -> Table:
         """The table with the current hoodie.properties: a Hudi 1.x writer may have upgraded it meanwhile."""
-        storage = latest(self.storage)
+        storage = without_snapshot(self.storage)
         return replace(self, storage=storage, config=_supported(storage, reading=self.reading))
 
-    def still(self, *, reload: bool = True, records: bool = True) -> Table:
+    def snapshot(self, *, reload: bool = True, records: bool = True) -> Table:
         """The table as it stands now, with the current settings: each request is made once (`SnapshotStorage`).
 
         For one step: the next one must not rest on what this one saw. `reload`: False keeps the settings. `records`:
@@ -297,7 +297,7 @@ def _supported(storage: Storage, *, reading: bool) -> TableConfig:
     return config
 
 
-def consistent(load: Callable[[], T]) -> T:
+def from_one_snapshot(load: Callable[[], T]) -> T:
     """Runs a read again if a listed file was removed before it was opened, or if the table was upgraded.
 
     `load` must open the table again at each call; the last failure is raised.

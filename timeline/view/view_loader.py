@@ -16,7 +16,7 @@ from ..instants.table_clock import TimelineLoader
 from ..instants.timeline import Timeline
 from ..storage.contract import Entry, Storage, listed_if_there
 from ..storage.folders import HOODIE, join
-from ..storage.snapshot import latest, list_ahead
+from ..storage.snapshot import list_ahead, without_snapshot
 from .fact_loader import FactLoader
 from .grouping import file_groups, strays
 from .listing import Listed, Listing
@@ -99,7 +99,7 @@ class ViewLoader:
         `completed_by`: the state at this completion time (versions 8 and 9), see `Timeline.completed_by`.
         `as_of`, `brief`: see `file_groups`. `archive`: archived writes are witnesses, too; it costs the whole archive.
         `named`: the files that the metadata table names at or under a folder, see `Witness.listed`.
-        UsageError: no such partition. MissingFileError, TableChangedError: see `consistent`.
+        UsageError: no such partition. MissingFileError, TableChangedError: see `from_one_snapshot`.
         """
         timeline = newest = self.timelines.load(archived=archive or completed_by is not None)
         if completed_by is not None:
@@ -188,7 +188,7 @@ class ViewLoader:
 
         An upgrade renames the whole timeline: the listing may contain only half of it.
         """
-        if load_table_config(latest(self.storage)) != self.config:
+        if load_table_config(without_snapshot(self.storage)) != self.config:
             raise TableChangedError(
                 "the table's settings changed while it was read",
                 path=self.storage.base_path,
@@ -203,7 +203,7 @@ class ViewLoader:
         writes = timeline.completed_writes.values()
         newest = [max(writes, key=by) for by in (lambda i: i.requested_time, timeline.completed_at) if writes]
         for write in dict.fromkeys(newest):
-            if latest(self.storage).find(self.files.path(write)) is None:
+            if without_snapshot(self.storage).find(self.files.path(write)) is None:
                 raise TableChangedError(
                     "a write was taken back, or archived, while the table was read",
                     path=self.storage.base_path,
@@ -238,7 +238,7 @@ class ViewLoader:
         ignored = {t for entries in listings for t in base_instants(entries) if not timeline.is_committed(t)}
         if not ignored and not several and not unseen:
             return
-        timelines = replace(self.timelines, storage=latest(self.storage))
+        timelines = replace(self.timelines, storage=without_snapshot(self.storage))
         now = timelines.load()
         if not now.may_be_cleaned_since(timeline):
             return
@@ -256,7 +256,7 @@ class ViewLoader:
     def _retained_since(self, before: Timeline, now: Timeline) -> str:
         """What the cleans retained that have begun after the timeline `before`, at least; see `retained_by`."""
         begun = {i.requested_time for i in before.instants if i.action == "clean"}
-        files = replace(self.files, storage=latest(self.storage))
+        files = replace(self.files, storage=without_snapshot(self.storage))
         new = (i for i in now.instants if i.action == "clean" and i.requested_time not in begun)
         gone = (i for i in now.archived if i.action == "clean" and i.requested_time >= before.start)
         archived = (i.requested_time for i in gone if i.requested_time not in begun)

@@ -30,7 +30,7 @@ from phantombase.timeline.locks.writer_gate import read_wanted
 from phantombase.timeline.prefetch import prefetched
 from phantombase.timeline.read.slice_log import merged_files
 from phantombase.timeline.read.table_rules import slice_rules
-from phantombase.timeline.table.table import Table, consistent
+from phantombase.timeline.table.table import Table, from_one_snapshot
 from phantombase.timeline.view.view import FileGroup, FileSlice, GroupKey, is_replaced, latest_slice
 
 from ..options import BackPressure, FullAction
@@ -112,8 +112,8 @@ class Capacity:
         if limit is None:
             return ()
         listed = sorted(set(partitions))
-        full = full_groups((g for g in consistent(lambda: self._groups(listed)) if appends_to(g)), limit)
-        return consistent(lambda: self._still_full(full, limit)) if full else ()
+        full = full_groups((g for g in from_one_snapshot(lambda: self._groups(listed)) if appends_to(g)), limit)
+        return from_one_snapshot(lambda: self._still_full(full, limit)) if full else ()
 
     def _still_full(self, full: tuple[Full, ...], limit: int) -> tuple[Full, ...]:
         """The groups that are full without the log files that a log compaction has replaced.

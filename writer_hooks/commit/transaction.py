@@ -32,7 +32,7 @@ from phantombase.timeline.format.instant import Instant, State
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.locks.heartbeat import EXPIRY_S, Heartbeats, heartbeat
 from phantombase.timeline.locks.table_lock import TableLock
-from phantombase.timeline.metadata_table.index_logs import NotedKeys
+from phantombase.timeline.metadata_table.index_logs import RecordedKeys
 from phantombase.timeline.metadata_table.measure import Measured
 from phantombase.timeline.metadata_table.update import NOT_FOLLOWED, Change, apply_update, check_keepable, prepare
 from phantombase.timeline.table.column_history import carry_history
@@ -183,7 +183,7 @@ class Transaction:
         metadata: CommitMetadata,
         measured: Measured | None = None,
         check: Callable[[Table], None] = lambda _: None,
-        keys: NotedKeys | str = NOT_FOLLOWED,
+        keys: RecordedKeys | str = NOT_FOLLOWED,
     ) -> Instant:
         """Makes the write visible; its files are placed already. ConflictError: nothing of it is visible.
 

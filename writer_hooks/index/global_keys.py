@@ -19,7 +19,7 @@ from phantombase.timeline.errors import UnsupportedError
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.metadata_table.record_index import keys_are_global
 from phantombase.timeline.read.table_rules import slice_rules
-from phantombase.timeline.table.table import Table, TableSchema, consistent
+from phantombase.timeline.table.table import Table, TableSchema, from_one_snapshot
 from phantombase.timeline.view.view import TableView, is_replaced, latest_slice
 
 from ..engine.engine import Pieces
@@ -59,7 +59,7 @@ class GlobalKeys:
             return None
         if seen is not None and seen.is_all_of(table.load_timeline()):
             return seen
-        return consistent(lambda: self._looked_up(table.reload()))
+        return from_one_snapshot(lambda: self._looked_up(table.reload()))
 
     def _looked_up(self, table: Table) -> Seen:
         view = table.load_view()

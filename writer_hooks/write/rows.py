@@ -16,7 +16,7 @@ from phantombase.timeline.format.record_key import KeySplit
 from phantombase.timeline.format.table_config import MergeMode, TableConfig
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.locks.table_lock import NAME, STORAGE, parse_lock
-from phantombase.timeline.metadata_table.index_logs import FileKeys, NotedKeys
+from phantombase.timeline.metadata_table.index_logs import FileKeys, RecordedKeys
 from phantombase.timeline.metadata_table.measure import Measure
 from phantombase.timeline.metadata_table.record_index import has_one_record_index
 from phantombase.timeline.read.table_rules import slice_rules
@@ -121,7 +121,7 @@ def stage_rows(
     slots: int,
     write: Write,
     replacing: Mapping[str, Sequence[str]],
-) -> tuple[list[StagedFile], NotedKeys | str]:
+) -> tuple[list[StagedFile], RecordedKeys | str]:
     """Stages the files of a write, and its keys for the record index; text instead of these: why they are not known.
 
     `rows`: from `prepare_rows`, computed already; `counts`: their summary. `replacing`: file ids that the write
@@ -202,13 +202,13 @@ def write_set(
     )
 
 
-def _noted_keys(files: Sequence[StagedFile], gone: tuple[FileKeys, ...] | str, write: Write) -> NotedKeys | str:
+def _noted_keys(files: Sequence[StagedFile], gone: tuple[FileKeys, ...] | str, write: Write) -> RecordedKeys | str:
     """See `stage_rows`. `gone`: of replaced file groups."""
     unknown = next((file.keys_unknown for file in files if file.keys_unknown), None)
     if unknown is not None or isinstance(gone, str):
         return unknown or str(gone)
     noted = tuple(file.keys for file in files if file.keys is not None)
-    return NotedKeys(files=noted, memory_limit=write.options.output.memory_limit, replaced=gone)
+    return RecordedKeys(files=noted, memory_limit=write.options.output.memory_limit, replaced=gone)
 
 
 def _keys(file_ids: Mapping[str, Sequence[str]]) -> frozenset[GroupKey]:

@@ -12,7 +12,7 @@ from itertools import chain
 from phantombase.compactor_daemon.clustering.complete import take_back_dead
 from phantombase.compactor_daemon.undo.dead_writers import roll_back_dead_writers
 from phantombase.compactor_daemon.undo.undo_pending import roll_back
-from phantombase.timeline.clocks import Since, doubling_pauses
+from phantombase.timeline.clocks import Stopwatch, doubling_pauses
 from phantombase.timeline.errors import ConflictError, PressureError
 from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.format.commit_metadata import CommitMetadata, WriteStat
@@ -310,7 +310,7 @@ def _is_written(table: Table, job: _Job, batch: StreamBatch) -> bool:
     for twice the time after which it would look dead counts as dead, too.
     """
     lock, action = job.lock, action_of(job.write.operation)
-    found, begun = written_as(table, batch), Since()
+    found, begun = written_as(table, batch), Stopwatch()
     while found.pending is not None and begun.seconds() <= 2 * job.options.heartbeat_expiry_s:
         if not _may_complete(table, found.pending, job):
             break

@@ -90,12 +90,12 @@ def test_what_was_requested_between_the_listings_of_a_look_is_not_littered(
     plan.unlink()
     for folder in (HEARTBEATS, RECORDS):
         (path / folder).mkdir(exist_ok=True)
-    seen = table.still()
+    seen = table.snapshot()
     assert pending_instants(seen) == ()
     plan.write_bytes(content)
     opened = open_attempt(table, instant, AttemptOptions())
     with heartbeat(table.storage, instant, 60.0):
-        monkeypatch.setattr(Table, "still", lambda self, *, reload=True: seen if reload else self.reload())
+        monkeypatch.setattr(Table, "snapshot", lambda self, *, reload=True: seen if reload else self.reload())
         assert littered_instants(table) == ()
     assert read_outcome(table.storage, instant, opened.number) is None
 

@@ -15,7 +15,7 @@ from phantombase.timeline.errors import ConflictError, MalformedError, UnknownSt
 from phantombase.timeline.format.instant import Instant, State
 from phantombase.timeline.instants.clock_check import ClockOptions
 from phantombase.timeline.locks.heartbeat import heartbeat_path
-from phantombase.timeline.metadata_table.location import BUILD_ANEW, open_metadata_table
+from phantombase.timeline.metadata_table.location import BUILD_AGAIN, open_metadata_table
 from phantombase.timeline.metadata_table.validate import validate
 from phantombase.timeline.read.table_read import read_table
 from tests.support.compaction_steps import open_table
@@ -177,7 +177,7 @@ def test_a_young_one_may_still_be_written(path: Path) -> None:
     files = [leave(path, action, b"", age_s=0) for action in ("rollback", "clean")]
     with pytest.raises(MalformedError) as error:
         serve(open_table(path))
-    assert (error.value.path, error.value.todo) == (str(files[1]), BUILD_ANEW)
+    assert (error.value.path, error.value.todo) == (str(files[1]), BUILD_AGAIN)
     assert all(file.exists() for file in files)
 
 
@@ -201,8 +201,8 @@ def test_a_compaction_names_the_way_out(content: bytes, path: Path) -> None:
     ):
         with pytest.raises(MalformedError) as error:
             do()
-        assert (error.value.path, error.value.todo) == (str(file), BUILD_ANEW)
-    assert "compactor-daemon compact TABLE --drop-metadata-table" in BUILD_ANEW
+        assert (error.value.path, error.value.todo) == (str(file), BUILD_AGAIN)
+    assert "compactor-daemon compact TABLE --drop-metadata-table" in BUILD_AGAIN
     done = CliRunner().invoke(app, ["compact", str(path), "--drop-metadata-table", "--executor", "local"])
     assert done.exit_code == 0, done.output
     writer(rows(range(900, 903), 1)).upsert(str(path))

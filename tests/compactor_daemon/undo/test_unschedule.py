@@ -320,7 +320,7 @@ def test_a_key_that_is_moved_while_keys_are_looked_at(tmp_path: Path, monkeypatc
         if moves:
             moves.pop()()
 
-    monkeypatch.setattr(LocalStorage, "prove", moved_meanwhile)
+    monkeypatch.setattr(LocalStorage, "verify", moved_meanwhile)
     with pytest.raises(ConflictError, match="now in another file group"):
         unschedule(open_table(path), instant, LOCK)
 

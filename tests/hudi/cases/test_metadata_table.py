@@ -20,7 +20,7 @@ import pytest
 from phantombase.timeline.metadata_table.create import make_metadata_table
 from phantombase.timeline.metadata_table.location import METADATA_FOLDER, open_metadata_table
 from phantombase.timeline.metadata_table.read import MetadataListing, read_entries, read_files
-from phantombase.timeline.metadata_table.valid_instants import MADE_UP, commits_to_compact
+from phantombase.timeline.metadata_table.valid_instants import ARTIFICIAL, commits_to_compact
 from phantombase.timeline.metadata_table.validate import validate
 from phantombase.timeline.read.table_read import read_table
 from phantombase.timeline.storage.contract import Storage
@@ -349,7 +349,7 @@ def test_reading_what_hudi_writes(judge: Judge, version: int, tmp_path: Path) ->
         check_rows(rows, written)
         same(rows, table.agree())
     for partition in ("files", "record_index"):
-        assert not base_instant(opened, partition).startswith(MADE_UP), "the metadata table was not compacted"
+        assert not base_instant(opened, partition).startswith(ARTIFICIAL), "the metadata table was not compacted"
     judge.clean(table.path)
     assert not validate(table.open()).differences
     assert set(read_files(table.open()).partitions) == set(table.open().partitions())

@@ -20,11 +20,11 @@ from phantombase.timeline.codec.parquet_footer import Field, Sequence, field_of,
 from phantombase.timeline.codec.parquet_read import (
     Share,
     column_spans,
+    fetched_at_once,
     open_parquet,
     parquet_batches,
     read_parquet,
     readable,
-    travels_whole,
 )
 from phantombase.timeline.codec.parquet_write import java_ends, open_parquet_writer
 from phantombase.timeline.errors import MalformedError, UnsupportedError
@@ -244,7 +244,7 @@ _END = 70_000
     ],
 )
 def test_a_file_travels_whole_if_little_of_it_is_not_wanted(size: int, wanted: int, columns: int, whole: bool) -> None:
-    assert travels_whole(size, wanted, columns) is whole
+    assert fetched_at_once(size, wanted, columns) is whole
 
 
 def _file(rows: int = 30_000) -> tuple[pa.Table, bytes]:

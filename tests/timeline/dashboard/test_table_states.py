@@ -33,7 +33,7 @@ from phantombase.timeline.dashboard.runner import OrderRunner
 from phantombase.timeline.errors import UsageError
 from phantombase.timeline.instants.clock_check import ClockOptions
 from phantombase.timeline.locks.section import LockSeen, LockState
-from phantombase.timeline.locks.table_lock import HUDI_LOCK, look_at_lock, parse_lock, table_lock
+from phantombase.timeline.locks.table_lock import HUDI_LOCK, inspect_lock, parse_lock, table_lock
 from phantombase.timeline.service.access import COOKIE, Access
 from phantombase.timeline.service.app import ServiceApp
 from phantombase.timeline.service.served_tables import ServedTables
@@ -174,7 +174,7 @@ PROVIDER = "hoodie.write.lock.provider"
 
 
 def snapshot(path: object, given: str | None = None, properties: Mapping[str, str] | None = None) -> LockSeen:
-    return look_at_lock(open_storage(str(path)), given, properties or {}, clock_ms())
+    return inspect_lock(open_storage(str(path)), given, properties or {}, clock_ms())
 
 
 @contextmanager
@@ -258,7 +258,7 @@ def test_an_object_counts_as_long_as_hudi_says(until_ms: int, expired: bool, sta
     (tmp_path / HUDI_LOCK).parent.mkdir(parents=True)
     text = json.dumps({"expired": expired, "validUntil": 1_000_000 + until_ms, "owner": "x"})
     (tmp_path / HUDI_LOCK).write_text(text)
-    seen = look_at_lock(LocalStorage(str(tmp_path)), None, {}, 1_000_000)
+    seen = inspect_lock(LocalStorage(str(tmp_path)), None, {}, 1_000_000)
     assert seen.state.value == state
 
 

@@ -33,7 +33,7 @@ from phantombase.timeline.locks.section import REGARDLESS
 from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.metadata_table.commit import commit_records, forget, newest_schema
 from phantombase.timeline.metadata_table.create import drop_metadata_table, make_metadata_table, metadata_config
-from phantombase.timeline.metadata_table.index_logs import FileKeys, LogBounds, NotedKeys
+from phantombase.timeline.metadata_table.index_logs import FileKeys, LogBounds, RecordedKeys
 from phantombase.timeline.metadata_table.location import (
     METADATA_FOLDER,
     PrefixStorage,
@@ -468,10 +468,10 @@ def test_two_at_once_make_the_same(tmp_path: Path) -> None:
 MIB = 1 << 20
 
 
-def noted(files: int, count: int, key_bytes: int, limit: int) -> NotedKeys:
+def noted(files: int, count: int, key_bytes: int, limit: int) -> RecordedKeys:
     """Files of so many keys each."""
     one = FileKeys(partition="p", file_id="f", path="p", count=count, size=count * key_bytes)
-    return NotedKeys(files=(one,) * files, memory_limit=limit)
+    return RecordedKeys(files=(one,) * files, memory_limit=limit)
 
 
 def test_small_logs_of_an_object_store_are_made_in_one_pass() -> None:

@@ -368,7 +368,7 @@ def test_a_delta_commit_of_the_metadata_table_without_its_completed_file(version
     for file in files:
         data = file.read_bytes()
         file.unlink()
-        with pytest.raises(MissingFileError, match="completed file of a delta commit of the metadata table is gone"):
+        with pytest.raises(MissingFileError, match="completed file of a delta commit of the metadata table is missing"):
             read_files(open_table(path))
         with pytest.raises(MissingFileError):
             invoke("read", path, "--listing", "metadata")

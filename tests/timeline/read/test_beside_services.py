@@ -29,7 +29,7 @@ from phantombase.timeline.read.changes import plan
 from phantombase.timeline.read.table_read import Query, ReadOptions, read_table
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.local import LocalStorage
-from phantombase.timeline.table.table import Table, consistent
+from phantombase.timeline.table.table import Table, from_one_snapshot
 from phantombase.writer_hooks.new_table.create import create_table
 from phantombase.writer_hooks.new_table.spec import NewTable
 from phantombase.writer_hooks.options import WriteOptions
@@ -170,7 +170,7 @@ def _rows(path: Path, options: ReadOptions, storage: Storage | None = None) -> l
         rows = plan(table, options).to_table().select(["id", "ts"])
         return sorted(map(repr, rows.to_pylist()))
 
-    return consistent(load)
+    return from_one_snapshot(load)
 
 
 @pytest.mark.parametrize(

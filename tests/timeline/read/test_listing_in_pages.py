@@ -18,7 +18,7 @@ from phantombase.compactor_daemon.cleaning.options import CleanOptions
 from phantombase.timeline.read.table_read import Query, ReadOptions, read_table
 from phantombase.timeline.storage.contract import Entry, Storage
 from phantombase.timeline.storage.local import LocalStorage
-from phantombase.timeline.table.table import consistent
+from phantombase.timeline.table.table import from_one_snapshot
 from phantombase.writer_hooks.engine.engine import LocalEngine
 from phantombase.writer_hooks.options import Operation, Write, WriteOptions
 from phantombase.writer_hooks.write.write import write
@@ -74,7 +74,7 @@ class Unseen(InPages):
 
 
 def _rows(path: Path, storage: LocalStorage | None = None, options: ReadOptions | None = None) -> list[str]:
-    rows = consistent(lambda: read_table(open_table(path, storage), options or ReadOptions()))
+    rows = from_one_snapshot(lambda: read_table(open_table(path, storage), options or ReadOptions()))
     return sorted(map(repr, rows.select(["id", "day", "ts", "fare"]).to_pylist()))
 
 

@@ -21,7 +21,7 @@ from phantombase.timeline.read.changes import plan
 from phantombase.timeline.read.held_moment import held_moment
 from phantombase.timeline.read.table_read import Query, ReadOptions, plan_read
 from phantombase.timeline.storage.contract import Storage
-from phantombase.timeline.table.table import consistent
+from phantombase.timeline.table.table import from_one_snapshot
 from tests.support.archived_tables import change_clean, clean, compact, long_table, one_row, upsert
 from tests.support.compaction_steps import open_table, run_all
 from tests.support.faults import Faults
@@ -47,7 +47,7 @@ def _options(path: Path, read: str) -> ReadOptions:
 
 
 def _rows(path: Path, options: ReadOptions, storage: Storage | None = None) -> list[str]:
-    rows = consistent(lambda: plan(open_table(path, storage), options).to_table())
+    rows = from_one_snapshot(lambda: plan(open_table(path, storage), options).to_table())
     return sorted(map(repr, rows.to_pylist()))
 
 

@@ -249,7 +249,7 @@ def test_a_clock_that_is_nearly_right_will_do(
 def test_trying_a_store_compares_the_clocks(timed_storage: ObjectStorage, monkeypatch: pytest.MonkeyPatch) -> None:
     """By an object that is put anyway. Clocks that differ are compared again where it matters."""
     monkeypatch.setattr(server_clock, "storage_ms", lambda _: pytest.fail("compared again"))
-    timed_storage.prove()
+    timed_storage.verify()
     with timed_storage.hold("lock", 0, BUSY):
         pass
 
@@ -258,7 +258,7 @@ def test_trying_a_store_does_not_hide_a_wrong_clock(
     timed_storage: ObjectStorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     skewed(monkeypatch, 20)
-    timed_storage.prove()
+    timed_storage.verify()
     with pytest.raises(ClockError):
         timed_storage.hold("lock", 0, BUSY)
 
@@ -272,7 +272,7 @@ def test_clocks_are_compared_once(timed_storage: ObjectStorage, s3: S3Server, mo
         compared.append(1)
         return real(storage)
 
-    timed_storage.prove()
+    timed_storage.verify()
     forget()
     monkeypatch.setattr(server_clock, "storage_ms", counted)
     for _ in range(3):

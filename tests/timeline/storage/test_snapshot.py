@@ -15,7 +15,7 @@ from phantombase.timeline.errors import MissingFileError
 from phantombase.timeline.storage.contract import Entry, Storage
 from phantombase.timeline.storage.folders import RECORDS
 from phantombase.timeline.storage.local import LocalStorage
-from phantombase.timeline.storage.snapshot import ContentCache, SnapshotStorage, latest, list_ahead
+from phantombase.timeline.storage.snapshot import ContentCache, SnapshotStorage, list_ahead, without_snapshot
 from tests.support.failing_storage import Call, HookedStorage
 from tests.world.simulation.object_memory import ObjectMemory
 
@@ -201,7 +201,7 @@ def test_few_contents_are_kept() -> None:
 def test_others_get_the_storage_itself(counted: Counted) -> None:
     snapshot = SnapshotStorage(counted.inner, (), ContentCache())
     assert pickle.loads(pickle.dumps(snapshot)) == counted.inner
-    assert latest(snapshot) is counted.inner
+    assert without_snapshot(snapshot) is counted.inner
     assert SnapshotStorage(snapshot, (), ContentCache()).origin is counted.inner
     list_ahead(counted.inner, ["a"])
 

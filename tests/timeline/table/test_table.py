@@ -29,7 +29,7 @@ from phantombase.timeline.format.table_config import PROPERTIES
 from phantombase.timeline.planning.schedule import schedule_compaction
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.evolved_schema import EvolvedColumns, parse_columns, parse_history, unsupported_change
-from phantombase.timeline.table.table import Table, consistent
+from phantombase.timeline.table.table import Table, from_one_snapshot
 from phantombase.timeline.view.listing import StorageListing
 from phantombase.writer_hooks.options import WriteOptions
 from tests.support.archived_tables import one_row, upsert
@@ -363,9 +363,9 @@ def test_what_was_gone_is_read_again_a_few_times(error: PhantombaseError) -> Non
         tries.clear()
         return once
 
-    assert consistent(load(4)) == "read"
+    assert from_one_snapshot(load(4)) == "read"
     with pytest.raises(type(error)):
-        consistent(load(5))
+        from_one_snapshot(load(5))
     assert len(tries) == 5
 
 
@@ -378,7 +378,7 @@ def test_other_errors_are_not_tried_again() -> None:
         raise StorageError("failed")
 
     with pytest.raises(StorageError):
-        consistent(load)
+        from_one_snapshot(load)
     assert len(tries) == 1
 
 

@@ -17,7 +17,7 @@ from phantombase.timeline.read.changes import plan
 from phantombase.timeline.read.table_read import Query, ReadOptions
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.local import LocalStorage
-from phantombase.timeline.table.table import consistent
+from phantombase.timeline.table.table import from_one_snapshot
 from phantombase.timeline.windows.retained import cleans, earliest_state, retained_since
 from tests.support.archived_tables import change_clean, cluster, forget_heartbeats, one_row, small_files, upsert
 from tests.support.change_feeds import check_window, feed, moments_of, request, restamped_by_clustering, state
@@ -104,7 +104,7 @@ def _decided(path: Path, version: int) -> None:
 
 def _rows(path: Path, options: ReadOptions, storage: Storage | None = None) -> list[str]:
     """The keys, of changes with what became of them."""
-    rows = consistent(lambda: plan(open_table(path, storage), options).to_table()).to_pylist()
+    rows = from_one_snapshot(lambda: plan(open_table(path, storage), options).to_table()).to_pylist()
     return sorted(r["id"] if "id" in r else f"{r['op']} {(r['after'] or r['before'])['id']}" for r in rows)
 
 

@@ -31,7 +31,7 @@ from phantombase.timeline.locks import zookeeper_lock
 from phantombase.timeline.storage import local as local_storage
 from phantombase.timeline.storage.contract import Storage, files_below
 from phantombase.timeline.storage.local import LocalStorage
-from phantombase.timeline.table.table import Table, consistent
+from phantombase.timeline.table.table import Table, from_one_snapshot
 from tests.world.chaos.child import begin
 from tests.world.chaos.switches import Point, Switches
 
@@ -203,7 +203,7 @@ def _is_archived(storage: Storage, instant: str) -> bool:
 
     The archiver of a slow disk removes them one by one, so some may still be there.
     """
-    return instant < consistent(Table.on(storage).load_timeline).start
+    return instant < from_one_snapshot(Table.on(storage).load_timeline).start
 
 
 def _shorten_locks(session_s: float) -> None:

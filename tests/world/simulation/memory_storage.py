@@ -158,7 +158,7 @@ class MemoryStorage:
             assert isinstance(above, dict)
             above[file.entry.name] = File(file.data, replace(file.entry, modified_ms=modified_ms))
 
-    def prove(self) -> None:
+    def verify(self) -> None:
         """See `Storage`."""
         probe(self)
 

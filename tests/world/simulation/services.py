@@ -19,7 +19,7 @@ from phantombase.timeline.format.instant import Instant, State, later
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.storage.contract import list_of_table
-from phantombase.timeline.table.table import Table, consistent
+from phantombase.timeline.table.table import Table, from_one_snapshot
 from phantombase.timeline.traces.find import data_files
 from phantombase.timeline.view.view import FileGroup, FileSlice, GroupKey, TableView
 from tests.support.builders import avro_block
@@ -123,7 +123,7 @@ class Services:
 def next_instant(table: Table) -> str:
     """A time nobody has used; under the lock."""
     timeline = table.load_timeline()
-    return consistent(lambda: table.next_time(timeline))
+    return from_one_snapshot(lambda: table.next_time(timeline))
 
 
 def completed(table: Table, instant: Instant, action: str | None = None) -> Instant:

@@ -404,7 +404,7 @@ class SteppedStorage:
             for path, _ in self.list_below(folder):
                 self._world.call("delete", f"{folder}/{path}")
 
-    def prove(self) -> None:
+    def verify(self) -> None:
         """See `Storage`."""
         probe(self)
 

@@ -43,8 +43,8 @@ def upkeep(
 ) -> Upkeep:
     """Decides about the partitions that are `built` or being built.
 
-    `moves_rows`: false for compactions and log compactions: rows do not change their file group. `knows_keys`: the change
-    says which keys it adds and deletes, and the record index is global.
+    `moves_rows`: false for compactions and log compactions: rows do not change their file group. `knows_keys`: the
+    change says which keys it adds and deletes, and the record index is global.
     UnsupportedError: an unknown partition; one that cannot be kept while Hudi is building it, since its builder skips
     commits that the metadata table knows.
     """

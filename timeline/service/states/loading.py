@@ -27,7 +27,7 @@ from ...format.instant import Instant
 from ...instants.timeline import Timeline
 from ...storage.contract import Entry, listed_if_there
 from ...storage.snapshot import list_ahead
-from ...table.table import Table, consistent
+from ...table.table import Table, from_one_snapshot
 from ...view.partition_folders import is_partition
 from ...view.view_loader import needs_archive
 from .instant_records import InstantRecords, load_records
@@ -105,7 +105,7 @@ def load_state(table: Table, before: ServedState | None = None, *, sweep: bool =
 
     PhantombaseError: it cannot be read. A partition with a lost or damaged file is there, and refused.
     """
-    return consistent(lambda: _load(table.still(records=False), before, sweep))
+    return from_one_snapshot(lambda: _load(table.snapshot(records=False), before, sweep))
 
 
 def _load(table: Table, before: ServedState | None, sweep: bool) -> ServedState:
@@ -189,7 +189,7 @@ def load_partitions(table: Table, state: ServedState, partitions: Collection[str
 
     TableChangedError: the state is too old for the listing.
     """
-    now = table.still(records=False)
+    now = table.snapshot(records=False)
     timeline = replace(now.load_timeline(), archived=state.timeline.archived)
     if digests(timeline) != state.digests:  # the client is answered from what it knows
         timeline = state.timeline

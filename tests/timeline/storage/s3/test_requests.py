@@ -27,7 +27,7 @@ from phantombase.timeline.audit.audit import audit, audited_instants
 from phantombase.timeline.audit.group_ledger import audit_path
 from phantombase.timeline.cli.main import app as timeline
 from phantombase.timeline.codec.output_options import OutputOptions
-from phantombase.timeline.codec.parquet_read import open_parquet, parquet_batches, travels_whole
+from phantombase.timeline.codec.parquet_read import fetched_at_once, open_parquet, parquet_batches
 from phantombase.timeline.errors import MissingFileError
 from phantombase.timeline.locks.table_lock import table_lock
 from phantombase.timeline.planning.options import ScheduleOptions
@@ -104,7 +104,7 @@ def proved(s3: S3Server, unproved: None) -> Callable[[str], str]:
     """Tries the store of a table, as a process does once."""
 
     def prove(url: str) -> str:
-        ObjectStorage(url).prove()
+        ObjectStorage(url).verify()
         return url
 
     return prove
@@ -112,9 +112,9 @@ def proved(s3: S3Server, unproved: None) -> Callable[[str], str]:
 
 def test_trying_a_store_is_cheap_and_done_once(s3: S3Server, unproved: None) -> None:
     storage, count = ObjectStorage(f"s3://{s3.new_bucket()}/t"), Count(s3)
-    storage.prove()
+    storage.verify()
     count.assert_at_most(21, 0)
-    storage.prove()
+    storage.verify()
     assert count.others <= 21
 
 
@@ -228,7 +228,7 @@ def test_of_a_large_base_file_only_the_wanted_columns_travel(s3: S3Server) -> No
         pa.parquet.write_table(table, file, row_group_size=60_000, use_dictionary=False)
     entry = storage.find("base.parquet")
     assert entry is not None
-    assert not travels_whole(entry.size, 2, 12)
+    assert not fetched_at_once(entry.size, 2, 12)
     first = len(s3.asked)
     with storage.open_input("base.parquet", whole=False) as source:
         batches = list(parquet_batches(source, open_parquet(source), ["c3", "c4"], 10_000))

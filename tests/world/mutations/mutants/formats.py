@@ -438,12 +438,12 @@ METADATA: tuple[Mutant, ...] = (
     ("compactor_daemon/metadata_services/serve", "if beats[i] is None or not is_live(beats[i], now_ms())", "", "unknown"),
     ("compactor_daemon/metadata_services/serve", "    refuse_half_upgraded(table)\n", "", "unknown"),
     ("compactor_daemon/metadata_services/serve", "active | {i.requested_time for i in table.with_archive(data).archived}", "active", "unknown"),
-    ("compactor_daemon/metadata_services/serve", "return len(time) == _DIGITS and not time.startswith(MADE_UP)", "return True", "unknown"),
+    ("compactor_daemon/metadata_services/serve", "return len(time) == _DIGITS and not time.startswith(ARTIFICIAL)", "return True", "unknown"),
     ("timeline/metadata_table/commit", "    if not section.is_held():\n        _withdraw_late(table, metadata, instant)\n", "", "unknown"),
     ("timeline/metadata_table/commit", "        except (MalformedError, MissingFileError):\n            continue\n", "        except LookupError:\n            continue\n", "unknown"),
     ("compactor_daemon/metadata_services/serve", "if not may_be_written(metadata.storage, metadata.instant_path(i), i.requested_time, now_ms())", "if True", "unknown"),
     ("compactor_daemon/metadata_services/serve", " if i.state is State.REQUESTED)", ")", "unknown"),
-    ("timeline/metadata_table/location", "raise error.below(metadata.storage.base_path).advising(BUILD_ANEW) from error", "raise", "unknown"),
+    ("timeline/metadata_table/location", "raise error.below(metadata.storage.base_path).advising(BUILD_AGAIN) from error", "raise", "unknown"),
     ("timeline/metadata_table/commit", "    if all(i.requested_time != instant for i in table.load_timeline().instants):\n", "    if True:\n", "unknown attempt/lost_lock"),
     # Its compaction.
     ("compactor_daemon/metadata_services/due", "    if pending and pending[0] <= last:\n", "    if False:\n", "serve"),
@@ -475,6 +475,6 @@ METADATA: tuple[Mutant, ...] = (
     ("compactor_daemon/metadata_services/archive", "if not dry_run and (both := archive.held_already(timeline.instants)):", "if both := ():", "metadata_services/archive"),
     ("compactor_daemon/metadata_services/serve", "or waits is None or archive is None", "or waits is None", "metadata_services/archive"),
     ("timeline/metadata_table/read", "if time > filled.get(partition, \"\")", "if True", "serve"),
-    ("timeline/metadata_table/read", "instant.requested_time.startswith(MADE_UP)", "True", "serve"),
+    ("timeline/metadata_table/read", "instant.requested_time.startswith(ARTIFICIAL)", "True", "serve"),
     ("timeline/metadata_table/column_range", "        high = math.nan\n", "        pass\n", "column_stats"),
 )  # fmt: skip

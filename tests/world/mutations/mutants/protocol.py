@@ -480,7 +480,7 @@ PROTOCOL: tuple[Mutant, ...] = (
     ),
     (
         "compactor_daemon/attempt/publish",
-        "            look_back(table.still(), decision, path)\n            raise\n",
+        "            look_back(table.snapshot(), decision, path)\n            raise\n",
         "            raise\n",
         "stale_commit",
     ),
@@ -698,7 +698,7 @@ PROTOCOL: tuple[Mutant, ...] = (
     ),
     (
         "compactor_daemon/attempt/leftovers",
-        "    pending = _pending(table.still(reload=False)) if found else pending\n",
+        "    pending = _pending(table.snapshot(reload=False)) if found else pending\n",
         "",
         "retire",
     ),

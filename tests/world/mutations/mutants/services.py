@@ -93,7 +93,7 @@ ARCHIVING: tuple[Mutant, ...] = (
     ("compactor_daemon/archiving/archive", "[i for i in choice.archived if i.family == \"replacecommit\"]", "[]", "archiving/archive"),
     ("compactor_daemon/archiving/archive", "            seen.table.times.check_zone_of(some, seen.timeline)\n", "", "clock_check"),
     ("compactor_daemon/archiving/archive", "    seen.table.times.check_zone_of(choice.archived, seen.timeline)\n", "", "clock_check"),
-    ("compactor_daemon/archiving/archive", "return consistent(lambda: _would_archive(table.reload(), options))", "return _would_archive(table.reload(), options)", "archiving/archive"),
+    ("compactor_daemon/archiving/archive", "return from_one_snapshot(lambda: _would_archive(table.reload(), options))", "return _would_archive(table.reload(), options)", "archiving/archive"),
     ("compactor_daemon/metadata_services/archive", "    table.times.check_zone_of(choice.archived, data)\n", "", "metadata_services/archive"),
     ("timeline/instants/table_clock", "if archived or not timeline.completed else", "if archived else", "users"),
     ("timeline/table/schema_finder", "    if not timeline.completed_writes:\n", "    if False:\n", "users"),
