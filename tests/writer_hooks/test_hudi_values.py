@@ -153,6 +153,18 @@ def test_a_merger_of_0_15_by_the_ordering_value_is_refused_where_the_later_write
         assert told(tmp_path / str(number), {**taken, **merger}) == []
 
 
+@pytest.mark.parametrize("prefix", ["hoodie", "hoodie.deltastreamer", "hoodie.streamer"])
+def test_a_misspelt_option_of_partition_times_is_refused(prefix: str, tmp_path: Path) -> None:
+    """It was stored in hoodie.properties, and rows got the folders of another zone."""
+    misspelt = {f"{prefix}.keygen.timebased.output.timezon": "Asia/Tokyo"}
+    for given in ({}, _TIMESTAMP):
+        error, text = told(tmp_path / "t", {**given, **misspelt})
+        assert (error, "Did you mean hoodie.keygen.timebased.output.timezone?" in text) == ("UsageError", True)
+    with pytest.raises(PhantombaseError, match=r"Did you mean hoodie\.keygen\.timebased\.timestamp\.type\?"):
+        writer().key_generator("TIMESTAMP", timestamp_typ="SCALAR")
+    assert not (tmp_path / "t").exists()
+
+
 def test_fields_that_methods_say_are_compared_too(tmp_path: Path) -> None:
     described = writer(FIRST).table("t", database="a").key("id").partition("p").ordering("ts")
     described.upsert(str(tmp_path))

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from phantombase.compactor_daemon.hudi_names import NameKind, hudi_names, put_once, same_value
+from phantombase.compactor_daemon.hudi_names import NameKind, hudi_names, nearest, put_once, same_value
 from phantombase.timeline.errors import UnsupportedError, UsageError
 from phantombase.timeline.format.merge_settings import KEY_GENERATOR_CLASSES
 from phantombase.timeline.format.table_config import MergeMode, TableConfig
@@ -119,6 +119,16 @@ def _own(name: str) -> str:
     return name if name in _KNOWN or name not in hudi_names() else hudi_names()[name].name
 
 
+def check_times(names: Iterable[str]) -> None:
+    """UsageError: a name for the times of partitions that Hudi does not have; they name the folders of rows."""
+    for name in names:
+        if name not in hudi_names():
+            known = [one for one in hudi_names() if one.startswith(PREFIX)]
+            near = nearest(name, known)
+            todo = f"Did you mean {near}?" if near else None
+            raise UsageError("not an option of partition times", expected=", ".join(known), found=name, todo=todo)
+
+
 def parse_table_conf(conf: Mapping[str, str]) -> dict[str, Any]:
     """Hudi's names and values as fields of `NewTable`.
 
@@ -130,6 +140,7 @@ def parse_table_conf(conf: Mapping[str, str]) -> dict[str, Any]:
     for name, value in conf.items():
         prefix = next((p for p in (PREFIX, *_OLD_PREFIXES) if name.startswith(p)), None)
         if prefix is not None:
+            check_times([PREFIX + name.removeprefix(prefix)])
             if value.strip():  # Hudi's default of some is an empty text: none
                 put_once(times, PREFIX + name.removeprefix(prefix), value, name, conf, said)
             continue

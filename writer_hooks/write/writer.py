@@ -41,7 +41,7 @@ from ..engine.spark import SparkEngine, default_slots
 from ..engine.spark_jobs import streaming_run
 from ..keys.key_generator import PARTITION_TYPES, generator_kind, inferred_kind
 from ..merge_into import MergeInto
-from ..new_table.conf import not_followed, table_field, table_names
+from ..new_table.conf import check_times, not_followed, table_field, table_names
 from ..new_table.create import create_table, refuse_place
 from ..new_table.spec import NewTable, check_same_table
 from ..options import BackPressure, CompactionOptions, FullAction, Mode, MovedKeys, Operation, Write, WriteOptions
@@ -126,8 +126,10 @@ class Writer:
 
         `times`: of TIMESTAMP, for instance `timestamp_type="EPOCHMILLISECONDS"`: `hoodie.keygen.timebased.` names
         with `_` for `.`. Every write must give those that an existing table does not store (version 6: the type).
+        UsageError: Hudi has no such name.
         """
         named = tuple(sorted((f"hoodie.keygen.timebased.{n.replace('_', '.')}", v) for n, v in times.items()))
+        check_times(name for name, _ in named)
         return self._with(key_generator=kind, times=named or None)
 
     def merge_mode(self, mode: MergeMode | str) -> Writer:
