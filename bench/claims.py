@@ -17,7 +17,7 @@ from pathlib import Path
 from bench.fleet_daemon import run_fleet
 from bench.report import Goal, Report
 from phantombase.compactor_daemon.fleet.zookeeper_server import embedded_zookeeper
-from phantombase.timeline.audit.group_ledger import audit_path
+from phantombase.timeline.audit.ledgers import audit_path
 from phantombase.timeline.format.compaction_plan import CompactionPlan, encode_plan
 from phantombase.timeline.format.instant import Instant, State, format_time
 from phantombase.timeline.storage.local import LocalStorage

@@ -24,7 +24,7 @@ from phantombase.compactor_daemon.fleet.claims import HeldClaim, table_id
 from phantombase.compactor_daemon.fleet.zookeeper_claims import ZooKeeperClaims
 from phantombase.compactor_daemon.fleet.zookeeper_session import ZooKeeperOptions, zookeeper_session
 from phantombase.compactor_daemon.options import AttemptOptions, ExecuteOptions, Executor
-from phantombase.timeline.audit.group_ledger import audit_path
+from phantombase.timeline.audit.ledgers import audit_path
 from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.format.instant import Instant, State, format_time
 from phantombase.timeline.locks.heartbeat import process_name

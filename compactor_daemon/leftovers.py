@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 from phantombase.timeline.locks.heartbeat import heartbeat_path, is_live, read_heartbeat
 from phantombase.timeline.storage.folders import WRITES, staged_folder
-from phantombase.timeline.table.pending_rollbacks import (
+from phantombase.timeline.table.pending import (
     completed_rollback_of,
     half_taken_back,
 )
 from phantombase.timeline.table.table import Table
-from phantombase.timeline.traces.markers import delete_markers
+from phantombase.timeline.table.traces import delete_markers
 
 
 def forget_heartbeats(table: Table, *, now_ms: Callable[[], int], expiry_s: float) -> None:

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from .timeline.errors import UsageError as UsageError
     from .timeline.errors import ZooKeeperError as ZooKeeperError
     from .timeline.planning.options import ScheduleOptions as ScheduleOptions
-    from .timeline.read.rows import Rows as Rows
+    from .timeline.read.export import Rows as Rows
     from .timeline.read.table_read import Fallback as Fallback
     from .timeline.read.table_read import Query as Query
     from .timeline.read.table_read import ReadOptions as ReadOptions
@@ -91,7 +91,7 @@ _HOMES = {
     "ScheduleOptions": "timeline.planning.options",
     "Fallback": "timeline.read.table_read",
     "Query": "timeline.read.table_read",
-    "Rows": "timeline.read.rows",
+    "Rows": "timeline.read.export",
     "ReadOptions": "timeline.read.table_read",
     "Table": "timeline.table.table",
     "Written": "writer_hooks.write.write",

@@ -18,10 +18,10 @@ from .timeline.codec.output_options import OutputOptions
 from .timeline.errors import UsageError
 from .timeline.filter.tree import Filter
 from .timeline.locks.table_lock import table_lock
-from .timeline.pins.pin import PinOptions
 from .timeline.planning.options import PLAN_NOW, ScheduleOptions
 from .timeline.planning.schedule import Scheduled, schedule_compaction
-from .timeline.read.rows import Rows, read_any
+from .timeline.read.export import Rows, read_any
+from .timeline.read.pins import PinOptions
 from .timeline.read.table_read import Query, ReadOptions
 from .timeline.table.table import Table
 

@@ -20,9 +20,7 @@ except ImportError:  # PySpark 3.5 has no Python sources; `frame` uses the tasks
 
 
 from phantombase.timeline.errors import MissingFileError
-from phantombase.timeline.pins.hold import renewing
-from phantombase.timeline.pins.shared import SharedPin
-from phantombase.timeline.read.held_moment import held_moment
+from phantombase.timeline.read.held_pins import SharedPin, held_moment, renewing
 
 from .planned import plan_tasks
 from .spark_columns import arrow_columns, as_spark

@@ -10,7 +10,7 @@ from typing import Any
 from phantombase.timeline.codec.output_options import parse_bytes
 from phantombase.timeline.errors import UsageError
 from phantombase.timeline.instants.clock_check import ClockOptions
-from phantombase.timeline.pins.pin import PinOptions
+from phantombase.timeline.read.pins import PinOptions
 from phantombase.timeline.read.table_read import Fallback, Query, ReadOptions
 from phantombase.timeline.storage.object_url import hadoop_name
 from phantombase.timeline.storage.storage_options import StorageOptions

@@ -41,13 +41,12 @@ from pyspark.sql.streaming.datasource import (
 
 from phantombase.timeline.errors import UsageError
 from phantombase.timeline.format.instant import Instant
-from phantombase.timeline.pins.hold import HeldPin
-from phantombase.timeline.pins.pin import moment_to_hold
+from phantombase.timeline.read.held_pins import HeldPin
+from phantombase.timeline.read.incremental import StreamedWrite, groups_written, load_window, writes_after
+from phantombase.timeline.read.pins import moment_to_hold
+from phantombase.timeline.read.windows import moment_of_text
 from phantombase.timeline.table.table import Table, from_one_snapshot
 from phantombase.timeline.view.view import GroupKey
-from phantombase.timeline.windows.incremental import load_window
-from phantombase.timeline.windows.state import moment_of_text
-from phantombase.timeline.windows.streamed import StreamedWrite, groups_written, writes_after
 
 from .batch_reader import SlicePartition, task_batches
 from .options import EARLIEST

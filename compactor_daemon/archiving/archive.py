@@ -29,13 +29,12 @@ from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.metadata_table.location import open_metadata_table
 from phantombase.timeline.metadata_table.valid_instants import blocked_by
-from phantombase.timeline.pins.pin import all_pins, live_pins
+from phantombase.timeline.read.pins import all_pins, live_pins
 from phantombase.timeline.storage.folders import join
-from phantombase.timeline.table.column_history import newest_history
-from phantombase.timeline.table.half_upgraded import refuse_half_upgraded
-from phantombase.timeline.table.pending_restores import refuse_pending_restore
+from phantombase.timeline.table.evolved_schema import newest_history
+from phantombase.timeline.table.pending import refuse_half_upgraded, refuse_pending_restore
 from phantombase.timeline.table.table import Table, from_one_snapshot
-from phantombase.timeline.view.bucket_resize import HASHING_METADATA, is_consistently_hashed
+from phantombase.timeline.view.facts import HASHING_METADATA, is_consistently_hashed
 
 from ..attempt.leftovers import forget_archived
 from ..attempt.unfinished import tidy, unfinished_compactions

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 
-from phantombase.timeline.audit.group_ledger import LEDGER, decode_ledgers
+from phantombase.timeline.audit.ledgers import LEDGER, decode_ledgers
 from phantombase.timeline.clocks import clock_ms
 from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.errors import (

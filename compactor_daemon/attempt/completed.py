@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from phantombase.timeline.audit.group_ledger import LEDGER
+from phantombase.timeline.audit.ledgers import LEDGER
 from phantombase.timeline.errors import ConflictError
 from phantombase.timeline.format.commit_metadata import LOG_COMPACT
 from phantombase.timeline.format.commit_metadata import decode as decode_commit

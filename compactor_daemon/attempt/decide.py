@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
-from phantombase.timeline.audit.group_ledger import LEDGER, GroupLedger, encode_ledgers
+from phantombase.timeline.audit.ledgers import LEDGER, GroupLedger, encode_ledgers
 from phantombase.timeline.errors import (
     ConflictError,
     MissingFileError,

@@ -20,7 +20,7 @@ from phantombase.timeline.locks.heartbeat import read_heartbeat
 from phantombase.timeline.storage.contract import listed_if_there
 from phantombase.timeline.storage.server_clock import storage_ms
 from phantombase.timeline.table.table import Table
-from phantombase.timeline.traces.markers import marker_folder
+from phantombase.timeline.table.traces import marker_folder
 
 from ..options import AttemptOptions
 from .outcome import declare_dead

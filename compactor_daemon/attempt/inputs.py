@@ -13,9 +13,8 @@ from phantombase.timeline.format.compaction_plan import CompactionOperation, Com
 from phantombase.timeline.format.file_name import LogFileName
 from phantombase.timeline.format.layout import Slicing
 from phantombase.timeline.merge.rule import SliceRules
-from phantombase.timeline.planning.log_compaction import planned_pieces
-from phantombase.timeline.planning.log_runs import LogPiece, folds_exactly, runs_of
-from phantombase.timeline.table.left_to_hudi import merges_no_logs
+from phantombase.timeline.planning.log_compaction import LogPiece, folds_exactly, planned_pieces, runs_of
+from phantombase.timeline.table.pending import merges_no_logs
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.view.view import FileGroup, FileSlice, TableView, input_names, slice_before
 

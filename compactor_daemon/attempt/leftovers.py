@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
-from phantombase.timeline.audit.group_ledger import LEDGER
+from phantombase.timeline.audit.ledgers import LEDGER
 from phantombase.timeline.errors import MalformedError, PhantombaseError
 from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.format.file_name import is_of_phantombase, parse_data_file
@@ -29,8 +29,7 @@ from phantombase.timeline.storage.folders import RECORDS, TEMPORARY
 from phantombase.timeline.storage.server_clock import storage_ms
 from phantombase.timeline.storage.staged_file import PLACED
 from phantombase.timeline.storage.unfinished_uploads import abort_uploads
-from phantombase.timeline.table.half_upgraded import refuse_half_upgraded
-from phantombase.timeline.table.pending_rollbacks import half_taken_back
+from phantombase.timeline.table.pending import half_taken_back, refuse_half_upgraded
 from phantombase.timeline.table.table import Table
 
 from .completed import completed_commits, completed_compaction, go_of_commit, is_ours, named_files, remove_placed

@@ -22,7 +22,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
 
-from phantombase.timeline.audit.group_ledger import LEDGER, decode_ledgers
+from phantombase.timeline.audit.ledgers import LEDGER, decode_ledgers
 from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.errors import (
     ConflictError,

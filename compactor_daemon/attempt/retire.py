@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from phantombase.timeline.audit.audit_log import add_entry
-from phantombase.timeline.audit.group_ledger import LEDGER
+from phantombase.timeline.audit.ledgers import LEDGER, add_entry
 from phantombase.timeline.errors import MissingFileError
 from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.format.commit_metadata import decode as decode_commit

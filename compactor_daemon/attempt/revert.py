@@ -38,12 +38,12 @@ from phantombase.timeline.locks.heartbeat import process_name
 from phantombase.timeline.locks.section import REGARDLESS, Section
 from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.metadata_table.update import forget
+from phantombase.timeline.read.windows import cleans
 from phantombase.timeline.storage.folders import join
 from phantombase.timeline.storage.snapshot import list_ahead
 from phantombase.timeline.table.table import Table
-from phantombase.timeline.traces.find import data_files
+from phantombase.timeline.table.traces import data_files
 from phantombase.timeline.view.view import GroupKey
-from phantombase.timeline.windows.retained import cleans
 
 from .completed import completed_commits, completed_compaction, is_ours, remove_placed
 from .outcome import STAGED_ENDINGS, CommitDecision, is_revoked, revoke_decision

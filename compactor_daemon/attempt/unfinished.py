@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from phantombase.timeline.audit.audit_log import entries
+from phantombase.timeline.audit.ledgers import entries
 from phantombase.timeline.errors import LockError, MalformedError, PhantombaseError
 from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.instants.reserved_times import recorded_instants

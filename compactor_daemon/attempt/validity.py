@@ -21,8 +21,12 @@ from phantombase.timeline.errors import ConflictError, MalformedError
 from phantombase.timeline.format.compaction_plan import planned_paths
 from phantombase.timeline.format.instant import Instant
 from phantombase.timeline.instants.timeline import Timeline
-from phantombase.timeline.table.half_upgraded import refuse_half_upgraded
-from phantombase.timeline.table.pending_rollbacks import UnreadableRollback, half_taken_back, pending_rollbacks
+from phantombase.timeline.table.pending import (
+    UnreadableRollback,
+    half_taken_back,
+    pending_rollbacks,
+    refuse_half_upgraded,
+)
 from phantombase.timeline.table.table import Table
 
 from .outcome import CommitDecision

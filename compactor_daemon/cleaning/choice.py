@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 
 from phantombase.timeline.format.instant import Instant
 from phantombase.timeline.instants.timeline import Timeline
-from phantombase.timeline.pins.pin import earliest_to_retain, held_files
+from phantombase.timeline.read.pins import earliest_to_retain, held_files
 from phantombase.timeline.view.view import FileSlice, GroupKey, TableView, input_names
 
 from .options import CleanOptions, Policy

@@ -19,11 +19,10 @@ from phantombase.timeline.format.clean import CleanPlan, encode_clean_plan
 from phantombase.timeline.format.instant import Instant, State
 from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.metadata_table.update import check_keepable
-from phantombase.timeline.pins.pin import all_pins, forget_expired
-from phantombase.timeline.table.instant_puts import put_requested
-from phantombase.timeline.table.table import Table
+from phantombase.timeline.read.pins import all_pins, forget_expired
+from phantombase.timeline.read.windows import retained_since
+from phantombase.timeline.table.table import Table, put_requested
 from phantombase.timeline.view.view import TableView
-from phantombase.timeline.windows.retained import retained_since
 
 from ..attempt.unfinished import tidy
 from .choice import CleanChoice

@@ -18,13 +18,11 @@ from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.locks.section import Section
 from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.metadata_table.update import Change, apply_update, prepare
-from phantombase.timeline.pins.pin import live_pins
+from phantombase.timeline.read.pins import live_pins
 from phantombase.timeline.storage.contract import listed_if_there
 from phantombase.timeline.storage.folders import join
 from phantombase.timeline.storage.server_clock import storage_ms
-from phantombase.timeline.table.half_upgraded import reload_same_version
-from phantombase.timeline.table.pending_restores import refuse_pending_restore
-from phantombase.timeline.table.pending_rollbacks import half_way
+from phantombase.timeline.table.pending import half_way, refuse_pending_restore, reload_same_version
 from phantombase.timeline.table.table import Table
 
 from .pending import Finished, is_needed, may_go, refuse_needed

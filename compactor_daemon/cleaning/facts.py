@@ -8,9 +8,9 @@ from dataclasses import replace
 from phantombase.timeline.clocks import clock_ms
 from phantombase.timeline.instants.instant_files import load_state_files
 from phantombase.timeline.instants.timeline import Timeline
-from phantombase.timeline.pins.pin import all_pins, live_pins
+from phantombase.timeline.read.pins import all_pins, live_pins
 from phantombase.timeline.storage.folders import join
-from phantombase.timeline.table.pending_clusterings import clustered_file_groups
+from phantombase.timeline.table.pending import clustered_file_groups
 from phantombase.timeline.table.table import Table, from_one_snapshot
 from phantombase.timeline.view.view import TableView
 

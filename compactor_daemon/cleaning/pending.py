@@ -11,9 +11,9 @@ from phantombase.timeline.format.clean import CleanPlan, decode_clean_plan
 from phantombase.timeline.format.instant import Instant, State
 from phantombase.timeline.instants.instant_files import unreadable_plan
 from phantombase.timeline.locks.heartbeat import EXPIRY_S
-from phantombase.timeline.pins.pin import Pin, all_pins, earliest_to_retain, held_files
+from phantombase.timeline.read.pins import Pin, all_pins, earliest_to_retain, held_files
 from phantombase.timeline.storage.folders import join
-from phantombase.timeline.table.pending_restores import refuse_pending_restore
+from phantombase.timeline.table.pending import refuse_pending_restore
 from phantombase.timeline.table.table import Table, from_one_snapshot
 
 from .facts import load_whole, savepointed

@@ -5,13 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from phantombase.timeline.instants.instant_files import retained_by
+from phantombase.timeline.read.windows import cleans
 from phantombase.timeline.storage.folders import join
-from phantombase.timeline.table.half_upgraded import refuse_half_upgraded
-from phantombase.timeline.table.pending_restores import refuse_pending_restore
-from phantombase.timeline.table.pending_rollbacks import refuse_half_rolled_back
+from phantombase.timeline.table.pending import refuse_half_rolled_back, refuse_half_upgraded, refuse_pending_restore
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.view.view import TableView
-from phantombase.timeline.windows.retained import cleans
 
 from .choice import CleanChoice, Gone, choose
 from .facts import gather_facts, without

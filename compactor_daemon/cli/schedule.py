@@ -13,9 +13,9 @@ from rich.text import Text
 from phantombase.timeline.errors import UsageError
 from phantombase.timeline.instants.clock_check import ClockOptions
 from phantombase.timeline.metadata_table.create import drop_metadata_table
-from phantombase.timeline.planning.candidate import HAS_LOGS
-from phantombase.timeline.planning.notes import reasons_of
+from phantombase.timeline.planning.operation import HAS_LOGS
 from phantombase.timeline.planning.options import PLAN_NOW, ScheduleOptions
+from phantombase.timeline.planning.partition_walk import reasons_of
 from phantombase.timeline.planning.schedule import Requested, Scheduled, schedule_compaction
 from phantombase.timeline.storage.storage_options import parse_pairs
 from phantombase.timeline.table.table import Table

@@ -43,13 +43,14 @@ from phantombase.timeline.metadata_table.measure import Measure
 from phantombase.timeline.metadata_table.update import upkeep_of
 from phantombase.timeline.planning.schedule import busy_file_groups
 from phantombase.timeline.storage.server_clock import storage_ms
-from phantombase.timeline.table.half_upgraded import refuse_half_upgraded
-from phantombase.timeline.table.instant_puts import put_requested
-from phantombase.timeline.table.left_to_hudi import refuse_left_to_hudi
-from phantombase.timeline.table.pending_clusterings import pending_replacing_writes
-from phantombase.timeline.table.pending_restores import refuse_pending_restore
-from phantombase.timeline.table.pending_rollbacks import refuse_half_rolled_back
-from phantombase.timeline.table.table import Table, from_one_snapshot
+from phantombase.timeline.table.pending import (
+    pending_replacing_writes,
+    refuse_half_rolled_back,
+    refuse_half_upgraded,
+    refuse_left_to_hudi,
+    refuse_pending_restore,
+)
+from phantombase.timeline.table.table import Table, from_one_snapshot, put_requested
 
 from ..attempt.attempt import merge_rules
 from ..leftovers import forget_heartbeats, remove_left_behind

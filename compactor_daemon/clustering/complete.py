@@ -17,7 +17,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 
-from phantombase.timeline.audit.group_ledger import CLUSTERED, GroupLedger, encode_ledgers
+from phantombase.timeline.audit.ledgers import CLUSTERED, GroupLedger, encode_ledgers
 from phantombase.timeline.errors import BarrierError, ConflictError, PhantombaseError, StorageError, UnknownCommitError
 from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.format.commit_metadata import CLUSTER, CommitMetadata, RuntimeStats, WriteStat
@@ -35,14 +35,15 @@ from phantombase.timeline.planning.schedule import busy_file_groups
 from phantombase.timeline.storage.contract import list_of_table
 from phantombase.timeline.storage.folders import join, staged_folder
 from phantombase.timeline.storage.staged_file import place_staged
-from phantombase.timeline.table.half_upgraded import reload_same_version
-from phantombase.timeline.table.instant_puts import put_completed
-from phantombase.timeline.table.pending_clusterings import is_pending_service, pending_replacing_writes
-from phantombase.timeline.table.pending_restores import refuse_pending_restore
-from phantombase.timeline.table.pending_rollbacks import refuse_half_rolled_back
-from phantombase.timeline.table.table import Table, from_one_snapshot
-from phantombase.timeline.traces.find import traces_of
-from phantombase.timeline.traces.markers import Marker, MarkerKind, delete_markers, make_marker
+from phantombase.timeline.table.pending import (
+    is_pending_service,
+    pending_replacing_writes,
+    refuse_half_rolled_back,
+    refuse_pending_restore,
+    reload_same_version,
+)
+from phantombase.timeline.table.table import Table, from_one_snapshot, put_completed
+from phantombase.timeline.table.traces import Marker, MarkerKind, delete_markers, make_marker, traces_of
 from phantombase.timeline.view.view import FileSlice
 
 from ..attempt.slice_task import read_back

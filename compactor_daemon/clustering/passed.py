@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from phantombase.timeline.errors import ConflictError
 from phantombase.timeline.instants.timeline import Timeline
+from phantombase.timeline.read.windows import retained_since
 from phantombase.timeline.table.table import Table
-from phantombase.timeline.windows.retained import retained_since
 
 from .pending import PendingClustering
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
-from phantombase.timeline.audit.group_ledger import CLUSTERED, decode_ledgers
+from phantombase.timeline.audit.ledgers import CLUSTERED, decode_ledgers
 from phantombase.timeline.errors import ConflictError, MissingFileError
 from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.format.file_name import BaseFileName, LogFileName, parse_data_file
@@ -23,7 +23,7 @@ from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.planning.schedule import busy_file_groups
 from phantombase.timeline.storage.contract import list_of_table
-from phantombase.timeline.table.pending_clusterings import is_pending_service
+from phantombase.timeline.table.pending import is_pending_service
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.view.view import GroupKey
 

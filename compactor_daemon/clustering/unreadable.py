@@ -23,10 +23,9 @@ from phantombase.timeline.locks.section import Section
 from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.storage.folders import staged_folder
 from phantombase.timeline.storage.server_clock import storage_ms
-from phantombase.timeline.table.half_upgraded import refuse_half_upgraded
-from phantombase.timeline.table.pending_restores import refuse_pending_restore
+from phantombase.timeline.table.pending import refuse_half_upgraded, refuse_pending_restore
 from phantombase.timeline.table.table import Table
-from phantombase.timeline.traces.find import traces_of
+from phantombase.timeline.table.traces import traces_of
 
 _log = get_logger()
 

@@ -9,17 +9,16 @@ from contextlib import contextmanager, nullcontext
 
 from prometheus_client import CollectorRegistry
 
+from phantombase.timeline.audit.overview import next_plan_row
 from phantombase.timeline.clocks import clock_ms
-from phantombase.timeline.dashboard.action_app import ActionApp
+from phantombase.timeline.dashboard.actions import ActionApp, OrderRunner, installed
 from phantombase.timeline.dashboard.login_app import LoginApp
 from phantombase.timeline.dashboard.orders import CommandSettings
 from phantombase.timeline.dashboard.people_app import PeopleApp
-from phantombase.timeline.dashboard.runner import OrderRunner, installed
 from phantombase.timeline.errors import PhantombaseError, UnknownStateError
 from phantombase.timeline.format.compaction_plan import TOTAL_LOG_FILES_SIZE
 from phantombase.timeline.instants.reserved_times import staged_files
-from phantombase.timeline.planning.triggers import TriggerOptions
-from phantombase.timeline.report.overview import next_plan_row
+from phantombase.timeline.planning.options import TriggerOptions
 from phantombase.timeline.service.access import Access
 from phantombase.timeline.service.run import HttpService, Pages, ServeOptions
 from phantombase.timeline.service.served_tables import ServedTables
@@ -56,7 +55,7 @@ _USUAL = TriggerOptions()
 
 
 class DaemonFleet:
-    """See `phantombase.timeline.dashboard.fleet_info.FleetInfo`. `session`: of its own; None without ZooKeeper."""
+    """See `phantombase.timeline.dashboard.health.FleetInfo`. `session`: of its own; None without ZooKeeper."""
 
     def __init__(
         self,

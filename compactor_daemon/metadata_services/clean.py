@@ -25,7 +25,7 @@ from phantombase.timeline.locks.section import Section
 from phantombase.timeline.metadata_table.location import BUILD_AGAIN, advising_rebuild, open_metadata_table
 from phantombase.timeline.metadata_table.read import load_metadata_view
 from phantombase.timeline.metadata_table.valid_instants import blocked_by
-from phantombase.timeline.pins.pin import held_files
+from phantombase.timeline.read.pins import held_files
 from phantombase.timeline.storage.folders import join
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.view.view import TableView

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TypeAlias
 
+from phantombase.timeline.audit.overview import next_plan_row
 from phantombase.timeline.clocks import clock_ms
 from phantombase.timeline.errors import MalformedError, MissingFileError, PhantombaseError
 from phantombase.timeline.format.commit_metadata import CommitMetadata
@@ -23,11 +24,10 @@ from phantombase.timeline.instants.clock_check import ClockOptions
 from phantombase.timeline.instants.reserved_times import recorded_instants
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.locks.heartbeat import Heartbeat, read_heartbeat
-from phantombase.timeline.planning.triggers import TriggerOptions
-from phantombase.timeline.report.overview import next_plan_row
+from phantombase.timeline.planning.options import TriggerOptions
 from phantombase.timeline.storage.contract import Entry, Storage
 from phantombase.timeline.storage.storage_options import StorageOptions
-from phantombase.timeline.table.pending_rollbacks import half_taken_back, rollbacks_of_completed
+from phantombase.timeline.table.pending import half_taken_back, rollbacks_of_completed
 from phantombase.timeline.table.table import Table, from_one_snapshot
 from phantombase.timeline.terminal.text_table import Row
 from phantombase.timeline.view.view import TableView, is_replaced, latest_slice

@@ -32,7 +32,7 @@ from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 
-from phantombase.timeline.audit.group_ledger import LEDGER
+from phantombase.timeline.audit.ledgers import LEDGER
 from phantombase.timeline.errors import PhantombaseError
 from phantombase.timeline.format.commit_metadata import CommitMetadata
 from phantombase.timeline.format.instant import Instant

@@ -20,16 +20,17 @@ from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.locks.heartbeat import heartbeat_path, is_live, read_heartbeat
 from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.metadata_table.update import check_keepable
-from phantombase.timeline.table.pending_clusterings import is_pending_service, may_be_service
-from phantombase.timeline.table.pending_rollbacks import (
+from phantombase.timeline.table.pending import (
     PendingRollback,
     half_taken_back,
+    is_pending_service,
+    may_be_service,
     pending_rollbacks,
     rollbacks_of_completed,
     undoes_completed,
 )
 from phantombase.timeline.table.table import Table
-from phantombase.timeline.traces.markers import marker_folder
+from phantombase.timeline.table.traces import marker_folder
 
 from ..leftovers import forget_heartbeats
 from .undo_pending import roll_back

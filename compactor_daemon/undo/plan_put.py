@@ -17,7 +17,7 @@ from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.locks.heartbeat import Process, read_heartbeat
 from phantombase.timeline.locks.section import Section
 from phantombase.timeline.locks.table_lock import TableLock
-from phantombase.timeline.table.pending_restores import PendingRestore
+from phantombase.timeline.table.pending import PendingRestore
 from phantombase.timeline.table.table import Table
 
 

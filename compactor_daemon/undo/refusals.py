@@ -8,11 +8,10 @@ from phantombase.timeline.errors import ConflictError, UsageError
 from phantombase.timeline.format.layout import Slicing
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.locks.heartbeat import is_live, read_heartbeat
-from phantombase.timeline.pins.pin import live_pins
+from phantombase.timeline.read.pins import live_pins
 from phantombase.timeline.storage.folders import join
 from phantombase.timeline.storage.server_clock import storage_ms
-from phantombase.timeline.table.pending_clusterings import may_be_service
-from phantombase.timeline.table.pending_rollbacks import UnreadableRollback, pending_rollbacks
+from phantombase.timeline.table.pending import UnreadableRollback, may_be_service, pending_rollbacks
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.view.view import GroupKey
 

@@ -33,15 +33,18 @@ from phantombase.timeline.locks.heartbeat import EXPIRY_S
 from phantombase.timeline.locks.section import Section
 from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.metadata_table.create import drop_within
+from phantombase.timeline.read.windows import check_as_of
 from phantombase.timeline.storage.folders import join
 from phantombase.timeline.storage.server_clock import storage_ms
-from phantombase.timeline.table.half_upgraded import refuse_half_upgraded
-from phantombase.timeline.table.instant_puts import put_requested
-from phantombase.timeline.table.left_to_hudi import refuse_left_to_hudi
-from phantombase.timeline.table.pending_restores import PendingRestore, pending_restore
-from phantombase.timeline.table.pending_rollbacks import PendingRollback, pending_rollbacks
-from phantombase.timeline.table.table import Table
-from phantombase.timeline.windows.retained import check_as_of
+from phantombase.timeline.table.pending import (
+    PendingRestore,
+    PendingRollback,
+    pending_restore,
+    pending_rollbacks,
+    refuse_half_upgraded,
+    refuse_left_to_hudi,
+)
+from phantombase.timeline.table.table import Table, put_requested
 
 from .dead_writers import dead_writes, roll_back_dead_writers
 from .plan_put import refuse_overtaken, refuse_stale, stale_plan_removed

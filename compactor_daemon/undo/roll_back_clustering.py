@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from phantombase.timeline.audit.group_ledger import CLUSTERED, GroupLedger, decode_ledgers
+from phantombase.timeline.audit.ledgers import CLUSTERED, GroupLedger, decode_ledgers
 from phantombase.timeline.errors import UsageError
 from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.format.instant import Instant
@@ -25,8 +25,7 @@ from phantombase.timeline.locks.heartbeat import first_beat, heartbeat_path
 from phantombase.timeline.locks.section import Section
 from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.metadata_table.create import drop_within
-from phantombase.timeline.table.half_upgraded import refuse_half_upgraded
-from phantombase.timeline.table.pending_restores import refuse_pending_restore
+from phantombase.timeline.table.pending import refuse_half_upgraded, refuse_pending_restore
 from phantombase.timeline.table.table import Table
 
 from ..clustering.complete import remove

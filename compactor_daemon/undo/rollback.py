@@ -29,20 +29,19 @@ from phantombase.timeline.locks.section import Section
 from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.metadata_table.create import drop_within
 from phantombase.timeline.metadata_table.location import open_metadata_table
-from phantombase.timeline.table.half_upgraded import refuse_half_upgraded
-from phantombase.timeline.table.instant_puts import put_requested
-from phantombase.timeline.table.left_to_hudi import refuse_left_to_hudi
-from phantombase.timeline.table.pending_clusterings import is_pending_service
-from phantombase.timeline.table.pending_restores import refuse_pending_restore
-from phantombase.timeline.table.pending_rollbacks import (
+from phantombase.timeline.read.windows import retained_since
+from phantombase.timeline.table.pending import (
     PendingRollback,
     completed_rollback_of,
+    is_pending_service,
     pending_rollbacks,
+    refuse_half_upgraded,
+    refuse_left_to_hudi,
+    refuse_pending_restore,
     rollbacks_of_completed,
 )
-from phantombase.timeline.table.table import Table
-from phantombase.timeline.traces.find import traces_of
-from phantombase.timeline.windows.retained import retained_since
+from phantombase.timeline.table.table import Table, put_requested
+from phantombase.timeline.table.traces import traces_of
 
 from .plan_put import is_own, is_requested, refuse_stale, stale_plan_removed
 from .refusals import refuse_held, refuse_left_out, refuse_work

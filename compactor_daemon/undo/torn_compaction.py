@@ -38,9 +38,7 @@ from phantombase.timeline.merge.rule import SliceRules
 from phantombase.timeline.read.slice_stream import SliceStream
 from phantombase.timeline.storage.folders import join
 from phantombase.timeline.storage.server_clock import storage_ms
-from phantombase.timeline.table.half_upgraded import refuse_half_upgraded
-from phantombase.timeline.table.pending_restores import refuse_pending_restore
-from phantombase.timeline.table.pending_rollbacks import pending_rollbacks
+from phantombase.timeline.table.pending import pending_rollbacks, refuse_half_upgraded, refuse_pending_restore
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.view.view import DataFile, FileSlice
 

@@ -25,9 +25,7 @@ from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.locks.heartbeat import heartbeat_path
 from phantombase.timeline.storage.folders import join, staged_folder
 from phantombase.timeline.table.table import Table
-from phantombase.timeline.traces.find import data_files, instants_in, revoked_slices
-from phantombase.timeline.traces.markers import delete_markers
-from phantombase.timeline.traces.revoke import revoke
+from phantombase.timeline.table.traces import data_files, delete_markers, instants_in, revoke, revoked_slices
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -35,7 +35,7 @@ from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.metadata_table.records.keys import files_of_rollback
 from phantombase.timeline.metadata_table.update import Change, apply_update, check_keepable, forget, prepare
 from phantombase.timeline.storage.folders import join, staged_folder
-from phantombase.timeline.table.pending_rollbacks import (
+from phantombase.timeline.table.pending import (
     PendingRollback,
     completed_rollback_of,
     half_rolled_back,
@@ -43,9 +43,7 @@ from phantombase.timeline.table.pending_rollbacks import (
     undoes_completed,
 )
 from phantombase.timeline.table.table import Table
-from phantombase.timeline.traces.find import traces_of
-from phantombase.timeline.traces.markers import delete_markers
-from phantombase.timeline.traces.revoke import revoke
+from phantombase.timeline.table.traces import delete_markers, revoke, traces_of
 
 """Times that are in use although no timeline file shows them (records of attempts); called under the lock."""
 

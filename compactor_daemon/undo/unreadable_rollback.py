@@ -16,8 +16,7 @@ from phantombase.timeline.format.rollback_plan import decode_restore_plan
 from phantombase.timeline.locks.heartbeat import may_be_written
 from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.storage.server_clock import storage_ms
-from phantombase.timeline.table.half_upgraded import refuse_half_upgraded
-from phantombase.timeline.table.pending_rollbacks import UnreadableRollback, pending_rollbacks
+from phantombase.timeline.table.pending import UnreadableRollback, pending_rollbacks, refuse_half_upgraded
 from phantombase.timeline.table.table import Table
 
 _log = get_logger()

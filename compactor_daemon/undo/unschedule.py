@@ -60,7 +60,7 @@ from phantombase.timeline.locks.heartbeat import is_live, process_name, read_hea
 from phantombase.timeline.locks.section import Section
 from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.metadata_table.update import forget
-from phantombase.timeline.planning.notes import NOTES
+from phantombase.timeline.planning.partition_walk import NOTES
 from phantombase.timeline.read.slice_log import log_may_delete
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.server_clock import storage_ms

@@ -14,7 +14,7 @@ from phantombase.timeline.format.file_name import LogFileName
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.storage.folders import join
 from phantombase.timeline.table.table import Table
-from phantombase.timeline.traces.find import data_files, instants_in
+from phantombase.timeline.table.traces import data_files, instants_in
 
 
 def refuse_upgraded_logs(

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from phantombase.compactor_daemon.undo.savepoint import create_savepoint
+from phantombase.timeline.audit.overview import overview
 from phantombase.timeline.locks.table_lock import table_lock
-from phantombase.timeline.pins.hold import HeldPin
-from phantombase.timeline.pins.pin import PinOptions
-from phantombase.timeline.report.overview import overview
+from phantombase.timeline.read.held_pins import HeldPin
+from phantombase.timeline.read.pins import PinOptions
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.terminal.boundary import run

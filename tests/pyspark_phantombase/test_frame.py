@@ -10,7 +10,7 @@ import pytest
 from py4j.protocol import Py4JJavaError
 
 from phantombase import ReadOptions, UsageError, read_table, spark_read, writer
-from phantombase.timeline.pins.pin import live_pins, release
+from phantombase.timeline.read.pins import live_pins, release
 from phantombase.timeline.read.table_read import Query
 from phantombase.timeline.table.table import Table
 from tests.support.compare_rows import assert_same_rows

@@ -17,10 +17,10 @@ from pyspark.sql.types import StructType
 
 from phantombase import ExecuteOptions, Executor, compact, read_table, schedule, writer
 from phantombase.timeline.errors import UnsupportedError, UsageError
-from phantombase.timeline.pins.pin import live_pins
+from phantombase.timeline.read.incremental import StreamedWrite, writes_after
+from phantombase.timeline.read.pins import live_pins
 from phantombase.timeline.read.table_read import Fallback, Query
 from phantombase.timeline.table.table import Table
-from phantombase.timeline.windows.streamed import StreamedWrite, writes_after
 from pyspark_phantombase.batch_reader import BatchReader, task_batches
 from pyspark_phantombase.options import batch_options, source_options, stream_options
 from pyspark_phantombase.planned import table_columns

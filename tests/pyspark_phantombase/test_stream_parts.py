@@ -13,9 +13,9 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, Rea
 
 from phantombase import ExecuteOptions, Executor, ReadOptions, UsageError, compact, read_table, schedule, writer
 from phantombase.timeline.errors import MissingFileError
+from phantombase.timeline.read.incremental import StreamedWrite, writes_after
 from phantombase.timeline.read.table_read import Query
 from phantombase.timeline.table.table import Table
-from phantombase.timeline.windows.streamed import StreamedWrite, writes_after
 from pyspark_phantombase.batch_reader import task_batches
 from pyspark_phantombase.options import SourceOptions, stream_options
 from pyspark_phantombase.planned import table_columns

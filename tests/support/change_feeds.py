@@ -16,17 +16,15 @@ from phantombase.timeline.format.commit_metadata import SERVICE_OPERATIONS, enco
 from phantombase.timeline.format.compaction_plan import CompactionOperation, CompactionPlan, encode_plan
 from phantombase.timeline.format.instant import Instant
 from phantombase.timeline.format.instant import State as ChangeState
-from phantombase.timeline.planning.log_compaction import LOG_STRATEGY, log_operation
-from phantombase.timeline.planning.log_runs import LogPiece, LogRun, runs_of
-from phantombase.timeline.planning.options import ScheduleOptions
-from phantombase.timeline.planning.triggers import TriggerStrategy
+from phantombase.timeline.planning.log_compaction import LOG_STRATEGY, LogPiece, LogRun, log_operation, runs_of
+from phantombase.timeline.planning.options import ScheduleOptions, TriggerStrategy
 from phantombase.timeline.planning.universal import Picking
 from phantombase.timeline.read.changes import plan
 from phantombase.timeline.read.table_read import Query, ReadOptions, read_table
 from phantombase.timeline.read.table_rules import slice_rules
+from phantombase.timeline.read.windows import earliest_whole
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.view.view import FileSlice
-from phantombase.timeline.windows.retained import earliest_whole
 from tests.support.compaction_steps import open_table
 from tests.support.golden_tables import unzip_golden
 

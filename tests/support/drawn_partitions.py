@@ -17,9 +17,8 @@ import pyarrow as pa
 from phantombase.timeline.format.layout import LAYOUT_2, Layout
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.storage.contract import Entry
-from phantombase.timeline.view.named_files import NamedFile
 from phantombase.timeline.view.view import ViewFacts
-from phantombase.timeline.view.witness import Witness
+from phantombase.timeline.view.witness import NamedFile, Witness
 from tests.support.builders import timeline_of
 
 PARTITION = "p"

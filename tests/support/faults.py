@@ -34,9 +34,9 @@ from phantombase.timeline.locks.section import Section
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.folders import staged_folder
 from phantombase.timeline.storage.local import LocalStorage
-from phantombase.timeline.table.pending_rollbacks import PendingRollback
+from phantombase.timeline.table.pending import PendingRollback
 from phantombase.timeline.table.table import Table
-from phantombase.timeline.traces.markers import Marker, MarkerKind, list_markers, log_marker_kind, make_marker
+from phantombase.timeline.table.traces import Marker, MarkerKind, list_markers, log_marker_kind, make_marker
 from tests.support.archived_tables import REWRITES, one_row, upsert
 from tests.support.builders import AVRO, INSTANT_TIME, SCHEMA, avro_content, avro_schema, block
 from tests.support.compaction_steps import open_table

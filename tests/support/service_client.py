@@ -12,21 +12,20 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from phantombase.timeline.dashboard.action_app import ActionApp
+from phantombase.timeline.dashboard.actions import ActionApp, OrderRunner
 from phantombase.timeline.dashboard.login_app import LoginApp
 from phantombase.timeline.dashboard.orders import CommandSettings
 from phantombase.timeline.dashboard.people_app import PeopleApp
-from phantombase.timeline.dashboard.runner import OrderRunner
 from phantombase.timeline.errors import UnknownStateError
 from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.planning.options import PLAN_NOW
 from phantombase.timeline.planning.schedule import schedule_compaction
 from phantombase.timeline.service.access import Access
 from phantombase.timeline.service.app import ServiceApp
+from phantombase.timeline.service.loading import load_state
 from phantombase.timeline.service.routes import PREFIX
 from phantombase.timeline.service.served_tables import ServedTables
-from phantombase.timeline.service.states.loading import load_state
-from phantombase.timeline.service.states.synchronisation import counted, digest
+from phantombase.timeline.service.table_state import counted, digest
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.view.view import FileSlice

@@ -19,10 +19,10 @@ from typing import Any, TypeAlias
 import uvicorn
 
 from phantombase.timeline.service.app import ServiceApp
+from phantombase.timeline.service.asgi import Receive, Scope, Send
+from phantombase.timeline.service.loading import load_state
 from phantombase.timeline.service.served_tables import ServedTables
-from phantombase.timeline.service.states.loading import load_state
-from phantombase.timeline.service.states.table_state import ServedState
-from phantombase.timeline.service.wire.asgi import Receive, Scope, Send
+from phantombase.timeline.service.table_state import ServedState
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.view.view import FileGroup, GroupKey
 

@@ -1,1 +1,1 @@
-"""Verifies completed compactions and clusterings again: files that still exist against its ledger and audit log."""
+"""Reports about a table: at a glance, and its compactions and clusterings verified again against their ledgers."""

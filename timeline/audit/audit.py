@@ -33,13 +33,21 @@ from ..merge.identity import identity_columns, identity_sum
 from ..merge.rule import SliceRules
 from ..read.slice_stream import SliceStream, base_tables
 from ..read.table_rules import slice_rules
-from ..table.half_upgraded import refuse_half_upgraded
+from ..table.pending import refuse_half_upgraded
 from ..table.table import Table, TableSchema, from_one_snapshot
 from ..view.log_blocks import slice_blocks
 from ..view.view import DataFile, FileGroup, FileSlice, TableView, is_replaced, latest_base, slice_before
-from .group_ledger import LEDGER, GroupLedger, logged_instants
-from .kept_ledgers import KeptLedgers, commits_with_ledgers, kept_ledgers
-from .log_totals import LogTotals, copied_ledger, log_totals
+from .ledgers import (
+    LEDGER,
+    GroupLedger,
+    KeptLedgers,
+    LogTotals,
+    commits_with_ledgers,
+    copied_ledger,
+    kept_ledgers,
+    log_totals,
+    logged_instants,
+)
 
 
 def is_undone(table: Table, instant: str, written: Collection[str]) -> bool:

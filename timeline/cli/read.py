@@ -1,6 +1,6 @@
-"""`timeline read`: rows of a table, to the terminal or into a file. It changes nothing but pins (`--pin`).
+"""`timeline read`: rows of a table, to the terminal, into a file, or as a stream; `timeline pins`: who holds what.
 
-What `timeline read` does with the rows: to the terminal, into a file, or as a stream to stdout.
+Neither changes anything but pins (`--pin`, `--release`).
 """
 
 from __future__ import annotations
@@ -19,20 +19,67 @@ import typer
 from ..codec.output_options import parse_bytes
 from ..errors import UsageError
 from ..option import help_of
-from ..pins.pin import PIN_FOR, PinOptions
 from ..read.changes import ChangeScan, plan
 from ..read.export import check_output, export_file, export_stream
-from ..read.held_moment import pinned
+from ..read.held_pins import pinned
+from ..read.pins import PIN_FOR, PinOptions, all_pins
+from ..read.pins import release as release_pins
 from ..read.table_read import Fallback, Query, ReadOptions, Scan
+from ..read.windows import Window
+from ..storage.server_clock import storage_ms
 from ..storage.storage_options import parse_pairs
 from ..table.table import Table, from_one_snapshot
 from ..terminal.boundary import local_path
 from ..terminal.console import configure_logging, emit, reporting
 from ..terminal.text_table import Row
-from ..windows.window import Window
 from . import render
 from .parameters import CLOCK, Json, ListedBy, Listing, Partition, StorageOption, TablePath, Timezone
 from .rows import plain_rows, shown_columns
+
+
+def pins(
+    path: TablePath,
+    release: Annotated[
+        str | None, typer.Option("--release", metavar="NAME", help="Remove the pins of this name: its reader is gone.")
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="With --release: change nothing, only count them.")
+    ] = False,
+    storage_option: StorageOption = None,
+    json: Json = False,
+) -> None:
+    """Which readers hold old states of a table, and until when.
+
+    A [b]pin[/b] names the earliest moment whose state its reader needs. Cleaners of phantombase keep that state and all
+    later ones until the pin is removed or expires; Hudi's own cleaner knows no pins. Moments are completion times, on
+    version 6 requested times. A reader whose pin was released goes on without it.
+
+    [b]Examples[/b]
+      timeline pins /data/trips
+      timeline pins /data/trips --release nightly-copy
+    """
+    if dry_run and release is None:
+        raise UsageError("nothing to try: pins are only shown", found="--dry-run", todo="Give --release, too.")
+    table = Table.open(path, parse_pairs(storage_option))
+    released = None if release is None else release_pins(table.storage, release, dry_run=dry_run)
+    emit(_report(table, released, dry_run), json, render.pins)
+
+
+def _report(table: Table, released: int | None, dry_run: bool) -> Row:
+    found = all_pins(table.storage)
+    now_ms = storage_ms(table.storage) if found else 0
+    rows = [
+        {
+            "name": pin.name,
+            "holds": pin.holds or "earliest",
+            "holder": pin.holder,
+            "expires_in_s": (pin.expires_ms - now_ms) / 1000,
+            "live": pin.is_live(now_ms),
+        }
+        for pin in found
+    ]
+    return {"table": table.storage.base_path, "dry_run": dry_run, "released": released, "pins": rows}
+
 
 STDOUT = Path("-")
 SHOWN_ROWS = 20

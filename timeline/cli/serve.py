@@ -8,11 +8,10 @@ from typing import Annotated
 import typer
 
 from ..codec.output_options import parse_bytes
-from ..dashboard.action_app import ActionApp
+from ..dashboard.actions import ActionApp, OrderRunner, installed
 from ..dashboard.login_app import LoginApp
 from ..dashboard.orders import CommandSettings
 from ..dashboard.people_app import PeopleApp
-from ..dashboard.runner import OrderRunner, installed
 from ..instants.clock_check import ClockOptions
 from ..option import help_of
 from ..service.access import Access

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from ..service.access import COOKIE, SESSION_S, Access
-from ..service.wire.asgi import Receive, Refused, Scope, Send, form_of, send_bytes, send_error, send_text
+from ..service.asgi import Receive, Refused, Scope, Send, form_of, send_bytes, send_error, send_text
 from .pages import login_page, style
 
 LOGIN = "/login"

@@ -1,4 +1,4 @@
-"""What may be ordered about a table, and the command that does it (pure)."""
+"""The actions that may be ordered on a table, and the command of each (pure)."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from urllib.parse import quote, urlencode
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from ..planning.triggers import TriggerOptions
+from ..planning.options import TriggerOptions
 from ..terminal.text_table import Row, human_bytes, human_duration, moment, plural
 from .health import Word
 from .orders import CommandSettings, Order, OrderName, shown

@@ -32,16 +32,12 @@ from ..errors import PhantombaseError, UsageError
 from ..format.clean import decode_clean_plan
 from ..format.instant import MERGES, Instant, State
 from ..format.rollback_plan import decode_rollback_plan
-from ..service.served_table import ServedTable
-from ..service.served_tables import ServedTables
-from ..service.states.debt import GroupDebt
-from ..service.states.table_state import ServedState
-from ..service.wire.answers import encoded
-from ..service.wire.asgi import (
+from ..service.asgi import (
     Receive,
     Refused,
     Scope,
     Send,
+    encoded,
     headers_of,
     parameters,
     send_answer,
@@ -50,12 +46,13 @@ from ..service.wire.asgi import (
     send_text,
     status_of,
 )
+from ..service.served_tables import ServedTable, ServedTables
+from ..service.table_state import GroupDebt, ServedState
 from ..table.table import Table
 from ..terminal.text_table import Row
-from .action_app import ActionApp
-from .fleet_info import FleetInfo
+from .actions import ActionApp
+from .health import FleetInfo, exposition
 from .login_app import HTML, POLICY
-from .metrics import exposition
 from .orders import CommandSettings
 from .pages import error_page, fleet_page, style, table_page, tables_page
 from .pages import groups_page as groups_html

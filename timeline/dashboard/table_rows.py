@@ -1,8 +1,7 @@
 """Tables as plain dicts: sizes in bytes, times in seconds, names as in the JSON of `timeline show`.
 
-How a table's debt went over the last day, as far as this process has seen it.
-
-The last compactions: how long they took, what they wrote, and whether their ledgers balance.
+A table's row has the last compactions (how long they took, what they wrote, whether their ledgers balance), and its
+debt over the last day, as far as this process has sampled it.
 """
 
 from __future__ import annotations
@@ -15,7 +14,8 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from statistics import median
 
-from ..audit.group_ledger import LEDGER, decode_ledgers
+from ..audit.ledgers import LEDGER, decode_ledgers
+from ..audit.overview import next_plan_row, overview
 from ..clocks import clock_ms
 from ..errors import MissingFileError, PhantombaseError
 from ..format.commit_metadata import CommitMetadata, WriteStat
@@ -23,14 +23,12 @@ from ..format.instant import MERGES, Instant
 from ..instants.timeline import since_completed, since_request
 from ..locks.table_lock import STORAGE, inspect_lock
 from ..merge.ledger import Ledger, total
-from ..planning.triggers import TriggerOptions
-from ..report.overview import next_plan_row, overview
-from ..service.served_table import Held, ServedTable
-from ..service.states.table_state import ServedState
+from ..planning.options import TriggerOptions
+from ..service.served_tables import Held, ServedTable
+from ..service.table_state import ServedState
 from ..table.table import Table, from_one_snapshot
 from ..terminal.text_table import Row, moment
-from .fleet_info import FleetInfo
-from .health import Health, Word, health_of
+from .health import FleetInfo, Health, Word, health_of
 from .orders import CommandSettings
 
 _SHOWN = 10

@@ -31,11 +31,9 @@ from ..instants.timeline import Timeline
 from ..locks.heartbeat import BEAT_S, heartbeat, heartbeat_path
 from ..locks.section import REGARDLESS, Section
 from ..storage.staged_file import place_staged
-from ..table.half_upgraded import refuse_half_upgraded
+from ..table.pending import refuse_half_upgraded
 from ..table.table import Table
-from ..traces.find import traces_of
-from ..traces.markers import delete_markers
-from ..traces.revoke import revoke, revokes
+from ..table.traces import delete_markers, revoke, revokes, traces_of
 from .index_logs import IndexLog
 from .location import BUILD_AGAIN, METADATA_FOLDER, OpenSlice, advising_rebuild, open_metadata_table, open_slices
 from .records.hfile_write import encode_hfile, grouped

@@ -23,9 +23,9 @@ from ..storage.contract import Entry, Storage, open_listed
 from ..table.table import Table, from_one_snapshot
 from ..view.listing import Listed
 from ..view.log_blocks import slice_blocks, visibility_of
-from ..view.named_files import NamedFile, named_files
 from ..view.view import FileGroup, FileSlice, TableView, ViewFacts, is_replaced, latest_slice
 from ..view.view_loader import Named, Sizes
+from ..view.witness import NamedFile, named_files
 from .location import BUILD_AGAIN, METADATA_FOLDER, advising_rebuild, open_metadata_table
 from .records.entries import Keys, MetadataEntry, base_entries, block_entries, fold, merge, present_files
 from .records.keys import ALL_PARTITIONS, MetadataRecord, partition_path

@@ -1,13 +1,159 @@
-"""The operations of a plan of log compactions, and how an executor reads them (pure)."""
+"""Plans of log compactions: the chunks of a file slice's log files, and which neighbours may be merged (pure).
+
+    log files     i1   i2   i3 = log compaction of i1, i2   i4   i5
+    pieces        [i3: file i3, replaced i1, i2]   [i4]   [i5]
+
+A piece is everything that one instant left in the slice and that readers still merge. Readers put a log compaction in
+the place of its newest original, so merging neighbours keeps the order of everything else. It would not if a pending
+write could still come between them: from table version 8 on a log file sorts by its writer's instant, which is chosen
+when the write begins, whenever the write completes. So at such an instant one run ends and another begins. (Version
+6 is planned only while no write is pending.)
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
 
+from ..codec.stored_names import StoredNames
 from ..errors import StalePlanError
 from ..format.compaction_plan import CompactionOperation, CompactionStrategy, operation_metrics
-from ..view.view import FileSlice
-from .log_runs import LogPiece, LogRun
+from ..format.instant import Instant
+from ..format.log_block import BlockKind, LogBlock
+from ..format.log_visibility import Skipped, Visibility, select_blocks
+from ..format.table_config import MergeMode
+from ..merge.rule import HUDI_0X, SliceRules
+from ..storage.contract import Storage
+from ..view.log_blocks import slice_blocks
+from ..view.view import FileSlice, LogFile
+
+_SAME = StoredNames()
+
+
+def runs_of(storage: Storage, slice_: FileSlice, rules: SliceRules, pending: Iterable[Instant]) -> tuple[LogRun, ...]:
+    """See `log_runs`; reads the headers of the slice's log blocks. `pending`: delta commits of writers."""
+    times = [i.requested_time for i in pending]
+    return log_runs(slice_, slice_blocks(storage, slice_), rules.visibility, times, rules.names)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogPiece:
+    """What one instant left in a slice. `files`: files with its blocks; `replaced`: the instants that it replaces, if
+    it is a log compaction. `deletes`: it has a delete block; `partial`: a block of partial updates. `place`: the newest
+    writer instant in it. `whole`: its files contain nothing else, no part of it was rolled back, and its columns have
+    the names of now: readers look for the columns of a copied block under the names of the log compaction's time.
+    """
+
+    instant: str
+    files: tuple[LogFile, ...]
+    replaced: tuple[LogFile, ...]
+    deletes: bool
+    partial: bool
+    place: str
+    whole: bool
+
+    @property
+    def log_bytes(self) -> int:
+        """Bytes that readers merge."""
+        return sum(file.size for file in self.files)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogRun:
+    """Pieces, oldest first, of which any neighbours may be merged.
+
+    `bottom`: there is nothing below the first piece in the slice's logs, and nothing can get there.
+    """
+
+    pieces: tuple[LogPiece, ...]
+    bottom: bool
+
+
+def log_runs(
+    slice_: FileSlice,
+    blocks: Sequence[LogBlock],
+    visibility: Visibility,
+    pending: Iterable[str] = (),
+    names: StoredNames = _SAME,
+) -> tuple[LogRun, ...]:
+    """The pieces of a slice in merge order, divided where they must not be merged with each other.
+
+    `blocks`: of all its log files, in log order (`log_blocks.slice_blocks`). `pending`: instants of pending delta
+    commits. `names`: of the columns in older files. Pieces that are not whole are left out, and the run ends at their
+    place. UnsupportedError: the names in a block are not known.
+    """
+    selection = select_blocks(blocks, visibility)
+    files = {log.path: log for log in slice_.logs}
+    paths: defaultdict[str, dict[str, None]] = defaultdict(dict)
+    owners: defaultdict[str, set[str]] = defaultdict(set)
+    stands_for: dict[str, tuple[str, ...]] = {}
+    for block in blocks:
+        if block.kind not in (BlockKind.CORRUPT, BlockKind.COMMAND, BlockKind.CDC_DATA):
+            paths[block.instant][block.path] = None
+            owners[block.path].add(block.instant)
+            stands_for[block.instant] = block.compacted_instants
+    broken = {b.instant for b, cause in selection.skipped if cause is Skipped.ROLLED_BACK}
+    broken |= {instant for of in owners.values() if len(of) > 1 for instant in of}
+    deletes = {b.instant for b in selection.blocks if b.kind is BlockKind.DELETE}
+    partial = {b.instant for b in selection.blocks if b.is_partial}
+
+    def piece(instant: str) -> LogPiece:
+        below = [i for i in _originals(instant, stands_for) if i in paths]
+        return LogPiece(
+            whole=broken.isdisjoint({instant, *below}) and not names.at(instant),
+            instant=instant,
+            files=tuple(files[p] for p in paths[instant]),
+            replaced=tuple(files[p] for i in below for p in paths[i]),
+            deletes=instant in deletes,
+            partial=instant in partial,
+            place=max((i for i in below if not stands_for[i]), default=instant),
+        )
+
+    pieces = [piece(instant) for instant in dict.fromkeys(b.instant for b in selection.blocks)]
+    return tuple(_runs(pieces, list(pending)))
+
+
+def _originals(instant: str, stands_for: dict[str, tuple[str, ...]]) -> list[str]:
+    """All instants that a log compaction replaces, including those of log compactions inside it."""
+    found: dict[str, None] = {}
+    below = list(stands_for.get(instant, ()))
+    while below:
+        if (one := below.pop()) not in found and one != instant:
+            found[one] = None
+            below += stands_for.get(one, ())
+    return sorted(found)
+
+
+def _runs(pieces: list[LogPiece], pending: list[str]) -> Iterator[LogRun]:
+    cuts = [0]
+    for number, (before, after) in enumerate(pairwise(pieces), 1):
+        if not (before.whole and after.whole) or any(before.place < p < after.place for p in pending):
+            cuts.append(number)
+    for start, end in pairwise([*cuts, len(pieces)] if pieces else ()):
+        if all(p.whole for p in pieces[start:end]):
+            bottom = start == 0 and not any(p < pieces[0].place for p in pending)
+            yield LogRun(pieces=tuple(pieces[start:end]), bottom=bottom)
+
+
+def folds_exactly(rules: SliceRules, pieces: Sequence[LogPiece], *, bottom: bool) -> bool:
+    """Whether the winners of some pieces give readers the same result as all entries, whatever surrounds the pieces.
+
+    By commit time the last entry wins, so they do. By event time the greatest entry wins. But a delete without an
+    ordering value is lost once a row has beaten it, and that row could then lose against an older row below the pieces.
+    So there must be nothing below them. Rows marked deleted are not delete-block entries. On version 6 the readers of
+    0.15 and 1.x merge by different rules. A row that lacks columns takes them from rows below the pieces, unless a
+    delete between them forgets these. In all these cases the entries are copied unchanged.
+    """
+    if rules.merge.unset is not None or any(p.partial for p in pieces):
+        return False
+    if rules.merge.mode is MergeMode.COMMIT_TIME:
+        return True
+    if rules.merge.mode in HUDI_0X or any(name in rules.schema.names for name in rules.merge.deleting_columns):
+        return False
+    return bottom or not any(p.deletes for p in pieces)
+
 
 LOG_STRATEGY = CompactionStrategy(
     compactor_class_name="org.apache.hudi.table.action.compact.LogCompactionExecutionHelper", strategy_params={}

@@ -1,10 +1,16 @@
-"""The operations of a plan of very many file slices, as the bytes that the plan will have (pure).
+"""The operations of a plan: file slices that may be compacted, their cost, and the bytes of the plan (pure).
 
 A million operations as values, with their names and metrics, take gigabytes, and most of the time of a planning goes
 into making, sorting and freeing them. Here each is encoded once its slice is known. Beside the bytes stand the few
 numbers that order and divide plans.
 
-The operation of a plan that makes a new base file of a file slice (pure).
+What compacting a file slice reads and writes is counted as Hudi does (FileSliceMetricUtils of 0.15.0 and 1.2.0):
+
+    read    base file and all log files
+    write   the base file once more, or for a slice without one Hudi's target size of a new one
+
+Megabytes are integers of 1 << 20 bytes; read and write are floored separately before they are added, so a small slice
+costs 0 MB.
 """
 
 from __future__ import annotations
@@ -12,20 +18,140 @@ from __future__ import annotations
 import struct
 from array import array
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import datetime
 
 import numpy as np
 
 from ..codec.avro_binary import EncodedArray, encode_long
+from ..errors import UsageError
 from ..format.compaction_plan import (
     CompactionOperation,
     decode_operation,
     encode_operation,
     operation_metrics,
 )
+from ..format.instant import parse_time
+from ..instants.timeline import Timeline
 from ..view.plain_slices import PlainSlice
 from ..view.view import FileSlice
-from .io_cost import read_bytes, write_bytes
+from .log_compaction import LogPiece, LogRun
+from .universal import MergeKind, Picking, PickOptions, Stack, pick
+
+HAS_LOGS = "it has log files"
+"""The reason, if every file slice with log files is taken."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SliceStats:
+    """Rows of the base file and entries of the logs, `deletes` of them; the content of the logs, piece by piece. None
+    if not asked for. `unreadable`: why they are unknown although they were asked for."""
+
+    base_rows: int | None = None
+    log_rows: int | None = None
+    deletes: int | None = None
+    runs: tuple[LogRun, ...] | None = None
+    unreadable: str | None = None
+
+    @property
+    def merged_at(self) -> str:
+        """The newest log compaction in the slice; "" if there is none, or if it was not asked for."""
+        return max((p.instant for run in self.runs or () for p in run.pieces if p.replaced), default="")
+
+    @property
+    def rows(self) -> int:
+        """All rows, as far as they were asked for."""
+        return (self.base_rows or 0) + (self.log_rows or 0)
+
+
+NO_STATS = SliceStats()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """What to do with a slice, and why. `pieces`: those of its log pieces that a minor compaction merges.
+
+    `waited_s`: upper limit of the time that the oldest log has waited, None if unknown.
+    """
+
+    slice: FileSlice
+    stats: SliceStats
+    kind: MergeKind
+    why: str
+    waited_s: float | None
+    pieces: tuple[LogPiece, ...] = ()
+
+    @property
+    def merged(self) -> FileSlice:
+        """The slice with only those files that will be merged."""
+        if self.kind is not MergeKind.MINOR:
+            return self.slice
+        files = {f for piece in self.pieces for f in (*piece.files, *piece.replaced)}
+        return replace(self.slice, base=None, logs=tuple(log for log in self.slice.logs if log in files))
+
+
+def candidate_of(
+    slice_: FileSlice, stats: SliceStats, timeline: Timeline, now: datetime, options: PickOptions
+) -> Candidate:
+    """What the rules choose for a slice with log files. `now`: the table's clock. The universal rules need `runs`."""
+    waited_s = _age_s(_oldest(slice_, timeline), now)
+    if options.picking is Picking.ALL:
+        return Candidate(slice=slice_, stats=stats, kind=MergeKind.MAJOR, why=HAS_LOGS, waited_s=waited_s)
+    runs = stats.runs
+    assert runs is not None
+    pieces = [piece for run in runs for piece in run.pieces]
+    stack = Stack(
+        base=slice_.base_bytes,
+        logs=tuple(piece.log_bytes for piece in pieces),
+        delta_commits=sum(max(1, len(piece.replaced)) for piece in pieces),
+        age_s=_age_s(slice_.base_instant, now),
+        deleted_share=stats.deletes / stats.base_rows if stats.deletes is not None and stats.base_rows else None,
+    )
+    picked = pick(stack, options, now)
+    kind, why, merged = picked.kind, picked.why, tuple[LogPiece, ...]()
+    if kind is MergeKind.MINOR and not (timeline.layout.has_completion_times or options.readers_1x_only):
+        kind, why = MergeKind.MAJOR, f"{why}; a minor compaction needs readers-1x-only on version 6"
+    elif kind is MergeKind.MINOR:
+        merged = runs[-1].pieces[-picked.logs :]
+        if len(merged) < 2:
+            kind, merged = MergeKind.NONE, ()
+            why = f"{why}; but a pending or rolled back write lies between them"
+    return Candidate(slice=slice_, stats=stats, kind=kind, why=why, waited_s=waited_s, pieces=merged)
+
+
+def _oldest(slice_: FileSlice, timeline: Timeline) -> str:
+    """The first delta commit of a slice's logs; on version 6 the first that could be."""
+    if timeline.layout.has_completion_times:
+        return min((log.name.instant for log in slice_.logs), default=slice_.base_instant)
+    later = (t for t, i in timeline.completed_writes.items() if i.action == "deltacommit" and t > slice_.base_instant)
+    return slice_.base_instant if slice_.base is None else min(later, default=slice_.base_instant)
+
+
+def _age_s(time: str, now: datetime) -> float | None:
+    try:
+        return (now - parse_time(time)).total_seconds()
+    except UsageError:
+        return None
+
+
+MB = 1 << 20
+NEW_FILE_BYTES = 120 * MB
+"""Hudi's target size of a base file (`hoodie.parquet.max.file.size`); Hudi assumes it for a slice without base file."""
+
+
+def read_bytes(slice_: FileSlice) -> int:
+    """Bytes of the base file and of all log files."""
+    return slice_.base_bytes + slice_.log_bytes
+
+
+def write_bytes(slice_: FileSlice) -> int:
+    """Bytes of the base file, or `NEW_FILE_BYTES` for a slice without one."""
+    return slice_.base_bytes or NEW_FILE_BYTES
+
+
+def io_mb(slice_: FileSlice) -> int:
+    """Megabytes read and written: Hudi's TOTAL_IO_MB, which is compared with a strategy's target."""
+    return read_bytes(slice_) // MB + write_bytes(slice_) // MB
 
 
 def operation(slice_: FileSlice) -> CompactionOperation:

@@ -25,13 +25,10 @@ from ..format.instant import Instant
 from ..instants.timeline import Timeline
 from ..view.plain_slices import PlainSlice
 from ..view.view import FileGroup, FileSlice, GroupKey, ViewFacts, is_replaced, latest_slice
-from .candidate import Candidate, SliceStats, candidate_of
-from .io_cost import read_bytes, write_bytes
 from .limits import Cost, fill
-from .notes import LeftOut, PlanNotes, Rule
-from .operation import PackedPlan
+from .operation import Candidate, PackedPlan, SliceStats, candidate_of, read_bytes, write_bytes
 from .options import ScheduleOptions
-from .partition_walk import Waiting
+from .partition_walk import LeftOut, PlanNotes, Rule, Waiting
 from .strategies import keep_partitions, keep_slices
 from .universal import MergeKind
 

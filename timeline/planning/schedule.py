@@ -27,23 +27,22 @@ from ..instants.timeline import Timeline
 from ..locks.table_lock import TableLock
 from ..locks.writer_gate import put_wanted, remove_wanted
 from ..metadata_table.update import check_keepable
-from ..table.half_upgraded import refuse_half_upgraded
-from ..table.left_to_hudi import merges_no_logs
-from ..table.pending_clusterings import clustered_file_groups
-from ..table.pending_restores import refuse_pending_restore
-from ..table.pending_rollbacks import refuse_half_rolled_back
+from ..table.pending import (
+    clustered_file_groups,
+    merges_no_logs,
+    refuse_half_rolled_back,
+    refuse_half_upgraded,
+    refuse_pending_restore,
+)
 from ..table.table import Table
 from ..view.view import GroupKey
-from .candidate import HAS_LOGS
 from .limits import Cost, shared
 from .log_compaction import LOG_STRATEGY, log_operation
-from .notes import NOTES, PlanNotes, encode_notes
-from .operation import PackedPlan, PackedSlices, operation
-from .options import PLAN_NOW, ScheduleOptions
-from .partition_walk import Waiting
+from .operation import HAS_LOGS, PackedPlan, PackedSlices, operation
+from .options import PLAN_NOW, ScheduleOptions, TriggerStrategy
+from .partition_walk import NOTES, PlanNotes, Waiting, encode_notes
 from .planner import Check, PartitionGroups, Plan, Planned, Planner, Situation, SliceMeasure, plan_compaction
 from .survey import Survey, is_due
-from .triggers import TriggerStrategy
 from .universal import MergeKind, Picking
 
 

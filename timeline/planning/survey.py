@@ -18,25 +18,22 @@ from ..format.log_block import BlockKind
 from ..instants.timeline import Timeline
 from ..merge.rule import SliceRules
 from ..prefetch import prefetched, prefetched_when_slow
-from ..read.known_blocks import KnownBlocks
-from ..read.slice_log import check_slice, log_entries
+from ..read.slice_log import KnownBlocks, check_slice, log_entries
 from ..read.slice_stream import check_base
 from ..read.table_rules import slice_rules
 from ..storage.contract import Entry, OwnLock, list_of_table, listed_if_there
 from ..storage.folders import join
 from ..table.table import Table
 from ..view.grouping import file_groups
-from ..view.partition_folders import is_partition, subfolders
+from ..view.listing import is_partition, subfolders
 from ..view.plain_slices import PlainRules, PlainSlice
 from ..view.view import FileSlice, GroupKey, ViewFacts, log_instants
 from ..view.view_loader import believed
-from .candidate import NO_STATS, Candidate, SliceStats
 from .limits import MissingSize
-from .log_runs import runs_of
-from .notes import NOTES, decode_waiting
-from .operation import PackedPlan
+from .log_compaction import runs_of
+from .operation import NO_STATS, Candidate, PackedPlan, SliceStats
 from .options import Due, ScheduleOptions, due
-from .partition_walk import PartitionWalk, Waiting, WalkedPartition, first_and_last
+from .partition_walk import NOTES, PartitionWalk, Waiting, WalkedPartition, decode_waiting, first_and_last
 from .planner import PartitionGroups, Plan, Planned
 from .universal import MergeKind, Picking
 

@@ -1,1 +1,1 @@
-"""Reads of a table to Arrow or Parquet: snapshot, read-optimized, as of an instant, and incremental."""
+"""Reads of a table to Arrow or Parquet: snapshot, as of an instant, incremental; and the pins that hold states."""

@@ -35,15 +35,11 @@ from ..merge.rule import SliceRules
 from ..table.table import Table, TableSchema
 from ..view.log_blocks import slice_blocks
 from ..view.view import FileSlice, GroupKey
-from ..windows.incremental import load_window
-from ..windows.retained import check_still_whole, earliest_whole
-from ..windows.state import WindowState, load_state
-from ..windows.window import EARLIEST, Window, completed_writes
-from ..windows.window_writes import WindowWrites, find_window_writes
-from .origins import MARKS, Origin, Origins, find_origins
+from .incremental import MARKS, Origin, Origins, WindowWrites, find_origins, find_window_writes, load_window
 from .slice_stream import SliceStream
 from .table_read import Fallback, Query, ReadOptions, Scan, check_columns, limited, plan_read, visible_in
 from .table_rules import slice_rules
+from .windows import EARLIEST, Window, WindowState, check_still_whole, completed_writes, earliest_whole, load_state
 
 INSERT, UPDATE, DELETE = "i", "u", "d"
 

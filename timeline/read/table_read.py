@@ -36,14 +36,12 @@ from ..option import check_least, least_of, same_option
 from ..table.schema_finder import WasVisible
 from ..table.table import Table, TableSchema, from_one_snapshot
 from ..view.view import BaseFile, FileSlice, GroupKey, LogFile, TableView, is_replaced, latest_base_slice, latest_slice
-from ..windows.incremental import plan_increment
-from ..windows.retained import check_as_of, check_as_of_still
-from ..windows.window import Window
-from .origins import MARKS, Origin, Origins, find_origins
+from .incremental import MARKS, Origin, Origins, find_origins, plan_increment
 from .pruning import prune, where_of
 from .slice_stream import SliceStream
 from .table_rules import slice_rules
 from .where import Where
+from .windows import Window, check_as_of, check_as_of_still
 
 LEAST_FILES = 32
 """With fewer files their own footers cost less than the index."""

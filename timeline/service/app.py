@@ -18,21 +18,15 @@ from dataclasses import dataclass
 from ..errors import UsageError
 from ..storage.folders import HOODIE
 from .access import Access
-from .marker_app import MARKER_PREFIX, MarkerApp
-from .routes import EMPTY, PREFIX, ROUTES, Fresh, Question, Route
-from .served_table import Held, ServedTable
-from .served_tables import ServedTables, spelled
-from .states.loading import load_partitions
-from .states.synchronisation import NO_INSTANT, ClientState
-from .states.table_state import ServedState
-from .view_json import Printer
-from .wire.answers import Answer, AnswerCache, encoded
-from .wire.asgi import (
+from .asgi import (
+    Answer,
+    AnswerCache,
     App,
     Receive,
     Refused,
     Scope,
     Send,
+    encoded,
     headers_of,
     need,
     parameters,
@@ -40,6 +34,12 @@ from .wire.asgi import (
     send_error,
     send_text,
 )
+from .loading import load_partitions
+from .marker_app import MARKER_PREFIX, MarkerApp
+from .routes import EMPTY, PREFIX, ROUTES, Fresh, Question, Route
+from .served_tables import Held, ServedTable, ServedTables, spelled
+from .table_state import NO_INSTANT, ClientState, ServedState
+from .view_json import Printer
 
 _TARGET_BYTES_MAX = 1024
 _BYTES_EACH = 16 << 10

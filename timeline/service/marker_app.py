@@ -19,12 +19,10 @@ from ..errors import MalformedError, UsageError
 from ..storage.contract import Storage
 from ..storage.folders import HOODIE
 from ..storage.open_storage import open_storage
-from ..traces.markers import TIMELINE_SERVER, TYPE_FILE, Marker, delete_markers, list_markers, marker_folder
-from .served_table import ServedTable
-from .served_tables import ServedTables, spelled
+from ..table.traces import TIMELINE_SERVER, TYPE_FILE, Marker, delete_markers, list_markers, marker_folder
+from .asgi import Receive, Refused, Scope, Send, encoded, need, parameters, send_answer, send_error
+from .served_tables import ServedTable, ServedTables, spelled
 from .view_json import Json
-from .wire.answers import encoded
-from .wire.asgi import Receive, Refused, Scope, Send, need, parameters, send_answer, send_error
 
 _LIST = re.compile(r"MARKERS(\d+)")
 

@@ -13,8 +13,7 @@ from enum import Enum
 from ..errors import UsageError
 from ..format.layout import Slicing
 from ..view.view import BaseFile, FileGroup, FileSlice, ViewFacts, is_replaced, latest_base
-from .states.synchronisation import counted
-from .states.table_state import PartitionFiles, PendingFiles, ServedState
+from .table_state import PartitionFiles, PendingFiles, ServedState, counted
 from .view_json import Json, Printer, clustering_operation, compaction_operation, instant
 
 PREFIX = "/v1/hoodie/view/"

@@ -31,10 +31,9 @@ from ..option import check_least, least_of, option
 from ..storage.storage_options import Given
 from .access import Access
 from .app import ServiceApp
-from .served_table import CLOCK, ServedTable
-from .served_tables import ServedTables
-from .wire.asgi import App
-from .wire.quick_http import QuickHttp
+from .asgi import App
+from .quick_http import QuickHttp
+from .served_tables import CLOCK, ServedTable, ServedTables
 
 _GARBAGE_LOOK_S = 1.0
 _EVERY, _ALL_EVERY = 30, 86_400

@@ -16,7 +16,7 @@ from ..format.instant import Instant
 from ..instants.timeline import Timeline
 from ..storage.folders import as_uri
 from ..view.view import BaseFile, FileGroup, FileSlice, GroupKey, LogFile
-from .states.synchronisation import counted
+from .table_state import counted
 
 Json: TypeAlias = Any
 """A value that `json.dumps` takes."""

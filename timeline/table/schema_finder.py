@@ -14,8 +14,7 @@ from ..format.commit_metadata import SERVICE_OPERATIONS
 from ..format.instant import Instant
 from ..instants.instant_files import InstantFiles
 from ..instants.timeline import Timeline
-from .column_history import load_columns, names_in_files
-from .evolved_schema import LATEST_SCHEMA, parse_columns
+from .evolved_schema import LATEST_SCHEMA, load_columns, names_in_files, parse_columns
 
 if TYPE_CHECKING:  # what `show` does not need to start
     import pyarrow as pa

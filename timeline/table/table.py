@@ -1,7 +1,7 @@
 """A table on storage: the way in to its clock, timeline, file-system view, instants and schema.
 
 Readers load the timeline first and list the files afterwards; if a file is removed in between, everything is read
-again (`from_one_snapshot`). `Table` combines units that do the work.
+again (`consistent`). `Table` combines units that do the work. Files of instants are put by put-if-absent.
 """
 
 from __future__ import annotations
@@ -11,7 +11,16 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import TypeVar
 
-from ..errors import MalformedError, MissingFileError, NotATableError, TableChangedError, UnsupportedError, UsageError
+from ..errors import (
+    ConflictError,
+    MalformedError,
+    MissingFileError,
+    NotATableError,
+    PhantombaseError,
+    TableChangedError,
+    UnsupportedError,
+    UsageError,
+)
 from ..format.commit_metadata import CommitMetadata
 from ..format.compaction_plan import CompactionPlan
 from ..format.instant import Instant, is_time, parse_as_of, parse_time
@@ -21,12 +30,13 @@ from ..instants.clock_check import ClockOptions
 from ..instants.instant_files import InstantFiles
 from ..instants.table_clock import TableClock, TimelineLoader
 from ..instants.timeline import Timeline
+from ..locks.section import Section
 from ..storage.contract import Storage
 from ..storage.folders import HEARTBEATS, HOODIE
 from ..storage.open_storage import open_storage
 from ..storage.snapshot import ContentCache, SnapshotStorage, list_ahead, without_snapshot
 from ..storage.storage_options import Given
-from ..view.fact_loader import FactLoader
+from ..view.facts import FactLoader
 from ..view.listing import Listing, StorageListing
 from ..view.view import TableView, ViewFacts
 from ..view.view_loader import Named, ViewLoader
@@ -308,3 +318,35 @@ def from_one_snapshot(load: Callable[[], T]) -> T:
         except (MissingFileError, TableChangedError):
             continue
     return load()
+
+
+def put_requested(table: Table, requested: Instant, content: bytes, section: Section) -> None:
+    """Makes a plan visible. ConflictError: another process, without the lock, has one at the same instant."""
+    path = table.instant_path(requested)
+    section.check()
+    if not table.storage.put_if_absent(path, content):
+        raise ConflictError(
+            "another process began an action at the same instant",
+            path=path,
+            instant=requested.requested_time,
+            todo="All processes that write to a table must share one lock. Run again.",
+        )
+
+
+def put_completed(
+    table: Table, path: str, data: bytes, unknown: Callable[[PhantombaseError], PhantombaseError]
+) -> bool:
+    """Puts a completed file. False: one was there, or the storage did not answer and it is there now.
+
+    An error of a file system: it is not there. `unknown`: makes the error for a storage that did not answer where the
+    file is not there: the request may still be under way.
+    """
+    storage = table.storage
+    try:
+        return storage.put_if_absent(path, data)
+    except PhantombaseError as error:  # it may have taken effect
+        if storage.find(path) is None:
+            if storage.is_file_system:
+                raise
+            raise unknown(error) from error
+        return False

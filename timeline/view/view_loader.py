@@ -17,7 +17,7 @@ from ..instants.timeline import Timeline
 from ..storage.contract import Entry, Storage, listed_if_there
 from ..storage.folders import HOODIE, join
 from ..storage.snapshot import list_ahead, without_snapshot
-from .fact_loader import FactLoader
+from .facts import FactLoader
 from .grouping import file_groups, strays
 from .listing import Listed, Listing
 from .view import FileGroup, TableView, ViewFacts, base_instants, log_instants

@@ -18,9 +18,8 @@ from phantombase.timeline.errors import PhantombaseError
 from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.planning.limits import BoundOptions
-from phantombase.timeline.planning.options import ScheduleOptions
+from phantombase.timeline.planning.options import ScheduleOptions, TriggerStrategy
 from phantombase.timeline.planning.schedule import schedule_compaction
-from phantombase.timeline.planning.triggers import TriggerStrategy
 from phantombase.timeline.table.table import Table
 
 from ..options import CompactionOptions, Mode

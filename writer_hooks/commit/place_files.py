@@ -18,7 +18,7 @@ from phantombase.timeline.format.file_name import WRITER, LogFileName, parse_dat
 from phantombase.timeline.format.layout import Slicing
 from phantombase.timeline.storage.staged_file import place_staged
 from phantombase.timeline.table.table import Table
-from phantombase.timeline.traces.markers import Marker, MarkerKind, log_marker_kind, make_marker
+from phantombase.timeline.table.traces import Marker, MarkerKind, log_marker_kind, make_marker
 
 from ..files.stager import FileKind, StagedFile
 

@@ -35,21 +35,19 @@ from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.metadata_table.index_logs import RecordedKeys
 from phantombase.timeline.metadata_table.measure import Measured
 from phantombase.timeline.metadata_table.update import NOT_FOLLOWED, Change, apply_update, check_keepable, prepare
-from phantombase.timeline.table.column_history import carry_history
-from phantombase.timeline.table.evolved_schema import LATEST_SCHEMA
-from phantombase.timeline.table.half_upgraded import refuse_half_upgraded
-from phantombase.timeline.table.instant_puts import put_completed
-from phantombase.timeline.table.pending_clusterings import clustered_file_groups
-from phantombase.timeline.table.pending_restores import refuse_pending_restore
-from phantombase.timeline.table.pending_rollbacks import (
+from phantombase.timeline.read.windows import retained_since
+from phantombase.timeline.table.evolved_schema import LATEST_SCHEMA, carry_history
+from phantombase.timeline.table.pending import (
     UnreadableRollback,
+    clustered_file_groups,
     completed_rollback_of,
     pending_rollbacks,
     refuse_half_rolled_back,
+    refuse_half_upgraded,
+    refuse_pending_restore,
 )
-from phantombase.timeline.table.table import Table
+from phantombase.timeline.table.table import Table, put_completed
 from phantombase.timeline.view.view import GroupKey, ViewFacts
-from phantombase.timeline.windows.retained import retained_since
 
 from .conflict import (
     WriteSet,

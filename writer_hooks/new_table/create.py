@@ -16,7 +16,7 @@ from phantombase.timeline.metadata_table.create import make_metadata_table
 from phantombase.timeline.storage.contract import Storage, listed_if_there
 from phantombase.timeline.storage.folders import HOODIE
 from phantombase.timeline.table.table import Table
-from phantombase.timeline.view.partition_folders import subfolders
+from phantombase.timeline.view.listing import subfolders
 
 from .spec import NewTable, check_same_table
 

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Mapping
 from phantombase.compactor_daemon.hudi_names import NameKind, hudi_names, is_of_a_family, nearest
 from phantombase.compactor_daemon.services.hudi_conf import ARCHIVE_CONF, CLEAN_CONF, SCHEDULE_CONF
 from phantombase.timeline.errors import PhantombaseError, UnsupportedError, UsageError
-from phantombase.timeline.planning.triggers import TriggerStrategy
+from phantombase.timeline.planning.options import TriggerStrategy
 
 from ..options import Mode, Operation, Write
 from .lock_conf import LOCK, used_by_the_lock

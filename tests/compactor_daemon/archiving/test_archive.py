@@ -27,11 +27,11 @@ from phantombase.timeline.format.clean import CleanPlan, encode_clean_metadata
 from phantombase.timeline.format.instant import Instant, State, later
 from phantombase.timeline.instants.reserved_times import recorded_instants
 from phantombase.timeline.read.table_read import Query, ReadOptions, read_table
+from phantombase.timeline.read.windows import cleans
 from phantombase.timeline.storage import local
 from phantombase.timeline.storage.contract import Entry
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table
-from phantombase.timeline.windows.retained import cleans
 from phantombase.writer_hooks.options import WriteOptions
 from tests.support.archived_tables import (
     SMALL,

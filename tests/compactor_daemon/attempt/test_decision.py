@@ -20,7 +20,7 @@ from phantombase.compactor_daemon.attempt.outcome import CommitDecision, find_de
 from phantombase.compactor_daemon.attempt.publish import place, publish
 from phantombase.compactor_daemon.attempt.revert import placed_group, take_back, without_groups
 from phantombase.compactor_daemon.attempt.validity import Validity, gather_evidence, rule
-from phantombase.timeline.audit.group_ledger import LEDGER
+from phantombase.timeline.audit.ledgers import LEDGER
 from phantombase.timeline.errors import ClockError, ConflictError, PhantombaseError, StorageError, TableChangedError
 from phantombase.timeline.format.commit_metadata import decode, encode
 from phantombase.timeline.format.instant import format_time, later

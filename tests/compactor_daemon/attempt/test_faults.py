@@ -17,7 +17,7 @@ import pytest
 
 from phantombase.compactor_daemon.attempt.compact_instant import pending_instants
 from phantombase.compactor_daemon.attempt.outcome import find_decision, read_outcome
-from phantombase.timeline.audit.group_ledger import audit_path
+from phantombase.timeline.audit.ledgers import audit_path
 from phantombase.timeline.errors import ConflictError
 from phantombase.timeline.format.commit_metadata import CommitMetadata, encode
 from phantombase.timeline.format.instant import Instant, State

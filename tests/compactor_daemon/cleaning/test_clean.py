@@ -18,10 +18,10 @@ from phantombase.compactor_daemon.undo.savepoint import create_savepoint, delete
 from phantombase.timeline.errors import ConflictError, MalformedError, UsageError
 from phantombase.timeline.format.clean import CleanPlan, decode_clean_plan, encode_clean_plan
 from phantombase.timeline.metadata_table.validate import validate
-from phantombase.timeline.pins.hold import HeldPin
-from phantombase.timeline.pins.pin import PinOptions, all_pins
 from phantombase.timeline.planning.options import PLAN_NOW
 from phantombase.timeline.planning.schedule import schedule_compaction
+from phantombase.timeline.read.held_pins import HeldPin
+from phantombase.timeline.read.pins import PinOptions, all_pins
 from phantombase.timeline.read.table_read import ReadOptions, read_table
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table

@@ -27,14 +27,13 @@ from phantombase.timeline.format.instant import Instant, State
 from phantombase.timeline.instants.clock_check import ClockOptions
 from phantombase.timeline.instants.instant_files import retained_by
 from phantombase.timeline.locks.table_lock import ProcessLock
-from phantombase.timeline.pins.hold import HeldPin
-from phantombase.timeline.pins.pin import PinOptions
 from phantombase.timeline.planning.options import PLAN_NOW
 from phantombase.timeline.planning.schedule import schedule_compaction
+from phantombase.timeline.read.held_pins import HeldPin
+from phantombase.timeline.read.pins import PinOptions
+from phantombase.timeline.read.windows import earliest_whole, load_state
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table
-from phantombase.timeline.windows.retained import earliest_whole
-from phantombase.timeline.windows.state import load_state
 from phantombase.writer_hooks.options import WriteOptions
 from tests.support.archived_tables import (
     ONE,

@@ -15,13 +15,13 @@ from phantombase.compactor_daemon.undo.savepoint import create_savepoint, delete
 from phantombase.timeline.format.clean import CleanPlan, decode_clean_plan, encode_clean_metadata
 from phantombase.timeline.format.instant import Instant, State, later
 from phantombase.timeline.instants.instant_files import retained_by
-from phantombase.timeline.pins.hold import HeldPin
-from phantombase.timeline.pins.pin import PinOptions
 from phantombase.timeline.planning.options import PLAN_NOW
 from phantombase.timeline.planning.schedule import schedule_compaction
+from phantombase.timeline.read.held_pins import HeldPin
+from phantombase.timeline.read.pins import PinOptions
 from phantombase.timeline.read.table_read import read_table
+from phantombase.timeline.read.windows import load_state
 from phantombase.timeline.table.table import Table
-from phantombase.timeline.windows.state import load_state
 from phantombase.writer_hooks.options import WriteOptions
 from tests.support.archived_tables import (
     ONE,

@@ -18,7 +18,7 @@ from phantombase.compactor_daemon.cli.main import app
 from phantombase.compactor_daemon.clustering import copied, rows_in
 from phantombase.compactor_daemon.clustering.cluster import cluster_table
 from phantombase.compactor_daemon.clustering.options import ClusterOptions, Copy
-from phantombase.timeline.audit.group_ledger import CLUSTERED, GroupLedger, decode_ledgers
+from phantombase.timeline.audit.ledgers import CLUSTERED, GroupLedger, decode_ledgers
 from phantombase.timeline.errors import LedgerError, MalformedError, UnsupportedError, UsageError
 from phantombase.timeline.format.commit_metadata import decode as decode_commit
 from phantombase.timeline.metadata_table.validate import validate

@@ -18,10 +18,9 @@ from phantombase.timeline.format.rollback_plan import RestorePlan, encode_restor
 from phantombase.timeline.planning.options import PLAN_NOW
 from phantombase.timeline.planning.schedule import schedule_compaction
 from phantombase.timeline.read.table_read import ReadOptions, read_table
-from phantombase.timeline.table.left_to_hudi import merges_no_logs
+from phantombase.timeline.table.pending import merges_no_logs
 from phantombase.timeline.table.table import Table
-from phantombase.timeline.view.bucket_resize import HASHING_METADATA
-from phantombase.timeline.view.fact_loader import FactLoader
+from phantombase.timeline.view.facts import HASHING_METADATA, FactLoader
 from phantombase.writer_hooks.options import WriteOptions
 from tests.support.archived_tables import (
     archive,

@@ -23,7 +23,7 @@ from phantombase.compactor_daemon.status.status import Clock, status_report, wor
 from phantombase.compactor_daemon.undo.unreadable_record import take_back_unreadable as take_back
 from phantombase.compactor_daemon.undo.unschedule import unschedule
 from phantombase.timeline.audit.audit import audit
-from phantombase.timeline.audit.group_ledger import audit_path
+from phantombase.timeline.audit.ledgers import audit_path
 from phantombase.timeline.clocks import clock_ms
 from phantombase.timeline.errors import ConflictError, MalformedError
 from phantombase.timeline.instants.reserved_times import attempt_folder, attempts, outcome_path, reserve

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from phantombase.timeline.audit.group_ledger import LEDGER
+from phantombase.timeline.audit.ledgers import LEDGER
 from phantombase.timeline.codec.avro_schema import COMMIT_SEQNO
 from phantombase.timeline.codec.avro_schema import COMMIT_TIME as COMMIT_TIME_COLUMN
 from phantombase.timeline.format.log_block import BlockKind, HeaderKey, scan_blocks

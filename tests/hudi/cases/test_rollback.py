@@ -21,7 +21,7 @@ from phantombase.timeline.format.instant import Instant, State
 from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.local import LocalStorage
-from phantombase.timeline.table.pending_rollbacks import pending_rollbacks
+from phantombase.timeline.table.pending import pending_rollbacks
 from phantombase.timeline.table.table import Table
 from tests.hudi.cases.rows import Rows, key, same, without_files
 from tests.hudi.cases.shared_table import COMMIT_TIME, EVENT_TIME, SharedTable, check_rows

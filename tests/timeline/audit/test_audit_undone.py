@@ -13,7 +13,7 @@ from phantombase.compactor_daemon.attempt.compact_instant import pending_instant
 from phantombase.compactor_daemon.attempt.outcome import decisions, find_decision
 from phantombase.compactor_daemon.attempt.retire import retire
 from phantombase.timeline.audit.audit import InstantAudit, Verdict, audit, audited_instants, was_undone
-from phantombase.timeline.audit.group_ledger import LEDGER, audit_path
+from phantombase.timeline.audit.ledgers import LEDGER, audit_path
 from phantombase.timeline.errors import ConflictError, MissingFileError
 from phantombase.timeline.format.commit_metadata import encode
 from phantombase.timeline.format.instant import Instant, State

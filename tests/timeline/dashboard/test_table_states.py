@@ -24,12 +24,11 @@ from typer.testing import CliRunner
 
 from phantombase.timeline.cli.main import app
 from phantombase.timeline.clocks import clock_ms
-from phantombase.timeline.dashboard.action_app import ActionApp
+from phantombase.timeline.dashboard.actions import ActionApp, OrderRunner
 from phantombase.timeline.dashboard.health import Word, health_of
 from phantombase.timeline.dashboard.orders import CommandSettings, Order, OrderName
 from phantombase.timeline.dashboard.pages import bars
 from phantombase.timeline.dashboard.people_app import PeopleApp
-from phantombase.timeline.dashboard.runner import OrderRunner
 from phantombase.timeline.errors import UsageError
 from phantombase.timeline.instants.clock_check import ClockOptions
 from phantombase.timeline.locks.section import LockSeen, LockState

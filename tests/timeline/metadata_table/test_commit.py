@@ -51,8 +51,7 @@ from phantombase.timeline.read.table_read import read_table
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table
-from phantombase.timeline.traces.find import traces_of
-from phantombase.timeline.traces.revoke import revoke
+from phantombase.timeline.table.traces import revoke, traces_of
 from phantombase.writer_hooks.commit.place_files import place_all
 from phantombase.writer_hooks.new_table.create import create_table
 from tests.support.compaction_steps import open_table, run_one

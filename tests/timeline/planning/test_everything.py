@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 
 from phantombase.timeline.format.compaction_plan import decode_plan, encode_operation, encode_plan
 from phantombase.timeline.format.layout import LAYOUT_1, LAYOUT_2, Layout
-from phantombase.timeline.planning.candidate import NO_STATS, Candidate, SliceStats
-from phantombase.timeline.planning.operation import PackedPlan, PackedSlices, operation
+from phantombase.timeline.planning.operation import NO_STATS, Candidate, PackedPlan, PackedSlices, SliceStats, operation
 from phantombase.timeline.planning.options import ScheduleOptions
 from phantombase.timeline.planning.partition_walk import Waiting
 from phantombase.timeline.planning.planner import PartitionGroups, Planned, Situation, plan_compaction

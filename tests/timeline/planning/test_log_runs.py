@@ -22,8 +22,14 @@ from phantombase.timeline.format.table_config import MergeMode
 from phantombase.timeline.merge.gaps import Unset
 from phantombase.timeline.merge.rule import MergeRule, SliceRules
 from phantombase.timeline.planning.limits import BoundOptions, Cost, Filled, fill
-from phantombase.timeline.planning.log_compaction import log_operation, planned_pieces
-from phantombase.timeline.planning.log_runs import LogPiece, LogRun, folds_exactly, log_runs
+from phantombase.timeline.planning.log_compaction import (
+    LogPiece,
+    LogRun,
+    folds_exactly,
+    log_operation,
+    log_runs,
+    planned_pieces,
+)
 from phantombase.timeline.view.view import DataFile, FileSlice
 
 ALL = Visibility(latest="99", completed=frozenset(), pending=frozenset(), start="", by_file=True)

@@ -18,11 +18,10 @@ from hypothesis import strategies as st
 from phantombase.timeline.format.file_name import BaseFileName, LogFileName
 from phantombase.timeline.format.layout import LAYOUT_1, LAYOUT_2
 from phantombase.timeline.instants.timeline import Timeline
-from phantombase.timeline.planning.candidate import Candidate, SliceStats
-from phantombase.timeline.planning.log_runs import LogPiece, LogRun
-from phantombase.timeline.planning.notes import NOTES, Rule, decode_waiting
+from phantombase.timeline.planning.log_compaction import LogPiece, LogRun
+from phantombase.timeline.planning.operation import Candidate, SliceStats
 from phantombase.timeline.planning.options import ScheduleOptions, Urgency
-from phantombase.timeline.planning.partition_walk import Waiting
+from phantombase.timeline.planning.partition_walk import NOTES, Rule, Waiting, decode_waiting
 from phantombase.timeline.planning.planner import PartitionGroups, Planned, Situation, plan_compaction
 from phantombase.timeline.planning.schedule import drafts
 from phantombase.timeline.planning.strategies import Strategy

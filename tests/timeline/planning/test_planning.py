@@ -25,9 +25,9 @@ from phantombase.timeline.format.log_block import BlockKind
 from phantombase.timeline.locks.section import Section
 from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.planning.limits import MissingSize
-from phantombase.timeline.planning.log_runs import runs_of
-from phantombase.timeline.planning.notes import NOTES, decode_waiting
+from phantombase.timeline.planning.log_compaction import runs_of
 from phantombase.timeline.planning.options import PLAN_NOW, ScheduleOptions, Urgency
+from phantombase.timeline.planning.partition_walk import NOTES, decode_waiting
 from phantombase.timeline.planning.schedule import Scheduled, schedule_compaction
 from phantombase.timeline.planning.strategies import Strategy
 from phantombase.timeline.planning.survey import Survey

@@ -14,7 +14,7 @@ from phantombase.timeline.errors import StalePlanError, UnsupportedError, UsageE
 from phantombase.timeline.filter.tree import parse_filter
 from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.planning.schedule import schedule_compaction
-from phantombase.timeline.read.rows import read_any
+from phantombase.timeline.read.export import read_any
 from phantombase.timeline.read.table_read import Query, ReadOptions, read_table
 from phantombase.timeline.table.evolved_schema import LATEST_SCHEMA
 from phantombase.timeline.table.table import Table

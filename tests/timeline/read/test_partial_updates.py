@@ -25,9 +25,9 @@ from phantombase.timeline.planning.options import ScheduleOptions
 from phantombase.timeline.planning.universal import Picking
 from phantombase.timeline.read import table_read
 from phantombase.timeline.read.changes import plan
+from phantombase.timeline.read.incremental import groups_written
 from phantombase.timeline.read.table_read import Query, ReadOptions, read_table
 from phantombase.timeline.table.table import Table
-from phantombase.timeline.windows.streamed import groups_written
 from tests.support.change_feeds import State, check_window, feed, key, moments_of, plain, services_of, state
 from tests.support.compare_rows import assert_same_rows
 from tests.support.drawn_partitions import random_filter

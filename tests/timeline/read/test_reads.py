@@ -17,7 +17,7 @@ import pytest
 
 import phantombase
 from phantombase.timeline.errors import MissingFileError, TableChangedError, UnsupportedError, UsageError
-from phantombase.timeline.read.rows import Rows
+from phantombase.timeline.read.export import Rows
 from phantombase.timeline.read.table_read import Query, ReadOptions, plan_read, read_table
 from phantombase.timeline.read.table_rules import slice_rules
 from phantombase.timeline.storage.contract import Entry

@@ -19,10 +19,10 @@ from urllib.parse import urlencode
 import pytest
 
 from phantombase.timeline.errors import StorageError
-from phantombase.timeline.service import marker_app, served_table
+from phantombase.timeline.service import marker_app, served_tables
+from phantombase.timeline.service.loading import load_state
 from phantombase.timeline.service.marker_app import MARKER_PREFIX
 from phantombase.timeline.service.routes import PREFIX
-from phantombase.timeline.service.states.loading import load_state
 from tests.support.golden_tables import unzip_golden
 from tests.support.service_client import LATEST, Reply, ServiceClient, known
 from tests.support.watched_service import serving
@@ -50,7 +50,7 @@ def test_a_slow_load_stalls_its_table_and_no_other(tmp_path: Path, monkeypatch: 
             assert answered.wait(60)
         return load_state(table, before, **options)
 
-    monkeypatch.setattr(served_table, "load_state", slowly)
+    monkeypatch.setattr(served_tables, "load_state", slowly)
     client = ServiceClient.of(slow, fast)
 
     async def ask(table: Path) -> int:
@@ -82,7 +82,7 @@ def test_a_storage_that_fails_for_a_while_is_an_error_with_its_reason(
             raise StorageError("the disk does not answer", path=str(table))
         return load_state(*given, **options)
 
-    monkeypatch.setattr(served_table, "load_state", failing)
+    monkeypatch.setattr(served_tables, "load_state", failing)
     other = {**now, "timelinehash": "of another timeline"}
     for _ in range(failures):
         reply = client.ask(LATEST, partition="north", **other)

@@ -10,7 +10,7 @@ from phantombase.timeline.errors import StorageError
 from phantombase.timeline.service import marker_app
 from phantombase.timeline.service.marker_app import MARKER_PREFIX
 from phantombase.timeline.storage.local import LocalStorage
-from phantombase.timeline.traces.markers import delete_markers, list_markers
+from phantombase.timeline.table.traces import delete_markers, list_markers
 from tests.support.golden_tables import unzip_golden
 from tests.support.service_client import Reply, ServiceClient
 

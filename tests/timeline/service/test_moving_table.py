@@ -10,11 +10,11 @@ import pytest
 
 from phantombase.compactor_daemon.clustering import cluster as clustering
 from phantombase.timeline.errors import StorageError, UsageError
-from phantombase.timeline.service import served_table
+from phantombase.timeline.service import served_tables
+from phantombase.timeline.service.loading import load_state
 from phantombase.timeline.service.routes import PREFIX
 from phantombase.timeline.service.served_tables import ServedTables, TablePattern
-from phantombase.timeline.service.states.loading import load_state
-from phantombase.timeline.service.states.table_state import ServedState
+from phantombase.timeline.service.table_state import ServedState
 from phantombase.timeline.storage.contract import Entry
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table
@@ -109,7 +109,7 @@ def test_requests_that_come_in_at_once_share_one_load(table: Path, monkeypatch: 
         loads.append(table)
         return load_state(table, before, **options)
 
-    monkeypatch.setattr(served_table, "load_state", counting)
+    monkeypatch.setattr(served_tables, "load_state", counting)
     client = ServiceClient.of(table)
     client.ask(LATEST, partition="north", **known(table))
     query = {**known(table), "timelinehash": "of a later timeline", "partition": "north"}
@@ -188,7 +188,7 @@ def test_long_lists_of_instants_fit_and_too_long_ones_are_refused(table: Path) -
 
 
 def test_answers_without_gzip_and_pretty(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("phantombase.timeline.service.wire.answers.GZIP_FROM_BYTES", 1)  # at any length of paths
+    monkeypatch.setattr("phantombase.timeline.service.asgi.GZIP_FROM_BYTES", 1)  # at any length of paths
     client, now = ServiceClient.of(table), {**known(table), "partition": "north"}
     zipped = client.ask(LATEST, **now)
     assert zipped.headers["content-encoding"] == "gzip"

@@ -24,17 +24,16 @@ import uvicorn
 from prometheus_client.parser import text_string_to_metric_families
 
 from phantombase.compactor_daemon.daemon.metrics import Metrics
-from phantombase.timeline.dashboard.metrics import exposition
+from phantombase.timeline.dashboard.health import exposition
 from phantombase.timeline.dashboard.people_app import PeopleApp
 from phantombase.timeline.errors import UsageError
 from phantombase.timeline.format.instant import parse_time
-from phantombase.timeline.service import run
+from phantombase.timeline.service import quick_http, run
 from phantombase.timeline.service.app import ServiceApp
+from phantombase.timeline.service.quick_http import BoundedHttp
 from phantombase.timeline.service.routes import PREFIX
 from phantombase.timeline.service.run import collect, collect_from_time_to_time, listening
 from phantombase.timeline.service.served_tables import ServedTables
-from phantombase.timeline.service.wire import quick_http
-from phantombase.timeline.service.wire.quick_http import BoundedHttp
 from phantombase.timeline.table.table import Table
 from tests.support.compaction_steps import run_all
 from tests.support.golden_tables import unzip_golden

@@ -16,11 +16,11 @@ import pytest
 import uvicorn
 from uvicorn.server import ServerState
 
+from phantombase.timeline.service import asgi, quick_http
 from phantombase.timeline.service.access import Access
+from phantombase.timeline.service.quick_http import QuickHttp
 from phantombase.timeline.service.routes import PREFIX, ROUTES
 from phantombase.timeline.service.served_tables import ServedTables
-from phantombase.timeline.service.wire import answers, quick_http
-from phantombase.timeline.service.wire.quick_http import QuickHttp
 from tests.support.golden_tables import unzip_golden
 from tests.support.service_client import Reply, ServiceClient, known, put, take_back_last
 
@@ -132,7 +132,7 @@ def test_the_second_time_the_answer_is_the_same_and_nothing_runs(wire: Wire, tab
 
 
 def test_a_client_that_takes_no_gzip_gets_none(wire: Wire, table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(answers, "GZIP_FROM_BYTES", 100)
+    monkeypatch.setattr(asgi, "GZIP_FROM_BYTES", 100)
     asked = target(f"{PREFIX}timeline/instants/all/", basepath=str(table))
     packed = wire.ask(asked)
     assert packed.headers["content-encoding"] == "gzip"

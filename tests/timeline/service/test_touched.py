@@ -15,18 +15,18 @@ from phantombase.timeline.format.layout import LAYOUT_2
 from phantombase.timeline.format.table_config import TableConfig
 from phantombase.timeline.instants.instant_files import InstantFiles
 from phantombase.timeline.instants.timeline import Timeline
-from phantombase.timeline.service.states.instant_records import InstantRecords
-from phantombase.timeline.service.states.loading import above, forgotten, load_state, touched
-from phantombase.timeline.service.states.recorded import ANYTHING, NOTHING, Recorded
-from phantombase.timeline.service.states.synchronisation import (
+from phantombase.timeline.service.loading import above, forgotten, load_state, touched
+from phantombase.timeline.service.recorded import ANYTHING, NOTHING, InstantRecords, Recorded
+from phantombase.timeline.service.table_state import (
     ClientState,
+    PartitionFiles,
+    ServedState,
     agree,
     counted,
     digest,
     digests,
     may_stay_behind,
 )
-from phantombase.timeline.service.states.table_state import PartitionFiles, ServedState
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.view.view import FileGroup, FileSlice, ViewFacts

@@ -25,12 +25,11 @@ from phantombase.timeline.errors import MalformedError
 from phantombase.timeline.format.layout import LAYOUT_1, LAYOUT_2, Layout
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.storage.contract import Entry
-from phantombase.timeline.view.bucket_resize import forming_groups
+from phantombase.timeline.view.facts import forming_groups
 from phantombase.timeline.view.grouping import file_groups
-from phantombase.timeline.view.named_files import NamedFile
 from phantombase.timeline.view.plain_slices import PlainRules, PlainSlice
 from phantombase.timeline.view.view import FileGroup, FileSlice, ViewFacts, is_replaced, latest_slice
-from phantombase.timeline.view.witness import Witness
+from phantombase.timeline.view.witness import NamedFile, Witness
 from tests.support.builders import NO_FACTS, listing_of, timeline_of
 from tests.support.drawn_partitions import PARTITION, drawn_facts, drawn_listing, drawn_timeline
 from tests.support.golden_tables import CLUSTERINGS

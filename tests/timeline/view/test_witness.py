@@ -16,9 +16,8 @@ from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.view.grouping import file_groups
 from phantombase.timeline.view.log_blocks import slice_blocks, visibility_of
-from phantombase.timeline.view.named_files import NamedFile, NamedFiles
 from phantombase.timeline.view.view import FileGroup, FileSlice, latest_base_slice, latest_slice
-from phantombase.timeline.view.witness import Witness
+from phantombase.timeline.view.witness import NamedFile, NamedFiles, Witness
 from tests.support.builders import NO_FACTS, block, listing_of, pictures, timeline_of
 
 

@@ -25,7 +25,7 @@ from phantombase.timeline.format.file_name import BaseFileName, LogFileName, par
 from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.planning.schedule import schedule_compaction
 from phantombase.timeline.read.table_read import read_table
-from phantombase.timeline.service.states.loading import load_state
+from phantombase.timeline.service.loading import load_state
 from phantombase.timeline.table.table import Table
 from tests.support.compare_rows import assert_same_rows
 from tests.support.golden_tables import DAMAGES, GOLDEN, Damage, put, unzip_golden, witnessed

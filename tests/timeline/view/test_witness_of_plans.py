@@ -15,7 +15,7 @@ from phantombase.compactor_daemon.archiving.archive import archive_table
 from phantombase.compactor_daemon.cli.main import app
 from phantombase.timeline.errors import MissingFileError
 from phantombase.timeline.locks.table_lock import ProcessLock
-from phantombase.timeline.service.states.loading import load_state
+from phantombase.timeline.service.loading import load_state
 from tests.support.archived_tables import SMALL
 from tests.support.compaction_steps import open_table
 from tests.support.golden_tables import unzip_golden

@@ -22,7 +22,7 @@ from phantombase.timeline.cli.main import app as timeline_app
 from phantombase.timeline.errors import MalformedError, MissingFileError, PhantombaseError
 from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.read.table_read import read_table
-from phantombase.timeline.service.states.loading import load_state
+from phantombase.timeline.service.loading import load_state
 from tests.support.compaction_steps import open_table
 from tests.support.golden_tables import unzip_golden
 from tests.support.selection import deep

@@ -16,7 +16,7 @@ from phantombase.timeline.format.file_name import BaseFileName
 from phantombase.timeline.format.instant import Instant, State, format_time, later
 from phantombase.timeline.locks.heartbeat import heartbeat
 from phantombase.timeline.table.table import Table
-from phantombase.timeline.traces.markers import Marker, MarkerKind, delete_markers, make_marker
+from phantombase.timeline.table.traces import Marker, MarkerKind, delete_markers, make_marker
 from tests.world.simulation.rows import PARTITIONS, base_bytes, commit_bytes_of, metadata, new_group, place_log, stat
 
 if TYPE_CHECKING:

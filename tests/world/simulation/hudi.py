@@ -13,9 +13,9 @@ from phantombase.timeline.format.file_name import BaseFileName, LogFileName
 from phantombase.timeline.format.instant import Instant, State, next_time
 from phantombase.timeline.format.rollback_plan import RollbackPlan, encode_rollback_metadata, encode_rollback_plan
 from phantombase.timeline.storage.contract import Storage
-from phantombase.timeline.table.pending_rollbacks import PendingRollback, pending_rollbacks
+from phantombase.timeline.table.pending import PendingRollback, pending_rollbacks
 from phantombase.timeline.table.table import Table
-from phantombase.timeline.traces.markers import Marker, MarkerKind, delete_markers, list_markers, make_marker
+from phantombase.timeline.table.traces import Marker, MarkerKind, delete_markers, list_markers, make_marker
 from phantombase.timeline.view.view import DataFile, FileSlice
 from tests.world.simulation.rows import base_bytes, commit_bytes, slice_rows, stat, visibility_of
 

@@ -17,9 +17,7 @@ from phantombase.timeline.locks.heartbeat import heartbeat_path
 from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.storage.folders import join
 from phantombase.timeline.table.table import Table
-from phantombase.timeline.traces.find import data_files, traces_of
-from phantombase.timeline.traces.markers import delete_markers
-from phantombase.timeline.traces.revoke import revoke
+from phantombase.timeline.table.traces import data_files, delete_markers, revoke, traces_of
 from tests.world.simulation.rows import FIRST
 from tests.world.simulation.services import Services, completed, next_instant
 

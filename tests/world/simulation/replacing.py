@@ -18,7 +18,7 @@ from phantombase.timeline.format.instant import Instant, State
 from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.planning.schedule import busy_file_groups
 from phantombase.timeline.table.table import Table
-from phantombase.timeline.traces.markers import Marker, MarkerKind, delete_markers, make_marker
+from phantombase.timeline.table.traces import Marker, MarkerKind, delete_markers, make_marker
 from phantombase.timeline.view.view import FileGroup, TableView, is_replaced, latest_slice
 from tests.world.simulation.rows import (
     base_bytes,

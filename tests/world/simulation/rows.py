@@ -44,7 +44,7 @@ from phantombase.timeline.read.slice_log import LogCounts, count_blocks
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.folders import staged_folder
 from phantombase.timeline.table.table import Table
-from phantombase.timeline.traces.markers import Marker, log_marker_kind, make_marker
+from phantombase.timeline.table.traces import Marker, log_marker_kind, make_marker
 from phantombase.timeline.view.view import FileSlice, input_names, is_replaced, latest_slice
 from phantombase.writer_hooks.new_table.create import create_table
 from phantombase.writer_hooks.new_table.spec import NewTable

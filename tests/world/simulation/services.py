@@ -20,7 +20,7 @@ from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.storage.contract import list_of_table
 from phantombase.timeline.table.table import Table, from_one_snapshot
-from phantombase.timeline.traces.find import data_files
+from phantombase.timeline.table.traces import data_files
 from phantombase.timeline.view.view import FileGroup, FileSlice, GroupKey, TableView
 from tests.support.builders import avro_block
 

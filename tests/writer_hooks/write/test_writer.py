@@ -21,7 +21,7 @@ from phantombase.timeline.merge.rule import SliceRules
 from phantombase.timeline.merge.spilled_merge import LogSpill
 from phantombase.timeline.read.table_read import read_table
 from phantombase.timeline.table.table import Table
-from phantombase.timeline.view.bucket_resize import HASHING_METADATA
+from phantombase.timeline.view.facts import HASHING_METADATA
 from phantombase.writer_hooks.commit.place_files import place_all
 from phantombase.writer_hooks.commit.stream_batches import StreamBatch
 from phantombase.writer_hooks.options import Operation

@@ -24,7 +24,7 @@ from phantombase.compactor_daemon.fleet.claims import TableClaims
 from phantombase.compactor_daemon.options import AttemptOptions
 from phantombase.timeline import ranges
 from phantombase.timeline.audit.audit import audit, audited_instants
-from phantombase.timeline.audit.group_ledger import audit_path
+from phantombase.timeline.audit.ledgers import audit_path
 from phantombase.timeline.cli.main import app as timeline
 from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.codec.parquet_read import fetched_at_once, open_parquet, parquet_batches

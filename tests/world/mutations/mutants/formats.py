@@ -379,8 +379,8 @@ EDGES: tuple[Mutant, ...] = (
     ("timeline/dashboard/health", "if slo_s is not None and age > slo_s:", "if False:", "pages"),
     ("timeline/dashboard/health", 'if row["state"] == "parked":', "if False:", "pages"),
     ("timeline/dashboard/pages", "end or edge), ((end or max(today, begun)) - begun)", "end or edge), ((end or edge) - begun)", "table_states"),
-    ("timeline/dashboard/metrics", "for metric in _families(tables, list(rows)) if metric.name not in named]", "for metric in _families(tables, list(rows))]", "process"),
-    ("timeline/dashboard/metrics", '.timestamp() - row["utc_offset_s"]', ".timestamp()", "process"),
+    ("timeline/dashboard/health", "for metric in _families(tables, list(rows)) if metric.name not in named]", "for metric in _families(tables, list(rows))]", "process"),
+    ("timeline/dashboard/health", '.timestamp() - row["utc_offset_s"]', ".timestamp()", "process"),
     # Commands.
     ("timeline/cli/check", "    if not all(f.good for f in found):", "    if False:", "audit project/commands"),
     ("timeline/cli/report", "not found.differences and not wrong and not flaws", "not found.differences and not flaws", "clock_check"),

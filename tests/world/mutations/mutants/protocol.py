@@ -811,7 +811,7 @@ PROTOCOL: tuple[Mutant, ...] = (
         "retire",
     ),
     (
-        "timeline/table/pending_rollbacks",
+        "timeline/table/pending",
         "if instant.state is State.INFLIGHT else None",
         "if False else None",
         "unreadable_rollback",

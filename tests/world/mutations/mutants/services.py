@@ -70,9 +70,9 @@ ARCHIVING: tuple[Mutant, ...] = (
     (_CHOICE, "and _told(timeline, facts, i)]", "]", "archiving/choice"),
     (_CHOICE, "for action in _WITH_WRITES if timeline.layout.has_completion_times else _BY_COUNT:", "for action in _BY_COUNT:", "archiving/choice"),
     (_CHOICE, " or _first_stays(timeline, going, services)", "", "archiving/choice"),
-    ("timeline/windows/retained", "for clean in archived)))", "for clean in ())))", "archiving/archive"),
+    ("timeline/read/windows", "for clean in archived)))", "for clean in ())))", "archiving/archive"),
     ("timeline/instants/instant_files", "clean.requested_time if record is None else _cutoff", "clean.requested_time if True else _cutoff", "archiving/archive"),
-    ("timeline/windows/retained", "as_of < timeline.start and timeline.layout.has_completion_times:", "False:", "archiving/archive"),
+    ("timeline/read/windows", "as_of < timeline.start and timeline.layout.has_completion_times:", "False:", "archiving/archive"),
     (_CHOICE, "(earliest is None or i.requested_time < earliest) and ", "", "archiving/choice"),
     ("compactor_daemon/archiving/options", "if commits > self.commits_retained else 0", "", "archiving/choice"),
     ("compactor_daemon/archiving/archived_files", "storage.delete_all([f.path for f in files if not f.instant.completed])", "pass", "archiving/archive"),
@@ -211,7 +211,7 @@ CLUSTERING: tuple[Mutant, ...] = (
     (_AUDIT, "            yield f\"{log.path} belongs to a clustered file: its rows are in no base file\"\n", "            yield from ()\n", _AUDITED),
     (_AUDIT, "    out, schema = read_written(now.table, path, recorded, size, read_base)\n", "    _, out, schema = read_base(now.table, path, recorded)\n", _AUDITED),
     (_AUDIT, "    if any(now.size(recorded, name) is None for name in recorded.inputs):\n", "    if True:\n", _AUDITED),
-    ("timeline/view/fact_loader", " or metadata.operation_type == CLUSTER", "", _TESTS),
+    ("timeline/view/facts", " or metadata.operation_type == CLUSTER", "", _TESTS),
     (_CLUSTERING_PENDING, "    if _PROCESS not in extra:", "    if False:", _TESTS),
     (_CLUSTER, "            if is_at_work(now, pending) or is_of_hudi(now, pending):\n                continue\n", "", _TESTS),
     (_CLUSTER, "                take_back(self.table, pending, self.lock, str(error))\n", "                pass\n", _TESTS),
@@ -267,13 +267,13 @@ _TORN_TESTS = "torn_commit"
 _PLAN_PUT = "compactor_daemon/undo/plan_put"
 _LOST = "undo/lost_lock"
 _ASLEEP = "undo/roll_back_clustering"
-_RESTORING_PENDING = "timeline/table/pending_rollbacks"
+_RESTORING_PENDING = "timeline/table/pending"
 RESTORING: tuple[Mutant, ...] = (
     (_RESTORE, "    refuse_left_to_hudi(table, \"restoring\")\n", "", _HASHED),
     (_ROLLBACK, "    refuse_left_to_hudi(table, \"taking back writes of\")\n", "", _HASHED),
     ("compactor_daemon/clustering/cluster", "    refuse_left_to_hudi(table, \"clustering\")\n", "", _HASHED),
-    ("timeline/table/left_to_hudi", "if table.config.captures_changes:", "if False:", _HASHED),
-    ("timeline/table/left_to_hudi", "return table.layout.has_completion_times and ", "return ", _HASHED),
+    ("timeline/table/pending", "if table.config.captures_changes:", "if False:", _HASHED),
+    ("timeline/table/pending", "return table.layout.has_completion_times and ", "return ", _HASHED),
     ("timeline/planning/schedule", "        if self.hashed:\n", "        if False:\n", _HASHED),
     ("compactor_daemon/attempt/inputs", "if plan.merges_logs and merges_no_logs(table):", "if False:", _HASHED),
     ("compactor_daemon/archiving/archive", "path != stem and stem not in noted and", "path != stem and", "users"),

@@ -1,0 +1,308 @@
+"""What a compaction records about its rows: the ledger of every file group, and the files that the ledger covers.
+
+A ledger is stored twice: in the commit's extraMetadata under `LEDGER`, and in the audit log, which remains when Hudi
+archives the commit. The audit log has an entry for each completed execution; entries are never changed or deleted.
+
+    .hoodie/.phantombase/audit/<C>.json      the first execution
+    .hoodie/.phantombase/audit/<C>-2.json    the second: the first was rolled back, and C was executed again
+    ...
+
+An entry is JSON: instant, attempt, completed (path of the commit), ledger (text, as in the commit).
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import count
+from typing import Any
+
+import pyarrow as pa
+
+from ..codec.arrow_schema import project
+from ..errors import MalformedError
+from ..format.commit_metadata import CommitMetadata, WriteStat
+from ..format.instant import Instant
+from ..format.log_block import BlockKind, LogBlock
+from ..format.log_decode import count_entries, decode_rows
+from ..merge.identity import identity_columns, identity_sum
+from ..merge.ledger import Identity, Ledger, total
+from ..merge.rule import SliceRules
+from ..record_fields import Fields
+from ..storage.contract import Storage
+from ..storage.folders import RECORDS
+from ..table.table import Table
+from ..view.view import GroupKey
+
+LEDGER = "phantombase.ledger"
+"""Key in a commit's extraMetadata; its value: {"total": counts, "file_groups": {partition/file id: counts}}."""
+CLUSTERED = "phantombase.clustered"
+"""The same of a clustering, by new file group; its inputs are base files of others."""
+_COPIED = "copied_row_groups"
+AUDIT_LOG = f"{RECORDS}/audit"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupLedger:
+    """One compacted file group. `inputs`: names of the merged files, base file first; `output`: name of the written
+    file, None if there was nothing to write; `size` in bytes; `skipped`: log blocks left out, by cause.
+    `copied_row_groups`: those that a clustering copied as bytes."""
+
+    partition: str
+    file_id: str
+    inputs: tuple[str, ...]
+    output: str | None
+    size: int
+    ledger: Ledger
+    skipped: Mapping[str, int]
+    copied_row_groups: int = 0
+
+    @property
+    def key(self) -> GroupKey:
+        """Partition and file id."""
+        return (self.partition, self.file_id)
+
+    @property
+    def base(self) -> str | None:
+        """The base file among the inputs."""
+        return next((name for name in self.inputs if not name.startswith(".")), None)
+
+    def path(self, name: str) -> str:
+        """Path of one of its files, relative to the table base."""
+        return f"{self.partition}/{name}" if self.partition else name
+
+
+def encode_ledgers(groups: list[GroupLedger]) -> str:
+    """The ledgers as stored."""
+    body = {
+        "total": total(g.ledger for g in groups).to_json(),
+        "file_groups": {
+            g.path(g.file_id): {
+                **g.ledger.to_json(),
+                "skipped": dict(g.skipped),
+                "inputs": g.inputs,
+                "output": g.output,
+                "size": g.size,
+                **({_COPIED: g.copied_row_groups} if g.copied_row_groups else {}),
+            }
+            for g in groups
+        },
+    }
+    return json.dumps(body, separators=(",", ":"))
+
+
+def decode_ledgers(text: str, where: str) -> list[GroupLedger]:
+    """Inverse of `encode_ledgers`; MalformedError names the file."""
+    try:
+        return [_group(key, values) for key, values in json.loads(text)["file_groups"].items()]
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise MalformedError("unreadable ledger", path=where, found=f"{type(error).__name__}: {error}") from error
+
+
+def _group(key: str, values: Mapping[str, Any]) -> GroupLedger:
+    partition, _, file_id = key.rpartition("/")
+    return GroupLedger(
+        partition=partition,
+        file_id=file_id,
+        inputs=tuple(values["inputs"]),
+        output=values["output"],
+        size=int(values["size"]),
+        ledger=Ledger.from_json(values),
+        skipped=dict(values["skipped"]),
+        copied_row_groups=int(values.get(_COPIED, 0)),
+    )
+
+
+def audit_path(instant: str, execution: int = 1) -> str:
+    """Path of an instant's entry in the audit log. `execution`: 1 for the first that completed, 2 for the second."""
+    return f"{AUDIT_LOG}/{instant}{'' if execution == 1 else f'-{execution}'}.json"
+
+
+def logged_instants(storage: Storage) -> tuple[str, ...]:
+    """Instants in the audit log, ascending."""
+    if storage.find(AUDIT_LOG) is None:
+        return ()
+    names = (e.name for e in storage.list(AUDIT_LOG))
+    return tuple(sorted({n.removesuffix(".json").partition("-")[0] for n in names if n.endswith(".json")}))
+
+
+_TODO = "The compaction's commit holds the same ledger until it is archived. Only this entry's proof is lost."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditEntry:
+    """An entry. `ledger`: None if it cannot be read; then `trouble` says why."""
+
+    path: str
+    ledger: str | None = None
+    trouble: str = ""
+
+
+def add_entry(storage: Storage, instant: str, attempt: int, completed: str, ledger: str) -> None:
+    """Adds an entry after those of the instant, unless one of them has this ledger. Any process may repeat it."""
+    body = {"instant": instant, "attempt": attempt, "completed": completed, "ledger": ledger}
+    record = json.dumps(body, sort_keys=True).encode()
+    for execution in count(1):  # ends at the first name that does not exist
+        path = audit_path(instant, execution)
+        if storage.put_if_absent(path, record) or _read(storage, path).ledger == ledger:
+            return
+
+
+def entries(storage: Storage, instant: str) -> tuple[AuditEntry, ...]:
+    """The entries of an instant, first execution first."""
+    return tuple(_entries(storage, instant))
+
+
+def _entries(storage: Storage, instant: str) -> Iterator[AuditEntry]:
+    for execution in count(1):
+        path = audit_path(instant, execution)
+        if storage.find(path) is None:
+            return
+        yield _read(storage, path)
+
+
+def _read(storage: Storage, path: str) -> AuditEntry:
+    try:
+        fields = Fields.parse(storage.read(path), path, "unreadable entry of the audit log", _TODO)
+        return AuditEntry(path=path, ledger=fields.text("ledger"))
+    except MalformedError as error:
+        return AuditEntry(path=path, trouble=str(error))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogTotals:
+    """Rows of data blocks, entries of delete blocks, and the sum of the rows' identities (see `identity_sum`)."""
+
+    rows: int
+    deletes: int
+    identity: int
+
+
+def log_totals(storage: Storage, blocks: Iterable[LogBlock], rules: SliceRules) -> LogTotals:
+    """The totals of some blocks. Of data blocks it reads only the columns that identify a row."""
+    by_path: defaultdict[str, list[LogBlock]] = defaultdict(list)
+    for block in blocks:
+        by_path[block.path].append(block)
+    schema = project(rules.schema, identity_columns(rules.schema))
+    text, part_bytes = rules.float_text_in_logs, rules.part_bytes
+    rows = deletes = 0
+
+    def tables() -> Iterator[pa.Table]:
+        nonlocal rows, deletes
+        for path, some in by_path.items():
+            with storage.open_input(path) as source:
+                for block in some:
+                    count = count_entries(block, source)
+                    if block.kind is BlockKind.DELETE:
+                        deletes += count
+                        continue
+                    rows += count
+                    partial = block.is_partial  # its columns identify the rows: Hudi writes the meta columns
+                    yield from decode_rows(
+                        block, source, schema, float_as_text=text, part_bytes=part_bytes, partial=partial
+                    )
+
+    identity = identity_sum(tables())
+    return LogTotals(rows=rows, deletes=deletes, identity=identity)
+
+
+def copied_ledger(taken: LogTotals, out: LogTotals) -> Ledger:
+    """The ledger of log entries that were copied without merging: each counts as a key of its own, and all are new."""
+    return Ledger(
+        base_rows=0,
+        untouched=0,
+        kept=0,
+        replaced=0,
+        deleted=0,
+        duplicate_hits=0,
+        log_entries=taken.rows + taken.deletes,
+        log_keys=taken.rows + taken.deletes,
+        update_keys=taken.rows,
+        update_keys_in_base=0,
+        delete_keys_in_base=0,
+        inserts=taken.rows,
+        deletes_of_absent=taken.deletes,
+        rows_out=out.rows,
+        identity=Identity(base=0, removed=0, added=taken.identity, out=out.identity),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptLedgers:
+    """The ledgers of a compaction, and what is wrong with how they are stored. `named`: files that its commit names."""
+
+    groups: tuple[GroupLedger, ...]
+    problems: tuple[str, ...]
+    named: frozenset[str]
+
+
+def commits_with_ledgers(table: Table, only: str | None = None) -> list[Instant]:
+    """Completed commits with a ledger, of one instant or of all."""
+    return [i for i in table.files.completed_commits(only) if LEDGER in table.commit_metadata(i).extra_metadata]
+
+
+def kept_ledgers(table: Table, instant: str) -> KeptLedgers:
+    """The ledgers of the commit if there is one, else those of the last execution."""
+    logged = entries(table.storage, instant)
+    commits = {table.instant_path(c): table.commit_metadata(c) for c in commits_with_ledgers(table, instant)}
+    problems = [e.trouble for e in logged if e.ledger is None]
+    texts = {path: metadata.extra_metadata[LEDGER] for path, metadata in commits.items()}
+    if len(commits) > 1:
+        problems.append(f"{len(commits)} completed commits of one compaction: {', '.join(commits)}")
+    if not commits:
+        texts = {e.path: e.ledger for e in reversed(logged) if e.ledger is not None}
+    else:
+        same = _same_execution(texts, logged)
+        if not same and not problems:
+            path = audit_path(instant, len(logged) + 1)
+            problems.append(f"the audit log has no entry {path}: the next run of compactor-daemon writes it")
+        texts |= same
+        if len(set(texts.values())) > 1:
+            problems.append(f"different ledgers in {' and '.join(texts)}")
+    groups = _first_readable(texts, problems)
+    return KeptLedgers(
+        groups=groups,
+        problems=tuple(problems),
+        named=frozenset(s.path for m in commits.values() for s in _stats(m) if s.path),
+    )
+
+
+def _stats(metadata: CommitMetadata) -> Iterator[WriteStat]:
+    return (stat for stats in metadata.partition_to_write_stats.values() for stat in stats)
+
+
+def _same_execution(commits: Mapping[str, str], logged: tuple[AuditEntry, ...]) -> dict[str, str]:
+    """By path, the ledgers of those entries that belong to the same execution as the commits with these ledgers.
+
+    Each attempt has its own file names: an entry that names other files belongs to an execution that was undone.
+    """
+    written = [_written(text) for text in commits.values()]
+    found = {}
+    for entry in logged:
+        if entry.ledger is None:
+            continue
+        own = _written(entry.ledger)
+        if entry.ledger in commits.values() or any(not own or not w or own & w for w in written):
+            found[entry.path] = entry.ledger
+    if any(text in commits.values() for text in found.values()):  # an entry without files may be of another execution
+        found = {path: text for path, text in found.items() if text in commits.values() or _written(text)}
+    return found
+
+
+def _written(ledger: str) -> frozenset[str]:
+    """Paths of the written files in a ledger; empty if the ledger cannot be read."""
+    try:
+        return frozenset(g.path(g.output) for g in decode_ledgers(ledger, "") if g.output is not None)
+    except MalformedError:
+        return frozenset()
+
+
+def _first_readable(texts: Mapping[str, str], problems: list[str]) -> tuple[GroupLedger, ...]:
+    for where, text in texts.items():
+        try:
+            return tuple(decode_ledgers(text, where))
+        except MalformedError as error:
+            problems.append(str(error))
+    return ()

@@ -1,0 +1,247 @@
+"""Runs ordered actions, each as the command that the page shows, in a process of its own; and takes them over HTTP.
+
+POST /t/<name>/actions/<order>             a form of a page; the answer is the page
+POST /api/tables/<name>/actions/<order>    with `Authorization: Bearer`; `instant` in the query string or a form
+
+One action at a time runs on a table. A person must have logged in, and the form must be one that this service made for
+that login: no page of another site can send it (`Access.may_order`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote
+
+from ..errors import UsageError
+from ..event_log import get_logger
+from ..service.access import Access
+from ..service.asgi import (
+    Receive,
+    Refused,
+    Scope,
+    Send,
+    encoded,
+    form_of,
+    headers_of,
+    parameters,
+    send_bytes,
+    send_text,
+)
+from ..service.served_tables import ServedTable
+from ..storage.storage_options import Given, StorageOptions
+from ..terminal.text_table import Row
+from .orders import PROGRAM, CommandSettings, Order, shown
+
+_KEPT = 10
+_OUTPUT_BYTES = 8 << 10
+_ENOUGH_S = 900.0
+_END_S = 5.0
+_log = get_logger()
+
+
+class BusyError(Exception):
+    """Another order about this table has not ended yet."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Ordered:
+    """An order and what became of it. `exit_code` None: it runs; -1: it took too long and was ended."""
+
+    order: Order
+    command: str
+    by: str
+    began_s: float
+    took_s: float | None = None
+    exit_code: int | None = None
+    output: str = ""
+
+    def row(self) -> Row:
+        """For people and their programs."""
+        return {
+            "action": self.order.name.value,
+            "instant": self.order.instant,
+            "command": self.command,
+            "by": self.by,
+            "began": time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(self.began_s)),
+            "took_s": self.took_s,
+            "exit_code": self.exit_code,
+            "output": self.output,
+        }
+
+
+class OrderRunner:
+    """Runs commands of the program `command`. A command that dies, or is ended, leaves what the next one goes on from:
+    that is what these commands are made for.
+    """
+
+    def __init__(
+        self, command: Sequence[str], storage_options: Given = None, environment: Mapping[str, str] | None = None
+    ) -> None:
+        options = StorageOptions.of(storage_options)
+        self._command = tuple(command)
+        self._more = [
+            word for name, value in options.without_secrets for word in ("--storage-option", f"{name}={value}")
+        ]
+        # Rich breaks lines at the width of a terminal, and there is none.
+        self._environment = {**(environment or os.environ), **options.secret_variables, "COLUMNS": "500"}
+        self._ordered: dict[str, deque[Ordered]] = {}
+        self._running: dict[str, asyncio.Task[None]] = {}
+
+    def of(self, path: str) -> list[Row]:
+        """The last orders about a table since the service runs, newest first."""
+        return [one.row() for one in reversed(self._ordered.get(path, ()))]
+
+    async def run(self, order: Order, path: str, words: Sequence[str], by: str, wait_s: float) -> Ordered:
+        """Begins a command, and waits for its end for a while. BusyError: one about this table is at work."""
+        if path in self._running:
+            raise BusyError(f"{self._ordered[path][-1].command} has not ended yet")
+        one = Ordered(order=order, command=shown(words), by=by, began_s=time.time())
+        self._ordered.setdefault(path, deque(maxlen=_KEPT)).append(one)
+        _log.info(
+            "action ordered", table=path, action=order.name.value, instant=order.instant, by=by, command=one.command
+        )
+        task = self._running[path] = asyncio.create_task(self._run(one, path, words))
+        await asyncio.wait([task], timeout=wait_s)
+        return one
+
+    async def _run(self, one: Ordered, path: str, words: Sequence[str]) -> None:
+        began = time.monotonic()
+        try:
+            one.exit_code, one.output = await self._process([*words, *self._more])
+        except OSError as error:
+            one.exit_code, one.output = -1, f"{type(error).__name__}: {error}"
+        finally:
+            one.took_s = round(time.monotonic() - began, 3)
+            del self._running[path]
+            _log.info("action ended", table=path, action=one.order.name.value, instant=one.order.instant, by=one.by,
+                      exit_code=one.exit_code, took_s=one.took_s, output=one.output)  # fmt: skip
+
+    async def _process(self, words: Sequence[str]) -> tuple[int, str]:
+        """Exit code and output of a command."""
+        process = await asyncio.create_subprocess_exec(
+            *self._command,
+            *words,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+            env=self._environment,
+        )
+        try:
+            async with asyncio.timeout(_ENOUGH_S):
+                output, _ = await process.communicate()
+        except (TimeoutError, asyncio.CancelledError) as error:
+            await _end(process)
+            if isinstance(error, asyncio.CancelledError):
+                raise
+            return -1, f"it did not end in {_ENOUGH_S:g} s, and was ended"
+        return process.returncode or 0, output[-_OUTPUT_BYTES:].decode("utf-8", "replace").strip()
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    process.terminate()
+    try:
+        async with asyncio.timeout(_END_S):
+            await process.wait()
+    except TimeoutError:
+        process.kill()
+        await process.wait()
+
+
+def installed() -> tuple[str, ...]:
+    """The program, beside this interpreter or on the path. UsageError: it is not there."""
+    beside = Path(sys.executable).with_name(PROGRAM)
+    found = str(beside) if beside.is_file() else shutil.which(PROGRAM)
+    if found is None:
+        raise UsageError(f"--allow-actions needs {PROGRAM}", found="it is not installed beside this program")
+    return (found,)
+
+
+PROOF = "proof"
+"""The field of a form that shows which login it was made for."""
+
+_WAIT_S = 20.0
+_JSON = b"application/json"
+
+
+class ActionApp:
+    """Takes orders about tables. `settings`: what the commands are told.
+
+    UsageError: without a token everybody could order, and without a lock a plan may lose the rows of a write.
+    """
+
+    def __init__(self, access: Access, runner: OrderRunner, settings: CommandSettings) -> None:
+        if access.token is None:
+            raise UsageError("--allow-actions needs a token", todo="Give --token-file.")
+        if settings.lock is None and not settings.sole_writer:
+            raise UsageError(
+                "--allow-actions needs to know which other processes write to the tables",
+                expected="--lock, if all writers and schedulers share that lock, or --sole-writer",
+            )
+        self._access, self._runner, self._settings = access, runner, settings
+
+    def of(self, table: ServedTable) -> list[Row]:
+        """The last orders about a table."""
+        return self._runner.of(table.path)
+
+    def proof(self, scope: Scope) -> str:
+        """For the forms of a page; "" for a program's."""
+        return self._access.proof(headers_of(scope))
+
+    async def answer(
+        self,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+        parts: Sequence[str],
+        named: Callable[[str], ServedTable],
+    ) -> None:
+        """Answers one request. `parts`: of its path. `named`: finds a table.
+
+        Refused, UsageError, PhantombaseError: nothing was ordered.
+        """
+        match parts:
+            case ["t", name, "actions", order]:
+                given, is_page = await form_of(receive), True
+            case ["api", "tables", name, "actions", order]:
+                given, is_page = {**await form_of(receive), **parameters(scope["query_string"])}, False
+            case _:
+                raise Refused(404, "Not found")
+        if reason := self._access.order_refusal(headers_of(scope), given.get(PROOF, ""), time.time()):
+            raise Refused(403, reason)
+        done = await self._run(Order.parse(order, given.get("instant") or None), named(name), _who(scope))
+        if is_page:
+            location = f"/t/{quote(name, safe='')}#done"
+            await send_text(send, 303, "ordered", [(b"location", location.encode())])
+        else:
+            status = 202 if done["exit_code"] is None else 200
+            await send_bytes(send, encoded(done).plain(), _JSON, status=status)
+
+    async def _run(self, order: Order, table: ServedTable, by: str) -> Row:
+        name, pending = await asyncio.to_thread(_now, table)
+        if order.instant is not None and order.instant not in pending:
+            raise Refused(409, f"compaction {order.instant} is not pending (any more)")
+        words = order.words(table.path, name, self._settings)
+        try:
+            return (await self._runner.run(order, table.path, words, by, _WAIT_S)).row()
+        except BusyError as error:
+            raise Refused(409, str(error)) from error
+
+
+def _now(table: ServedTable) -> tuple[str, list[str]]:
+    """A table's name and its pending compactions, also where its files cannot be read."""
+    opened = table.opened()
+    return opened.config.name, [i.requested_time for i in opened.load_timeline().pending_compactions]
+
+
+def _who(scope: Scope) -> str:
+    client = scope["client"]
+    way = "token" if b"authorization" in headers_of(scope) else "login"
+    return f"{client[0] if client else 'unknown'} ({way})"

@@ -1,1 +1,0 @@
-"""Pins: readers name the earliest state that they still need, for a time; a cleaner must retain it."""

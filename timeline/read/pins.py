@@ -1,0 +1,220 @@
+"""Pins: which state of a table a reader needs, recorded in the table so that no cleaner removes a file of it.
+
+    .hoodie/.phantombase/pins/<name>/<nonce>.json               of one process
+    .hoodie/.phantombase/pins/<name>/<query>-<number>.json      of the tasks of a query, see `held_pins.SharedPin`
+    {"for_s": 7200, "holder": "host:pid", "holds": "20261121091550308", "version": 1}
+
+`holds` is a moment on the axis of incremental reads: a completion time, on version 6 a requested time; "" is before
+everything. The state of the table at it, and every later one, is retained: a cleaner that retains commits from R on
+keeps the newest slice below R of every file group, and all later ones. A pin expires `for_s` seconds after the storage
+took it in, by the clock of the storage. It is never rewritten: its holder renews it with a new object, and then removes
+the old one.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
+
+from ..errors import ConflictError, MalformedError, MissingFileError, UsageError
+from ..format.instant import Instant, State
+from ..instants.timeline import Timeline
+from ..record_fields import Fields
+from ..storage.contract import Entry, Storage, listed_if_there
+from ..storage.folders import RECORD_NAME, RECORDS
+from ..storage.server_clock import storage_ms
+from ..storage.snapshot import without_snapshot
+from ..view.view import TableView
+
+
+def moment_to_hold(timeline: Timeline, moment: str) -> str:
+    """The moment that a pin holds for a reader of the state at `moment`, on the axis of `Timeline.counts_from`.
+
+    What pends may complete while the reader reads, and count from before that moment: a compaction does, from its
+    requested time on, an inflight clustering from the completion time that a dead process decided, and on version 6
+    every write. The state at the moment is then another one, and a cleaner may remove what the reader still reads. So
+    the moment held is before all of them.
+    """
+    pending: Collection[Instant] = timeline.pending_writes.values()
+    if timeline.layout.has_completion_times:
+        pending = [i for i in pending if i.action == "compaction" or _is_decided_clustering(i)]
+    first = min((i.requested_time for i in pending), default=None)
+    if first is None or moment < first:
+        return moment
+    counted = (timeline.counts_from(w) for w in timeline.completed_writes.values())
+    return max((m for m in counted if m < first), default="")
+
+
+def _is_decided_clustering(pending: Instant) -> bool:
+    return pending.action == "clustering" and pending.state is State.INFLIGHT
+
+
+def earliest_to_retain(timeline: Timeline, holds: Iterable[str]) -> str | None:
+    """The greatest R that leaves the states at these moments, and all later ones, whole; None: any R does.
+
+    It is the first requested time of a write that is not in the earliest of the states: one that completed later, or is
+    pending. `timeline`: with its archive if it has completion times, so that nothing is held that it has forgotten.
+    """
+    earliest = min(holds, default=None)
+    if earliest is None:
+        return None
+    completed = {i.requested_time: i for i in (*timeline.archived, *timeline.instants) if i.is_write and i.completed}
+    later = (time for time, write in completed.items() if timeline.counts_from(write) > earliest)
+    return min((*later, *timeline.pending_writes), default=None)
+
+
+def held_files(view: TableView, retain: str | None) -> frozenset[str]:
+    """Paths of the files that the states from `retain` on have; None: those of the newest state alone."""
+    held: set[str] = set()
+    for group in view.groups:
+        replaced = view.facts.replaced.get(group.key)
+        if replaced is not None and (retain is None or replaced < retain):
+            continue
+        below = [s.base_instant for s in group.slices if retain is None or s.base_instant < retain]
+        first = max(below, default="")
+        # A pending compaction's slice is read together with the one before it.
+        pending = group.pending_compaction
+        if pending is not None and first == pending:
+            first = max((time for time in below if time < pending), default="")
+        for one in group.slices:
+            if one.base_instant >= first:
+                held |= {file.path for file in one.files}
+    return frozenset(held)
+
+
+PINS = f"{RECORDS}/pins"
+PIN_FOR = "2h"
+"""How long a pin holds if it is not renewed, by default."""
+_LISTINGS = 5
+_VERSION = 1
+_TIME = re.compile(r"\d{0,17}")
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+_TODO = "Nothing may be cleaned before it can be read. If its reader is gone: timeline pins TABLE --release NAME"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PinOptions:
+    """A pin as a reader asks for it. `for_s`: how long it holds if it is not renewed."""
+
+    name: str
+    for_s: int
+
+    @staticmethod
+    def of(name: str, pin_for: str) -> PinOptions:
+        """UsageError: no name for a file, or no duration like `2h`, `30m`, `1d` or `90s`."""
+        match = re.fullmatch(r"(\d{1,9})\s*([smhd])", pin_for.strip().lower())
+        if match is None or not int(match[1]):
+            raise UsageError("not a duration of a pin", expected="like 2h, 30m, 1d or 90s", found=pin_for)
+        return PinOptions(name=checked_name(name), for_s=int(match[1]) * _UNITS[match[2]])
+
+    @staticmethod
+    def asked(name: str | None, pin_for: str | None) -> PinOptions | None:
+        """A pin where one is asked for, `PIN_FOR` long by default. UsageError: also a duration without a pin."""
+        if name is not None:
+            return PinOptions.of(name, PIN_FOR if pin_for is None else pin_for)
+        if pin_for is not None:
+            raise UsageError("pin_for belongs to a pin", found=pin_for, expected="also `pin`, its name")
+        return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pin:
+    """A pin as read. `taken_ms`: when the storage took it in, since the epoch."""
+
+    name: str
+    path: str
+    holds: str
+    holder: str
+    for_s: int
+    taken_ms: int
+
+    @property
+    def expires_ms(self) -> int:
+        """From then on it is no pin."""
+        return self.taken_ms + self.for_s * 1000
+
+    def is_live(self, now_ms: int) -> bool:
+        """`now_ms`: by the clock of the storage. A pin from the future holds: that clock was set back."""
+        return now_ms < self.expires_ms
+
+
+def checked_name(name: str) -> str:
+    """UsageError: not a name of a pin."""
+    if RECORD_NAME.fullmatch(name) is None:
+        raise UsageError("not a name of a pin", expected="letters, digits, `.`, `_` and `-`, at most 100", found=name)
+    return name
+
+
+def encode(holds: str, holder: str, for_s: int) -> bytes:
+    """A pin as stored."""
+    return json.dumps({"for_s": for_s, "holder": holder, "holds": holds, "version": _VERSION}, sort_keys=True).encode()
+
+
+def all_pins(storage: Storage) -> list[Pin]:
+    """Every pin, expired ones too, by name. MalformedError: one that cannot be read, which may hold anything.
+
+    No snapshot answers: it may be older than a pin. A pin that is listed and gone when it is read may be one that was
+    renewed in between, as an object that was not listed: then all are listed again.
+    """
+    storage = without_snapshot(storage)
+    for _ in range(_LISTINGS):
+        found = [_read(storage, folder, entry) for folder, entry in _objects(storage)]
+        pins = [pin for pin in found if pin is not None]
+        if len(pins) == len(found):
+            return sorted(pins, key=lambda pin: (pin.name, pin.path))
+    raise ConflictError(
+        "pins come and go while they are read",
+        path=f"{storage.base_path}/{PINS}",
+        found=f"{_LISTINGS} times one was gone that had just been listed",
+        todo="Run again.",
+    )
+
+
+def _objects(storage: Storage) -> Iterator[tuple[str, Entry]]:
+    """The objects of all pins, each with its pin's name."""
+    for folder in listed_if_there(storage, PINS) or ():
+        if folder.is_folder:
+            yield from ((folder.name, entry) for entry in listed_if_there(storage, f"{PINS}/{folder.name}") or ())
+
+
+def live_pins(storage: Storage) -> list[Pin]:
+    """The pins that hold now. MalformedError as in `all_pins`."""
+    return _by_life(storage)[0]
+
+
+def forget_expired(storage: Storage) -> None:
+    """Removes the pins that hold nothing any more. MalformedError as in `all_pins`."""
+    storage.delete_all([pin.path for pin in _by_life(storage)[1]])
+
+
+def _by_life(storage: Storage) -> tuple[list[Pin], list[Pin]]:
+    """Those that hold now, and the expired ones."""
+    found = all_pins(storage)
+    now_ms = storage_ms(storage) if found else 0
+    return [pin for pin in found if pin.is_live(now_ms)], [pin for pin in found if not pin.is_live(now_ms)]
+
+
+def release(storage: Storage, name: str, *, dry_run: bool = False) -> int:
+    """Removes all pins of a name, readable or not; returns how many there were. A dry run only counts them."""
+    folder = f"{PINS}/{checked_name(name)}"
+    paths = [f"{folder}/{entry.name}" for entry in listed_if_there(storage, folder) or ()]
+    if not dry_run:
+        storage.delete_all(paths)
+    return len(paths)
+
+
+def _read(storage: Storage, name: str, entry: Entry) -> Pin | None:
+    """None: it has just been removed."""
+    path = f"{PINS}/{name}/{entry.name}"
+    try:
+        fields = Fields.parse(storage.read(path), path, "unreadable pin", _TODO)
+    except MissingFileError:
+        return None
+    if fields.whole("version") != _VERSION:
+        raise fields.malformed(f"version {_VERSION}", f"version {fields.whole('version')}")
+    holds, for_s = fields.text("holds"), fields.whole("for_s")
+    if _TIME.fullmatch(holds) is None or for_s <= 0:
+        raise MalformedError("unreadable pin", path=path, expected="a time", found=f"{holds!r}, {for_s} s", todo=_TODO)
+    return Pin(name=name, path=path, holds=holds, holder=fields.text("holder"), for_s=for_s, taken_ms=entry.modified_ms)

@@ -1,0 +1,219 @@
+"""Moments and windows of incremental reads, the point in time that a user gave, and what cleans have retained of both.
+
+A window (begin, end] holds the completed writes whose moment lies in it: their completion time on versions 8 and 9,
+their requested time on version 6. Table services in it change nothing. A past state can be read while no clean has
+removed a file of it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..errors import TableChangedError, UsageError
+from ..format.instant import Instant
+from ..instants.instant_files import retained_by, retained_by_archived
+from ..instants.timeline import Timeline
+from ..prefetch import prefetched
+from ..table.table import Table
+from ..view.view import FileGroup, FileSlice, TableView, is_replaced, latest_slice
+
+EARLIEST = ""
+"""A begin before everything."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Window:
+    """A window with its end fixed: no write that completes from now on will lie in it.
+
+    `blocked_by`: on version 6 the first pending write; the window ends before it, since rows may still appear there.
+    `begin_requested`: begin is the requested time of a write and nothing's completion time, so it may be a mistake.
+    """
+
+    begin: str
+    end: str
+    blocked_by: str | None = None
+    begin_requested: bool = False
+
+    def holds(self, moment: str) -> bool:
+        """Whether a moment lies in the window."""
+        return self.begin < moment <= self.end
+
+
+def fix_window(timeline: Timeline, begin: str, end: str | None) -> Window:
+    """The window up to `end`, or up to the newest write. `timeline`: with its archive if it has completion times.
+
+    UsageError: the end is before the begin. An end in the future is moved back to the newest write: what completes
+    after this read belongs to the next window.
+    """
+    if end is not None and end < begin:
+        raise UsageError("the window ends before it begins", expected=f"an end from {begin} on", found=end)
+    writes = completed_writes(timeline)
+    pending = min((i.requested_time for i in timeline.inflight_writers), default=None)
+    blocked = None
+    if not timeline.layout.has_completion_times and pending is not None and (end is None or pending <= end):
+        blocked = pending
+        writes = [w for w in writes if w.requested_time < pending]
+    moments = {timeline.moment_of(w) for w in writes}
+    newest = max(moments, default="")
+    return Window(
+        begin=begin,
+        end=max(begin, newest if end is None else min(end, newest)),
+        blocked_by=blocked,
+        begin_requested=begin not in moments and begin in {w.requested_time for w in writes},
+    )
+
+
+def completed_writes(timeline: Timeline) -> list[Instant]:
+    """Completed writes and table services, of the archive too as far as it is loaded, each once."""
+    found = {i.identity: i for i in (*timeline.archived, *timeline.instants)}
+    return [i for i in found.values() if i.is_write and i.completed]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WindowState:
+    """A table at a moment. `as_of`: on version 6 the moment, by requested time; else the view itself is of that moment.
+
+    `hidden`: instants whose log blocks do not count.
+    """
+
+    view: TableView
+    as_of: str | None
+    hidden: frozenset[str]
+
+    def slices(self) -> tuple[tuple[FileGroup, FileSlice], ...]:
+        """The file groups that were there, each with the slice that a reader merges (pure)."""
+        groups = (g for g in self.view.groups if not is_replaced(g, self.view.facts, self.as_of))
+        found = ((g, latest_slice(g, self.as_of)) for g in groups)
+        return tuple((g, s) for g, s in found if s is not None)
+
+
+def load_state(table: Table, moment: str, partition: str | None, known: Timeline) -> WindowState:
+    """The state at a moment, which must be whole, see `earliest_whole`. `known`: the timeline, with its archive, by
+    which the reader knows what each write has written.
+
+    TableChangedError: a clustering counts in one of the two only. It may complete at a time that was decided long
+    before, also at or before the moment; then the rows of the file groups that it replaced are in one of its own.
+    """
+    if not table.layout.has_completion_times:
+        return WindowState(view=table.load_view(partition, as_of=moment), as_of=moment, hidden=frozenset())
+    view = table.load_view(partition, completed_by=moment)
+    if changed := _replacing(known.completed_by(moment)) ^ _replacing(view.timeline):
+        raise TableChangedError(
+            "a clustering completed, or was taken back, while the table was read",
+            path=table.storage.base_path,
+            instant=min(changed),
+            todo="Run it again.",
+        )
+    return WindowState(view=view, as_of=None, hidden=frozenset(view.timeline.pending_writes))
+
+
+def _replacing(timeline: Timeline) -> set[str]:
+    """Requested times of the completed replace commits, of the archive too."""
+    return {i.requested_time for i in completed_writes(timeline) if i.family == "replacecommit"}
+
+
+def newest_state(table: Table, partition: str | None) -> WindowState:
+    """The state that a snapshot reads."""
+    return WindowState(view=table.load_view(partition), as_of=None, hidden=frozenset())
+
+
+def moment_of_text(table: Table, text: str) -> str:
+    """A begin or end: every form of `parse_as_of`, and `earliest` or zeros for a begin before everything."""
+    if text.lower() == "earliest" or not text.strip("0"):
+        if not text:
+            raise UsageError("an empty point in time", expected="a time, or `earliest`")
+        return EARLIEST
+    return table.point_in_time(text)
+
+
+def cleans(timeline: Timeline) -> list[Instant]:
+    """The cleans of a timeline; files of one that is pending may be gone already."""
+    return [i for i in timeline.instants if i.action == "clean"]
+
+
+def retained_since(table: Table, timeline: Timeline) -> str:
+    """The newest instant whose state, and all later ones, every clean retains; "" if nothing was cleaned.
+
+    The requested time of a write as the cleaner recorded it. A cleaner that retains file versions records none: then it
+    is the clean's own time. A later clean may have retained more again, but what is gone stays gone. Archived cleans
+    count as far as the archive is loaded. MalformedError: unreadable clean metadata.
+    """
+    active = max(prefetched(cleans(timeline), lambda clean: retained_by(table.files, clean)), default="")
+    archived = [i for i in timeline.archived if i.action == "clean" and i.requested_time > active]
+    records = table.archived_records(archived)
+    return max((active, *(retained_by_archived(clean, records.get(clean)) for clean in archived)))
+
+
+def earliest_whole(table: Table, timeline: Timeline) -> str:
+    """The earliest moment whose state no clean has touched; "" if nothing was cleaned."""
+    retained = retained_since(table, timeline)
+    return earliest_state(timeline, retained) if retained else ""
+
+
+def check_still_whole(table: Table, before: Timeline, moment: str) -> None:
+    """TableChangedError if a clean that is not in the timeline `before` may have touched the state at a moment.
+
+    For states that were whole by `before`, once their files are listed: a file that goes later is missed when it is
+    opened. A view of a past state does not show this, since the writes behind its moment are pending in it.
+    """
+    now = table.load_timeline(archived=table.layout.has_completion_times)
+    if now.may_be_cleaned_since(before) and moment < earliest_whole(table, now):
+        raise _cleaned_meanwhile(table)
+
+
+def check_as_of_still(table: Table, before: Timeline, as_of: str) -> None:
+    """As `check_still_whole`, for a point in time that `check_as_of` has let pass by the timeline `before`."""
+    now = table.load_timeline(archived=table.layout.has_completion_times)
+    if now.may_be_cleaned_since(before):
+        retained = retained_since(table, now)
+        if as_of < retained and _differs(table.with_archive(now), as_of, retained):
+            raise _cleaned_meanwhile(table)
+
+
+def _cleaned_meanwhile(table: Table) -> TableChangedError:
+    return TableChangedError(
+        "the table was cleaned while a past state of it was listed", path=table.storage.base_path, todo="Run it again."
+    )
+
+
+def earliest_state(timeline: Timeline, retained: str) -> str:
+    """The earliest point of whole states, on the axis of `Timeline.counts_from` (pure).
+
+    `retained`: see `retained_since`. A cleaner keeps the newest slice below it of every group, so the state just before
+    it is whole too: that of the last of the writes that were requested before it.
+    """
+    before = (w for w in completed_writes(timeline) if w.requested_time < retained)
+    # On version 6 archived writes are not known here: before the first known one there may have been others.
+    unknown = "" if timeline.layout.has_completion_times else retained
+    return max((timeline.counts_from(w) for w in before), default=unknown)
+
+
+def check_as_of(table: Table, timeline: Timeline, as_of: str) -> None:
+    """Refuses a point in time whose result would be incomplete or could still change, as Hudi does."""
+    pending = [i.requested_time for i in timeline.inflight_writers]
+    if pending and as_of >= min(pending):
+        raise UsageError(
+            "the as-of point is not before the first pending write",
+            instant=as_of,
+            expected=f"before {min(pending)}",
+            found="a write that may still complete at or before it",
+            todo="Let it end; if its writer is dead, the next write to the table rolls it back.",
+        )
+    if as_of < timeline.start and timeline.layout.has_completion_times:
+        timeline = table.with_archive(timeline)
+    retained = retained_since(table, timeline)
+    if as_of < retained and _differs(table.with_archive(timeline), as_of, retained):
+        raise UsageError(
+            "files of that point in time may have been cleaned",
+            instant=as_of,
+            expected=f"{retained} or later",
+        )
+
+
+def _differs(timeline: Timeline, as_of: str, retained: str) -> bool:
+    """Whether the state at a point may be another one than that at `retained`, which is whole (pure).
+
+    It is the same if no write, plan or service was requested in between: so the newest write before a clean that
+    retained file versions can be read. `timeline`: with its archive.
+    """
+    return any(i.is_write and as_of < i.requested_time <= retained for i in (*timeline.instants, *timeline.archived))

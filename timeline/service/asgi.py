@@ -1,0 +1,212 @@
+"""What the service's applications share: requests parsed, answers encoded with their compressed form, errors sent."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Hashable, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass
+from threading import Lock
+from typing import Any, TypeAlias
+from urllib.parse import parse_qsl
+
+import orjson
+
+from ..errors import NotATableError, PhantombaseError, TableChangedError, UnsupportedError, UsageError
+from ..event_log import get_logger
+
+GZIP_FROM_BYTES = 1500
+"""From this size on Hudi's server compresses an answer."""
+
+_GZIP_LEVEL = 1
+"""A tenth of the time of level 6, for a quarter more bytes."""
+
+_OVERHEAD_BYTES = 500
+"""About what an answer takes besides its bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """JSON bytes; of a large answer the compressed form only."""
+
+    body: bytes
+    compressed: bool
+
+    def plain(self) -> bytes:
+        """The JSON text."""
+        return gzip.decompress(self.body) if self.compressed else self.body
+
+
+def encoded(value: object) -> Answer:
+    """A JSON value as an answer."""
+    try:
+        body = orjson.dumps(value)
+    except TypeError:  # a path that is not UTF-8
+        body = json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogateescape")
+    if len(body) < GZIP_FROM_BYTES:
+        return Answer(body, compressed=False)
+    return Answer(gzip.compress(body, _GZIP_LEVEL, mtime=0), compressed=True)
+
+
+class AnswerCache:
+    """Answers by key, up to `max_bytes`; those that were used longest ago go first."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._bytes = 0
+        self._answers: OrderedDict[Hashable, Answer] = OrderedDict()
+        self._lock = Lock()
+
+    def find(self, key: Hashable) -> Answer | None:
+        """The answer, if it is kept."""
+        with self._lock:
+            if key in self._answers:
+                self._answers.move_to_end(key)
+            return self._answers.get(key)
+
+    def keep(self, key: Hashable, answer: Answer) -> None:
+        """Keeps an answer."""
+        with self._lock:
+            if key not in self._answers:
+                self._answers[key] = answer
+                self._bytes += len(answer.body) + _OVERHEAD_BYTES
+            while self._bytes > self._max_bytes and self._answers:
+                self._bytes -= len(self._answers.popitem(last=False)[1].body) + _OVERHEAD_BYTES
+
+
+Scope: TypeAlias = MutableMapping[str, Any]
+Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+App: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+MAX_QUERY_BYTES = 64 << 10
+"""Longest query string. Some routes name hundreds of instants or partitions in it."""
+
+PLAIN = b"text/plain;charset=utf-8"
+"""The content type of errors; Hudi's servers give it to their JSON, too."""
+
+_ALWAYS = ((b"x-content-type-options", b"nosniff"),)
+_FIELDS_MAX = 64
+_FORM_BYTES, _FORM_S = 4 << 10, 10.0
+_log = get_logger()
+
+
+class Refused(Exception):
+    """A request that is answered with an HTTP status and a reason."""
+
+    def __init__(self, status: int, reason: str) -> None:
+        super().__init__(reason)
+        self.status = status
+
+
+class BehindError(Exception):
+    """The client's timeline is not the table's; the text is for the client."""
+
+
+class UnknownTableError(Exception):
+    """No such table is served."""
+
+
+def headers_of(scope: Scope) -> dict[bytes, bytes]:
+    """The headers of a request by their names in lower case; of a repeated one the last counts."""
+    return dict(scope["headers"])
+
+
+async def form_of(receive: Receive) -> dict[str, str]:
+    """The fields of a form. Refused: it is too long, or takes too long."""
+    body, more = b"", True
+    try:
+        async with asyncio.timeout(_FORM_S):
+            while more:
+                message = await receive()
+                body, more = body + message.get("body", b""), message.get("more_body", False)
+                if len(body) > _FORM_BYTES:
+                    raise Refused(413, f"the form is longer than {_FORM_BYTES} bytes")
+    except TimeoutError:
+        raise Refused(408, f"the form did not come in {_FORM_S:g} s") from None
+    return parameters(body)
+
+
+def need(given: Mapping[str, str], name: str) -> str:
+    """A mandatory parameter; UsageError if it is missing."""
+    if name not in given:
+        raise UsageError(f"the parameter {name} is missing", expected=f"{name}=... in the query string")
+    return given[name]
+
+
+def parameters(query: bytes) -> dict[str, str]:
+    """The parameters; of a repeated one the first counts. Refused, UsageError: too long, or not encoded as a form."""
+    if len(query) > MAX_QUERY_BYTES:
+        raise Refused(414, f"the query string has {len(query)} bytes; at most {MAX_QUERY_BYTES} are read")
+    found: dict[str, str] = {}
+    try:
+        pairs = parse_qsl(query.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=_FIELDS_MAX)
+    except ValueError as error:
+        raise UsageError("not a query string", expected="UTF-8, percent-encoded", found=str(error)) from error
+    for name, value in pairs:
+        found.setdefault(name, value)
+    return found
+
+
+async def send_bytes(
+    send: Send, body: bytes, kind: bytes, headers: Sequence[tuple[bytes, bytes]] = (), *, status: int = 200
+) -> None:
+    """Answers with a body of a content type."""
+    await _send(send, status, body, kind, headers)
+
+
+async def send_error(scope: Scope, send: Send, error: Exception) -> None:
+    """Answers with the status and the reason of an error; those of the service itself are logged."""
+    status, reason = status_of(error)
+    if status >= 500:
+        _log.error("request failed", path=scope["path"], reason=reason, exc_info=error)
+    await send_text(send, status, reason)
+
+
+def status_of(error: Exception) -> tuple[int, str]:
+    """The HTTP status of an error, and the reason."""
+    match error:
+        case Refused():
+            return error.status, str(error)
+        case UnknownTableError() | NotATableError() | UnsupportedError():  # a REMOTE_FIRST client goes on by itself
+            return 404, str(error)
+        case UsageError() | BehindError():
+            return 400, str(error)
+        case TableChangedError():
+            return 503, str(error)
+        case PhantombaseError():
+            return 500, str(error)
+        case _:
+            return 500, f"internal error: {type(error).__name__}"
+
+
+async def send_text(send: Send, status: int, text: str, headers: Sequence[tuple[bytes, bytes]] = ()) -> None:
+    """Answers with plain text."""
+    await _send(send, status, text.encode("utf-8", "replace"), PLAIN, headers)
+
+
+async def send_answer(scope: Scope, send: Send, answer: Answer, kind: bytes = PLAIN) -> None:
+    """Answers with JSON."""
+    body, headers = coded(headers_of(scope), answer)
+    await _send(send, 200, body, kind, headers)
+
+
+def coded(given: Mapping[bytes, bytes], answer: Answer) -> tuple[bytes, list[tuple[bytes, bytes]]]:
+    """The body as the client takes it, and the header that says how it is coded."""
+    if not answer.compressed:
+        return answer.body, []
+    if b"gzip" in given.get(b"accept-encoding", b""):
+        return answer.body, [(b"content-encoding", b"gzip")]
+    return answer.plain(), []
+
+
+async def _send(send: Send, status: int, body: bytes, kind: bytes, headers: Sequence[tuple[bytes, bytes]]) -> None:
+    await send({"type": "http.response.start", "status": status, "headers": headers_for(body, kind, headers)})
+    await send({"type": "http.response.body", "body": body})
+
+
+def headers_for(body: bytes, kind: bytes, headers: Sequence[tuple[bytes, bytes]]) -> Sequence[tuple[bytes, bytes]]:
+    """Those of an answer with this body; `headers`: further ones."""
+    return [(b"content-type", kind), (b"content-length", str(len(body)).encode()), *_ALWAYS, *headers]

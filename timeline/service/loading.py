@@ -1,0 +1,205 @@
+"""Loads states of a table from storage: the first one in full, later ones from the state before.
+
+    timeline -> what its instants record -> which partitions that touches -> their files
+
+Which partitions are listed again when a timeline has moved on:
+
+    what changed                                   listed again
+    an instant was added, changed or removed       the partitions that its file names: a write's statistics, the plan
+                                                   of a compaction, clean or rollback
+    a write was added, changed or removed          every partition with a file that has the write's time in its name
+    an instant whose file names no partitions      all: a restore, a rollback whose plan cannot be read
+
+An instant that was archived changes no file, and its writes count as before. What it recorded about file groups leaves
+the facts without a listing, see `forgotten`. After a restore, an upgrade, or a client's `refresh/` all is loaded again.
+From time to time a load also lists the partition that was listed longest ago: that finds what no instant names,
+such as a file that was removed by hand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from ..format.instant import Instant
+from ..instants.timeline import Timeline
+from ..storage.contract import Entry, listed_if_there
+from ..storage.snapshot import list_ahead
+from ..table.table import Table, from_one_snapshot
+from ..view.listing import is_partition
+from ..view.view_loader import needs_archive
+from .recorded import FactsByPartition, InstantRecords, Recorded, Records, load_records, planned_twice
+from .table_state import PartitionFiles, PendingFiles, ServedState, digests, partition_files, pending_files
+
+
+def touched(before: ServedState, timeline: Timeline, records: Records) -> frozenset[str] | None:
+    """The partitions that may have changed since `before`; None: it may be all of them."""
+    if before.timeline.shared_times or timeline.shared_times:
+        return None
+    old, new = dict(before.records.records), dict(records)
+    gone = old.keys() - new.keys()
+    named = [_names(old[i], gone=True) for i in gone if not _archived(i, timeline)]
+    named += [_names(new[i]) for i in new.keys() - old.keys()]
+    named += [_back(before, old[i]) for i in gone]
+    if None in named:
+        return None
+    moved = {i.requested_time for i in old.keys() ^ new.keys() if i.is_write and not _archived(i, timeline)}
+    floor = sorted((before.timeline.start, timeline.start))
+    passed = _Passed(floor[0], floor[1], before.timeline)
+    holding = (n for n, f in before.partitions.items() if not moved.isdisjoint(f.times) or passed.has_any(f))
+    return frozenset(holding).union(*(found for found in named if found is not None))
+
+
+def _names(recorded: Recorded, *, gone: bool = False) -> frozenset[str] | None:
+    """The partitions that an instant names. One that is gone and named none was undone by another, which does."""
+    return frozenset() if gone and recorded.partitions is None else recorded.partitions
+
+
+def _archived(instant: Instant, now: Timeline) -> bool:
+    """Whether an instant that is not active any more was archived, and its time of completion stays known."""
+    timed = instant.completion_time is not None or not now.layout.has_completion_times
+    return instant.completed and instant.requested_time < now.start and (timed or not instant.is_write)
+
+
+def _back(before: ServedState, recorded: Recorded) -> frozenset[str]:
+    """The partitions that still have files of file groups which an instant replaced."""
+    files = ((p, before.partitions[p], ids) for p, ids in recorded.replaced.items() if p in before.partitions)
+    return frozenset(p for p, f, ids in files if any((g := f.by_file_id.get(i)) and g.slices for i in ids))
+
+
+def forgotten(before: ServedState, records: Records) -> frozenset[str]:
+    """The partitions about whose file groups an instant recorded something that is not active any more."""
+    now = {i for i, _ in records}
+    gone = (r for i, r in before.records.records if i not in now)
+    return frozenset(p for r in gone for p in (*r.bases, *r.replaced, *(r.named or ())) if p in before.partitions)
+
+
+class _Passed:
+    """Times of unknown writes between two starts of the timeline: before the start all count as completed."""
+
+    def __init__(self, first: str, last: str, timeline: Timeline) -> None:
+        self._first, self._last, self._timeline = first, last, timeline
+
+    def has_any(self, files: PartitionFiles) -> bool:
+        return self._first != self._last and any(map(self._passed, files.times))
+
+    def _passed(self, time: str) -> bool:
+        return self._first <= time < self._last and time not in self._timeline.completed_writes
+
+
+def above(partition: str, others: Iterable[str]) -> bool:
+    """Whether one of the other folders is above a folder."""
+    return any(p != partition and (not p or partition.startswith(f"{p}/")) for p in others)
+
+
+_OLDEST_LISTED = 1
+
+
+def load_state(table: Table, before: ServedState | None = None, *, sweep: bool = True) -> ServedState:
+    """The table as it stands now. `before`: what is known of it; None: everything is read. `sweep`: also list the
+    partition again that was listed longest ago.
+
+    PhantombaseError: it cannot be read. A partition with a lost or damaged file is there, and refused.
+    """
+    return from_one_snapshot(lambda: _load(table.snapshot(records=False), before, sweep))
+
+
+def _load(table: Table, before: ServedState | None, sweep: bool) -> ServedState:
+    before = before if before is not None and before.config == table.config else None
+    timeline = table.load_timeline()
+    records = load_records(table, timeline, before.records.known if before else {})
+    if planned_twice(records.records):
+        table.load_facts(timeline)  # says which
+    again = None if before is None else touched(before, timeline, records.records)
+    if before is None or again is None:
+        return _whole(table, timeline, records)
+    new = [p for p in again - before.partitions.keys() if not above(p, before.partitions)]
+    if any(above(p, new) for p in before.partitions):
+        return _whole(table, timeline, records)
+    again |= before.refused  # a file that is restored changes no instant
+    asked = [*sorted(again & before.partitions.keys()), *sorted(new), *(_oldest(before, again) if sweep else ())]
+    list_ahead(table.storage, asked)
+    listed = {p: listed_if_there(table.storage, p) or [] for p in asked}
+    facts = _facts(table, timeline, records)
+    found = {
+        p: entries for p, entries in listed.items() if is_partition(entries, table.config) or facts.of(p).partitions
+    }
+    if not _goes_out(before.timeline, timeline):
+        timeline = replace(timeline, archived=before.timeline.archived)
+    timeline, made = _made(table, timeline, records, found)
+    kept = {p: files for p, files in before.partitions.items() if p not in listed}
+    kept |= {p: replace(kept[p], facts=facts.of(p)) for p in forgotten(before, records.records) - listed.keys()}
+    return ServedState(config=table.config, timeline=timeline, partitions={**kept, **made}, records=records)
+
+
+def _whole(table: Table, timeline: Timeline, records: InstantRecords) -> ServedState:
+    found = dict(table.listing.below(table.storage, table.config, ""))
+    facts = _facts(table, timeline, records)
+    named = {p for _, r in records.records for p in (*r.bases, *r.planned, *(r.named or ()))}
+    for partition in sorted(p for p in named - found.keys() if facts.of(p).partitions):
+        found[partition] = listed_if_there(table.storage, partition) or []
+    timeline, made = _made(table, timeline, records, found)
+    return ServedState(config=table.config, timeline=timeline, partitions=made, records=records)
+
+
+def _made(
+    table: Table, timeline: Timeline, records: InstantRecords, listed: Mapping[str, Sequence[Entry]]
+) -> tuple[Timeline, dict[str, PartitionFiles]]:
+    """The partitions of a listing, and the timeline, with its archived instants where the listing needs them."""
+    if not timeline.archived and any(needs_archive(timeline, entries) for entries in listed.values()):
+        timeline = table.timelines.with_its_archive(timeline)
+    facts = _facts(table, timeline, records)
+    made = {p: partition_files(p, entries, timeline, facts.of(p), table.storage) for p, entries in listed.items()}
+    made = {p: files for p, files in made.items() if files.groups or is_partition(list(listed[p]), table.config)}
+    table.check_unchanged()
+    table.views.check_not_undone(timeline)
+    table.views.check_not_cleaned(timeline, listed.values(), several=bool(table.config.partition_fields))
+    return timeline, made
+
+
+def _facts(table: Table, timeline: Timeline, records: InstantRecords) -> FactsByPartition:
+    shared = {time: table.facts.named_files(timeline, time) for time in timeline.shared_times}
+    return FactsByPartition(records.records, shared, table.facts.uncompleted(timeline))
+
+
+def _goes_out(before: Timeline, now: Timeline) -> bool:
+    """Whether an instant has left the timeline: then what was read of the archive may lack it."""
+    return not set(before.completed) <= set(now.completed)
+
+
+def _oldest(before: ServedState, without: Collection[str]) -> Iterable[str]:
+    """The partitions that were listed longest ago: a state has them in that order."""
+    return [p for p, _ in zip((p for p in before.partitions if p not in without), range(_OLDEST_LISTED), strict=False)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FreshState:
+    """A state in which some partitions were listed anew. `pending`: by partition."""
+
+    state: ServedState
+    pending: Mapping[str, PendingFiles]
+
+
+def load_partitions(table: Table, state: ServedState, partitions: Collection[str]) -> FreshState:
+    """`state` with some partitions as they stand now, also with the files of writes that began later.
+
+    TableChangedError: the state is too old for the listing.
+    """
+    now = table.snapshot(records=False)
+    timeline = replace(now.load_timeline(), archived=state.timeline.archived)
+    if digests(timeline) != state.digests:  # the client is answered from what it knows
+        timeline = state.timeline
+    list_ahead(now.storage, partitions)
+    listed = {p: entries for p in partitions if (entries := _entries(now, state, p)) is not None}
+    timeline, made = _made(now, timeline, state.records, listed)
+    pending = {p: pending_files(p, listed[p], timeline, files) for p, files in made.items()}
+    return FreshState(state=replace(state, partitions={**state.partitions, **made}), pending=pending)
+
+
+def _entries(table: Table, state: ServedState, partition: str) -> list[Entry] | None:
+    """The listing of a partition that is known, or has come since; None: it is none."""
+    known = partition in state.partitions
+    if not known and (entry := table.storage.find(partition)) is not None and not entry.is_folder:
+        return None
+    entries = listed_if_there(table.storage, partition) or []
+    return entries if known or is_partition(entries, table.config) else None

@@ -1,0 +1,243 @@
+"""What the file of each instant records, by partition, and the facts of each partition made from it.
+
+Each file is read once. `view.facts` makes the facts of a complete table; here a new instant costs what it touches, not
+what the table has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from ..errors import MalformedError, MissingFileError, UnsupportedError
+from ..format.clean import decode_clean_plan
+from ..format.commit_metadata import CLUSTER, LOG_COMPACT, CommitMetadata
+from ..format.compaction_plan import CompactionPlan, pending_clustering_file_groups
+from ..format.instant import MERGES, Instant, State
+from ..format.rollback_plan import decode_rollback_plan
+from ..instants.timeline import Timeline
+from ..storage.contract import Entry, list_of_table
+from ..table.table import Table
+from ..view.view import GroupKey, ViewFacts
+from ..view.witness import Later, NamedFile, Witness, files_of, merged_by
+
+_NO_LATER: Mapping[str, Later] = {}
+
+FileIds: TypeAlias = frozenset[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recorded:
+    """What one file says. `partitions`: those whose files the instant adds, removes or plans with; None: it may be all.
+
+    `bases`: partition -> file id -> base file, of a completed compaction or clustering. `replaced`, `planned`: file
+    ids by partition, of a completed replace commit and of a pending compaction. `operation`: Hudi's name of what a
+    completed write was. `plan`: of a pending compaction or log compaction. `clustered`: what a pending clustering will
+    replace. `named`: the files that a completed write names, by partition; None: its file is torn, see `FactLoader`.
+    """
+
+    partitions: frozenset[str] | None = frozenset()
+    bases: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    replaced: Mapping[str, FileIds] = field(default_factory=dict)
+    planned: Mapping[str, FileIds] = field(default_factory=dict)
+    operation: str | None = None
+    plan: CompactionPlan | None = None
+    clustered: frozenset[GroupKey] = frozenset()
+    named: Mapping[str, tuple[NamedFile, ...]] | None = field(default_factory=dict)
+
+
+NOTHING = Recorded()
+ANYTHING = Recorded(partitions=None)
+TORN = Recorded(partitions=None, named=None)
+
+
+def of_commit(metadata: CommitMetadata, family: str) -> Recorded:
+    """A completed write of an action's family."""
+    written = metadata.partition_to_write_stats
+    named = family == "commit" or (family == "replacecommit" and metadata.operation_type == CLUSTER)
+    replaced = _by_partition(metadata.replaced_groups) if family == "replacecommit" else {}
+    return Recorded(
+        partitions=frozenset(written) | frozenset(metadata.partition_to_replace_file_ids or ()),
+        bases={
+            partition: {s.file_id: s.path.rpartition("/")[2] for s in stats if s.file_id and s.path}
+            for partition, stats in written.items()
+        }
+        if named
+        else {},
+        replaced=replaced,
+        operation=metadata.operation_type,
+        named=files_of(metadata),
+    )
+
+
+def of_plan(plan: CompactionPlan) -> Recorded:
+    """A pending compaction or log compaction."""
+    groups = _by_partition(plan.groups)
+    return Recorded(partitions=frozenset(groups), planned={} if plan.merges_logs else groups, plan=plan)
+
+
+def of_clustering(groups: Collection[GroupKey]) -> Recorded:
+    """A pending replace commit, and what its plan says it will replace."""
+    return Recorded(clustered=frozenset(groups))
+
+
+def of_removal(files: Iterable[tuple[str, str]]) -> Recorded:
+    """A clean or a rollback: (partition, anything) of what it removes or adds."""
+    return Recorded(partitions=frozenset(partition for partition, _ in files))
+
+
+Records: TypeAlias = Sequence[tuple[Instant, Recorded]]
+"""Of the active instants, in the timeline's order."""
+
+
+def kind_of(instant: Instant, recorded: Recorded) -> str:
+    """What an instant is, also when it is completed: compaction, logcompaction, clustering, or its action."""
+    if not instant.completed:
+        return "clustering" if recorded.clustered else instant.action
+    services = {"deltacommit": (LOG_COMPACT, "logcompaction"), "replacecommit": (CLUSTER, "clustering")}
+    operation, kind = services.get(instant.family, (None, ""))
+    if instant.family == "commit":  # in a MERGE_ON_READ table only compactions complete as this
+        return "compaction"
+    return kind if operation is not None and recorded.operation == operation else instant.action
+
+
+class FactsByPartition:
+    """The facts of one partition after the other. `shared`: see `ViewFacts`; `uncompleted`: see `Witness`."""
+
+    def __init__(
+        self, records: Records, shared: Mapping[str, frozenset[str]], uncompleted: Mapping[str, Later]
+    ) -> None:
+        self._records = [(i, r) for i, r in records if r.bases or r.replaced or r.planned or r.named]
+        merging = ((i.requested_time, r.plan) for i, r in records if r.plan is not None and not r.plan.merges_logs)
+        self._plans = tuple((time, merged_by(plan)) for time, plan in merging)
+        self._shared, self._uncompleted = shared, uncompleted
+        writes = [(i.requested_time, r) for i, r in records if i.is_write and i.completed]
+        self._unread = frozenset(time for time, r in writes if r.named is None)
+        self._known = frozenset(time for time, _ in writes) - self._unread
+
+    def of(self, partition: str) -> ViewFacts:
+        """See `ViewFacts`; of the file groups of one partition."""
+        plans: dict[GroupKey, str] = {}
+        replaced: dict[GroupKey, str] = {}
+        compacted: dict[GroupKey, dict[str, str]] = {}
+        named: list[tuple[str, Mapping[str, tuple[NamedFile, ...]]]] = []
+        for instant, recorded in self._records:
+            time = instant.requested_time
+            for file_id, name in recorded.bases.get(partition, _NONE).items():
+                compacted.setdefault((partition, file_id), {})[time] = name
+            for file_id in recorded.replaced.get(partition, ()):
+                replaced[partition, file_id] = time
+            for file_id in recorded.planned.get(partition, ()):
+                plans[partition, file_id] = time
+            if recorded.named and partition in recorded.named:
+                named.append((time, {partition: recorded.named[partition]}))
+        witness = Witness(
+            known=self._known,
+            writes=tuple(named),
+            unread=self._unread,
+            plans=self._plans,
+            uncompleted=self._uncompleted,
+        )
+        return ViewFacts(
+            pending_plans=plans, replaced=replaced, compacted=compacted, shared=self._shared, witness=witness
+        )
+
+
+_NONE: Mapping[str, Any] = {}
+
+
+def planned_twice(records: Records) -> bool:
+    """Whether a file group is in two pending compactions."""
+    plans = [(partition, ids) for _, r in records for partition, ids in r.planned.items()]
+    seen: dict[str, set[str]] = {}
+    for partition, ids in plans:
+        before = seen.setdefault(partition, set())
+        if not before.isdisjoint(ids):
+            return True
+        before |= ids
+    return False
+
+
+def _by_partition(groups: Iterable[GroupKey]) -> dict[str, FileIds]:
+    found: dict[str, set[str]] = {}
+    for partition, file_id in groups:
+        found.setdefault(partition, set()).add(file_id)
+    return {partition: frozenset(ids) for partition, ids in found.items()}
+
+
+FileKey: TypeAlias = tuple[str, int, int, str]
+"""Name, size, modification time and tag of a file: as long as these stay, its content does."""
+
+_NO_FILES = frozenset({"savepoint", "indexing", "schemacommit"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstantRecords:
+    """Of every active instant. `known`: by the file that was read; a later load takes from it what did not change."""
+
+    records: Records
+    known: Mapping[FileKey, Recorded]
+
+
+def load_records(table: Table, timeline: Timeline, known: Mapping[FileKey, Recorded]) -> InstantRecords:
+    """MalformedError, MissingFileError: a plan, or a commit that is no delta commit, cannot be read."""
+    entries = {e.name: e for e in list_of_table(table.storage, table.config.timeline_folder)}
+    instants = (*timeline.hidden, *timeline.instants)
+    unread = [i for i in instants if _key(table, i, entries) not in known and _is_read(i)]
+    table.files.read_ahead(map(_source, unread))
+    used: dict[FileKey, Recorded] = {}
+    records = []
+    for instant in instants:
+        key = _key(table, instant, entries)
+        recorded = known.get(key)
+        if recorded is None:
+            recorded = _read(table, instant)
+        used[key] = recorded
+        records.append((instant, recorded))
+    return InstantRecords(records=records, known=used)
+
+
+def _source(instant: Instant) -> Instant:
+    """The instant in the state whose file says the most."""
+    return instant if instant.is_write and instant.completed else instant.at(State.REQUESTED)
+
+
+def _key(table: Table, instant: Instant, entries: Mapping[str, Entry]) -> FileKey:
+    name = table.instant_path(_source(instant)).rpartition("/")[2]
+    entry = entries.get(name)
+    state = f"{name} {instant.action} {instant.state.name}"
+    return (state, -1, 0, "") if entry is None else (state, entry.size, entry.modified_ms, entry.tag)
+
+
+def _is_read(instant: Instant) -> bool:
+    pending = instant.action in MERGES or instant.family == "replacecommit"
+    return (instant.completed or pending) if instant.is_write else instant.action in ("clean", "rollback")
+
+
+def _read(table: Table, instant: Instant) -> Recorded:
+    if instant.action in _NO_FILES or (instant.is_write and not _is_read(instant)):
+        return NOTHING
+    if instant.is_write and instant.completed:
+        try:
+            metadata = table.files.recorded(instant)
+            return TORN if metadata is None else of_commit(metadata, instant.family)
+        except (MalformedError, MissingFileError):
+            if instant.family != "deltacommit":
+                raise
+            return TORN
+    if instant.action in MERGES:
+        return of_plan(table.compaction_plan(instant.requested_time))
+    path = table.instant_path(_source(instant))
+    if instant.is_write:
+        return of_clustering(pending_clustering_file_groups(table.storage.read(path), path))
+    try:
+        if instant.action == "clean":
+            clean = decode_clean_plan(table.storage.read(path), path)
+            return of_removal([(p, "") for p in (*clean.files, *clean.partitions)])
+        if instant.action == "rollback":
+            undone = decode_rollback_plan(table.storage.read(path), path)
+            return of_removal([*undone.doomed, *((s.partition, s.file_id) for s in undone.revoked)])
+    except (MalformedError, MissingFileError, UnsupportedError):
+        pass  # what it removes is unknown
+    return ANYTHING

@@ -1,1 +1,0 @@
-"""States of a table in memory: what answers are made of."""

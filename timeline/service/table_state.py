@@ -1,0 +1,306 @@
+"""One state of a table, from which requests are answered (pure).
+
+A client sends the hash of its timeline, and its last instant, with every request
+(`RemoteHoodieTableFileSystemView` of Hudi 0.15 and 1.2): the state and the client agree, or one of them is stale.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from hashlib import sha256
+from itertools import count
+
+from ..errors import PhantombaseError
+from ..format.compaction_plan import CompactionPlan
+from ..format.file_name import BaseFileName, parse_data_file
+from ..format.instant import Instant, State
+from ..format.table_config import TableConfig
+from ..instants.timeline import UNKNOWN_COMPLETION, Timeline
+from ..storage.contract import Entry, Storage
+from ..view.grouping import file_groups
+from ..view.view import FileGroup, GroupKey, ViewFacts, base_instants, is_replaced, log_instants
+from ..view.view_loader import believed
+from .recorded import InstantRecords, kind_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupDebt:
+    """A file group as a snapshot reads it; a pending compaction's slice and the one before are one."""
+
+    partition: str
+    file_id: str
+    base_instant: str
+    base_bytes: int
+    log_files: int
+    log_bytes: int
+    pending_compaction: str | None
+
+
+def debt_of(group: FileGroup) -> GroupDebt:
+    """The debt of a group that has slices."""
+    newest = group.slices[-1:] if group.pending_compaction is None else group.slices[-2:]
+    return GroupDebt(
+        partition=group.partition,
+        file_id=group.file_id,
+        base_instant=newest[0].base_instant,
+        base_bytes=sum(s.base_bytes for s in newest),
+        log_files=sum(len(s.logs) for s in newest),
+        log_bytes=sum(s.log_bytes for s in newest),
+        pending_compaction=group.pending_compaction,
+    )
+
+
+NO_INSTANT = "0"
+"""What a client without instants counts as its last one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientState:
+    """What a client knows: the time of its last instant, and the hash of its timeline."""
+
+    last: str
+    digest: str
+
+
+def counted(timeline: Timeline) -> tuple[Instant, ...]:
+    """The instants that a client's hash is about: completed ones of any action, and pending compactions."""
+    return tuple(i for i in timeline.instants if i.completed or i.action == "compaction")
+
+
+def digest(instants: Iterable[Instant]) -> str:
+    """SHA-256 of `<requested time>_<action>_<STATE>` of the instants in order, without separators."""
+    text = "".join(f"{i.requested_time}_{i.action}_{i.state.name}" for i in instants)
+    return sha256(text.encode()).hexdigest()
+
+
+def digests(timeline: Timeline) -> frozenset[str]:
+    """The hashes that agree with a timeline.
+
+    Hudi's server also counts pending log compactions, which its clients leave out; and it accepts a client that does
+    not know a last `clean` yet.
+    """
+    known = counted(timeline)
+    with_log_compactions = tuple(i for i in timeline.instants if i.completed or i.action in _PENDING)
+    forms = [known, with_log_compactions]
+    if known and known[-1].action == "clean":
+        forms.append(known[:-1])
+    return frozenset(map(digest, forms))
+
+
+_PENDING = ("compaction", "logcompaction")
+
+
+def agree(times: Sequence[str], accepted: frozenset[str], client: ClientState) -> bool:
+    """Whether a client may be answered from a state. `times`: of its `counted` instants; `accepted`: its `digests`."""
+    if not times and client.last == NO_INSTANT:
+        return True
+    return client.digest in accepted and (not times or client.last in times or client.last < times[0])
+
+
+def may_stay_behind(old: Timeline, new: Timeline) -> bool:
+    """Whether a client that knows only `old` may be answered from it though the table is at `new`.
+
+    So if nothing since then removed a file that `old` has, nor opened a file slice into which the client must write:
+    only delta commits and savepoints have come, and compactions that `old` knows have gone on.
+    """
+    known = {i.identity: i for i in counted(old)}
+    now = {i.identity: i for i in counted(new)}
+    for key, instant in now.items():
+        before = known.get(key)
+        if before is None and not (instant.completed and instant.action in ("deltacommit", "savepoint")):
+            return False
+    start = new.start
+    return all(key in now or (i.completed and i.requested_time < start) for key, i in known.items())
+
+
+def refusal(timeline: Timeline, client: ClientState) -> str:
+    """Why a client is not answered, in the words of Hudi's server."""
+    return (
+        f"Last known instant from client was {client.last} but server has the following timeline "
+        f"[{', '.join(map(_shown, counted(timeline)))}]"
+    )
+
+
+def _shown(instant: Instant) -> str:
+    if instant.state is State.COMPLETED:
+        return f"[{instant.requested_time}__{instant.completion_time or ''}__{instant.action}__COMPLETED]"
+    return f"[==>{instant.requested_time}__{instant.action}__{instant.state.name}]"
+
+
+_serials = count(1)
+_PARTITION_BYTES, _GROUP_BYTES, _FILE_BYTES = 2000, 600, 450
+"""Measured: 100 thousand file groups of three files each."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartitionFiles:
+    """The file groups of a partition as readers see them, and what made them.
+
+    `modified`: file name -> milliseconds since the epoch. `times`: the instants in the names of its files. `serial`: a
+    number that no other listing of this process has. `refused`: a file is lost or damaged. Hudi's server answers
+    without it; a writer that went on from such an answer would lose its rows.
+    """
+
+    groups: tuple[FileGroup, ...]
+    facts: ViewFacts
+    modified: Mapping[str, int]
+    times: frozenset[str] = frozenset()
+    refused: PhantombaseError | None = field(default=None, compare=False)
+    serial: int = field(default_factory=lambda: next(_serials), compare=False)
+
+    @cached_property
+    def by_file_id(self) -> Mapping[str, FileGroup]:
+        """The file groups by their ids."""
+        return {g.file_id: g for g in self.groups}
+
+    @cached_property
+    def bytes(self) -> int:
+        """About what it takes in memory."""
+        return _PARTITION_BYTES + _GROUP_BYTES * len(self.groups) + _FILE_BYTES * len(self.modified)
+
+    @cached_property
+    def live(self) -> tuple[FileGroup, ...]:
+        """The file groups that are not replaced."""
+        return tuple(g for g in self.groups if not is_replaced(g, self.facts))
+
+    @cached_property
+    def debts(self) -> tuple[GroupDebt, ...]:
+        """What readers merge, of each file group that has a slice and is not replaced."""
+        return tuple(debt_of(g) for g in self.live if g.slices)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PendingFiles:
+    """A partition with files of pending writes: `with_logs` with their log files, `with_all` with base files too."""
+
+    with_logs: tuple[FileGroup, ...]
+    with_all: tuple[FileGroup, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServedState:
+    """What a load found. `partitions`: also empty ones. `records`: of the active instants."""
+
+    config: TableConfig
+    timeline: Timeline
+    partitions: Mapping[str, PartitionFiles]
+    records: InstantRecords
+
+    @cached_property
+    def digests(self) -> frozenset[str]:
+        """See `synchronisation.digests`."""
+        return digests(self.timeline)
+
+    @cached_property
+    def refused(self) -> frozenset[str]:
+        """The partitions that are not served, see `PartitionFiles`."""
+        return frozenset(name for name, files in self.partitions.items() if files.refused is not None)
+
+    @cached_property
+    def _times(self) -> tuple[str, ...]:
+        return tuple(i.requested_time for i in counted(self.timeline))
+
+    @cached_property
+    def bytes(self) -> int:
+        """About what it takes in memory; states of one table share most of it."""
+        return sum(files.bytes for files in self.partitions.values())
+
+    def agrees(self, client: ClientState) -> bool:
+        """Whether a client may be answered from this state."""
+        return agree(self._times, self.digests, client)
+
+    @cached_property
+    def modified(self) -> Mapping[str, Mapping[str, int]]:
+        """See `PartitionFiles`, by partition."""
+        return {name: files.modified for name, files in self.partitions.items()}
+
+    @cached_property
+    def pending_files(self) -> bool:
+        """Whether writes are pending whose files some answers show."""
+        return any(map(writes_files, self.timeline.instants))
+
+    @cached_property
+    def kinds(self) -> Mapping[tuple[str, str], str]:
+        """(requested time, family) -> what an instant is: a completed compaction is named `commit` on the timeline."""
+        return {i.identity: kind_of(i, r) for i, r in self.records.records}
+
+    @cached_property
+    def plans(self) -> Mapping[str, CompactionPlan]:
+        """Plans of pending compactions by instant."""
+        return self._plans("compaction")
+
+    @cached_property
+    def log_plans(self) -> Mapping[str, CompactionPlan]:
+        """Plans of pending log compactions by instant."""
+        return self._plans("logcompaction")
+
+    def _plans(self, action: str) -> dict[str, CompactionPlan]:
+        pending = ((i, r.plan) for i, r in self.records.records if i.action == action)
+        return {i.requested_time: plan for i, plan in pending if plan is not None}
+
+    @cached_property
+    def clusterings(self) -> Mapping[GroupKey, Instant]:
+        """File group -> the pending instant that will replace it."""
+        return {key: i for i, r in self.records.records for key in r.clustered}
+
+
+def partition_files(
+    partition: str, entries: Iterable[Entry], timeline: Timeline, facts: ViewFacts, storage: Storage
+) -> PartitionFiles:
+    """A partition's files."""
+    entries = tuple(entries)
+    groups = believed(storage, file_groups(partition, entries, timeline, facts))
+    flaws = (flaw for g in groups for flaw in g.flaws)
+    return PartitionFiles(
+        groups=groups,
+        refused=next((flaw.error(storage.base_path) for flaw in flaws), None),
+        facts=facts,
+        modified={e.name: e.modified_ms for e in entries if not e.is_folder},
+        times=frozenset(log_instants(entries) | base_instants(entries)),
+    )
+
+
+def pending_files(partition: str, entries: Iterable[Entry], timeline: Timeline, files: PartitionFiles) -> PendingFiles:
+    """What pending writes have put into a partition. `files`: of the same listing."""
+    if not any(map(writes_files, timeline.instants)):
+        return PendingFiles(with_logs=files.groups, with_all=files.groups)
+    entries = tuple(entries)
+    shown = _as_completed(timeline, writes_files)
+    pending = shown.completed_writes.keys() - timeline.completed_writes.keys()
+    return PendingFiles(
+        with_all=file_groups(partition, _one_base_each(entries, pending, keep=True), shown, files.facts),
+        with_logs=file_groups(partition, _one_base_each(entries, pending, keep=False), shown, files.facts),
+    )
+
+
+def writes_files(instant: Instant) -> bool:
+    """Whether an instant's files are shown before it completes. A compaction's base file never is."""
+    return instant.is_write and not instant.completed and instant.action != "compaction"
+
+
+def _as_completed(timeline: Timeline, which: Callable[[Instant], bool]) -> Timeline:
+    """The timeline with some pending instants as if completed last: Hudi puts their log files on the newest slice."""
+    return replace(
+        timeline,
+        instants=tuple(
+            replace(i, action=i.family, state=State.COMPLETED, completion_time=UNKNOWN_COMPLETION) if which(i) else i
+            for i in timeline.instants
+        ),
+    )
+
+
+def _one_base_each(entries: tuple[Entry, ...], pending: Iterable[str], *, keep: bool) -> list[Entry]:
+    """The listing with at most one base file of each file group and pending instant: attempts of one task may leave
+    several. `keep`: False leaves out all of them."""
+    pending = frozenset(pending)
+    found: dict[object, Entry] = {}
+    for entry in entries:
+        name = None if entry.is_folder else parse_data_file(entry.name)
+        if isinstance(name, BaseFileName) and name.instant in pending:
+            if keep:
+                found[name.file_id, name.instant] = entry
+        else:
+            found[entry.name] = entry
+    return list(found.values())

@@ -1,0 +1,353 @@
+"""What is in progress on a table or left to Hudi, and refuses a step: rollbacks, restores, clusterings, upgrades.
+
+Hudi writes `<R>.rollback.requested` in place: a process that is killed while it writes leaves an empty or incomplete
+file. The target of such a rollback is unknown, and each caller decides what follows. Known is:
+    nothing has been undone   Hudi reads the plan from the file before it undoes anything
+    Hudi's next writer        removes the file if the rollback is only requested; it ignores an inflight one
+    its possible targets      any instant that existed before the file did: the target is chosen first
+
+A restore in progress refuses every new action, since it may remove what that action would build upon. A table that
+Hudi is upgrading has part of its timeline in another folder.
+
+Left to Hudi, and refused by name before anything changes:
+    consistent-hashing buckets   only Hudi reads and changes the hashing metadata that assigns keys to buckets; such
+                                 tables are read, compacted, cleaned and archived; rows are neither added nor moved to
+                                 other file groups, and file groups that a resize has replaced are not restored
+    change data capture          Hudi's CDC query finds changes in the files that the statistics of a commit name, so
+                                 no row is moved to another file group, and no completed write is rolled back
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+from ..errors import ConflictError, MalformedError, MissingFileError, TableChangedError, UnsupportedError
+from ..format.compaction_plan import pending_clustering_file_groups
+from ..format.instant import SERVICES, Instant, State
+from ..format.layout import LAYOUT_1, LAYOUT_2
+from ..format.rollback_plan import (
+    RestorePlan,
+    RollbackPlan,
+    decode_restore_plan,
+    decode_rollback_plan,
+    rolled_back_instants,
+)
+from ..format.table_config import PROPERTIES
+from ..instants.reserved_times import has_tombstone, reserved_path
+from ..instants.timeline import Timeline
+from ..storage.folders import HOODIE
+from ..view.facts import HASHING_METADATA, is_consistently_hashed
+from ..view.view import GroupKey
+from .table import Table
+
+
+def merges_no_logs(table: Table) -> bool:
+    """Whether log files must not be merged with each other.
+
+    From version 8 on Hudi names log files of buckets that a resize makes after the resize: then names of log files do
+    not show which writes were merged.
+    """
+    return table.layout.has_completion_times and is_consistently_hashed(table.storage)
+
+
+def refuse_left_to_hudi(table: Table, what: str) -> None:
+    """UnsupportedError for tables of both kinds; `what`: what is refused, such as "writing"."""
+    refuse_consistent_hashing(table, what)
+    refuse_change_capture(table, what)
+
+
+def refuse_consistent_hashing(table: Table, what: str) -> None:
+    """UnsupportedError for tables with consistent-hashing buckets."""
+    if is_consistently_hashed(table.storage):
+        raise _refusal(what, "the consistent-hashing bucket index", f"{table.storage.base_path}/{HASHING_METADATA}")
+
+
+def refuse_change_capture(table: Table, what: str) -> None:
+    """UnsupportedError for tables with change data capture."""
+    if table.config.captures_changes:
+        raise _refusal(what, "change data capture", f"{table.storage.base_path}/{PROPERTIES}")
+
+
+def _refusal(what: str, kind: str, path: str) -> UnsupportedError:
+    return UnsupportedError(f"{what} a table with {kind} is not supported", path=path, todo="Use Hudi for that.")
+
+
+def refuse_half_upgraded(table: Table) -> None:
+    """ConflictError while an upgrade or downgrade moves the timeline: a missing instant may be in the other half.
+
+    Hudi moves the files first, and changes the version in hoodie.properties last.
+    """
+    for folder in sorted({HOODIE, f"{HOODIE}/{LAYOUT_2.default_timeline_folder}"} - {table.config.timeline_folder}):
+        try:
+            names = [e.name for e in table.storage.list(folder) if not e.is_folder]
+        except MissingFileError:
+            continue
+        found = next((n for n in names if LAYOUT_1.parse(n) or LAYOUT_2.parse(n)), None)
+        if found is not None:
+            raise ConflictError(
+                "the table is being upgraded or downgraded",
+                path=f"{table.storage.base_path}/{folder}",
+                expected=f"all instants in {table.config.timeline_folder}",
+                found=found,
+                todo="Let Hudi finish it, then run again. If no upgrade or downgrade is running, move this file away.",
+            )
+
+
+def reload_same_version(table: Table, during: str) -> Table:
+    """The table reloaded under the lock. TableChangedError: it was upgraded `during` an action, such as "a clean"."""
+    now = table.reload()
+    if now.config.version != table.config.version:
+        raise TableChangedError(
+            f"the table was upgraded during {during}", path=table.storage.base_path, todo="Run again."
+        )
+    return now
+
+
+def clustered_file_groups(table: Table, timeline: Timeline) -> Iterable[GroupKey]:
+    """File groups in pending clusterings: no process may write to them."""
+    for instant in timeline.instants:
+        if instant.family == "replacecommit" and not instant.completed:
+            yield from _clustered(table, instant)
+
+
+def pending_replacing_writes(table: Table, timeline: Timeline) -> tuple[Instant, ...]:
+    """Pending writes that will replace file groups, like insert overwrites. Only their commits will name the groups."""
+    return tuple(i for i in timeline.pending("replacecommit") if not any(_clustered(table, i)))
+
+
+def _clustered(table: Table, instant: Instant) -> Iterable[GroupKey]:
+    requested = _requested_path(table, instant)
+    if table.storage.find(requested) is None:
+        return ()
+    return pending_clustering_file_groups(table.storage.read(requested), requested)
+
+
+def _requested_path(table: Table, instant: Instant) -> str:
+    return f"{table.config.timeline_folder}/{instant.requested_time}.{instant.action}.requested"
+
+
+def is_pending_service(table: Table, instant: Instant) -> bool:
+    """Whether a pending write is an attempt at a table service: its requested file must stay, so Hudi must handle it.
+
+    A clustering of version 6 is a replace commit whose requested file names file groups.
+    """
+    path = table.instant_path(instant.at(State.REQUESTED))
+    if instant.family != "replacecommit" or table.storage.find(path) is None:
+        return instant.action in SERVICES
+    return instant.action in SERVICES or bool(pending_clustering_file_groups(table.storage.read(path), path))
+
+
+def may_be_service(table: Table, instant: Instant) -> bool:
+    """The same for a restore, which undoes services and writes alike: an instant whose plan cannot be read counts."""
+    try:
+        return is_pending_service(table, instant)
+    except MalformedError:
+        return True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PendingRestore:
+    """A restore at instant `instant` that has not completed yet."""
+
+    instant: str
+    plan: RestorePlan
+
+    def at(self, state: State) -> Instant:
+        """The restore's own instant in a state."""
+        return Instant(requested_time=self.instant, action="restore", state=state)
+
+
+def pending_restore(table: Table, timeline: Timeline) -> PendingRestore | None:
+    """The earliest pending restore, of Hudi or phantombase. MalformedError: its plan cannot be read."""
+    for instant in timeline.pending("restore"):
+        path = table.instant_path(instant.at(State.REQUESTED))
+        try:
+            plan = decode_restore_plan(table.storage.read(path), path)
+        except (MalformedError, MissingFileError) as error:
+            raise MalformedError(
+                "the plan of a restore cannot be read",
+                path=path,
+                instant=instant.requested_time,
+                found=str(error),
+                todo="Hudi's process may still be writing it. It has undone nothing: `compactor-daemon restore` "
+                "removes it once it has not changed for two minutes."
+                if instant.state is State.REQUESTED
+                else "It has begun: restore the table with Hudi to the same instant.",
+            ) from error
+        return PendingRestore(instant=instant.requested_time, plan=plan)
+    return None
+
+
+def refuse_pending_restore(table: Table, timeline: Timeline) -> None:
+    """ConflictError while a restore is pending."""
+    for instant in timeline.pending("restore"):
+        raise ConflictError(
+            "a restore of the table is half-way",
+            path=table.storage.base_path,
+            instant=instant.requested_time,
+            todo="`compactor-daemon restore TABLE` finishes it, and so does Hudi's restore to the same instant.",
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PendingRollback:
+    """A rollback at instant `instant` that has not completed yet."""
+
+    instant: str
+    plan: RollbackPlan
+
+    @property
+    def target(self) -> str:
+        """The instant that it undoes."""
+        return self.plan.target
+
+    def at(self, state: State) -> Instant:
+        """The rollback's own instant in a state."""
+        return _at(self.instant, state)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnreadableRollback:
+    """A rollback at instant `instant` that has not completed yet.
+
+    `path`: of the unreadable plan. `inflight`: path of the inflight file, if it has one.
+    """
+
+    instant: str
+    path: str
+    inflight: str | None = None
+
+    @property
+    def target(self) -> None:
+        """Unknown."""
+        return None
+
+    @property
+    def todo(self) -> str:
+        """What to do so that other processes need not wait for it any longer."""
+        if self.inflight is None:
+            return (
+                "The next Hudi writer of the table removes this file: it has undone nothing. So do `compactor-daemon "
+                "restore`, `rollback` and `archive` once it has not changed for two minutes."
+            )
+        return (
+            f"Hudi ignores it for ever. Stop all processes that roll back or restore, then remove {self.inflight} by "
+            f"hand, and {self.path} if it exists. The write to undo is still pending; it is rolled back later."
+        )
+
+    def at(self, state: State) -> Instant:
+        """The rollback's own instant in a state."""
+        return _at(self.instant, state)
+
+
+AnyRollback: TypeAlias = PendingRollback | UnreadableRollback
+
+
+def pending_rollbacks(table: Table) -> tuple[AnyRollback, ...]:
+    """Every pending rollback, of Hudi or phantombase: readable ones, latest target first, then unreadable ones."""
+    readable, unreadable = list[PendingRollback](), list[AnyRollback]()
+    for instant in table.load_timeline().pending("rollback"):
+        path = table.instant_path(instant.at(State.REQUESTED))
+        try:
+            plan = decode_rollback_plan(table.storage.read(path), path)
+        except (MalformedError, MissingFileError):
+            inflight = table.instant_path(instant) if instant.state is State.INFLIGHT else None
+            unreadable.append(UnreadableRollback(instant=instant.requested_time, path=path, inflight=inflight))
+        else:
+            readable.append(PendingRollback(instant=instant.requested_time, plan=plan))
+    return (*sorted(readable, key=lambda r: r.target, reverse=True), *unreadable)
+
+
+def refuse_half_rolled_back(table: Table, timeline: Timeline) -> None:
+    """ConflictError while a rollback of a completed write or clustering is pending.
+
+    What is built upon that write now stays in the way of the rollback, and the rollback of all writes.
+    """
+    if (error := half_way(table, timeline)) is not None:
+        raise error
+
+
+def half_way(table: Table, timeline: Timeline) -> ConflictError | None:
+    """The error of what `refuse_half_rolled_back` refuses; None: nothing is half-way."""
+    for rollback in rollbacks_of_completed(table, timeline):
+        return half_rolled_back(table, rollback)
+    clustering = half_taken_back(table, timeline)
+    return None if clustering is None else _half_taken_back(table, clustering)
+
+
+def half_taken_back(table: Table, timeline: Timeline) -> Instant | None:
+    """The completed clustering that `undo.roll_back_clustering` has buried, and not hidden yet.
+
+    It is the newest write then. One behind which others began was buried too late: its process has lost the lock. One
+    whose plan is gone was completed after it had been taken back (see `clustering.stale`).
+    """
+    newest = max((i for i in timeline.instants if i.is_write), key=lambda i: i.requested_time, default=None)
+    if newest is None or newest.family != "replacecommit" or not newest.completed:
+        return None
+    if not has_tombstone(table.storage, newest.requested_time):
+        return None
+    plan = table.instant_path(replace(newest.at(State.REQUESTED), action=table.layout.pending_clustering))
+    return newest if table.storage.find(plan) is not None else None
+
+
+def rollbacks_of_completed(table: Table, timeline: Timeline) -> tuple[PendingRollback, ...]:
+    """The pending rollbacks of completed writes, which have undone nothing yet."""
+    found = pending_rollbacks(table) if timeline.pending("rollback") else ()
+    return tuple(r for r in found if isinstance(r, PendingRollback) and undoes_completed(timeline, r))
+
+
+def undoes_completed(timeline: Timeline, rollback: PendingRollback) -> bool:
+    """Whether its target is completed: it has undone nothing yet."""
+    target = timeline.find(rollback.target, rollback.plan.instant.family)
+    return target is not None and target.completed
+
+
+def half_rolled_back(table: Table, rollback: PendingRollback) -> ConflictError:
+    """The error of a pending rollback whose target is completed."""
+    return ConflictError(
+        "the rollback of a completed write is half-way",
+        path=table.storage.base_path,
+        instant=rollback.target,
+        found=f"rollback {rollback.instant}, of Hudi or phantombase",
+        todo=f"`compactor-daemon rollback TABLE {rollback.target}`, or Hudi, finishes it. If something was built upon "
+        "the write meanwhile, that command says how to keep it; `compactor-daemon restore` to a state before it takes "
+        "all of it back.",
+    )
+
+
+def _half_taken_back(table: Table, clustering: Instant) -> ConflictError:
+    time = clustering.requested_time
+    return ConflictError(
+        "the rollback of a clustering is half-way",
+        path=table.instant_path(clustering),
+        instant=time,
+        todo=f"`compactor-daemon rollback TABLE {time}` finishes it. To keep the clustering instead, stop all "
+        f"processes that roll back, and remove {reserved_path(time, 0, time)} by hand.",
+    )
+
+
+def _at(instant: str, state: State) -> Instant:
+    return Instant(requested_time=instant, action="rollback", state=state)
+
+
+def completed_rollback_of(table: Table, target: str) -> str | None:
+    """The completed rollback that undid an instant, if the active timeline contains it."""
+    done = (i for i in table.load_timeline().instants if i.action == "rollback" and i.completed)
+    later = (i for i in done if i.requested_time > target)
+    return next((i.requested_time for i in later if target in _undone_by(table, i)), None)
+
+
+def _undone_by(table: Table, rollback: Instant) -> tuple[str, ...]:
+    """The instants that a completed rollback undid. A killed Hudi may leave its record empty or torn: its plan says so
+    then. Empty where neither can be read."""
+    path = table.instant_path(rollback)
+    try:
+        return rolled_back_instants(table.storage.read(path), path)
+    except MalformedError:
+        planned = table.instant_path(rollback.at(State.REQUESTED))
+    with suppress(MalformedError, MissingFileError):
+        return (decode_rollback_plan(table.storage.read(planned), planned).target,)
+    return ()

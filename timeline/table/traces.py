@@ -1,0 +1,258 @@
+"""What a pending write has left in a table: markers, data files, log blocks; how they are found and revoked.
+
+Markers name the files that a pending instant may have made. Hudi's rollback reads them.
+
+    direct           .hoodie/.temp/<t>/<partition>/<file name>.marker.<CREATE|MERGE|APPEND>, empty files
+    timeline server  .hoodie/.temp/<t>/MARKERS.type (text) and MARKERS0, MARKERS1, ...: the same paths, one a line
+
+A marker is made before its file and removed after the instant is completed or rolled back. Base files have CREATE or
+MERGE; log files have APPEND on version 6 and CREATE on versions 8 and 9, where each delta commit has its own log files.
+Blocks that a pending instant appended on version 6 are revoked by command blocks, since their log file is shared.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+from ..errors import ConflictError, MalformedError, MissingFileError, UnsupportedError
+from ..format.file_name import BaseFileName, LogFileName, parse_data_file
+from ..format.layout import Layout, Slicing
+from ..format.log_block import BlockKind, HeaderKey, scan_blocks
+from ..format.log_encode import rollback_block
+from ..format.rollback_plan import RevokedSlice, RollbackPlan
+from ..storage.contract import Entry, Storage
+from ..storage.folders import HOODIE, inside_table, join
+from .table import Table
+
+_MARKER = re.compile(r"(?:(?P<partition>.+)/)?(?P<file>[^/]+)\.marker\.(?P<kind>CREATE|MERGE|APPEND)")
+TYPE_FILE = "MARKERS.type"
+"""Says which form the markers beside it have."""
+TIMELINE_SERVER = "TIMELINE_SERVER_BASED"
+"""Its content where a timeline server makes them."""
+_LISTS = re.compile(r"MARKERS\d+")
+
+
+class MarkerKind(Enum):
+    """What the write does with the file."""
+
+    CREATE = "CREATE"
+    MERGE = "MERGE"
+    APPEND = "APPEND"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Marker:
+    """One marked file: its partition ("" in a non-partitioned table), its name, and what the write does with it."""
+
+    partition: str
+    file: str
+    kind: MarkerKind
+
+    @property
+    def path(self) -> str:
+        """The marked file, relative to the table base."""
+        return f"{self.partition}/{self.file}" if self.partition else self.file
+
+    @property
+    def text(self) -> str:
+        """The marker as it is written: inverse of `parse`."""
+        return f"{self.path}.marker.{self.kind.value}"
+
+    @staticmethod
+    def parse(text: str, where: str) -> Marker:
+        """The marker of a path below the marker folder; MalformedError names `where` it is."""
+        match = _MARKER.fullmatch(text)
+        if match is None or not inside_table(text):
+            raise MalformedError(
+                "not a write marker",
+                path=where,
+                expected="[<partition>/]<file>.marker.<CREATE|MERGE|APPEND>",
+                found=repr(text),
+                todo="If it is not Hudi's, remove it: with it, the files of a pending write cannot be determined.",
+            )
+        return Marker(partition=match["partition"] or "", file=match["file"], kind=MarkerKind(match["kind"]))
+
+
+def marker_folder(instant: str) -> str:
+    """The folder of an instant's markers, in all table versions."""
+    return f"{HOODIE}/.temp/{instant}"
+
+
+def log_marker_kind(layout: Layout) -> MarkerKind:
+    """The kind of a log file's marker."""
+    return MarkerKind.APPEND if layout.slicing is Slicing.BY_BASE_INSTANT else MarkerKind.CREATE
+
+
+def make_marker(storage: Storage, instant: str, marker: Marker) -> None:
+    """Makes a direct marker; success if it exists already."""
+    storage.put_if_absent(f"{marker_folder(instant)}/{marker.text}", b"")
+
+
+def list_markers(storage: Storage, instant: str) -> list[Marker]:
+    """Every marker of an instant, in either form; empty if there are none.
+
+    MalformedError: other files lie among them. UnsupportedError: a later marker type.
+    """
+    return sorted(set(_markers(storage, marker_folder(instant))), key=lambda m: (m.path, m.kind.value))
+
+
+def _markers(storage: Storage, folder: str) -> Iterator[Marker]:
+    for path, entry in storage.list_below(folder):
+        where = f"{folder}/{path}"
+        if entry.name.endswith(".crc"):
+            continue
+        if path == TYPE_FILE:
+            kind = storage.read(where).decode(errors="replace").strip()
+            if kind not in ("", TIMELINE_SERVER):  # empty: its writer was killed while it made the file
+                raise UnsupportedError("unknown type of write markers", path=where, found=kind)
+        elif _LISTS.fullmatch(path):
+            lines = storage.read(where).decode(errors="replace").splitlines()
+            yield from (Marker.parse(line, where) for line in lines if line)
+        else:
+            yield Marker.parse(path, where)
+
+
+def delete_markers(storage: Storage, instant: str) -> None:
+    """Removes the markers of an instant; success if there are none."""
+    storage.delete_folder(marker_folder(instant))
+
+
+_TOKEN = "1-0-1"  # as in Hudi's own command blocks
+_TRIES = 20
+
+
+def revoke(table: Table, slice_: RevokedSlice, target: str) -> tuple[tuple[str, str], int] | None:
+    """Puts a command block after the revoked log files of a slice, once; returns its file and that file's size (bytes).
+
+    None for a slice whose logs are all gone. ConflictError: other processes took the file name at each try.
+
+    The block's own instant is its target. Hudi uses the rollback's instant, which is greater than those of writes that
+    ran meanwhile: Hudi 0.15 stops reading a slice there and hides their rows (hudi-format.md 6.2).
+    """
+    for _ in range(_TRIES):
+        logs = [
+            (name, entry.size)
+            for entry, name in data_files(table, slice_.partition)
+            if isinstance(name, LogFileName) and (name.file_id, name.instant) == (slice_.file_id, slice_.base_instant)
+        ]
+        if not logs:
+            return None
+        behind = max((n.version for n, _ in logs if str(n) in slice_.logs), default=0)
+        for name, size in logs:
+            if name.version > behind and revokes(table, join(slice_.partition, str(name)), target):
+                return (slice_.partition, str(name)), size
+        version = max(name.version for name, _ in logs) + 1
+        made = LogFileName(file_id=slice_.file_id, instant=slice_.base_instant, version=version, token=_TOKEN)
+        block = rollback_block(target, target)
+        if table.storage.put_if_absent(join(slice_.partition, str(made)), block):
+            return (slice_.partition, str(made)), len(block)
+    raise ConflictError(
+        "no free name for a log file: other processes took it at each try",
+        path=slice_.partition,
+        found=f"{_TRIES} tries in file group {slice_.file_id}",
+        todo="Run again.",
+    )
+
+
+def revokes(table: Table, path: str, target: str) -> bool:
+    """Whether a log file has a command block that revokes the blocks of `target`."""
+    blocks = scan_blocks(table.storage.open_input(path), path)
+    return any(b.kind is BlockKind.COMMAND and b.headers.get(HeaderKey.TARGET_INSTANT_TIME) == target for b in blocks)
+
+
+def traces_of(table: Table, target: str, action: str, *, scan: bool) -> RollbackPlan:
+    """The files of a pending instant, by its markers and by listing.
+
+    Names of base files contain their instant. So do names of log files from version 8 on, and before version 8 in file
+    groups that the instant began. Other log files of version 6 are known from their markers: also those on a base file
+    of another action of the same time, which later writes may have written. Without any marker, and with `scan`, all
+    log files are searched for blocks of the instant.
+    """
+    markers = list_markers(table.storage, target)
+    marked: dict[str, set[str]] = {m.partition: set() for m in markers}
+    for marker in markers:
+        if marker.kind is MarkerKind.APPEND:
+            marked[marker.partition].add(marker.file)
+    doomed: list[tuple[str, str]] = []
+    logs: dict[tuple[str, str, str], dict[str, int]] = {}
+    by_base = table.layout.slicing is Slicing.BY_BASE_INSTANT
+    search = scan and not markers and by_base
+    planned, named = _planned_groups(table, target), _named_by_others(table, target, action)
+    begun = _groups_of(named) if by_base else frozenset()
+    for partition in sorted({*table.partitions(), *marked}):
+        for entry, name in data_files(table, partition):
+            # A plan may share its millisecond with a writer that takes no lock: the plan's base files, and on version 6
+            # the logs that others wrote under it, do not belong to the write.
+            is_base, key = isinstance(name, BaseFileName), (partition, name.file_id)
+            of_plan = key in planned and (by_base or is_base)
+            on_others = key in begun and not is_base
+            if name.instant == target and not (of_plan or on_others) and join(partition, entry.name) not in named:
+                doomed.append((partition, entry.name))
+            elif entry.name in marked.get(partition, ()) or (search and _wrote_to(table, partition, name, target)):
+                logs.setdefault((partition, name.file_id, name.instant), {})[entry.name] = entry.size
+    return RollbackPlan(target=target, action=action, doomed=tuple(doomed), revoked=revoked_slices(logs))
+
+
+def revoked_slices(logs: Mapping[tuple[str, str, str], Mapping[str, int]]) -> tuple[RevokedSlice, ...]:
+    """The slices of log files that are to be revoked, by (partition, file id, base instant) with their sizes."""
+    return tuple(
+        RevokedSlice(partition=partition, file_id=file_id, base_instant=base, logs=names)
+        for (partition, file_id, base), names in sorted(logs.items())
+    )
+
+
+def _planned_groups(table: Table, time: str) -> frozenset[tuple[str, str]]:
+    """The file groups of the compaction plan of that time; empty without such a plan."""
+    requested = table.files.requested_merge(time)
+    if requested.action != "compaction" or table.storage.find(table.instant_path(requested)) is None:
+        return frozenset()
+    return table.compaction_plan(time).groups
+
+
+def _groups_of(paths: Iterable[str]) -> frozenset[tuple[str, str]]:
+    """The file groups of data files."""
+    split = (path.rpartition("/") for path in paths)
+    return frozenset(
+        (partition, name.file_id) for partition, _, text in split if (name := parse_data_file(text)) is not None
+    )
+
+
+def _named_by_others(table: Table, time: str, action: str) -> frozenset[str]:
+    """Files that other completed actions of that time name. ConflictError: one is pending, so its files are unknown."""
+    timeline = table.load_timeline()
+    others = [i for i in timeline.pending_writes_at(time) if i.family not in (action, "commit")]
+    if others:
+        raise ConflictError(
+            "another pending action has the same time as this write, and their files cannot be distinguished",
+            path=table.storage.base_path,
+            instant=time,
+            found=others[0].action,
+            todo="Let it complete, or be rolled back, with Hudi; then run again.",
+        )
+    return table.facts.named_files(timeline, time, but=action)
+
+
+def data_files(table: Table, partition: str) -> Iterator[tuple[Entry, BaseFileName | LogFileName]]:
+    """Base and log files of a partition; empty if there is no such folder (it has a marker, but was never made)."""
+    try:
+        entries = table.storage.list(partition)
+    except MissingFileError:
+        return
+    for entry in entries:
+        if not entry.is_folder and (name := parse_data_file(entry.name)) is not None:
+            yield entry, name
+
+
+def _wrote_to(table: Table, partition: str, name: BaseFileName | LogFileName, instant: str) -> bool:
+    if isinstance(name, BaseFileName):
+        return False
+    return instant in instants_in(table, join(partition, str(name)))
+
+
+def instants_in(table: Table, path: str) -> Iterator[str]:
+    """The instant of each block with rows or deletes of a log file, front to back."""
+    blocks = scan_blocks(table.storage.open_input(path), path)
+    return (b.instant for b in blocks if b.kind not in (BlockKind.CORRUPT, BlockKind.COMMAND))

@@ -1,0 +1,284 @@
+"""The facts of a view: what the files of completed and pending instants record about file groups.
+
+A resize of consistent-hashing buckets is a clustering: `<t>.clustering.requested`, on version 6
+`<t>.replacecommit.requested`. The extra metadata of each input group of its plan has the partition, and the new buckets
+as JSON:
+
+    [{"value": 715827882, "fileIdPrefix": "8e2f...", "tag": "REPLACE"}, ...]      file id: <fileIdPrefix>-0
+
+While the resize is pending, Hudi's writers write each row twice, into the old file group and into the new one. A bucket
+with the tag DELETE is removed by the resize.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ..codec.avro_container import STRING, array_of, map_of, optional, read_record, record_of, root_record
+from ..errors import MalformedError, MissingFileError
+from ..format.commit_metadata import CLUSTER
+from ..format.compaction_plan import CompactionPlan
+from ..format.instant import Instant, State
+from ..format.rollback_plan import decode_rollback_plan
+from ..instants.instant_files import InstantFiles
+from ..instants.timeline import UNKNOWN_COMPLETION, Timeline
+from ..storage.contract import Storage, listed_if_there
+from ..storage.folders import HOODIE
+from .view import GroupKey, ViewFacts
+from .witness import Later, NamedFiles, Witness, files_of, merged_by, named_files, named_instant
+
+HASHING_METADATA = f"{HOODIE}/.bucket_index/consistent_hashing_metadata"
+"""The folder that a table with such buckets has: a folder for each partition, with files `<instant>.hashing_meta`."""
+
+_PARTITION, _NODES = "clustering.group.partition", "clustering.group.child.node"
+
+
+def is_consistently_hashed(storage: Storage) -> bool:
+    """Whether the table has hashing metadata."""
+    return listed_if_there(storage, HASHING_METADATA) is not None
+
+
+def forming_groups(data: bytes, where: str) -> frozenset[tuple[str, str]]:
+    """(partition, file id) of the buckets that a pending clustering will make; none if it is not a resize (pure).
+
+    `data`: the requested file. MalformedError: it cannot be read.
+    """
+    if not data:
+        return frozenset()
+    _, record = read_record(data, where, _SCHEMA)
+    groups = (record["clusteringPlan"] or {}).get("inputGroups") or ()
+    return frozenset(key for group in groups for key in _made(group["extraMetadata"] or {}, where))
+
+
+def _made(extra: dict[str, str], where: str) -> list[tuple[str, str]]:
+    if _NODES not in extra:
+        return []
+    try:
+        nodes: list[dict[str, Any]] = json.loads(extra[_NODES])
+        return [(extra[_PARTITION], f"{node['fileIdPrefix']}-0") for node in nodes if node["tag"] != "DELETE"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise MalformedError(
+            "the plan of a bucket resize cannot be read", path=where, found=repr(error), todo="Let Hudi complete it."
+        ) from error
+
+
+_GROUP = record_of("HoodieClusteringGroup", optional("extraMetadata", map_of(STRING)))
+_SCHEMA = root_record(
+    "HoodieRequestedReplaceMetadata",
+    optional("clusteringPlan", record_of("HoodieClusteringPlan", optional("inputGroups", array_of(_GROUP)))),
+)
+
+
+_RECORDING = ("commit", "replacecommit")
+
+
+@dataclass(frozen=True, slots=True)
+class FactLoader:
+    """See the module."""
+
+    files: InstantFiles
+
+    def load(self, timeline: Timeline, prevails: str | None = None, *, witness: bool = True) -> ViewFacts:
+        """Pending plans, replaced file groups, and the files of completed writes: from the instants' own files.
+
+        `prevails`: see `pending_plans`. `witness`: False leaves out the files of delta commits.
+        """
+        self.read_ahead(timeline, every=witness)
+        plans = self._plans(timeline)
+        planned = _by_group(plans, prevails)
+        compacted: defaultdict[GroupKey, dict[str, str]] = defaultdict(dict)
+        for instant in timeline.completed:
+            if instant.family not in _RECORDING:
+                continue
+            metadata = self.files.recorded(instant)
+            if metadata is None:
+                continue
+            if instant.family == "commit" or metadata.operation_type == CLUSTER:
+                for part, stats in metadata.partition_to_write_stats.items():
+                    for stat in stats:
+                        if stat.file_id and stat.path:
+                            compacted[part, stat.file_id][instant.requested_time] = stat.path.rpartition("/")[2]
+        return ViewFacts(
+            pending_plans=planned,
+            replaced=self.replaced_groups(timeline),
+            compacted=compacted,
+            shared={time: self.named_files(timeline, time) for time in timeline.shared_times},
+            forming=self.forming(timeline),
+            witness=Witness.of(
+                ((i.requested_time, self._named(i)) for i in (*timeline.completed, *timeline.hidden)),
+                ((time, merged_by(plan)) for time, plan in plans),
+                self.uncompleted(timeline),
+            )
+            if witness
+            else Witness(),
+        )
+
+    def with_archived(self, facts: ViewFacts, timeline: Timeline) -> ViewFacts:
+        """The facts with those of archived writes, too: which files they name, and which file groups they replaced.
+
+        `timeline`: with its archive. It costs the whole archive. UnknownStateError: that cannot be read.
+        """
+        from ..instants.archived_timeline import archived_writes  # late: one command needs it
+
+        named, replaced = dict[Instant, NamedFiles](), dict[GroupKey, str]()
+        for write, metadata in archived_writes(self.files.storage, self.files.config, timeline.archived):
+            named[write] = files_of(metadata)
+            replaced.update(dict.fromkeys(metadata.replaced_groups, write.requested_time))
+        writes = ((i.requested_time, named.get(i)) for i in timeline.archived if i.is_write)
+        return replace(facts, replaced={**replaced, **facts.replaced}, witness=facts.witness.with_writes(writes))
+
+    def _named(self, write: Instant) -> NamedFiles | None:
+        """The files that a completed write names; None: its file is torn, as a Hudi leaves it that is killed while it
+        completes a write, or empty, or was archived since. Its rows count, in whichever files they are."""
+        if write.family in _RECORDING:
+            metadata = self.files.recorded(write)
+            return None if metadata is None else files_of(metadata)
+        path = self.files.path(write)
+        try:
+            return named_files(self.files.storage.read(path), path)
+        except (MalformedError, MissingFileError):
+            return None
+
+    def uncompleted(self, timeline: Timeline) -> Mapping[str, Later]:
+        """Pending writes that had completed, see `Witness.uncompleted`.
+
+        A plan holds base files of completed writes, and from version 8 on log files of completed ones; what a log file
+        lies on was completed when its write began. What a rollback or restore undoes is pending for that. Of the
+        timeline only what is later than a pending write is asked.
+        """
+        pending = {i.requested_time for i in timeline.inflight_writers}
+        if not pending or (undone := self._being_undone(timeline)) is None:
+            return {}
+        pending -= undone
+        first, found = min(pending, default=UNKNOWN_COMPLETION), dict[str, Later]()
+
+        def look(name: str | None, of: Instant) -> None:
+            if name and (time := named_instant(name.rpartition("/")[2])) in pending and time < of.requested_time:
+                later = Later(of.requested_time, self.files.path(of))
+                found[time] = min(found.get(time, later), later)
+
+        for write in (i for i in timeline.completed if i.requested_time > first and not timeline.is_compaction(i)):
+            for files in (self._named(write) or {}).values():
+                for one in files:
+                    look(one.path if one.is_below else None, write)
+        done = (i for i in timeline.completed if timeline.is_compaction(i))
+        times = {i.requested_time for i in (*timeline.pending_compactions, *done) if i.requested_time > first}
+        for time, plan in self._readable_plans(times):
+            of = Instant(requested_time=time, action="compaction", state=State.REQUESTED)
+            for operation in plan.operations:
+                look(operation.data_file_path, of)
+                for path in operation.delta_file_paths if timeline.layout.has_completion_times else ():
+                    look(path, of)
+        return found
+
+    def _readable_plans(self, times: Iterable[str]) -> Iterator[tuple[str, CompactionPlan]]:
+        for time in times:
+            with suppress(MissingFileError, MalformedError):
+                yield time, self.files.compaction_plan(time)
+
+    def _being_undone(self, timeline: Timeline) -> set[str] | None:
+        """The targets of pending rollbacks; None: they are not known, or a restore pends."""
+        if timeline.pending("restore"):
+            return None
+        try:
+            paths = [self.files.path(i.at(State.REQUESTED)) for i in timeline.pending("rollback")]
+            return {decode_rollback_plan(self.files.storage.read(path), path).target for path in paths}
+        except (MalformedError, MissingFileError):
+            return None
+
+    def read_ahead(self, timeline: Timeline, *, every: bool = False) -> None:
+        """Reads what `load` needs, and the newest write, which has the schema, at the same time.
+
+        `every`: all completed writes.
+        """
+        newest = [timeline.completed_writes[t] for t in sorted(timeline.completed_writes)[-1:]]
+        plans = [i.at(State.REQUESTED) for i in timeline.pending_compactions]
+        writes = timeline.completed if every else [i for i in timeline.completed if i.family in _RECORDING]
+        self.files.read_ahead([*plans, *newest, *writes])
+
+    def named_files(self, timeline: Timeline, time: str, but: str | None = None) -> frozenset[str]:
+        """Paths of the files that the completed writes of one time name; `but`: without those of this action."""
+        writes = (i for i in timeline.completed if i.requested_time == time and i.family != but)
+        found = [self.files.commit_metadata(i) for i in writes]
+        return frozenset().union(*(m.named_files | m.change_files for m in found))
+
+    def replaced_groups(self, timeline: Timeline) -> dict[GroupKey, str]:
+        """File groups that completed replace commits have replaced, each with the replacing instant."""
+        replaced: dict[GroupKey, str] = {}
+        for instant in timeline.completed:
+            if instant.family == "replacecommit":
+                gone = self.files.commit_metadata(instant).replaced_groups
+                replaced.update(dict.fromkeys(gone, instant.requested_time))
+        return replaced
+
+    def forming(self, timeline: Timeline) -> frozenset[GroupKey]:
+        """The file groups that pending resizes of consistent-hashing buckets will make.
+
+        MalformedError: a plan cannot be read. MissingFileError: it is gone, as in a past state whose resize is
+        archived.
+        """
+        pending = [i for i in timeline.instants if i.family == "replacecommit" and not i.completed]
+        if not pending or not is_consistently_hashed(self.files.storage):
+            return frozenset()
+        return frozenset().union(*map(self._formed_by, pending))
+
+    def _formed_by(self, instant: Instant) -> frozenset[GroupKey]:
+        """Looks under both names: a past state has a completed clustering under the name of its family."""
+        for action in dict.fromkeys((instant.action, "clustering")):
+            path = self.files.path(Instant(requested_time=instant.requested_time, action=action, state=State.REQUESTED))
+            if self.files.storage.find(path) is not None:
+                return forming_groups(self.files.storage.read(path), path)
+        raise MissingFileError(
+            "which buckets a replacecommit was to make is not known any more",
+            path=self.files.path(instant),
+            todo="Read a later state of this table with consistent-hashing buckets.",
+        )
+
+    def left_out(self, timeline: Timeline) -> dict[str, dict[GroupKey, str]]:
+        """The planned file groups that each completed compaction left out, with the instants that had replaced them.
+
+        Errors: of `compaction_plan`.
+        """
+        replaced, found = self.replaced_groups(timeline), dict[str, dict[GroupKey, str]]()
+        for done in timeline.completed if replaced else ():
+            if done.family == "commit" and (metadata := self.files.commit_metadata(done)).compacted:
+                planned = self.files.compaction_plan(done.requested_time).groups
+                if out := (planned & replaced.keys()) - metadata.written_groups:
+                    found[done.requested_time] = {group: replaced[group] for group in sorted(out)}
+        return found
+
+    def pending_plans(self, timeline: Timeline, prevails: str | None = None) -> dict[GroupKey, str]:
+        """The file groups of pending compaction plans, each with its plan's instant.
+
+        MalformedError: a group is in two plans. If one of them is `prevails`, there is no error and that plan counts.
+        """
+        return _by_group(self._plans(timeline), prevails)
+
+    def _plans(self, timeline: Timeline) -> list[tuple[str, CompactionPlan]]:
+        times = (i.requested_time for i in timeline.pending_compactions)
+        return [(time, self.files.compaction_plan(time)) for time in times]
+
+
+def _by_group(plans: Iterable[tuple[str, CompactionPlan]], prevails: str | None) -> dict[GroupKey, str]:
+    found: dict[GroupKey, str] = {}
+    for time, plan in plans:
+        for operation in plan.operations:
+            key = (operation.partition_path, operation.file_id)
+            other = found.setdefault(key, time)
+            if other == time:
+                continue
+            if prevails not in (other, time):
+                raise MalformedError(
+                    "file group in two pending compaction plans",
+                    path="/".join(key),
+                    found=f"{other} and {time}",
+                    todo="One of them was requested without the table's lock. Take the later one back, or if "
+                    f"that is refused the other: compactor-daemon unschedule TABLE {time}.",
+                )
+            found[key] = prevails
+    return found
