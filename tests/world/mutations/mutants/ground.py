@@ -403,7 +403,7 @@ WRITERS: tuple[Mutant, ...] = (
     ("writer_hooks/keys/key_encoding", "        (DEFAULT_PARTITION, _OLD_DEFAULT),\n", "        (DEFAULT_PARTITION,),\n", "write/data_before_settings"),
     ("writer_hooks/keys/key_encoding", "    if moves:\n", "    if False:\n", "write/data_before_settings"),
     ("writer_hooks/keys/key_encoding", "replace(usual, labelled=is_prefixed(config, rows))", "usual", "write/data_before_settings"),
-    ("writer_hooks/write/write", "_is_written(table, job, batch)", "_is_written(table, lock, batch, \"deltacommit\")", "overwrite_faults"),
+    ("writer_hooks/write/write", "job.lock, action_of(job.write.operation)", "job.lock, \"deltacommit\"", "overwrite_faults"),
     ("timeline/format/replace_request", "names_deletes and operation", "operation", "overwrite"),
     ("writer_hooks/new_table/create", "            if folder and HOODIE in names:\n", "            if False:\n", "create"),
     ("writer_hooks/new_table/create", "opened(parent).find(HOODIE) is not None:", "False:", "create"),
