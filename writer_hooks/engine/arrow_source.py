@@ -6,13 +6,17 @@ What counts is the interface `__arrow_c_stream__` or `__arrow_c_array__`; no lib
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
 
 from phantombase.timeline.codec.row_hash import hash_sum, row_hashes
 from phantombase.timeline.errors import UnsupportedError, UsageError
+
+from .spark_jobs import run, to_arrow
 
 _EXPECTED = "a Spark DataFrame, or rows of pyarrow, pandas, Polars, DuckDB or another library with __arrow_c_stream__"
 _INDEX = re.compile(r"__index_level_\d+__")
@@ -46,17 +50,36 @@ def in_arrow(rows: Any) -> Any:
     return table.drop_columns([name for name in table.column_names if _INDEX.fullmatch(name)]).replace_schema_metadata()
 
 
-def rows_mark(rows: Any) -> str:
+def rows_mark(rows: Any, query: str) -> str:
     """What tells rows from others, whatever their order; "" where nothing does. `rows`: from `in_arrow`.
 
-    Of a DataFrame it is its plan's hash, the same within a run of a query only.
+    Of a DataFrame of a query it is its plan's hash, the same within a run of the query only. One that no query is known
+    of, as in a thread of a function of `foreachBatch`, is computed for it. SparkError: see `run`.
     """
-    if not isinstance(rows, pa.Table):
+    if isinstance(rows, pa.Table):
+        marks = marked(rows.to_batches())
+    elif query:
         return str(rows.semanticHash())
-    order, total = sorted(range(rows.num_columns), key=rows.schema.names.__getitem__), 0
-    try:
-        for batch in rows.to_batches():
-            total += hash_sum(row_hashes([batch.column(at) for at in order], batch.num_rows))
-    except UnsupportedError:
+    else:
+        marks = run(partial(to_arrow, rows.mapInArrow(marked, _MARKS))).to_batches()
+    done = pa.Table.from_batches(marks, _MARK_SCHEMA)
+    if done["hash"].null_count:
         return ""
-    return f"{rows.num_rows}:{total % (1 << 64):016x}" if rows.num_rows else NO_ROWS
+    count, total = sum(done["rows"].to_pylist()), sum(done["hash"].to_pylist())
+    return f"{count}:{total % (1 << 64):016x}" if count else NO_ROWS
+
+
+_MARK_SCHEMA = pa.schema([("rows", pa.int64()), ("hash", pa.int64())])
+_MARKS = "rows long, hash long"
+
+
+def marked(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The number of rows of each batch, and the sum of their hashes mod 2^64 as a signed number; null: of a column type
+    that has no rule."""
+    for batch in batches:
+        order = sorted(range(batch.num_columns), key=batch.schema.names.__getitem__)
+        total: int | None = None
+        with suppress(UnsupportedError):
+            total = hash_sum(row_hashes([batch.column(at) for at in order], batch.num_rows))
+            total -= (total >> 63) << 64
+        yield pa.record_batch([pa.array([batch.num_rows], pa.int64()), pa.array([total], pa.int64())], _MARK_SCHEMA)

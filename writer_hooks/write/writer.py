@@ -373,7 +373,7 @@ class Writer:
                 operation=chosen.value,
                 query=query,
                 run=run or own,
-                rows=rows_mark(described.source),
+                rows=rows_mark(described.source, query),
                 take_over=take_over,
             )
             with described._opened(path, engine, what, streams=True) as (table, first):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from phantombase.writer_hooks.engine import spark as spark_engine
 from phantombase.writer_hooks.engine.row_blobs import Piece, pack
 from phantombase.writer_hooks.engine.spark import SparkEngine, SparkPieces, default_slots
 from phantombase.writer_hooks.engine.spool import ROWS, Spool, remove_old
+from phantombase.writer_hooks.options import Operation
 from tests.hudi.cases.rows import partition
 from tests.support.evolved_tables import contents
 from tests.support.golden_tables import unzip_golden
@@ -321,6 +323,36 @@ def test_a_checkpoint_that_was_deleted(spark: Any, tmp_path: Path) -> None:
     with pytest.raises(Exception, match="another query writes under the name of this stream"):
         run("b", "second")
     assert read_table(Table.open(str(path)))["id"].to_pylist() == ["a"]
+
+
+@pytest.mark.spark
+def test_a_batch_that_a_thread_has_written_is_known_after_a_restart(spark: Any, tmp_path: Path) -> None:
+    """A thread of a function of `foreachBatch` has no id of the query: the rows tell, not their plan."""
+    path = tmp_path / "t"
+
+    def sink() -> Callable[[Any, int], None]:
+        return writer().table("t").key("id").foreach_batch(str(path), stream="s", operation=Operation.INSERT)
+
+    def run() -> None:
+        one = sink()  # as of another process
+
+        def in_thread(frame: Any, number: int) -> None:
+            with ThreadPoolExecutor(1) as pool:
+                pool.submit(one, frame, number).result()
+
+        stream = spark.readStream.schema("id string").parquet(str(tmp_path / "in"))
+        query = stream.writeStream.foreachBatch(in_thread).option("checkpointLocation", str(tmp_path / "checkpoint"))
+        query.trigger(availableNow=True).start().awaitTermination()
+
+    for name in ("a", "b"):
+        spark.createDataFrame([(name,)], "id string").write.mode("append").parquet(str(tmp_path / "in"))
+        run()
+    for file in (tmp_path / "checkpoint/commits").glob("*1*"):
+        file.unlink()
+    run()
+    with pytest.raises(UsageError, match="other rows are written under this number already"):
+        sink()(spark.createDataFrame([("c",)], "id string"), 1)
+    assert sorted(read_table(Table.open(str(path)))["id"].to_pylist()) == ["a", "b"]
 
 
 @pytest.mark.spark

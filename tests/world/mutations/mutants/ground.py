@@ -288,7 +288,7 @@ WRITERS: tuple[Mutant, ...] = (
     ("writer_hooks/commit/stream_batches", " and another\n", "\n", "stream_queries"),
     ("writer_hooks/commit/stream_batches", " or self.number < begun.number", "", "stream_queries"),
     ("writer_hooks/commit/stream_batches", "before[: min(active, _EARLIER_MAX) + 1]", "before[:1]", "stream_queries"),
-    ("writer_hooks/engine/arrow_source", " if rows.num_rows else NO_ROWS", ' if rows.num_rows else ""', "stream_queries"),
+    ("writer_hooks/engine/arrow_source", " if count else NO_ROWS", ' if count else ""', "stream_queries"),
     ("timeline/codec/row_hash", "        return array.cast(pa.large_string())\n", "        return array\n", "stream_queries"),
     # Keyless tables.
     ("writer_hooks/files/stager", "            meta[RECORD_KEY] = meta[COMMIT_SEQNO]\n", "            pass\n", "keys/virtual_keys"),
