@@ -37,6 +37,13 @@ def table(rows: list[tuple[str, str, Any, Any]]) -> pa.Table:
     return pa.table({"id": ids, "p": p, "ts": ts, "v": v})
 
 
+_TIMESTAMP: dict[str, Any] = {
+    f"{_W}keygenerator.class": f"{_KEYGEN}TimestampBasedKeyGenerator",
+    f"{_W}partitionpath.field": "ts",
+    f"{_TIMES}timestamp.type": "EPOCHMILLISECONDS",
+    f"{_TIMES}output.dateformat": "yyyy-MM-dd HH",
+    f"{_TIMES}timezone": "UTC",
+}
 FIRST = table([(key, "x" if key < "d" else "y=1", 10, 0) for key in "abcdef"])
 MORE = table([("g", "y=1", 10, 1), ("g", "y=1", 11, 2)])
 LAST = table(
@@ -88,6 +95,11 @@ MERGERS = "hoodie.write.record.merge.custom.implementation.classes"
         ([{"hoodie.deltastreamer.keygen.timebased.output.dateformat": "yyyy"}],
          ["hoodie.deltastreamer.keygen.timebased.output.dateformat"]),
         ([{f"{_TIMES}timezone": "UTC"}], []),
+        ([_TIMESTAMP], []),
+        ([_TIMESTAMP, {**_TIMESTAMP, f"{_TIMES}output.timezone": "Asia/Tokyo", f"{_TIMES}input.dateformat": "yyyy"}],
+         [f"{_TIMES}input.dateformat", f"{_TIMES}output.timezone"]),
+        ([{**_TIMESTAMP, f"{_TIMES}timestamp.scalar.time.unit": "DAYS"}], [f"{_TIMES}timestamp.scalar.time.unit"]),
+        ([{**_TIMESTAMP, f"{_TIMES}timestamp.scalar.time.unit": "DAYS", f"{_TIMES}timestamp.type": "SCALAR"}], []),
         ([{"hoodie.compaction.payload.class": COMMIT}], ["hoodie.compaction.payload.class"]),
         ([{"hoodie.compaction.payload.class": EVENT}], []),
         ([BY_COMMIT, {ID: EVENT_TIME}], [ID]),
@@ -196,13 +208,6 @@ def test_a_dictionary_without_a_merge_rule_makes_the_table_of_version_6_that_hud
         assert stored["hoodie.table.precombine.field"] == "ts"
 
 
-_TIMESTAMP = {
-    f"{_W}keygenerator.class": f"{_KEYGEN}TimestampBasedKeyGenerator",
-    f"{_W}partitionpath.field": "ts",
-    f"{_TIMES}timestamp.type": "EPOCHMILLISECONDS",
-    f"{_TIMES}output.dateformat": "yyyy-MM-dd HH",
-    f"{_TIMES}timezone": "UTC",
-}
 _DUE = {**INLINE, COMMITS: 1}
 _BUCKET = {"hoodie.index.type": "BUCKET", "hoodie.bucket.index.num.buckets": 4}
 VALUES: Mapping[str, tuple[Mapping[str, Any], list[Any]]] = {

@@ -11,7 +11,7 @@ from phantombase.timeline.format.merge_settings import KEY_GENERATOR_CLASSES
 from phantombase.timeline.format.table_config import MergeMode, TableConfig
 
 from ..keys.key_generator import generator_kind
-from ..keys.partition_times import PREFIX
+from ..keys.partition_times import PREFIX, PartitionTimes
 from .spec import AS_NEW, MERGE_STRATEGIES
 
 _OLD_PREFIXES = ("hoodie.deltastreamer.keygen.timebased.", "hoodie.streamer.keygen.timebased.")
@@ -204,12 +204,34 @@ def not_followed(config: TableConfig, conf: Mapping[str, str]) -> set[str]:
             (setting == _VERSION and not _says(setting, value, str(config.version)))
             or (setting == _DATABASE and setting not in stored and value.strip() != "")
             or (setting in _MERGES and _MERGES[setting](value) is not AS_NEW.get(config.merge_mode, config.merge_mode))
-            or (table_field(name) == "times" and not is_usual and generator_kind(config) not in ("TIMESTAMP", "CUSTOM"))
+            or (table_field(name) == "times" and not is_usual and _is_idle(name, config, conf))
             or (setting == _METADATA_DUE and not is_usual and not config.metadata_partitions)
             or (setting == _SMALL_FILES and not is_usual and config.captures_changes)
         ):
             found.add(name)
     return found
+
+
+def _is_idle(name: str, config: TableConfig, conf: Mapping[str, str]) -> bool:
+    """Whether an option of partition times says nothing beside the others: folders are named alike without it."""
+    kind, own = generator_kind(config), _time_name(name)
+    if kind != "TIMESTAMP":
+        return kind != "CUSTOM"
+    given = {_time_name(n): value for n, value in conf.items() if table_field(n) == "times"}
+    try:
+        without = PartitionTimes.of(_without(config.properties, own), _without(given, own))
+        return without == PartitionTimes.of(config.properties, given)
+    except (UsageError, UnsupportedError):
+        return False
+
+
+def _time_name(name: str) -> str:
+    old = next((prefix for prefix in _OLD_PREFIXES if name.startswith(prefix)), None)
+    return name if old is None else PREFIX + name.removeprefix(old)
+
+
+def _without(options: Mapping[str, str], name: str) -> dict[str, str]:
+    return {one: value for one, value in options.items() if one != name}
 
 
 def _check_merger(config: TableConfig, conf: Mapping[str, str]) -> None:
