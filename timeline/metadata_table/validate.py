@@ -58,14 +58,15 @@ class Validation:
 def validate(table: Table) -> Validation:
     """Compares every partition. A pending clean, rollback or restore may have removed files that are still named.
 
-    Errors as in `read_entries`. TableChangedError: they differ, but the table changed at every try, or its settings
-    did: the metadata table may have been taken out.
+    Errors as in `read_entries`. TableChangedError: the table changed at every try, or its settings did: the metadata
+    table may have been dropped.
     """
     for _ in range(_LOOKS):
         before = table.load_timeline()
         try:
             found = _compare(table, before)
         except MissingFileError:
+            table.check_unchanged()
             if table.load_timeline() == before:
                 raise
             continue
