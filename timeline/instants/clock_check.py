@@ -176,8 +176,8 @@ def check_future(base_path: str, stamp: Stamp, named_ms: int, now_ms: int, optio
             todo="Set the clock of this machine; if the file's time is wrong, run `timeline repair-times TABLE --all`."
             if not is_named
             else "Set the clock of this machine. If it is right, that of another one was ahead when the instant was "
-            "chosen: wait until then, or take it back while it is the newest write (`compactor-daemon rollback`), or, "
-            "where no Hudi 1.x reads the table, go on with a --clock-skew above that.",
+            "chosen: wait until then, or roll it back while it is the newest write (`compactor-daemon rollback`), or, "
+            "where no Hudi 1.x reads the table, continue with a --clock-skew above that.",
         )
 
 
@@ -216,6 +216,6 @@ def _way_back(above: Instant | None) -> str:
     if not above.completed:
         return f"If its writer is dead: `compactor-daemon rollback TABLE {time}`, or the next write, rolls it back."
     return (
-        f"Take it back while it is the newest write: `compactor-daemon rollback TABLE {time}`; or, with all that came "
+        f"Roll it back while it is the newest write: `compactor-daemon rollback TABLE {time}`; or, with all that came "
         f"after the last good write: {later}. Then write its rows again."
     )

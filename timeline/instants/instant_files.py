@@ -182,20 +182,20 @@ def _unreadable_todo(instant: str, *, may_go: bool) -> str:
     )
     if not may_go:
         return f"If you have a copy, {restore}"
-    return f"Take it back: compactor-daemon unschedule TABLE {instant}. If that is refused, {restore}"
+    return f"Cancel the plan: compactor-daemon unschedule TABLE {instant}. If that is refused, {restore}"
 
 
 def _torn_todo(completed: Instant) -> str:
-    """A process of Hudi that is killed while it writes the file in place has reported no write."""
+    """Hudi writes the file in place: a process that is killed in between has reported no write."""
     time = completed.requested_time
     way = {
         "deltacommit": "it has reported no write: while this is the newest one, "
-        f"`compactor-daemon rollback TABLE {time}` takes it back",
+        f"`compactor-daemon rollback TABLE {time}` rolls it back",
         "commit": f"`compactor-daemon repair TABLE {time}` rewrites the file of a compaction",
         "replacecommit": "it has reported no write: `compactor-daemon restore TABLE --to INSTANT`, to the write before "
-        "it, takes it back with all that came after it",
+        "it, undoes it with all that came after it",
     }.get(completed.action)
-    back = f"If it was killed meanwhile, {way}. " if way else ""
+    back = f"If it was killed, {way}. " if way else ""
     return f"If its writer is still running, read again. {back}Otherwise restore the file from a copy."
 
 
@@ -254,7 +254,7 @@ def unreadable_plan(path: str, clean: Instant, error: MalformedError | MissingFi
         instant=clean.requested_time,
         found=error.found or error.what,
         todo="Restore the file from a copy. Without one, remove all files of this clean from the timeline: the newest "
-        "state is whole, older ones may not be and must not be read any more."
+        "state is complete; older ones may not be and must not be read."
         if begun
         else "If no process is writing it any more, `compactor-daemon clean TABLE` removes it.",
     )

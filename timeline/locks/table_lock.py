@@ -102,7 +102,7 @@ class FileLock:
         """See `TableLock.hold`."""
         if not os.path.isdir(folder := os.path.dirname(os.path.abspath(self.path))):
             raise LockError(
-                f"the lock file cannot be used to {purpose}: its folder is not there",
+                f"the lock file cannot be used to {purpose}: its folder does not exist",
                 path=self.path,
                 expected=f"the folder {folder}",
                 todo="Check the path: all processes of the table must name one file. If it is right, make the folder.",

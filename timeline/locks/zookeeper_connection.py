@@ -62,7 +62,7 @@ class ZooKeeperAccess:
             raise UsageError("a client certificate needs its key", expected="certificate and key together")
         for file in (self.ca, self.cert, self.key):
             if file is not None and not os.path.isfile(file):
-                raise UsageError("a file for TLS is not there", path=file)
+                raise UsageError("a file for TLS does not exist", path=file)
         if self.sasl is not None and self.sasl not in MECHANISMS:
             raise UsageError("unknown SASL mechanism", expected=" or ".join(MECHANISMS), found=self.sasl)
         if (self.sasl == "DIGEST-MD5") != (self.sasl_file is not None):

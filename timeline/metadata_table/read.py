@@ -100,7 +100,7 @@ class Completeness:
                     continue
                 if text.startswith(".") or slice_.base is None:
                     raise MissingFileError(
-                        "blocks of a completed delta commit of the metadata table are not there",
+                        "blocks of a completed delta commit of the metadata table are missing",
                         path=f"{self.metadata.storage.base_path}/{one.path}",
                         instant=time,
                         expected=f"{one.size} bytes" if one.size else None,

@@ -32,7 +32,7 @@ from .records.partitions import BLOOM_FILTERS, FILES, PARTITION_STATS, RECORD_IN
 
 _log = get_logger()
 
-NOT_FOLLOWED = "phantombase does not keep them"
+NOT_FOLLOWED = "phantombase does not maintain them"
 """Why indexes are removed."""
 
 

@@ -117,7 +117,7 @@ def _undone(table: Table, instant: Instant) -> Iterable[str]:
 
 
 _ENDS_LOG_COMPACTION = (
-    "a writer of Hudi executes it behind its next commit; without one, `compactor-daemon compact TABLE "
+    "a writer of Hudi executes it after its next commit; without one, `compactor-daemon compact TABLE "
     "--drop-metadata-table` ends it with the metadata table"
 )
 

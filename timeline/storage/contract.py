@@ -87,8 +87,8 @@ class Storage(Protocol):
     def list_below(self, folder: str, before: str = "") -> Sequence[tuple[str, Entry]]:
         """(path relative to `folder`, entry) of every file in it and its subfolders; empty if there is no such folder.
 
-        `before`: only paths that sort before it, at less cost. Files that another process removes concurrently are left
-        out.
+        `before`: only paths that sort before it, at less cost. Files that another process removes concurrently are
+        omitted.
         """
         ...
 
@@ -111,7 +111,7 @@ class Storage(Protocol):
         """A new object for writing. See `close_output`, `abort_output`.
 
         If it is closed in another way it is complete, but may not survive a power cut. Each output needs a name of its
-        own, drawn by chance: a file system refuses one that is taken (StorageError), an object store does not ask.
+        own, drawn by chance: a file system refuses an existing one (StorageError), an object store does not.
         """
         ...
 
@@ -135,7 +135,7 @@ class Storage(Protocol):
         """Gives a finished staged file its final name. True: placed. False: `target` existed already.
 
         The staged file still exists (a link, a copy) or does not (a rename): no caller may need it afterwards.
-        MissingFileError: neither file is there. StorageError also when the answer was lost: it may be placed then.
+        MissingFileError: neither file exists. StorageError also when the answer was lost: the file may be placed then.
         """
         ...
 
@@ -149,7 +149,7 @@ class Storage(Protocol):
         ...
 
     def delete_all(self, paths: Collection[str]) -> None:
-        """Removes objects, in any order; success if some do not exist. After an error some may be there still."""
+        """Removes objects, in any order; success if some do not exist. After an error some may still exist."""
         ...
 
     def delete_folder(self, folder: str) -> None:
@@ -184,8 +184,8 @@ class Storage(Protocol):
 def open_listed(storage: Storage, path: str, size: int, *, whole: bool = True) -> pa.NativeFile:
     """`Storage.open_input` of a file that a listing has shown with this size. StorageError: it is shorter now.
 
-    A file only grows. An answer of a store that ends early, and says so of itself, would be a torn log: its last blocks
-    would be left out without a word. So would a file that was cut since a metadata table recorded its size.
+    A file only grows. A store's answer that ends early would look like a torn log: its last blocks
+    would be dropped silently. So would a file that was cut since a metadata table recorded its size.
     """
     source = storage.open_input(path, whole=whole)
     if (found := source.size()) < size:
@@ -230,7 +230,7 @@ def never_the_same(path: str) -> StorageError:
         "a folder changed whenever it was listed",
         path=path,
         expected="the same names twice",
-        todo="Run it again; if it comes again, find out which process adds or removes files there all the time.",
+        todo="Run it again. If the error persists, find the process that keeps adding or removing files there.",
     )
 
 

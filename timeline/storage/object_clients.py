@@ -80,7 +80,7 @@ class Upload(io.RawIOBase):
         return self._size
 
     def flush(self) -> None:
-        """Nothing: what is written appears at the end, all at once."""
+        """Does nothing: the object appears complete, at the end."""
 
     def close(self) -> None:
         """The object is complete and exists."""
@@ -101,7 +101,7 @@ class Upload(io.RawIOBase):
         return False
 
     def abort(self) -> None:
-        """Nothing appears; the parts that were sent are given back."""
+        """Nothing appears; the parts that were sent are discarded."""
         if not self.closed:
             writer, self._writer = self._writer, None
             super().close()
@@ -186,14 +186,14 @@ _PATIENCE: RetryConfig = {
     "retry_timeout": timedelta(seconds=30),
     "backoff": {"init_backoff": timedelta(seconds=0.1), "max_backoff": timedelta(seconds=5), "base": 3},
 }
-"""A store that is asked too much refuses everything for some seconds. Ten tries, as by default, take about three."""
+"""A store under too much load refuses everything for some seconds. Ten tries, as by default, take about three."""
 _ONCE: RetryConfig = {"max_retries": 0, "retry_timeout": timedelta(seconds=60)}
 _HIDDEN = "***"
 
 
 @dataclass(slots=True)
 class StoreFacts:
-    """What this process has found out about a store through clients of the same settings; see their users."""
+    """What this process has learnt about a store through clients of the same settings; see their users."""
 
     trying: Lock = field(default_factory=Lock)
     keeps_promises: bool = False
@@ -216,7 +216,7 @@ def forget() -> None:
 
 @dataclass(frozen=True, slots=True)
 class Clients:
-    """`patient` asks again when something fails. `once` does not: what becomes of a conditional write must be seen.
+    """`patient` retries when a request fails. `once` does not: the outcome of a conditional write must be known.
 
     `copying` is `once` with the time that a copy of some GiB takes. `place`: one name for all URLs of the place.
     """
@@ -247,11 +247,11 @@ class Clients:
 
     @property
     def missing(self) -> str | None:
-        """What to do if this process is refused: what another one could not send to it."""
+        """What to do if this process is refused: the secrets that another one did not send to it."""
         if not self.settings.withheld:
             return None
         return (
-            "The options of the driver hold secrets, which never travel: give "
+            "The options of the driver hold secrets, which are never sent: give "
             f"{', '.join(self.settings.withheld)} to each executor (spark.executorEnv.NAME, or a role of the machine)."
         )
 
@@ -344,7 +344,7 @@ def _s3(url: ObjectUrl, settings: Settings, environment: Mapping[str, str]) -> C
 
 def _azure(url: ObjectUrl, settings: Settings, environment: Mapping[str, str]) -> Callable[..., Any]:
     config = _own(AZURE, settings)
-    kinds = {  # credentials, and obstore's words for them
+    kinds = {  # credentials, and obstore's names of them
         "token": "bearer_token",
         "account_key": "access_key",
         "client_secret": "client_secret",

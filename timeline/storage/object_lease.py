@@ -1,4 +1,4 @@
-"""A lock in an object store: an object that says who holds it and until when, replaced only if it is unchanged.
+"""A lock in an object store: an object with its holder and the end of its validity, replaced only if it is unchanged.
 
     {"expired":false,"validUntil":<ms since the epoch>,"owner":"<uuid>"}
 
@@ -103,7 +103,7 @@ class _Lease:
 
     def try_take(self) -> bool:
         """Whether it was free and is held now."""
-        # In the version in which this process gave it back it is free: no other has had it since.
+        # In the version in which this process released it, it is free: no other has held it since.
         given_back = self._clients.known.given_back.pop(self._key, None)
         if given_back is not None and self._take(given_back):
             return True
@@ -126,7 +126,7 @@ class _Lease:
         return bool(over) or _now_ms() > there["validUntil"] + _DRIFT_MS
 
     def renew(self) -> None:
-        """Holds it for longer, or learns that it is lost. Does nothing by a clock that was set since."""
+        """Extends it, or finds that it is lost. Does nothing by a clock that was set since."""
         if self._taken.was_set():
             return
         self._put_mine(self._version)
@@ -171,12 +171,12 @@ class _Lease:
                     obstore.put(self._clients.once, self._key, data, mode=mode, use_multipart=False)
                 )
                 return True
-            except (BaseError, OSError):  # lost; or done, and only its answer lost: what is there tells
+            except (BaseError, OSError):  # lost; or done, and only its answer lost: the object shows which
                 there, found = self._look()
             if there == lock:
                 self._version = found
                 return True
-            if (found or "create") != mode:  # else it had no effect: what it was to replace is still there
+            if (found or "create") != mode:  # else it had no effect: the object that it was to replace still exists
                 if there is None or there.get("owner") != self._owner:
                     self.lost = True
                     return False

@@ -1,10 +1,7 @@
-"""Tries the promises of an object store that the protocol depends on, once in a process and bucket, before the first
-write needs it.
+"""Tries the promises of an object store once in a process and bucket, before the first write depends on them.
 
-A store that takes the conditions of a request and does not keep them answers as one that does. So each promise is
-broken on purpose, on throw-away objects.
-
-Tests what the protocol requires of a storage, before anything depends on it.
+A store that accepts the conditions of a request and ignores them answers as one that checks them. So each condition is
+violated on purpose, on temporary objects.
 """
 
 from __future__ import annotations

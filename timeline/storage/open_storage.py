@@ -40,8 +40,8 @@ def full_path(url: str) -> str:
 def open_storage(url: str, options: Given = None) -> Storage:
     """The storage with its base at a URL or a plain path, which need not exist.
 
-    UnsupportedError: another scheme. UsageError: see `full_path`; an unknown option, or any for HDFS. A local disk has
-    no use for them.
+    UnsupportedError: another scheme. UsageError: see `full_path`; an unknown option, or any for HDFS. A local disk
+    ignores them.
     """
     given = StorageOptions.of(options)
     path = full_path(url)

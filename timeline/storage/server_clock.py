@@ -36,7 +36,7 @@ def storage_ms(storage: Storage) -> int:
     finally:
         storage.delete(path)
     if entry is None:
-        raise StorageError("a file that was just put is not there", path=path)
+        raise StorageError("a file that was just put is missing", path=path)
     return entry.modified_ms
 
 

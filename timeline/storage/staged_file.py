@@ -119,7 +119,7 @@ def place_staged(storage: Storage, staged: str, final: str, size: int, lost: Cal
             path=final,
             expected=f"{size} bytes",
             found="nothing" if found is None else f"{found.size} bytes",
-            todo=None if lost is None else "If it stays so, remove this file, and run again: it is made anew.",
+            todo=None if lost is None else "If the error persists, remove this file and run again.",
         )
 
 

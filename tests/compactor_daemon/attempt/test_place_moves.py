@@ -166,7 +166,7 @@ def test_a_file_of_a_decision_that_was_damaged_is_merged_again(name: str, damage
     (path / one.staged).write_bytes(b"torn")
     if damaged == "final":
         (path / one.staged).rename(path / one.final)
-        with pytest.raises(StorageError, match="remove this file, and run again: it is made anew"):
+        with pytest.raises(StorageError, match="remove this file and run again"):
             run_all(open_table(path))
         (path / one.final).unlink()
     run_all(open_table(path))

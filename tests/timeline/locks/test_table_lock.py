@@ -151,7 +151,7 @@ def test_a_lock_file_is_absolute(text: str) -> None:
 
 def test_the_folder_of_a_lock_file_is_there(tmp_path: Path) -> None:
     """A typing error in the path would be a lock that nobody else takes."""
-    with pytest.raises(LockError, match=r"its folder is not there.*make the folder"):
+    with pytest.raises(LockError, match=r"its folder does not exist.*make the folder"):
         FileLock(str(tmp_path / "lokcs" / "l")).hold("try").__enter__()
     assert list(tmp_path.iterdir()) == []
 

@@ -73,7 +73,7 @@ def upkeep(
 def being_built(name: str, where: str) -> UnsupportedError:
     """The error for a partition that cannot be kept, and cannot be dropped either at present."""
     return UnsupportedError(
-        "Hudi is building an index that phantombase cannot keep",
+        "Hudi is building an index that phantombase cannot maintain",
         path=where,
         found=name,
         todo="Wait until it is built, or drop it with Hudi, then write again.",
