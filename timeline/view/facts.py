@@ -109,13 +109,15 @@ class FactLoader:
             compacted=compacted,
             shared={time: self.named_files(timeline, time) for time in timeline.shared_times},
             forming=self.forming(timeline),
-            witness=Witness.of(
-                ((i.requested_time, self._named(i)) for i in (*timeline.completed, *timeline.hidden)),
-                ((time, merged_by(plan)) for time, plan in plans),
-                self.uncompleted(timeline),
-            )
-            if witness
-            else Witness(),
+            witness=self._witness(timeline, plans) if witness else Witness(),
+        )
+
+    def _witness(self, timeline: Timeline, plans: Iterable[tuple[str, CompactionPlan]]) -> Witness:
+        named = {write: self._named(write) for write in (*timeline.completed, *timeline.hidden)}
+        return Witness.of(
+            ((write.requested_time, files) for write, files in named.items()),
+            ((time, merged_by(plan)) for time, plan in plans),
+            self.uncompleted(timeline, named),
         )
 
     def with_archived(self, facts: ViewFacts, timeline: Timeline) -> ViewFacts:
@@ -144,8 +146,10 @@ class FactLoader:
         except (MalformedError, MissingFileError):
             return None
 
-    def uncompleted(self, timeline: Timeline) -> Mapping[str, Later]:
-        """Pending writes that had completed, see `Witness.uncompleted`.
+    def uncompleted(
+        self, timeline: Timeline, named: Mapping[Instant, NamedFiles | None] | None = None
+    ) -> Mapping[str, Later]:
+        """Pending writes that had completed, see `Witness.uncompleted`. `named`: what completed writes name, if known.
 
         A plan holds base files of completed writes, and from version 8 on log files of completed ones; what a log file
         lies on was completed when its write began. What a rollback or restore undoes is pending for that. Of the
@@ -163,7 +167,7 @@ class FactLoader:
                 found[time] = min(found.get(time, later), later)
 
         for write in (i for i in timeline.completed if i.requested_time > first and not timeline.is_compaction(i)):
-            for files in (self._named(write) or {}).values():
+            for files in ((self._named(write) if named is None else named.get(write)) or {}).values():
                 for one in files:
                     look(one.path if one.is_below else None, write)
         done = (i for i in timeline.completed if timeline.is_compaction(i))
