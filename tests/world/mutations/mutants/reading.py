@@ -230,7 +230,7 @@ VIEW: tuple[Mutant, ...] = (
     ("timeline/view/view_loader", "if listed.get(name) != size}", "if name in listed}", "validate"),
     ("timeline/view/grouping", "(p for p, name in counted.items() if since <= name.instant and name.instant not in known)", "()", "validate"),
     ("timeline/view/plain_slices", " or any(named_instant(t) > newest for t in below)", "", "plain_slices"),
-    ("timeline/view/facts", "                ((time, merged_by(plan)) for time, plan in plans),\n", "", "witness_of_plans"),
+    ("timeline/view/facts", "            ((time, merged_by(plan)) for time, plan in plans),\n", "            (),\n", "witness_of_plans"),
     ("timeline/service/recorded", "            plans=self._plans,\n", "", "witness_of_plans"),
     ("timeline/view/grouping", "for f in (*flaws, *homeless) if", "for f in flaws if", "witness_of_plans"),
     ("timeline/view/view", "flaws=last.flaws + lost", "flaws=last.flaws", "witness"),
