@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
 
-from phantombase.compactor_daemon.attempt.attempt import Aside, stay
+from phantombase.compactor_daemon.attempt.attempt import WaitScope, keep_slot
 from phantombase.compactor_daemon.attempt.compact_instant import Compacted, Limit
 from phantombase.compactor_daemon.attempt.failures import RetryOptions
 from phantombase.compactor_daemon.daemon.assemble import open_daemon
@@ -66,7 +66,9 @@ class NoOp(TableOnStorage):
     duplicates = 0
     opened: Table
 
-    def execute(self, instant: str, held: HeldClaim, limit: Limit, aside: Aside = stay) -> Compacted | None:
+    def execute(
+        self, instant: str, held: HeldClaim, limit: Limit, wait_scope: WaitScope = keep_slot
+    ) -> Compacted | None:
         """See `ServedTable`: what another daemon has completed is not done again."""
         table = self.opened
         if self.done_among((instant,)):

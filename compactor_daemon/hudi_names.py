@@ -1,7 +1,7 @@
 """Every configuration name of Apache Hudi 0.15.0 and 1.2.0, and what it means here: `hudi_names.tsv`.
 
 The names, defaults and alternative names are facts of those releases (`ConfigProperty` fields of the Spark bundle);
-what a name means here stands beside it, once. A configuration at one of Hudi's defaults is the same job as without it.
+what a name means here is said with it, once. A configuration at one of Hudi's defaults is the same job as without it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class NameKind(Enum):
     """What a name does here.
 
     SET: it sets an option or describes a table. ONLY: another value than those listed would give other rows, files or
-    locks than phantombase's, so it is refused. WISH: work beside the write that phantombase does not do; rows are the
+    locks than phantombase's, so it is refused. WISH: work besides the write that phantombase does not do; rows are the
     same. CLIENT: how Hudi's own client does its work.
     """
 

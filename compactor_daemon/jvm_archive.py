@@ -90,14 +90,14 @@ def _archive() -> ClassArchive:
         os.close(lock)
         return NO_ARCHIVE
     new = Path(f"{path}.new")
-    if new.exists() and _is_whole(new):
+    if new.exists() and _is_complete(new):
         new.rename(path)
         os.close(lock)
         return _archive()
     return ClassArchive(java_options=f'"-XX:ArchiveClassesAtExit={new}" -Xshare:auto -Xlog:disable', passed=(lock,))
 
 
-def _is_whole(new: Path) -> bool:
+def _is_complete(new: Path) -> bool:
     """Whether an archive is complete: the JVM writes the header last; until then the file begins with zeros."""
     with new.open("rb") as file:
         return any(file.read(4))

@@ -140,13 +140,13 @@ class AttemptOptions:
     foreign_grace_s: float = option(
         3600.0, "a Hudi compactor counts as dead after this time without a sign of life", least=0
     )
-    foreign_look_s: float = option(3.0, "how often staging looks for a Hudi compactor", least=0)
+    foreign_poll_s: float = option(3.0, "how often staging checks for a Hudi compactor", least=0)
     heartbeat_s: float = option(BEAT_S, "how often the heartbeat, which Hudi 1.2+ respects, is refreshed")
     heartbeat_expiry_s: float = option(EXPIRY_S, "a heartbeat of Hudi that is older than this is no sign of life")
     barrier_s: float = option(
         300.0, "how long to wait for writes that began before the compaction; daemons wait without limit", least=0
     )
-    barrier_poll_s: float = option(1.0, "how often the barrier looks for pending writes", least=0)
+    barrier_poll_s: float = option(1.0, "how often the barrier checks for pending writes", least=0)
     claim_wait_s: float = option(
         0.0, "how long to wait for another phantombase compactor on the table", flag="wait", least=0
     )
@@ -169,6 +169,6 @@ class AttemptOptions:
 
 
 def print_bytes(size: int) -> str:
-    """A size as `parse_bytes` reads it, in the largest unit of which it is a whole number."""
+    """A size as `parse_bytes` reads it, in the largest unit of which it is an integer."""
     unit = max((u for u, of in _UNITS.items() if size % of == 0 and size >= of), key=_UNITS.__getitem__, default="")
     return f"{size // _UNITS[unit]}{unit}"

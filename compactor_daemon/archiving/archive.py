@@ -36,7 +36,7 @@ from phantombase.timeline.table.pending import refuse_half_upgraded, refuse_pend
 from phantombase.timeline.table.table import Table, from_one_snapshot
 from phantombase.timeline.view.facts import HASHING_METADATA, is_consistently_hashed
 
-from ..attempt.leftovers import forget_archived
+from ..attempt.finish import forget_archived
 from ..attempt.unfinished import tidy, unfinished_compactions
 from ..undo.unreadable_rollback import remove_unreadable_rollbacks
 from .archived_files import Archive, remove_instants

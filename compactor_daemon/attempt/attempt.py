@@ -39,19 +39,19 @@ from .hudi_executors import ForeignTrace, foreign_trace, refuse_live
 from .inputs import Input, has_barrier, planned_inputs
 from .outcome import attempt_dead, decisions, declare_dead, open_next, read_outcome
 from .slice_task import SliceChunk, SliceDone, SliceTask, StageSpec, done_slices
-from .validity import gather_evidence, refuse, rule
+from .validity import assess, gather_evidence, refuse
 
 _log = get_logger()
 
 RunTasks = Callable[[list[SliceTask]], list[SliceDone]]
 """Compacts file slices somewhere and returns their records; raises errors of the tree."""
 
-Aside = Callable[[], AbstractContextManager[bool]]
+WaitScope = Callable[[], AbstractContextManager[bool]]
 """Entered while an attempt waits for writes. Gives whether it may wait without limit, see `AttemptOptions`."""
 
 
-def stay() -> AbstractContextManager[bool]:
-    """The `Aside` of work that blocks no other work while it waits."""
+def keep_slot() -> AbstractContextManager[bool]:
+    """The `WaitScope` of work that keeps its slot while it waits."""
     return nullcontext(False)
 
 
@@ -59,8 +59,8 @@ def stay() -> AbstractContextManager[bool]:
 class Attempt:
     """An opened attempt and what it found when it began.
 
-    `barrier`: writes that were pending then and must end before the decision. `trace`: what a Hudi executor that is
-    dead by now left behind.
+    `barrier`: writes that were pending then and must end before the decision. `trace`: what a dead Hudi executor has
+    left.
     """
 
     instant: str
@@ -75,14 +75,14 @@ def open_attempt(table: Table, instant: str, options: AttemptOptions) -> Attempt
     """Opens the next attempt, declaring unfinished earlier ones dead (the caller holds the claim).
 
     `table`: a snapshot suffices, if nothing was done since. ConflictError: a Hudi compactor is alive at the instant,
-    a restore or a rollback is in the way (no decision would stand), or another process opened an attempt at the same
-    moment.
+    a pending restore or rollback blocks it (no decision would be valid), or another process opened the same attempt
+    concurrently.
     """
     storage = table.storage
     plan = table.compaction_plan(instant)
     trace = foreign_trace(table, instant, {partition for partition, _ in plan.groups})
     refuse_live(trace, table, instant, options)
-    refuse(table, instant, rule(table.files.requested_merge(instant), (), "", gather_evidence(table, instant)))
+    refuse(table, instant, assess(table.files.requested_merge(instant), (), "", gather_evidence(table, instant)))
     who = process_name()
     for number in declare_dead(storage, instant, who):
         _log.info("attempt_declared_dead", instant=instant, attempt=number)
@@ -107,17 +107,17 @@ def open_attempt(table: Table, instant: str, options: AttemptOptions) -> Attempt
 
 
 def _refuse_unscheduled(table: Table, instant: str, who: str, plan: CompactionPlan) -> None:
-    """Looks for the plan again, now that the attempt is open.
+    """Reads the plan again, now that the attempt is open.
 
-    A process that removes the plan, or takes file groups out of it, ends every attempt that it finds open. It may have
-    missed this one.
+    A process that removes the plan, or file groups from it, ends every attempt that it finds open. It may have missed
+    this one.
     """
     try:
         if table.compaction_plan(instant).groups == plan.groups:
             return
-        found, cause = "file groups were taken out of it", None
+        found, cause = "file groups were removed from it", None
     except MissingFileError as error:
-        found, cause = "it is gone", error
+        found, cause = "the plan was removed", error
     declare_dead(table.storage, instant, who)
     raise ConflictError(
         "this compaction was just unscheduled", path=table.storage.base_path, instant=instant, found=found
@@ -184,15 +184,15 @@ def stage(
     options: AttemptOptions,
     run: RunTasks,
     check: Callable[[], None] = lambda: None,
-    aside: Aside = stay,
+    wait_scope: WaitScope = keep_slot,
 ) -> tuple[list[SliceDone], TableSchema]:
     """Stages every file slice until barrier and closure hold; returns the records and the table's schema.
 
     The view is loaded again after the barrier; a file group whose inputs (or schema) changed is merged again. Each
-    round looks at the barrier before it loads its view, even when it has nothing to merge. So a write of the barrier
-    that completes between the two steps is either in the view, or was seen pending and causes another round.
+    round asks which writes of the barrier are pending before it loads its view, even when it has nothing to merge. So a
+    write that completes between the two steps is either in the view, or was seen pending and causes another round.
     `check` raises when the work must end; it is called before each round and while waiting for the barrier. The wait
-    runs inside `aside`.
+    runs inside `wait_scope`.
     """
     storage = table.storage
     adopted: Mapping[str, SliceDone] | None = None
@@ -227,7 +227,7 @@ def stage(
             _log.info("staging", instant=attempt.instant, attempt=attempt.number, slices=len(todo), adopted=len(done))
             own |= {one.position: one for one in run(todo)}
         if waiting:
-            _wait_for(table, waiting, attempt, options, check, aside)
+            _wait_for(table, waiting, attempt, options, check, wait_scope)
         elif not todo:
             return [done[t.position] for t in tasks], schema
     raise BarrierError(
@@ -242,8 +242,8 @@ def stage(
 def _adoptable(table: Table, attempt: Attempt) -> dict[str, SliceDone]:
     """Finished slices of earlier (dead) attempts, by fingerprint, whose staged files are still there.
 
-    A slice that a decision names is not adopted. That decision was revoked, and the process that takes it back removes
-    its files, now or later.
+    A slice that a decision names is not adopted. That decision was revoked, and the process that reverts it deletes its
+    files, now or later.
     """
     named = {p.final for decision in decisions(table.storage, attempt.instant) for p in decision.placements}
     found: dict[str, SliceDone] = {}
@@ -259,15 +259,15 @@ def _adoptable(table: Table, attempt: Attempt) -> dict[str, SliceDone]:
 
 def _usable(task: SliceTask, own: Mapping[int, SliceDone], adopted: Mapping[str, SliceDone]) -> SliceDone | None:
     mine = own.get(task.position)
-    if mine is not None and mine.fingerprint == task.fingerprint and _is_whole(mine, task.rules.visibility):
+    if mine is not None and mine.fingerprint == task.fingerprint and _is_current(mine, task.rules.visibility):
         return mine
     theirs = adopted.get(task.fingerprint)
-    if theirs is not None and _is_whole(theirs, task.rules.visibility):
+    if theirs is not None and _is_current(theirs, task.rules.visibility):
         return replace(theirs, position=task.position)
     return None
 
 
-def _is_whole(done: SliceDone, visibility: Visibility) -> bool:
+def _is_current(done: SliceDone, visibility: Visibility) -> bool:
     """Whether the writes that a result left out are still not completed, and the writes that it merged still count.
 
     The fingerprint does not show this on version 6: a write has the same log files before and after it completes.
@@ -288,12 +288,12 @@ def _wait_for(
     attempt: Attempt,
     options: AttemptOptions,
     check: Callable[[], None],
-    aside: Aside,
+    wait_scope: WaitScope,
 ) -> None:
-    """AttemptDeadError: another process ended the attempt meanwhile."""
+    """AttemptDeadError: another process ended the attempt."""
     _log.info("barrier_waiting", instant=attempt.instant, writes=[i.requested_time for i in waiting])
     deadline = time.monotonic() + options.barrier_s
-    with aside() as is_patient:
+    with wait_scope() as is_patient:
         while waiting := _pending_of(table, attempt.barrier):
             check()
             outcome = read_outcome(table.storage, attempt.instant, attempt.number)

@@ -45,7 +45,7 @@ from phantombase.timeline.storage.staged_file import probe_partitions
 from phantombase.timeline.table.table import Table, from_one_snapshot
 
 from ..options import AttemptOptions
-from .attempt import Aside, Attempt, open_attempt, stage, stay
+from .attempt import Attempt, WaitScope, keep_slot, open_attempt, stage
 from .decide import decide_commit
 from .failures import WorkNote
 from .hudi_executors import ForeignWatch
@@ -111,20 +111,20 @@ def preflight(table: Table, instants: Sequence[str]) -> dict[str, PhantombaseErr
     refused: dict[str, PhantombaseError] = {}
     plans: dict[str, CompactionPlan] = {}
     for instant in instants:
-        with _noted(refused, instant):
+        with _collected(refused, instant):
             if find_decision(table.storage, instant) is None:
                 plans[instant] = table.compaction_plan(instant)
     if not plans:
         return refused
     try:
-        looks = chain([table], iter(table.snapshot, None))
-        view = from_one_snapshot(lambda: next(looks).load_plan_view(plans.values()))
+        snapshots = chain([table], iter(table.snapshot, None))
+        view = from_one_snapshot(lambda: next(snapshots).load_plan_view(plans.values()))
     except PhantombaseError:
         if len(plans) == 1:
             raise
         # An error in the partitions of one plan must not refuse the others: check each plan alone.
         for instant in plans:
-            with _noted(refused, instant):
+            with _collected(refused, instant):
                 refused |= preflight(table, [instant])
         return refused
     if table.layout.has_completion_times:
@@ -133,7 +133,7 @@ def preflight(table: Table, instants: Sequence[str]) -> dict[str, PhantombaseErr
     rules = slice_rules(table, view.timeline, schema)
     with ThreadPoolExecutor(_PREFLIGHT_THREADS) as pool:
         for instant, plan in plans.items():
-            with _noted(refused, instant):
+            with _collected(refused, instant):
                 table.times.check_reached(instant, view.timeline)
                 inputs = planned_inputs(table, view, plan, instant, rules)
                 check = partial(check_slice, table.storage, rules=rules)
@@ -142,7 +142,7 @@ def preflight(table: Table, instants: Sequence[str]) -> dict[str, PhantombaseErr
 
 
 @contextmanager
-def _noted(refused: dict[str, PhantombaseError], instant: str) -> Iterator[None]:
+def _collected(refused: dict[str, PhantombaseError], instant: str) -> Iterator[None]:
     try:
         yield
     except PhantombaseError as error:
@@ -160,14 +160,14 @@ def compact_instant(
     options: AttemptOptions,
     limit: Limit | None = None,
     on_note: Callable[[WorkNote], None] = lambda _: None,
-    aside: Aside = stay,
+    wait_scope: WaitScope = keep_slot,
 ) -> Compacted:
     """Brings one pending compaction to its end; the caller holds the claim.
 
     If an attempt that died had decided, its decision is published; otherwise a new attempt is opened, staged and
-    decided. StoppedError: the limit was reached before the decision; the attempt stays without a outcome, and the next
-    run adopts its finished slices. `on_note` gets each new note of the heartbeat. The wait for writes runs inside
-    `aside`.
+    decided. StoppedError: the limit was reached before the decision; the attempt remains undecided, and the next run
+    adopts its finished slices. `on_note` gets each new note of the heartbeat. It waits for writes inside
+    `wait_scope`.
     """
     started = time.monotonic()
     seen = table.snapshot()
@@ -178,17 +178,17 @@ def compact_instant(
     work = find_decision(seen.storage, instant) or open_attempt(seen, instant, options)
     note = WorkNote(attempt=work.attempt if isinstance(work, CommitDecision) else work.number, since_ms=clock_ms())
 
-    def noted(**numbers: int) -> None:
+    def report(**numbers: int) -> None:
         nonlocal note
         note = replace(note, **numbers)
         on_note(note)
 
-    noted()
+    report()
     with heartbeat(storage, instant, options.heartbeat_s, note=lambda: note.to_note()):
         if isinstance(work, CommitDecision):
             decision = work
         else:
-            watch = ForeignWatch(table, instant, work.number, work.trace, options.foreign_look_s)
+            watch = ForeignWatch(table, instant, work.number, work.trace, options.foreign_poll_s)
 
             def check() -> None:
                 limit.check()
@@ -196,20 +196,20 @@ def compact_instant(
 
             def checked(done: int, total: int) -> None:
                 check()
-                noted(done=done, total=total)
+                report(done=done, total=total)
                 progress(done, total)
 
             def run(tasks: list[SliceTask]) -> list[SliceDone]:
                 size = sum(t.slice.base_bytes + t.slice.log_bytes for t in tasks)
-                noted(done=0, total=len(tasks), bytes=size)
+                report(done=0, total=len(tasks), bytes=size)
                 return runner(storage, tasks, checked)
 
             @contextmanager
             def waiting() -> Iterator[bool]:
-                noted(waiting=1)
-                with aside() as is_patient:
+                report(waiting=1)
+                with wait_scope() as is_patient:
                     yield is_patient
-                noted(waiting=0)
+                report(waiting=0)
 
             with _death_explains_errors(storage, work):
                 probe_partitions(storage, {partition for partition, _ in work.plan.groups})
@@ -266,7 +266,7 @@ def _summary(storage: Storage, decision: CommitDecision, seconds: float, *, resu
 
 
 class Limit:
-    """A point in time at which work ends. It may be moved closer while the work goes on, also by another thread.
+    """A point in time at which work ends. Another thread may move it closer while the work runs.
 
     `seconds` from now; None: no limit so far. `clock`: seconds, monotonic; None: this machine's.
     """

@@ -71,8 +71,8 @@ def named_files(table: Table, done: Instant) -> frozenset[str]:
     return table.commit_metadata(done).named_files
 
 
-def go_of_commit(table: Table, done: Instant) -> CommitDecision:
-    """The decision behind a completed commit of phantombase."""
+def decision_of_commit(table: Table, done: Instant) -> CommitDecision:
+    """The decision that a completed commit of phantombase's carried out."""
     storage, instant = table.storage, done.requested_time
     metadata = table.commit_metadata(done)
     finished = {d.final: d for d in finished_slices(storage, instant) if d.final is not None}

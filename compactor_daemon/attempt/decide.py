@@ -77,14 +77,14 @@ def _check_undisturbed(table: Table, attempt: Attempt) -> None:
         plan = table.compaction_plan(instant)
     except MissingFileError as error:
         raise ConflictError(
-            "this compaction was meanwhile unscheduled, or rolled back and removed",
+            "this compaction was unscheduled, or rolled back and removed",
             path=error.path,
             instant=instant,
             todo="This attempt published nothing.",
         ) from error
     if plan.groups != attempt.plan.groups:
         raise ConflictError(
-            "file groups were taken out of this plan meanwhile",
+            "file groups were removed from this plan",
             path=table.storage.base_path,
             instant=instant,
             todo="This attempt published nothing. Run again.",
@@ -92,7 +92,7 @@ def _check_undisturbed(table: Table, attempt: Attempt) -> None:
     done = completed_compaction(table, instant)
     if done is not None:
         raise ConflictError("another process completed this compaction", path=table.instant_path(done), instant=instant)
-    ForeignWatch(table, instant, attempt.number, attempt.trace).snapshot()
+    ForeignWatch(table, instant, attempt.number, attempt.trace).check_now()
 
 
 def build_decision(
@@ -143,8 +143,8 @@ def _passed(layout: Layout, attempt: Attempt, done: list[SliceDone]) -> tuple[st
 
 
 def compaction_commit(done: Iterable[SliceDone], schema: TableSchema, properties: Mapping[str, str]) -> CommitMetadata:
-    """The completed commit of a compaction. `schema`: of the files written; `properties`: of the user,
-    recorded beside it."""
+    """The completed commit of a compaction. `schema`: of the files written; `properties`: the
+    user's, recorded with it."""
     return _commit(done, schema, properties, "COMPACT", _write_stat)
 
 

@@ -57,9 +57,8 @@ class WorkNote:
 
     @staticmethod
     def from_note(note: Mapping[str, Any] | None) -> WorkNote | None:
-        """Inverse of `to_note`; None if it is no such note. Names that later releases add are ignored."""
-        known = {"waiting": 0, **(note or {})}  # earlier releases do not write `waiting`
-        values = {f.name: known.get(f.name) for f in fields(WorkNote)}
+        """Inverse of `to_note`; None if it is no such note; unknown names are ignored."""
+        values = {f.name: (note or {}).get(f.name) for f in fields(WorkNote)}
         counts = {name: value for name, value in values.items() if isinstance(value, int) and value >= 0}
         return WorkNote(**counts) if len(counts) == len(values) else None
 
@@ -121,28 +120,28 @@ class Parked:
 Readiness: TypeAlias = Ready | Waits | Parked
 
 
-class Weight(Enum):
-    """What an error says about its instant."""
+class FailureClass(Enum):
+    """What an error means for its instant."""
 
     NOTHING = "nothing"
-    """Another process is at work on it, or this work was stopped: no failure."""
+    """Another process works on it, or this work was stopped: no failure."""
     RETRY = "retry"
     PARK = "park"
 
 
-def weigh(error: Exception) -> Weight:
-    """How much an error counts against its instant.
+def classify(error: Exception) -> FailureClass:
+    """The class of an error of an instant.
 
     It is no failure if another process is at work (a Hudi compactor, a write before the barrier, another daemon), or if
-    the clock of this process is wrong: the instant is looked at again after a while. A ledger that does not balance is
+    the clock of this process is wrong: the instant is tried again after a while. A ledger that does not balance is
     a failure, and so are log files that are no neighbours any more: repeating does not cure them.
     """
     if isinstance(error, (LedgerError, StalePlanError)):
-        return Weight.PARK
+        return FailureClass.PARK
     counted = isinstance(error, TableChangedError) or not isinstance(error, ConflictError)
     if isinstance(error, (StoppedError, ClaimedError, ClockError)) or not counted:
-        return Weight.NOTHING
-    return Weight.RETRY
+        return FailureClass.NOTHING
+    return FailureClass.RETRY
 
 
 def readiness(failures: Sequence[Failure], now_ms: int, options: RetryOptions) -> Readiness:
@@ -164,7 +163,7 @@ def read_failures(storage: Storage, instant: str) -> tuple[Failure, ...]:
 
 
 def record_failure(storage: Storage, instant: str, failure: Failure) -> None:
-    """Adds a failure; if two processes add one at the same moment, both are kept."""
+    """Adds a failure; if two processes add one concurrently, both are recorded."""
     number = max(_numbers(storage, instant), default=0) + 1
     while not storage.put_if_absent(f"{_folder(instant)}/{number}", json.dumps(asdict(failure)).encode()):
         number += 1
@@ -183,7 +182,7 @@ def release_failures(storage: Storage, instant: str, *, dry_run: bool = False) -
 
 def failure_of(error: Exception, who: str, now_ms: int) -> Failure:
     """The record of an error."""
-    park = weigh(error) is Weight.PARK
+    park = classify(error) is FailureClass.PARK
     what = str(error) if isinstance(error, PhantombaseError) else f"internal error: {error}"
     return Failure(at_ms=now_ms, error=type(error).__name__, what=what, who=who, park=park)
 

@@ -1,7 +1,7 @@
 """Hudi executors at an instant: whether one is alive (docs/internals/protocol.md: Hudi executors).
 
-Hudi 1.2+ in a multi-writer mode keeps `.hoodie/.heartbeat/<C>` fresh while it works, and respects a heartbeat of
-phantombase. Older releases and single writers show only their inflight file, markers and data files: such an executor
+Hudi 1.2+ in a multi-writer mode refreshes `.hoodie/.heartbeat/<C>` while it works, and respects phantombase's
+heartbeat. Older releases and single writers show only their inflight file, markers and data files: such an executor
 counts as alive until the youngest of these files is older than a grace time. Phantombase never puts an inflight file,
 so an inflight file is always Hudi's.
 """
@@ -30,7 +30,7 @@ from .outcome import declare_dead
 class ForeignTrace:
     """What a Hudi executor left at an instant. Times in milliseconds since the epoch, None for what is absent.
 
-    `heartbeat_ms` is None also for a heartbeat of phantombase.
+    `heartbeat_ms` is None also for phantombase's heartbeat.
     """
 
     inflight_ms: int | None
@@ -38,7 +38,7 @@ class ForeignTrace:
     youngest_ms: int | None
 
     def is_live(self, now_ms: int, options: AttemptOptions) -> bool:
-        """Whether the executor may still be at work."""
+        """Whether the executor may still work."""
         if self.heartbeat_ms is not None and now_ms - self.heartbeat_ms < options.heartbeat_expiry_s * 1000:
             return True
         if self.inflight_ms is None or self.heartbeat_ms is not None:
@@ -52,7 +52,7 @@ def inflight_path(table: Table, instant: str) -> str:
 
 
 def foreign_trace(table: Table, instant: str, partitions: Iterable[str]) -> ForeignTrace:
-    """Looks for a Hudi executor at an instant. `partitions`: those that its plan writes to."""
+    """What shows a Hudi executor at an instant. `partitions`: those that its plan writes to."""
     storage = table.storage
     inflight = storage.find(inflight_path(table, instant))
     merges_logs = table.files.requested_merge(instant).action == "logcompaction"
@@ -94,10 +94,10 @@ def refuse_live(trace: ForeignTrace, table: Table, instant: str, options: Attemp
 
 
 class ForeignWatch:
-    """Looks for a Hudi executor that touches an instant while an attempt is at work on it.
+    """Finds out that a Hudi executor touches an instant while an attempt works on it.
 
-    Hudi before 1.2, and its single writers, look for no other compactor: they put their inflight file and begin.
-    `trace`: what was there when the attempt was opened. `every_s`: the shortest time between two looks of `check`.
+    Hudi before 1.2, and its single writers, check for no other compactor: they put their inflight file and begin.
+    `trace`: what was there when the attempt was opened. `every_s`: the shortest time between two checks.
     """
 
     def __init__(
@@ -118,17 +118,17 @@ class ForeignWatch:
         self._next = self._clock() + every_s
 
     def check(self) -> None:
-        """Calls `look`, if the last call is `every_s` ago."""
+        """As `check_now`, if the last check is `every_s` ago."""
         if self._clock() >= self._next:
             self._next = self._clock() + self._every_s
             # Where a name takes two requests, one listing shows it.
-            self._look(self._table if self._table.storage.is_file_system else self._table.snapshot(reload=False))
+            self._compare(self._table if self._table.storage.is_file_system else self._table.snapshot(reload=False))
 
-    def snapshot(self) -> None:
+    def check_now(self) -> None:
         """AttemptDeadError: a Hudi executor touched the instant. The attempt is declared dead first."""
-        self._look(self._table)
+        self._compare(self._table)
 
-    def _look(self, table: Table) -> None:
+    def _compare(self, table: Table) -> None:
         path = inflight_path(table, self._instant)
         entry = table.storage.find(path)
         now_ms = entry.modified_ms if entry is not None else None
@@ -139,14 +139,14 @@ class ForeignWatch:
             "a Hudi compactor touched this instant while phantombase was at work on it",
             path=path,
             instant=self._instant,
-            expected=f"its inflight file as attempt {self._attempt} found it: {_moment(self._inflight_ms)}",
-            found=_moment(now_ms),
+            expected=f"its inflight file as attempt {self._attempt} found it: {_shown(self._inflight_ms)}",
+            found=_shown(now_ms),
             todo="This attempt stopped and published nothing. Run one kind of compactor per table: Hudi before 1.2, or "
-            "without a lock provider, looks for no other compactor.",
+            "without a lock provider, checks for no other compactor.",
         )
 
 
-def _moment(milliseconds: int | None) -> str:
+def _shown(milliseconds: int | None) -> str:
     if milliseconds is None:
         return "none"
     return f"one made {datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(timespec='milliseconds')}"

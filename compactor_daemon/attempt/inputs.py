@@ -1,4 +1,4 @@
-"""What a plan has to merge, according to the view (closure): never less than the plan, and nothing that came later.
+"""What a plan has to merge, according to the view (closure): no less than the plan names, and nothing later.
 
 A file that the plan names may be missing because its file group was replaced, or because its write was rolled back or
 removed by a restore. Then it need not be merged. Otherwise it is lost, and that is an error.
@@ -34,7 +34,7 @@ def planned_inputs(table: Table, view: TableView, plan: CompactionPlan, instant:
 
     A compaction merges all logs that the view holds before the instant, also logs that the plan does not name. A log
     compaction merges exactly the planned logs: they are neighbours in the order of reading, and later logs come before
-    or behind them. StalePlanError: they are no neighbours any more. BarrierError: a pending write may come between
+    or after them. StalePlanError: they are not neighbours any more. BarrierError: a pending write may come between
     them.
     """
     groups = view.by_key()
@@ -44,7 +44,7 @@ def planned_inputs(table: Table, view: TableView, plan: CompactionPlan, instant:
             "log compaction of consistent-hashing buckets is not supported",
             path=table.storage.base_path,
             instant=instant,
-            todo=f"Let Hudi execute it, or take it back: compactor-daemon unschedule TABLE {instant}.",
+            todo=f"Let Hudi execute it, or cancel it: compactor-daemon unschedule TABLE {instant}.",
         )
     found = ((o, groups.get((o.partition_path, o.file_id))) for o in plan.operations)
     if plan.merges_logs:
@@ -67,7 +67,7 @@ def has_barrier(table: Table, plan: CompactionPlan) -> bool:
     """Whether writes that are pending when the plan becomes visible must end before it is executed.
 
     Log compactions need no barrier from version 8 on. A write that may come between the planned files is a conflict at
-    once (`planned_inputs`); every other write has its place before or behind them, whenever it completes.
+    once (`planned_inputs`); every other write has its place before or after them, whenever it completes.
     """
     return not plan.merges_logs or table.layout.slicing is Slicing.BY_BASE_INSTANT
 
@@ -83,11 +83,11 @@ def _closed(view: TableView, group: FileGroup | None, instant: str, operation: C
     want = {*base, *(log for log in operation.delta_file_paths if not _is_rolled_back(view, log))}
     if want - have or (slice_ is None and base):
         raise _missing(view, operation, instant, want, have)
-    _check_whole(view, group, instant)
+    _refuse_flaws(view, group, instant)
     return slice_ or _without_files(operation)
 
 
-def _check_whole(view: TableView, group: FileGroup | None, instant: str) -> None:
+def _refuse_flaws(view: TableView, group: FileGroup | None, instant: str) -> None:
     """MissingFileError, MalformedError: a file of the group is lost or damaged, whether the plan names it or not."""
     for flaw in group.flaws if group is not None else ():
         error = flaw.error()
@@ -105,8 +105,8 @@ def _for_the_others(view: TableView, group: FileGroup | None, instant: str) -> s
     frees = f"`compactor-daemon unschedule TABLE {instant}` frees those of the plan without logs on it. "
     return (
         f"For the other file groups: {'' if all(_is_written_under(o, instant, view) for o in others) else frees}"
-        f"Write the partition {group.partition!r} anew by insert_overwrite; then `compactor-daemon compact TABLE` "
-        "passes this file group over."
+        f"Write the partition {group.partition!r} again by insert_overwrite; then `compactor-daemon compact TABLE` "
+        "skips this file group."
     )
 
 
@@ -140,7 +140,7 @@ def _planned_logs(
     have = set(input_names(home)) if home is not None else set()
     if home is None or wanted - have:
         raise _missing(view, operation, instant, wanted, have)
-    _check_whole(view, group, instant)
+    _refuse_flaws(view, group, instant)
     pieces, bottom = _neighbours(table, view, home, operation, instant, rules)
     files = {f for p in pieces for f in (*p.files, *p.replaced)}
     by_name = table.layout.slicing is Slicing.BY_BASE_INSTANT
@@ -174,7 +174,7 @@ def _neighbours(
 
 
 def _is_compacted(group: FileGroup, home: FileSlice | None, operation: CompactionOperation) -> bool:
-    """Whether a compaction has merged the planned logs into a base file meanwhile.
+    """Whether a compaction has merged the planned logs into a base file since then.
 
     Hudi plans compactions also of file groups that a pending log compaction names.
     """
@@ -204,7 +204,7 @@ def _missing(
         found=f"{len(want & have)} of them",
         todo="Restore the file: compacting without it would lose its rows. If it is lost for good, restore the table "
         "to an instant before it was written, `compactor-daemon restore TABLE --to INSTANT`, or write its partition "
-        f"anew by insert_overwrite. {_for_the_others(view, group, instant)}",
+        f"again by insert_overwrite. {_for_the_others(view, group, instant)}",
     )
 
 

@@ -4,7 +4,7 @@
     C    a pending compaction of F: an upsert of k under the key index does not find k (F's next base file will lack
          it) and puts it into a new or small base file G
     C unscheduled: the base files of F and of G both hold k. Reads are still right, since F's log deletes k. But the
-         key index looks at base files only: the next upsert of k goes to F and to G, and F has a row of k again
+         key index reads base files only: the next upsert of k is written to F and to G, and F has a row of k again
 
 Hudi's SIMPLE and BLOOM indexes do the same. While C, or a later plan on F, is pending or executed, k is in G alone.
 

@@ -55,8 +55,7 @@ _OUTCOME_TODO = (
 class Placement:
     """A staged file, the final name it gets, and its size in bytes. Paths are relative to the table base.
 
-    `output`: the options that the file was written with; they give the same file again. None in records of earlier
-    releases.
+    `output`: the options that the file was written with; they give the same file again. None: unknown.
     """
 
     staged: str
@@ -65,7 +64,7 @@ class Placement:
     output: OutputOptions | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """As stored in a `commit`."""
+        """As stored in a decision."""
         return {"staged": self.staged, "final": self.final, "size": self.size, "output": output_to_json(self.output)}
 
     @staticmethod
@@ -86,8 +85,7 @@ class CommitDecision:
     `completed_path` is the completed timeline file (from version 8 on with the completion time in its name), `content`
     its bytes. `table_version`: the version under which the decision was made. `merged`: instants of the merged writes.
     `oldest`: the start of the active timeline at the decision. `passed`: file groups (partition/file id) that were left
-    out because they were replaced (version 6). The last three are empty in records of earlier releases.
-    """
+    out because they were replaced (version 6)."""
 
     instant: str
     attempt: int
@@ -119,10 +117,9 @@ class CommitDecision:
             completed_path=fields.text("completed_path"),
             content=fields.data("content"),
             placements=tuple(Placement.of(one) for one in fields.records("placements")),
-            # Earlier releases do not write these.
-            merged=fields.texts("merged") if "merged" in fields.values else (),
-            oldest=fields.text("oldest") if "oldest" in fields.values else "",
-            passed=fields.texts("passed") if "passed" in fields.values else (),
+            merged=fields.texts("merged"),
+            oldest=fields.text("oldest"),
+            passed=fields.texts("passed"),
         )
 
 
@@ -169,8 +166,7 @@ def read_outcomes(storage: Storage, instant: str) -> dict[int, Outcome | None]:
 def write_outcome(storage: Storage, instant: str, attempt: int, record: bytes, nonce: str) -> None:
     """Writes an attempt's outcome. AttemptDeadError: it has another outcome already.
 
-    There are three outcomes: this record is there, another one is there, or the call failed. Then the record is read
-    back.
+    After a call that failed, the record is read back.
     """
     path = outcome_path(instant, attempt)
     try:
@@ -202,13 +198,13 @@ def dead_record(nonce: str, by: str) -> bytes:
     return dump({"outcome": DEAD, "nonce": nonce, "by": by})
 
 
-def void_record(nonce: str, by: str) -> bytes:
+def cancelled_record(nonce: str, by: str) -> bytes:
     """The record of an attempt that only serves to unschedule its instant."""
     return dump({"outcome": CANCELLED, "nonce": nonce, "by": by})
 
 
 def declare_dead(storage: Storage, instant: str, by: str) -> list[int]:
-    """Gives every attempt without a outcome the outcome `dead`; returns their numbers."""
+    """Gives every attempt without an outcome the outcome `dead`; returns their numbers."""
     undecided = [number for number, outcome in read_outcomes(storage, instant).items() if outcome is None]
     for number in undecided:
         nonce = uuid.uuid4().hex
@@ -219,9 +215,9 @@ def declare_dead(storage: Storage, instant: str, by: str) -> list[int]:
 def open_next(storage: Storage, instant: str, who: str) -> int:
     """Opens the next attempt; returns its number.
 
-    ConflictError: an earlier one is undecided or has a `commit` that is not revoked, or another process just opened the
-    same one. An earlier `cancelled` does not matter: the process that wrote it died before it removed the plan, or
-    there would be no plan to work on.
+    ConflictError: an earlier one is undecided or has a commit decision that is not revoked, or another process just
+    opened the same one. An earlier `cancelled` does not matter: the process that wrote it died before it removed the
+    plan, or there would be no plan to work on.
     """
     earlier = read_outcomes(storage, instant)
     for number, outcome in earlier.items():
@@ -257,18 +253,18 @@ def decisions(storage: Storage, instant: str) -> tuple[CommitDecision, ...]:
 
 
 def is_revoked(storage: Storage, instant: str, attempt: int) -> bool:
-    """Whether the `commit` of an attempt was revoked: it never stands again."""
+    """Whether the commit decision of an attempt was revoked: it is never valid again."""
     return storage.find(f"{attempt_folder(instant, attempt)}/{REVOKED}") is not None
 
 
 def why_revoked(storage: Storage, instant: str, attempt: int) -> str:
-    """Why the `commit` of an attempt was revoked. MalformedError: the record of that cannot be read."""
+    """Why the commit decision of an attempt was revoked. MalformedError: the record of that cannot be read."""
     path = f"{attempt_folder(instant, attempt)}/{REVOKED}"
-    return Fields.parse(storage.read(path), path, "unreadable record of a decision taken back", None).text("why")
+    return Fields.parse(storage.read(path), path, "unreadable record of a revoked decision", None).text("why")
 
 
 def revoke_decision(storage: Storage, instant: str, attempt: int, why: str, by: str) -> None:
-    """Records that a `commit` does not stand any more. Any process may do it, any number of times."""
+    """Records that a commit decision is invalid. Any process may do it, any number of times."""
     storage.put_if_absent(f"{attempt_folder(instant, attempt)}/{REVOKED}", dump({"why": why, "by": by}))
 
 

@@ -49,7 +49,7 @@ from .attempt import single_task
 from .completed import completed_commits, completed_compaction, is_ours, named_files, remove_placed
 from .hudi_executors import inflight_path
 from .outcome import CommitDecision, Placement, is_revoked
-from .revert import look_back, refuse_revoked, take_back, without_groups
+from .revert import check_after_put, refuse_revoked, revert_files, without_groups
 from .slice_task import SliceDone, compact_slice, done_slices
 from .validity import Validity, decided_instant, refuse, validity_of
 
@@ -60,7 +60,7 @@ _ALONE = nullcontext()
 
 
 def check_unchanged(table: Table, version: int, instant: str) -> None:
-    """TableChangedError when the table was upgraded meanwhile, by its settings as `table` has them."""
+    """TableChangedError if the table was upgraded since the attempt began, by the settings of `table`."""
     now = table.config.version
     if now != version:
         raise TableChangedError(
@@ -77,12 +77,12 @@ def check_unchanged(table: Table, version: int, instant: str) -> None:
 def publish(table: Table, decision: CommitDecision, lock: TableLock) -> None:
     """Gives the decided files their final names and completes the instant; may be repeated.
 
-    ConflictError: another process completed the instant first, the decision does not stand any more (`standing`), or
-    the table changed. Files that only `commit` names have no final names then.
+    ConflictError: another process completed the instant first, the decision is not valid any more (`validity`), or
+    the table changed. Files that only the decision names have no final names then.
     """
     table = table.snapshot()
     placed, update = replace(decision, placements=()), None
-    if completed_compaction(table, decision.instant) is None and _may_stand(table, decision):
+    if completed_compaction(table, decision.instant) is None and _is_publishable(table, decision):
         placed = without_groups(decision, table.facts.replaced_groups(table.load_timeline()), table.layout)
         _place_all(table, placed)
         update = prepare(table, _change(table, placed))
@@ -96,7 +96,7 @@ def publish(table: Table, decision: CommitDecision, lock: TableLock) -> None:
         kept = without_groups(decision, table.facts.replaced_groups(table.load_timeline()), table.layout)
         section.check()
         remove_placed(table, decision, keep={p.final for p in kept.placements})
-        # The decision did not stand at the first check, or a file group was replaced meanwhile.
+        # The decision was not valid at the first check, or a file group was replaced since then.
         if kept.placements != placed.placements:
             update = None
         _place_all(table, kept)  # again: another process may have removed what this one placed before it had the lock
@@ -113,7 +113,7 @@ def _complete(
     path = _completed_path(table, decision)
     table = table.snapshot()  # again: the steps since the last snapshot may have taken long
     section.check()
-    # An inflight file can only be that of a dead Hudi executor; Hudi refuses to work beside it.
+    # An inflight file can only be that of a dead Hudi executor; Hudi refuses to work concurrently with it.
     if table.storage.find(inflight := inflight_path(table, decision.instant)) is not None:
         storage.delete(inflight)
     if not completed_commits(table, decision.instant):  # a Hudi executor may have completed it without the lock
@@ -122,10 +122,10 @@ def _complete(
         try:
             storage.put_if_absent(path, kept.content)  # "no" may be the answer to our own put, when it was sent twice
         except PhantombaseError:  # the put may have taken effect
-            look_back(table.snapshot(), decision, path)
+            check_after_put(table.snapshot(), decision, path)
             raise
         table = table.snapshot()
-        look_back(table, decision, path)
+        check_after_put(table, decision, path)
     done = completed_compaction(table, decision.instant)
     if done is None:
         raise StorageError("the completed commit is not there after it was written", path=path)
@@ -140,7 +140,7 @@ def _change(table: Table, decision: CommitDecision) -> Change:
 
 
 def _completed_path(table: Table, decision: CommitDecision) -> str:
-    """Where the completed file goes: as decided, or with a later completion time (under the lock).
+    """The path of the completed file: as decided, or with a later completion time (under the lock).
 
     Hudi archives instants that completed before the last compaction of the metadata table. From then on it ignores
     their entries in the logs of the metadata table. The entries of this compaction are written to those logs only now.
@@ -156,7 +156,7 @@ def _completed_path(table: Table, decision: CommitDecision) -> str:
 def _measured(storage: Storage, decision: CommitDecision) -> dict[str, tuple[ColumnRange, ...]]:
     """The column ranges that the tasks measured in the files they wrote, as far as their records are still there.
 
-    Another process that publishes the same decision may be removing the records at this moment.
+    Another process that publishes the same decision may be removing the records concurrently.
     """
     done: list[SliceDone] = []
     for number in range(1, decision.attempt + 1):
@@ -165,7 +165,7 @@ def _measured(storage: Storage, decision: CommitDecision) -> dict[str, tuple[Col
     return {d.final: d.ranges for d in done if d.final is not None and d.ranges is not None}
 
 
-def _may_stand(table: Table, decision: CommitDecision) -> bool:
+def _is_publishable(table: Table, decision: CommitDecision) -> bool:
     """Whether it is worth placing files before the lock is taken; the check under the lock decides."""
     try:
         check_unchanged(table, decision.table_version, decision.instant)
@@ -190,11 +190,11 @@ def _place_all(table: Table, decision: CommitDecision) -> None:
                 "a partition of this compaction is not there any more",
                 path=f"{table.storage.base_path}/{partition}",
                 instant=decision.instant,
-                todo="Restore it. If it was removed on purpose, take the compaction back: "
+                todo="Restore it. If it was removed on purpose, cancel the compaction: "
                 f"compactor-daemon unschedule TABLE {decision.instant}.",
             )
-    # Where a snapshot costs little it is made for each file. On an object store the listing of all stands for it: a
-    # file that was placed since is not replaced, and the staged one stays.
+    # On a file system each file is checked. On an object store one listing answers for all: a file that was placed
+    # since then is not replaced, and the staged one remains.
     storage = without_snapshot(table.storage) if table.storage.is_file_system else table.storage
     merging = threading.Lock()  # each merge takes the memory that the options allow
     with ThreadPoolExecutor(1 if table.storage.is_file_system else _PLACED_AT_ONCE) as pool:
@@ -204,8 +204,8 @@ def _place_all(table: Table, decision: CommitDecision) -> None:
 def _check_publishable(table: Table, decision: CommitDecision, section: Section) -> None:
     """TableChangedError, ConflictError: the decision cannot be published; its files have no final names then.
 
-    They must not keep them: Hudi may execute the plan instead, and of two base files of one instant a reader may take
-    either. The caller holds the table lock: without it another process may be completing the same decision.
+    Files must not keep final names: Hudi may execute the plan instead, and of two base files of one instant a reader
+    may take either. The caller holds the table lock: without it another process may be completing the same decision.
     """
     try:
         check_unchanged(table, decision.table_version, decision.instant)
@@ -217,7 +217,7 @@ def _check_publishable(table: Table, decision: CommitDecision, section: Section)
     assessment = validity_of(table, decision)
     if assessment.validity is Validity.INVALID:
         section.check()
-        take_back(table, decision, assessment.why, section)
+        revert_files(table, decision, assessment.why, section)
     refuse(table, decision.instant, assessment)
     if is_revoked(table.storage, decision.instant, decision.attempt):
         section.check()
@@ -234,7 +234,7 @@ def place(
 ) -> None:
     """Gives one file of a decision its final name, see `place_staged`. A file without a staged copy is merged again.
 
-    `storage`: tells whether the file has its name; by default that of the table, which may be a snapshot. `merging`:
+    `storage`: shows whether the file has its name; by default that of the table, which may be a snapshot. `merging`:
     entered while it is merged again.
     """
 
@@ -248,9 +248,9 @@ def place(
 
 
 def _check_ours(table: Table, done: Instant, decision: CommitDecision, section: Section) -> None:
-    """ConflictError: the completed commit is not the decided one. Files that only `commit` names are removed then.
+    """ConflictError: the completed commit is not the decided one. Files that only the decision names are removed then.
 
-    But not if that commit is gone: another process may have completed the decision since, or be about to.
+    But not if that commit is not there any more: another process may have completed the decision since then.
     """
     if is_ours(table, done, decision):
         return
@@ -267,7 +267,7 @@ def _check_ours(table: Table, done: Instant, decision: CommitDecision, section: 
         instant=decision.instant,
         expected=decision.completed_path,
         found=table.instant_path(done),
-        todo="Its result stands. Run one kind of compactor per table.",
+        todo="Its result is valid. Run one kind of compactor per table.",
     )
 
 
@@ -281,7 +281,7 @@ _TODO_UNKNOWN = (
 def merge_again(table: Table, decision: CommitDecision, placement: Placement) -> str:
     """The path of a new staged file for one placement of a decision.
 
-    MissingFileError: an input is gone too. StorageError: the new file is not the decided one.
+    MissingFileError: an input is lost too. StorageError: the new file is not the decided one.
     """
     plan, output = table.compaction_plan(decision.instant), placement.output or OutputOptions()
     name = parse_data_file(placement.final.rpartition("/")[2])

@@ -34,7 +34,7 @@ _log = get_logger()
 def retire(table: Table, decision: CommitDecision) -> Table:
     """Places missing files again, then removes strays of the instant, staged data and the heartbeat.
 
-    Returns its look at the table, which shows the partitions of the decision.
+    Returns its snapshot of the table, which shows the partitions of the decision.
     MissingFileError: the decision is not published. ConflictError: a rollback names the instant.
     """
     table = table.snapshot()
@@ -66,7 +66,8 @@ def retire(table: Table, decision: CommitDecision) -> Table:
         newer = any(timeline.is_committed(n.instant) for n in later)
         is_replaced = mine is not None and (partition, mine.file_id) in replaced
         if not newer and (mine in names[partition] or not is_replaced):
-            # By the snapshot that shows the completed commit: a file that went since was removed together with it.
+            # By the snapshot that shows the completed commit: a file that was removed since then was removed together
+            # with it.
             place(table, decision, placement)
     keep_ledger(table, decision, done)
     remove_strays(table, done, _groups(table, decision))
@@ -77,7 +78,7 @@ def retire(table: Table, decision: CommitDecision) -> Table:
 def keep_ledger(table: Table, decision: CommitDecision, done: Instant) -> None:
     """Copies the ledger of a compaction, completed as `done`, into the audit log, which outlives the commit.
 
-    Does nothing if `done` is the commit of another decision: this process may have slept while the compaction was
+    Does nothing if `done` is the commit of another decision: this process may have stalled while the compaction was
     rolled back and executed again, and the last entry must be that of the last execution.
     """
     if not is_ours(table, done, decision):
@@ -100,7 +101,7 @@ def _data_names(table: Table, partitions: Collection[str]) -> dict[str, list[Bas
 
 
 def _groups(table: Table, decision: CommitDecision) -> frozenset[GroupKey]:
-    """The file groups of the plan; if the plan is gone already, those of the decision."""
+    """The file groups of the plan; if the plan was removed already, those of the decision."""
     try:
         return table.compaction_plan(decision.instant).groups
     except MissingFileError:
@@ -110,7 +111,7 @@ def _groups(table: Table, decision: CommitDecision) -> frozenset[GroupKey]:
 def remove_strays(table: Table, done: Instant, groups: Collection[GroupKey]) -> None:
     """Removes files of these file groups and of the instant that its commit does not name: a reader might take them.
 
-    Files of other groups stay: a writer that takes no lock may have begun in the same millisecond.
+    Files of other groups remain: a writer that takes no lock may have begun in the same millisecond.
     A log that carries a compaction's instant belongs to a write of version 6, on the phantom slice; a Hudi writer may
     have upgraded the table since. So logs are removed only if the instant is a log compaction, from version 8 on.
     """

@@ -5,7 +5,7 @@
     metadata   the metadata table forgets the instant: a publisher may have died after it had entered it there
     placed     the placed files are deleted
 
-Any process may repeat each step. After a crash in between, the next run finishes (`leftovers`): placed files of a
+Any process may repeat each step. After a crash in between, the next run finishes (`finish`): placed files of a
 revoked decision are deleted last, so that while one exists the other steps are repeated.
 
 A stale commit is a completed file that was put after its decision became invalid: its process stalled under the lock,
@@ -52,17 +52,17 @@ from .validity import Assessment, Validity, refuse, validity_of
 _log = get_logger()
 
 
-def take_back(table: Table, decision: CommitDecision, why: str, section: Section) -> None:
-    """Takes `commit` back; the caller holds the table lock.
+def revert_files(table: Table, decision: CommitDecision, why: str, section: Section) -> None:
+    """Revokes a decision and deletes its files; the caller holds the table lock.
 
     ConflictError: it is completed; no file was removed then. LockError: the lock was lost before the metadata table
-    forgot it; the next run finishes. MalformedError: the metadata table cannot forget it; all else is done.
+    forgot it; the next run finishes. MalformedError: the metadata table cannot forget it; all other steps are done.
     """
     table = table.reload()
     storage = table.storage
     _refuse_completed(table, decision)
     revoke_decision(storage, decision.instant, decision.attempt, why, process_name())
-    # Again: a process whose lock was lost may have looked for the record before it was put, and then completed.
+    # Again: a process whose lock was lost may have asked for the record before it was put, and then completed.
     _refuse_completed(table, decision)
     folder = attempt_folder(decision.instant, decision.attempt)
     own = [f"{folder}/{e.name}" for e in storage.list(folder) if e.name.endswith(STAGED_ENDINGS)]
@@ -70,30 +70,30 @@ def take_back(table: Table, decision: CommitDecision, why: str, section: Section
         storage.delete(path)
     try:
         forget(table, decision.instant, section)
-    except MalformedError:  # nor will it ever; but the files must go
+    except MalformedError:  # repeating does not help; but the files must be deleted
         remove_placed(table, decision, keep=set())
         raise
     remove_placed(table, decision, keep=set())
-    _log.warning("decision_taken_back", instant=decision.instant, attempt=decision.attempt, why=why)
+    _log.warning("decision_reverted", instant=decision.instant, attempt=decision.attempt, why=why)
 
 
 def _refuse_completed(table: Table, decision: CommitDecision) -> None:
     done = completed_compaction(table, decision.instant)
     if done is not None:
         raise ConflictError(
-            "a completed compaction cannot be taken back", path=table.instant_path(done), instant=decision.instant
+            "a completed compaction cannot be reverted", path=table.instant_path(done), instant=decision.instant
         )
 
 
 def refuse_revoked(table: Table, decision: CommitDecision) -> None:
-    """ConflictError: the decision was taken back."""
+    """ConflictError: the decision was revoked."""
     if is_revoked(table.storage, decision.instant, decision.attempt):
         path = attempt_folder(decision.instant, decision.attempt)
-        raise ConflictError("this decision was taken back", path=path, instant=decision.instant, todo="Run again.")
+        raise ConflictError("this decision was revoked", path=path, instant=decision.instant, todo="Run again.")
 
 
 def without_groups(decision: CommitDecision, gone: Collection[GroupKey], layout: Layout) -> CommitDecision:
-    """The decision without the files of these file groups (pure). Their ledgers stay in it."""
+    """The decision without the files of these file groups (pure). It retains their ledgers."""
     kept = tuple(p for p in decision.placements if placed_group(p.final) not in gone)
     if len(kept) == len(decision.placements):
         return decision
@@ -117,8 +117,8 @@ def placed_group(final: str) -> GroupKey:
     return partition, name.file_id
 
 
-def is_built_upon(table: Table, decision: CommitDecision, *, stands: bool) -> bool:
-    """Whether the commit of a decision cannot be taken away any more. `stands`: see `standing`."""
+def is_built_upon(table: Table, decision: CommitDecision, *, is_valid: bool) -> bool:
+    """Whether the commit of a decision can not be deleted any more. `is_valid`: whether the decision is not invalid."""
     timeline, plan = table.load_timeline(), _plan(table, decision.instant)
     if _is_planned(table, decision, timeline):
         return True
@@ -128,14 +128,14 @@ def is_built_upon(table: Table, decision: CommitDecision, *, stands: bool) -> bo
         return True
     below = {group for group, name in later if isinstance(name, BaseFileName)}
     if plan is not None:
-        return bool(below) or _lacks_inputs(table, timeline, plan, logs_too=stands)
-    # Of a plan that is gone nothing tells what was merged.
+        return bool(below) or _lacks_inputs(table, timeline, plan, logs_too=is_valid)
+    # If the plan was removed, what was merged is unknown.
     shown = {placed_group(p.final) for p in decision.placements} - below - set(table.facts.replaced_groups(timeline))
     partitions = sorted({partition for partition, _ in shown})
     list_ahead(table.storage, partitions)
     found = {join(p, entry.name): name for p in partitions for entry, name in data_files(table, p)}
     if any(placed_group(p.final) in shown and p.final not in found for p in decision.placements):
-        return False  # it was taken back before the commit was put: readers would miss this file
+        return False  # its files were reverted before the commit was put: readers would miss this file
     return bool(below) or _is_cleaned(table, decision, timeline, shown, found)
 
 
@@ -173,7 +173,7 @@ def _is_cleaned(
     groups: Collection[GroupKey],
     found: Mapping[str, BaseFileName | LogFileName],
 ) -> bool:
-    """Whether a cleaner took all that a file group had before the compaction, which it saw completed."""
+    """Whether a cleaner removed all that a file group had before the compaction, which it saw completed."""
     left = {(path.rpartition("/")[0], name.file_id) for path, name in found.items() if name.instant < decision.instant}
     bare = set(groups) - left
     for clean in cleans(timeline) if bare else ():
@@ -187,7 +187,7 @@ def _is_cleaned(
 
 
 def _lacks_inputs(table: Table, timeline: Timeline, plan: CompactionPlan, *, logs_too: bool) -> bool:
-    """Whether a cleaner took what was merged. The log of a write that was rolled back is gone, too."""
+    """Whether a cleaner removed what was merged. A rollback removes the log of its write, too."""
     replaced = table.facts.replaced_groups(timeline)
     for operation in plan.operations:
         if (operation.partition_path, operation.file_id) not in replaced:
@@ -198,11 +198,11 @@ def _lacks_inputs(table: Table, timeline: Timeline, plan: CompactionPlan, *, log
     return False
 
 
-def look_back(table: Table, decision: CommitDecision, path: str) -> None:
+def check_after_put(table: Table, decision: CommitDecision, path: str) -> None:
     """Deletes the completed file that was just put at `path`, or may have been put, if it must not be there.
 
-    ConflictError: the plan, or a write that was merged, is gone, or the decision was taken back. If another compactor
-    has completed the instant, only its commit stays.
+    ConflictError: the plan, or a write that was merged, is gone, or the decision was revoked. If another compactor has
+    completed the instant, only its commit remains.
     """
     theirs = [i for i in completed_commits(table, decision.instant) if not is_ours(table, i, decision)]
     if theirs:
@@ -213,41 +213,41 @@ def look_back(table: Table, decision: CommitDecision, path: str) -> None:
     is_over = assessment.validity in (Validity.SUPERSEDED, Validity.INVALID)
     if not is_over and not is_revoked(table.storage, decision.instant, decision.attempt):
         return
-    if assessment.validity is not Validity.SUPERSEDED and _stays(table, decision, assessment):
+    if assessment.validity is not Validity.SUPERSEDED and _remains(table, decision, assessment):
         return
     table.storage.delete(path)
     if assessment.validity is Validity.INVALID:
-        take_back(table, decision, assessment.why, REGARDLESS)
+        revert_files(table, decision, assessment.why, REGARDLESS)
     refuse(table, decision.instant, assessment)
     refuse_revoked(table, decision)
 
 
 def stale_commit(table: Table, done: Instant, made: Collection[CommitDecision]) -> CommitDecision | None:
-    """The decision that a completed commit carried out, if all decisions of its instant were taken back."""
+    """The decision that a completed commit carried out, if all decisions of its instant were revoked."""
     if not all(is_revoked(table.storage, decision.instant, decision.attempt) for decision in made):
         return None
     return next((decision for decision in made if is_ours(table, done, decision)), None)
 
 
-def withdraw(table: Table, decision: CommitDecision, lock: TableLock) -> bool:
-    """Deletes the completed commit of a `stale_commit`, if that decision has fallen; whether it did."""
-    with lock.hold("withdraw a late commit") as section:
+def retract_commit(table: Table, decision: CommitDecision, lock: TableLock) -> bool:
+    """Deletes the completed file of a `stale_commit`, if that decision is invalid; whether it did."""
+    with lock.hold("retract a stale commit") as section:
         table = table.snapshot()
         done, assessment = completed_compaction(table, decision.instant), validity_of(table, decision)
         if done is None or not is_ours(table, done, decision) or assessment.validity is not Validity.INVALID:
             return False
         # A pending write of version 6 may be about to write a log that is named after the commit.
         is_awaited = table.layout.slicing is Slicing.BY_BASE_INSTANT and table.load_timeline().pending_delta_commits
-        if is_awaited or _stays(table, decision, assessment):
+        if is_awaited or _remains(table, decision, assessment):
             return False
         section.check()
         table.storage.delete(table.instant_path(done))
-        take_back(table, decision, assessment.why, section)
+        revert_files(table, decision, assessment.why, section)
         return True
 
 
-def _stays(table: Table, decision: CommitDecision, assessment: Assessment) -> bool:
-    if not is_built_upon(table, decision, stands=assessment.validity is not Validity.INVALID):
+def _remains(table: Table, decision: CommitDecision, assessment: Assessment) -> bool:
+    if not is_built_upon(table, decision, is_valid=assessment.validity is not Validity.INVALID):
         return False
-    _log.error("late_commit_stays", instant=decision.instant, attempt=decision.attempt, why=assessment.why)
+    _log.error("stale_commit_remains", instant=decision.instant, attempt=decision.attempt, why=assessment.why)
     return True

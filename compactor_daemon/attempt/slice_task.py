@@ -95,7 +95,7 @@ class SliceDone:
     def from_json(data: bytes, where: str) -> SliceDone:
         """Inverse of `to_json`; unknown fields are ignored. MalformedError names the file."""
         fields = Fields.parse(data, where, "unreadable record of a compacted file slice", _SLICE_TODO)
-        known = fields.values  # earlier releases do not write `ranges`, `uncommitted`, `merged` and `output`
+        known = fields.values
         try:
             ledger, ranges = Ledger.from_json(known["ledger"]), ranges_from_json(known.get("ranges"))
         except (KeyError, TypeError, ValueError, AttributeError, MalformedError) as error:
@@ -268,16 +268,16 @@ def compact_slice(storage: Storage, task: SliceTask) -> SliceDone:
 
 _DECAY_MS, _LONG_DECAY_MS = 1_000, 10_000
 _SMALL = 8
-"""Times the bytes of the logs, which decoded and merged they stay below."""
+"""Times the bytes of the logs, which decoded and merged they need less than."""
 
 
 def keep_freed(slice_: FileSlice, limit_bytes: int | None) -> None:
-    """Sets how long Arrow keeps memory that was freed. `limit_bytes`: the memory limit of the merge, None for none.
+    """Sets how long Arrow retains memory that was freed. `limit_bytes`: the memory limit of the merge, None for none.
 
     Batches of a slice follow one another, and each needs what the one before has freed. Given back after a second,
-    Arrow's default, the same pages are asked for again and again: a tenth of the processor's time. Kept for longer they
-    add to the peak, so that is for slices that are small against the memory limit. It holds for the process, until the
-    next slice.
+    Arrow's default, the same pages are asked for again and again: a tenth of the processor's time. Retained for longer
+    they add to the peak, so that is for slices that are small against the memory limit. It holds for the process, until
+    the next slice.
     """
     if pa.default_memory_pool().backend_name == "jemalloc":
         is_small = limit_bytes is None or _SMALL * slice_.log_bytes <= limit_bytes
@@ -353,7 +353,7 @@ def _stage_base(storage: Storage, path: str, task: SliceTask) -> tuple[Ledger, L
 
 
 def _merged_columns(rules: SliceRules) -> list[str]:
-    """The columns to read and merge: all but the name of the file that a row was in, which is written anew.
+    """The columns to read and merge: all but the name of the file that a row was in, which is written again.
 
     It is a quarter of the text of a table with short rows. Where null means "not given", a merge asks all columns.
     """
@@ -367,7 +367,7 @@ def _stage_log(storage: Storage, path: str, task: SliceTask, *, log: LogOutput) 
     made = stage_log(storage, path, task.slice, rules, log, instant=task.instant, schema_text=text, codec=codec)
     entry = storage.find(path)
     if entry is None:
-        raise AttemptDeadError("a staged file is gone: another process retired the attempt", path=path)
+        raise AttemptDeadError("a staged file was removed: another process retired the attempt", path=path)
     return *made, entry.size
 
 
@@ -392,7 +392,7 @@ def _record(storage: Storage, path: str, done: SliceDone) -> SliceDone:
     """Leaves the `.ok`. If another run of this task was first, its result counts, and this one is removed."""
     # Where folders are only names, the staged file was just read in this one.
     if (storage.is_file_system or done.staged is None) and storage.find(path.rpartition("/")[0]) is None:
-        raise AttemptDeadError("the attempt's folder is gone: another process retired the attempt", path=path)
+        raise AttemptDeadError("the attempt's folder was removed: another process retired the attempt", path=path)
     if storage.put_if_absent(path, done.to_json()):
         return done
     winner = SliceDone.from_json(storage.read(path), path)

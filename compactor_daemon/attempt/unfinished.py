@@ -18,11 +18,11 @@ _log = get_logger()
 
 
 def tidy(table: Table, lock: TableLock) -> None:
-    """Cleans up behind completed compactions, so that their records are needed no more. LockError; others are logged.
+    """Finishes completed compactions, so that their records are not needed. LockError; other errors are logged.
 
-    A commit that came after its plan was taken back is removed here: until then what it merged must stay.
+    A stale commit is retracted here: until then what it merged must remain.
     """
-    from .leftovers import finish_completed  # late: `status` does not need it to start
+    from .finish import finish_completed  # late: `status` does not need it to start
 
     try:
         finish_completed(table, lock)
@@ -33,12 +33,12 @@ def tidy(table: Table, lock: TableLock) -> None:
 
 
 def unfinished_compactions(table: Table, timeline: Timeline) -> Iterator[str]:
-    """Their instants. A record that cannot be read is needed."""
+    """The instants whose records are needed; a record that cannot be read is needed."""
     completed = {i.requested_time for i in timeline.completed}
     recorded = [i for i in recorded_instants(table.storage) if i in completed]
     if not recorded:
         return
-    from .leftovers import littered_instants  # late, as above
+    from .finish import littered_instants  # late, as above
 
     littered = littered_instants(table)
     for instant in recorded:

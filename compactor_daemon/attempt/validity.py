@@ -43,7 +43,7 @@ class Validity(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assessment:
-    """The standing of a decision. `why`: the reason if it does not stand. `todo`: advice other than the usual."""
+    """The validity of a decision. `why`: the reason if it is not valid. `todo`: advice other than the usual."""
 
     validity: Validity
     why: str = ""
@@ -52,9 +52,9 @@ class Assessment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """What a assessment needs to know about a table, all read at one moment.
+    """What an assessment needs to know about a table, all of one snapshot.
 
-    `timeline`: includes archived instants if the plan is gone or a merged write is not active. `has_plan`: the
+    `timeline`: includes archived instants if the plan was removed or a merged write is not active. `has_plan`: the
     requested file is there. `undone`: targets of pending rollbacks, of a clustering, too. `unreadable`: the plans of
     pending rollbacks whose target is unknown. `allows_equal_times`: whether two actions may have the same requested
     time; with a metadata table they may not. `back`: file groups that were left out as replaced and are not replaced
@@ -69,8 +69,8 @@ class Evidence:
     back: tuple[str, ...] = ()
 
 
-def rule(instant: Instant, merged: Collection[str], oldest: str, seen: Evidence) -> Assessment:
-    """The standing of a decision on `instant` that merged these writes (pure).
+def assess(instant: Instant, merged: Collection[str], oldest: str, seen: Evidence) -> Assessment:
+    """The validity of a decision on `instant` that merged these writes (pure).
 
     The instant is not completed on the active timeline. `oldest`: the start of the active timeline at the decision.
     """
@@ -100,8 +100,8 @@ def rule(instant: Instant, merged: Collection[str], oldest: str, seen: Evidence)
 def _counts(time: str, oldest: str, timeline: Timeline) -> bool:
     """Whether a write that was committed at the decision still is.
 
-    It may have been archived before the decision, or since; then the archive names it. That a write is older than the
-    active timeline of today proves nothing: the oldest writes may be those that were rolled back.
+    It may have been archived before the decision, or since; then the archive names it. A write that is older than the
+    active timeline of today may be one that was rolled back.
     """
     if time in timeline.completed_writes or any(i.requested_time == time and i.is_write for i in timeline.archived):
         return True
@@ -109,15 +109,15 @@ def _counts(time: str, oldest: str, timeline: Timeline) -> bool:
 
 
 def _without_plan(instant: Instant, seen: Evidence) -> Assessment:
-    """The standing of a decision whose plan is gone.
+    """The validity of a decision whose plan was removed.
 
-    Archiving takes the oldest completed instants first. So if it has passed this instant, the archive holds this
-    instant or older ones.
+    Archiving moves the oldest completed instants first. So if it has passed this instant, the archive holds it, or
+    older ones.
     """
     archived = seen.timeline.archived
     time = instant.requested_time
     if any(i.requested_time == time and i.is_write for i in archived):
-        return Assessment(validity=Validity.SUPERSEDED, why="it was completed and archived meanwhile")
+        return Assessment(validity=Validity.SUPERSEDED, why="it was completed and archived")
     if time < seen.timeline.start and not any(i.requested_time < time for i in archived):
         why = "the active timeline begins after it, and the archive does not reach back to it"
         return Assessment(validity=Validity.SUPERSEDED, why=why)
@@ -127,7 +127,7 @@ def _without_plan(instant: Instant, seen: Evidence) -> Assessment:
 def gather_evidence(
     table: Table, instant: str, merged: Collection[str] = (), oldest: str = "", passed: Collection[str] = ()
 ) -> Evidence:
-    """Reads what `rule` needs; it stays true only under the table lock. What cannot be read is unknown: an error."""
+    """Reads what `assess` needs; it holds only under the table lock. What cannot be read is unknown: an error."""
     seen = evidence_of_planned(table)
     timeline, has_plan = seen.timeline, _has_plan(table, instant)
     if not has_plan or not all(_counts(t, oldest, timeline) for t in merged):
@@ -141,11 +141,11 @@ def evidence_of_planned(table: Table) -> Evidence:
     refuse_half_upgraded(table)
     timeline, rollbacks = table.load_timeline(), pending_rollbacks(table)
     clustering = half_taken_back(table, timeline)
-    half_way = frozenset[str]() if clustering is None else {clustering.requested_time}
+    reverting = frozenset[str]() if clustering is None else {clustering.requested_time}
     return Evidence(
         timeline=timeline,
         has_plan=True,
-        undone=frozenset(r.target for r in rollbacks if r.target is not None) | half_way,
+        undone=frozenset(r.target for r in rollbacks if r.target is not None) | reverting,
         unreadable=tuple(r for r in rollbacks if isinstance(r, UnreadableRollback)),
         allows_equal_times=not table.config.metadata_partitions,
     )
@@ -168,9 +168,9 @@ def _back(table: Table, timeline: Timeline, instant: str, passed: Collection[str
 
 
 def validity_of(table: Table, decision: CommitDecision) -> Assessment:
-    """The standing of a decision whose instant is not completed on the active timeline; the caller holds the lock."""
+    """The validity of a decision whose instant is not completed on the active timeline; the caller holds the lock."""
     instant = decided_instant(table, decision)
-    return rule(
+    return assess(
         instant,
         decision.merged,
         decision.oldest,
@@ -189,7 +189,7 @@ def decided_instant(table: Table, decision: CommitDecision) -> Instant:
 
 
 def refuse(table: Table, instant: str, assessment: Assessment) -> None:
-    """ConflictError unless the decision stands."""
+    """ConflictError unless the decision is valid."""
     if assessment.validity is Validity.VALID:
         return
     raise ConflictError(
@@ -203,7 +203,7 @@ def refuse(table: Table, instant: str, assessment: Assessment) -> None:
             Validity.SUPERSEDED: "Nothing is left to do.",
         }.get(
             assessment.validity,
-            "Nothing of it is visible. If it is still pending, run again, or take it back: "
+            "Nothing of it is visible. If it is still pending, run again, or cancel it: "
             f"compactor-daemon unschedule TABLE {instant}.",
         ),
     )

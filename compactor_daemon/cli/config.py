@@ -42,7 +42,7 @@ def show(
     A value comes from the first of: the command line, the variable PHANTOMBASE_NAME (NAME is the option in capitals,
     dashes as underscores), the file of `--config` or PHANTOMBASE_CONFIG, the default.
 
-    The file is TOML. On top stand settings that several commands share. A table, such as [compact], has the options of
+    The file is TOML. Settings that several commands share are on top. A table, such as [compact], has the options of
     that command by their names without dashes in front; those of [schedule] count for `run` too, and [run] may have
     `tables`. [write] has those of writers, `writer(...).config()`. A name that is no setting is an error.
 

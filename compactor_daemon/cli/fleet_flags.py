@@ -143,7 +143,7 @@ class ZooKeeperFlags:
     hosts: str | None = option(
         None,
         "ZooKeeper of the fleet: host:port[,host:port][/chroot], or `embedded`: the server that the daemons of "
-        "this machine keep running",
+        "this machine run",
         flag="zookeeper",
         metavar="HOSTS|embedded",
     )
@@ -159,9 +159,7 @@ class ZooKeeperFlags:
         flag="zookeeper_session",
         least=1,
     )
-    digest_file: Path | None = _file(
-        "digest_file", "a file with user:password for ZooKeeper, the same for the whole fleet"
-    )
+    digest_file: Path | None = _file("digest_file", "a file with user:password for ZooKeeper, the same for all daemons")
     ca: Path | None = _file("ca", "ZooKeeper over TLS: certificates to trust (PEM)")
     cert: Path | None = _file("cert", "ZooKeeper over TLS: client certificate (PEM)")
     key: Path | None = _file("key", "ZooKeeper over TLS: client private key (PEM)")
@@ -187,7 +185,7 @@ class ZooKeeperFlags:
         given = self._access()
         if within.is_given and given.is_given:
             raise UsageError(
-                "the access to ZooKeeper is given twice", expected="behind --zookeeper HOSTS?, or as options"
+                "the access to ZooKeeper is given twice", expected="after --zookeeper HOSTS?, or as options"
             )
         return ZooKeeperOptions(
             hosts=hosts,
@@ -209,8 +207,8 @@ class ZooKeeperFlags:
         return ZooKeeperAccess(ca=ca, cert=cert, key=key, digest_file=digest, sasl=self.sasl, sasl_file=user)
 
     @contextmanager
-    def kept(self) -> Iterator[ZooKeeperOptions | None]:
-        """The options of a daemon; with `embedded`, joins or starts the server and keeps it running until exit."""
+    def running(self) -> Iterator[ZooKeeperOptions | None]:
+        """The options of a daemon; with `embedded`, joins or starts the server, which runs until exit."""
         if self.hosts != EMBEDDED:
             yield self.options()
             return
@@ -222,4 +220,4 @@ ZOOKEEPER = ZooKeeperFlags()
 """No fleet."""
 
 Fleet = Annotated[ZooKeeperFlags, Only("hosts", "folder", "digest_file", "ca", "cert", "key", "sasl", "sasl_file")]
-"""For commands that look at a fleet, or ring its doorbell, and hold no claims."""
+"""For commands that show a fleet, or ring its doorbell, and hold no claims."""

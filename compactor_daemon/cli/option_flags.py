@@ -186,7 +186,7 @@ _PROPS = Annotated[
 
 
 class Only:
-    """The fields of an option dataclass that a command offers; the others keep their defaults."""
+    """The fields of an option dataclass that a command offers; the others have their defaults."""
 
     def __init__(self, *names: str) -> None:
         self.names = names

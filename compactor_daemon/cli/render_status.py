@@ -53,9 +53,9 @@ def status(data: Row) -> Iterator[RenderableType]:
         yield ""
         yield RowsTable(title=plural(len(writes), "pending write"), columns=_WRITE_COLUMNS, rows=writes)
         yield from _writers(writes)
-    for row in data["half_way"]:
+    for row in data["in_progress"]:
         yield _labelled(
-            "half-way:", "yellow", f"{row['action']} {row['instant']}; if its process is dead: {row['todo']}"
+            "in progress:", "yellow", f"{row['action']} {row['instant']}; if its process is dead: {row['todo']}"
         )
     if data["services"]:
         yield ""
@@ -64,14 +64,14 @@ def status(data: Row) -> Iterator[RenderableType]:
             yield _labelled(label, style, f"{row['service']}, {human_duration(row['ago_s'])} ago: {row['what']}")
     if recent:
         yield ""
-        yield RowsTable(title="completed lately", columns=_RECENT_COLUMNS, rows=recent)
+        yield RowsTable(title="completed last", columns=_RECENT_COLUMNS, rows=recent)
         for row in recent:
             if row["problem"]:
                 yield _labelled("problem:", "bold red", f"{row['instant']}: {row['problem']}")
-    if data["beside_hudi"]:
+    if data["coexistence"]:
         yield ""
-        yield Text("beside Hudi", "bold")
-        for finding in data["beside_hudi"]:
+        yield Text("Hudi on this table", "bold")
+        for finding in data["coexistence"]:
             severity = finding["severity"]
             yield _labelled(f"{severity}:", _SEVERITIES[severity], f"{finding['what']} ({finding['found']})")
             yield Text(f"  {finding['todo']}", "dim")
@@ -152,8 +152,8 @@ def released(data: Row) -> Iterator[RenderableType]:
     """What `release` did."""
     if data["attempt"] is not None:
         files = plural(len(data["files"]), "file")
-        verb = "would take" if data["dry_run"] else "took"
-        yield Text(f"{verb} back attempt {data['attempt']} of {data['instant']}: it does not stand, {files} removed")
+        verb = "would revert" if data["dry_run"] else "reverted"
+        yield Text(f"{verb} attempt {data['attempt']} of {data['instant']}: its decision is invalid, {files} removed")
         return
     if data["failures"]:
         verb = "would release" if data["dry_run"] else "released"

@@ -150,7 +150,7 @@ def run_daemon(
     One of them executes each pending instant; if it dies, another one adopts its finished file slices. A daemon that
     was paused or cut off cannot harm a table later: storage decides which attempt wins, not ZooKeeper.
 
-    With `--services` it also keeps the tables small, as Hudi's writers do after commits: it removes file slices that no
+    With `--services` it also runs table services, as Hudi's writers do after commits: it removes file slices that no
     reader needs, moves old instants into the archive, does the same for the metadata table and compacts it, and
     joins small files that were appended (`cluster`). Leave this to Hudi's writers where they do it already.
 
@@ -159,21 +159,21 @@ def run_daemon(
     With `--serve PORT` the daemon also is a timeline service: a browser shows how its tables are, which process works
     on what, and what can be done.
 
-    With `--root` or `--catalog` the tables are found, and looked for again at each poll; the daemons of a fleet share
+    With `--root` or `--catalog` the tables are found, and searched again at each poll; the daemons of a fleet share
     them. A table that cannot be served is tried again, less and less often, and the others are served. Rules for the
-    tables of a pattern stand in the configuration file, see the guide to fleets.
+    tables of a pattern are in the configuration file, see the guide to fleets.
 
     Examples: `compactor-daemon run /data/orders /data/rides --zookeeper zk1:2181,zk2:2181,zk3:2181`,
-    `compactor-daemon run --root s3://lake/warehouse --include orders --schedule --lock storage`
+    `compactor-daemon run --root s3://bucket/warehouse --include orders --schedule --lock storage`
     """
     configure_logging(json, quiet=False)
     chosen = parse_services(services) if services is not None else frozenset[Service]()
     if not schedule and requests != _SCHEDULE and (typed_options(ctx, flags_of(ScheduleOptions)) or _asks(ctx, chosen)):
         raise UsageError("options for requesting compactions are given without --schedule", todo="Add --schedule.")
-    beside_serve = ("serve_host", "serve_token_file", "serve_hudi_clients")
+    serve_options = ("serve_host", "serve_token_file", "serve_hudi_clients")
     for needed, given, names in (
         ("--services NAMES", services, ("services_interval",)),
-        ("--serve PORT", serve_port, beside_serve),
+        ("--serve PORT", serve_port, serve_options),
         ("--zookeeper HOSTS", zookeeper.hosts, ("zookeeper_session",)),
     ):
         if given is None and (idle := typed_options(ctx, names)):
@@ -211,7 +211,7 @@ def run_daemon(
         storage_options=options,
     )
     with ExitStack() as stack:
-        servers = stack.enter_context(zookeeper.kept())
+        servers = stack.enter_context(zookeeper.running())
         metrics = Metrics()
         daemon = stack.enter_context(
             open_daemon(

@@ -181,7 +181,7 @@ def _render_dry_run(data: Mapping[str, Any]) -> Iterable[RenderableType]:
     if (summary := data["summary"]) is not None:
         yield Text(
             f"{plural(len(data['plans']), 'plan')}, {plural(data['file_groups'], 'file group')} of "
-            f"{summary['file_groups']} looked at in {plural(summary['partitions'], 'partition')}; reads "
+            f"{summary['file_groups']} seen in {plural(summary['partitions'], 'partition')}; reads "
             f"{human_bytes(summary['read_bytes'])}, writes about {human_bytes(summary['write_bytes'])}; files to open "
             f"for a file group: {summary['read_amplification']:g} now, {summary['read_amplification_after']:g} then"
         )
@@ -219,10 +219,10 @@ def unschedule_command(
 ) -> None:
     """Cancel a requested compaction; its file groups are then free for the next plan.
 
-    On version 6 file groups that were written since stay in the plan, and the others are taken out of it. Refused where
-    all of them were written since, while the compaction is being published, while Hudi may be at work on it, and if
-    rows would be lost or doubled without the plan: then it must be executed. An unreadable plan is removed if
-    nothing depends on it.
+    On version 6 file groups that were written since then remain in the plan, and the others are removed from it.
+    Refused where all of them were written since then, while the compaction is being published, while Hudi may work on
+    it, and if rows would be lost or doubled without the plan: then it must be executed. An unreadable plan is removed
+    if nothing depends on it.
 
     Example: `compactor-daemon unschedule /data/orders 20260101120000000 --sole-writer`
     """
@@ -247,5 +247,5 @@ def _render_unscheduled(data: Mapping[str, Any]) -> Iterable[RenderableType]:
     groups = plural(data["file_groups"], "file group")
     verb = "would unschedule" if data["dry_run"] else "unscheduled"
     kept = data.get("kept", 0)
-    stays = f"; {plural(kept, 'file group')} with logs on the plan stay: run compactor-daemon compact" if kept else ""
+    stays = f"; {plural(kept, 'file group')} with logs on the plan remain: run compactor-daemon compact" if kept else ""
     yield Text(f"{verb} compaction {data['instant']}: {groups} free for the next plan{ended}{stays}")

@@ -28,8 +28,8 @@ from ..fleet.claims import Claim, find_table_id
 from ..fleet.zookeeper_claims import ZooKeeperClaims
 from ..fleet.zookeeper_session import ZooKeeperOptions, ZooKeeperSession, zookeeper_session
 from ..options import AttemptOptions
-from ..status.coexistence import Beside, Finding, coexistence, in_the_future, look_beside
-from ..status.snapshot import Claimed, TableSnapshot, catalog_rows, look_at_table, outlook
+from ..status.coexistence import Finding, HudiSigns, coexistence, find_hudi_signs, in_the_future
+from ..status.snapshot import Claimed, TableSnapshot, catalog_rows, outlook, table_snapshot
 from ..status.status import Clock, claim_rows, status_report, work_rows
 from . import render_status as status_render
 from .fleet_flags import CATALOG, ZOOKEEPER, CatalogFlags, Fleet, ZooKeeperFlags
@@ -45,7 +45,7 @@ _SHOWN = 40
 """Rows on a terminal; the worst come first, and JSON has all."""
 
 
-def lake_report(
+def catalog_report(
     catalog: Catalog,
     options: StorageOptions,
     *,
@@ -132,7 +132,7 @@ _USE_COLUMNS = (
 
 _RECENT = 5
 _TABLE = "base path of the table: the folder that holds .hoodie"
-_LOOKER = "status"
+_READER = "status"
 RETRY = RetryOptions()
 TRIGGER = TriggerOptions()
 
@@ -161,7 +161,7 @@ def status(
         bool, typer.Option("--brief", help="leave out backlog and cleaning, for which every partition is listed")
     ] = False,
     watch: Annotated[
-        float | None, typer.Option(min=0.1, metavar="SECONDS", help="show it again every so many seconds, until Ctrl-C")
+        float | None, typer.Option(min=0.1, metavar="SECONDS", help="show it again at this interval, until Ctrl-C")
     ] = None,
     trigger: Annotated[TriggerOptions, Only("strategy", "max_delta_commits", "max_delta_seconds")] = TRIGGER,
     clock: ClockOptions = CLOCK,
@@ -178,11 +178,11 @@ def status(
     them and what their pools use.
 
     Examples: `compactor-daemon status /data/orders --slo 3600 --watch 5`,
-    `compactor-daemon status --root s3://lake/warehouse --slo 3600`
+    `compactor-daemon status --root s3://bucket/warehouse --slo 3600`
     """
     configure_logging(json)
     if table is None or catalog != CATALOG:
-        _lake_status(
+        _catalog_status(
             ctx,
             table,
             replace(catalog, slo_s=slo),
@@ -199,9 +199,9 @@ def status(
     claimed = _claimed(zookeeper, opened)
     attempt = AttemptOptions(foreign_grace_s=foreign_grace)
 
-    def looked() -> Row:
+    def report() -> Row:
         data = status_report(
-            _looked(opened, claimed, recent=_RECENT),
+            _snapshot(opened, claimed, recent=_RECENT),
             _clock(opened),
             slo_s=slo,
             attempt=attempt,
@@ -210,13 +210,13 @@ def status(
         )
         return data if brief else {**data, **outlook(opened, trigger, CleanOptions())}
 
-    data = looked()
+    data = report()
     emit(data, json, status_render.status)
     while watch is not None:
         try:
             time.sleep(watch)
             claimed = _claimed(zookeeper, opened)
-            data = looked()
+            data = report()
         except KeyboardInterrupt:
             return
         clear_screen()
@@ -225,7 +225,7 @@ def status(
         raise typer.Exit(EXIT_FAILED)
 
 
-def _lake_status(
+def _catalog_status(
     ctx: typer.Context,
     table: str | None,
     flags: CatalogFlags,
@@ -240,7 +240,7 @@ def _lake_status(
     found = flags.found([table] if table else [], flags.pools(ctx.params.get("config"), ScheduleOptions()), options)
     assert found is not None
     while True:
-        data = lake_report(found, options, clock=clock, retry=retry, zookeeper=zookeeper.options())
+        data = catalog_report(found, options, clock=clock, retry=retry, zookeeper=zookeeper.options())
         emit(data, json, render_catalog)
         if watch is None:
             break
@@ -270,7 +270,7 @@ def claims(
     options = zookeeper.options()
     opened = [Table.open(path, parse_pairs(storage_option)) for path in tables]
     if options is None:
-        rows = [row for table in opened for row in work_rows(_looked(table), _clock(table))]
+        rows = [row for table in opened for row in work_rows(_snapshot(table), _clock(table))]
     else:
         with zookeeper_session(options) as session:
             found = [(table, _claims_in(session, table)) for table in opened]
@@ -278,21 +278,21 @@ def claims(
     emit({"claims": rows}, json, status_render.claims)
 
 
-def _beside(table: Table) -> Beside:
-    return from_one_snapshot(lambda: look_beside(seen := table.snapshot(), seen.load_timeline()))
+def _signs(table: Table) -> HudiSigns:
+    return from_one_snapshot(lambda: find_hudi_signs(seen := table.snapshot(), seen.load_timeline()))
 
 
 def _findings(table: Table, attempt: AttemptOptions) -> tuple[Finding, ...]:
-    beside = _beside(table)
-    return (*in_the_future(table, beside.timeline), *coexistence(beside, clock_ms(), attempt))
+    signs = _signs(table)
+    return (*in_the_future(table, signs.timeline), *coexistence(signs, clock_ms(), attempt))
 
 
 def _clock(table: Table) -> Clock:
     return Clock(clock_ms(), table.now())
 
 
-def _looked(table: Table, claimed: Claimed = None, recent: int = 0) -> TableSnapshot:
-    return from_one_snapshot(lambda: look_at_table(table.snapshot(), claimed, recent=recent))
+def _snapshot(table: Table, claimed: Claimed = None, recent: int = 0) -> TableSnapshot:
+    return from_one_snapshot(lambda: table_snapshot(table.snapshot(), claimed, recent=recent))
 
 
 def _claimed(zookeeper: ZooKeeperFlags, table: Table) -> Claimed:
@@ -311,4 +311,4 @@ def _claimed(zookeeper: ZooKeeperFlags, table: Table) -> Claimed:
 def _claims_in(session: ZooKeeperSession, table: Table) -> Mapping[str, Claim]:
     """The claims on a table; none if no fleet has served it yet: then the table has no name in ZooKeeper."""
     name = find_table_id(table.storage)
-    return ZooKeeperClaims(session, name, _LOOKER).all() if name is not None else {}
+    return ZooKeeperClaims(session, name, _READER).all() if name is not None else {}

@@ -53,7 +53,7 @@ savepoint_app = typer.Typer(
 )
 
 _SAVING = "a savepoint needs to know which other processes write to the table"
-_CLEANERS = "A cleaner that works meanwhile without the same lock may remove files of the savepoint."
+_CLEANERS = "A cleaner that works concurrently without the same lock may remove files of the savepoint."
 
 
 @savepoint_app.command()
@@ -73,7 +73,7 @@ def create(
     storage_option: StorageOption = None,
     json: Json = False,
 ) -> None:
-    """Keep the state at a write. A savepoint that is there already stays as it is.
+    """Keep the state at a write. An existing savepoint is not changed.
 
     Refused if files of that state may have been cleaned, or while a clean is pending.
 
@@ -97,7 +97,7 @@ def delete(
     storage_option: StorageOption = None,
     json: Json = False,
 ) -> None:
-    """Let the files of a savepoint go: the next clean may remove them.
+    """Delete a savepoint: the next clean may remove its files.
 
     Example: `compactor-daemon savepoint delete /data/orders 20260101120000000 --sole-writer`
     """
@@ -164,7 +164,7 @@ def _render_savepoints(data: Mapping[str, Any]) -> Iterable[RenderableType]:
 
 
 _WHAT = "needs to know which other processes write to the table"
-_TODO = "What another process writes meanwhile without the same lock may be lost. Stop all writers and compactors."
+_TODO = "What another process writes concurrently without the same lock may be lost. Stop all writers and compactors."
 _WHO_WRITES = f"release --unreadable {_WHAT}"
 _WHY_WRITERS = "An unknown write or compactor may change the same files. --dry-run needs neither."
 _SHOWN = 40
@@ -219,7 +219,7 @@ def rollback_command(
 ) -> None:
     """Roll back the newest completed write. For more than one write, and for compactions: `restore`.
 
-    A clustering of phantombase counts as a write: the files that it joined are visible again.
+    phantombase's clustering counts as a write: the files that it joined are visible again.
 
     Refused if anything came after it: a write, a plan, a savepoint, a reader that holds its state. If a run is killed
     before the write is hidden, run it again: writers of other machines wait for that. Behind that the next writer
@@ -337,7 +337,7 @@ def release(
     """Remove the recorded failures of a pending compaction, so that a parked one is tried again.
 
     With `--unreadable`, also remove a decision whose record is damaged: the files that it may have published are
-    removed, and the compaction can be decided again. No process may be at work on the compaction, not even a sleeping
+    removed, and the compaction can be decided again. No process may be at work on the compaction, not even a stalled
     one: stop the daemons first.
 
     Example: `compactor-daemon release /data/orders 20261121091052663`

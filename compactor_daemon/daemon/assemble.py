@@ -1,7 +1,7 @@
 """Builds a daemon of tables, claims and an executor. What no table could be served with is refused before it starts.
 
 The tables of a catalog are found while the daemon runs. A round lists the tables, joins the fleet, and assigns this
-daemon's part. Rounds come every poll, and at once when a daemon comes or goes. A listing that fails leaves the tables
+daemon's part. Rounds come every poll, and at once when a daemon joins or leaves. A listing that fails leaves the tables
 as they are.
 """
 
@@ -31,7 +31,7 @@ from ..fleet.zookeeper_session import ZooKeeperOptions, ZooKeeperSession, zookee
 from ..options import ExecuteOptions
 from .dispatch import Rules
 from .loop import Assigned, Daemon
-from .served_table import DaemonSettings, OpenedLate, Served, TableOnStorage
+from .served_table import DaemonSettings, LazyTable, Served, TableOnStorage
 from .work import Observer
 
 _log = get_logger()
@@ -39,12 +39,12 @@ _log = get_logger()
 
 @dataclass(slots=True, kw_only=True)
 class Discovery:
-    """See the module. `open_late`: makes the served table of a path; `members` None: this daemon is alone."""
+    """See the module. `open_lazily`: makes the served table of a path; `members` None: this daemon is alone."""
 
     listing: TableListing
     pools: Pools
     daemon: Daemon
-    open_late: Callable[[str, Pool], Served]
+    open_lazily: Callable[[str, Pool], Served]
     members: Members | None = None
     trouble: str | None = None
     """Why the last listing failed."""
@@ -69,14 +69,16 @@ class Discovery:
         for name, path in paths.items():
             pool = self.pools.of(name)
             if self.members is None or serves(self.members.me, members, name, pool.daemons):
-                found[path] = self._tables.get(path) or Assigned(served=self.open_late(path, pool), pool=pool)
+                found[path] = self._tables.get(path) or Assigned(served=self.open_lazily(path, pool), pool=pool)
         if found.keys() != self._tables.keys():
-            come, gone = len(found.keys() - self._tables.keys()), len(self._tables.keys() - found.keys())
-            _log.info("tables", serving=len(found), of=len(paths), come=come, gone=gone, daemons=max(1, len(members)))
+            added, removed = len(found.keys() - self._tables.keys()), len(self._tables.keys() - found.keys())
+            _log.info(
+                "tables", serving=len(found), of=len(paths), added=added, removed=removed, daemons=max(1, len(members))
+            )
         self._tables = found
         self.daemon.assign(dict(found), max(1, len(members)))
 
-    def look_now(self) -> None:
+    def run_now(self) -> None:
         """The members have changed."""
         self._due.set()
 
@@ -166,10 +168,10 @@ def open_daemon(
                 claims.wake_on_request(partial(notify, lambda daemon: daemon.wake(path)))
             return served
 
-        def late(path: str, pool: Pool) -> OpenedLate:
-            return OpenedLate(path, partial(opened, path, pool))
+        def lazy(path: str, pool: Pool) -> LazyTable:
+            return LazyTable(path, partial(opened, path, pool))
 
-        named = {storage.base_path: late(storage.base_path, pools.of(storage.base_path)) for storage in storages}
+        named = {storage.base_path: lazy(storage.base_path, pools.of(storage.base_path)) for storage in storages}
         _open_some(named)
         daemon = Daemon(
             named, rules, settings.retry, pools=pools, observer=observer, spark_is_gone=partial(_is_gone, running)
@@ -178,11 +180,11 @@ def open_daemon(
         if session is not None:
             daemon.session_changed()
         if catalog is not None:
-            stack.enter_context(_discovered(catalog, daemon, late, session, settings.who, rules))
+            stack.enter_context(_discovered(catalog, daemon, lazy, session, settings.who, rules))
         yield daemon
 
 
-def _open_some(tables: Mapping[str, OpenedLate]) -> None:
+def _open_some(tables: Mapping[str, LazyTable]) -> None:
     """Opens tables; one that cannot be opened is tried again later. Errors of the tree: none can."""
     errors: list[PhantombaseError] = []
     for table in tables.values():
@@ -198,15 +200,15 @@ def _open_some(tables: Mapping[str, OpenedLate]) -> None:
 def _discovered(
     catalog: Catalog,
     daemon: Daemon,
-    late: Callable[[str, Pool], OpenedLate],
+    lazy: Callable[[str, Pool], LazyTable],
     session: ZooKeeperSession | None,
     who: str,
     rules: Rules,
 ) -> Iterator[None]:
-    """The first round is made at entry, so that a wrong root is an error at the start; then rounds go on."""
-    discovery = Discovery(listing=catalog.listing, pools=catalog.pools, daemon=daemon, open_late=late)
+    """The first round is made at entry, so that a wrong root is an error at the start; others in a thread."""
+    discovery = Discovery(listing=catalog.listing, pools=catalog.pools, daemon=daemon, open_lazily=lazy)
     if session is not None:
-        discovery.members = Members(session, fleet_of(catalog.listing.shown), who, discovery.look_now)
+        discovery.members = Members(session, fleet_of(catalog.listing.shown), who, discovery.run_now)
     discovery.round()
     if rules.once:
         yield

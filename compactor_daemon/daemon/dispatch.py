@@ -2,10 +2,11 @@
 
     relist      list a table's timeline: every `poll_s`, or after the doorbell rang or a claim changed
     request     request a compaction under the table lock (daemons with --schedule): after a snapshot found one due
-    sweep       finish completed instants that earlier daemons left behind: at the start, then every `sweep_s`
-    serve       run the services of a table, beside all else: every `services_s`; with `once`, after all else
+    sweep       finish what other compactors left at completed instants: at the start, then every `sweep_s`
+    serve       run the services of a table, concurrently with all else: every `services_s`; with `once`, after all else
     take        claim an instant and execute it: while fewer than `max_concurrent` are at work
-    resume      continue an instant that has waited for writes: it held no slot meanwhile, and comes before any `take`
+    resume      continue an instant that has waited for writes: it held no slot while it waited, and comes before any
+    `take`
 
 Slots are shared by weight among the shares of pools (`catalog`). In a share tables take turns: first the table with the
 fewest instants at work here, then the latest against its SLO, then the one that was served longest ago.
@@ -28,7 +29,7 @@ from ..fleet.pools import QuotaUsage
 from .table_state import Pending, TableState
 
 UPKEEP_LEAST = 16
-"""So many tables at least are looked at, asked for or swept at a time."""
+"""The least number of snapshots, requests and sweeps at a time."""
 _USUAL_SLO_S = 3600.0
 """Where some tables have an SLO, the one of those without."""
 
@@ -58,7 +59,7 @@ class Rules:
         DaemonOrder.EARLIEST, "which pending instant comes first: the earliest, or the one with the most log bytes"
     )
     poll_s: float = option(10.0, "how often each table's timeline is listed", flag="poll_interval", least=0.1)
-    sweep_s: float = option(300.0, "how often a table is searched for instants that other compactors left behind")
+    sweep_s: float = option(300.0, "how often a table is searched for what other compactors left at completed instants")
     services: bool = option(False, "run the services of the tables")
     services_s: float = option(300.0, "how often the services of a table run", flag="services_interval", least=1)
     once: bool = option(False, "end when nothing more can be done now")
@@ -84,7 +85,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """Finish completed instants of the table that other compactors left behind."""
+    """Finish what other compactors left at completed instants of the table."""
 
     table: str
 
@@ -106,7 +107,7 @@ class Take:
 
 @dataclass(frozen=True, slots=True)
 class Resume:
-    """Continue an instant that was put aside to wait for writes."""
+    """Continue an instant that was suspended to wait for writes."""
 
     table: str
     instant: str
@@ -126,9 +127,9 @@ class NextSteps:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sharing:
-    """How pools share the slots: what they have used, and the time since the epoch in ms, by which their hours go.
+    """How pools share the slots: what they have used, and the time since the epoch in ms, to which their hours refer.
 
-    `upkeeps`: how many tables are looked at, asked for or swept at a time. Others wait in the state, where the most
+    `upkeeps`: the most snapshots, requests and sweeps at a time. Others wait in the state, where the most
     urgent one is known.
     """
 
@@ -145,7 +146,7 @@ def next_steps(
     pick: Callable[[int], int],
     sharing: Sharing,
 ) -> NextSteps:
-    """The next actions. `stop`: None while the daemon must go on. `pick(n)`: a random number below n."""
+    """The next actions. `stop`: None while the daemon must continue. `pick(n)`: a random number below n."""
     running = sum(len(t.running) for t in tables.values())
     if stop is not None:
         ended = running == 0 and not any(t.busy or t.serving for t in tables.values())
@@ -184,8 +185,8 @@ def _upkeep(
         return None
     if table.due and table.pool.match not in closed:
         return (0, 0), Request(name)
-    if now_ms >= table.look_at and (again or table.look_at == 0):
-        return (1, table.look_at), Relist(name)
+    if now_ms >= table.snapshot_at and (again or table.snapshot_at == 0):
+        return (1, table.snapshot_at), Relist(name)
     swept = now_ms >= table.sweep_at and (again or table.sweep_at == 0)
     return ((2, table.sweep_at), Sweep(name)) if swept and table.available else None
 
@@ -194,7 +195,7 @@ def _serves(tables: Mapping[str, TableState], closed: set[str], now_ms: int) -> 
     return [
         Serve(name)
         for name, t in tables.items()
-        if t.looked
+        if t.seen
         and t.available
         and not (t.serving or t.leaving or t.troubles)
         and now_ms >= t.serve_at
@@ -203,8 +204,10 @@ def _serves(tables: Mapping[str, TableState], closed: set[str], now_ms: int) -> 
 
 
 def _resumed(tables: Mapping[str, TableState]) -> list[Resume]:
-    """The instants that have waited and may go on, earliest first."""
-    return sorted((Resume(name, i) for name, t in tables.items() for i in t.eager), key=lambda r: (r.instant, r.table))
+    """The instants that have waited and may continue, earliest first."""
+    return sorted(
+        (Resume(name, i) for name, t in tables.items() for i in t.resumable), key=lambda r: (r.instant, r.table)
+    )
 
 
 def _takes(
@@ -271,13 +274,13 @@ def _choose(table: TableState, now_ms: int, order: DaemonOrder, pick: Callable[[
 
 
 def _at_rest(tables: Mapping[str, TableState]) -> bool:
-    """Whether every table was looked at and no upkeep is running or due."""
-    return all(t.looked and not t.busy and not t.due for t in tables.values())
+    """Whether every table has had a snapshot and no upkeep is running or due."""
+    return all(t.seen and not t.busy and not t.due for t in tables.values())
 
 
 def _wait_s(tables: Mapping[str, TableState], now_ms: int, rules: Rules) -> float:
     """The time until the next action is due; an event ends the wait earlier."""
-    moments = [m for t in tables.values() if not t.busy for m in (t.look_at, t.sweep_at)]
+    moments = [m for t in tables.values() if not t.busy for m in (t.snapshot_at, t.sweep_at)]
     moments += [t.serve_at for t in tables.values() if rules.services and not t.serving]
     moments += [p.readiness.until_ms for t in tables.values() for p in t.pending if isinstance(p.readiness, Waits)] + [
         until for t in tables.values() for until in t.postponed.values()

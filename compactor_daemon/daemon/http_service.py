@@ -29,7 +29,7 @@ from ..attempt.outcome import OK
 from ..fleet.claims import Claim, find_table_id
 from ..fleet.zookeeper_claims import ZooKeeperClaims
 from ..fleet.zookeeper_session import ZooKeeperOptions, ZooKeeperSession, zookeeper_session
-from ..status.snapshot import Claimed, look_at_table
+from ..status.snapshot import Claimed, table_snapshot
 from ..status.status import Clock, claim_rows, status_report
 from .loop import Daemon
 from .served_table import DaemonSettings
@@ -38,7 +38,7 @@ _SHOWN = 3
 
 
 def unfinished(table: Table, instant: str) -> list[Row]:
-    """Those with most log bytes first, a few of them: what an attempt that seems to stand still may be at work on."""
+    """Those with most log bytes, a few: what an attempt without visible progress may be working on."""
     done = {path.rpartition("/")[2].removesuffix(OK) for path in staged_files(table.storage, instant, (OK,))}
     plan = table.compaction_plan(instant)
     left = [
@@ -69,12 +69,12 @@ class DaemonFleet:
         """The names of `compactor-daemon status --json`."""
         table = table.with_clock(self._settings.clock)
         claimed, path = self._claimed(table), table.storage.base_path
-        seen = from_one_snapshot(lambda: look_at_table(table.snapshot(), claimed, recent=_RECENT if whole else 0))
+        seen = from_one_snapshot(lambda: table_snapshot(table.snapshot(), claimed, recent=_RECENT if whole else 0))
         clock = Clock(clock_ms(), table.now())
         slo_s, settings = self.slo_s(path), self._settings
         row = status_report(seen, clock, slo_s=slo_s, attempt=settings.attempt, retry=settings.retry)
         if whole:
-            trigger = self._daemon.lane_of(path).schedule or settings.schedule or _USUAL
+            trigger = self._daemon.pool_of(path).schedule or settings.schedule or _USUAL
             row["next_plan"] = next_plan_row(table.snapshot().load_timeline(), table.now(), trigger)
             row["requests"] = settings.schedule is not None
             for one in row["pending"]:
@@ -83,7 +83,7 @@ class DaemonFleet:
 
     def slo_s(self, path: str) -> float | None:
         """Of the table's pool, or `--slo`."""
-        return self._daemon.lane_of(path).slo_s
+        return self._daemon.pool_of(path).slo_s
 
     def fleet(self) -> Row:
         """This daemon, and the claims on its tables; `problem`: why these are unknown."""

@@ -1,11 +1,11 @@
 """The daemon's loop: gets the next actions from `dispatch`, gives them to threads, and takes in their results.
 
-Only the loop's own thread touches the state. Every event (a finished look or instant, a changed claim, the doorbell, a
-signal) is put into one queue as a change of the state, and wakes the loop.
+Only the loop's own thread touches the state. Every event (a finished snapshot or instant, a changed claim, the
+doorbell, a signal) is put into one queue as a change of the state, and wakes the loop.
 
-The loop uses a monotonic clock: a jump of the machine's clock does not change when it looks at tables.
+The loop uses a monotonic clock: a jump of the machine's clock does not change when it takes snapshots of tables.
 
-Tables may come and go while it runs (`assign`): work on one that goes is brought to its end first.
+Tables may be added and removed while it runs (`assign`): work on a removed one is brought to its end first.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from phantombase.timeline.errors import PhantombaseError, SparkError
 from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.planning.schedule import Scheduled
 
-from ..attempt.failures import Parked, RetryOptions, Waits, Weight, weigh
+from ..attempt.failures import FailureClass, Parked, RetryOptions, Waits, classify
 from ..fleet.pools import Pool, Pools, PoolUsage, QuotaUsage
 from ..services.done import ServiceDone
 from .dispatch import (
@@ -51,25 +51,25 @@ from .work import Ended, Observer, RunningWork, Summary
 
 _log = get_logger()
 
-_ASIDE_MAX = 32
-"""The most instants that wait for writes in a thread of their own; further ones keep their slot while they wait."""
+_SUSPENDED_MAX = 32
+"""The most instants that wait for writes in a thread of their own; further ones hold their slot while they wait."""
 _UPKEEP_THREADS = 8
 _QUEUED_S, _QUEUED_MAX, _LATEST = 0.1, 64, 1 / 16
-"""Looks are queued for about this time, so that a bell does not wait for longer, and no more than so many.
+"""Snapshots are queued for about this time, so that a doorbell does not wait for longer, and at most this number.
 
-A turn over thousands of tables takes far longer than the looks at 16 local ones. The last number is the weight of the
-newest look in the mean.
+A turn over thousands of tables takes far longer than the snapshots of 16 local ones. The last number is the weight of
+the newest snapshot in the mean.
 """
 _SERVICE_THREADS = 2
-"""How many tables are served at a time: a clean may take long, and the other tables must be looked at meanwhile."""
+"""How many tables are served at a time: a clean may take long, and the other tables need snapshots concurrently."""
 _NEVER_MS = 1 << 62
 _NEAR = 64
 _SHOW_MS = 2000
 """How often the use of the pools is made known."""
 _REST, _REST_MAX_S = 4.0, 0.05
-"""After a turn that took long, as with thousands of tables, events are gathered for so much longer, up to a limit."""
+"""After a long turn, as with thousands of tables, events are gathered for this many times longer, up to a limit."""
 _ECHO_S = 0.5
-"""How soon a table is looked at after its claims changed: not at once, since many busy daemons change them often."""
+"""How soon a table has a snapshot after its claims changed: not at once, since many busy daemons change them often."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,11 +120,11 @@ class Daemon:
         self._leaving: set[str] = set()
         self._use = QuotaUsage(pools=pools, slots=rules.max_concurrent, began=clock())
         self._show_at = 0
-        self._look_s = _QUEUED_S
+        self._snapshot_s = _QUEUED_S
         self._work: dict[tuple[str, str], RunningWork] = {}
         self._stop: Stop | None = None
         self._takes = 0
-        self._room_aside = Semaphore(_ASIDE_MAX)
+        self._room_aside = Semaphore(_SUSPENDED_MAX)
         self._fatal: PhantombaseError | None = None
         self._beat = time.monotonic()
         self.summary = Summary()
@@ -139,10 +139,10 @@ class Daemon:
 
     def wake(self, table: str) -> None:
         """The table's doorbell rang: a plan was requested."""
-        self._news.put(partial(self._look_at, table, 0))
+        self._news.put(partial(self._snapshot_by, table, 0))
 
     def claims_changed(self, table: str) -> None:
-        """A process took or gave back a claim on the table."""
+        """A process took or released a claim on the table."""
         self._news.put(partial(self._echo, table))
 
     def session_changed(self) -> None:
@@ -155,7 +155,7 @@ class Daemon:
 
     @property
     def silent_s(self) -> float:
-        """Seconds since the loop last went round."""
+        """Seconds since the last turn of the loop."""
         return time.monotonic() - self._beat
 
     @property
@@ -173,7 +173,7 @@ class Daemon:
         """The tables that it serves now."""
         return tuple(self._served)
 
-    def lane_of(self, path: str) -> Pool:
+    def pool_of(self, path: str) -> Pool:
         """The rules for a table; of one that it does not serve, the usual ones."""
         state = self._states.get(path)
         return Pool() if state is None else state.pool
@@ -186,16 +186,16 @@ class Daemon:
     def _trouble_of(self, name: str, state: TableState) -> str | None:
         if (problem := self.summary.problems.get(name)) is not None:
             return problem
-        if not state.looked:
-            return f"{name} has not been looked at yet"
+        if not state.seen:
+            return f"{name} has had no snapshot yet"
         return None if state.available else f"claims on {name} cannot be taken: no connection to ZooKeeper"
 
     # --- the loop ------------------------------------------------------------------------------------------------
 
     def run(self) -> Summary:
-        """Runs until the end. SparkError: the executor is gone; all claims are given back."""
+        """Runs until the end. SparkError: the executor has ended; all claims are released."""
         with (
-            ThreadPoolExecutor(self._rules.max_concurrent + _ASIDE_MAX, "work") as workers,
+            ThreadPoolExecutor(self._rules.max_concurrent + _SUSPENDED_MAX, "work") as workers,
             ThreadPoolExecutor(_UPKEEP_THREADS, "upkeep") as upkeep,
             ThreadPoolExecutor(_SERVICE_THREADS, "services") as services,
         ):
@@ -218,8 +218,8 @@ class Daemon:
 
     @property
     def _upkeeps(self) -> int:
-        """How many looks the threads do within `_QUEUED_S`, by how long the last ones took."""
-        return min(_QUEUED_MAX, max(UPKEEP_LEAST, round(_UPKEEP_THREADS * _QUEUED_S / max(self._look_s, 1e-6))))
+        """How many snapshots the threads take within `_QUEUED_S`, by how long the last ones took."""
+        return min(_QUEUED_MAX, max(UPKEEP_LEAST, round(_UPKEEP_THREADS * _QUEUED_S / max(self._snapshot_s, 1e-6))))
 
     def _take_in(self, wait_s: float, took_s: float) -> None:
         """Takes in all events, after the first of them. `took_s`: how long the turn took."""
@@ -238,10 +238,10 @@ class Daemon:
                 self._take(table, instant, workers)
             case Resume(table, instant):
                 self._resume(table, instant)
-                self._work[table, instant].go_on.put(None)
+                self._work[table, instant].resumed.put(None)
             case Relist(table):
                 self._change(table, busy=True)
-                upkeep.submit(self._timed_look, table, self._served[table].snapshot)
+                upkeep.submit(self._timed_snapshot, table, self._served[table].snapshot)
             case Request(table):
                 self._change(table, busy=True, due=False)
                 upkeep.submit(self._upkeep, table, self._served[table].request, self._requested)
@@ -265,10 +265,10 @@ class Daemon:
             instant=instant,
             near=near,
             once=self._rules.once,
-            room_aside=self._room_aside,
+            suspensions=self._room_aside,
             begun=self._event(self._begun, table, instant),
-            put_aside=self._event(self._put_aside, table, instant),
-            wants_on=self._event(self._wants_on, table, instant),
+            suspend=self._event(self._suspend, table, instant),
+            wants_slot=self._event(self._wants_slot, table, instant),
         )
         workers.submit(self._execute, table, instant, work)
 
@@ -307,26 +307,26 @@ class Daemon:
     def _is_stopping(self) -> bool:
         return self._stop is not None
 
-    def _timed_look(self, table: str, snapshot: Callable[[], object]) -> None:
+    def _timed_snapshot(self, table: str, snapshot: Callable[[], object]) -> None:
         """Threads may overwrite each other's mean, which only guides."""
         began = time.monotonic()
-        self._upkeep(table, snapshot, self._looked)
-        self._look_s += (time.monotonic() - began - self._look_s) * _LATEST
+        self._upkeep(table, snapshot, self._snapshot_taken)
+        self._snapshot_s += (time.monotonic() - began - self._snapshot_s) * _LATEST
 
     # --- changes of the state, in the loop's thread --------------------------------------------------------------
 
     def _change(self, table: str, **fields: object) -> None:
         self._states[table] = replace(self._states[table], **fields)  # type: ignore[arg-type]
 
-    def _looked(self, table: str, found: object) -> None:
+    def _snapshot_taken(self, table: str, found: object) -> None:
         assert isinstance(found, SeenTable)
         now = self._clock()
         self.summary.problems.pop(table, None)
         pending = tuple(_on_clock(p, now - clock_ms()) for p in found.pending)
-        self._states[table] = self._states[table].after_look(pending, found.claimed, now, self._poll_ms)
+        self._states[table] = self._states[table].after_snapshot(pending, found.claimed, now, self._poll_ms)
         self._change(table, due=found.due and self._stop is None, available=self._served[table].claims.available)
         parked = sum(isinstance(p.readiness, Parked) for p in found.pending)
-        self._observer.looked(table, len(found.pending), parked, found.oldest_s)
+        self._observer.snapshot_taken(table, len(found.pending), parked, found.oldest_s)
         self._observer.trouble(table, None)
 
     def _requested(self, table: str, found: object) -> None:
@@ -334,7 +334,7 @@ class Daemon:
         if found.instant is not None:
             _log.info("requested", table=table, instant=found.instant, why=found.why)
         self._change(table, busy=False)
-        self._look_at(table, 0)
+        self._snapshot_by(table, 0)
 
     def _swept(self, table: str, _: object) -> None:
         self._change(table, busy=False, sweep_at=self._clock() + round(self._rules.sweep_s * 1000))
@@ -365,19 +365,19 @@ class Daemon:
         requested = self._states[table].requested_ms(instant)
         self._observer.started(table, None if requested is None else max(0, clock_ms() - requested) / 1000)
 
-    def _put_aside(self, table: str, instant: str) -> None:
-        self._states[table] = self._states[table].put_aside(instant)
-        self._observer.put_aside(table)
+    def _suspend(self, table: str, instant: str) -> None:
+        self._states[table] = self._states[table].suspend(instant)
+        self._observer.suspend(table)
         if self._stop is not None:
             self._work[table, instant].stop("the end of its daemon")
 
     def _resume(self, table: str, instant: str) -> None:
-        if instant in self._states[table].aside:
+        if instant in self._states[table].suspended:
             self._states[table] = self._states[table].resume(instant)
             self._observer.resumed(table)
 
-    def _wants_on(self, table: str, instant: str) -> None:
-        self._states[table] = self._states[table].wants_on(instant)
+    def _wants_slot(self, table: str, instant: str) -> None:
+        self._states[table] = self._states[table].wants_slot(instant)
 
     def _ended(self, table: str, instant: str, work: RunningWork, ended: Ended) -> None:
         del self._work[table, instant]
@@ -392,19 +392,19 @@ class Daemon:
         elif ended.error is not None:
             self._failed(table, instant, ended.error)
         else:
-            self._states[table] = state.without(ended.gone | {instant})
+            self._states[table] = state.without(ended.done_elsewhere | {instant})
             self._postpone(table, instant)  # a restore may make it pending again: then it must not be tried in a loop
         if ended.done is not None:
             self.summary.done.append((table, ended.done))
         if work.held is not None:
             self._observer.finished(table, ended.done)
         if not self._states[table].is_startable(self._clock()):
-            self._look_at(table, 0)
+            self._snapshot_by(table, 0)
 
     def _failed(self, table: str, instant: str, error: Exception) -> None:
-        weight = weigh(error)
+        weight = classify(error)
         self._postpone(table, instant)
-        if weight is not Weight.NOTHING:
+        if weight is not FailureClass.NOTHING:
             self._observer.failed(table)
             self.summary.failed.append((table, instant, str(error)))
         if isinstance(error, SparkError) and self._spark_is_gone():
@@ -448,14 +448,14 @@ class Daemon:
         for one in self.pools:
             self._observer.pool(one)
 
-    def _look_at(self, table: str, moment: int) -> None:
+    def _snapshot_by(self, table: str, moment: int) -> None:
         if table not in self._states:  # a doorbell or claim of a table that is not served any more
             return
-        self._states[table] = self._states[table].look_by(moment)
+        self._states[table] = self._states[table].snapshot_by(moment)
 
     def _echo(self, table: str) -> None:
         if table in self._states and not self._states[table].is_startable(self._clock()):
-            self._look_at(table, self._clock() + round(_ECHO_S * 1000))
+            self._snapshot_by(table, self._clock() + round(_ECHO_S * 1000))
 
     def _session_changed(self) -> None:
         for (table, instant), work in self._work.items():
@@ -466,13 +466,13 @@ class Daemon:
             self._observer.zookeeper(served.claims.available)
             self._change(name, available=served.claims.available)
             if served.claims.available:
-                self._look_at(name, 0)
+                self._snapshot_by(name, 0)
 
     def _stopped(self, how: Stop) -> None:
         self._stop = how
         _log.info("stopping", how=how.value, running=len(self._work))
         for (table, instant), work in self._work.items():
-            if how is Stop.HAND_OVER or instant in self._states[table].aside:
+            if how is Stop.HAND_OVER or instant in self._states[table].suspended:
                 work.stop("the end of its daemon")
 
     @property

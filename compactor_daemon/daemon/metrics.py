@@ -66,7 +66,7 @@ class Metrics(Observer):
         self._service_failed = self._counter("service_failed", "services that failed", "service")
         self._cleaned_files = self._counter("cleaned_files", "files that cleans removed")
         self._cleaned_bytes = self._counter("cleaned_bytes", "bytes that cleans removed")
-        self._up = self._gauge("table_up", "1 if the last look at the table succeeded")
+        self._up = self._gauge("table_up", "1 if the last snapshot of the table succeeded")
         self._pools = [
             Gauge(f"phantombase_pool_{name}", text, ["pool"], registry=self.registry)
             for name, text in (
@@ -85,7 +85,7 @@ class Metrics(Observer):
         for family in (*gauges, *counters):
             family.labels(table)
 
-    def looked(self, table: str, pending: int, parked: int, oldest_s: float | None) -> None:
+    def snapshot_taken(self, table: str, pending: int, parked: int, oldest_s: float | None) -> None:
         """See `Observer`."""
         self.serves(table)
         self._pending.labels(table).set(pending)
@@ -98,7 +98,7 @@ class Metrics(Observer):
         if latency_s is not None:
             self._latency.observe(max(0.0, latency_s))
 
-    def put_aside(self, table: str) -> None:
+    def suspend(self, table: str) -> None:
         """See `Observer`."""
         self._running.labels(table).dec()
 
@@ -171,7 +171,7 @@ _CLIENT_S = 10.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DaemonHealth:
-    """A daemon's health. `silent_s`: time since its loop last went round. `trouble`: why it cannot work, or None."""
+    """A daemon's health. `silent_s`: time since the last turn of its loop. `trouble`: why it cannot work, or None."""
 
     silent_s: float
     trouble: str | None
@@ -182,7 +182,7 @@ class DaemonHealth:
         """Why the daemon must be started again; None if it is alive."""
         if self.silent_s <= self.silent_s_max:
             return None
-        return f"the daemon's loop has stood still for {self.silent_s:.0f} s; the limit is {self.silent_s_max:g} s"
+        return f"the daemon's loop has made no progress for {self.silent_s:.0f} s; the limit is {self.silent_s_max:g} s"
 
     @property
     def not_ready(self) -> str | None:
@@ -196,7 +196,7 @@ def serve(port: int, metrics: Metrics, health: Callable[[], DaemonHealth], *, ho
 
     UsageError: the port cannot be used there. `health` is called in other threads.
     """
-    # They would be a third of all series. That a counter began anew shows in the start time of the process.
+    # They would be a third of all series. A counter that began again shows in the start time of the process.
     disable_created_metrics()  # type: ignore[no-untyped-call]
     metrics_app: WSGIApplication = make_wsgi_app(metrics.registry)
 

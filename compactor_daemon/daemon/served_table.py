@@ -38,10 +38,10 @@ from phantombase.timeline.storage.open_storage import open_storage
 from phantombase.timeline.storage.storage_options import StorageOptions
 from phantombase.timeline.table.table import Table
 
-from ..attempt.attempt import Aside, stay
+from ..attempt.attempt import WaitScope, keep_slot
 from ..attempt.compact_instant import Compacted, Limit, compact_instant, pending_instants, preflight
 from ..attempt.failures import RetryOptions, failure_of, read_failures, readiness, record_failure
-from ..attempt.leftovers import finish, forget_archived, littered_instants
+from ..attempt.finish import finish, forget_archived, littered_instants
 from ..attempt.slice_task import Runner
 from ..fleet.claims import Claim, Claims, HeldClaim
 from ..options import AttemptOptions
@@ -81,7 +81,7 @@ class Served(Protocol):
         ...
 
     def snapshot(self) -> SeenTable:
-        """Looks at the table: what is pending, claimed and due."""
+        """What is pending, claimed and due."""
         ...
 
     def request(self) -> Scheduled:
@@ -89,7 +89,7 @@ class Served(Protocol):
         ...
 
     def sweep(self) -> None:
-        """Finishes completed instants that other compactors left behind."""
+        """Finishes what other compactors left at completed instants."""
         ...
 
     def serve(self, every_s: float, stopping: Callable[[], bool]) -> tuple[ServiceDone, ...]:
@@ -103,8 +103,8 @@ class Served(Protocol):
         """Which of the instants daemons have completed since they were found pending; the others may be done, too."""
         ...
 
-    def execute(self, instant: str, held: HeldClaim, limit: Limit, aside: Aside) -> Compacted | None:
-        """Executes a claimed instant; None: it is not pending any more. The wait for writes runs inside `aside`."""
+    def execute(self, instant: str, held: HeldClaim, limit: Limit, wait_scope: WaitScope) -> Compacted | None:
+        """Executes a claimed instant; None: it is not pending any more. It waits for writes inside `wait_scope`."""
         ...
 
     def failed(self, instant: str, error: Exception) -> None:
@@ -222,7 +222,7 @@ class TableOnStorage:
         self._why_not = reason
 
     def sweep(self) -> None:
-        """Finishes littered instants that are completed or gone, except those that another process has claimed."""
+        """Finishes instants that are not pending any more, except those that another process has claimed."""
         table = self._open()
         for instant in littered_instants(table):
             if (held := self.claims.take(instant)) is None:
@@ -248,7 +248,7 @@ class TableOnStorage:
         try:
             note_runs(table.storage, self._settings.who, done)
         except PhantombaseError as error:  # what they did, and why they failed, must be known all the same
-            _log.warning("runs_not_noted", table=self.path, error=str(error))
+            _log.warning("runs_not_recorded", table=self.path, error=str(error))
         return done
 
     def done_among(self, instants: Iterable[str]) -> frozenset[str]:
@@ -257,7 +257,9 @@ class TableOnStorage:
         audited = frozenset(i for i in instants if storage.find(audit_path(i)) is not None)
         return audited.difference(pending_instants(self._open())) if audited else audited
 
-    def execute(self, instant: str, held: HeldClaim, limit: Limit, aside: Aside = stay) -> Compacted | None:
+    def execute(
+        self, instant: str, held: HeldClaim, limit: Limit, wait_scope: WaitScope = keep_slot
+    ) -> Compacted | None:
         """Brings a claimed instant to its end; None: another process has done so. Errors: as `compact_instant`."""
         table = self._open()
         seen = table.snapshot()
@@ -276,11 +278,11 @@ class TableOnStorage:
             options=self._settings.attempt,
             limit=limit,
             on_note=held.report,
-            aside=aside,
+            wait_scope=wait_scope,
         )
 
     def failed(self, instant: str, error: Exception) -> None:
-        """Records a failure in the table, unless the instant is gone: it was unscheduled or completed meanwhile."""
+        """Records a failure in the table, unless the instant is not pending any more."""
         table = self._open()
         if instant in pending_instants(table):
             record_failure(table.storage, instant, failure_of(error, self._settings.who, clock_ms()))
@@ -301,7 +303,7 @@ class TableOnStorage:
         return round(sum((o.metrics or {}).get(TOTAL_LOG_FILES_SIZE, 0.0) for o in plan.operations))
 
 
-class OpenedLate:
+class LazyTable:
     """See the module, and `Served`. `open_it` is tried at each snapshot until it succeeds."""
 
     def __init__(self, path: str, open_it: Callable[[], Served]) -> None:
@@ -345,9 +347,9 @@ class OpenedLate:
         """See `Served`."""
         return self.open().done_among(instants)
 
-    def execute(self, instant: str, held: HeldClaim, limit: Limit, aside: Aside) -> Compacted | None:
+    def execute(self, instant: str, held: HeldClaim, limit: Limit, wait_scope: WaitScope) -> Compacted | None:
         """See `Served`."""
-        return self.open().execute(instant, held, limit, aside)
+        return self.open().execute(instant, held, limit, wait_scope)
 
     def failed(self, instant: str, error: Exception) -> None:
         """See `Served`."""

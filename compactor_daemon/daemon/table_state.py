@@ -9,7 +9,7 @@ from ..attempt.failures import Readiness, Ready, Waits
 from ..fleet.pools import Pool
 
 _BACKOFF_MAX_MS = 300_000
-"""The longest wait for the next look at a table in trouble, if polls are not further apart."""
+"""The longest wait for the next snapshot of a table in trouble, if polls are not further apart."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,11 +29,11 @@ class Pending:
 class TableState:
     """What the daemon knows about a table. Times in ms of the loop's clock.
 
-    `busy`: a snapshot, request or sweep is under way; `serving`: its services run. `claimed`: instants that other
-    processes had claimed at the last snapshot. `running`: instants at work here; of these, `aside` wait for writes and
-    hold no slot, and `eager` have waited and ask for a slot. `postponed`: instants that must not be tried before the
-    given time. `served`: the number of the last take on this table, counted over all tables. `troubles`: how many looks
-    have failed since the last good one. `leaving`: the table is not served any more, except for what is at work.
+    `busy`: a snapshot, request or sweep runs; `serving`: its services run. `claimed`: instants that other processes had
+    claimed at the last snapshot. `running`: instants at work here; of these, `suspended` wait for writes and hold no
+    slot, and `resumable` have waited and ask for a slot. `postponed`: instants that must not be tried before the given
+    time. `seen`: a snapshot was tried. `served`: the number of the last take on this table, counted over all tables.
+    `troubles`: the number of failed snapshots since the last good one. `leaving`: no new work begins on the table.
     """
 
     pool: Pool = field(default_factory=Pool)
@@ -41,15 +41,15 @@ class TableState:
     pending: tuple[Pending, ...] = ()
     claimed: frozenset[str] = frozenset()
     running: frozenset[str] = frozenset()
-    aside: frozenset[str] = frozenset()
-    eager: frozenset[str] = frozenset()
+    suspended: frozenset[str] = frozenset()
+    resumable: frozenset[str] = frozenset()
     postponed: Mapping[str, int] = field(default_factory=dict)
     available: bool = True
     due: bool = False
     busy: bool = False
     serving: bool = False
-    looked: bool = False
-    look_at: int = 0
+    seen: bool = False
+    snapshot_at: int = 0
     sweep_at: int = 0
     serve_at: int = 0
     served: int = 0
@@ -71,7 +71,7 @@ class TableState:
         """Whether any instant may be claimed now."""
         return next(self.startable(now_ms), None) is not None
 
-    def after_look(
+    def after_snapshot(
         self, pending: tuple[Pending, ...], claimed: frozenset[str], now_ms: int, poll_ms: int
     ) -> TableState:
         """The state after a snapshot: what the snapshot found replaces what was known."""
@@ -82,30 +82,30 @@ class TableState:
             claimed=claimed - self.running,
             postponed={i: t for i, t in self.postponed.items() if i in there and t > now_ms},
             busy=False,
-            looked=True,
+            seen=True,
             troubles=0,
-            look_at=now_ms + poll_ms,
+            snapshot_at=now_ms + poll_ms,
         )
 
     def after_trouble(self, now_ms: int, poll_ms: int) -> TableState:
-        """The state after a failed look: nothing is known, so no instant is begun before the next snapshot.
+        """The state after a failed snapshot: nothing is known, so no instant is begun before the next snapshot.
 
-        Each failed look doubles the wait for the next one.
+        Each failed snapshot doubles the wait for the next one.
         """
         wait_ms = min(poll_ms << min(self.troubles, 16), max(poll_ms, _BACKOFF_MAX_MS))
         return replace(
             self,
             pending=(),
             busy=False,
-            looked=True,
+            seen=True,
             troubles=self.troubles + 1,
-            look_at=now_ms + wait_ms,
+            snapshot_at=now_ms + wait_ms,
             sweep_at=max(now_ms + wait_ms, self.sweep_at),
         )
 
-    def look_by(self, moment_ms: int) -> TableState:
-        """The table is looked at by this time at the latest."""
-        return replace(self, look_at=min(self.look_at, moment_ms))
+    def snapshot_by(self, moment_ms: int) -> TableState:
+        """The next snapshot is taken by this time at the latest."""
+        return replace(self, snapshot_at=min(self.snapshot_at, moment_ms))
 
     def begin(self, instant: str, served: int) -> TableState:
         """An instant is at work here."""
@@ -114,19 +114,19 @@ class TableState:
     @property
     def slots(self) -> int:
         """How many of the instants at work hold a slot."""
-        return len(self.running) - len(self.aside)
+        return len(self.running) - len(self.suspended)
 
-    def put_aside(self, instant: str) -> TableState:
+    def suspend(self, instant: str) -> TableState:
         """The instant waits for writes, and gives its slot back."""
-        return replace(self, aside=self.aside | {instant})
+        return replace(self, suspended=self.suspended | {instant})
 
-    def wants_on(self, instant: str) -> TableState:
+    def wants_slot(self, instant: str) -> TableState:
         """The writes that the instant waited for have ended; it asks for a slot."""
-        return replace(self, eager=self.eager | {instant})
+        return replace(self, resumable=self.resumable | {instant})
 
     def resume(self, instant: str) -> TableState:
         """The instant has a slot again."""
-        return replace(self, aside=self.aside - {instant}, eager=self.eager - {instant})
+        return replace(self, suspended=self.suspended - {instant}, resumable=self.resumable - {instant})
 
     def end(self, instant: str) -> TableState:
         """The instant is not at work any more."""

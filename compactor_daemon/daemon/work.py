@@ -13,7 +13,7 @@ from phantombase.timeline.errors import PhantombaseError
 from phantombase.timeline.event_log import get_logger
 
 from ..attempt.compact_instant import Compacted, Limit
-from ..attempt.failures import Weight, weigh
+from ..attempt.failures import FailureClass, classify
 from ..fleet.claims import HeldClaim
 from ..fleet.pools import PoolUsage
 from ..services.done import ServiceDone
@@ -21,7 +21,7 @@ from .served_table import Served
 
 _log = get_logger()
 
-_ASIDE_LOOK_S = 0.5
+_SUSPENDED_POLL_S = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,11 +29,12 @@ class Ended:
     """How work on an instant ended.
 
     `done`: completed here. `claimed`: another process holds the claim. `unknown`: the outcome of the claim is unknown.
-    `error`: it failed. None of these: the instant was not pending any more, and neither are the instants `gone`.
+    `error`: it failed. None of these: the instant was not pending any more, and neither are the instants
+    `done_elsewhere`.
     """
 
     done: Compacted | None = None
-    gone: frozenset[str] = frozenset()
+    done_elsewhere: frozenset[str] = frozenset()
     claimed: bool = False
     unknown: bool = False
     error: Exception | None = None
@@ -43,21 +44,21 @@ class Ended:
 class RunningWork:
     """An instant at work. `held`: its claim, once it is claimed. `near`: other instants that might be taken next.
 
-    `begun`, `put_aside`, `wants_on`: are called when it is claimed, waits for writes, and asks for a slot again.
-    `go_on`: gets an item when an instant that was put aside may continue. `room_aside`: for instants that wait.
+    `begun`, `suspend`, `wants_slot`: are called when it is claimed, waits for writes, and asks for a slot again.
+    `resumed`: gets an item when an instant that was put aside may continue. `suspensions`: for instants that wait.
     """
 
     served: Served
     instant: str
     near: tuple[str, ...]
     once: bool
-    room_aside: Semaphore
+    suspensions: Semaphore
     begun: Callable[[], None]
-    put_aside: Callable[[], None]
-    wants_on: Callable[[], None]
+    suspend: Callable[[], None]
+    wants_slot: Callable[[], None]
     held: HeldClaim | None = None
     limit: Limit = field(default_factory=Limit)
-    go_on: SimpleQueue[None] = field(default_factory=lambda: SimpleQueue())
+    resumed: SimpleQueue[None] = field(default_factory=lambda: SimpleQueue())
 
     def stop(self, why: str) -> None:
         """Stops the work, unless the compaction is decided already."""
@@ -74,7 +75,7 @@ class RunningWork:
     def _claimed_and_executed(self) -> Ended:
         served, instant = self.served, self.instant
         if served.done_among((instant,)):  # since the last snapshot: this needs no claim. Those near it may be done too
-            return Ended(gone=served.done_among(i for i in self.near if i != instant))
+            return Ended(done_elsewhere=served.done_among(i for i in self.near if i != instant))
         try:
             held = served.claims.take(instant)
         except PhantombaseError as error:  # no failure of the instant
@@ -87,37 +88,39 @@ class RunningWork:
             if held.lost:
                 self.stop("the loss of its claim")
             self.begun()
-            return Ended(done=served.execute(instant, held, self.limit, self._aside))
+            return Ended(done=served.execute(instant, held, self.limit, self._suspended))
         finally:
             held.release()
 
     @contextmanager
-    def _aside(self) -> Iterator[bool]:
-        """Work waits for writes inside: another instant may use its slot meanwhile.
+    def _suspended(self) -> Iterator[bool]:
+        """Work waits for writes inside: another instant may use its slot.
 
         At the end it waits for a slot again. Work that fails inside asks for no slot.
         """
-        if not self.room_aside.acquire(blocking=False):
+        if not self.suspensions.acquire(blocking=False):
             yield False
             return
         try:
-            self.put_aside()
+            self.suspend()
             yield not self.once
-            self.wants_on()
+            self.wants_slot()
             while True:
                 self.limit.check()
                 with suppress(Empty):
-                    self.go_on.get(timeout=_ASIDE_LOOK_S)
+                    self.resumed.get(timeout=_SUSPENDED_POLL_S)
                     return
         finally:
-            self.room_aside.release()
+            self.suspensions.release()
 
     def _note_failure(self, error: Exception) -> None:
-        weight = weigh(error)
+        weight = classify(error)
         if not isinstance(error, PhantombaseError):
             _log.exception("internal_error", exc_info=error)
-        _log.warning("not_compacted", error=type(error).__name__, what=str(error), counts=weight is not Weight.NOTHING)
-        if weight is Weight.NOTHING:
+        _log.warning(
+            "not_compacted", error=type(error).__name__, what=str(error), counts=weight is not FailureClass.NOTHING
+        )
+        if weight is FailureClass.NOTHING:
             return
         try:
             self.served.failed(self.instant, error)
@@ -128,23 +131,23 @@ class RunningWork:
 class Observer:
     """Ignores every event; subclasses override what they need. Tables are named by their path."""
 
-    def looked(self, table: str, pending: int, parked: int, oldest_s: float | None) -> None:
-        """A table was looked at."""
+    def snapshot_taken(self, table: str, pending: int, parked: int, oldest_s: float | None) -> None:
+        """A snapshot of a table was taken."""
 
     def started(self, table: str, latency_s: float | None) -> None:
         """An instant was claimed, `latency_s` after it was requested."""
 
-    def put_aside(self, table: str) -> None:
+    def suspend(self, table: str) -> None:
         """An instant that was started waits for writes now."""
 
     def resumed(self, table: str) -> None:
-        """An instant that was put aside is at work again, or has ended."""
+        """A suspended instant is at work again, or has ended."""
 
     def finished(self, table: str, compacted: Compacted | None) -> None:
         """Work on an instant ended; None: it was completed already, or the work failed or was stopped."""
 
     def failed(self, table: str) -> None:
-        """A try of an instant failed (only errors that count as failures, see `weigh`)."""
+        """A try of an instant failed (only errors that count as failures, see `classify`)."""
 
     def served(self, table: str, done: ServiceDone) -> None:
         """A service ran on a table."""
@@ -153,7 +156,7 @@ class Observer:
         """The connection to ZooKeeper came or went."""
 
     def trouble(self, table: str, error: str | None) -> None:
-        """The last look at a table failed, or with None it did not."""
+        """The last snapshot of a table failed; None: it succeeded."""
 
     def pool(self, use: PoolUsage) -> None:
         """What a pool uses now."""
@@ -170,7 +173,7 @@ class Summary:
     """What a daemon did: `done` (table, result) and `failed` (table, instant, error), the last ones of each.
 
     `services`: (table, result) of services that changed something or failed, the last ones. `problems`: by table, why
-    the last look at it failed. `left`: the instants still pending at the end.
+    the last snapshot of it failed. `left`: the instants still pending at the end.
     """
 
     done: deque[tuple[str, Compacted]] = field(default_factory=lambda: deque(maxlen=_KEPT))

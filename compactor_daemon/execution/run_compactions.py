@@ -5,7 +5,7 @@ Once: check all, take the claim, then execute one instant after the other. In an
     with AsyncCompaction(path, SparkRunner(RunningSpark(session.sparkContext), pool="compaction")) as compaction:
         for batch in batches:
             write(batch)            # may request a compaction
-            compaction.notify()     # look for plans now instead of at the next poll
+            compaction.notify()     # ask for plans now instead of at the next poll
 
 Two of these threads on one table, or one and a `compactor-daemon`, take turns by the table's claim.
 """
@@ -35,7 +35,7 @@ from phantombase.timeline.storage.storage_options import Given, StorageOptions
 from phantombase.timeline.table.table import Table
 
 from ..attempt.compact_instant import Compacted, Limit, compact_instant, pending_instants, preflight
-from ..attempt.leftovers import abandoned_uploads_aborted, finish_completed, littered_instants
+from ..attempt.finish import abandoned_uploads_aborted, finish_completed, littered_instants
 from ..attempt.slice_task import Runner
 from ..fleet.claims import claim_all, claim_one
 from ..options import AttemptOptions, ExecuteOptions
@@ -119,7 +119,7 @@ def run_compactions(
         finished: Table | None = None
         with run.parking("what earlier runs left"):
             finished = finish_completed(table, held)
-        if instants:  # without instants there was only litter to clean up, and no executor was started
+        if instants:  # without instants only leftovers were finished, and no executor was started
 
             def compact(one: str) -> Compacted:
                 limit.check_begin()
@@ -145,7 +145,7 @@ def run_compactions(
 
 @contextmanager
 def _proved(storage: Storage) -> Iterator[None]:
-    """Tries the storage's promises while the body runs, where that takes requests; the body's error is the one raised.
+    """Tests the storage's promises while the body runs, where that takes requests; the body's error is the one raised.
 
     On a file system nothing is tried before the body: no folder may appear in a table that is refused.
     """
@@ -205,19 +205,19 @@ class _Run:
 _ENDS_ALL = (StoppedError, SparkError, LockError)
 
 
-_ERRORS_KEPT = 16
+_ERRORS_MAX = 16
 
 
 class AsyncCompaction:
     """A context manager: compacts from entry to exit; see the module.
 
-    `poll_s`: how often it looks for plans without `notify`. `stop_s`: how long the instant at work may go on after the
-    context ends; then its staging is stopped, and the next compactor adopts the finished file slices. The exit may take
-    longer than that: it waits for a publication that has begun and, with a LocalRunner, for the slices at work.
+    `poll_s`: how often it asks for plans without `notify`. `stop_s`: how long the instant at work may continue after
+    the context ends; then its staging is stopped, and the next compactor adopts the finished file slices. The exit may
+    take longer than that: it waits for a publication that has begun and, with a LocalRunner, for the slices at work.
     `clock`: see `Table`. `storage_options`: see `Table.open`.
 
-    Errors do not reach the ingest job, since its writes are complete without the compaction. They are logged and kept
-    in `errors`, and the instant is tried again at the next snapshot.
+    Errors do not reach the ingest job, since its writes are complete without the compaction. They are logged and
+    collected in `errors`, and the instant is tried again at the next poll.
     """
 
     def __init__(
@@ -243,9 +243,9 @@ class AsyncCompaction:
         self._clock = clock
         self._storage_options = StorageOptions.of(storage_options)
         self._limit = Limit()
-        self._look = threading.Event()
+        self._asked = threading.Event()
         self._ending = threading.Event()
-        self._errors: deque[Exception] = deque(maxlen=_ERRORS_KEPT)
+        self._errors: deque[Exception] = deque(maxlen=_ERRORS_MAX)
         self._thread = threading.Thread(target=self._work, name="async-compaction", daemon=True)
 
     @property
@@ -254,8 +254,8 @@ class AsyncCompaction:
         return tuple(self._errors)
 
     def notify(self) -> None:
-        """Looks for plans at once, or once more after the snapshot that is under way."""
-        self._look.set()
+        """Asks for plans at once, or once more after the run in progress."""
+        self._asked.set()
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -266,15 +266,15 @@ class AsyncCompaction:
     ) -> None:
         self._limit.close(self._stop_s)
         self._ending.set()
-        self._look.set()
+        self._asked.set()
         self._thread.join()
 
     def _work(self) -> None:
         while not self._ending.is_set():
-            self._look.clear()
+            self._asked.clear()
             self._run()
             if not self._ending.is_set():
-                self._look.wait(self._poll_s)
+                self._asked.wait(self._poll_s)
 
     def _run(self) -> None:
         try:
@@ -290,7 +290,7 @@ class AsyncCompaction:
                 storage_options=self._storage_options,
             )
         except ClaimedError:
-            _log.info("another_compactor_is_at_work", table=self._path)
-        except Exception as error:  # the ingest job must go on after any error
+            _log.info("another_compactor_works", table=self._path)
+        except Exception as error:  # the ingest job must continue after any error
             self._errors.append(error)
             _log.exception("async_compaction_failed", table=self._path)

@@ -117,7 +117,7 @@ class SparkRunner:
                 thread.join(_POLL_S)
                 try:
                     done = _completed(context, group)
-                except Exception as error:  # an error of a socket if the JVM is gone
+                except Exception as error:  # an error of a socket if the JVM has ended
                     raise self._job_failed(tasks[0].instant, error) from error
                 progress(done, len(tasks))
         except BaseException:
@@ -134,7 +134,7 @@ class SparkRunner:
     def _job_failed(self, instant: str, error: BaseException) -> SparkError:
         what = "a Spark job of the compaction failed"
         if self.is_gone:
-            what = "Spark has ended: its JVM was killed, or its master is gone or cannot be reached"
+            what = "Spark has ended: its JVM was killed, or its master has ended or cannot be reached"
         todo = "Nothing was published. Run again: the next attempt adopts finished file slices."
         return SparkError(what, instant=instant, found=spark_words(error), todo=todo)
 
@@ -183,7 +183,7 @@ def _cancel(context: Any, group: str, thread: threading.Thread) -> None:
     """Ends the jobs of a group, also those that are about to begin; waits a limited time for their thread."""
     deadline = time.monotonic() + _CANCEL_S
     while thread.is_alive() and time.monotonic() < deadline:
-        with suppress(Exception):  # a JVM that is gone has no job left
+        with suppress(Exception):  # a JVM that has ended has no job
             context.cancelJobGroup(group)
         thread.join(_POLL_S)
 

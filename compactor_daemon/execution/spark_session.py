@@ -95,7 +95,7 @@ class StartingSpark:
         self._options = options
         self._context: Future[Any] = Future()
         self._unwanted = threading.Event()
-        # Not a daemon thread: if everything is refused meanwhile, the process must clean up before it ends.
+        # Not a daemon thread: if everything is refused, the process must clean up before it ends.
         threading.Thread(target=self._start, name="spark-start").start()
 
     def context(self) -> Any:
@@ -105,7 +105,7 @@ class StartingSpark:
     def stop(self) -> None:
         """Ends the context, or its start, without waiting: PySpark's stop idles for a second.
 
-        A process that exits meanwhile loses nothing: its JVM stops the context by itself.
+        A process that exits before that loses nothing: its JVM stops the context.
         """
         global _stopping
         self._unwanted.set()
@@ -114,7 +114,7 @@ class StartingSpark:
 
     def _stop(self) -> None:
         if self._context.exception() is None and (context := self._context.result()) is not None:
-            with suppress(Exception):  # its JVM is gone: any kind of error
+            with suppress(Exception):  # its JVM has ended: any kind of error
                 context.stop()
 
     def _start(self) -> None:

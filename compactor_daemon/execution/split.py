@@ -93,16 +93,16 @@ class CompactionTask:
         return _result(done or compact_slice(table.storage, task))
 
     def _plan(self, seen: Table) -> CompactionPlan:
-        """ConflictError: it is gone."""
+        """ConflictError: it was removed."""
         try:
             return seen.compaction_plan(self.instant)
         except MissingFileError as error:
             raise ConflictError(
-                "the plan of this task is gone",
+                "the plan of this task was removed",
                 path=error.path,
                 instant=self.instant,
-                found="it was taken back, or undone by a restore",
-                todo="Nothing was done. Plan the compaction anew: plan_compaction.",
+                found="it was unscheduled, or undone by a restore",
+                todo="Nothing was done. Plan the compaction again: plan_compaction.",
             ) from error
 
     def _check(self, seen: Table, plan: CompactionPlan) -> None:
@@ -118,7 +118,7 @@ class CompactionTask:
                 if there is None
                 else f"at position {self.position} file group {join(there.partition_path, there.file_id)}",
                 found=f"position {self.position}, file group {join(self.partition, self.file_id)}",
-                todo="Nothing was done. Plan the compaction anew: plan_compaction.",
+                todo="Nothing was done. Plan the compaction again: plan_compaction.",
             )
         if self.attempt not in attempts(seen.storage, self.instant):
             raise ConflictError(
@@ -126,7 +126,7 @@ class CompactionTask:
                 path=self.table,
                 instant=self.instant,
                 found=f"attempt {self.attempt}",
-                todo="Nothing was done. Plan the compaction anew: plan_compaction.",
+                todo="Nothing was done. Plan the compaction again: plan_compaction.",
             )
 
     def _slice_task(self, seen: Table, plan: CompactionPlan) -> SliceTask:
@@ -227,12 +227,12 @@ class PlannedCompaction:
 
         A slice whose inputs changed since its task ran is merged again here, `threads` at a time; with `merge_missing`
         also one whose task did not run. `properties`: recorded in the extra metadata of the commit.
-        UsageError: tasks did not run. ConflictError: it is completed, or was taken back.
+        UsageError: tasks did not run. ConflictError: it is completed, or was unscheduled.
         """
         opened = Table.open(self.table, self._given(storage_options))
         if self.instant not in pending_instants(opened):
             raise ConflictError(
-                "this compaction is not pending any more: it was completed, or taken back",
+                "this compaction is not pending any more: it was completed or unscheduled",
                 path=self.table,
                 instant=self.instant,
                 todo="`timeline show TABLE` shows what became of it.",

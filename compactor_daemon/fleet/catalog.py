@@ -40,7 +40,7 @@ from .pools import Pools
 from .zookeeper_session import ZooKeeperSession
 
 DEPTH = 3
-"""How deep below a root tables are looked for: `root/database/table` is two."""
+"""How deep below a root tables are searched: `root/database/table` is two."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +65,7 @@ class TableListing(Protocol):
 
 
 class FolderListing:
-    """The tables below a folder: folders with `.hoodie`. Below a table no further one is looked for.
+    """The tables below a folder: folders with `.hoodie`. No table is searched below a table.
 
     A table that was found before costs no request of its own.
     """
@@ -86,7 +86,7 @@ class FolderListing:
         try:
             folders = _folders(self._storage, "")
         except MissingFileError as error:
-            raise UsageError("no folder to look for tables in", path=self._root) from error
+            raise UsageError("the folder to search for tables does not exist", path=self._root) from error
         if HOODIE in folders:
             raise UsageError(
                 "the root is a table itself", path=self._root, todo="Name the folder above it, or the table alone."
@@ -224,15 +224,15 @@ class Members:
         self._session = session
         self._folder = folder_of(session, fleet)
         self._who = who
-        # One function for all calls: kazoo keeps a set of watch functions until one fires.
+        # One function for all calls: kazoo holds a set of watch functions until one fires.
         self._watch = lambda event: wake()
         self._joined = 0
         self._known: frozenset[str] = frozenset({self.me})
 
     def snapshot(self, facts: Mapping[str, Any]) -> frozenset[str]:
-        """Joins, or says what this member does (`facts`), and returns the ids of all members. Never raises."""
+        """Joins, or publishes what this member does (`facts`), and returns the ids of all members. Never raises."""
         try:
-            self._say(facts)
+            self._publish(facts)
             found = self._session.call(self._session.client.get_children_async, self._folder, watch=self._watch)
         except PhantombaseError as error:
             _log.warning("members_unknown", error=str(error))
@@ -240,7 +240,7 @@ class Members:
             self._known = frozenset(found) | {self.me}
         return self._known
 
-    def _say(self, facts: Mapping[str, Any]) -> None:
+    def _publish(self, facts: Mapping[str, Any]) -> None:
         from kazoo.exceptions import NodeExistsError, NoNodeError
 
         client, path = self._session.client, f"{self._folder}/{self.me}"
@@ -262,7 +262,7 @@ class Members:
 
 
 def members_in(session: ZooKeeperSession, fleet: str) -> tuple[Mapping[str, Any], ...]:
-    """What the members of a fleet say of themselves; for commands. UnknownStateError: no answer."""
+    """What the members of a fleet publish about themselves; for commands. UnknownStateError: no answer."""
     from kazoo.exceptions import NoNodeError
 
     folder, found = folder_of(session, fleet), []
@@ -274,7 +274,7 @@ def members_in(session: ZooKeeperSession, fleet: str) -> tuple[Mapping[str, Any]
         try:
             data, _ = session.call(session.client.get_async, f"{folder}/{name}")
             found.append(json.loads(data))
-        except (NoNodeError, ValueError):  # gone since, or written by a later release
+        except (NoNodeError, ValueError):  # removed since then, or not written by phantombase
             continue
     return tuple(found)
 

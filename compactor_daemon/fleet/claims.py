@@ -106,7 +106,7 @@ class HeldClaim(Protocol):
         ...
 
     def release(self) -> None:
-        """Gives the claim back; never raises. A node that cannot be removed now is removed later, or by the session's
+        """Releases the claim; never raises. A node that cannot be removed now is removed later, or by the session's
         end."""
         ...
 
@@ -132,7 +132,7 @@ class Claims(Protocol):
         ...
 
     def close(self) -> None:
-        """No more is asked of these claims; those that are held stay."""
+        """These claims are not used any more; held ones remain held."""
         ...
 
 
@@ -154,14 +154,14 @@ def table_id(storage: Storage) -> str:
 
 
 def claim_path(table: Table, instant: str) -> str:
-    """What is held while a process works on an instant."""
+    """The path that is held while a process works on an instant."""
     return f"{RECORDS}/claim.lock" if table.storage.is_file_system else f"{instant_folder(instant)}/claim"
 
 
 def claim(table: Table, instant: str, wait_s: float = 0.0) -> AbstractContextManager[Callable[[], bool]]:
     """Holds the claim on an instant; gives whether it is still held, see `Storage.hold`.
 
-    ClaimedError: another process of phantombase holds it for longer than `wait_s`.
+    ClaimedError: another phantombase process holds it for longer than `wait_s`.
     """
     path = claim_path(table, instant)
     busy = ClaimedError(
@@ -205,7 +205,7 @@ class TableClaims:
         self._ours: dict[str, Claim] = {}
         self._locks: dict[str, _Shared] = {}
         self._changing = threading.Lock()
-        """Held while a lock is taken or released: that may take long, and the loop asks for names meanwhile."""
+        """Held while a lock is taken or released: that may take long, and the loop asks for names concurrently."""
 
     def names(self) -> frozenset[str]:
         """See `Claims`. Claims of other processes are not listed; they only make `take` fail."""

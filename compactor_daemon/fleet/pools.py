@@ -56,7 +56,7 @@ class Hours:
         return hours
 
     def hold(self, now_ms: int) -> bool:
-        """Whether a moment (ms since the epoch) lies within."""
+        """Whether a time (ms since the epoch) lies within."""
         now = datetime.fromtimestamp(now_ms / 1000, ZoneInfo(self.zone)).time()
         if self.start < self.end:
             return self.start <= now < self.end
@@ -150,7 +150,7 @@ _TYPICAL_MS = 1000.0
 """The slot time of work in a pool that has not ended any yet."""
 _LEARN = 0.2
 _IDLE_MS = 60_000
-"""A share without work for this long is idle. Less may be a table that is looked at between two instants."""
+"""A share without work for this long is idle. Less may be the snapshot of a table between two instants."""
 
 
 @dataclass(slots=True)
@@ -174,7 +174,7 @@ class PoolUsage:
 
 @dataclass(slots=True)
 class QuotaUsage:
-    """See the module. Times in ms of the caller's clock, but `hours` go by `epoch_ms`."""
+    """See the module. Times in ms of the caller's clock, but `hours` are compared with `epoch_ms`."""
 
     pools: Pools
     slots: int
@@ -234,13 +234,13 @@ class QuotaUsage:
         if pool.hours is not None and not pool.hours.hold(epoch_ms):
             return f"its hours are {pool.hours}"
         if pool.quota is not None and (self._occupied(pool, now) > pool.quota or self._credited(pool, now) < 0):
-            return f"it has had its {pool.quota:g} of the slots"
+            return f"its quota of {pool.quota:.0%} of the slots is used up"
         if pool.bytes_per_hour is not None and (read := self._bytes(pool, now)) and read >= self._budget(pool):
-            return f"it has read {read} of {self._budget(pool)} bytes an hour"
+            return f"its bytes of an hour are used up: {read} of {self._budget(pool)} bytes read"
         return ""
 
     def fits(self, pool: Pool, size: int, now: int) -> bool:
-        """Whether work of this size keeps the bytes of the pool; the first of an hour may exceed them alone."""
+        """Whether work of this size is within the bytes of the pool; the first of an hour may exceed them alone."""
         if pool.bytes_per_hour is None:
             return True
         read = self._bytes(pool, now)

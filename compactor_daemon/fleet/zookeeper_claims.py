@@ -36,7 +36,7 @@ _REPORT_S = 1.0
 class ZooKeeperClaims:
     """See `Claims`. `table`: the table's id; `holder`: the daemon's name, as other processes see it.
 
-    `wake` is called in kazoo's thread when a claim is taken or given back: once after each call of `names`.
+    `wake` is called in kazoo's thread when a claim is taken or released: once after each call of `names`.
     """
 
     def __init__(
@@ -44,12 +44,12 @@ class ZooKeeperClaims:
     ) -> None:
         self.session = session
         self._holder = holder
-        # One function for all calls: kazoo keeps a set of watch functions until one fires.
+        # One function for all calls: kazoo holds a set of watch functions until one fires.
         self._watch = None if wake is None else lambda event: wake()
         self._base = f"{session.options.root}/phantombase/{table}"
         self._folder = f"{self._base}/claims"
         self._settling = threading.Lock()
-        """Held while a leftover node is found and removed: meanwhile no thread may take it as a claim."""
+        """Held while a leftover node is found and removed: until then no thread may take it as a claim."""
         self._doubtful: set[str] = set()
         self._held: set[str] = set()
         self._closed = False
@@ -112,11 +112,11 @@ class ZooKeeperClaims:
         client.handler.spawn(DataWatch, client, self._requests, lambda data, stat: self._rang(wake))
 
     def close(self) -> None:
-        """See `Claims`: its doorbell is not heard any more."""
+        """See `Claims`: its doorbell wakes no daemon any more."""
         self._closed = True
 
     def _rang(self, wake: Callable[[], None]) -> bool:
-        """Whether to go on listening, which is DataWatch's own rule."""
+        """Whether to continue, which is DataWatch's own rule."""
         if self._closed:
             return False
         wake()
@@ -178,7 +178,7 @@ class ZooKeeperClaims:
             return
 
     def _write(self, claim: Claim) -> bool:
-        """Writes a claim's progress to its node; False if the node is gone."""
+        """Writes a claim's progress to its node; False if the node was removed."""
         from kazoo.exceptions import NoNodeError
 
         try:
@@ -190,7 +190,7 @@ class ZooKeeperClaims:
     def _give_back(self, instant: str, number: int) -> None:
         self._held.discard(instant)
         if self.session.number != number:
-            # The node went with its old session, unless the node was made just after a new session had begun.
+            # The node was removed with its old session, unless it was made just after a new session had begun.
             self._doubtful.add(instant)
             return
         try:
@@ -207,13 +207,13 @@ class HeldNode:
         self._claims = claims
         self._claim = claim
         self._session = session
-        self._gone = False
+        self._removed = False
         self._reported_at = time.monotonic()
 
     @property
     def lost(self) -> bool:
         """See `HeldClaim`. SUSPENDED is not lost: the session may live on."""
-        return self._gone or self._claims.session.number != self._session
+        return self._removed or self._claims.session.number != self._session
 
     def report(self, note: WorkNote) -> None:
         """See `HeldClaim`."""
@@ -225,7 +225,7 @@ class HeldNode:
         if self.lost or not self._claims.available:
             return
         try:
-            self._gone = not self._claims._write(now)
+            self._removed = not self._claims._write(now)
         except PhantombaseError as error:
             _log.warning("claim_not_updated", instant=now.instant, error=str(error))
 

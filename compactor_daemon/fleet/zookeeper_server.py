@@ -70,7 +70,7 @@ class ServerProcess:
     process: subprocess.Popen[bytes]
 
     def has_ended(self) -> bool:
-        """Whether the process is gone."""
+        """Whether the process has ended."""
         return self.process.poll() is not None
 
     def stop(self) -> None:
@@ -98,7 +98,7 @@ class ServerProcess:
 def start_server(
     folder: Path, *, port: int, settings: dict[str, object], inherited: int | None = None
 ) -> ServerProcess:
-    """Starts a server that keeps `data`, `zoo.cfg` and `server.log` in a folder, and does not wait for it.
+    """Starts a server with `data`, `zoo.cfg` and `server.log` in a folder, and does not wait for it.
 
     `settings`: more of zoo.cfg, by its names. `inherited`: a file descriptor that stays open while the server lives.
     UsageError: PySpark is not installed. ZooKeeperError: no Java, or the folder cannot be used.
@@ -197,7 +197,7 @@ def is_free(port: int) -> bool:
 _log = get_logger()
 
 START_MAX_S = 60.0
-_LOOK_S = 0.5
+_CHECK_S = 0.5
 _AGAIN_S = 10.0
 """How long until the next try, after a server was started again."""
 _PORT_MAX_S = 2.0
@@ -326,14 +326,14 @@ class _Keeper:
             os.close(lock)
 
     def _keep(self) -> None:
-        while not self._ending.wait(_LOOK_S):
+        while not self._ending.wait(_CHECK_S):
             try:
-                self._look()
+                self._check()
             except ZooKeeperError as error:
                 _log.warning("zookeeper_not_started", folder=str(self._folder), error=str(error))
 
-    def _look(self) -> None:
-        """Starts the server again if none runs. Does not wait for it: the next snapshot finds out whether it serves."""
+    def _check(self) -> None:
+        """Starts the server again if none runs. Does not wait for it: the next check finds out whether it serves."""
         if self._server is not None:
             if not self._server.has_ended():
                 return

@@ -1,10 +1,10 @@
 """A daemon's one session with ZooKeeper: every call has a time limit, and an unknown outcome is an error.
 
-kazoo reconnects by itself and opens a new session when the old one is gone; everything tied to the old one (claims) is
-lost then. Sessions are numbered from 1, so that the holder of a claim knows whether it belongs to this session.
+kazoo reconnects by itself and opens a new session when the old one has ended; everything tied to the old one (claims)
+is lost then. Sessions are numbered from 1, so that the holder of a claim knows whether it belongs to this session.
 
 A call without an answer may have taken effect, or may still take effect once the connection is back. It raises
-UnknownStateError; the caller must look at ZooKeeper to find the outcome (see `zookeeper_claims`).
+UnknownStateError; the caller must read ZooKeeper to find the outcome (see `zookeeper_claims`).
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def _are_hosts(text: str) -> bool:
 
 
 class ZooKeeperSession:
-    """The connection. Thread-safe. `on_change` is called (in kazoo's thread) when it comes, goes or is lost."""
+    """The connection. Thread-safe. `on_change` is called (in kazoo's thread) when it changes or the session is lost."""
 
     def __init__(self, options: ZooKeeperOptions, on_change: Callable[[], None] = lambda: None) -> None:
         from kazoo.client import KazooState  # late: it costs time, and few commands need it
@@ -145,7 +145,7 @@ class ZooKeeperSession:
             ) from error
 
     def check_user(self) -> None:
-        """ZooKeeperError: the server does not take the user of this session, which it finds out behind its begin."""
+        """ZooKeeperError: the server does not take the user of this session, which shows only after its begin."""
         from kazoo.exceptions import KazooException
 
         from phantombase.timeline.locks.zookeeper_handler import answer, is_over

@@ -1,4 +1,4 @@
-"""Hudi's configuration names for options of phantombase: `--conf hoodie.parquet.compression.codec=gzip`."""
+"""Hudi's configuration names for phantombase's options: `--conf hoodie.parquet.compression.codec=gzip`."""
 
 from __future__ import annotations
 
@@ -208,7 +208,7 @@ def _check(name: str, value: str, own: Collection[str], *, is_typed: bool) -> bo
 
 
 def _decides(name: str, why: str) -> bool:
-    """Whether a name says which lock is held, who is rolled back, or whether the metadata table goes."""
+    """Whether a name says which lock is held, who is rolled back, or whether the metadata table is dropped."""
     return why in _OWN_OPTION or name == _DROPS
 
 

@@ -4,8 +4,8 @@ A Hudi 1.x writer knows all options below; 0.15 knows those of version 6 (`hoodi
 name for `hoodie.clean.failed.writes.policy`).
 
     sign                                             what it shows (from Hudi's sources, and observed)
-    a pending delta commit without a heartbeat       a writer without LAZY, which takes no lock: only LAZY keeps one
-    a completed compaction without a ledger          a Hudi compactor: those of phantombase have a ledger
+    a pending delta commit without a heartbeat       a writer without LAZY, which takes no lock: only LAZY has one
+    a completed compaction without a ledger          a Hudi compactor: phantombase's have a ledger
     an inflight compaction                           a Hudi compactor: phantombase makes no inflight file
     instants hours apart from their files' times     another time zone, see `clock.evidence`
 """
@@ -63,11 +63,11 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Beside:
-    """What a look at the table found about other programs.
+class HudiSigns:
+    """What a table shows about other programs.
 
     `compactions`: the completed compactions of the active timeline, by the names of their commits, earliest first: True
-    for those of phantombase, None if the commit cannot be read. `metadata_waiting`: delta commits of the metadata table
+    for phantombase's, None if the commit cannot be read. `metadata_waiting`: delta commits of the metadata table
     since its last compaction. `silent`: pending delta commits without any heartbeat. `traces`: of Hudi executors at
     pending compactions. `zone`: the time zone of the writers compared with that of this process; `zone_shown`: the
     evidence. `in_utc`: the table's own setting. `one_record_index`: see `has_one_record_index`.
@@ -87,8 +87,8 @@ class Beside:
     one_record_index: bool = False
 
 
-def look_beside(table: Table, timeline: Timeline) -> Beside:
-    """Looks at a table whose timeline was just loaded. Errors of the tree: something cannot be read."""
+def find_hudi_signs(table: Table, timeline: Timeline) -> HudiSigns:
+    """The signs on a table whose timeline was just loaded. Errors of the tree: something cannot be read."""
     storage, config = table.storage, table.config
     pending = [i.requested_time for i in timeline.pending_delta_commits]
     silent = [i for i in pending if read_heartbeat(storage, i) is None]
@@ -103,7 +103,7 @@ def look_beside(table: Table, timeline: Timeline) -> Beside:
             compactions[instant.file_name] = None if metadata is None else LEDGER in metadata.extra_metadata
     zone = table.times.writers_zone(timeline)
     still = {i.requested_time for i in table.reload().load_timeline().pending_delta_commits}
-    return Beside(
+    return HudiSigns(
         version=config.version,
         metadata_partitions=config.metadata_partitions,
         metadata_building=config.building_metadata_partitions,
@@ -129,7 +129,7 @@ def in_the_future(table: Table, timeline: Timeline) -> tuple[Finding, ...]:
     return (Finding(name="future-instant", severity=Severity.DANGER, what=what, found=found, todo=todo),)
 
 
-def coexistence(seen: Beside, now_ms: int, options: AttemptOptions | None = None) -> tuple[Finding, ...]:
+def coexistence(seen: HudiSigns, now_ms: int, options: AttemptOptions | None = None) -> tuple[Finding, ...]:
     """The findings of a snapshot, the most severe first (pure). `now_ms` since the epoch."""
     found = [
         *_completed_twice(seen),
@@ -144,7 +144,7 @@ def coexistence(seen: Beside, now_ms: int, options: AttemptOptions | None = None
     return tuple(sorted(found, key=lambda f: -f.severity))
 
 
-def _completed_twice(seen: Beside) -> Iterator[Finding]:
+def _completed_twice(seen: HudiSigns) -> Iterator[Finding]:
     names = [name.partition(".")[0].partition("_")[0] for name in seen.compactions]
     twice = sorted({n for n in names if names.count(n) > 1})
     if twice:
@@ -153,15 +153,15 @@ def _completed_twice(seen: Beside) -> Iterator[Finding]:
             severity=Severity.DANGER,
             what="a compaction has two completed commits: two executors ran it",
             found=", ".join(twice),
-            todo=f"Stop both, and keep the commit whose files must count. In every Hudi writer: {INLINE}.",
+            todo=f"Stop both, and retain the commit whose files must count. In every Hudi writer: {INLINE}.",
         )
 
 
-def _other_zone(seen: Beside) -> Iterator[Finding]:
+def _other_zone(seen: HudiSigns) -> Iterator[Finding]:
     """Whether this process has another time zone than the writers.
 
-    If it is behind them, it must not choose instants. If it is ahead, its instants hide no rows, except for Hudi 1.x on
-    version 6; but ages and time triggers are wrong.
+    If its clock is behind theirs, it must not choose instants. If it is ahead of theirs, its instants hide no rows,
+    except for Hudi 1.x on version 6; but ages and time triggers are wrong.
     """
     if seen.zone.zone is Zone.BEHIND or seen.zone.zone is Zone.AHEAD:
         refused = seen.zone.zone is Zone.BEHIND or seen.version == 6
@@ -175,7 +175,7 @@ def _other_zone(seen: Beside) -> Iterator[Finding]:
         )
 
 
-def _metadata_table(seen: Beside) -> Iterator[Finding]:
+def _metadata_table(seen: HudiSigns) -> Iterator[Finding]:
     try:
         dropped = upkeep(
             seen.metadata_partitions,
@@ -203,7 +203,7 @@ def _metadata_table(seen: Beside) -> Iterator[Finding]:
             )
 
 
-def _metadata_waiting(seen: Beside) -> Iterator[Finding]:
+def _metadata_waiting(seen: HudiSigns) -> Iterator[Finding]:
     """Whether the metadata table grows: Hudi's writers compact it every ten commits, phantombase when asked to."""
     if seen.metadata_waiting >= _METADATA_WAITING:
         yield Finding(
@@ -215,27 +215,27 @@ def _metadata_waiting(seen: Beside) -> Iterator[Finding]:
         )
 
 
-def _single_writers(seen: Beside) -> Iterator[Finding]:
-    """Writes without a heartbeat: one alone is allowed, as long as no other process writes or compacts beside it."""
+def _single_writers(seen: HudiSigns) -> Iterator[Finding]:
+    """Writes without a heartbeat: one alone is allowed, as long as no other process writes or compacts concurrently."""
     if not seen.silent:
         return
     pending = [i.requested_time for i in seen.timeline.pending_delta_commits]
     first = seen.silent[0]
-    beside = [p for p in pending if p != first]
-    beside += [i.requested_time for i in seen.timeline.completed if (i.completion_time or "") > first]
+    others = [p for p in pending if p != first]
+    others += [i.requested_time for i in seen.timeline.completed if (i.completion_time or "") > first]
     yield Finding(
-        name="writers-without-lock" if beside else "write-without-heartbeat",
-        severity=Severity.DANGER if beside else Severity.WARNING,
+        name="writers-without-lock" if others else "write-without-heartbeat",
+        severity=Severity.DANGER if others else Severity.WARNING,
         what="several writers at once, one of them in a single-writer mode: it takes no lock"
-        if beside
+        if others
         else "a pending write without heartbeat: a single-writer mode, which takes no lock, or a dead writer",
-        found=", ".join(seen.silent) + (f" beside {', '.join(sorted(set(beside)))}" if beside else ""),
+        found=", ".join(seen.silent) + (f" concurrently with {', '.join(sorted(set(others)))}" if others else ""),
         todo=f"In every Hudi writer: {MULTI_WRITER}. A dead one is rolled back by the next writer.",
     )
 
 
-def _other_compactor(seen: Beside) -> Iterator[Finding]:
-    """Hudi's compactions after the last one of phantombase. Earlier ones do not count: then only Hudi compacted."""
+def _other_compactor(seen: HudiSigns) -> Iterator[Finding]:
+    """Hudi's compactions after phantombase's last one. Earlier ones do not count: then only Hudi compacted."""
     whose = list(seen.compactions.items())
     ours = [at for at, (_, is_ours) in enumerate(whose) if is_ours]
     after = [name for name, is_ours in whose[ours[-1] + 1 :] if is_ours is False] if ours else []
@@ -243,7 +243,7 @@ def _other_compactor(seen: Beside) -> Iterator[Finding]:
         yield Finding(
             name="other-compactor",
             severity=Severity.WARNING,
-            what="Hudi completed compactions after the last one of phantombase: a Hudi writer compacts inline or async",
+            what="Hudi completed compactions after phantombase's last one: a Hudi writer compacts inline or async",
             found=", ".join(after),
             todo=f"In every Hudi writer: {INLINE}.",
         )
@@ -253,7 +253,7 @@ def _is_seen(trace: ForeignTrace) -> bool:
     return trace.inflight_ms is not None or trace.heartbeat_ms is not None
 
 
-def _executors(seen: Beside, now_ms: int, options: AttemptOptions) -> Iterator[Finding]:
+def _executors(seen: HudiSigns, now_ms: int, options: AttemptOptions) -> Iterator[Finding]:
     for instant, trace in seen.traces.items():
         if not _is_seen(trace):
             continue
@@ -264,9 +264,9 @@ def _executors(seen: Beside, now_ms: int, options: AttemptOptions) -> Iterator[F
         yield Finding(
             name="hudi-at-work" if live else "hudi-left-off",
             severity=Severity.WARNING if live else Severity.INFO,
-            what="a Hudi executor is at work on a pending compaction, or died less than a grace time ago"
+            what="a Hudi executor works on a pending compaction, or died less than a grace time ago"
             if live
-            else "a Hudi executor died at a pending compaction; the next run of phantombase takes it over",
+            else "a Hudi executor died at a pending compaction; phantombase's next run takes it over",
             found=f"{instant}, last sign {human_duration(silent_s)} ago",
             todo=f"Wait; after {human_duration(max(0.0, grace_s - silent_s))} of silence it is taken over "
             f"(--foreign-grace). In every Hudi writer: {INLINE}."
@@ -275,7 +275,7 @@ def _executors(seen: Beside, now_ms: int, options: AttemptOptions) -> Iterator[F
         )
 
 
-def _upgrade(seen: Beside) -> Iterator[Finding]:
+def _upgrade(seen: HudiSigns) -> Iterator[Finding]:
     """Writers of a later release upgrade the table: they rewrite the whole timeline, even while others use it."""
     if seen.version == 9:
         if False in seen.compactions.values() or any(map(_is_seen, seen.traces.values())):
@@ -291,6 +291,6 @@ def _upgrade(seen: Beside) -> Iterator[Finding]:
         name="auto-upgrade",
         severity=Severity.WARNING if seen.version == 8 else Severity.INFO,
         what=f"a Hudi writer of a later release upgrades this table of version {seen.version} with its next write",
-        found="only Hudi 1.x writes this version" if seen.version == 8 else "Hudi 0.x stays on this version",
+        found="only Hudi 1.x writes this version" if seen.version == 8 else "Hudi 0.x writes this version",
         todo=f"In every Hudi 1.x writer: {NO_UPGRADE}; upgrade while nothing is pending.",
     )

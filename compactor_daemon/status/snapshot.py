@@ -1,6 +1,6 @@
 """What `status` reads of a table, and of all tables of a catalog; nothing is changed.
 
-look_at_table   pending compactions: what storage shows, and ZooKeeper if it is asked. If one instant cannot be
+table_snapshot   pending compactions: what storage shows, and ZooKeeper if it is asked. If one instant cannot be
                 read, its error takes its place, and the others are still shown
 outlook         logs that no plan holds yet, when the next plan is due, and what a clean could remove
 catalog_rows    one row for each table of a catalog, the worst first. A table that cannot be read is a row too
@@ -35,7 +35,7 @@ from phantombase.timeline.view.view import TableView, is_replaced, latest_slice
 from ..attempt.failures import Failure, Parked, RetryOptions, Waits, read_failures, readiness
 from ..attempt.hudi_executors import ForeignTrace, foreign_trace
 from ..attempt.outcome import REVOKED, Outcome, is_revoked, read_outcomes, why_revoked
-from ..attempt.validity import Assessment, Evidence, evidence_of_planned, rule, validity_of
+from ..attempt.validity import Assessment, Evidence, assess, evidence_of_planned, validity_of
 from ..cleaning.facts import load_whole
 from ..cleaning.options import CleanOptions
 from ..cleaning.would_clean import would_clean
@@ -48,14 +48,14 @@ Claimed: TypeAlias = Mapping[str, Claim] | PhantombaseError | None
 """The claims on a table by instant; None if ZooKeeper was not asked, an error if it did not answer."""
 
 
-_HALF_WAY = {
+_IN_PROGRESS = {
     "restore": "compactor-daemon restore TABLE",
     "rollback": "the next write",
     "clean": "compactor-daemon clean TABLE, or Hudi's next clean",
     "clustering": "compactor-daemon cluster TABLE; a plan of Hudi: its clustering",
     "replacecommit": "a clustering: compactor-daemon cluster TABLE, or Hudi's; an overwrite: the next write",
 }
-"""Actions that others must not pass while they are half-way, and what finishes each if its process is dead."""
+"""Actions that block others while they are in progress, and what finishes each if its process is dead."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,9 +63,9 @@ class InstantSnapshot:
     """What storage shows about a pending compaction.
 
     `input_bytes`: size of the planned files as they are now; an error if one is missing. `outcomes`: of its attempts by
-    number, None while undecided; an error if they cannot be read. `assessment`: whether its decision stands; without a
-    decision, whether one could be made now; an error if that is unknown. `taken_back`: why the decision of the last
-    attempt was taken back.
+    number, None while undecided; an error if they cannot be read. `assessment`: whether its decision is valid; without
+    a decision, whether one could be made now; an error if that is unknown. `revoked_why`: why the decision of the last
+    attempt was revoked.
     """
 
     file_groups: int
@@ -75,7 +75,7 @@ class InstantSnapshot:
     trace: ForeignTrace
     failures: tuple[Failure, ...]
     assessment: Assessment | PhantombaseError
-    taken_back: str | None
+    revoked_why: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,9 +84,9 @@ class TableSnapshot:
 
     `pending`: by instant, earliest first; `actions`: their actions, compaction or logcompaction. `writes`: pending
     delta commits with their heartbeats. `recent`: the newest completed compactions, of phantombase or of Hudi, newest
-    first. `half_way`: cleans, restores, rollbacks, clusterings and overwrites that have begun and not completed, and a
-    clustering that is being taken back, each with what finishes it.
-    `services`: the last run of each service by a daemon.
+    first. `in_progress`: cleans, restores, rollbacks, clusterings and overwrites that have begun and not completed, and
+    a clustering whose rollback is in progress, each with what finishes it. `services`: the last run of each service by
+    a daemon.
     """
 
     path: str
@@ -95,15 +95,15 @@ class TableSnapshot:
     claims: Claimed
     writes: tuple[tuple[Instant, Heartbeat | None], ...]
     recent: tuple[tuple[Instant, CommitMetadata | PhantombaseError], ...]
-    half_way: tuple[tuple[Instant, str], ...]
+    in_progress: tuple[tuple[Instant, str], ...]
     services: Mapping[Service, LastRun]
 
 
-def look_at_table(table: Table, claims: Claimed = None, *, recent: int = 0) -> TableSnapshot:
-    """Looks at a table; run it under `from_one_snapshot`. `recent`: the most completed compactions to show.
+def table_snapshot(table: Table, claims: Claimed = None, *, recent: int = 0) -> TableSnapshot:
+    """What a table shows; run it under `from_one_snapshot`. `recent`: the most completed compactions to show.
 
-    `claims` were read before. So a claim that was given back since may still be shown, and a claim that was taken since
-    is missing; its holder shows itself by a heartbeat. An instant that completes during the snapshot is left out.
+    `claims` were read before. So a claim that was released since then may still be shown, and a claim that was taken
+    since is missing; its holder shows itself by a heartbeat. An instant that completes during the snapshot is left out.
     """
     timeline = table.load_timeline()
     listings: dict[str, Mapping[str, Entry]] = {}
@@ -120,17 +120,17 @@ def look_at_table(table: Table, claims: Claimed = None, *, recent: int = 0) -> T
         claims=claims,
         writes=tuple((i, beat) for i, beat in writes if i.requested_time in writing),
         recent=tuple(_recent(table, after, recent)),
-        half_way=tuple(_half_way(table, after)),
+        in_progress=tuple(_in_progress(table, after)),
         services=last_runs(table.storage),
     )
 
 
-def _half_way(table: Table, timeline: Timeline) -> Iterator[tuple[Instant, str]]:
+def _in_progress(table: Table, timeline: Timeline) -> Iterator[tuple[Instant, str]]:
     commands = {
         r.instant: f"compactor-daemon rollback TABLE {r.target}, or Hudi"
         for r in rollbacks_of_completed(table, timeline)
     }
-    for action, finishes in _HALF_WAY.items():
+    for action, finishes in _IN_PROGRESS.items():
         for instant in timeline.pending(action):
             yield instant, commands.get(instant.requested_time, finishes)
     if (clustering := half_taken_back(table, timeline)) is not None:
@@ -153,7 +153,7 @@ def _instant(
         partitions = {o.partition_path for o in plan.operations}
         for partition in partitions - listings.keys():
             listings[partition] = {e.name: e for e in storage.list(partition)}
-        outcomes = _fates(storage, instant)
+        outcomes = _outcomes(storage, instant)
         revoked = {n for n in outcomes if is_revoked(storage, instant, n)} if isinstance(outcomes, dict) else set()
         return InstantSnapshot(
             file_groups=len(plan.operations),
@@ -163,48 +163,48 @@ def _instant(
             trace=foreign_trace(table, instant, partitions),
             failures=read_failures(storage, instant),
             assessment=_assessment(table, pending, outcomes, revoked, seen),
-            taken_back=_taken_back(storage, instant, outcomes, revoked),
+            revoked_why=_revoked_why(storage, instant, outcomes, revoked),
         )
     except PhantombaseError as error:
         return error
 
 
-_Fates: TypeAlias = dict[int, Outcome | None] | PhantombaseError
+_Outcomes: TypeAlias = dict[int, Outcome | None] | PhantombaseError
 
 
-def _fates(storage: Storage, instant: str) -> _Fates:
+def _outcomes(storage: Storage, instant: str) -> _Outcomes:
     try:
         return read_outcomes(storage, instant)
     except MalformedError as error:
         return error
 
 
-def _kinds(outcomes: _Fates, revoked: set[int]) -> Mapping[int, str | None] | PhantombaseError:
+def _kinds(outcomes: _Outcomes, revoked: set[int]) -> Mapping[int, str | None] | PhantombaseError:
     if isinstance(outcomes, PhantombaseError):
         return outcomes
     return {n: REVOKED if n in revoked else outcome.kind if outcome else None for n, outcome in outcomes.items()}
 
 
 def _assessment(
-    table: Table, pending: Instant, outcomes: _Fates, revoked: set[int], seen: Evidence | PhantombaseError
+    table: Table, pending: Instant, outcomes: _Outcomes, revoked: set[int], seen: Evidence | PhantombaseError
 ) -> Assessment | PhantombaseError:
-    """The assessment, read without the lock: like the whole look, it may be out of date at once."""
+    """The assessment, read without the lock: like the whole snapshot, it may be out of date at once."""
     if isinstance(outcomes, PhantombaseError):
         return outcomes
-    gos = [
+    decided = [
         outcome.decision
         for n, outcome in outcomes.items()
         if n not in revoked and outcome is not None and outcome.decision is not None
     ]
     try:
-        if gos:
-            return validity_of(table, gos[0])
+        if decided:
+            return validity_of(table, decided[0])
     except PhantombaseError as error:
         return error
-    return seen if isinstance(seen, PhantombaseError) else rule(pending, (), "", seen)
+    return seen if isinstance(seen, PhantombaseError) else assess(pending, (), "", seen)
 
 
-def _taken_back(storage: Storage, instant: str, outcomes: _Fates, revoked: set[int]) -> str | None:
+def _revoked_why(storage: Storage, instant: str, outcomes: _Outcomes, revoked: set[int]) -> str | None:
     if isinstance(outcomes, PhantombaseError) or not outcomes or max(outcomes) not in revoked:
         return None
     try:
@@ -247,16 +247,16 @@ def _recent(
 
 
 def outlook(table: Table, trigger: TriggerOptions, clean: CleanOptions) -> Row:
-    """All of it. `trigger`, `clean`: the options with which plans are requested, and cleans run."""
-    looked = cache(lambda: from_one_snapshot(lambda: _look(table)))
+    """The outlook of a table. `trigger`, `clean`: the options with which plans are requested, and cleans run."""
+    seen = cache(lambda: from_one_snapshot(lambda: _with_view(table)))
     return {
-        "backlog": _known(lambda: backlog_row(looked()[1])),
+        "backlog": _known(lambda: backlog_row(seen()[1])),
         "next_plan": _known(lambda: next_plan_row(table.snapshot().load_timeline(), table.now(), trigger)),
-        "cleanable": _known(lambda: _cleanable(*looked(), clean)),
+        "cleanable": _known(lambda: _cleanable(*seen(), clean)),
     }
 
 
-def _look(table: Table) -> tuple[Table, TableView]:
+def _with_view(table: Table) -> tuple[Table, TableView]:
     seen = table.snapshot()
     return seen, load_whole(seen)
 
@@ -308,14 +308,14 @@ def catalog_rows(
         slo_s = pools.of(name).slo_s
         found: Row = {"name": name, "table": path, "pool": pools.of(name).match, "slo_s": slo_s}
         try:
-            looked = from_one_snapshot(lambda: _pending_counts(Table.open(path, options).with_clock(clock), retry))
+            counts = from_one_snapshot(lambda: _pending_counts(Table.open(path, options).with_clock(clock), retry))
             problem = None
         except PhantombaseError as error:
-            looked, problem = _UNKNOWN, str(error)
+            counts, problem = _UNKNOWN, str(error)
         except Exception as error:  # of thousands of tables one is in a state that this release does not foresee
-            looked, problem = _UNKNOWN, f"internal error: {type(error).__name__}: {error}"
-        oldest = looked["oldest_s"]
-        return {**found, **looked, "late": bool(slo_s and oldest and oldest > slo_s), "problem": problem}
+            counts, problem = _UNKNOWN, f"internal error: {type(error).__name__}: {error}"
+        oldest = counts["oldest_s"]
+        return {**found, **counts, "late": bool(slo_s and oldest and oldest > slo_s), "problem": problem}
 
     with ThreadPoolExecutor(_THREADS) as threads:
         return sorted(threads.map(row, paths.items()), key=_worst_first)

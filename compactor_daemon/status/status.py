@@ -1,28 +1,24 @@
 """The state of a table's pending compactions, and the reason for it: a function of what `snapshot` found.
 
-The result is plain dicts, so that JSON and terminal tables show the same.
-
-The state of a pending compaction is the first of these that applies:
+The result is plain dicts, so that JSON and terminal tables show the same. The state of a pending compaction is the
+first of these that applies:
 
     unknown       its records or its plan cannot be read
-    decided       its result (`commit`) is being published, or waits to be; `why` gives the reason. If no process is at
-    work
-                  on it, it may be parked or backing off instead
-    fallen        its decision (`commit`) does not stand any more: the next run takes it back
-    unscheduled   half-way (`cancelled`): its plan is still there, so it can be unscheduled again, or is executed after
-    all waiting       a process of phantombase has staged it, and waits for writes that began before it running       a
-    process holds its claim, or a process of phantombase keeps its heartbeat fresh foreign       a Hudi executor may be
-    at work on it parked        it failed too often, or in a way that repeating cannot cure, and waits for `release`
-    backing off   it failed, and is tried again later waiting       no process works on it. `unknown` instead, if
-    ZooKeeper was asked for claims and did not answer, or
-                  if it cannot be read whether the compaction may be decided
+    decided       its commit decision is being published, or will be; `why` gives the reason. If no process works on it,
+                  it may be parked or backing off instead
+    invalid       its commit decision is invalid: the next run reverts it
+    unscheduled   unscheduling is in progress (`cancelled`): its plan still exists, so it can be unscheduled again, or
+                  is executed after all
+    waiting       a phantombase process has staged it, and waits for writes that began before it
+    running       a process holds its claim, or a phantombase process refreshes its heartbeat
+    foreign       a Hudi executor may work on it
+    parked        it failed too often, or in a way that repeating cannot cure, and waits for `release`
+    backing off   it failed, and is tried again later
+    waiting       no process works on it. `unknown` instead, if ZooKeeper was asked for claims and did not answer, or if
+                  it cannot be read whether the compaction may be decided
 
-`standing` of a decided compaction: `stands`, `waits`, `fallen`, `past` (see `standing`). `taken_back`: why its last
-decision was taken back.
-
-Sizes are in bytes, times in seconds before now; what is unknown or does not apply is None.
-
-The words of `status` for a compaction's decision, and for the reason why an undecided one waits (pure).
+`validity` of a decided compaction: see `validity`. `revoked_why`: why its last decision was revoked. Sizes are in
+bytes, times in seconds before now; what is unknown or does not apply is None.
 """
 
 from __future__ import annotations
@@ -51,17 +47,17 @@ from .coexistence import Finding
 from .snapshot import Claimed, InstantSnapshot, TableSnapshot
 
 INVALID = "invalid"
-_STANDS = "its result stands: the next run publishes it"
+_PUBLISHED_NEXT = "its decision is valid: the next run publishes it"
 
 
 def of_decision(assessment: Assessment | PhantombaseError, *, is_worked_on: bool) -> tuple[str, str | None]:
     """State and reason of a decided instant."""
     if isinstance(assessment, PhantombaseError):
-        return "unknown", "whether its decision stands is unknown"
+        return "unknown", "whether its decision is valid is unknown"
     if assessment.validity is Validity.VALID:
-        return "decided", None if is_worked_on else _STANDS
+        return "decided", None if is_worked_on else _PUBLISHED_NEXT
     if assessment.validity is Validity.INVALID:
-        return INVALID, f"{assessment.why}: the next run takes it back"
+        return INVALID, f"{assessment.why}: the next run reverts it"
     if assessment.validity is Validity.SUPERSEDED:
         return "decided", f"{assessment.why}: nothing is left to do"
     return "decided", _waits(assessment)
@@ -70,7 +66,7 @@ def of_decision(assessment: Assessment | PhantombaseError, *, is_worked_on: bool
 def of_parked_decision(reason: str, assessment: Assessment | PhantombaseError) -> str:
     """Why a decided instant is parked, or not tried yet."""
     if not isinstance(assessment, PhantombaseError) and assessment.validity is Validity.VALID:
-        return f"{reason}; it is decided, and its result stands"
+        return f"{reason}; it is decided, and its decision is valid"
     _, why = of_decision(assessment, is_worked_on=False)
     return f"{reason}; it is decided: {why}"
 
@@ -90,7 +86,7 @@ _WAITS_FOR_WRITES = "waits for writes that began before it (see writes); a dead 
 
 
 class Clock:
-    """One moment: `now_ms` since the epoch, and `now` in the zone of the table's instants."""
+    """One point in time: `now_ms` since the epoch, and `now` in the zone of the table's instants."""
 
     def __init__(self, now_ms: int, now: datetime) -> None:
         self.now_ms = now_ms
@@ -115,7 +111,7 @@ def status_report(
     retry: RetryOptions | None = None,
     findings: Sequence[Finding] = (),
 ) -> Row:
-    """The whole report. `findings`: of `coexistence`. `slo_s`: a compaction pending for longer is overdue."""
+    """The complete report. `findings`: of `coexistence`. `slo_s`: a compaction pending for longer is overdue."""
     attempt, retry = attempt or AttemptOptions(), retry or RetryOptions()
     pending = [
         {"action": seen.actions[i], **_pending_row(i, one, seen.claims, clock, slo_s, attempt, retry)}
@@ -130,15 +126,15 @@ def status_report(
         "overdue": sum(bool(row["overdue"]) for row in pending),
         "pending": pending,
         "writes": [_write_row(i, beat, pending, clock) for i, beat in seen.writes],
-        "half_way": [_half_way_row(i, finishes, clock) for i, finishes in seen.half_way],
+        "in_progress": [_in_progress_row(i, finishes, clock) for i, finishes in seen.in_progress],
         "services": [_service_row(service, run, clock) for service, run in seen.services.items()],
         "recent": [_recent_row(i, metadata) for i, metadata in seen.recent],
         "last_success": _last_success(seen, clock),
-        "beside_hudi": [{**asdict(f), "severity": f.severity.name.lower()} for f in findings],
+        "coexistence": [{**asdict(f), "severity": f.severity.name.lower()} for f in findings],
     }
 
 
-def _half_way_row(instant: Instant, finishes: str, clock: Clock) -> Row:
+def _in_progress_row(instant: Instant, finishes: str, clock: Clock) -> Row:
     return {
         "instant": instant.requested_time,
         "action": instant.action,
@@ -197,7 +193,7 @@ def _pending_row(
         "state": "unknown",
         "why": None,
         "validity": None,
-        "taken_back": None,
+        "revoked_why": None,
         "work": _of_claim(claim, clock) if claim is not None else None,
         "failures": None,
         "foreign": None,
@@ -219,7 +215,7 @@ def _pending_row(
         row["attempts"] = len(seen.outcomes)
         if COMMITTED in seen.outcomes.values() and not isinstance(seen.assessment, PhantombaseError):
             row["validity"] = seen.assessment.validity.value
-    row["taken_back"] = seen.taken_back
+    row["revoked_why"] = seen.revoked_why
     row["work"] = row["work"] or _of_heartbeat(seen.heartbeat, clock, attempt)
     row["failures"] = _failures(seen, clock, retry)
     row["foreign"] = _foreign(seen.trace, clock, attempt)
@@ -238,18 +234,18 @@ def _state(
     if COMMITTED in seen.outcomes.values():
         return _of_decided(row, seen, now)
     if seen.outcomes and seen.outcomes[max(seen.outcomes)] == CANCELLED:
-        return "unscheduled", "unscheduling was left half-way: run it again, or the next run executes the plan"
+        return "unscheduled", "unscheduling was not finished: run it again, or the next run executes the plan"
     if row["work"]:
         return ("waiting", _WAITS_FOR_WRITES) if is_waiting else ("running", None)
     if row["foreign"] and row["foreign"]["live"]:
-        return "foreign", "a Hudi executor may be at work on it"
+        return "foreign", "a Hudi executor may work on it"
     if isinstance(now, Parked):
         return "parked", now.reason
     if isinstance(now, Waits):
         return "backing off", _words(seen.failures[-1])
     if claims_unknown:
         return "unknown", "no heartbeat; whether a daemon holds its claim is unknown"
-    return of_undecided(seen.assessment) or ("waiting", _left_behind(row, seen))
+    return of_undecided(seen.assessment) or ("waiting", _left_by_others(row, seen))
 
 
 def _of_decided(row: Row, seen: InstantSnapshot, now: Readiness) -> tuple[str, str | None]:
@@ -260,20 +256,20 @@ def _of_decided(row: Row, seen: InstantSnapshot, now: Readiness) -> tuple[str, s
     return of_decision(seen.assessment, is_worked_on=bool(row["work"]))
 
 
-def _left_behind(row: Row, seen: InstantSnapshot) -> str | None:
+def _left_by_others(row: Row, seen: InstantSnapshot) -> str | None:
     """What earlier processes have left at a waiting instant."""
     beat = seen.heartbeat
     if row["foreign"]:
-        return "a Hudi executor left it half-way; the next run takes it over"
+        return "a Hudi executor left it unfinished; the next run takes it over"
     if beat is not None and beat.owner is not None:
         end = "has ended" if beat.owner_gone else "is silent"
         return f"process {beat.owner.pid} on {beat.owner.host} {end}; the next run adopts what it finished"
     if seen.failures:
         return f"failed {len(seen.failures)} times so far, last with {_words(seen.failures[-1])}"
-    if seen.taken_back is not None:
-        return f"its decision was taken back: {seen.taken_back}; the next run executes the plan again"
+    if seen.revoked_why is not None:
+        return f"its decision was revoked: {seen.revoked_why}; the next run executes the plan again"
     if not isinstance(seen.outcomes, PhantombaseError) and None in seen.outcomes.values():
-        return "an attempt was left half-way; the next run adopts what it finished"
+        return "an attempt was left unfinished; the next run adopts what it finished"
     return None
 
 
@@ -343,7 +339,7 @@ def _foreign(trace: ForeignTrace, clock: Clock, options: AttemptOptions) -> Row 
 
 
 def _write_row(instant: Instant, beat: Heartbeat | None, pending: list[Row], clock: Clock) -> Row:
-    """A row of a pending write. `alive` is None if the writer keeps no heartbeat, as many Hudi writers."""
+    """A row of a pending write. `alive` is None if the writer has no heartbeat, as many Hudi writers."""
     age = clock.age(instant.requested_time)
     return {
         "instant": instant.requested_time,

@@ -1,13 +1,13 @@
 """Recovery from an attempt whose `outcome` cannot be read: it may have decided the compaction (`commit`).
 
-Once the compaction is completed, its commit contains all that the record contained (`go_of_commit`). Before that no
-attempt decides again until an operator, who knows that no compactor works on the compaction, takes the attempt back:
+Once the compaction is completed, its commit contains all that the record contained (`decision_of_commit`). Before that
+no attempt decides again until an operator, who knows that no compactor works on the compaction, takes the attempt back:
 `take_back_unreadable`. Under one hold of the table lock it does this, in this order:
 
     refuse     if the compaction is completed, a compactor shows a sign of life, or a rollback names the instant
     remove     the placed files that the decision may name: found by the records of finished slices, and by the tokens
                in the names of files
-    revoke     the record `revoked` is put: the decision never stands again (`take_back`). Publishing looks for it
+    revoke     the record `revoked` is put: the decision never stands again (`revert_files`). Publishing looks for it
                under the lock
     staged     the staged files are deleted: no file can be placed any more
 

@@ -1,6 +1,6 @@
 """Removes a requested compaction from the timeline. All steps run under one hold of the table lock, in this order:
 
-    take back  a decision that was not published is taken back, see `take_back`
+    take back  a decision that was not published is taken back, see `revert_files`
     end        every attempt without a outcome is declared dead
     void       a new attempt is opened and gets the outcome `cancelled`: the tombstone, so that the instant is never
     used again remove     the files of a dead Hudi executor are removed (see `untouched`), then the plan. From here on
@@ -72,16 +72,16 @@ from ..attempt.hudi_executors import inflight_path
 from ..attempt.moved_keys import movable_keys, refuse_moved
 from ..attempt.outcome import (
     CommitDecision,
+    cancelled_record,
     decisions,
     declare_dead,
     find_decision,
     open_next,
     read_outcomes,
-    void_record,
     write_outcome,
 )
 from ..attempt.retire import remove_staged
-from ..attempt.revert import take_back
+from ..attempt.revert import revert_files
 from ..options import AttemptOptions
 from .untouched import refuse_inflight, refuse_touched, written_groups
 
@@ -294,7 +294,7 @@ def _narrow(
     storage, who = table.storage, f"taken out by {process_name()}"
     section.check()
     if decision is not None:
-        take_back(table, decision, who, section)
+        revert_files(table, decision, who, section)
     ended = _end_attempts(storage, instant, who)
     path = table.instant_path(table.files.requested_merge(instant))
     data, gone = storage.read(path), sorted({partition for partition, _ in plan.groups - kept})
@@ -330,11 +330,11 @@ def _remove(
     storage, who, nonce = table.storage, f"unscheduled by {process_name()}", uuid.uuid4().hex
     section.check()
     if decision is not None:
-        take_back(table, decision, who, section)
+        revert_files(table, decision, who, section)
     ended = _end_attempts(storage, instant, who)
     number = open_next(storage, instant, who)
     section.check()
-    write_outcome(storage, instant, number, void_record(nonce, who), nonce)
+    write_outcome(storage, instant, number, cancelled_record(nonce, who), nonce)
     dead = refuse_touched(table, instant, plan, options)
     path, inflight = table.instant_path(table.files.requested_merge(instant)), inflight_path(table, instant)
     data = storage.read(path)

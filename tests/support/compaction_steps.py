@@ -20,7 +20,7 @@ import pytest
 from phantombase.compactor_daemon.attempt.attempt import Attempt, open_attempt, stage
 from phantombase.compactor_daemon.attempt.compact_instant import compact_instant, pending_instants
 from phantombase.compactor_daemon.attempt.decide import decide_commit
-from phantombase.compactor_daemon.attempt.leftovers import finish_completed
+from phantombase.compactor_daemon.attempt.finish import finish_completed
 from phantombase.compactor_daemon.attempt.outcome import CommitDecision
 from phantombase.compactor_daemon.attempt.slice_task import SliceDone
 from phantombase.compactor_daemon.execution.runners import LocalRunner

@@ -42,7 +42,7 @@ REFUSED: list[tuple[Callable[..., Any], str, tuple[float, ...]]] = [
     (RetryOptions, "backoff_s", (0, -1, 3601, *NEVER)),
     (RetryOptions, "backoff_max_s", (0, 9, *NEVER)),
     (AttemptOptions, "foreign_grace_s", (-1, *NEVER)),
-    (AttemptOptions, "foreign_look_s", (-1, *NEVER)),
+    (AttemptOptions, "foreign_poll_s", (-1, *NEVER)),
     (AttemptOptions, "heartbeat_s", (0, 120, *NEVER)),
     (AttemptOptions, "heartbeat_expiry_s", (0, 30, *NEVER)),
     (AttemptOptions, "barrier_s", (-1, *NEVER)),

@@ -91,7 +91,7 @@ def _of_fleet_info(row: Row, path: str, told: _Told) -> list[Row]:
             found.append(told.order(why, OrderName.RELEASE, one["instant"], _RELEASES))
         elif one["state"] == "unscheduled":
             found.append(told.order(why, OrderName.UNSCHEDULE, one["instant"], "takes the plan back"))
-    for half in fleet_info.get("half_way", ()):
+    for half in fleet_info.get("in_progress", ()):
         why = f"{half['action']} {half['instant']} is half-way"
         command = half["todo"].replace("TABLE", path).replace("INSTANT", half["instant"])
         found.append(_one(why, command, "finishes it, if its process is dead"))

@@ -18,8 +18,8 @@ import pytest
 from phantombase.compactor_daemon.attempt.attempt import open_attempt, stage
 from phantombase.compactor_daemon.attempt.compact_instant import pending_instants
 from phantombase.compactor_daemon.attempt.decide import decide_commit
+from phantombase.compactor_daemon.attempt.finish import finish_completed
 from phantombase.compactor_daemon.attempt.hudi_executors import inflight_path
-from phantombase.compactor_daemon.attempt.leftovers import finish_completed
 from phantombase.compactor_daemon.attempt.outcome import dead_record, find_decision, read_outcome, write_outcome
 from phantombase.compactor_daemon.attempt.publish import publish
 from phantombase.compactor_daemon.attempt.retire import retire

@@ -18,8 +18,8 @@ from phantombase.compactor_daemon.attempt.decide import decide_commit
 from phantombase.compactor_daemon.attempt.hudi_executors import inflight_path
 from phantombase.compactor_daemon.attempt.outcome import CommitDecision, find_decision, read_outcome, revoke_decision
 from phantombase.compactor_daemon.attempt.publish import place, publish
-from phantombase.compactor_daemon.attempt.revert import placed_group, take_back, without_groups
-from phantombase.compactor_daemon.attempt.validity import Validity, gather_evidence, rule
+from phantombase.compactor_daemon.attempt.revert import placed_group, revert_files, without_groups
+from phantombase.compactor_daemon.attempt.validity import Validity, assess, gather_evidence
 from phantombase.timeline.audit.ledgers import LEDGER
 from phantombase.timeline.errors import ClockError, ConflictError, PhantombaseError, StorageError, TableChangedError
 from phantombase.timeline.format.commit_metadata import decode, encode
@@ -170,7 +170,7 @@ def test_behind_the_start_of_the_timeline_the_archive_is_asked(name: str, path: 
     gone = replace(completed, requested_time=later(completed.requested_time, 1))
     assert gone.requested_time < timeline.start
     for instant, standing in ((completed, Validity.SUPERSEDED), (gone, Validity.INVALID)):
-        assert rule(instant, (), "", gather_evidence(table, instant.requested_time)).validity is standing
+        assert assess(instant, (), "", gather_evidence(table, instant.requested_time)).validity is standing
 
 
 # --- publishing -------------------------------------------------------------------------------------------------------
@@ -293,8 +293,8 @@ def test_what_is_completed_is_never_taken_back(path: Path) -> None:
     table = open_table(path)
     decision = decided(table, pending_instants(table)[0])
     publish(table, decision, LOCK)
-    with pytest.raises(ConflictError, match="cannot be taken back"):
-        take_back(table, decision, "a mistake", REGARDLESS)
+    with pytest.raises(ConflictError, match="cannot be reverted"):
+        revert_files(table, decision, "a mistake", REGARDLESS)
     assert len(base_files(path, decision.instant)) == 2
     assert find_decision(table.storage, decision.instant) == decision
 
@@ -306,7 +306,7 @@ def test_each_step_of_taking_back_may_be_the_last(path: Path) -> None:
     decision = decided(table, pending_instants(table)[0])
     for placement in decision.placements:
         place(table, decision, placement)
-    take_back(table, decision, "restored", REGARDLESS)
+    revert_files(table, decision, "restored", REGARDLESS)
     assert find_decision(table.storage, decision.instant) is None
     assert base_files(path, decision.instant) == []
     with suppress(PhantombaseError):  # its plan and inputs are there: it could be merged again
@@ -326,7 +326,7 @@ def test_the_metadata_table_forgets_what_is_taken_back(tmp_path: Path, monkeypat
 
     monkeypatch.setattr("phantombase.compactor_daemon.attempt.revert.forget", forget)
     place(table, decision, decision.placements[0])
-    take_back(table, decision, "restored", REGARDLESS)
+    revert_files(table, decision, "restored", REGARDLESS)
     assert forgotten == [(decision.instant, 1)]
     assert not base_files(path, decision.instant)
 
@@ -345,9 +345,9 @@ def test_a_revoked_decision_is_not_published(staged_copies: bool, path: Path) ->
             table.storage.delete(placement.staged)
     revoke_decision(table.storage, decision.instant, decision.attempt, "unreadable", "a test")
     if not staged_copies:
-        with pytest.raises(ConflictError, match="taken back"):
+        with pytest.raises(ConflictError, match="revoked"):
             place(table, decision, decision.placements[0])
-    with pytest.raises(ConflictError, match="taken back"):
+    with pytest.raises(ConflictError, match="revoked"):
         publish(table, decision, LOCK)
     assert base_files(path, decision.instant) == []
     assert completed_compaction(table, decision.instant) is None

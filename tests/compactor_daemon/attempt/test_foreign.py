@@ -82,7 +82,7 @@ def test_it_is_seen_while_slices_are_staged(name: str, tmp_path: Path) -> None:
             runner=runner,
             progress=lambda done, total: None,
             output=OUTPUT,
-            options=AttemptOptions(foreign_look_s=0),
+            options=AttemptOptions(foreign_poll_s=0),
         )
     assert runner.stopped
     outcome = read_outcome(table.storage, instant, 1)
@@ -231,14 +231,14 @@ def test_any_change_of_its_inflight_file_ends_the_attempt(name: str, change: str
         os.utime(inflight, (1000, 1000))
     number = open_next(table.storage, instant, "a test")
     watch = ForeignWatch(table, instant, number, foreign_trace(table, instant, {"north"}))
-    watch.snapshot()
+    watch.check_now()
     assert read_outcome(table.storage, instant, number) is None
     if change == "went":
         inflight.unlink()
     else:
         inflight.touch()
     with pytest.raises(AttemptDeadError, match="Hudi compactor touched"):
-        watch.snapshot()
+        watch.check_now()
     outcome = read_outcome(table.storage, instant, number)
     assert outcome is not None
     assert outcome.kind == DEAD

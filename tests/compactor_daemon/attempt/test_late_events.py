@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from phantombase.compactor_daemon.attempt.leftovers import finish, finish_completed, forget_archived
+from phantombase.compactor_daemon.attempt.finish import finish, finish_completed, forget_archived
 from phantombase.compactor_daemon.attempt.outcome import CommitDecision, revoke_decision
 from phantombase.compactor_daemon.attempt.publish import publish
 from phantombase.compactor_daemon.attempt.retire import retire

@@ -17,7 +17,7 @@ import pytest
 from phantombase import writer
 from phantombase.compactor_daemon.attempt.compact_instant import pending_instants
 from phantombase.compactor_daemon.attempt.completed import named_files
-from phantombase.compactor_daemon.attempt.failures import Weight, failure_of, weigh
+from phantombase.compactor_daemon.attempt.failures import FailureClass, classify, failure_of
 from phantombase.compactor_daemon.attempt.inputs import has_barrier
 from phantombase.compactor_daemon.attempt.publish import publish
 from phantombase.compactor_daemon.undo.dead_writers import roll_back_dead_writers
@@ -458,7 +458,7 @@ def test_a_pending_write_that_may_come_between_is_waited_for(tmp_path: Path) -> 
     write = pending_write(path, 9, later(writes[2], 1))
     with pytest.raises(BarrierError, match=later(writes[2], 1)) as error:
         run_all(open_table(path))
-    assert weigh(error.value) is Weight.NOTHING
+    assert classify(error.value) is FailureClass.NOTHING
     write.unlink()
     write.with_name(write.name.replace("inflight", "requested")).unlink()
     run_all(open_table(path))

@@ -16,22 +16,23 @@ from hypothesis import strategies as st
 
 from phantombase.compactor_daemon.attempt.failures import (
     Failure,
+    FailureClass,
     Parked,
     Ready,
     RetryOptions,
     Waits,
-    Weight,
     WorkNote,
+    classify,
     failure_of,
     read_failures,
     readiness,
     record_failure,
     release_failures,
-    weigh,
 )
 from phantombase.compactor_daemon.attempt.outcome import (
     CommitDecision,
     Placement,
+    cancelled_record,
     dead_record,
     declare_dead,
     find_decision,
@@ -39,7 +40,6 @@ from phantombase.compactor_daemon.attempt.outcome import (
     read_outcome,
     read_outcomes,
     revoke_decision,
-    void_record,
     write_outcome,
 )
 from phantombase.compactor_daemon.attempt.slice_task import SliceDone, done_slices
@@ -304,14 +304,7 @@ def test_heartbeats_of_a_later_release_show_who_works(storage: Storage) -> None:
     assert WorkNote.from_note(beat.note) == note
 
 
-def test_a_note_of_an_earlier_release() -> None:
-    """It did not say whether it waits."""
-    note = WorkNote(attempt=2, since_ms=3).to_note()
-    del note["waiting"]
-    assert WorkNote.from_note(note) == WorkNote(attempt=2, since_ms=3)
-
-
-# Records of attempts: a outcome is written once and known by its nonce, and what cannot be read is no "none".
+# Records of attempts: an outcome is written once and known by its nonce, and what cannot be read is no "none".
 
 
 OUTCOMES_C = "20260101000000000"
@@ -446,7 +439,7 @@ def test_none_is_opened_beside_one_that_is_undecided_or_decided(fates_storage: L
     assert decide_commit(fates_storage, 2) == find_decision(fates_storage, OUTCOMES_C)
 
 
-@pytest.mark.parametrize("record", [dead_record, void_record])
+@pytest.mark.parametrize("record", [dead_record, cancelled_record])
 def test_one_is_opened_behind_the_dead_and_the_void(
     record: Callable[[str, str], bytes], fates_storage: LocalStorage
 ) -> None:
@@ -485,7 +478,7 @@ def test_every_undecided_attempt_is_declared_dead(fates_storage: LocalStorage) -
     """Two may be open: one opens again while another that had opened sleeps before its record was seen."""
     for number in (1, 2, 10):
         fates_storage.put_if_absent(f"{attempt_folder(OUTCOMES_C, number)}/open", b"{}")
-    write_outcome(fates_storage, OUTCOMES_C, 2, void_record("n", "b"), "n")
+    write_outcome(fates_storage, OUTCOMES_C, 2, cancelled_record("n", "b"), "n")
     assert declare_dead(fates_storage, OUTCOMES_C, "c") == [1, 10]
     assert [outcome_of(fates_storage, n) for n in (1, 2, 10)] == [DEAD, "cancelled", DEAD]
     assert declare_dead(fates_storage, OUTCOMES_C, "c") == []
@@ -593,24 +586,24 @@ def test_nobody_waits_longer_than_the_longest_backoff(count: int, at_ms: int, no
 @pytest.mark.parametrize(
     ("error", "expected"),
     [
-        (LedgerError("books"), Weight.PARK),
-        (StorageError("disk full"), Weight.RETRY),
-        (UnknownStateError("?"), Weight.RETRY),
-        (MissingFileError("gone"), Weight.RETRY),
-        (LockError("busy"), Weight.RETRY),
-        (SparkError("lost"), Weight.RETRY),
-        (TableChangedError("upgraded"), Weight.RETRY),
-        (ValueError("a bug"), Weight.RETRY),
-        (StoppedError("limit"), Weight.NOTHING),
-        (AttemptDeadError("taken over"), Weight.NOTHING),
-        (BarrierError("a write pends"), Weight.NOTHING),
-        (StalePlanError("no neighbours"), Weight.PARK),
-        (ConflictError("Hudi is at work"), Weight.NOTHING),
-        (ClaimedError("busy"), Weight.NOTHING),
+        (LedgerError("books"), FailureClass.PARK),
+        (StorageError("disk full"), FailureClass.RETRY),
+        (UnknownStateError("?"), FailureClass.RETRY),
+        (MissingFileError("gone"), FailureClass.RETRY),
+        (LockError("busy"), FailureClass.RETRY),
+        (SparkError("lost"), FailureClass.RETRY),
+        (TableChangedError("upgraded"), FailureClass.RETRY),
+        (ValueError("a bug"), FailureClass.RETRY),
+        (StoppedError("limit"), FailureClass.NOTHING),
+        (AttemptDeadError("taken over"), FailureClass.NOTHING),
+        (BarrierError("a write pends"), FailureClass.NOTHING),
+        (StalePlanError("no neighbours"), FailureClass.PARK),
+        (ConflictError("Hudi is at work"), FailureClass.NOTHING),
+        (ClaimedError("busy"), FailureClass.NOTHING),
     ],
 )
-def test_what_counts_as_a_failure(error: Exception, expected: Weight) -> None:
-    assert weigh(error) is expected
+def test_what_counts_as_a_failure(error: Exception, expected: FailureClass) -> None:
+    assert classify(error) is expected
 
 
 def test_failures_are_kept_in_order_and_released(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from phantombase.compactor_daemon.attempt.attempt import open_attempt
 from phantombase.compactor_daemon.attempt.compact_instant import pending_instants
-from phantombase.compactor_daemon.attempt.leftovers import finish, finish_completed, littered_instants
+from phantombase.compactor_daemon.attempt.finish import finish, finish_completed, littered_instants
 from phantombase.compactor_daemon.attempt.outcome import CommitDecision, find_decision, open_next, read_outcome
 from phantombase.compactor_daemon.attempt.publish import merge_again, place, publish
 from phantombase.compactor_daemon.attempt.retire import retire

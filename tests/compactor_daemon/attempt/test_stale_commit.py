@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from phantombase.compactor_daemon.attempt.completed import completed_compaction
-from phantombase.compactor_daemon.attempt.leftovers import finish_completed, littered_instants
+from phantombase.compactor_daemon.attempt.finish import finish_completed, littered_instants
 from phantombase.compactor_daemon.attempt.outcome import CommitDecision, is_revoked, revoke_decision
 from phantombase.compactor_daemon.attempt.publish import publish
-from phantombase.compactor_daemon.attempt.revert import take_back
+from phantombase.compactor_daemon.attempt.revert import revert_files
 from phantombase.compactor_daemon.cleaning.clean import clean_table
 from phantombase.compactor_daemon.cleaning.options import CleanOptions
 from phantombase.timeline.errors import ConflictError, StorageError
@@ -83,7 +83,7 @@ def at_put(decided: CommitDecision) -> tuple[str, str]:
 
 def taken_back(path: Path, decided: CommitDecision) -> None:
     """As by `unschedule`, killed before it had removed the plan."""
-    take_back(open_table(path), decided, "unscheduled", REGARDLESS)
+    revert_files(open_table(path), decided, "unscheduled", REGARDLESS)
 
 
 def late(path: Path, decided: CommitDecision) -> None:
@@ -93,7 +93,9 @@ def late(path: Path, decided: CommitDecision) -> None:
     def meanwhile() -> None:
         restore_first_commit(path)
         with pytest.raises(ProcessDied):
-            take_back(asleep(path, ("put_if_absent", revoked), nothing, die), decided, "its plan is gone", REGARDLESS)
+            revert_files(
+                asleep(path, ("put_if_absent", revoked), nothing, die), decided, "its plan is gone", REGARDLESS
+            )
 
     with pytest.raises(ProcessDied):
         publish(asleep(path, at_put(decided), meanwhile, die), decided, LOCK)
@@ -116,7 +118,7 @@ def test_a_commit_of_a_decision_that_was_taken_back_is_taken_away(version: int, 
     """Its files are gone. The plan stands: it is executed anew."""
     path = tmp_path / "t"
     decided = decision(path, version)
-    with pytest.raises(ConflictError, match="was taken back"):
+    with pytest.raises(ConflictError, match="was revoked"):
         publish(asleep(path, at_put(decided), lambda: taken_back(path, decided), nothing), decided, LOCK)
     assert completed_compaction(open_table(path), decided.instant) is None
     run_all(open_table(path))
@@ -148,7 +150,7 @@ def test_what_was_archived_meanwhile_is_not_begun_anew(version: int, tmp_path: P
     sleeper = asleep(path, at_put(decided), meanwhile, nothing)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Table, "with_archive", lambda _, timeline: replace(timeline, archived=(old,)))
-        with pytest.raises(ConflictError, match="archived meanwhile"):
+        with pytest.raises(ConflictError, match="completed and archived"):
             publish(sleeper, decided, LOCK)
     assert completed_compaction(open_table(path), decided.instant) is None
     assert base_files(path, decided.instant), "they are the table's"
@@ -228,8 +230,8 @@ def test_what_stands_is_not_withdrawn(version: int, tmp_path: Path) -> None:
     decided = decision(path, version)
     revoked = f".hoodie/.phantombase/{decided.instant}/{decided.attempt}/revoked"
     taker = asleep(path, ("put_if_absent", revoked), lambda: publish(open_table(path), decided, LOCK), nothing)
-    with pytest.raises(ConflictError, match="cannot be taken back"):
-        take_back(taker, decided, "unscheduled", REGARDLESS)
+    with pytest.raises(ConflictError, match="cannot be reverted"):
+        revert_files(taker, decided, "unscheduled", REGARDLESS)
     assert is_revoked(open_table(path).storage, decided.instant, decided.attempt)
     finish_completed(open_table(path), LOCK)
     assert base_files(path, decided.instant)

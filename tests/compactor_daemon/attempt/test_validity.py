@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from phantombase.compactor_daemon.attempt.compact_instant import pending_instants
-from phantombase.compactor_daemon.attempt.leftovers import finish_completed
+from phantombase.compactor_daemon.attempt.finish import finish_completed
 from phantombase.compactor_daemon.attempt.outcome import decisions, find_decision
 from phantombase.compactor_daemon.attempt.publish import publish
-from phantombase.compactor_daemon.attempt.validity import Assessment, Evidence, Validity, rule
+from phantombase.compactor_daemon.attempt.validity import Assessment, Evidence, Validity, assess
 from phantombase.compactor_daemon.undo.unschedule import unschedule
 from phantombase.timeline.errors import ConflictError, PhantombaseError
 from phantombase.timeline.format.commit_metadata import encode
@@ -282,6 +282,6 @@ _BASIC = seen(_OLD, _NEW)
     ],
 )
 def test_rule(what: Evidence, expected: Validity) -> None:
-    found: Assessment = rule(_C, [_OLD.requested_time], _OLDEST, what)
+    found: Assessment = assess(_C, [_OLD.requested_time], _OLDEST, what)
     assert found.validity is expected
     assert bool(found.why) is (expected is not Validity.VALID)

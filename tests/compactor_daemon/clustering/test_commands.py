@@ -106,8 +106,8 @@ def test_take_back_and_status(tmp_path: Path) -> None:
     rows = small_files(path, 9, 5)
     instant = request(path, alive=False)
     shown = run("status", str(path))
-    assert [(one["instant"], one["action"]) for one in shown["half_way"]] == [(instant, "clustering")]
-    assert "cluster" in shown["half_way"][0]["todo"]
+    assert [(one["instant"], one["action"]) for one in shown["in_progress"]] == [(instant, "clustering")]
+    assert "cluster" in shown["in_progress"][0]["todo"]
     assert run("cluster", str(path), "--cancel", "--sole-writer")["taken_back"] == [instant]
     again = CliRunner().invoke(app, ["cluster", str(path), "--cancel", "--sole-writer"])
     assert "nothing to cancel" in again.stdout

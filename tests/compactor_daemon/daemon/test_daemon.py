@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from phantombase.compactor_daemon.attempt.attempt import Aside
+from phantombase.compactor_daemon.attempt.attempt import WaitScope
 from phantombase.compactor_daemon.attempt.compact_instant import Compacted, Limit
 from phantombase.compactor_daemon.attempt.failures import RetryOptions, Waits, WorkNote
 from phantombase.compactor_daemon.daemon import loop
@@ -139,12 +139,12 @@ class FakeTable:
         self.pending = [i for i in self.pending if i not in done]  # as the next listing shows
         return frozenset(done)
 
-    def execute(self, instant: str, held: object, limit: Limit, aside: Aside) -> Compacted | None:
+    def execute(self, instant: str, held: object, limit: Limit, wait_scope: WaitScope) -> Compacted | None:
         self.tried.append(instant)
         if instant not in self.pending:
             return None
         if (write := self.writes.get(instant)) is not None:
-            with aside() as self.patient:
+            with wait_scope() as self.patient:
                 while not write.wait(0.01):
                     limit.check()
         self.work(instant, limit)
@@ -507,7 +507,7 @@ class Heard(Observer):
     def started(self, table: str, latency_s: float | None) -> None:
         self.events.append("started")
 
-    def put_aside(self, table: str) -> None:
+    def suspend(self, table: str) -> None:
         self.events.append("put aside")
 
     def resumed(self, table: str) -> None:
@@ -577,7 +577,7 @@ def test_what_has_waited_takes_no_slot_that_another_holds() -> None:
     runs = Running(daemon_of(slow, other, once=False, max_concurrent=1, sweep_s=300.0))
     until(busy.is_set)
     write.set()
-    until(lambda: runs.daemon._states["a"].eager != frozenset())
+    until(lambda: runs.daemon._states["a"].resumable != frozenset())
     runs.goes_round()
     free.set()
     until(lambda: not slow.pending and not other.pending)
@@ -609,7 +609,7 @@ def test_a_daemon_that_runs_once_waits_for_writes_no_longer_than_asked() -> None
 
 def test_of_too_many_that_wait_the_last_keep_their_slots(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each takes a thread; those beyond the limit wait as long as `barrier_s` says."""
-    monkeypatch.setattr("phantombase.compactor_daemon.daemon.loop._ASIDE_MAX", 1)
+    monkeypatch.setattr("phantombase.compactor_daemon.daemon.loop._SUSPENDED_MAX", 1)
     table, writes = FakeTable("a", "1", "2"), threading.Event()
     table.writes = {"1": writes, "2": writes}
     runs = Running(daemon_of(table, once=False, max_concurrent=1))

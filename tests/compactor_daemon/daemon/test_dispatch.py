@@ -28,7 +28,7 @@ from phantombase.compactor_daemon.daemon.table_state import Pending, TableState
 from phantombase.compactor_daemon.fleet.pools import Pool, QuotaUsage, pools_of
 
 NOW = 1_000_000
-SEEN = TableState(looked=True, look_at=NOW + 10_000, sweep_at=NOW + 300_000)
+SEEN = TableState(seen=True, snapshot_at=NOW + 10_000, sweep_at=NOW + 300_000)
 
 
 def pending(*instants: str) -> tuple[Pending, ...]:
@@ -50,7 +50,7 @@ def sharing(slots: int = 1, *pools: Pool) -> Sharing:
 
 def test_a_new_table_is_looked_at_then_swept() -> None:
     assert decided({"a": TableState()}).actions == (Relist("a"),)
-    assert decided({"a": TableState(looked=True, look_at=NOW + 1)}).actions == (Sweep("a"),)
+    assert decided({"a": TableState(seen=True, snapshot_at=NOW + 1)}).actions == (Sweep("a"),)
 
 
 def test_services_run_at_their_time_also_while_a_table_is_looked_at() -> None:
@@ -60,7 +60,7 @@ def test_services_run_at_their_time_also_while_a_table_is_looked_at() -> None:
     for not_now in (
         {"serving": True},
         {"serve_at": NOW + 1},
-        {"looked": False, "look_at": NOW + 9},
+        {"seen": False, "snapshot_at": NOW + 9},
         {"available": False},
     ):
         assert decided({"a": replace(SEEN, **not_now)}, services=True).actions == ()
@@ -88,7 +88,7 @@ def test_a_busy_table_is_left_alone() -> None:
 
 
 def test_a_due_plan_is_requested_before_anything_else() -> None:
-    assert decided({"a": replace(SEEN, due=True, look_at=0)}).actions == (Request("a"),)
+    assert decided({"a": replace(SEEN, due=True, snapshot_at=0)}).actions == (Request("a"),)
 
 
 def test_without_claims_nothing_is_taken_or_swept() -> None:
@@ -150,7 +150,7 @@ def test_what_may_be_claimed(state: TableState, expected: list[str]) -> None:
 
 
 def test_stopping_takes_nothing_and_ends_with_the_work() -> None:
-    working = replace(SEEN, pending=pending("1", "2"), running=frozenset({"1"}), look_at=0)
+    working = replace(SEEN, pending=pending("1", "2"), running=frozenset({"1"}), snapshot_at=0)
     assert decided({"a": working}, Stop.FINISH) == NextSteps(wait_s=10.0)
     assert decided({"a": replace(working, running=frozenset())}, Stop.HAND_OVER).ended
 
@@ -174,28 +174,28 @@ def test_it_waits_for_the_next_moment_something_can_happen() -> None:
 
 def test_what_waits_for_a_write_leaves_its_slot_to_others() -> None:
     """And gets the next one that is free once it has waited, before anything new is begun."""
-    waiting = replace(SEEN, running=frozenset({"5"}), pending=pending("1")).put_aside("5")
+    waiting = replace(SEEN, running=frozenset({"5"}), pending=pending("1")).suspend("5")
     other = replace(SEEN, pending=pending("2"))
     assert decided({"a": waiting, "b": other}).actions == (Take("b", "2"),)
-    eager = waiting.wants_on("5")
-    assert decided({"a": eager, "b": other}).actions == (Resume("a", "5"),)
-    assert decided({"a": eager, "b": other.begin("2", 1)}).actions == ()
-    assert decided({"a": eager, "b": other}, max_concurrent=2).actions == (Resume("a", "5"), Take("b", "2"))
-    assert eager.resume("5").slots == 1
-    assert eager.end("5").slots == 0
+    resumable = waiting.wants_slot("5")
+    assert decided({"a": resumable, "b": other}).actions == (Resume("a", "5"),)
+    assert decided({"a": resumable, "b": other.begin("2", 1)}).actions == ()
+    assert decided({"a": resumable, "b": other}, max_concurrent=2).actions == (Resume("a", "5"), Take("b", "2"))
+    assert resumable.resume("5").slots == 1
+    assert resumable.end("5").slots == 0
 
 
 def test_our_own_claims_are_not_those_of_others() -> None:
     working = replace(SEEN, running=frozenset({"1"}))
-    seen = working.after_look(pending("1", "2"), frozenset({"1", "2"}), NOW, 10_000)
+    seen = working.after_snapshot(pending("1", "2"), frozenset({"1", "2"}), NOW, 10_000)
     assert seen.claimed == {"2"}
     assert [p.instant for p in seen.end("1").startable(NOW)] == ["1"]
 
 
 def test_a_look_forgets_what_is_over() -> None:
     state = replace(SEEN, busy=True, postponed={"1": NOW + 5, "2": NOW, "3": NOW + 5})
-    seen = state.after_look(pending("1", "2"), frozenset(), NOW, 10_000)
-    assert (seen.busy, seen.look_at, dict(seen.postponed)) == (False, NOW + 10_000, {"1": NOW + 5})
+    seen = state.after_snapshot(pending("1", "2"), frozenset(), NOW, 10_000)
+    assert (seen.busy, seen.snapshot_at, dict(seen.postponed)) == (False, NOW + 10_000, {"1": NOW + 5})
 
 
 def test_of_a_table_in_trouble_nothing_is_taken() -> None:
@@ -207,18 +207,18 @@ def test_each_failed_look_doubles_the_wait_for_the_next_one() -> None:
     state, waits = SEEN, []
     for _ in range(40):
         state = state.after_trouble(NOW, 10_000)
-        waits.append((state.look_at - NOW) // 1000)
+        waits.append((state.snapshot_at - NOW) // 1000)
     assert waits[:5] == [10, 20, 40, 80, 160]
     assert waits[-1] == 300
-    good = state.after_look((), frozenset(), NOW, 10_000)
-    assert good.after_trouble(NOW, 10_000).look_at == NOW + 10_000
-    assert SEEN.after_trouble(NOW, 400_000).after_trouble(NOW, 400_000).look_at == NOW + 400_000, "polls apart"
+    good = state.after_snapshot((), frozenset(), NOW, 10_000)
+    assert good.after_trouble(NOW, 10_000).snapshot_at == NOW + 10_000
+    assert SEEN.after_trouble(NOW, 400_000).after_trouble(NOW, 400_000).snapshot_at == NOW + 400_000, "polls apart"
 
 
 _instants = st.sets(st.sampled_from("123456"), max_size=6)
 _states = st.builds(
-    lambda aside, eager, running, **known: TableState(
-        running=running, aside=running & aside, eager=running & aside & eager, **known
+    lambda suspended, resumable, running, **known: TableState(
+        running=running, suspended=running & suspended, resumable=running & suspended & resumable, **known
     ),
     pending=st.builds(
         lambda names, standings: tuple(
@@ -229,14 +229,14 @@ _states = st.builds(
     ),
     claimed=_instants.map(frozenset),
     running=_instants.map(frozenset),
-    aside=_instants.map(frozenset),
-    eager=_instants.map(frozenset),
+    suspended=_instants.map(frozenset),
+    resumable=_instants.map(frozenset),
     postponed=st.dictionaries(st.sampled_from("123456"), st.sampled_from([NOW - 1, NOW + 1000])),
     available=st.booleans(),
     due=st.booleans(),
     busy=st.booleans(),
-    looked=st.booleans(),
-    look_at=st.sampled_from([0, NOW + 1000]),
+    seen=st.booleans(),
+    snapshot_at=st.sampled_from([0, NOW + 1000]),
     sweep_at=st.sampled_from([0, NOW + 1000]),
     served=st.integers(0, 3),
 )
@@ -257,11 +257,11 @@ def test_whatever_is_known_decisions_keep_the_rules(
     takes = [a for a in decision.actions if isinstance(a, Take)]
     resumed = [a for a in decision.actions if isinstance(a, Resume)]
     others = [a for a in decision.actions if not isinstance(a, Take | Resume)]
-    free = max(0, slots - sum(len(t.running) - len(t.aside) for t in tables.values()))
+    free = max(0, slots - sum(len(t.running) - len(t.suspended) for t in tables.values()))
     assert len(takes) + len(resumed) <= free
-    assert all(r.instant in tables[r.table].eager for r in resumed)
-    eager = sum(len(t.eager) for t in tables.values())
-    assert stop is not None or len(resumed) == min(free, eager), "what has waited goes on first"
+    assert all(r.instant in tables[r.table].resumable for r in resumed)
+    resumable = sum(len(t.resumable) for t in tables.values())
+    assert stop is not None or len(resumed) == min(free, resumable), "what has waited goes on first"
     for take in takes:
         state = tables[take.table]
         assert state.available
@@ -279,9 +279,9 @@ def test_whatever_is_known_decisions_keep_the_rules(
 
 def test_of_thousands_of_tables_the_most_urgent_are_looked_at_first() -> None:
     """What rings, or is overdue for longest; others wait until those are done, and are not queued before a bell."""
-    tables = {f"t{n}": replace(SEEN, look_at=NOW - n) for n in range(1, 100)}
+    tables = {f"t{n}": replace(SEEN, snapshot_at=NOW - n) for n in range(1, 100)}
     tables["due"] = replace(SEEN, due=True)
-    tables["rung"] = replace(SEEN, look_at=0)
+    tables["rung"] = replace(SEEN, snapshot_at=0)
     actions = decided(tables).actions
     assert len(actions) == 16
     assert actions[:3] == (Request("due"), Relist("rung"), Relist("t99"))

@@ -96,7 +96,7 @@ def served() -> Iterator[Served]:
 def test_the_names_are_there_from_the_first_look(served: Served) -> None:
     """Names are what dashboards and alerts are made of; a counter that is not there cannot grow."""
     assert not any("seconds" not in name for name in served.samples())  # histograms are of the daemon
-    served.metrics.looked(TABLE, pending=3, parked=1, oldest_s=42.5)
+    served.metrics.snapshot_taken(TABLE, pending=3, parked=1, oldest_s=42.5)
     found = served.samples()
     gauges = {"pending": 3, "parked": 1, "oldest_pending_seconds": 42.5, "running": 0}
     counters = ("completed", "failed", "bytes_in", "bytes_out", "rows_in", "rows_out")
@@ -105,7 +105,7 @@ def test_the_names_are_there_from_the_first_look(served: Served) -> None:
     assert expected.items() <= found.items()
     assert {"phantombase_claim_latency_seconds_count", "phantombase_compaction_seconds_count"} <= found.keys()
     assert "phantombase_zookeeper_connected" not in found
-    served.metrics.looked(TABLE, pending=0, parked=0, oldest_s=None)
+    served.metrics.snapshot_taken(TABLE, pending=0, parked=0, oldest_s=None)
     assert served.samples()["phantombase_oldest_pending_seconds"] == 0
 
 
@@ -115,7 +115,7 @@ def test_a_compaction_is_counted_once(served: Served) -> None:
     metrics.started(TABLE, latency_s=0.3)
     metrics.started(TABLE, latency_s=None)
     assert served.samples()["phantombase_running"] == 2
-    metrics.put_aside(TABLE)
+    metrics.suspend(TABLE)
     assert served.samples()["phantombase_running"] == 1
     metrics.resumed(TABLE)
     metrics.finished(TABLE, DONE)
@@ -143,7 +143,7 @@ def test_a_compaction_is_counted_once(served: Served) -> None:
 
 def test_services_are_counted_where_they_run(served: Served) -> None:
     """A table without services has no such series."""
-    served.metrics.looked(TABLE, pending=0, parked=0, oldest_s=None)
+    served.metrics.snapshot_taken(TABLE, pending=0, parked=0, oldest_s=None)
     assert not any("service" in name or "clean" in name for name in served.samples())
     served.metrics.served(TABLE, ServiceDone(service=Service.CLEAN, what="", instants=1, files=3, bytes=300))
     served.metrics.served(TABLE, ServiceDone(service=Service.CLEAN, what="no answer", failed=True))
@@ -154,7 +154,7 @@ def test_services_are_counted_where_they_run(served: Served) -> None:
 
 def test_clocks_that_disagree_do_not_count_backwards(served: Served) -> None:
     """A plan of another machine may be of the future."""
-    served.metrics.looked(TABLE, pending=1, parked=0, oldest_s=-5.0)
+    served.metrics.snapshot_taken(TABLE, pending=1, parked=0, oldest_s=-5.0)
     served.metrics.started(TABLE, latency_s=-5.0)
     found = served.samples()
     assert found["phantombase_oldest_pending_seconds"] == 0
@@ -194,7 +194,7 @@ def test_a_taken_port_is_an_error_and_a_hanging_client_no_hindrance(served: Serv
 
 
 def test_a_table_in_trouble_is_down_and_one_that_went_has_no_series(served: Served) -> None:
-    served.metrics.looked(TABLE, pending=3, parked=1, oldest_s=42.5)
+    served.metrics.snapshot_taken(TABLE, pending=3, parked=1, oldest_s=42.5)
     served.metrics.trouble(TABLE, None)
     assert served.samples()["phantombase_table_up"] == 1
     served.metrics.trouble(TABLE, "no such disk")
@@ -205,7 +205,7 @@ def test_a_table_in_trouble_is_down_and_one_that_went_has_no_series(served: Serv
 
 
 def test_a_table_has_few_series_and_the_daemon_says_which_build_it_is(served: Served) -> None:
-    served.metrics.looked(TABLE, pending=3, parked=1, oldest_s=42.5)
+    served.metrics.snapshot_taken(TABLE, pending=3, parked=1, oldest_s=42.5)
     served.metrics.started(TABLE, latency_s=0.3)
     served.metrics.finished(TABLE, DONE)
     samples = [s for f in served.metrics.registry.collect() for s in f.samples if s.labels.get("table") == TABLE]
@@ -299,7 +299,7 @@ class AtWork:
     def __init__(self, *paths: str) -> None:
         self.paths = paths
 
-    def lane_of(self, path: str) -> Pool:
+    def pool_of(self, path: str) -> Pool:
         return Pool(slo_s=60.0)
 
 

@@ -111,7 +111,7 @@ def test_a_task_whose_plan_is_gone_says_so(how: str, tmp_path: Path) -> None:
         restore_table(open_table(path), ProcessLock("split"), before)
     else:
         unschedule(open_table(path), task.instant, ProcessLock("split"))
-    with pytest.raises(ConflictError, match=r"the plan of this task is gone.*Plan the compaction anew"):
+    with pytest.raises(ConflictError, match=r"the plan of this task was removed.*Plan the compaction again"):
         task.execute()
 
 

@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 
 from phantombase.compactor_daemon.attempt.compact_instant import pending_instants
 from phantombase.compactor_daemon.attempt.failures import RetryOptions, WorkNote
-from phantombase.compactor_daemon.attempt.leftovers import forget_archived
+from phantombase.compactor_daemon.attempt.finish import forget_archived
 from phantombase.compactor_daemon.attempt.slice_task import SliceDone, SliceTask
 from phantombase.compactor_daemon.cli.main import app
 from phantombase.compactor_daemon.daemon.dispatch import DaemonOrder, Rules

@@ -173,7 +173,7 @@ def test_a_server_that_ends_at_once_is_not_started_again_at_once(
     keeper = zookeeper_server._Keeper(tmp_path)
     keeper.port = 1
     for _ in range(3):
-        keeper._look()
+        keeper._check()
     assert started == [1]
 
 

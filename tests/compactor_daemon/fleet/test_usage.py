@@ -29,7 +29,9 @@ class World:
         self.now = 0
         self.use = QuotaUsage(pools=self.pools, slots=slots, began=0, members=members)
         self.states = {
-            f"{name}_{n}": TableState(pool=self.pools.of(f"{name}_{n}"), looked=True, look_at=FOREVER, sweep_at=FOREVER)
+            f"{name}_{n}": TableState(
+                pool=self.pools.of(f"{name}_{n}"), seen=True, snapshot_at=FOREVER, sweep_at=FOREVER
+            )
             for name, count in tables.items()
             for n in range(count)
         }
@@ -162,7 +164,7 @@ def test_in_a_pool_the_latest_table_comes_first() -> None:
     for name, age_s in (("slow", 7200), ("fast", 90), ("other", 3000)):
         one = Pending(instant="1", requested_ms=DAY_MS - age_s * 1000)
         world.states[name] = TableState(
-            pool=world.pools.of(name), looked=True, look_at=FOREVER, sweep_at=FOREVER, pending=(one,)
+            pool=world.pools.of(name), seen=True, snapshot_at=FOREVER, sweep_at=FOREVER, pending=(one,)
         )
     order = []
     for _ in range(3):

@@ -16,7 +16,7 @@ from phantombase.compactor_daemon.attempt.compact_instant import pending_instant
 from phantombase.compactor_daemon.attempt.hudi_executors import inflight_path
 from phantombase.compactor_daemon.cli.main import app
 from phantombase.compactor_daemon.options import AttemptOptions
-from phantombase.compactor_daemon.status.coexistence import Finding, Severity, coexistence, look_beside
+from phantombase.compactor_daemon.status.coexistence import Finding, Severity, coexistence, find_hudi_signs
 from phantombase.compactor_daemon.status.snapshot import backlog_row
 from phantombase.timeline.format.instant import Instant, State
 from phantombase.timeline.instants.clock_evidence import Zone, ZoneVerdict
@@ -32,7 +32,7 @@ VERSIONS = pytest.mark.parametrize("version", [6, 8, 9])
 
 def findings(path: Path, options: AttemptOptions | None = None) -> dict[str, Finding]:
     table = open_table(path)
-    found = coexistence(look_beside(table, table.load_timeline()), round(time.time() * 1000), options)
+    found = coexistence(find_hudi_signs(table, table.load_timeline()), round(time.time() * 1000), options)
     return {f.name: f for f in found if f.name != "auto-upgrade"}
 
 
@@ -48,7 +48,7 @@ def put(table: Table, time_: str, action: str, state: State) -> None:
 def test_hudi_beside_us_may_upgrade_a_table_of_version_9(tmp_path: Path) -> None:
     """To a version that phantombase refuses; only where Hudi is at work."""
     _, table = pending(tmp_path, 9)
-    beside = look_beside(table, table.load_timeline())
+    beside = find_hudi_signs(table, table.load_timeline())
     assert list(coexistence(replace(beside, compactions={"20990101000000000": True}), 0)) == []
     (found,) = coexistence(replace(beside, compactions={"20990101000000000": False, "3": True}, traces={}), 0)
     assert (found.name, found.severity) == ("auto-upgrade", Severity.INFO)
@@ -61,7 +61,7 @@ def test_a_table_with_no_sign_of_others(version: int, tmp_path: Path) -> None:
     path, table = pending(tmp_path, version)
     assert findings(path) == {}
     run_all(table)
-    every = coexistence(look_beside(table, table.load_timeline()), 0)
+    every = coexistence(find_hudi_signs(table, table.load_timeline()), 0)
     severity = {6: [Severity.INFO], 8: [Severity.WARNING], 9: []}[version]
     assert [(f.name, f.severity) for f in every] == [("auto-upgrade", s) for s in severity]
     with transaction(table, ProcessLock("x"), 30.0):
@@ -103,7 +103,7 @@ def test_a_write_without_heartbeat_alone_and_beside_another(version: int, tmp_pa
     with transaction(table, ProcessLock("x"), 30.0) as ours:
         found = findings(path)["writers-without-lock"]
         assert found.severity is Severity.DANGER
-        assert found.found == f"29990101000000000 beside {ours.instant}"
+        assert found.found == f"29990101000000000 concurrently with {ours.instant}"
         assert "optimistic_concurrency_control" in found.todo
 
 
@@ -112,10 +112,10 @@ def test_a_write_that_ends_during_the_look_is_not_without_heartbeat(tmp_path: Pa
     _, table = pending(tmp_path, 9)
     put(table, "29990101000000000", "deltacommit", State.INFLIGHT)
     before = table.load_timeline()
-    assert look_beside(table, before).silent == ("29990101000000000",)
+    assert find_hudi_signs(table, before).silent == ("29990101000000000",)
     (instant,) = before.pending_delta_commits
     table.storage.delete(table.instant_path(instant))
-    assert look_beside(table, before).silent == ()
+    assert find_hudi_signs(table, before).silent == ()
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,7 @@ def test_a_write_that_ends_during_the_look_is_not_without_heartbeat(tmp_path: Pa
 )
 def test_another_zone_than_that_of_the_writers(zone: Zone, version: int, severity: Severity, tmp_path: Path) -> None:
     _, table = pending(tmp_path, 9)
-    beside = replace(look_beside(table, table.load_timeline()), version=version, zone=ZoneVerdict(zone=zone))
+    beside = replace(find_hudi_signs(table, table.load_timeline()), version=version, zone=ZoneVerdict(zone=zone))
     assert {f.name: f.severity for f in coexistence(beside, 0)}["time-zone"] is severity
 
 

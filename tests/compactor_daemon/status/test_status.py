@@ -29,7 +29,7 @@ from phantombase.compactor_daemon.execution.runners import LocalRunner
 from phantombase.compactor_daemon.fleet.claims import Claim, table_id
 from phantombase.compactor_daemon.fleet.zookeeper_claims import ZooKeeperClaims
 from phantombase.compactor_daemon.fleet.zookeeper_session import ZooKeeperOptions, zookeeper_session
-from phantombase.compactor_daemon.status.snapshot import Claimed, look_at_table
+from phantombase.compactor_daemon.status.snapshot import Claimed, table_snapshot
 from phantombase.compactor_daemon.status.status import Clock, claim_rows, status_report, work_rows
 from phantombase.timeline.clocks import clock_ms
 from phantombase.timeline.errors import UnknownStateError
@@ -48,7 +48,7 @@ from tests.support.golden_tables import unzip_golden
 from tests.support.servers.zookeeper_server import ZooKeeper, wait_until
 
 ME = Process.current()
-NOTE = {"attempt": 2, "since_ms": 1_000, "done": 3, "total": 8, "bytes": 4096}
+NOTE = {"attempt": 2, "since_ms": 1_000, "done": 3, "total": 8, "bytes": 4096, "waiting": 0}
 
 
 @pytest.fixture
@@ -87,7 +87,7 @@ def only_first(table: Table) -> str:
 def report(table: Table, claims: Claimed = None, *, now_ms: int | None = None, **options: Any) -> Row:
     """The report now; `now_ms`: what the clock says that failures go by."""
     clock = Clock(clock_ms() if now_ms is None else now_ms, table.now())
-    return status_report(look_at_table(table, claims, recent=5), clock, **options)
+    return status_report(table_snapshot(table, claims, recent=5), clock, **options)
 
 
 def row_of(table: Table, claims: Claimed = None, **options: Any) -> Row:
@@ -340,7 +340,7 @@ def test_a_decision_that_has_fallen(table: Table) -> None:
     row = row_of(table)
     assert (row["state"], row["validity"]) == ("invalid", "invalid")
     assert "20990101000000000, which it merged, was rolled back" in row["why"]
-    assert "takes it back" in row["why"]
+    assert "reverts it" in row["why"]
 
 
 def test_a_decision_of_which_it_is_unknown_whether_it_stands(table: Table) -> None:
@@ -378,8 +378,8 @@ def test_a_decision_that_was_taken_back_says_why(table: Table) -> None:
     put_outcome(storage, instant, a_decision(instant))
     revoke_decision(storage, instant, 1, "write 7 was rolled back", "me")
     row = row_of(table)
-    assert (row["state"], row["taken_back"]) == ("waiting", "write 7 was rolled back")
-    assert "taken back: write 7 was rolled back" in row["why"]
+    assert (row["state"], row["revoked_why"]) == ("waiting", "write 7 was rolled back")
+    assert "revoked: write 7 was rolled back" in row["why"]
     storage.overwrite(f"{attempt_folder(instant, 1)}/{REVOKED}", b"")
     assert "cannot be read" in row_of(table)["why"]
 
@@ -572,7 +572,7 @@ def test_claims_without_zookeeper(table: Table, stack: ExitStack, call: Callable
     stack.enter_context(heartbeat(table.storage, only(table), 60.0, note=lambda: NOTE))
     (row,) = json.loads(call("claims", path, "--json")[1])["claims"]
     assert (row["table"], row["instant"], row["source"], row["done"]) == (path, only(table), "heartbeat", 3)
-    (same,) = work_rows(look_at_table(table), Clock(clock_ms(), table.now()))
+    (same,) = work_rows(table_snapshot(table), Clock(clock_ms(), table.now()))
     assert same["instant"] == row["instant"]
     assert claim_rows("t", {}, Clock(clock_ms(), table.now())) == []
 

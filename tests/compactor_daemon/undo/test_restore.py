@@ -463,7 +463,7 @@ def test_while_a_restore_is_pending_nothing_else_begins(small: Small, tmp_path: 
         with pytest.raises(ConflictError, match="a restore of the table is half-way"):
             begin()
     shown = " ".join(CliRunner().invoke(app, ["status", str(path)]).stdout.split())
-    assert "half-way: restore" in shown
+    assert "in progress: restore" in shown
     assert "compactor-daemon restore TABLE" in shown
     with pytest.raises(ConflictError, match="another instant is half-way"):
         restore(path, max(states))

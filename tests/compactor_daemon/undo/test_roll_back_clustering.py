@@ -20,7 +20,7 @@ from phantombase.compactor_daemon.cleaning.options import CleanOptions, Policy
 from phantombase.compactor_daemon.cli.main import app
 from phantombase.compactor_daemon.metadata_services.options import MetadataOptions
 from phantombase.compactor_daemon.metadata_services.serve import serve_metadata
-from phantombase.compactor_daemon.status.snapshot import look_at_table
+from phantombase.compactor_daemon.status.snapshot import table_snapshot
 from phantombase.compactor_daemon.undo.roll_back_clustering import is_clustering, roll_back_clustering
 from phantombase.compactor_daemon.undo.rollback import roll_back_newest
 from phantombase.compactor_daemon.undo.savepoint import create_savepoint
@@ -295,7 +295,7 @@ def test_nothing_begins_beside_it(version: int, tmp_path: Path, monkeypatch: pyt
         with pytest.raises(ConflictError, match="the rollback of a clustering is half-way"):
             action()
     assert read_rows(path) == rows
-    ((seen, finishes),) = look_at_table(open_table(path)).half_way
+    ((seen, finishes),) = table_snapshot(open_table(path)).in_progress
     assert (seen.requested_time, finishes) == (instant, f"compactor-daemon rollback TABLE {instant}")
     monkeypatch.setattr(Process, "is_gone", lambda _process: True)
     upsert(path, one_row("k0", 50))

@@ -12,13 +12,13 @@ import pytest
 from typer.testing import CliRunner
 
 from phantombase.compactor_daemon.attempt.compact_instant import pending_instants
-from phantombase.compactor_daemon.attempt.leftovers import finish_completed
+from phantombase.compactor_daemon.attempt.finish import finish_completed
 from phantombase.compactor_daemon.attempt.outcome import CommitDecision, is_revoked
 from phantombase.compactor_daemon.attempt.publish import place, publish
 from phantombase.compactor_daemon.cli.main import app
 from phantombase.compactor_daemon.execution.run_compactions import run_compactions
 from phantombase.compactor_daemon.options import AttemptOptions, ExecuteOptions, Executor
-from phantombase.compactor_daemon.status.snapshot import look_at_table
+from phantombase.compactor_daemon.status.snapshot import table_snapshot
 from phantombase.compactor_daemon.status.status import Clock, status_report, work_rows
 from phantombase.compactor_daemon.undo.unreadable_record import take_back_unreadable as take_back
 from phantombase.compactor_daemon.undo.unschedule import unschedule
@@ -88,10 +88,10 @@ def test_an_unreadable_outcome_stops_its_own_instant_only(path: Path) -> None:
     assert other > stuck
     with pytest.raises(MalformedError):
         unschedule(open_table(path), stuck, LOCK)
-    (row,) = status_report(look_at_table(open_table(path)), Clock(clock_ms(), open_table(path).now()))["pending"]
+    (row,) = status_report(table_snapshot(open_table(path)), Clock(clock_ms(), open_table(path).now()))["pending"]
     assert row["state"] == "unknown"
     assert "release TABLE INSTANT --unreadable" in row["problem"]
-    assert work_rows(look_at_table(open_table(path)), Clock(clock_ms(), open_table(path).now())) == []
+    assert work_rows(table_snapshot(open_table(path)), Clock(clock_ms(), open_table(path).now())) == []
 
     words = ["release", str(path), stuck, "--unreadable", "--sole-writer", "--json"]
     released = json.loads(CliRunner().invoke(app, words).stdout)
@@ -141,7 +141,7 @@ def test_a_publisher_that_slept_through_it_publishes_nothing(path: Path) -> None
     decision = placed(open_table(path), instant)
     damage(path, instant)
     take_back(open_table(path), instant, LOCK)
-    with pytest.raises(ConflictError, match="taken back"):
+    with pytest.raises(ConflictError, match="revoked"):
         publish(open_table(path), decision, LOCK)
     assert base_files(path, instant) == []
     run_one(open_table(path), instant)

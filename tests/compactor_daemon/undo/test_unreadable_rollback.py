@@ -9,7 +9,7 @@ import pytest
 
 from phantombase.compactor_daemon.archiving.archive import archive_table
 from phantombase.compactor_daemon.archiving.options import ArchiveOptions
-from phantombase.compactor_daemon.attempt.failures import Weight, weigh
+from phantombase.compactor_daemon.attempt.failures import FailureClass, classify
 from phantombase.compactor_daemon.attempt.publish import publish
 from phantombase.compactor_daemon.attempt.retire import retire
 from phantombase.compactor_daemon.attempt.validity import refuse_rollback
@@ -111,7 +111,7 @@ def test_a_compaction_waits_and_is_not_parked(version: int, tmp_path: Path) -> N
     file = cut(path)
     with pytest.raises(ConflictError, match="cannot be read") as error:
         run_all(open_table(path))
-    assert weigh(error.value) is Weight.NOTHING
+    assert classify(error.value) is FailureClass.NOTHING
     assert str(file.relative_to(path)) in str(error.value)
     assert "The next Hudi writer of the table removes this file" in str(error.value)
     file.unlink()

@@ -22,8 +22,8 @@ from phantombase.compactor_daemon.attempt.attempt import open_attempt
 from phantombase.compactor_daemon.attempt.compact_instant import compact_instant, pending_instants
 from phantombase.compactor_daemon.attempt.completed import completed_compaction
 from phantombase.compactor_daemon.attempt.decide import decide_commit
+from phantombase.compactor_daemon.attempt.finish import finish_completed
 from phantombase.compactor_daemon.attempt.hudi_executors import inflight_path
-from phantombase.compactor_daemon.attempt.leftovers import finish_completed
 from phantombase.compactor_daemon.attempt.outcome import find_decision, read_outcome
 from phantombase.compactor_daemon.attempt.publish import place, publish
 from phantombase.compactor_daemon.cli.main import app

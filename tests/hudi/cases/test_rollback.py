@@ -268,7 +268,7 @@ def test_hudi_executes_what_we_are_at(judge: Judge, version: int, tmp_path: Path
             runner=_BesideHudi(table, instant),
             progress=lambda done, total: None,
             output=OUTPUT,
-            options=AttemptOptions(foreign_look_s=0),
+            options=AttemptOptions(foreign_poll_s=0),
         )
     assert table.pending() == []
     same(table.agree(), before)

@@ -40,7 +40,7 @@ WIDE = {"COLUMNS": "250"}
 def metrics() -> set[str]:
     """The names that a daemon and a timeline service give, and `up`, which is Prometheus' own."""
     daemon = Metrics()
-    daemon.looked(TABLE, pending=0, parked=0, oldest_s=None)
+    daemon.snapshot_taken(TABLE, pending=0, parked=0, oldest_s=None)
     daemon.finished(TABLE, None)
     daemon.trouble(TABLE, None)
     daemon.served(TABLE, ServiceDone(service=Service.CLEAN, what=""))

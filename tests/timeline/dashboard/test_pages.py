@@ -192,7 +192,7 @@ HALF_WAY = {"action": "restore", "instant": "2", "todo": "compactor-daemon resto
         (row(file_groups_waiting=3, log_bytes_waiting=9, delta_commits_since_request=5),
          ["compactor-daemon schedule '/data/my table'"]),
         (row(file_groups_waiting=3, log_bytes_waiting=9, delta_commits_since_request=4), []),
-        (row(fleet_info={"pending": [], "half_way": [HALF_WAY]}),
+        (row(fleet_info={"pending": [], "in_progress": [HALF_WAY]}),
          ["compactor-daemon restore '/data/my table'"]),
     ],
 )  # fmt: skip

@@ -248,7 +248,7 @@ def test_a_table_that_cannot_be_read_is_down(tmp_path: Path) -> None:
 def test_inside_a_daemon_nothing_is_said_twice(tmp_path: Path) -> None:
     path = unzip_golden("v9_pending", tmp_path)
     daemon = Metrics()
-    daemon.looked(str(path), pending=7, parked=0, oldest_s=1.0)
+    daemon.snapshot_taken(str(path), pending=7, parked=0, oldest_s=1.0)
     tables = ServedTables([str(path)])
     pages = PeopleApp(tables, registry=daemon.registry)
     client = ServiceClient(ServiceApp(tables, 1 << 20, pages=pages), ServiceClient.of().loop)

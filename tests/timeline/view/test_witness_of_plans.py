@@ -92,7 +92,7 @@ def test_logs_on_a_plan_of_version_6_keep_it_until_the_partition_is_written_anew
     instant = planned(path, 6, range(4))
     min(path.glob("b/*.parquet")).unlink()
     refused = command("compact", path)
-    assert "Write the partition 'b' anew by insert_overwrite" in str(refused.exception)
+    assert "Write the partition 'b' again by insert_overwrite" in str(refused.exception)
     assert command("unschedule", path, instant).exit_code == 1
     rows_of(range(1, 4, 2), 4, 6).insert_overwrite(str(path))
     assert command("compact", path).exit_code == 0

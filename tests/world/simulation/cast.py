@@ -11,7 +11,7 @@ from functools import partial
 
 from phantombase.compactor_daemon.attempt.compact_instant import compact_instant, pending_instants
 from phantombase.compactor_daemon.attempt.failures import RetryOptions
-from phantombase.compactor_daemon.attempt.leftovers import finish_completed
+from phantombase.compactor_daemon.attempt.finish import finish_completed
 from phantombase.compactor_daemon.clustering.complete import take_back_dead
 from phantombase.compactor_daemon.daemon.dispatch import DaemonOrder, Rules
 from phantombase.compactor_daemon.daemon.loop import Daemon

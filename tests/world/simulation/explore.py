@@ -29,7 +29,7 @@ from tests.world.simulation.services import Services
 from tests.world.simulation.staff import CLUSTER, Staff
 from tests.world.simulation.world import Actor, World, WorldLock
 
-ATTEMPT = AttemptOptions(foreign_look_s=0.0, barrier_s=0.0, barrier_poll_s=0.01)
+ATTEMPT = AttemptOptions(foreign_poll_s=0.0, barrier_s=0.0, barrier_poll_s=0.01)
 
 
 OPERATORS = frozenset({"operator", "restorer", "undoer"})

@@ -113,9 +113,9 @@ class Rules:
             self._owners[f"{instant}/{number}"] = actor.host.name
         if name == "outcome":
             if call.name == "delete":  # an object store forgets a folder object by object
-                assert instant < Table.on(world.disk).load_timeline().start, "a outcome was taken back"
+                assert instant < Table.on(world.disk).load_timeline().start, "an outcome was removed"
                 return
-            assert call.name == "put_if_absent", "a outcome was taken back"
+            assert call.name == "put_if_absent", "an outcome was removed"
             if json.loads(call.args[1])["outcome"] == COMMITTED:
                 earlier, self._going[instant] = self._going.get(instant, number), number
                 both = earlier != number and not is_revoked(world.disk, instant, int(earlier))

@@ -21,7 +21,7 @@ from tests.world.simulation.rules import Rules, decides
 from tests.world.simulation.staff import CLUSTER, MORTAL, SERVICES, Staff
 from tests.world.simulation.world import Actor, Call, Fault, Host, World, WorldLock
 
-ATTEMPT = AttemptOptions(foreign_grace_s=0.3, foreign_look_s=0.0, barrier_s=0.6, barrier_poll_s=0.03)
+ATTEMPT = AttemptOptions(foreign_grace_s=0.3, foreign_poll_s=0.0, barrier_s=0.6, barrier_poll_s=0.03)
 
 _HOUR_MS = 3_600_000
 _ZONES_MS = tuple(hours * _HOUR_MS for hours in (0, 0, 5, -8))

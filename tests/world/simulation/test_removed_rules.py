@@ -127,13 +127,13 @@ REMOVED: list[tuple[str, Search, dict[str, Any], str]] = [
     (
         "5: records stay",
         _TWO,
-        {"attempt.retire.remove_staged": records_removed, "attempt.leftovers.remove_staged": records_removed},
+        {"attempt.retire.remove_staged": records_removed, "attempt.finish.remove_staged": records_removed},
         "are both decided go",
     ),
     (
         "6: a time is used once",
         turns("unscheduler scheduler"),
-        {"removal.unschedule.remove_staged": tombstone_removed},
+        {"undo.unschedule.remove_staged": tombstone_removed},
         "was used before",
     ),
     (
@@ -141,8 +141,8 @@ REMOVED: list[tuple[str, Search, dict[str, Any], str]] = [
         seeds(95, first=205, hudi=True, locked=True, unschedules=False, services=frozenset(), compactors=2),
         {
             "attempt.publish.remove_placed": nothing,
-            "attempt.leftovers.remove_placed": nothing,
-            "attempt.leftovers.remove_strays": nothing,
+            "attempt.finish.remove_placed": nothing,
+            "attempt.finish.remove_strays": nothing,
             "attempt.retire.remove_strays": nothing,
         },
         "files nobody names",
@@ -157,8 +157,8 @@ REMOVED: list[tuple[str, Search, dict[str, Any], str]] = [
     (
         "5, objects",
         _OBJECTS,
-        {"attempt.retire.remove_staged": records_removed, "attempt.leftovers.remove_staged": records_removed},
-        "outcome was taken back|both decided go",
+        {"attempt.retire.remove_staged": records_removed, "attempt.finish.remove_staged": records_removed},
+        "outcome was removed|both decided",
     ),
     ("2, moved files", _MOVES, {"attempt.compact_instant.decide_commit": named_before}, "final name before go"),
 ]
@@ -259,7 +259,7 @@ _CLEANED = beside("replace", "versions", "archive", "sleep", count=200, compacto
 _BLIND = beside("blind", count=20, version=6, writers=0, deaths=2, compactors=2)
 _CLOCK = "phantombase.timeline.instants.table_clock"
 REMOVED_MENDS: list[tuple[str, Search, dict[str, Any], str]] = [
-    ("F1: merged again where a write was left out", _BLIND, {"attempt.attempt._is_whole": true}, "lost"),
+    ("F1: merged again where a write was left out", _BLIND, {"attempt.attempt._is_current": true}, "lost"),
     (
         "F2: a decision stands",
         _RESTORE,
@@ -274,7 +274,7 @@ REMOVED_MENDS: list[tuple[str, Search, dict[str, Any], str]] = [
         {"attempt.compact_instant.probe_partitions": nothing},
         "still pending",
     ),
-    ("F5: taken back", _FALLEN, {"attempt.leftovers._taken_back": nothing_left}, "nobody names|lost"),
+    ("F5: taken back", _FALLEN, {"attempt.finish._reverted": nothing_left}, "nobody names|lost"),
     (
         "F7: the writers' zone",
         _ZONES,

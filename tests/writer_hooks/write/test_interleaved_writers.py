@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 
 from phantombase.compactor_daemon.attempt.compact_instant import compact_instant, pending_instants
-from phantombase.compactor_daemon.attempt.leftovers import finish_completed
+from phantombase.compactor_daemon.attempt.finish import finish_completed
 from phantombase.compactor_daemon.execution.runners import LocalRunner
 from phantombase.compactor_daemon.options import AttemptOptions
 from phantombase.timeline.audit.audit import audit, audited_instants

@@ -15,8 +15,8 @@ import boto3
 import pyarrow.parquet as pq
 import pytest
 
-from phantombase.compactor_daemon.attempt import leftovers
-from phantombase.compactor_daemon.attempt.leftovers import abort_abandoned_uploads
+from phantombase.compactor_daemon.attempt import finish
+from phantombase.compactor_daemon.attempt.finish import abort_abandoned_uploads
 from phantombase.timeline.read.table_read import read_table
 from phantombase.timeline.storage.object_clients import forget
 from phantombase.timeline.storage.object_store import ObjectStorage
@@ -158,7 +158,7 @@ def test_an_upload_that_may_be_under_way_stays(
     storage: ObjectStorage, uploads: Uploads, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The server of these tests says of all uploads that they began in 2010."""
-    monkeypatch.setattr(leftovers, "_UPLOAD_S", 100 * 365 * 86_400)
+    monkeypatch.setattr(finish, "_UPLOAD_S", 100 * 365 * 86_400)
     uploads.begin(storage.clients.bucket, storage.key(OURS[0]))
     abort_abandoned_uploads(storage)
     assert uploads.of(storage.clients.bucket) == [storage.key(OURS[0])]

@@ -368,7 +368,7 @@ EDGES: tuple[Mutant, ...] = (
     ("writer_hooks/engine/engine", 'zlib.crc32(f"{piece.partition}\\0{piece.target}".encode())', 'zlib.crc32(f"{piece.partition}\\0{piece.order}".encode())', "writer"),
     ("writer_hooks/engine/engine", "total.get((partition, target), 0) + count", "count", "arrow_sources"),
     # What is found of other programs.
-    (_BESIDE, "beside = [p for p in pending if p != first]", "beside: list[str] = []", "coexistence"),
+    (_BESIDE, "others = [p for p in pending if p != first]", "others: list[str] = []", "coexistence"),
     (_BESIDE, "for i in silent if i in still),", "for i in silent),", "coexistence"),
     (_BESIDE, "refused = seen.zone.zone is Zone.BEHIND or seen.version == 6", "refused = seen.zone.zone is Zone.BEHIND", "coexistence"),
     (_BESIDE, "whose[ours[-1] + 1 :]", "whose", "coexistence"),

@@ -32,10 +32,10 @@ from phantombase.timeline.storage.unfinished_uploads import abort_uploads
 from phantombase.timeline.table.pending import half_taken_back, refuse_half_upgraded
 from phantombase.timeline.table.table import Table
 
-from .completed import completed_commits, completed_compaction, go_of_commit, is_ours, named_files, remove_placed
+from .completed import completed_commits, completed_compaction, decision_of_commit, is_ours, named_files, remove_placed
 from .outcome import STAGED_ENDINGS, CommitDecision, decisions, declare_dead, is_revoked
 from .retire import remove_staged, remove_strays, retire
-from .revert import stale_commit, take_back, withdraw
+from .revert import retract_commit, revert_files, stale_commit
 from .validity import Validity, validity_of
 
 _log = get_logger()
@@ -47,9 +47,7 @@ _UPLOAD_S = 86_400
 
 
 def finish_completed(table: Table, lock: TableLock) -> Table:
-    """Finishes instants that are no longer pending: cleans up what earlier runs left when they were killed.
-
-    Returns a look at the table since which nothing was changed.
+    """Finishes instants that are no longer pending, where earlier runs were killed; returns a snapshot after that.
 
     An error of one instant does not stop the others; the first error is raised at the end.
     """
@@ -81,19 +79,19 @@ def _littered(table: Table) -> tuple[str, ...]:
 
 
 def _pending(table: Table) -> set[str]:
-    """Also a clustering that is being taken back: its heartbeat shows whether its process is gone."""
+    """Also a clustering whose rollback is in progress: its heartbeat shows whether its process has ended."""
     timeline = table.load_timeline()
     clustering = half_taken_back(table, timeline)
-    half_way = () if clustering is None else (clustering,)
-    return {i.requested_time for i in (*timeline.pending_merges, *half_way)}
+    reverting = () if clustering is None else (clustering,)
+    return {i.requested_time for i in (*timeline.pending_merges, *reverting)}
 
 
 def finish(table: Table, instant: str, lock: TableLock) -> None:
-    """Cleans up behind an instant that is no longer pending.
+    """Finishes an instant that is no longer pending.
 
-    An instant that phantombase completed is retired. If a Hudi compactor completed it, or it is gone from the timeline,
-    undecided attempts are declared dead, then placed and staged files are removed. ConflictError: see `take_back`,
-    `standing`. MalformedError: it is not completed, and the record that shows whether it was decided cannot be read.
+    An instant that phantombase completed is retired. If a Hudi compactor completed it, or it is not on the timeline,
+    undecided attempts are declared dead, then placed and staged files are removed. ConflictError: see `revert_files`,
+    `refuse_rollback`. MalformedError: it is not completed, and the record of its decision cannot be read.
     """
     storage = table.storage
     done = completed_compaction(table, instant)
@@ -104,8 +102,8 @@ def finish(table: Table, instant: str, lock: TableLock) -> None:
             raise
         _finish_by_commit(table, done)
         return
-    late = stale_commit(table, done, made) if done is not None else None
-    if late is not None and withdraw(table, late, lock):
+    stale = stale_commit(table, done, made) if done is not None else None
+    if stale is not None and retract_commit(table, stale, lock):
         return
     decision = next((one for one in made if not is_revoked(storage, instant, one.attempt)), None)
     if done is not None:
@@ -113,7 +111,7 @@ def finish(table: Table, instant: str, lock: TableLock) -> None:
             retire(table, decision)
         if not _lost_removed(table, done, made, lock):
             return
-    elif made and not _taken_back(table, instant, lock):
+    elif made and not _reverted(table, instant, lock):
         return
     if decision is None:
         declare_dead(storage, instant, "completed by another process")
@@ -138,12 +136,12 @@ def _lost_removed(table: Table, done: Instant, made: Sequence[CommitDecision], l
     return True
 
 
-def _taken_back(table: Table, instant: str, lock: TableLock) -> bool:
-    """Takes back fallen decisions of an instant that is neither pending nor completed.
+def _reverted(table: Table, instant: str, lock: TableLock) -> bool:
+    """Reverts invalid decisions of an instant that is neither pending nor completed.
 
-    False: a decision stands or waits after all; nothing else of the instant may be removed.
+    False: a decision is valid or blocked after all; nothing else of the instant may be removed.
     """
-    with lock.hold("take a decision back") as section:
+    with lock.hold("revert a decision") as section:
         table = table.reload()
         for decision in decisions(table.storage, instant):
             assessment = validity_of(table, decision)
@@ -151,14 +149,14 @@ def _taken_back(table: Table, instant: str, lock: TableLock) -> bool:
                 return False
             if assessment.validity is Validity.INVALID:
                 section.check()
-                take_back(table, decision, assessment.why, section)
+                revert_files(table, decision, assessment.why, section)
     return True
 
 
 def _finish_by_commit(table: Table, done: Instant) -> None:
-    """Cleans up behind a completed compaction whose decision cannot be read; its commit says what was decided."""
+    """Finishes a completed compaction whose decision cannot be read, by its commit."""
     if LEDGER in table.commit_metadata(done).extra_metadata:
-        retire(table, go_of_commit(table, done))
+        retire(table, decision_of_commit(table, done))
         return
     plan = table.compaction_plan(done.requested_time)
     remove_strays(table, done, plan.groups)
@@ -186,15 +184,15 @@ def _is_littered(table: Table, instant: str) -> bool:
 def forget_archived(table: Table) -> None:
     """Removes the records of archived instants, on which no process can act any more, and what is abandoned.
 
-    The records of a littered instant stay. Another process may be about to take its files back, or has failed to do so;
-    without the records nothing shows that these files must not be read.
+    The records of an unfinished instant remain. Another process may be about to revert its files, or has failed to do
+    so; without the records nothing shows that these files must not be read.
     """
     _forget_archived(table, table.snapshot())
     abort_abandoned_uploads(table.storage)
 
 
 def _forget_archived(table: Table, seen: Table) -> None:
-    """`seen`: a look at the table; if it shows that nothing is archived, nothing else is read."""
+    """`seen`: a snapshot of the table; if it shows that nothing is archived, nothing else is read."""
     remove_abandoned(table.storage)
     start = seen.load_timeline().start
     if all(instant >= start for instant in recorded_instants(seen.storage)):
@@ -215,7 +213,7 @@ def abort_abandoned_uploads(storage: Storage) -> None:
 
 @contextmanager
 def abandoned_uploads_aborted(storage: Storage) -> Iterator[None]:
-    """Aborts them while the body runs: what lists them takes long to load, and nothing rests on it."""
+    """Aborts them while the body runs: what lists them takes long to load, and nothing depends on it."""
     with ThreadPoolExecutor(1) as pool:
         aborted = pool.submit(abort_abandoned_uploads, storage)
         yield
@@ -238,7 +236,7 @@ def remove_abandoned(storage: Storage) -> None:
 
 
 def _is_ours(path: str) -> bool:
-    """Whether an upload to this path is one of phantombase; others may be under way there, as those of Hudi."""
+    """Whether an upload to this path is phantombase's; others may be in progress there, such as Hudi's."""
     name = path.rpartition("/")[2]
     if path.startswith(f"{RECORDS}/") or name == PLACED:
         return True
