@@ -9,6 +9,7 @@ What other tests hold: an instant in the future (tests/timeline/instants/test_fu
 from __future__ import annotations
 
 import ast
+import os
 import re
 import shlex
 import shutil
@@ -298,6 +299,104 @@ def test_a_damaged_metadata_table_is_turned_off(version: int, damaged: str, tmp_
     dead_s = 0.1  # the write that failed could not be rolled back without the metadata table; its process is this one
     while Table.open(str(path)).load_timeline().pending_writes:
         writer(batch(2, "p1")).option(heartbeat_s=0.01, heartbeat_expiry_s=dead_s).upsert(str(path))
+    served(path, at(2, *PARTITIONS))
+
+
+def timeline_folder(path: Path) -> Path:
+    return path / Table.open(str(path)).config.timeline_folder
+
+
+@pytest.mark.parametrize("version", [6, 9])
+def test_a_half_way_rollback_of_a_write_that_is_to_stay_is_removed(version: int, tmp_path: Path) -> None:
+    """By hand, with the names in the error: another write was built upon it meanwhile, as Hudi's would be."""
+    path = tmp_path / "t"
+    made(path, version)
+    last = max(Table.open(str(path)).load_timeline().completed_writes)
+    kept = tmp_path / "kept"
+    shutil.copytree(path, kept)
+    run("rollback", str(path), last, "--sole-writer")
+    (plan,) = timeline_folder(path).glob("*.rollback.requested")
+    writer(batch(3, "p0")).upsert(str(kept))
+    shutil.copy(plan, timeline_folder(kept))
+    with pytest.raises(PhantombaseError, match="the rollback of a completed write is half-way") as refused:
+        writer(batch(4, "p0")).upsert(str(kept))
+    said = run(*named(str(refused.value), kept), "--sole-writer", code=1)
+    found = re.search(r"remove (\S+) and (\S+) by hand, in this order", said)
+    assert found, said
+    for name in found.groups():
+        (kept / name).unlink(missing_ok=True)
+    served(kept, at(3, "p0") | at(2, "p1", "p2"))
+
+
+@pytest.mark.parametrize("torn", ["requested", "completed"])
+@pytest.mark.parametrize("version", [6, 9])
+def test_a_clean_that_cannot_be_read_goes(version: int, torn: str, tmp_path: Path) -> None:
+    """One that has begun without its plan goes as a whole; the record of a completed one alone."""
+    path, cleaning = tmp_path / "t", ("--policy", "commits", "--retain", "1", "--floor", "0", "--sole-writer")
+    made(path, version)
+    for ts in (3, 4):
+        writer(batch(ts, *PARTITIONS)).upsert(str(path))
+        run("compact", str(path), "--schedule", "--sole-writer", "--executor", "local")
+    run("clean", str(path), *cleaning)
+    files = {file.name.rpartition(".")[2]: file for file in timeline_folder(path).glob("*.clean*")}
+    assert len(files) == 3
+    if torn == "completed":
+        files["clean"].write_bytes(b"torn")
+        said = run("archive", str(path), "--min-instants", "2", "--max-instants", "3", "--sole-writer", code=1)
+        assert "or remove it: then `compactor-daemon clean TABLE` completes the clean once more" in said
+        files["clean"].unlink()
+        assert "finished clean" in run("clean", str(path), *cleaning)
+    else:
+        files["clean"].unlink()
+        files["requested"].write_bytes(b"torn")
+        said = run("clean", str(path), *cleaning, code=1)
+        assert "remove all files of this clean from the timeline: the newest state is whole" in said
+        files["inflight"].unlink()
+        files["requested"].unlink()
+    served(path, at(4, *PARTITIONS))
+
+
+@pytest.mark.parametrize("version", [6, 9])
+def test_a_savepoint_that_cannot_be_read_is_made_anew(version: int, tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    made(path, version)
+    run("savepoint", "create", str(path), "--sole-writer")
+    (record,) = timeline_folder(path).glob("*.savepoint")
+    record.write_bytes(b"torn")
+    said = run("clean", str(path), "--sole-writer", code=1)
+    run(*named(said, path), "--sole-writer")
+    found = re.search(r"`(savepoint create TABLE --instant \d+)`", said)
+    assert found, said
+    run(*[str(path) if word == "TABLE" else word for word in found[1].split()], "--sole-writer")
+    run("clean", str(path), "--sole-writer")
+    served(path, at(2, *PARTITIONS))
+
+
+@pytest.mark.parametrize("version", [6, 9])
+def test_of_two_plans_over_one_file_group_one_is_taken_back(version: int, tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    made(path, version)
+    run("schedule", str(path), "--sole-writer")
+    (plan,) = timeline_folder(path).glob("*.compaction.requested")
+    time = plan.name.partition(".")[0]
+    shutil.copy(plan, plan.with_name(plan.name.replace(time, str(int(time) + 1))))
+    with pytest.raises(PhantombaseError, match="file group in two pending compaction plans") as refused:
+        rows(path)
+    found = re.search(r"compactor-daemon unschedule TABLE (\d+)", str(refused.value))
+    assert found, refused.value
+    run("unschedule", str(path), found[1], "--sole-writer")
+    served(path, at(2, *PARTITIONS))
+
+
+def test_a_time_in_the_future_is_set_back(tmp_path: Path) -> None:
+    """Of a completed file on version 6; the command as it is printed."""
+    path = tmp_path / "t"
+    made(path, 6)
+    file = max(timeline_folder(path).glob("*.deltacommit"))
+    os.utime(file, (file.stat().st_mtime + 9000,) * 2)
+    with pytest.raises(PhantombaseError, match="`timeline repair-times TABLE --all`"):
+        writer(batch(3, "p0")).upsert(str(path))
+    assert CliRunner().invoke(timeline_app, ["repair-times", str(path), "--all"]).exit_code == 0
     served(path, at(2, *PARTITIONS))
 
 
