@@ -21,8 +21,7 @@ from phantombase.timeline.audit.ledgers import audit_path
 from phantombase.timeline.format.compaction_plan import CompactionPlan, encode_plan
 from phantombase.timeline.format.instant import Instant, State, format_time
 from phantombase.timeline.storage.local import LocalStorage
-from phantombase.writer_hooks.new_table.create import create_table
-from phantombase.writer_hooks.new_table.spec import NewTable
+from phantombase.writer_hooks.schema.new_table import NewTable, create_table
 
 _FLEETS = (1, 4, 16)
 

@@ -42,8 +42,7 @@ from phantombase.timeline.planning.survey import Survey
 from phantombase.timeline.storage.contract import Entry
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table
-from phantombase.writer_hooks.new_table.create import create_table
-from phantombase.writer_hooks.new_table.spec import NewTable
+from phantombase.writer_hooks.schema.new_table import NewTable, create_table
 from phantombase.writer_hooks.schema.table_schema import new_schema
 
 _GROUPS = (10_000, 100_000, 1_000_000)

@@ -42,8 +42,7 @@ from phantombase.timeline.service.marker_app import MARKER_PREFIX
 from phantombase.timeline.service.routes import PREFIX
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table
-from phantombase.writer_hooks.new_table.create import create_table
-from phantombase.writer_hooks.new_table.spec import NewTable
+from phantombase.writer_hooks.schema.new_table import NewTable, create_table
 from tests.hudi.judge.timeline_server import hudi_server
 
 _GROUPS = (1_000, 20_000, 100_000)

@@ -14,8 +14,8 @@ uv="$lowest/bin/uv"
 # The tests themselves use the newest versions of their tools that go with these.
 "$uv" pip install --quiet --constraint "$lowest/lowest.txt" --editable ".[dev]"
 if [ $# -eq 0 ]; then
-  set -- tests/timeline/{arrow,avro,cli,filter,format,instants,locks,log,merge,metadata_table,parquet,pins,planning} \
-    tests/timeline/{recovery,table,view} tests/timeline/storage/test_*.py tests/writer_hooks/{keys,new_table,schema} \
-    tests/compactor_daemon/{cli,records}
+  set -- tests/timeline/{cli,codec,filter,format,instants,locks,merge,metadata_table,pins,planning} \
+    tests/timeline/{recovery,table,view} tests/timeline/storage/test_*.py tests/writer_hooks/schema \
+    tests/compactor_daemon/cli
 fi
 exec "$lowest/bin/python" -m pytest -n 2 -p no:cacheprovider "$@"

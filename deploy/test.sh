@@ -22,6 +22,6 @@ fi
 if [ -n "${PHANTOMBASE_ALL:-}" ]; then
   bash deploy/lowest.sh
 elif [ $# -eq 0 ]; then
-  bash deploy/lowest.sh -q tests/timeline/{arrow,avro,cli,format,parquet} tests/timeline/storage/test_*.py
+  bash deploy/lowest.sh -q tests/timeline/{cli,codec,format} tests/timeline/storage/test_*.py
 fi
 exec "${tests[@]}" "$@"

@@ -22,8 +22,7 @@ except ImportError:  # PySpark 3.5 has no Python sources; `frame` uses the tasks
 from phantombase.timeline.errors import MissingFileError
 from phantombase.timeline.read.held_pins import SharedPin, held_moment, renewing
 
-from .planned import plan_tasks
-from .spark_columns import arrow_columns, as_spark
+from .planned import arrow_columns, as_spark, plan_tasks
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -30,8 +30,7 @@ from phantombase.timeline.view.view import FileSlice
 
 from .batch_reader import SlicePartition, take_pin, task_batches
 from .options import SourceOptions, batch_options
-from .planned import parted, shown
-from .spark_columns import spark_columns
+from .planned import parted, shown, spark_columns
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

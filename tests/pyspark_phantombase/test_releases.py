@@ -21,7 +21,7 @@ SAMPLE = (
     "tests/pyspark_phantombase/test_compacted.py",
     "tests/pyspark_phantombase/test_incremental.py",
     "tests/writer_hooks/engine/test_writer_spark.py",
-    "tests/writer_hooks/schema/test_spark_schema.py",
+    "tests/writer_hooks/engine/test_spark_schema.py",
 )
 STREAMS = ("tests/pyspark_phantombase/test_stream.py", "tests/pyspark_phantombase/test_stream_parts.py")
 

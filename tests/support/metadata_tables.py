@@ -36,7 +36,7 @@ from phantombase.timeline.metadata_table.records.keys import files_records
 from phantombase.timeline.metadata_table.validate import validate
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table
-from phantombase.writer_hooks.new_table.spec import NewTable
+from phantombase.writer_hooks.schema.new_table import NewTable
 from tests.support.builders import HFILE, INSTANT_TIME, SCHEMA, avro_block, block
 from tests.support.compaction_steps import open_table, run_all
 from tests.support.failing_storage import Call, Failure, HookedStorage, ProcessDied, die_at

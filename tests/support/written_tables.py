@@ -15,9 +15,8 @@ from phantombase.timeline.read.table_read import read_table
 from phantombase.timeline.storage.folders import RECORDS
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.writer_hooks.engine.engine import LocalEngine
-from phantombase.writer_hooks.new_table.create import create_table
-from phantombase.writer_hooks.new_table.spec import NewTable
 from phantombase.writer_hooks.options import Operation, Write, WriteOptions
+from phantombase.writer_hooks.schema.new_table import NewTable, create_table
 from phantombase.writer_hooks.write.write import write
 from tests.support.compaction_steps import open_table
 

@@ -24,8 +24,7 @@ from phantombase.timeline.planning.options import TriggerStrategy
 from phantombase.timeline.planning.strategies import Strategy
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table
-from phantombase.writer_hooks.commit.opening import Opening
-from phantombase.writer_hooks.commit.transaction import transaction
+from phantombase.writer_hooks.commit.transaction import Opening, transaction
 from phantombase.writer_hooks.options import Operation, Write, WriteOptions
 from tests.support.places import capture_logs
 

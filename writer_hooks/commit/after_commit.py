@@ -1,10 +1,17 @@
-"""What a write does for compaction once it is committed: nothing, request one, or request and execute it.
+"""Runs the table's services once a write is committed and its compactions are requested or executed.
+
+The write is complete whatever happens here: an error is reported, not raised.
+
+Removes what finished and dead writes have left: staged files, markers, and rows between Spark stages.
+
+What a write does for compaction once it is committed: nothing, request one, or request and execute it.
 
 The write is complete whatever happens here. An error is reported, not raised, so that no caller writes the rows twice.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 
@@ -12,7 +19,10 @@ from phantombase.compactor_daemon.attempt.compact_instant import Compacted, Limi
 from phantombase.compactor_daemon.attempt.slice_task import Runner
 from phantombase.compactor_daemon.execution.run_compactions import run_compactions
 from phantombase.compactor_daemon.fleet.zookeeper_claims import ring
+from phantombase.compactor_daemon.leftovers import remove_left_behind
 from phantombase.compactor_daemon.options import AttemptOptions, ExecuteOptions
+from phantombase.compactor_daemon.services.options import Service
+from phantombase.compactor_daemon.services.serve import serve_table
 from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.errors import PhantombaseError
 from phantombase.timeline.event_log import get_logger
@@ -22,7 +32,8 @@ from phantombase.timeline.planning.options import ScheduleOptions, TriggerStrate
 from phantombase.timeline.planning.schedule import schedule_compaction
 from phantombase.timeline.table.table import Table
 
-from ..options import CompactionOptions, Mode
+from ..engine.row_blobs import remove_old
+from ..options import CompactionOptions, Mode, WriteOptions
 
 _log = get_logger()
 
@@ -98,3 +109,25 @@ def after_commit(
     except PhantombaseError as error:
         _log.warning("after_commit_failed", table=table.storage.base_path, error=str(error))
         return AfterCommit(scheduled=scheduled, why=why, error=str(error))
+
+
+def remove_traces(table: Table) -> None:
+    """Removes markers and staged files of finished and dead writes. After an error the next write tries again."""
+    try:
+        remove_old(table.storage, round(time.time() * 1000))
+        remove_left_behind(table)
+    except PhantombaseError as error:
+        _log.warning("clean_up_failed", error=str(error))
+
+
+def services_after(table: Table, lock: TableLock, options: WriteOptions, after: AfterCommit) -> AfterCommit:
+    """`after` with what the services did that the options of the write name."""
+    done = {one.service: one for one in serve_table(table, options.services, lock)}
+    errors = [after.error, *(one.what for one in done.values() if one.failed)]
+    cleaned, archived = done.get(Service.CLEAN), done.get(Service.ARCHIVE)
+    return replace(
+        after,
+        cleaned=0 if cleaned is None else cleaned.files,
+        archived=0 if archived is None else archived.instants,
+        error=next((error for error in errors if error is not None), None),
+    )

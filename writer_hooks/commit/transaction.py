@@ -8,10 +8,13 @@
                other process changed the same file groups; then put the completed file by put-if-absent
 
 If the process is killed before the last step, t is dead: the next writer, of phantombase or Hudi, rolls it back.
+
+The first files of a write on the timeline: its action, and what its requested and inflight file contain (pure).
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -26,9 +29,11 @@ from phantombase.timeline.errors import (
     UnknownCommitError,
 )
 from phantombase.timeline.event_log import get_logger
-from phantombase.timeline.format.commit_metadata import CLUSTER, LOG_COMPACT, CommitMetadata
+from phantombase.timeline.format.commit_metadata import CLUSTER, LOG_COMPACT, CommitMetadata, WriteStat
 from phantombase.timeline.format.commit_metadata import encode as encode_commit
 from phantombase.timeline.format.instant import Instant, State
+from phantombase.timeline.format.layout import Layout
+from phantombase.timeline.format.replace_request import encode_replace_request
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.locks.heartbeat import EXPIRY_S, Heartbeats, heartbeat
 from phantombase.timeline.locks.table_lock import TableLock
@@ -49,6 +54,8 @@ from phantombase.timeline.table.pending import (
 from phantombase.timeline.table.table import Table, put_completed
 from phantombase.timeline.view.view import GroupKey, ViewFacts
 
+from ..engine.engine import RowCounts
+from ..options import Operation
 from .conflict import (
     WriteSet,
     conflict_with_clusterings,
@@ -56,7 +63,54 @@ from .conflict import (
     conflict_with_plans,
     conflict_with_schema,
 )
-from .opening import Opening
+
+DELTA_COMMIT, REPLACE_COMMIT = "deltacommit", "replacecommit"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opening:
+    """The action of a write, and the content of its requested and inflight file.
+
+    `expiry_s`: the write counts as dead after so long without a heartbeat: Hudi's default, which others may have been
+    told, or less.
+    """
+
+    action: str = DELTA_COMMIT
+    requested: bytes = b""
+    inflight: bytes = b""
+    expiry_s: float = EXPIRY_S
+
+
+def action_of(operation: Operation) -> str:
+    """The action under which a write is on the timeline."""
+    return REPLACE_COMMIT if operation.replaces else DELTA_COMMIT
+
+
+def opening_of(operation: Operation, layout: Layout, counts: RowCounts) -> Opening:
+    """How a write begins. `counts`: of its rows.
+
+    As in Hudi, a replacecommit is requested without a plan, and its inflight file says how many rows each partition
+    gets.
+    """
+    if not operation.replaces:
+        return Opening()
+    rows = Counter[str]()
+    for (partition, _), count in counts.items():
+        rows[partition] += count
+    profile = CommitMetadata(
+        partition_to_write_stats={} if operation is Operation.DELETE_PARTITION else _profile(rows),
+        operation_type=operation.value,
+    )
+    return Opening(
+        action=REPLACE_COMMIT,
+        requested=encode_replace_request(operation.value, names_deletes=layout.has_completion_times),
+        inflight=encode_commit(profile, layout.encoding),
+    )
+
+
+def _profile(rows: Mapping[str, int]) -> dict[str, tuple[WriteStat, ...]]:
+    return {p: (WriteStat(file_id="", prev_commit="null", num_inserts=n),) for p, n in rows.items()}
+
 
 _log = get_logger()
 _DELTA_COMMIT = Opening()

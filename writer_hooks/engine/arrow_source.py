@@ -16,7 +16,7 @@ import pyarrow as pa
 from phantombase.timeline.codec.row_hash import hash_sum, row_hashes
 from phantombase.timeline.errors import UnsupportedError, UsageError
 
-from .spark_jobs import run, to_arrow
+from .spark import run, to_arrow
 
 _EXPECTED = "a Spark DataFrame, or rows of pyarrow, pandas, Polars, DuckDB or another library with __arrow_c_stream__"
 _INDEX = re.compile(r"__index_level_\d+__")

@@ -4,32 +4,89 @@ The rows of a small DataFrame, fetched by the driver as Arrow, so that a small w
 
 The first Python stage of a Spark session costs its workers 5 to 6 seconds of processor time: each of them compiles
 PySpark, which is in an archive there, and imports pyarrow and pandas.
+
+Spark jobs of a write that end in the driver.
+
+Spark schemas as Arrow schemas; pyspark is imported only when it is needed.
 """
 
 from __future__ import annotations
 
 import os
 import pickle
+import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from phantombase.compactor_daemon.attempt.slice_task import Runner
-from phantombase.compactor_daemon.execution.runners import SparkRunner
+from phantombase.compactor_daemon.execution.runners import SparkRunner, spark_words
 from phantombase.compactor_daemon.execution.spark_session import RunningSpark, hadoop_conf
-from phantombase.timeline.errors import PhantombaseError, SparkError
+from phantombase.timeline.codec.spark_types import arrow_of_spark
+from phantombase.timeline.errors import PhantombaseError, SparkError, UsageError
 from phantombase.timeline.storage.contract import Storage
 
-from ..schema.spark_schema import from_spark
 from .engine import LocalEngine, LocalPieces, Pieces, Prepare, RowCounts, Step, summed
-from .row_blobs import SPARK_PIECE, Piece, from_batches, to_batch
-from .spark_jobs import estimated_bytes, run, to_arrow
-from .spool import Spool
+from .row_blobs import SPARK_PIECE, Piece, Spool, from_batches, to_batch
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+
+def from_spark(schema: StructType) -> pa.Schema:
+    """The Arrow schema of the batches that Spark gives to Python. UsageError: a type that Arrow does not have."""
+    from pyspark.errors import PySparkException
+
+    try:
+        return arrow_of_spark(schema)
+    except PySparkException as error:
+        raise UsageError("a Spark type that no column can have", found=str(error)) from error
+
+
+def run(action: Callable[[], pa.Table]) -> pa.Table:
+    """What an action yields; SparkError if its job fails."""
+    try:
+        return action()
+    except Exception as error:
+        raise SparkError(
+            "a Spark job of the write failed",
+            found=spark_words(error),
+            todo="Nothing of the write is visible; the next writer rolls it back.",
+        ) from error
+
+
+def estimated_bytes(plan: Any) -> int:
+    """The size of what an optimized plan yields, as Spark estimates it."""
+    return int(str(plan.stats().sizeInBytes()))
+
+
+def to_arrow(frame: Any) -> pa.Table:
+    """All rows of a DataFrame; PySpark before 4.0 has no public way to Arrow."""
+    if hasattr(frame, "toArrow"):
+        return frame.toArrow()
+    return pa.Table.from_batches(frame._collect_as_arrow(), schema=from_spark(frame.schema))
+
+
+def streaming_run(rows: Any) -> tuple[str, str]:
+    """Spark's ids of the streaming query whose batch this thread writes, and of its run; "" where it writes none.
+
+    The first one is stored in the checkpoint, the second is another one after each start. `rows`: a DataFrame, or rows
+    that were made of one.
+    """
+    session = getattr(rows, "sparkSession", None)
+    if session is None and (sql := sys.modules.get("pyspark.sql")) is not None:
+        session = sql.SparkSession.getActiveSession()
+    context = getattr(session, "sparkContext", None)
+    if context is None:
+        return "", ""
+    query = context.getLocalProperty("sql.streaming.queryId") or ""
+    return query, (context.getLocalProperty("spark.jobGroup.id") or "") if query else ""
+
 
 _ROWS_BYTES = 32 << 20
 _OF_THE_HEAP = 64

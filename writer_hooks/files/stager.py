@@ -32,7 +32,7 @@ from phantombase.timeline.storage.folders import staged_folder
 from phantombase.timeline.storage.staged_file import staged_output
 from phantombase.timeline.view.view import FileSlice, GroupKey
 
-from .key_notes import NOT_NOTED, KeyNotes
+from .stored_keys import NOT_NOTED, KeyNotes
 from .task_context import WriteWork
 
 

@@ -1,10 +1,26 @@
-"""The record keys of stored rows, from the meta column or, with virtual keys, from the key fields."""
+"""The record keys of stored rows, from the meta column or, with virtual keys, from the key fields.
+
+What the making of one file tells the record index: the keys that its file group gets, and those that it loses.
+
+    new base file                   all keys are new here
+    base file written anew          those that the old one lacks are new; base rows that are deleted are lost
+    log file of keys to delete      all are lost
+    a file group that is replaced   all keys that are alive in it are lost (`index/replaced_keys_step.py`)
+    log file of rows                nothing changes, unless the logs below delete: then all keys are noted, as any may
+                                    come alive again; so it is where a log may hold new keys (bucket index), and where
+                                    keys move: one that two partitions hold leaves the one that the index names, perhaps
+
+A note of a key that is where it was changes nothing. A key that moves is noted where it arrives, and not where it
+leaves. What a row does that is merged by its ordering value with a delete is not known without reading what is there:
+then the write is marked `unknown`, and takes the index out.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from phantombase.timeline.codec.arrow_schema import project
@@ -13,10 +29,88 @@ from phantombase.timeline.codec.conform import conform
 from phantombase.timeline.codec.parquet_read import parquet_batches
 from phantombase.timeline.codec.stored_names import SAME_NAMES, stored
 from phantombase.timeline.errors import MalformedError
-from phantombase.timeline.merge.rule import SliceRules
+from phantombase.timeline.format.table_config import MergeMode
+from phantombase.timeline.merge.rule import MergeRule, SliceRules
+from phantombase.timeline.read.slice_log import may_delete, may_delete_by_value
 from phantombase.timeline.read.slice_stream import SliceStream
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.view.view import FileSlice
+
+_LONGEST_KEY = (1 << 15) - 1
+"""In bytes of UTF-8: what an HFile can hold."""
+_BEYOND = r"[\x{10000}-\x{10FFFF}]"
+"""Characters that Java orders before others which come before them in an HFile: Hudi's look-ups go by Java's order."""
+
+
+NOT_NOTED = "there was no index over all partitions when the write began"
+"""Hudi may have built one since: it does not know this write, which was pending."""
+
+
+class KeyNotes:
+    """The notes of one file. `unknown`: why they are not complete; empty: they are."""
+
+    def __init__(self) -> None:
+        self.added: list[pa.Array] = []
+        self.deleted: list[pa.Array] = []
+        self.unknown = ""
+
+    def __bool__(self) -> bool:
+        return bool(self.added or self.deleted)
+
+    def check(self) -> None:
+        """Marks the notes as not complete if they have a key that the index cannot hold."""
+        for keys in (*self.added, *self.deleted):
+            self.unknown = cannot_hold(keys) or self.unknown
+
+
+def cannot_hold(keys: pa.Array) -> str:
+    """Why the index cannot hold one of these keys; empty: it can hold all."""
+    if pc.any(pc.match_substring_regex(keys, _BEYOND)).as_py():
+        return "a key has characters above U+FFFF, which Hudi and HFiles order in different ways"
+    if (pc.max(pc.binary_length(keys)).as_py() or 0) > _LONGEST_KEY:
+        return f"a key is longer than {_LONGEST_KEY} bytes"
+    return ""
+
+
+def compares(rule: MergeRule) -> bool:
+    """Whether a delete may win or lose by its ordering value."""
+    return rule.mode is not MergeMode.COMMIT_TIME and bool(rule.ordering_types)
+
+
+class LogNotes:
+    """Notes for a log file that goes onto a slice, part by part. `slice_`: what a reader merges with it.
+
+    `every`: all rows are noted.
+    """
+
+    def __init__(
+        self, notes: KeyNotes, storage: Storage, rule: MergeRule, slice_: FileSlice | None, *, every: bool
+    ) -> None:
+        self._notes, self._rule = notes, rule
+        self._revives = every or slice_ is None or may_delete(storage, rule.marker, slice_)
+        if (
+            slice_ is not None
+            and self._revives
+            and compares(rule)
+            and may_delete_by_value(storage, rule.marker, slice_)
+        ):
+            self._vague = "rows are merged by their ordering values with deletes"
+        else:
+            self._vague = ""
+
+    def rows(self, keys: pa.Array) -> None:
+        """Rows of these keys are written."""
+        if self._revives and len(keys):
+            self._notes.unknown = self._notes.unknown or self._vague
+            self._notes.added.append(keys)
+
+    def deletes(self, keys: pa.Array, *, by_value: bool) -> None:
+        """These keys are deleted. `by_value`: by an ordering value, so that a row may win against it."""
+        if len(keys):
+            if by_value and compares(self._rule):
+                self._notes.unknown = "rows that are marked deleted are merged by their ordering values"
+            self._notes.deleted.append(keys)
+
 
 KEY_FIELD = pa.field(RECORD_KEY, pa.string())
 """The column of keys in tables that go from step to step, also where the table has no such column."""

@@ -9,21 +9,30 @@ Of a key that several base files of its partition hold, the files where it is al
 A log may delete a key that its base file still has. Hudi's SIMPLE and BLOOM indexes write the key's next row on top of
 that delete, and so does this one. Under its record index a deleted key is a new one, and its next row goes to any file:
 then two base files hold it, of which the first is dead. A row in both would be doubled.
+
+The files for rows of new keys: small base files first, then new ones (pure except for the new files' names).
+
+The rule is Hudi's: a base file takes inserts while it is below the small file limit, has no logs, and is in no pending
+table service. A hash of the key gives a row its file, in proportion to the room of each file.
+
+The last step of a bulk insert without index: rows go, in input order, to new base files of about the target size.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from phantombase.timeline.codec.avro_schema import RECORD_KEY
 from phantombase.timeline.codec.columns import flat
-from phantombase.timeline.codec.row_hash import KeyLookup
+from phantombase.timeline.codec.row_hash import KeyLookup, row_hashes
 from phantombase.timeline.errors import ConflictError
+from phantombase.timeline.format.record_key import plain_file_id
 from phantombase.timeline.merge.gaps import filled
 from phantombase.timeline.merge.log_fold import entries_of_rows, settle
 from phantombase.timeline.merge.winner import EntryKind
@@ -31,13 +40,89 @@ from phantombase.timeline.read.slice_log import may_delete
 from phantombase.timeline.view.view import FileGroup, GroupKey, latest_slice
 
 from ..engine.row_blobs import Piece, by_target, pack, split
-from ..files.merged_log import merged_log
 from ..files.stager import StagedFile, Stager
 from ..files.stored_keys import slice_keys
-from ..files.target_files import done_piece, log_of, new_base, with_rows_behind, written_anew
+from ..files.target_files import done_piece, log_of, merged_log, new_base, new_bases, with_rows_behind, written_anew
 from ..files.task_context import WriteWork
-from .insert_plan import Spread
 from .lookup_step import FILE_ID, HITS
+
+
+@dataclass(frozen=True)
+class NewFilesStep:
+    """Each target's rows become base files of new file groups."""
+
+    work: WriteWork
+
+    def __call__(self, slot: int, pieces: Iterator[Piece]) -> Iterator[Piece]:
+        """See `engine.Step`."""
+        stager = Stager(self.work, slot)
+        for (partition, _), group in by_target(pieces):
+            for done in new_bases(stager, partition, plain_file_id, self.work.file_bytes, self.work, group):
+                yield done_piece(done)
+
+
+ROW_BYTES = 1024
+"""Hudi's estimate of a row's size in a file (`hoodie.copyonwrite.record.size.estimate`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Files of one partition; each takes rows up to a fraction of all hashes (`until`: ascending, the last is 1)."""
+
+    file_ids: tuple[str, ...]
+    until: tuple[float, ...]
+
+    def pick(self, keys: pa.StringArray) -> npt.NDArray[np.int64]:
+        """The number of each key's file."""
+        # Not the bits that chose the slot, so that the rows of one slot are spread like all rows.
+        fraction = (row_hashes([keys], len(keys)) >> np.uint64(11)) / float(1 << 53)
+        found = np.searchsorted(np.asarray(self.until), fraction, side="right")
+        return np.minimum(found, len(self.file_ids) - 1).astype(np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class InsertPlan:
+    """A spread for each partition with new rows, and the existing files among their targets."""
+
+    spreads: Mapping[str, Spread]
+    rewritten: frozenset[GroupKey]
+
+
+def plan_inserts(
+    new_rows: Mapping[str, int],
+    groups: Mapping[str, Iterable[FileGroup]],
+    busy: frozenset[GroupKey],
+    *,
+    small_file_bytes: int,
+    file_bytes: int,
+    row_bytes: float,
+) -> InsertPlan:
+    """Plans the inserts. `new_rows`: rows of new keys by partition. `busy`: file groups in pending table services."""
+    spreads: dict[str, Spread] = {}
+    rewritten: set[GroupKey] = set()
+    per_file = max(1, int(file_bytes / row_bytes))
+    for partition, rows in new_rows.items():
+        shares: list[tuple[str, int]] = []
+        left = rows
+        for group in groups.get(partition, ()):
+            room = _room(group, busy, small_file_bytes, file_bytes, row_bytes)
+            if room and left:
+                shares.append((group.file_id, min(room, left)))
+                rewritten.add(group.key)
+                left -= min(room, left)
+        files = -(-left // per_file)
+        shares += [(plain_file_id(), left // files) for _ in range(files)]
+        ends = np.cumsum([share for _, share in shares], dtype=np.float64)
+        spreads[partition] = Spread(tuple(i for i, _ in shares), tuple((ends / ends[-1]).tolist()))
+    return InsertPlan(spreads, frozenset(rewritten))
+
+
+def _room(group: FileGroup, busy: frozenset[GroupKey], small_file_bytes: int, file_bytes: int, row_bytes: float) -> int:
+    """How many more rows a file group's base file may take."""
+    last = group.slices[-1]
+    if group.flaws or group.pending_compaction is not None or group.key in busy or last.base is None or last.logs:
+        return 0
+    return int((file_bytes - last.base.size) / row_bytes) if last.base.size < small_file_bytes else 0
 
 
 def living(work: WriteWork, partition: str, hits: pa.Table) -> pa.Table:

@@ -21,10 +21,9 @@ from phantombase.timeline.table.table import Table
 from phantombase.timeline.view.view import FileGroup, latest_base, latest_slice
 
 from ..engine.row_blobs import Piece, by_target
-from ..files.merged_log import merged_log
 from ..files.stager import StagedFile, Stager
 from ..files.stored_keys import base_keys, slice_keys
-from ..files.target_files import done_piece, log_of, new_base
+from ..files.target_files import done_piece, log_of, merged_log, new_base
 from ..files.task_context import WriteWork
 from ..options import WriteOptions
 from .prepare_step import ToBucket

@@ -15,9 +15,8 @@ from phantombase.timeline.view.view import FileGroup, latest_base
 from ..engine.engine import Pieces, RowCounts
 from ..files.task_context import WriteWork
 from ..options import WriteOptions
-from .assign_step import NEW, AssignStep, JoinStep, KeyStep
+from .assign_step import NEW, ROW_BYTES, AssignStep, JoinStep, KeyStep, plan_inserts
 from .bucket_step import living_elsewhere, refuse_two_of_one_bucket
-from .insert_plan import ROW_BYTES, plan_inserts
 from .lookup_step import KeysToBins, LookupStep, bins_of, looked_into
 from .prepare_step import ToSlot
 

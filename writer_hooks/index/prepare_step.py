@@ -1,9 +1,13 @@
-"""The first step of a write: gives rows of the input their key and partition path, and sends them to their targets."""
+"""The first step of a write: gives rows of the input their key and partition path, and sends them to their targets.
+
+Refuses a batch with several rows of one key, where it is not said which of them counts: before the write begins.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -16,9 +20,40 @@ from phantombase.timeline.codec.row_hash import row_hashes
 from phantombase.timeline.errors import UsageError
 from phantombase.timeline.format.record_key import KeySplit, bucket_of
 
-from ..engine.row_blobs import Piece, pack, split
-from ..keys.key_generator import KeyGenerator
-from ..schema.incoming import to_file_schema
+from ..engine.engine import Pieces
+from ..engine.row_blobs import Piece, by_target, pack, split
+from ..schema.key_generator import KeyGenerator
+from ..schema.table_schema import to_file_schema
+
+
+def check_once(rows: Pieces) -> None:
+    """UsageError: the batch has a key twice in one partition. `rows`: all of one key come to one target."""
+    found = sorted(json.loads(data) for data in rows.map(_keys).regroup(_repeated).collect())
+    if found:
+        _, key, partition = found[0]
+        raise UsageError(
+            "several rows of the source match one row of the table",
+            expected="one row for each key",
+            found=f"{sum(count for count, _, _ in found)} keys with more, such as {key!r} in partition {partition!r}",
+            todo="Nothing was written. Choose one row for each key first.",
+        )
+
+
+def _keys(slot: int, pieces: Iterator[Piece]) -> Iterator[Piece]:
+    """The keys of the rows."""
+    for piece in pieces:
+        yield replace(piece, payload=pack(piece.table().select([RECORD_KEY])))
+
+
+def _repeated(slot: int, pieces: Iterator[Piece]) -> Iterator[Piece]:
+    """For each target with repeated keys: their number, one of them, its partition."""
+    for (partition, target), group in by_target(pieces):
+        keys = pa.chunked_array([c for p in group for c in p.table().column(RECORD_KEY).chunks], pa.string())
+        counted = keys.value_counts()
+        more = counted.field("values").filter(pc.greater(counted.field("counts"), 1))
+        if len(more):
+            payload = json.dumps([len(more), more[0].as_py(), partition]).encode()
+            yield Piece(partition=partition, target=target, source=0, number=0, rows=0, payload=payload)
 
 
 class KeyRoute(Protocol):

@@ -1,4 +1,23 @@
-"""The schema of a table after a write; refuses rows that do not fit (pure except for reading the schema)."""
+"""The schema of a table after a write; refuses rows that do not fit (pure except for reading the schema).
+
+What may be written to a table with virtual keys, whose rows lack Hudi's meta columns (pure).
+
+Nothing but the key columns of a stored row tells its key. Hudi's writers and readers make its text in different ways,
+which agree for some columns only. Where they differ, Hudi does not find what it deletes, or doubles rows. Seen:
+
+    0.15.0   one column of text. Of numbers and times it cannot read the logs; of dates and decimals it doubles rows;
+             with several columns it can read no logs and compact none
+    1.2.0    one column of text, whole numbers, booleans, timestamps in microseconds. It does not apply deletes of dates
+             from logs without record positions, as phantombase writes them; of decimals it doubles rows after a
+             compaction. Such logs it cannot read at all where a key column is a partition column, too
+
+What may be written to a table with Hudi's change data capture, so that Hudi's CDC query stays exact.
+
+Where there is no `.cdc` file the query infers the changes of a write: each row of a new base file is inserted; each
+row of a log file is merged with the rows before it, which are in the files that its statistics name; the rows of
+replaced file groups are deleted. phantombase makes no `.cdc` files. So it writes no base file anew: rows of new keys go
+into new base files, not into small ones (`KeyIndex`).
+"""
 
 from __future__ import annotations
 
@@ -8,16 +27,108 @@ from phantombase.timeline.codec.arrow_schema import arrow_schema, project
 from phantombase.timeline.codec.avro_schema import META_COLUMNS
 from phantombase.timeline.errors import UnsupportedError, UsageError
 from phantombase.timeline.format.merge_settings import USE_HUDI
-from phantombase.timeline.format.table_config import MergeMode, TableConfig
+from phantombase.timeline.format.table_config import PROPERTIES, MergeMode, TableConfig
 from phantombase.timeline.instants.timeline import Timeline
+from phantombase.timeline.merge.rule import IS_DELETED
 from phantombase.timeline.table.table import Table, TableSchema
 
-from ..keys.key_generator import KeyGenerator
 from ..merge_into import MergeInto
 from ..options import Operation, Write
 from .column_types import data_fields
+from .key_generator import KeyGenerator
 from .table_schema import evolve, merged_fields, new_schema
-from .virtual_keys import check_virtual_keys, refuse_virtual, virtual_refusal
+
+_BY_EVENT_TIME = (MergeMode.EVENT_TIME, MergeMode.EVENT_TIME_0X, MergeMode.EVENT_TIME_AVRO_0X)
+
+
+def refuse_inexact(table: Table, schema: TableSchema, write: Write) -> None:
+    """UnsupportedError: of this write Hudi's CDC query may show other changes than it makes.
+
+    Seen with 0.15.0 and 1.2.0, but for partial updates, which were not tried. Tables without change data capture may be
+    written so.
+    """
+    if not table.config.captures_changes:
+        return
+    settings = table.config.merge_settings
+    if write.operation.replaces and not table.layout.has_completion_times:
+        # The query shows one row of a replaced file group several times, and others not at all.
+        raise _refusal(table, "replacing partitions of a version 6 table", "Delete the rows of the partitions by key.")
+    if write.into is not None:
+        raise _refusal(table, "setting some columns of a table", "Write whole rows with upsert.")
+    if settings.not_given is not None or settings.marker is not None:
+        raise _refusal(table, "writing, by this payload class, a table")
+    merges = write.looks_keys_up or (write.options.buckets is not None and not write.operation.replaces)
+    if write.deletes or not merges:
+        return  # nothing is merged by ordering values: deletes by key win, and new base files hold new rows
+    if settings.mode in _BY_EVENT_TIME and IS_DELETED in schema.arrow.names:
+        # A late row that is marked deleted loses; the query shows the row deleted.
+        todo = "Give the keys to delete to delete(), and leave the column out of the table."
+        raise _refusal(table, f"merging rows with the column {IS_DELETED} by event time into a table", todo)
+    if settings.mode is MergeMode.OVERWRITE_WITH_LATEST_0X and table.config.ordering_fields:
+        # Between log files a late row loses; the query shows it as an update.
+        raise _refusal(table, "upserts by this payload class into a table")
+
+
+def _refusal(table: Table, what: str, todo: str = "Use Hudi for that.") -> UnsupportedError:
+    return UnsupportedError(
+        f"{what} with change data capture is not supported",
+        path=f"{table.storage.base_path}/{PROPERTIES}",
+        expected="a write of which Hudi's CDC query shows what it changes",
+        found="hoodie.table.cdc.enabled=true",
+        todo=todo,
+    )
+
+
+_IN_MICROSECONDS = pa.timestamp("us", tz="UTC")
+_KEEP = "Keep the meta columns (hoodie.populate.meta.fields=true)"
+
+
+def refuse_virtual(config: TableConfig, write: Write) -> None:
+    """UnsupportedError: Hudi does not make such a write of this table, or would double or keep rows after it."""
+    if config.populate_meta_fields:
+        return
+    fields, is_1x = ", ".join(config.record_key_fields), config.layout.has_completion_times
+    if len(config.record_key_fields) > 1:
+        raise virtual_refusal("several key columns", fields, f"{_KEEP}, or use one key column.")
+    if not {*config.record_key_fields}.isdisjoint(config.partition_fields):
+        raise virtual_refusal("a key column that is a partition column", fields, f"{_KEEP}, or use another key.")
+    if config.key_generator == "COMPLEX" and is_1x:
+        todo = f"Use the SIMPLE key generator. {_KEEP} where there are several partition columns."
+        raise virtual_refusal("a COMPLEX key of one field", fields, todo)
+    if config.captures_changes:
+        raise virtual_refusal("change data capture", "hoodie.table.cdc.enabled=true")
+    if write.into is not None:
+        raise virtual_refusal("setting some columns", "merge_into", "Write whole rows with upsert.")
+
+
+def check_virtual_keys(config: TableConfig, columns: pa.Schema) -> None:
+    """UnsupportedError: Hudi's writers and readers do not make the same keys of these columns."""
+    if config.populate_meta_fields:
+        return
+    nested = [name for name in config.record_key_fields if name not in columns.names]
+    if nested:
+        raise virtual_refusal("key columns inside records", ", ".join(nested))
+    kinds = {name: columns.field(name).type for name in config.record_key_fields}
+    unlike = [f"{name}: {kind}" for name, kind in kinds.items() if not _is_alike(kind, config)]
+    if unlike:
+        what = "key columns of which Hudi does not always make the same key"
+        raise virtual_refusal(what, ", ".join(unlike), f"Use key columns of text. Or: {_KEEP}.")
+
+
+def _is_alike(kind: pa.DataType, config: TableConfig) -> bool:
+    types = pa.types
+    alike = types.is_integer(kind) or types.is_boolean(kind) or kind == _IN_MICROSECONDS
+    return bool(types.is_string(kind) or (alike and config.layout.has_completion_times))
+
+
+def virtual_refusal(what: str, found: str, todo: str = "Write this table with Hudi.") -> UnsupportedError:
+    """The error for what a table with virtual keys cannot have."""
+    return UnsupportedError(
+        f"{what} in a table with virtual keys: not supported for writing",
+        expected="hoodie.populate.meta.fields=true",
+        found=found,
+        todo=todo,
+    )
 
 
 def schema_after(table: Table, timeline: Timeline, incoming: pa.Schema, write: Write) -> TableSchema:

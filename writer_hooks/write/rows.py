@@ -27,18 +27,18 @@ from phantombase.timeline.view.view import GroupKey
 from ..commit.conflict import WriteSet
 from ..commit.transaction import Transaction
 from ..engine.engine import Engine, Pieces, RowCounts
-from ..files.key_notes import NOT_NOTED
 from ..files.stager import FileKind, StagedFile
+from ..files.stored_keys import NOT_NOTED
 from ..files.task_context import WriteWork
+from ..index.assign_step import NewFilesStep
 from ..index.bucket_step import BucketStep
-from ..index.bulk_insert_step import NewFilesStep
+from ..index.global_keys import place_keys
 from ..index.key_index import KeyIndex
-from ..index.placed_keys import place_keys
+from ..index.lookup_step import replaced_keys
 from ..index.prepare_step import BySource, KeyRoute, PrepareRows, ToBucket, ToSlot
-from ..index.replaced_keys_step import replaced_keys
-from ..keys.key_encoding import generator_of
-from ..keys.key_generator import KeyGenerator
 from ..options import MovedKeys, Operation, Write, WriteOptions
+from ..schema.key_encoding import generator_of
+from ..schema.key_generator import KeyGenerator
 
 _log = get_logger()
 

@@ -31,24 +31,19 @@ from phantombase.timeline.storage.server_clock import storage_ms
 from phantombase.timeline.table.pending import refuse_consistent_hashing
 from phantombase.timeline.table.table import Table, TableSchema
 
-from ..commit.after_commit import AfterCommit, after_commit, due_at_once
+from ..commit.after_commit import AfterCommit, after_commit, due_at_once, remove_traces, services_after
 from ..commit.back_pressure import Capacity
 from ..commit.conflict import WriteSet
-from ..commit.opening import action_of, opening_of
-from ..commit.place_files import Placed, place_all, write_stat
-from ..commit.replacing import refuse_planned, replaced_groups
-from ..commit.services_after import remove_traces, services_after
+from ..commit.place_files import Placed, place_all, refuse_planned, replaced_groups, write_stat
 from ..commit.stream_batches import StreamBatch, begin_batch, check_intended, note_run, written_as
-from ..commit.transaction import Transaction, transaction
+from ..commit.transaction import Transaction, action_of, opening_of, transaction
 from ..engine.engine import Engine, Pieces, RowCounts
 from ..files.stager import StagedFile
 from ..index.bucket_step import check_told_buckets, told_buckets
 from ..index.global_keys import GlobalKeys, looks_everywhere
-from ..index.once_step import check_once
+from ..index.prepare_step import check_once
 from ..options import NO_LIMIT, BackPressure, CompactionOptions, Mode, Operation, Write, WriteOptions
-from ..schema.virtual_keys import virtual_refusal
-from ..schema.write_schema import schema_after
-from .captured import refuse_inexact
+from ..schema.write_schema import refuse_inexact, schema_after, virtual_refusal
 from .rows import needs_only_rows, prepare_rows, stage_rows, write_set
 
 _log = get_logger()

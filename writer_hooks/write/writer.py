@@ -37,18 +37,16 @@ from phantombase.timeline.table.table import Table
 from ..commit.stream_batches import DEFAULT_STREAM, StreamBatch, checked_stream
 from ..engine.arrow_source import in_arrow, rows_mark, with_columns
 from ..engine.engine import Engine, LocalEngine, Pieces
-from ..engine.spark import SparkEngine, default_slots
-from ..engine.spark_jobs import streaming_run
-from ..keys.key_generator import PARTITION_TYPES, generator_kind, inferred_kind
+from ..engine.spark import SparkEngine, default_slots, streaming_run
 from ..merge_into import MergeInto
-from ..new_table.conf import check_times, not_followed, table_field, table_names
-from ..new_table.create import create_table, refuse_place
-from ..new_table.spec import NewTable, check_same_table
 from ..options import BackPressure, CompactionOptions, FullAction, Mode, MovedKeys, Operation, Write, WriteOptions
+from ..schema.key_generator import PARTITION_TYPES, generator_kind, inferred_kind
+from ..schema.new_table import NewTable, check_same_table, create_table, refuse_place
 from ..schema.write_schema import checked_schema
 from .conf import STREAM, option_of, parse_operation_conf, parse_write_conf, undone_names
-from .pasted import idle
+from .ignored_conf import idle
 from .rows import first_rows
+from .table_conf import check_times, not_followed, table_field, table_names
 from .write import Written, shown, write, write_batch
 
 _GENERATOR_TYPES = ("hoodie.datasource.write.keygenerator.type", "hoodie.table.keygenerator.type")

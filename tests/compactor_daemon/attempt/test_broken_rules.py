@@ -16,8 +16,7 @@ from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.planning.schedule import Scheduled
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table
-from phantombase.writer_hooks.commit.opening import Opening
-from phantombase.writer_hooks.commit.transaction import Transaction, transaction
+from phantombase.writer_hooks.commit.transaction import Opening, Transaction, transaction
 from phantombase.writer_hooks.options import WriteOptions
 from tests.support.compaction_steps import open_table, run_all
 from tests.support.failing_storage import Call, HookedStorage

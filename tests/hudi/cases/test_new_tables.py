@@ -21,11 +21,10 @@ from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.read.table_read import read_table
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table
-from phantombase.writer_hooks.keys.key_encoding import one_field_prefixed
-from phantombase.writer_hooks.keys.key_generator import KeyGenerator
-from phantombase.writer_hooks.keys.partition_times import PREFIX
-from phantombase.writer_hooks.new_table.create import create_table
-from phantombase.writer_hooks.new_table.spec import NewTable
+from phantombase.writer_hooks.schema.key_encoding import one_field_prefixed
+from phantombase.writer_hooks.schema.key_generator import KeyGenerator
+from phantombase.writer_hooks.schema.new_table import NewTable, create_table
+from phantombase.writer_hooks.schema.partition_times import PREFIX
 from phantombase.writer_hooks.schema.table_schema import new_schema
 from tests.hudi.cases.rows import same
 from tests.hudi.cases.shared_table import SharedTable

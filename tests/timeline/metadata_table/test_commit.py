@@ -53,7 +53,7 @@ from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.table.traces import revoke, traces_of
 from phantombase.writer_hooks.commit.place_files import place_all
-from phantombase.writer_hooks.new_table.create import create_table
+from phantombase.writer_hooks.schema.new_table import create_table
 from tests.support.compaction_steps import open_table, run_one
 from tests.support.failing_storage import Failure, HookedStorage, ProcessDied, die_at
 from tests.support.golden_tables import one_of, unzip_golden

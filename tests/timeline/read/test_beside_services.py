@@ -30,9 +30,8 @@ from phantombase.timeline.read.table_read import Query, ReadOptions, read_table
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table, from_one_snapshot
-from phantombase.writer_hooks.new_table.create import create_table
-from phantombase.writer_hooks.new_table.spec import NewTable
 from phantombase.writer_hooks.options import WriteOptions
+from phantombase.writer_hooks.schema.new_table import NewTable, create_table
 from tests.support.archived_tables import archive, cluster, compact, long_table, one_row, overwrite, request, upsert
 from tests.support.compaction_steps import open_table, run_all
 from tests.support.failing_storage import Call, HookedStorage, OnObjects, ProcessDied, die_at

@@ -28,11 +28,10 @@ from phantombase.timeline.planning.schedule import schedule_compaction
 from phantombase.timeline.read.table_read import Query, ReadOptions, read_table
 from phantombase.timeline.storage.folders import RECORDS
 from phantombase.timeline.table.table import Table
-from phantombase.writer_hooks.keys.key_encoding import one_field_prefixed
-from phantombase.writer_hooks.keys.key_generator import KeyGenerator
-from phantombase.writer_hooks.new_table.spec import AS_NEW, NewTable, check_same_table
-from phantombase.writer_hooks.schema.incoming import to_file_schema
-from phantombase.writer_hooks.schema.table_schema import evolve, new_schema
+from phantombase.writer_hooks.schema.key_encoding import one_field_prefixed
+from phantombase.writer_hooks.schema.key_generator import KeyGenerator
+from phantombase.writer_hooks.schema.new_table import AS_NEW, NewTable, check_same_table
+from phantombase.writer_hooks.schema.table_schema import evolve, new_schema, to_file_schema
 from tests.hudi.cases.rows import same
 from tests.support.compare_rows import assert_same_rows
 from tests.support.golden_tables import (

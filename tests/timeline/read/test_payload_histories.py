@@ -29,8 +29,7 @@ from phantombase.timeline.read import table_read
 from phantombase.timeline.read.table_read import ReadOptions, read_table
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table
-from phantombase.writer_hooks.new_table.create import create_table
-from phantombase.writer_hooks.new_table.spec import NewTable
+from phantombase.writer_hooks.schema.new_table import NewTable, create_table
 from tests.support.change_feeds import MERGE_LOGS, feed, moments_of, replay, state
 from tests.support.compare_rows import assert_same_rows
 from tests.support.drawn_partitions import random_filter

@@ -19,9 +19,8 @@ from phantombase.timeline.locks.table_lock import table_lock
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.storage.server_clock import storage_ms
 from phantombase.timeline.table.table import Table
-from phantombase.writer_hooks.new_table.create import create_table
-from phantombase.writer_hooks.new_table.spec import NewTable
 from phantombase.writer_hooks.options import WriteOptions
+from phantombase.writer_hooks.schema.new_table import NewTable, create_table
 from tests.support.servers.zookeeper_ensemble import Ensemble, running_ensemble
 from tests.world.chaos.checks import Growth, check_rows, check_whole
 from tests.world.chaos.fleet import Fleet, fleet, forks, new_switches

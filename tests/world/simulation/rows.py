@@ -46,8 +46,7 @@ from phantombase.timeline.storage.folders import staged_folder
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.table.traces import Marker, log_marker_kind, make_marker
 from phantombase.timeline.view.view import FileSlice, input_names, is_replaced, latest_slice
-from phantombase.writer_hooks.new_table.create import create_table
-from phantombase.writer_hooks.new_table.spec import NewTable
+from phantombase.writer_hooks.schema.new_table import NewTable, create_table
 from tests.support.builders import COMPACTED_BLOCK_TIMES, INSTANT_TIME, PARQUET, SCHEMA, block
 
 PARTITIONS = ("p", "q")

@@ -34,7 +34,7 @@ from phantombase.writer_hooks.commit.conflict import (
 from phantombase.writer_hooks.commit.stream_batches import Begun, Record, StreamBatch, written_as
 from phantombase.writer_hooks.commit.transaction import transaction
 from phantombase.writer_hooks.engine.engine import LocalEngine
-from phantombase.writer_hooks.index.insert_plan import Spread, plan_inserts
+from phantombase.writer_hooks.index.assign_step import Spread, plan_inserts
 from phantombase.writer_hooks.options import Operation, Write, WriteOptions
 from phantombase.writer_hooks.write.write import write
 from tests.support.archived_tables import one_row, upsert

@@ -19,9 +19,8 @@ from phantombase.timeline.read.table_read import read_table
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table
 from phantombase.writer_hooks.engine import spark as spark_engine
-from phantombase.writer_hooks.engine.row_blobs import Piece, pack
+from phantombase.writer_hooks.engine.row_blobs import ROWS, Piece, Spool, pack, remove_old
 from phantombase.writer_hooks.engine.spark import SparkEngine, SparkPieces, default_slots
-from phantombase.writer_hooks.engine.spool import ROWS, Spool, remove_old
 from phantombase.writer_hooks.options import Operation
 from tests.hudi.cases.rows import partition
 from tests.support.evolved_tables import contents

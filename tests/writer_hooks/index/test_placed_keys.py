@@ -27,7 +27,7 @@ from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table
 from phantombase.writer_hooks.commit.place_files import place_all
 from phantombase.writer_hooks.engine.engine import LocalEngine
-from phantombase.writer_hooks.index.placed_keys import place_keys
+from phantombase.writer_hooks.index.global_keys import place_keys
 from phantombase.writer_hooks.options import MovedKeys, Operation, Write, WriteOptions
 from phantombase.writer_hooks.write.write import write
 from tests.support.compaction_steps import open_table, run_all

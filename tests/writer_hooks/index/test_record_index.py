@@ -31,7 +31,7 @@ from phantombase.timeline.planning.schedule import schedule_compaction
 from phantombase.timeline.read.table_read import read_table
 from phantombase.timeline.table.table import Table
 from phantombase.writer_hooks.commit.place_files import place_all
-from phantombase.writer_hooks.index import replaced_keys_step
+from phantombase.writer_hooks.index import lookup_step
 from tests.hudi.cases.rows import partition
 from tests.support.compaction_steps import run_one
 from tests.support.golden_tables import one_of, unzip_golden
@@ -294,7 +294,7 @@ def is_kept(path: Path) -> bool:
 def test_overwrites_that_cannot_know_what_they_replace_take_it_out(
     path: Path, name: str, stand_in: object, why: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(replaced_keys_step, name, stand_in)
+    monkeypatch.setattr(lookup_step, name, stand_in)
     wrote((3,), 10).insert_overwrite(str(path))
     assert not is_kept(path)
     assert any("indexes_dropped" in line and why in line for line in caplog.messages)

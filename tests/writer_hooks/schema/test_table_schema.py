@@ -17,8 +17,7 @@ from phantombase.timeline.codec.arrow_schema import arrow_schema
 from phantombase.timeline.codec.avro_schema import with_meta_columns
 from phantombase.timeline.errors import UnsupportedError, UsageError
 from phantombase.writer_hooks.schema.column_types import column_type, data_fields
-from phantombase.writer_hooks.schema.incoming import to_file_schema
-from phantombase.writer_hooks.schema.table_schema import evolve, new_schema, sanitized
+from phantombase.writer_hooks.schema.table_schema import evolve, new_schema, sanitized, to_file_schema
 from tests.support.builders import schema
 
 TS = pa.timestamp("us", tz="UTC")

@@ -24,8 +24,8 @@ from phantombase.timeline.read.table_read import ReadOptions, read_table
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.view.view import FileGroup
 from phantombase.writer_hooks.index import bucket_step
-from phantombase.writer_hooks.keys import key_encoding
-from phantombase.writer_hooks.keys.key_generator import KeyGenerator, TimestampText
+from phantombase.writer_hooks.schema import key_encoding
+from phantombase.writer_hooks.schema.key_generator import KeyGenerator, TimestampText
 from tests.support.evolved_tables import HIVE, KIND, URL, changed, check_filters
 from tests.support.golden_tables import unzip_golden
 

@@ -25,8 +25,7 @@ from phantombase.timeline.planning.options import ScheduleOptions, TriggerStrate
 from phantombase.timeline.planning.schedule import schedule_compaction
 from phantombase.timeline.read.table_read import read_table
 from phantombase.timeline.table.table import Table
-from phantombase.writer_hooks.commit.place_files import place_all
-from phantombase.writer_hooks.commit.replacing import matching
+from phantombase.writer_hooks.commit.place_files import matching, place_all
 from phantombase.writer_hooks.write import write as write_module
 from phantombase.writer_hooks.write.write import Written
 from tests.support.change_feeds import check_window, feed, moments_of, state

@@ -311,8 +311,8 @@ _CONFIG, _PLAN, _ROLLBACK = (
 _BUCKET, _MERGE = "timeline/format/record_key", "timeline/format/merge_settings"
 _SCHEMA, _KEYS, _SPEC = (
     "writer_hooks/schema/table_schema",
-    "writer_hooks/keys/key_generator",
-    "writer_hooks/new_table/spec",
+    "writer_hooks/schema/key_generator",
+    "writer_hooks/schema/new_table",
 )
 _BESIDE, _LOOK = "compactor_daemon/status/coexistence", "compactor_daemon/status/snapshot"
 _KEEPER = "compactor_daemon/fleet/zookeeper_server"
@@ -353,16 +353,16 @@ EDGES: tuple[Mutant, ...] = (
     (_KEYS, "without = pc.and_(without, other)", "without = pc.or_(without, other)", "key_generator"),
     (_KEYS, 'for character in ("%", *(c for c in _ESCAPED if c != "%")):', "for character in _ESCAPED:", "key_generator"),
     (_KEYS, "    if pc.any(wrong).as_py():", "    if False:", "key_generator"),
-    ("writer_hooks/keys/key_encoding", "return config.layout.has_completion_times", "return True", "key_generator placed_keys"),
-    ("writer_hooks/keys/key_encoding", "if not len(keys) or prefixed is plain or None in (prefixed, plain):", "if not len(keys):", "key_generator"),
-    ("writer_hooks/keys/partition_times", "            if given[name] != value:", "            if False:", "partition_times"),
-    (_SPEC, "if self.mode is MergeMode.EVENT_TIME and not self.ordering_fields:", "if False:", "new_table/create"),
-    (_SPEC, 'if self.meta_columns is False and not self.key_fields:', "if False:", "new_table/create keys/virtual_keys"),
-    (_SPEC, "    if spec.merge_mode is not None:", "    if False:", "new_table/create"),
-    (_SPEC, '"hoodie.table.format": "native",', "", "new_table/as_hudi_makes_it"),
-    (_SPEC, '"hoodie.database.name": self.database,', "", "new_table/as_hudi_makes_it"),
-    (_SPEC, "(payload if self.version == 8 else {})", "payload", "new_table/as_hudi_makes_it"),
-    (_SPEC, "    if spec.meta_columns is not None:", "    if False:", "new_table/create keys/virtual_keys"),
+    ("writer_hooks/schema/key_encoding", "return config.layout.has_completion_times", "return True", "key_generator placed_keys"),
+    ("writer_hooks/schema/key_encoding", "if not len(keys) or prefixed is plain or None in (prefixed, plain):", "if not len(keys):", "key_generator"),
+    ("writer_hooks/schema/partition_times", "            if given[name] != value:", "            if False:", "partition_times"),
+    (_SPEC, "if self.mode is MergeMode.EVENT_TIME and not self.ordering_fields:", "if False:", "schema/new_table"),
+    (_SPEC, 'if self.meta_columns is False and not self.key_fields:', "if False:", "schema/new_table schema/virtual_keys"),
+    (_SPEC, "    if spec.merge_mode is not None:", "    if False:", "schema/new_table"),
+    (_SPEC, '"hoodie.table.format": "native",', "", "schema/as_hudi_makes_it"),
+    (_SPEC, '"hoodie.database.name": self.database,', "", "schema/as_hudi_makes_it"),
+    (_SPEC, "(payload if self.version == 8 else {})", "payload", "schema/as_hudi_makes_it"),
+    (_SPEC, "    if spec.meta_columns is not None:", "    if False:", "schema/new_table schema/virtual_keys"),
     # Steps of a write: the pieces of one target meet in one task, in their order.
     ("writer_hooks/engine/engine", "for piece in sorted(self._pieces, key=lambda p: p.order):", "for piece in self._pieces:", "writer placed_keys"),
     ("writer_hooks/engine/engine", 'zlib.crc32(f"{piece.partition}\\0{piece.target}".encode())', 'zlib.crc32(f"{piece.partition}\\0{piece.order}".encode())', "writer"),
@@ -419,7 +419,7 @@ METADATA: tuple[Mutant, ...] = (
     # The record index.
     ("writer_hooks/index/assign_step", "            hits = [living(self.work, partition, pa.concat_tables(hits))] if hits else []\n", "", "index/record_index"),
     ("writer_hooks/commit/transaction", "if change.knows_keys and self._others(table, everywhere=mine.everywhere):", "if False:", "index/record_index"),
-    ("writer_hooks/files/key_notes", "slice_ is None or may_delete(storage, rule.marker, slice_)", "slice_ is None", "index/record_index"),
+    ("writer_hooks/files/stored_keys", "slice_ is None or may_delete(storage, rule.marker, slice_)", "slice_ is None", "index/record_index"),
     ("writer_hooks/files/stager", "notes.unknown if self._work.notes_keys else NOT_NOTED", "notes.unknown", "index/record_index"),
     ("writer_hooks/write/rows", "options.buckets is not None or write.moved_keys is MovedKeys.MOVE", "options.buckets is not None", "index/record_index"),
     ("timeline/metadata_table/record_index", "all(_OF_ALL.fullmatch(file_id) for file_id in groups)", "True", "index/record_index"),
@@ -427,11 +427,11 @@ METADATA: tuple[Mutant, ...] = (
     ("writer_hooks/files/target_files", "gone.filter(pc.invert(pc.is_in(gone, value_set=moved)))", "gone", "index/record_index"),
     ("timeline/metadata_table/index_logs", "kept = np.append(~same, True)", "kept = np.ones(len(group), np.bool_)", "index/record_index"),
     ("timeline/metadata_table/index_logs", "for part in (self.replaced, self.files)", "for part in (self.files, self.replaced)", "index/record_index"),
-    ("writer_hooks/index/replaced_keys_step", "compares(work.merge) and may_delete_by_value(storage, work.merge.marker, slice_)", "False", "index/record_index"),
-    ("writer_hooks/index/replaced_keys_step", "len(answers) != sum(map(len, replacing.values()))", "False", "index/record_index"),
+    ("writer_hooks/index/lookup_step", "compares(work.merge) and may_delete_by_value(storage, work.merge.marker, slice_)", "False", "index/record_index"),
+    ("writer_hooks/index/lookup_step", "len(answers) != sum(map(len, replacing.values()))", "False", "index/record_index"),
     # How it is made.
     ("timeline/metadata_table/create", "_FIRST_COMPLETION if config.layout.has_completion_times else None", "f\"{id(object()):017}\" if config.layout.has_completion_times else None", "commit"),
-    ("writer_hooks/new_table/create", "            config = make_metadata_table(storage, config)\n", "            make_metadata_table(storage, config)\n", "commit"),
+    ("writer_hooks/schema/new_table", "            config = make_metadata_table(storage, config)\n", "            make_metadata_table(storage, config)\n", "commit"),
     # What it holds and the table does not know.
     ("compactor_daemon/metadata_services/serve", "if i.requested_time not in known]", "]", "unknown"),
     ("compactor_daemon/metadata_services/serve", "data.pending(\"restore\") or ", "", "unknown"),

@@ -21,11 +21,10 @@ from phantombase.timeline.read.table_read import read_table
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table
-from phantombase.writer_hooks.keys.key_encoding import one_field_prefixed
-from phantombase.writer_hooks.new_table.conf import parse_table_conf
-from phantombase.writer_hooks.new_table.create import create_table
-from phantombase.writer_hooks.new_table.spec import NewTable
+from phantombase.writer_hooks.schema.key_encoding import one_field_prefixed
+from phantombase.writer_hooks.schema.new_table import NewTable, create_table
 from phantombase.writer_hooks.schema.table_schema import new_schema
+from phantombase.writer_hooks.write.table_conf import parse_table_conf
 from tests.support.builders import schema
 from tests.support.failing_storage import HookedStorage, ProcessDied, die_at, pause_at
 from tests.support.places import capture_logs

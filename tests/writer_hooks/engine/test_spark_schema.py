@@ -8,8 +8,8 @@ from pyspark.sql import types as T
 
 from phantombase.timeline.codec.arrow_schema import arrow_schema
 from phantombase.timeline.errors import UsageError
+from phantombase.writer_hooks.engine.spark import from_spark
 from phantombase.writer_hooks.schema.column_types import data_fields
-from phantombase.writer_hooks.schema.spark_schema import from_spark
 from phantombase.writer_hooks.schema.table_schema import new_schema
 
 

@@ -10,9 +10,9 @@ from phantombase.timeline.errors import UnsupportedError, UsageError
 from phantombase.timeline.format.merge_settings import KEY_GENERATOR_CLASSES
 from phantombase.timeline.format.table_config import MergeMode, TableConfig
 
-from ..keys.key_generator import generator_kind
-from ..keys.partition_times import PREFIX, PartitionTimes
-from .spec import AS_NEW, MERGE_STRATEGIES
+from ..schema.key_generator import generator_kind
+from ..schema.new_table import AS_NEW, MERGE_STRATEGIES
+from ..schema.partition_times import PREFIX, PartitionTimes
 
 _OLD_PREFIXES = ("hoodie.deltastreamer.keygen.timebased.", "hoodie.streamer.keygen.timebased.")
 

@@ -16,10 +16,9 @@ from phantombase.timeline.format.table_config import MergeMode
 from phantombase.timeline.read.table_read import read_table
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table
-from phantombase.writer_hooks.keys.key_encoding import one_field_prefixed
-from phantombase.writer_hooks.keys.key_generator import KeyGenerator
-from phantombase.writer_hooks.new_table.create import create_table
-from phantombase.writer_hooks.new_table.spec import NewTable
+from phantombase.writer_hooks.schema.key_encoding import one_field_prefixed
+from phantombase.writer_hooks.schema.key_generator import KeyGenerator
+from phantombase.writer_hooks.schema.new_table import NewTable, create_table
 from phantombase.writer_hooks.schema.table_schema import new_schema
 from tests.support.golden_tables import GOLDEN, golden_case, unzip_golden
 from tests.support.selection import deep

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from phantombase.timeline.errors import UnsupportedError, UsageError
-from phantombase.writer_hooks.keys.partition_times import PREFIX, PartitionTimes
+from phantombase.writer_hooks.schema.partition_times import PREFIX, PartitionTimes
 
 
 def times(writer: dict[str, str] | None = None, /, **options: str) -> PartitionTimes:

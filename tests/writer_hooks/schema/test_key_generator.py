@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from phantombase.timeline.errors import MalformedError, UnsupportedError, UsageError
 from phantombase.timeline.format.table_config import TableConfig
-from phantombase.writer_hooks.keys.key_encoding import is_prefixed
-from phantombase.writer_hooks.keys.key_generator import DEFAULT_PARTITION, KeyGenerator, escaped, generator_kind
+from phantombase.writer_hooks.schema.key_encoding import is_prefixed
+from phantombase.writer_hooks.schema.key_generator import DEFAULT_PARTITION, KeyGenerator, escaped, generator_kind
 
 _TYPES = {
     "id": pa.string(),

@@ -1,1 +1,0 @@
-"""Makes a table: its description, and the folders and hoodie.properties that Hudi would give it."""
