@@ -30,6 +30,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from phantombase.timeline.errors import ConflictError, MalformedError, MissingFileError, UsageError
+from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.locks.section import Section
 from phantombase.timeline.locks.table_lock import TableLock
@@ -47,6 +48,7 @@ PART = "phantombase.stream"
 DEFAULT_STREAM = "default_single_writer"
 """The name of a stream that is given none, as in Hudi."""
 
+_log = get_logger()
 _UNREADABLE = "unreadable record of a stream's last batch"
 _TODO = (
     "Restore the file from a copy, or remove it: then the active commits of the stream say what was written. Where all "
@@ -216,6 +218,7 @@ def note_run(table: Table, lock: TableLock, batch: StreamBatch, found: WrittenAs
 def _put(table: Table, batch: StreamBatch, last: Begun | None, part: BatchPart, section: Section) -> None:
     """Records a part of the batch with its other ones."""
     record = read_record(table.storage, batch)
+    _warn_of_gaps(table, batch, last, record)
     others: tuple[BatchPart, ...] = ()
     before: tuple[Begun, ...] = ()
     if last is not None:
@@ -230,6 +233,14 @@ def _put(table: Table, batch: StreamBatch, last: Begun | None, part: BatchPart, 
     active = sum(one.newest >= start for one in before)
     section.check()
     batch.record(table.storage, Record(last=begun, before=before[: min(active, _EARLIER_MAX) + 1]))
+
+
+def _warn_of_gaps(table: Table, batch: StreamBatch, last: Begun | None, record: Record | None) -> None:
+    """Batches that were taken back, and that the query passes over: its checkpoint was not set back with the table."""
+    above = (one for one in (record.begun if record is not None else ()) if last is None or one.newest > last.newest)
+    gone = sorted({one.number for one in above if one.number < batch.number and batch.is_of(one)})
+    if gone:
+        _log.warning("batches_taken_back", table=table.storage.base_path, stream=batch.name, at=batch.number, gone=gone)
 
 
 def check_intended(table: Table, batch: StreamBatch, instant: str) -> None:

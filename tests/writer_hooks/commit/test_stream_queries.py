@@ -336,6 +336,26 @@ def test_a_record_that_cannot_be_read_is_removed(path: str, query: Any) -> None:
     assert ids(path) == ["b0", "b1", "b2", "b3"]
 
 
+def test_batches_that_were_taken_back_and_do_not_come_again_are_a_warning(
+    path: str, query: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The table was restored, and the query's checkpoint was not."""
+    query("q", "1")
+    sink = described().foreach_batch(path, stream="s")
+    for number in range(4):
+        sink(rows(f"b{number}"), number)
+    table = Table.open(path)
+    restore_table(table, table_lock(table.storage, None), sorted(table.load_timeline().completed_writes)[1])
+    assert "batches_taken_back" not in caplog.text
+    query("q", "2")
+    sink(rows("b4"), 4)
+    assert ids(path) == ["b0", "b1", "b4"]
+    (said,) = [record.getMessage() for record in caplog.records if "batches_taken_back" in record.getMessage()]
+    assert "gone=[2, 3]" in said
+    sink(rows("b5"), 5)
+    assert caplog.text.count("batches_taken_back") == 1
+
+
 def test_hudis_identifier_names_the_stream(path: str) -> None:
     hudi = {"hoodie.datasource.write.streaming.checkpoint.identifier": "from_kafka"}
     described().conf(hudi).foreach_batch(path)(rows("a"), 0)
