@@ -401,7 +401,8 @@ OTHERS: Mapping[str, Mapping[str, object]] = {
 @pytest.mark.parametrize("version", [6, 9])
 def test_what_contradicts_a_table_is_refused_before_anything_is_written(version: int, tmp_path: Path) -> None:
     rows = pa.table({"id": ["a", "b"], "p": ["x", "y"], "ts": [1, 1], "k": [1, 2], "q": ["m", "n"]})
-    writer(rows).conf({**JOB, "hoodie.write.table.version": version}).upsert(str(tmp_path))
+    rule = {f"{_W}payload.class": f"{_PAYLOAD}DefaultHoodieRecordPayload", "hoodie.write.table.version": version}
+    writer(rows).conf({**JOB, **rule}).upsert(str(tmp_path))
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
     for name, conf in OTHERS.items():
         with pytest.raises((UsageError, UnsupportedError)):
