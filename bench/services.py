@@ -25,9 +25,9 @@ import pyarrow as pa
 
 from bench.report import Goal, Report
 from phantombase.compactor_daemon.archiving.archive import archive_table
-from phantombase.compactor_daemon.archiving.options import ArchiveOptions
+from phantombase.compactor_daemon.archiving.choice import ArchiveOptions
+from phantombase.compactor_daemon.cleaning.choice import CleanOptions
 from phantombase.compactor_daemon.cleaning.clean import clean_table
-from phantombase.compactor_daemon.cleaning.options import CleanOptions
 from phantombase.timeline.audit.overview import instant_rows
 from phantombase.timeline.format.commit_metadata import WriteStat
 from phantombase.timeline.format.commit_metadata import encode as encode_commit

@@ -38,11 +38,10 @@ from phantombase.timeline.view.facts import HASHING_METADATA, is_consistently_ha
 
 from ..attempt.finish import forget_archived
 from ..attempt.unfinished import tidy, unfinished_compactions
-from ..undo.unreadable_rollback import remove_unreadable_rollbacks
+from ..undo.dead_writers import remove_unreadable_rollbacks
 from .archived_files import Archive, remove_instants
-from .choice import ArchiveChoice, ArchiveCutoff, ArchiveFacts, choose
-from .levels import compact_history
-from .options import ArchiveOptions
+from .choice import ArchiveChoice, ArchiveCutoff, ArchiveFacts, ArchiveOptions, choose
+from .history import compact_history
 
 _METADATA, _COMMIT = ".hashing_meta", ".commit"
 

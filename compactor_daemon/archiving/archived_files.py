@@ -45,7 +45,7 @@ from phantombase.timeline.storage.contract import Storage, listed_if_there
 from phantombase.timeline.storage.staged_file import staged_output
 
 from .history import add_to_history, archived_already, make_current
-from .staged import staged_name
+from .manifest import staged_name
 
 
 def remove_instants(storage: Storage, files: Sequence[StateFile], check: Callable[[], None]) -> None:

@@ -1,4 +1,4 @@
-"""Which instants may be archived, and why the others stay (pure).
+"""Which instants may be archived, and why the others stay and the options of that (pure).
 
 Commits go oldest first, without holes. Each rule gives a cutoff, a time from which on all commits stay:
 
@@ -10,16 +10,16 @@ Commits go oldest first, without holes. Each rule gives a cutoff, a time from wh
     replaced     the first replace commit that no clean has passed, or whose replaced files are still there: without it
                  their rows would be back
     metadata     what the last compaction of the metadata table does not hold; for the metadata table itself too
-    records      a compaction that phantombase has not cleaned up behind, or whose ledger is not in the audit log
+    records      a compaction that phantombase has not cleaned up after, or whose ledger is not in the audit log
     left out     a compaction that left out a file group, since it was replaced, until the replace commit goes too: the
-                 group is there as of an earlier instant, and where the replace commit is taken back
+                 group is there as of an earlier instant, and where the replace commit is rolled back
     first        from version 8 on: an instant other than a write that stays. Hudi knows no completion time of what is
-                 archived behind the first active instant: it puts the logs on the newest slice (seen: 1.2.0)
+                 archived after the first active instant: it puts the logs on the newest slice (seen: 1.2.0)
     pin          version 6: writes after a moment that a reader holds, since its archive is not read
     two files    an instant with two completed files, of which the archive could keep one
     clock        a commit that completed after everything that would stay: a new time must exceed it
     further      those of the caller: see `compactor_daemon/archiving/archive.py`, and of a metadata table
-                 `metadata_table.services.archive`
+                 `metadata_services.retention`
 
 Rules after ArchivalUtils, TimelineArchiverV1 and V2, ClusteringUtils and CompactionUtils of Hudi 0.15.0 and 1.2.0;
 `pending` is wider than Hudi's, and the last six are not in Hudi.
@@ -28,13 +28,61 @@ Rules after ArchivalUtils, TimelineArchiverV1 and V2, ClusteringUtils and Compac
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import takewhile
 
 from phantombase.timeline.format.instant import Instant
 from phantombase.timeline.instants.timeline import Timeline, delta_commits
+from phantombase.timeline.option import check_below, check_least, option
 
-from .options import ArchiveOptions
+
+@dataclass(frozen=True, kw_only=True)
+class ArchiveOptions:
+    """Nothing is archived until more than `max_instants` commits are completed; then all but the newest `min_instants`.
+
+    The other options raise `min_instants` where a cleaner or a trigger of compactions still counts older commits.
+    """
+
+    min_instants: int = option(20, "commits that stay on the active timeline (hoodie.keep.min.commits)")
+    max_instants: int = option(30, "commits above which archiving begins (hoodie.keep.max.commits)")
+    commits_retained: int = option(
+        10, "commits that the cleaner retains (hoodie.clean.commits.retained); two more than these stay"
+    )
+    compaction_commits: int = option(
+        5,
+        "delta commits that make a compaction due (hoodie.compact.inline.max.delta.commits); as many stay behind the "
+        "last compaction",
+    )
+
+    def __post_init__(self) -> None:
+        check_least(self, _LEAST)
+        check_below(self, "min_instants", "max_instants")
+
+    def beside_cleaner(self, commits_retained: int) -> ArchiveOptions:
+        """The same, with bounds that leave a cleaner which retains so many commits enough of them, as Hudi raises them.
+
+        Else a cleaner that retains more than `max_instants` would never see enough of them, and remove nothing.
+        """
+        more = max(0, commits_retained + 2 - self.min_instants)
+        return replace(
+            self,
+            min_instants=self.min_instants + more,
+            max_instants=self.max_instants + more,
+            commits_retained=max(self.commits_retained, commits_retained),
+        )
+
+    def kept(self, commits: int) -> int:
+        """How many of the completed commits stay. A cleaner retains some only where there are more than these."""
+        cleaned = self.commits_retained + 2 if commits > self.commits_retained else 0
+        return max(self.min_instants, cleaned)
+
+    def begins_above(self, commits: int) -> int:
+        """The number of completed commits above which archiving begins: as far above `kept` as the options say."""
+        return self.kept(commits) + self.max_instants - self.min_instants
+
+
+_LEAST = {"min_instants": 2, "max_instants": 3, "commits_retained": 1, "compaction_commits": 1}
+
 
 _BY_COUNT = ("clean", "rollback")
 """Actions besides writes that are archived. On version 6 restores stay, on all versions savepoints and the rest."""

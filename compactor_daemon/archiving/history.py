@@ -1,16 +1,31 @@
-"""Puts instants into the history (version 8 on), and finds active instants that are in it already.
+"""The history (version 8 on): its files and their rows, how instants are added, and how small files are merged.
 
-<first>_<last>_0.parquet    staged and placed: a file of that name that no manifest names is what a dead writer left
-manifest_<n+1>, _version_   see `manifest`; from then on the instants are archived
+    <first>_<last>_<level>.parquet   staged and placed; one that no manifest names is what a dead writer left
+    manifest_<n+1>, _version_        see `manifest`; from then on the instants of the file are archived
+
+Columns of a file, one row an instant:
+
+    instantTime, completionTime, action    texts; the action of the completed file
+    metadata                               the bytes of the completed file
+    plan                                   the bytes of the requested file of a table service or replace commit, or null
+    version                                1; Hudi requires it
+
+Ten files of one level become one of the next, as in Hudi. Files that a manifest names never change, so they are merged
+without the lock; under the lock it is checked again that the manifest still names them. Afterwards the newest manifests
+stay with the files they name, for readers that read an older manifest; all other files of the history are removed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from phantombase.timeline.codec.parquet_read import read_parquet, readable
+from phantombase.timeline.codec.parquet_read import open_parquet, parquet_batches, read_parquet, readable
 from phantombase.timeline.codec.parquet_write import open_parquet_writer
 from phantombase.timeline.errors import MalformedError, MissingFileError, PhantombaseError
 from phantombase.timeline.format.instant import Instant, State
@@ -20,9 +35,92 @@ from phantombase.timeline.prefetch import prefetched
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.staged_file import place_staged, staged_output
 
-from .history_rows import PLANNED, ROW_SCHEMA, HistoryName, Row, row_batch
-from .manifest import HistoryFile, Manifest, newest_manifest, put_manifest, set_version
-from .staged import staged_name
+from .manifest import (
+    HistoryFile,
+    Manifest,
+    manifest_numbers,
+    manifest_path,
+    newest_manifest,
+    put_manifest,
+    read_manifest,
+    set_version,
+    staged_name,
+)
+
+PLANNED = frozenset({"clean", "compaction", "logcompaction", "clustering", "replacecommit"})
+"""Actions whose requested file is kept as `plan`."""
+
+ROW_SCHEMA = pa.schema(
+    [
+        ("instantTime", pa.string()),
+        ("completionTime", pa.string()),
+        ("action", pa.string()),
+        ("metadata", pa.binary()),
+        ("plan", pa.binary()),
+        pa.field("version", pa.int32(), nullable=False),
+    ]
+)
+_VERSION = 1
+_NAME = re.compile(r"(\d+)_(\d+)_(\d+)\.parquet")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One completed instant."""
+
+    time: str
+    completion: str
+    action: str
+    metadata: bytes
+    plan: bytes | None
+
+
+def row_batch(rows: Sequence[Row]) -> pa.Table:
+    """The rows in `ROW_SCHEMA`."""
+    columns = (
+        pa.array([r.time for r in rows], pa.string()),
+        pa.array([r.completion for r in rows], pa.string()),
+        pa.array([r.action for r in rows], pa.string()),
+        pa.array([r.metadata for r in rows], pa.binary()),
+        pa.array([r.plan for r in rows], pa.binary()),
+        pa.array([_VERSION] * len(rows), pa.int32()),
+    )
+    return pa.Table.from_arrays(list(columns), schema=ROW_SCHEMA)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class HistoryName:
+    """The name of a history file: its first and last instant, and its level."""
+
+    first: str
+    last: str
+    level: int
+
+    def __str__(self) -> str:
+        return f"{self.first}_{self.last}_{self.level}.parquet"
+
+    @staticmethod
+    def parse(name: str) -> HistoryName | None:
+        """None: not the name of a history file."""
+        match = _NAME.fullmatch(name)
+        return HistoryName(first=match[1], last=match[2], level=int(match[3])) if match else None
+
+    @staticmethod
+    def of(name: str, where: str) -> HistoryName:
+        """MalformedError: not the name of a history file."""
+        found = HistoryName.parse(name)
+        if found is None:
+            raise MalformedError(
+                "not the name of a history file", path=where, expected="<first>_<last>_<level>.parquet", found=name
+            )
+        return found
+
+
+def spanning(names: Iterable[HistoryName], level: int) -> HistoryName:
+    """The name of the file that holds what these hold."""
+    found = list(names)
+    return HistoryName(first=min(n.first for n in found), last=max(n.last for n in found), level=level)
+
 
 _ROWS = 64
 """Instants in memory at a time; a commit of a large write has some megabytes."""
@@ -178,3 +276,121 @@ def check_counts(storage: Storage, folder: str, manifest: Manifest) -> None:
             found=", ".join(wrong[:3]),
             todo="Restore them from a copy. Nothing was removed from the active timeline.",
         )
+
+
+BATCH_FILES = 10
+"""Files of one level that are merged (hoodie.timeline.compaction.batch.size)."""
+BATCH_BYTES = 1000 << 20
+"""The most bytes that are merged at once."""
+_MANIFESTS_KEPT = 3
+_BATCH_ROWS = 256
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Merge:
+    """Files of one level that become one of the next. `target`: its name."""
+
+    files: tuple[HistoryFile, ...]
+    target: HistoryName
+
+
+def next_merge(files: Sequence[HistoryFile], where: str, *, count: int = BATCH_FILES) -> Merge | None:
+    """The merge that is due, of the lowest level that has enough files, oldest files first (pure); None: none is."""
+    named = sorted((HistoryName.of(f.name, where), f) for f in files)
+    for level in sorted({name.level for name, _ in named}):
+        of_level = [(name, file) for name, file in named if name.level == level][:count]
+        if len(of_level) == count and sum(file.size for _, file in of_level) <= BATCH_BYTES:
+            target = spanning((name for name, _ in of_level), level + 1)
+            return Merge(files=tuple(file for _, file in of_level), target=target)
+    return None
+
+
+def compact_history(
+    storage: Storage,
+    config: TableConfig,
+    section: Callable[[], AbstractContextManager[Callable[[], None]]],
+) -> tuple[str, ...]:
+    """Merges until nothing is due; returns the new names. `section`: takes the lock, gives its check.
+
+    Memory: one row group of a file. ConflictError: see `put_manifest`.
+    """
+    made: list[str] = []
+    folder = config.history_folder
+    while (merge := next_merge(newest_manifest(storage, folder).files, folder)) is not None:
+        with staged_name(storage, ".parquet") as staged:
+            write_rows(storage, staged, _rows(storage, folder, merge.files))
+            with section() as check:
+                before = newest_manifest(storage, folder)
+                if not set(merge.files) <= set(before.files):
+                    continue  # another process has merged them
+                left = tuple(f for f in before.files if f not in merge.files)
+                file = place_history(storage, folder, staged, merge.target, check)
+                after = put_manifest(storage, folder, before, (*left, file), check)
+                check_counts(storage, folder, after)
+                made.append(file.name)
+                _forget_old(storage, folder, after, len(made), check)
+    return tuple(made)
+
+
+def _rows(storage: Storage, folder: str, files: Sequence[HistoryFile]) -> Iterator[pa.Table]:
+    """The rows of these files, each instant once."""
+    seen: set[tuple[str, str, str]] = set()
+    for file in files:
+        path = f"{folder}/{file.name}"
+        with readable("history file", path):
+            source = storage.open_input(path)
+            for batch in parquet_batches(source, open_parquet(source), ROW_SCHEMA.names, _BATCH_ROWS):
+                table = pa.Table.from_batches([batch]).select(ROW_SCHEMA.names).cast(ROW_SCHEMA)
+                keys = list(zip(*(table.column(i).to_pylist() for i in range(3)), strict=True))
+                fresh = pa.array([key not in seen for key in keys])
+                seen.update(keys)
+                yield table if pc.all(fresh).as_py() else table.filter(fresh)
+
+
+def _forget_old(storage: Storage, folder: str, counting: Manifest, merged: int, check: Callable[[], None]) -> None:
+    """Removes manifests older than the newest ones, and files that no manifest left names.
+
+    What manifests have named never comes again. A file that none has ever named is what a dead archiver placed.
+    """
+    numbers = [n for n in manifest_numbers(storage, folder) if n <= counting.number]
+    kept = numbers[-(_MANIFESTS_KEPT + merged) :]
+    named = {name for number in kept for name in _names(storage, folder, number)}
+    names = [e.name for e in storage.list(folder) if not e.is_folder]
+    files = [n for n in names if HistoryName.parse(n) is not None and n not in named]
+    older = [number for number in numbers if number not in kept]
+    once_named = {name for number in older for name in _names(storage, folder, number)}
+    check()
+    storage.delete_all([manifest_path(folder, number) for number in older])
+    check()
+    storage.delete_all([f"{folder}/{name}" for name in files if name in once_named])
+    for name in files:
+        if name not in once_named:
+            _remove_leftover(storage, folder, name, check)
+
+
+def _names(storage: Storage, folder: str, number: int) -> tuple[str, ...]:
+    """The files that a manifest names; none if it is torn: then it never counted, and a writer passed it over."""
+    with suppress(MalformedError, MissingFileError):
+        return tuple(f.name for f in read_manifest(storage, folder, number))
+    return ()
+
+
+def _remove_leftover(storage: Storage, folder: str, name: str, check: Callable[[], None]) -> None:
+    """Removes a file that a dead archiver placed; puts it back where another process has named it since.
+
+    Who archives the same instants names the file as it is. This process may sleep right before it removes it.
+    """
+    path = f"{folder}/{name}"
+    with staged_name(storage, ".parquet") as kept:
+        check()
+        try:
+            storage.place(path, kept)
+        except MissingFileError:
+            return
+        storage.delete(path)
+        try:
+            check()
+        except PhantombaseError:
+            if name in {f.name for f in newest_manifest(storage, folder).files}:
+                storage.place(kept, path)
+            raise

@@ -1,21 +1,36 @@
-"""The manifests of the history (version 8 on): which of its files count.
+"""The manifests of the history (version 8 on): which of its files count; and names of files while they are written.
 
     manifest_<n>   JSON, every file that counts with its size; never changed
     _version_      text, the number of the manifest that counts; while it is missing, the greatest manifest does
 
 A writer puts the next manifest, then replaces `_version_` by deleting and putting it. So a manifest above `_version_`
-is what a dead writer left: its files were whole before it was put, and the next writer continues from it.
+is what a dead writer left: its files were complete before it was put, and the next writer continues from it.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from phantombase.timeline.errors import ConflictError, MalformedError, MissingFileError, PhantombaseError
 from phantombase.timeline.storage.contract import Storage, listed_if_there
+from phantombase.timeline.storage.folders import TEMPORARY
+
+
+@contextmanager
+def staged_name(storage: Storage, ending: str) -> Iterator[str]:
+    """A path for one file, which is removed at the end, placed or not. What a killed process leaves goes later."""
+    path = f"{TEMPORARY}/{uuid.uuid4().hex}{ending}"
+    try:
+        yield path
+    finally:
+        with suppress(PhantombaseError):
+            storage.delete(path)
+
 
 VERSION_FILE = "_version_"
 _TRIES = 3

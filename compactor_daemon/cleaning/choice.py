@@ -1,35 +1,89 @@
-"""Which files a clean removes, and what keeps the others (pure).
+"""Which files a clean removes, and what retains the others (pure).
 
 A clean retains the states from a cutoff on, the requested time of a write: of each file group the newest slice below
-the cutoff and all later ones; a file group that was replaced below it goes whole. The cutoff is the earliest of
+the cutoff and all later ones; a file group that was replaced below it is removed. The cutoff is the earliest of
 
     policy      the n-th newest commit, or the first one of the last hours
     pending     the last completed commit before the earliest pending write
     floor       the first write that completed less than some time ago: a query may have begun before it
     pin         see `pins.retain`
-    records     a compaction that phantombase has not cleaned up behind: its inputs may be merged again
-    replaced    a replace commit whose replaced files stay: beyond a cutoff above it Hudi would archive it, and its
-                rows would be back. From version 8 on Hudi's archiver is told of savepoints instead, which keeps what is
-                not before the first of them, unless file versions are retained (seen: 1.2.0)
+    records     a compaction that phantombase has not cleaned up after: its inputs may be merged again
+    replaced    a replace commit whose replaced files stay: with a later cutoff Hudi would archive it, and its rows
+                would be visible again. From version 8 on Hudi's archiver is given savepoints instead, which retains
+                what is not before the first of them, unless file versions are retained (seen: 1.2.0)
 
 Where file versions are retained, the newest n slices of each file group stay, and the states from the other cutoffs on.
-Savepoints keep their files. File groups of pending clusterings are left alone. Whole slices go or stay.
+Savepoints retain their files. File groups of pending clusterings are left alone. A slice is removed or stays as one.
 
-Nothing is remembered from clean to clean: all file groups are looked at. Hudi looks only at partitions written since
-its last clean, and keeps for ever what a compaction left that was requested early and completed late.
+Nothing is remembered from clean to clean: all file groups are checked. Hudi checks only partitions written since its
+last clean, and never removes what a compaction left that was requested early and completed late.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from enum import Enum
 
+from phantombase.timeline.errors import UsageError
 from phantombase.timeline.format.instant import Instant
 from phantombase.timeline.instants.timeline import Timeline
+from phantombase.timeline.option import check_finite, check_least, least_of, option
 from phantombase.timeline.read.pins import earliest_to_retain, held_files
 from phantombase.timeline.view.view import FileSlice, GroupKey, TableView, input_names
 
-from .options import CleanOptions, Policy
+
+class Policy(Enum):
+    """What is counted of what stays."""
+
+    COMMITS = "commits"
+    HOURS = "hours"
+    VERSIONS = "versions"
+
+    @property
+    def hudi_name(self) -> str:
+        """As plans and `hoodie.clean.policy` have it."""
+        return f"KEEP_LATEST_{ {'commits': 'COMMITS', 'hours': 'BY_HOURS', 'versions': 'FILE_VERSIONS'}[self.value] }"
+
+
+_RETAINED = {Policy.COMMITS: 10, Policy.HOURS: 24, Policy.VERSIONS: 3}
+"""As Hudi."""
+
+_MOST_HOURS = 24 * 365 * 1000
+"""What lies further back may be no date."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CleanOptions:
+    """`retain`: how many commits, hours or file versions stay; None: 10, 24 or 3.
+
+    Besides, everything stays that a query needs which began up to `floor_s` seconds ago. `max_files`, `max_partitions`:
+    the most of one clean; the rest is left to the next. Replaced file groups count, and are never left.
+    """
+
+    policy: Policy = option(Policy.COMMITS, "what is retained: the newest commits, those of some hours, file versions")
+    retain: int | None = option(None, "how many of them [default: 10 commits, 24 hours, 3 versions]", least=1)
+    floor_s: float = option(
+        3600.0, "seconds; what a query needs that began up to this long ago stays too", flag="floor", least=0
+    )
+    max_files: int | None = option(None, "the most files of one clean", least=1)
+    max_partitions: int | None = option(None, "the most partitions of one clean", least=1)
+
+    def __post_init__(self) -> None:
+        check_least(self, least_of(CleanOptions))
+        check_finite(self, least_of(CleanOptions))
+        if self.policy is Policy.HOURS and self.retained > _MOST_HOURS:
+            raise UsageError("too many hours", expected="up to a thousand years", found=str(self.retain))
+        if self.floor_s > _MOST_HOURS * 3600:
+            raise UsageError(
+                "floor is too long", expected=f"up to {_MOST_HOURS * 3600}, a thousand years", found=f"{self.floor_s:g}"
+            )
+
+    @property
+    def retained(self) -> int:
+        """How many commits, hours or versions stay."""
+        return self.retain or _RETAINED[self.policy]
+
 
 _FLAWED = "a newer file of its file group is lost or damaged"
 

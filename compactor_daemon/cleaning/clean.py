@@ -1,35 +1,167 @@
-"""Cleans a table: under the table lock the plan becomes visible, outside of it the files go.
+"""Cleans a table: the plan is written under the table lock; files are deleted outside it.
 
-    finish     a clean that is pending: of a process that died, or of Hudi
+    finish     pending cleans: of a process that died, or of Hudi
     choose     see `cleaning.choice`
     request    <T>.clean.requested: from here on the files of the plan are not needed, and will be removed
-    begin      pins once more: a plan with files that one holds is taken back. Then <T>.clean.inflight
+    begin      pins again: a plan with files that one holds is removed. Then <T>.clean.inflight
     remove     the files
     complete   the metadata table, then <T>.clean
 
-Whatever dies, the next run, of phantombase or Hudi, removes the rest: a file that is gone counts as removed.
+If the process dies, the next run, of phantombase or Hudi, removes the remaining files: one that does not exist counts
+as removed. request to begin, and complete, are lock sections; between them any process may remove the files.
 """
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict
+from collections.abc import Collection
+from dataclasses import replace
 
-from phantombase.timeline.errors import ConflictError
-from phantombase.timeline.format.clean import CleanPlan, encode_clean_plan
+from phantombase.timeline.errors import ConflictError, MalformedError, MissingFileError
+from phantombase.timeline.event_log import get_logger
+from phantombase.timeline.format.clean import CleanPlan, decode_clean_plan, encode_clean_metadata, encode_clean_plan
 from phantombase.timeline.format.instant import Instant, State
+from phantombase.timeline.instants.timeline import Timeline
+from phantombase.timeline.locks.section import Section
 from phantombase.timeline.locks.table_lock import TableLock
-from phantombase.timeline.metadata_table.update import check_keepable
-from phantombase.timeline.read.pins import all_pins, forget_expired
+from phantombase.timeline.metadata_table.update import Change, apply_update, check_keepable, prepare
+from phantombase.timeline.read.pins import all_pins, forget_expired, live_pins
 from phantombase.timeline.read.windows import retained_since
+from phantombase.timeline.storage.contract import listed_if_there
+from phantombase.timeline.storage.folders import join
+from phantombase.timeline.storage.server_clock import storage_ms
+from phantombase.timeline.table.pending import half_way, refuse_pending_restore, reload_same_version
 from phantombase.timeline.table.table import Table, put_requested
 from phantombase.timeline.view.view import TableView
 
 from ..attempt.unfinished import tidy
-from .choice import CleanChoice
-from .execute import begin, execute, finish_pending
-from .facts import load_whole
-from .options import CleanOptions
-from .would_clean import CleanResult, choice_of, result_of, would_clean
+from .choice import CleanChoice, CleanOptions
+from .plan import CleanResult, Finished, choice_of, is_needed, load_whole, may_go, refuse_needed, result_of, would_clean
+
+_log = get_logger()
+
+_PARTITION_FILES = (".hoodie_partition_metadata", "..hoodie_partition_metadata.crc")
+
+
+def finish_pending(table: Table, lock: TableLock) -> tuple[Finished, ...]:
+    """Finishes the pending cleans, except those whose plan is taken back, see `begin`, or was never whole."""
+    found, timeline = [], table.load_timeline()
+    refuse_pending_restore(table, timeline)
+    for instant in timeline.pending("clean"):
+        plan = _readable_plan(table, instant, lock)
+        if plan is None:
+            continue
+        with lock.hold("go on with a clean") as section:
+            timeline = table.reload().load_timeline()
+            now = timeline.find(instant.requested_time, "clean")
+            if now is None:
+                continue
+            if now.state is State.REQUESTED and half_way(table, timeline) is not None:
+                _take_back(table, now, section)  # what it names may be what the rollback brings back
+                continue
+            if now.state is State.REQUESTED and not begin(table, now, plan, section):
+                continue
+        execute(table, instant.requested_time, plan, lock)
+        found.append(Finished(instant=instant.requested_time, files=plan.count))
+        _log.info("clean_finished", table=table.storage.base_path, instant=instant.requested_time, files=plan.count)
+    return tuple(found)
+
+
+def _readable_plan(table: Table, clean: Instant, lock: TableLock) -> CleanPlan | None:
+    """The plan of a pending clean. None: it could not be read, no process began on it, and it was removed.
+
+    Hudi writes a plan in place on local disks: killed there, it leaves an empty or torn file. Errors: see `may_go`.
+    """
+    path = table.instant_path(clean.at(State.REQUESTED))
+    try:
+        return decode_clean_plan(table.storage.read(path), path)
+    except (MalformedError, MissingFileError) as error:
+        with lock.hold("remove an unreadable plan of a clean") as section:
+            if not may_go(table, clean, error, lambda: storage_ms(table.storage)):
+                return None
+            section.check()
+            table.storage.delete(path)
+    _log.warning("unreadable_clean_removed", table=table.storage.base_path, instant=clean.requested_time)
+    return None
+
+
+def begin(
+    table: Table, clean: Instant, plan: CleanPlan, section: Section, known: Collection[str] | None = None
+) -> bool:
+    """Makes a visible plan inflight: from here on its files may be gone. Called under the table lock.
+
+    False: some of them are needed, and the plan was taken back. By a pin that was put before the plan was visible, so
+    its reader was not refused; where the plan is older than this section, also by a savepoint or the newest state: its
+    process may have slept before it put the plan. `known`: paths of pins with which the plan was made in this section.
+    """
+    pins = [pin for pin in live_pins(table.storage) if pin.path not in (known or ())]
+    if (pins or known is None) and is_needed(table, plan, pins):
+        _take_back(table, clean, section)
+        return False
+    content = b"" if table.layout.has_completion_times else encode_clean_plan(plan, table.storage.base_path)
+    section.check()
+    table.storage.put_if_absent(table.instant_path(clean.at(State.INFLIGHT)), content)
+    return True
+
+
+def _take_back(table: Table, clean: Instant, section: Section) -> None:
+    section.check()
+    table.storage.delete(table.instant_path(clean))
+    _log.warning("clean_taken_back", table=table.storage.base_path, instant=clean.requested_time)
+
+
+def execute(table: Table, instant: str, plan: CleanPlan, lock: TableLock) -> None:
+    """Removes the files of an inflight plan and completes it; every step may have been done before."""
+    started, storage = time.monotonic(), table.storage
+    refuse_needed(table, instant, plan)
+    for partition, names in plan.files.items():
+        storage.delete_all([join(partition, name) for name in names])
+    _complete(table, instant, plan, int((time.monotonic() - started) * 1000), lock)
+
+
+def _complete(table: Table, instant: str, plan: CleanPlan, took_ms: int, lock: TableLock) -> None:
+    change = Change(instant=instant, files={}, moves_rows=False, schema_text=None, removed=plan.files)
+    update = prepare(table, change)
+    with lock.hold("complete a clean") as section:
+        table = reload_same_version(table, "a clean")
+        timeline = table.load_timeline()
+        found = timeline.find(instant, "clean")
+        if found is None:
+            raise MissingFileError("a pending clean is gone", path=table.storage.base_path, instant=instant)
+        if found.completed:
+            return
+        if gone := _remove_partitions(table, timeline, plan, section):
+            change, update = replace(change, removed_partitions=gone), None
+        section.check()
+        apply_update(table, change, update, section)
+        done = replace(found.at(State.COMPLETED), completion_time=table.completion_time(timeline))
+        section.check()
+        table.storage.put_if_absent(table.instant_path(done), encode_clean_metadata(plan, instant, took_ms, gone))
+    _log.info("cleaned", table=table.storage.base_path, instant=instant, files=plan.count)
+
+
+def _remove_partitions(table: Table, timeline: Timeline, plan: CleanPlan, section: Section) -> frozenset[str]:
+    """Ends partitions in which nothing is left; which of those are gone. Called under the lock.
+
+    While a write is pending they stay: it may be about to place its files there. An ended partition has no file that
+    makes it one; its empty folder stays. A process may sleep right here, lose the lock, and writes may come meanwhile:
+    so nothing but the files that were seen is deleted, and they come back if there is more by now.
+    """
+    gone, storage = set(), table.storage
+    for partition in plan.partitions:
+        entries = listed_if_there(storage, partition)
+        if entries and not timeline.pending_writes and all(e.name in _PARTITION_FILES for e in entries):
+            paths = [join(partition, e.name) for e in entries]
+            were = {path: storage.read(path) for path in paths}
+            section.check()
+            storage.delete_all(paths)
+            entries = listed_if_there(storage, partition)
+            for path, content in were.items() if entries else ():
+                storage.put_if_absent(path, content)
+        if not entries:
+            gone.add(partition)
+    return frozenset(gone)
 
 
 def clean_table(table: Table, options: CleanOptions, lock: TableLock, *, dry_run: bool = False) -> CleanResult:

@@ -31,9 +31,9 @@ from phantombase.timeline.terminal.boundary import EXIT_FAILED
 from phantombase.timeline.terminal.console import configure_logging, emit
 from phantombase.timeline.terminal.text_table import plural
 
-from ..archiving.options import ArchiveOptions
+from ..archiving.choice import ArchiveOptions
 from ..attempt.failures import RetryOptions
-from ..cleaning.options import CleanOptions
+from ..cleaning.choice import CleanOptions
 from ..clustering.options import ClusterOptions
 from ..daemon.assemble import open_daemon
 from ..daemon.dispatch import Rules, Stop
@@ -42,7 +42,7 @@ from ..daemon.loop import Daemon
 from ..daemon.metrics import DaemonHealth, Metrics, serve
 from ..daemon.served_table import DaemonSettings
 from ..daemon.work import Summary
-from ..metadata_services.options import MetadataOptions
+from ..metadata_services.due import MetadataOptions
 from ..options import AttemptOptions, ExecuteOptions
 from ..services.hudi_conf import SCHEDULE_CONF
 from ..services.options import Service, ServiceOptions, parse_services

@@ -22,7 +22,7 @@ from phantombase.timeline.terminal.console import clear_screen, configure_loggin
 from phantombase.timeline.terminal.text_table import Column, Row, RowsTable, human_duration, plural
 
 from ..attempt.failures import RetryOptions
-from ..cleaning.options import CleanOptions
+from ..cleaning.choice import CleanOptions
 from ..fleet.catalog import Catalog, fleet_of, members_in
 from ..fleet.claims import Claim, find_table_id
 from ..fleet.zookeeper_claims import ZooKeeperClaims

@@ -22,12 +22,10 @@ from phantombase.timeline.terminal.text_table import Column, RowsTable, plural
 
 from ..attempt.compact_instant import pending_instants
 from ..attempt.failures import release_failures
+from ..undo.repair import TakenBack, take_back_unreadable, write_anew
 from ..undo.restore import restore_table
-from ..undo.roll_back_clustering import is_clustering, roll_back_clustering
-from ..undo.rollback import roll_back_newest
+from ..undo.rollback import is_clustering, roll_back_clustering, roll_back_newest
 from ..undo.savepoint import KeptSavepoint, create_savepoint, delete_savepoint, savepoints
-from ..undo.torn_compaction import write_anew
-from ..undo.unreadable_record import TakenBack, take_back_unreadable
 from . import render_status as status_render
 from .option_flags import (
     CLOCK,

@@ -54,17 +54,20 @@ from phantombase.timeline.table.table import Table, from_one_snapshot, put_reque
 
 from ..attempt.attempt import merge_rules
 from ..leftovers import forget_heartbeats, remove_left_behind
-from .choice import ClusterChoice, choose_windows
+from .choice import ClusterChoice, check_sortable, choose_windows, output_name, planned
 from .complete import complete, inputs_now, take_back
-from .copied import Copying
-from .made import Made, OutputFileSpec, make
 from .options import ClusterOptions, Copy, SortOrder
-from .order import check_sortable
-from .passed import is_passed, refuse_passed
-from .pending import PendingClustering, is_at_work, is_of_hudi, pending_clusterings
-from .planned import output_name, planned
+from .outputs import Copying, Made, OutputFileSpec, make
+from .pending import (
+    PendingClustering,
+    is_at_work,
+    is_of_hudi,
+    is_passed,
+    pending_clusterings,
+    refuse_passed,
+    take_back_unreadable,
+)
 from .stale import withdraw_stale
-from .unreadable import take_back_unreadable
 
 _POLL_S = 1.0
 

@@ -47,8 +47,8 @@ from phantombase.timeline.table.traces import Marker, MarkerKind, delete_markers
 from phantombase.timeline.view.view import FileSlice
 
 from ..attempt.slice_task import read_back
-from .made import Made
-from .passed import refuse_passed
+from .choice import slices_of
+from .outputs import Made
 from .pending import (
     PendingClustering,
     decided_completion,
@@ -56,8 +56,8 @@ from .pending import (
     is_at_work,
     is_of_hudi,
     pending_clusterings,
+    refuse_passed,
 )
-from .planned import slices_of
 from .stale import refuse_changed_inputs, withdraw_stale
 
 _log = get_logger()

@@ -1,12 +1,25 @@
-"""Pending clusterings: finds them on the timeline, and tells those of phantombase from clusterings of Hudi.
+"""Pending clusterings on the timeline: those of phantombase and of Hudi, superseded ones, unreadable ones.
 
-A clustering is a pending clustering whose plan phantombase made (see `format.replace_request`). Its inflight file is
-put right before its files get their names. It then contains what this process decided:
+A clustering of phantombase has a plan that phantombase made (see `format.replace_request`). Its inflight file is put
+right before its files get their names. It then contains what this process decided:
 
-    phantombase.cluster        the process
+    phantombase.cluster       the process
     phantombase.completion    the completion time, from version 8 on
 
 Hudi's executor, which may execute such a plan too, leaves an inflight file without content.
+
+Superseded: a clean of Hudi retained only what is later than the plan. Hudi's cleaner checks only what was requested
+since the cutoff of the last clean, and its archiver counts every replace commit below that cutoff as cleaned. By
+commits, the cutoff stays below a pending clustering; by hours it does not, and a clean by file versions has none. A
+clustering that completed then could be archived while the files that it replaced still exist: their rows would exist
+twice.
+
+Unreadable: Hudi writes a plan in place; killed there, it leaves an empty or torn file, and it is unknown which file
+groups it names. The file is removed if no process can have worked by it: it is only requested, has not changed for two
+minutes, no heartbeat is fresh, and no file of its instant is in the table. A stalled process that read the plan before
+it was damaged cannot complete it: Hudi's checks the plan before it makes it inflight, and phantombase's finds the
+tombstone of the instant (see `complete.take_back`). On version 6 an empty file is that of a write that replaces file
+groups: the next write rolls it back.
 """
 
 from __future__ import annotations
@@ -15,16 +28,101 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from phantombase.timeline.errors import ConflictError, MalformedError, MissingFileError
+from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.format.commit_metadata import CLUSTER, CommitMetadata
 from phantombase.timeline.format.commit_metadata import decode as decode_commit
 from phantombase.timeline.format.commit_metadata import encode as encode_commit
 from phantombase.timeline.format.compaction_plan import pending_clustering_file_groups
 from phantombase.timeline.format.instant import Instant, State
 from phantombase.timeline.format.replace_request import ClusterGroup, ClusterPlan, decode_cluster_plan
+from phantombase.timeline.instants.reserved_times import put_tombstone
 from phantombase.timeline.instants.timeline import Timeline
-from phantombase.timeline.locks.heartbeat import is_live, process_name, read_heartbeat
+from phantombase.timeline.locks.heartbeat import EXPIRY_S, heartbeat_path, is_live, process_name, read_heartbeat
+from phantombase.timeline.locks.section import Section
+from phantombase.timeline.locks.table_lock import TableLock
+from phantombase.timeline.read.windows import retained_since
+from phantombase.timeline.storage.folders import staged_folder
 from phantombase.timeline.storage.server_clock import storage_ms
+from phantombase.timeline.table.pending import refuse_half_upgraded, refuse_pending_restore
 from phantombase.timeline.table.table import Table
+from phantombase.timeline.table.traces import traces_of
+
+_log = get_logger()
+
+
+def take_back_unreadable(table: Table, lock: TableLock) -> tuple[str, ...]:
+    """Takes them back; their instants. ConflictError: a process may work on one, or has begun to."""
+    if not _unreadable(table, table.load_timeline()):
+        return ()
+    with lock.hold("take back an unreadable plan of a clustering") as section:
+        table = table.reload()
+        refuse_half_upgraded(table)
+        timeline = table.load_timeline()
+        refuse_pending_restore(table, timeline)
+        found = _unreadable(table, timeline)
+        for instant in found:
+            _refuse_begun(table, instant)
+        for instant in found:
+            _take_back(table, instant, section)
+    return tuple(i.requested_time for i in found)
+
+
+def _unreadable(table: Table, timeline: Timeline) -> tuple[Instant, ...]:
+    return tuple(i for i in timeline.instants if i.family == "replacecommit" and _is_unreadable(table, i))
+
+
+def _is_unreadable(table: Table, instant: Instant) -> bool:
+    if instant.completed:
+        return False
+    path = table.instant_path(instant.at(State.REQUESTED))
+    try:
+        data = table.storage.read(path)
+        pending_clustering_file_groups(data, path)
+        decode_cluster_plan(data, path)
+    except MissingFileError:  # completed, or taken back meanwhile
+        return False
+    except MalformedError:
+        return True
+    return not data and instant.action == "clustering"
+
+
+def _refuse_begun(table: Table, instant: Instant) -> None:
+    storage, time, path = table.storage, instant.requested_time, table.instant_path(instant.at(State.REQUESTED))
+    entry, now_ms = storage.find(path), storage_ms(storage)
+    if entry is not None and now_ms - entry.modified_ms < EXPIRY_S * 1000:
+        raise ConflictError(
+            "a process may still be writing the plan of a clustering, which cannot be read",
+            path=path,
+            instant=time,
+            expected=f"a file that has not changed for {EXPIRY_S:g} s",
+            todo="Wait, then run again.",
+        )
+    begun = "an inflight file" if instant.state > State.REQUESTED else ""
+    begun = begun or ("a fresh heartbeat" if is_live(read_heartbeat(storage, time), now_ms) else "")
+    doomed = () if begun else traces_of(table, time, instant.family, scan=False).doomed
+    begun = begun or (f"{doomed[0][1]}, and {len(doomed) - 1} more files of it" if doomed else "")
+    if begun:
+        raise ConflictError(
+            "a process began on the plan of a clustering that cannot be read any more",
+            path=path,
+            instant=time,
+            found=begun,
+            todo="Restore the file from a copy, or the table to an instant before it: `compactor-daemon restore TABLE "
+            "--to INSTANT`.",
+        )
+
+
+def _take_back(table: Table, instant: Instant, section: Section) -> None:
+    storage, time = table.storage, instant.requested_time
+    section.check()
+    put_tombstone(storage, time)
+    section.check()
+    storage.delete_folder(staged_folder(time))
+    section.check()
+    storage.delete(table.instant_path(instant.at(State.REQUESTED)))
+    storage.delete(heartbeat_path(time))
+    _log.warning("unreadable_clustering_taken_back", table=storage.base_path, instant=time)
+
 
 _PROCESS = "phantombase.cluster"
 _COMPLETION = "phantombase.completion"
@@ -132,3 +230,22 @@ def is_of_hudi(table: Table, pending: PendingClustering) -> bool:
     except ConflictError:
         return True
     return False
+
+
+def is_passed(table: Table, timeline: Timeline, pending: PendingClustering) -> bool:
+    """Whether a clean has passed the plan. MalformedError: the record of one cannot be read."""
+    return retained_since(table, timeline) > pending.time
+
+
+def refuse_passed(table: Table, timeline: Timeline, pending: PendingClustering) -> None:
+    """ConflictError: a clean has passed the plan: it must be taken back, and a new one made."""
+    if is_passed(table, timeline, pending):
+        raise ConflictError(
+            "a clean has passed the plan of a clustering while it was pending",
+            path=table.storage.base_path,
+            instant=pending.time,
+            expected=f"cleans that retain commits from {pending.time} on",
+            found=f"one that retained them from {retained_since(table, timeline)} on",
+            todo="Run again: the plan is taken back, and a new one made. Where this comes again and again, cluster "
+            "while Hudi's cleaner does not run, or let it retain commits.",
+        )

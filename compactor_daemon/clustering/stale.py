@@ -27,7 +27,7 @@ from phantombase.timeline.table.pending import is_pending_service
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.view.view import GroupKey
 
-from .made import Made
+from .outputs import Made
 
 _log = get_logger()
 

@@ -35,7 +35,7 @@ from phantombase.timeline.service.metrics import add_process
 
 from ..attempt.compact_instant import Compacted
 from ..fleet.pools import PoolUsage
-from ..services.done import ServiceDone
+from ..services.last_run import ServiceDone
 from ..services.options import Service
 from .work import Observer
 

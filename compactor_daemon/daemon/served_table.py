@@ -45,9 +45,8 @@ from ..attempt.finish import finish, forget_archived, littered_instants
 from ..attempt.slice_task import Runner
 from ..fleet.claims import Claim, Claims, HeldClaim
 from ..options import AttemptOptions
-from ..services.done import ServiceDone
+from ..services.last_run import ServiceDone, last_runs, note_runs
 from ..services.last_run import due as due_services
-from ..services.last_run import last_runs, note_runs
 from ..services.options import ServiceOptions
 from ..services.serve import serve_table
 from .dispatch import DaemonOrder

@@ -1,7 +1,7 @@
-"""Whether the metadata table's compaction is due, and at which instant (pure).
+"""Whether the metadata table's compaction is due, at which instant, and the option that decides (pure).
 
-Never may a compaction merge the entry of an instant that is pending on the data table: that instant may be rolled
-back, and its entry could not be removed any more. Hudi's rules, which these follow:
+A compaction never merges the entry of an instant that is pending on the data table: that instant may be rolled back,
+and its entry could not be removed any more. Hudi's rules, which these follow:
 
     version 6   instant `<last delta commit>001`; not while an instant up to that delta commit pends on the data table
     8 and 9     a new instant; or 1 ms before the earliest instant that pends on the data table and is completed here
@@ -19,6 +19,24 @@ from datetime import timedelta
 from phantombase.timeline.format.instant import format_time, parse_time
 from phantombase.timeline.instants.timeline import Timeline, commits_since_compaction
 from phantombase.timeline.metadata_table.valid_instants import blocked_by
+from phantombase.timeline.option import check_least, least_of, option
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetadataOptions:
+    """When the metadata table is compacted; the default is Hudi's (`hoodie.metadata.compact.max.delta.commits`)."""
+
+    max_delta_commits: int = option(
+        10, "delta commits of the metadata table since its last compaction that make the next one due", least=1
+    )
+
+    def __post_init__(self) -> None:
+        check_least(self, least_of(MetadataOptions))
+
+
+METADATA = MetadataOptions()
+"""The defaults."""
+
 
 COMPACTION_SUFFIX = "001"
 """Ends the instant of a compaction of the metadata table on version 6."""

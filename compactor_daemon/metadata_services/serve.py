@@ -51,11 +51,19 @@ from phantombase.timeline.table.pending import half_way, refuse_half_upgraded
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.view.view import FileSlice, TableView, latest_slice
 
-from .archive import MetadataArchived, archive_metadata, archive_waits
-from .clean import clean_due, clean_instant, clean_waits, execute_clean, pending_clean, request_clean
 from .compact import execute, request
-from .due import MetadataDue, due
-from .options import MetadataOptions
+from .due import MetadataDue, MetadataOptions, due
+from .retention import (
+    MetadataArchived,
+    archive_metadata,
+    archive_waits,
+    clean_due,
+    clean_instant,
+    clean_waits,
+    execute_clean,
+    pending_clean,
+    request_clean,
+)
 
 _log = get_logger()
 

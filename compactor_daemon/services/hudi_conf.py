@@ -15,11 +15,11 @@ from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.planning.options import ScheduleOptions, TriggerStrategy
 from phantombase.timeline.planning.strategies import STRATEGY_CONF, Strategy
 
-from ..archiving.options import ArchiveOptions
-from ..cleaning.options import CleanOptions, Policy
+from ..archiving.choice import ArchiveOptions
+from ..cleaning.choice import CleanOptions, Policy
 from ..clustering.options import ClusterOptions, SortOrder
 from ..hudi_names import NameKind, contradiction, hudi_names, is_of_a_family, nearest, put_once
-from ..metadata_services.options import MetadataOptions
+from ..metadata_services.due import MetadataOptions
 
 _log = get_logger()
 

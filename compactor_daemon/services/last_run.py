@@ -1,8 +1,8 @@
-"""The record of when each service ran last on a table: `.hoodie/.phantombase/services`.
+"""What a service did, and the record of when each service ran last on a table: `.hoodie/.phantombase/services`.
 
-It saves work, and shows what ran; nothing rests on it. The daemons of a fleet serve a table once an interval together.
-Each service has its own entry, since the daemons of a table may run different services. All are in one file, which is
-one request of an object store. Of two processes that note runs at the same time one may lose its entries: these
+The record saves work and shows what ran; no safety rests on it. The daemons of a fleet together serve a table once an
+interval. Each service has its own entry, since the daemons of a table may run different services. All are in one file,
+which is one request of an object store. If two processes record runs at the same time, one may lose its entries: these
 services run once more.
 """
 
@@ -18,8 +18,25 @@ from phantombase.timeline.record_fields import Fields
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.folders import RECORDS
 
-from .done import ServiceDone
 from .options import Service
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceDone:
+    """`what`: in one line, also why nothing was to do; or the error, if `failed`.
+
+    `instants`: the clean, clusterings, archived instants, or those that served the metadata table. `files`,
+    `bytes`: files of the table, or of its metadata table, that were removed; bytes of those.
+    """
+
+    service: Service
+    what: str
+    instants: int = 0
+    files: int = 0
+    bytes: int = 0
+    seconds: float = 0.0
+    failed: bool = False
+
 
 _EARLY = 0.9
 """A process that comes this much of the interval after the last run runs the services, not an interval later."""

@@ -8,10 +8,10 @@ from enum import Enum
 from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.errors import UsageError
 
-from ..archiving.options import ArchiveOptions
-from ..cleaning.options import CleanOptions, Policy
+from ..archiving.choice import ArchiveOptions
+from ..cleaning.choice import CleanOptions, Policy
 from ..clustering.options import ClusterOptions
-from ..metadata_services.options import MetadataOptions
+from ..metadata_services.due import MetadataOptions
 
 
 class Service(Enum):

@@ -16,7 +16,7 @@ from ..archiving.archive import archive_table
 from ..cleaning.clean import clean_table
 from ..clustering.cluster import cluster_table, commit_stays
 from ..metadata_services.serve import serve_metadata
-from .done import ServiceDone
+from .last_run import ServiceDone
 from .options import Service, ServiceOptions
 
 _log = get_logger()

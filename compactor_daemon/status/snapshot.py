@@ -36,9 +36,8 @@ from ..attempt.failures import Failure, Parked, RetryOptions, Waits, read_failur
 from ..attempt.hudi_executors import ForeignTrace, foreign_trace
 from ..attempt.outcome import REVOKED, Outcome, is_revoked, read_outcomes, why_revoked
 from ..attempt.validity import Assessment, Evidence, assess, evidence_of_planned, validity_of
-from ..cleaning.facts import load_whole
-from ..cleaning.options import CleanOptions
-from ..cleaning.would_clean import would_clean
+from ..cleaning.choice import CleanOptions
+from ..cleaning.plan import load_whole, would_clean
 from ..fleet.claims import Claim
 from ..fleet.pools import Pools
 from ..services.last_run import LastRun, last_runs

@@ -1,10 +1,11 @@
-"""Finds pending writes of dead writers, which will never complete, and rolls them back.
+"""Rolls back pending writes of dead writers, and removes rollbacks and restores that have undone nothing.
 
-Removes rollbacks of completed writes that have undone nothing, and whose process is gone.
-
-`compactor-daemon rollback` puts the plan before it hides the write, so that nothing is built upon the write meanwhile
-(see `undo.plan_put`). If it dies in between, the write stays, as if the command had not been run. So it is with
-the burial of a clustering that is taken back (see `undo.roll_back_clustering`).
+dead write    its writer shows no sign of life: `roll_back_dead_writers`
+unbegun       a rollback of a completed write, or the tombstone of a clustering, whose process died before it hid
+              the write (see `undo.rollback`): removed, and the write stays as if the command had not been run
+unreadable    a requested plan of a rollback or restore that Hudi left empty or torn: it writes plans in place.
+              Until it is removed it keeps restores, rollbacks and archiving out, that of a restore all writes (see
+              `table.pending_rollbacks`). Hudi's next writer also removes that of a rollback
 """
 
 from __future__ import annotations
@@ -12,20 +13,24 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from functools import cache, partial
 
-from phantombase.timeline.errors import ConflictError
+from phantombase.timeline.errors import ConflictError, MalformedError, MissingFileError
 from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.format.instant import Instant, State
+from phantombase.timeline.format.rollback_plan import decode_restore_plan
 from phantombase.timeline.instants.reserved_times import remove_tombstone
 from phantombase.timeline.instants.timeline import Timeline
-from phantombase.timeline.locks.heartbeat import heartbeat_path, is_live, read_heartbeat
+from phantombase.timeline.locks.heartbeat import heartbeat_path, is_live, may_be_written, read_heartbeat
 from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.metadata_table.update import check_keepable
+from phantombase.timeline.storage.server_clock import storage_ms
 from phantombase.timeline.table.pending import (
     PendingRollback,
+    UnreadableRollback,
     half_taken_back,
     is_pending_service,
     may_be_service,
     pending_rollbacks,
+    refuse_half_upgraded,
     rollbacks_of_completed,
     undoes_completed,
 )
@@ -33,9 +38,54 @@ from phantombase.timeline.table.table import Table
 from phantombase.timeline.table.traces import marker_folder
 
 from ..leftovers import forget_heartbeats
-from .undo_pending import roll_back
+from .undo import roll_back
 
 _log = get_logger()
+
+
+def remove_unreadable_rollbacks(table: Table, lock: TableLock) -> None:
+    """Removes them, except those that a process may still be writing. LockError: see `Section`."""
+    _remove(table, lock, "rollback", _torn_rollbacks)
+
+
+def remove_unreadable_restores(table: Table, lock: TableLock) -> None:
+    """As `remove_unreadable_rollbacks`."""
+    _remove(table, lock, "restore", _torn_restores)
+
+
+def _remove(table: Table, lock: TableLock, action: str, find: Callable[[Table], list[tuple[str, str]]]) -> None:
+    if not find(table):
+        return
+    with lock.hold(f"remove an unreadable plan of a {action}") as section:
+        table = table.reload()
+        refuse_half_upgraded(table)
+        now_ms = storage_ms(table.storage)
+        for instant, path in find(table):
+            if not may_be_written(table.storage, path, instant, now_ms):
+                section.check()
+                table.storage.delete(path)
+                _log.warning(f"unreadable_{action}_removed", table=table.storage.base_path, instant=instant)
+
+
+def _torn_rollbacks(table: Table) -> list[tuple[str, str]]:
+    """(instant, path) of those that are only requested."""
+    found = (r for r in pending_rollbacks(table) if isinstance(r, UnreadableRollback) and r.inflight is None)
+    return [(r.instant, r.path) for r in found]
+
+
+def _torn_restores(table: Table) -> list[tuple[str, str]]:
+    """(instant, path) of those that are only requested."""
+    found = []
+    for instant in table.load_timeline().pending("restore"):
+        if instant.state is State.REQUESTED:
+            path = table.instant_path(instant)
+            try:
+                decode_restore_plan(table.storage.read(path), path)
+            except MalformedError:
+                found.append((instant.requested_time, path))
+            except MissingFileError:  # it has begun, or is gone
+                continue
+    return found
 
 
 def remove_unbegun_rollbacks(table: Table, lock: TableLock) -> None:

@@ -46,14 +46,21 @@ from phantombase.timeline.table.pending import (
 )
 from phantombase.timeline.table.table import Table, put_requested
 
-from .dead_writers import dead_writes, roll_back_dead_writers
-from .plan_put import refuse_overtaken, refuse_stale, stale_plan_removed
-from .refusals import refuse_held, refuse_left_out, refuse_work, refuse_writers
+from .dead_writers import dead_writes, remove_unreadable_restores, remove_unreadable_rollbacks, roll_back_dead_writers
+from .preconditions import (
+    refuse_held,
+    refuse_left_out,
+    refuse_overtaken,
+    refuse_stale,
+    refuse_torn_target,
+    refuse_upgraded_logs,
+    refuse_work,
+    refuse_writers,
+    stale_plan_removed,
+    without_torn,
+)
 from .savepoint import savepoints
-from .torn import refuse_torn_target, without_torn
 from .undo import Undone, traces_of_all, undo
-from .unreadable_rollback import remove_unreadable_restores, remove_unreadable_rollbacks
-from .upgraded_logs import refuse_upgraded_logs
 
 _log = get_logger()
 
@@ -80,7 +87,7 @@ def restore_table(table: Table, lock: TableLock, target: str | None, *, dry_run:
     """Restores the state at a completed write, or at a savepoint. A pending restore is finished instead.
 
     `target` None: only a pending restore is finished. UsageError: no such write, no whole state of it, a later
-    savepoint, none pending, or see `upgraded_logs`. ConflictError: a process is at work, or a reader holds a later
+    savepoint, none pending, or see `preconditions`. ConflictError: a process is at work, or a reader holds a later
     state; another restore is pending. UnsupportedError: a resize of buckets could be undone. LockError, StorageError:
     the next run goes on.
     """

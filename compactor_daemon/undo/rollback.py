@@ -1,28 +1,35 @@
-"""Takes the newest completed write back, as Hudi's rollback of an instant does.
+"""Rolls back the newest completed write, as Hudi's rollback of an instant does, or the newest completed clustering.
 
-    lock   what must not be is refused
-           R.rollback.requested: the plan. From here on nothing is built upon t, also where this process sleeps and
-           loses the lock before the next step. If it is lost already, the plan goes again: t may have been built upon
-           the completion time of t stays in use: consumers may have read up to it, and no later write may complete
-           below it, by a clock that is behind
-           the completed file of t is deleted: from here on it is a write of a dead writer. A heartbeat shows the others
-           of this machine whether this process is gone
-    then   it is rolled back like one, see `undo.undo_pending`
+    write        lock   preconditions (`undo.preconditions`)
+                        R.rollback.requested: the plan. From here on no process builds upon t, even if this process
+                        stalls and loses the lock. If the lock was lost already, the plan is removed: others may have
+                        built upon t
+                        the completion time of t stays in use: consumers may have read up to it, and no later write may
+                        complete below it, by a clock that is behind
+                        the completed file of t is deleted: t is now a write of a dead writer. A heartbeat shows the
+                        others of this machine whether this process has ended
+                 then   t is rolled back as one of a dead writer, see `undo.undo`
+    clustering   lock   preconditions; a tombstone for t: no process completes t again or builds upon it. If the lock
+                        was lost already, the tombstone is removed
+                        the completed file of t is deleted: t is a pending clustering, which is cancelled: the file
+                        groups that it replaced are visible again
 
-If the process dies before t is hidden, the next writer of its machine removes the plan, else `compactor-daemon
-rollback` or Hudi goes on. Behind that, any next writer does.
+If the process dies before t is hidden, the next writer on the same machine removes the plan or the tombstone; otherwise
+`compactor-daemon rollback`, or Hudi for a write, finishes. After that, the next writer does. Hudi's rollback of a
+clustering leaves its plan pending: its next clustering executes it again.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from phantombase.timeline.audit.ledgers import CLUSTERED, GroupLedger, decode_ledgers
 from phantombase.timeline.errors import UsageError
 from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.format.instant import MERGES, Instant, State
 from phantombase.timeline.format.rollback_plan import RollbackPlan, encode_rollback_plan
 from phantombase.timeline.instants.instant_files import load_state_files
-from phantombase.timeline.instants.reserved_times import put_tombstone
+from phantombase.timeline.instants.reserved_times import has_tombstone, put_tombstone, remove_tombstone
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.locks.heartbeat import first_beat, heartbeat_path
 from phantombase.timeline.locks.section import Section
@@ -43,14 +50,20 @@ from phantombase.timeline.table.pending import (
 from phantombase.timeline.table.table import Table, put_requested
 from phantombase.timeline.table.traces import traces_of
 
-from .plan_put import is_own, is_requested, refuse_stale, stale_plan_removed
-from .refusals import refuse_held, refuse_left_out, refuse_work
-from .undo import unpublish
-from .undo_pending import roll_back
-from .unreadable_rollback import remove_unreadable_rollbacks
-from .upgraded_logs import refuse_upgraded_logs
-
-_log = get_logger()
+from ..clustering.complete import remove
+from ..clustering.pending import PendingClustering, planned_clustering
+from .dead_writers import remove_unreadable_rollbacks
+from .preconditions import (
+    is_own,
+    is_requested,
+    refuse_held,
+    refuse_left_out,
+    refuse_stale,
+    refuse_upgraded_logs,
+    refuse_work,
+    stale_plan_removed,
+)
+from .undo import roll_back, unpublish
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -264,3 +277,113 @@ def is_merged(table: Table, write: Instant) -> bool:
     timeline = open_metadata_table(table).load_timeline()
     merges = (i for i in timeline.instants if i.family == "commit" or i.action in MERGES)
     return any(i.requested_time > write.requested_time for i in merges)
+
+
+_log = get_logger()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unclustered:
+    """`files`: that count again. `metadata_dropped`: the metadata table, which had been compacted since, is gone."""
+
+    instant: str
+    files: int
+    metadata_dropped: bool = False
+
+
+def is_clustering(table: Table, instant: str) -> bool:
+    """Whether an instant is a clustering of phantombase that `roll_back_clustering` takes back, or goes on with."""
+    found = table.load_timeline().find(instant, "replacecommit")
+    if found is None or planned_clustering(table, found) is None:
+        return False
+    return has_tombstone(table.storage, instant) if not found.completed else bool(_ledgers(table, found))
+
+
+def roll_back_clustering(table: Table, lock: TableLock, instant: str, *, dry_run: bool = False) -> Unclustered:
+    """Takes a completed clustering back that nothing was built upon. `dry_run`: everything is checked, nothing changed.
+
+    UsageError: another write, plan or savepoint came later, or a file that it joined is gone. ConflictError: a process
+    is at work, or Hudi executes it. LockError, StorageError: run again.
+    """
+    with stale_plan_removed(table, lock, _dig_up_late), lock.hold(f"take {instant} back") as section:
+        table = table.reload()
+        refuse_half_upgraded(table)
+        timeline = table.load_timeline()
+        refuse_pending_restore(table, timeline)
+        found, pending = _found(table, timeline, instant)
+        files = 0
+        if found.completed:
+            refuse_work(table, timeline)
+            refuse_last(table, timeline, found)
+            refuse_cleaned(table, timeline, found)
+            refuse_built_upon(table, timeline, found)
+            files = _refuse_lost_inputs(table, found)
+        drops = is_merged(table, found)
+        if dry_run:
+            table.times.check_zone(timeline)
+            return Unclustered(instant=instant, files=files, metadata_dropped=drops)
+        table.next_time(timeline, (), {instant})  # a clock that is wrong is refused before anything is hidden
+        if drops:
+            _log.warning(
+                "metadata_table_dropped", table=table.storage.base_path, why="a compaction of it holds this clustering"
+            )
+            drop_within(table, section)
+            table = table.reload()
+        if found.completion_time is not None:  # as in a rollback of a write: it stays in use
+            section.check()
+            put_tombstone(table.storage, found.completion_time)
+        _bury(table, found, section)
+        unpublish(table, found, section.check)
+        remove(table, pending, section)
+    _log.info("clustering_rolled_back", table=table.storage.base_path, instant=instant)
+    return Unclustered(instant=instant, files=files, metadata_dropped=drops)
+
+
+def _bury(table: Table, found: Instant, section: Section) -> None:
+    """From here on nothing is built upon the clustering. LockLostPlanError: something may have been."""
+    time = found.requested_time
+    if has_tombstone(table.storage, time):
+        if found.completed:  # two may be at work on it: no process digs it up now
+            table.storage.delete(heartbeat_path(time))
+        return
+    with first_beat(table.storage, time):
+        section.check()
+        put_tombstone(table.storage, time)
+    refuse_stale(section, time)
+
+
+def _dig_up_late(table: Table, instant: str, section: Section) -> None:
+    """Unless another process goes on with the rollback."""
+    found = table.load_timeline().find(instant, "replacecommit")
+    if found is not None and found.completed and is_own(table, instant):
+        section.check()
+        remove_tombstone(table.storage, instant)
+        table.storage.delete(heartbeat_path(instant))
+
+
+def _found(table: Table, timeline: Timeline, instant: str) -> tuple[Instant, PendingClustering]:
+    found = timeline.find(instant, "replacecommit")
+    pending = None if found is None else planned_clustering(table, found)
+    if found is None or pending is None:
+        raise UsageError("no such clustering", path=table.storage.base_path, instant=instant)
+    return found, pending
+
+
+def _ledgers(table: Table, done: Instant) -> list[GroupLedger]:
+    """Of a clustering that phantombase completed; empty of one that Hudi executed."""
+    text = table.commit_metadata(done).extra_metadata.get(CLUSTERED)
+    return [] if text is None else decode_ledgers(text, table.instant_path(done))
+
+
+def _refuse_lost_inputs(table: Table, done: Instant) -> int:
+    """How many files were joined. UsageError: one of them is not there any more, so its rows would be lost."""
+    joined = [one.path(name) for one in _ledgers(table, done) for name in one.inputs]
+    for path in joined:
+        if table.storage.find(path) is None:
+            raise UsageError(
+                "a file that this clustering joined is gone",
+                path=path,
+                instant=done.requested_time,
+                todo="The clustering must stay: its files have all rows.",
+            )
+    return len(joined)

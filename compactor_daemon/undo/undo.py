@@ -1,31 +1,238 @@
-"""Undoes instants of a restore, completed ones too, in the order of its plan: the newest first.
+"""Undoes one instant: rolls back a pending write in Hudi's way (`roll_back`), or an instant of a restore (`undo`).
 
-    <t>.<action>           its completed files are deleted: from here on no reader sees it
-    data                   version 6      files named by t deleted; blocks of t in other log files revoked
-                           versions 8, 9  files named by t deleted
-    markers, staged files, then the inflight and the requested file of t
+A rollback R of a pending write t; Hudi and phantombase can finish each other's:
 
-Between two instants the table is in the state after those that are left: they were written before those that are gone.
-Every step may have been done before.
+    lock   R.rollback.requested: the plan                  R greater than every time on storage
+           R.rollback.inflight; staged files of t are deleted: if its writer lives, it places nothing more
+           a second listing of files, then the files:
+             version 6      base files of t deleted; log files of t revoked by a command block in a new log file after
+             versions 8, 9  base and log files of t deleted: their names carry t
+           markers of t
+    lock   t.inflight and t.requested deleted, R.rollback
+           heartbeat of t
+
+Files of t are found by its markers and by listing. Once the plan is visible, it contains the remaining work, so the
+markers may be removed before R completes. The heartbeat stays until then: Hudi's single writers undo an instant with
+later completed commits only while its heartbeat, fresh or stale, exists.
+
+A restore undoes its instants in the order of its plan, the newest first. Of each: the completed files, so that no
+reader sees it; its files, as above; markers and staged files; the inflight file, then the requested one. Between two
+instants the table is in the state after those that are left.
+
+Any process may repeat every step at any time; after a crash anywhere, running it again leads to the same end.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from time import monotonic
 
-from phantombase.timeline.errors import ConflictError
-from phantombase.timeline.format.file_name import LogFileName
-from phantombase.timeline.format.instant import Instant
+from phantombase.timeline.errors import ConflictError, MalformedError, TableChangedError, UsageError
+from phantombase.timeline.format.file_name import LogFileName, parse_data_file
+from phantombase.timeline.format.instant import SERVICES, Instant, State
 from phantombase.timeline.format.layout import Slicing
-from phantombase.timeline.format.rollback_plan import RollbackPlan
+from phantombase.timeline.format.rollback_plan import (
+    RollbackPlan,
+    encode_rollback_metadata,
+    encode_rollback_plan,
+)
 from phantombase.timeline.instants.instant_files import StateFile, load_state_files
 from phantombase.timeline.instants.timeline import Timeline
-from phantombase.timeline.locks.heartbeat import heartbeat_path
+from phantombase.timeline.locks.heartbeat import BEAT_S, first_beat, heartbeat, heartbeat_path
+from phantombase.timeline.locks.table_lock import TableLock
+from phantombase.timeline.metadata_table.records.keys import files_of_rollback
+from phantombase.timeline.metadata_table.update import Change, apply_update, check_keepable, forget, prepare
 from phantombase.timeline.storage.folders import join, staged_folder
+from phantombase.timeline.table.pending import (
+    PendingRollback,
+    completed_rollback_of,
+    half_rolled_back,
+    pending_rollbacks,
+    undoes_completed,
+)
 from phantombase.timeline.table.table import Table
-from phantombase.timeline.table.traces import data_files, delete_markers, instants_in, revoke, revoked_slices
+from phantombase.timeline.table.traces import data_files, delete_markers, instants_in, revoke, revoked_slices, traces_of
+
+"""Times that are in use although no timeline file shows them (records of attempts); called under the lock."""
+
+
+def roll_back(table: Table, instant: Instant, lock: TableLock) -> str:
+    """Undoes a pending write and returns the rollback's instant. May be repeated.
+
+    The caller decides whether the writer is dead. A pending rollback of the write is finished. ConflictError: the write
+    completed, or is unknown. UsageError: the instant of a table service. UnsupportedError: see
+    `check_keepable`.
+    """
+    check_keepable(table, moves_rows=False)
+    if instant.action in SERVICES or not instant.is_write:
+        raise UsageError("only a write can be rolled back", instant=instant.requested_time, found=instant.action)
+    target = instant.requested_time
+    found = _pending_rollback_of(table, target)
+    if found is None and table.load_timeline().find(target, instant.family) is None:
+        done = completed_rollback_of(table, target)
+        if done is not None:
+            for time_ in (target, done):
+                table.storage.delete(heartbeat_path(time_))
+            return done
+    rollback = found or _request(table, instant, lock)
+    if rollback is None:
+        raise _not_pending(table, instant)
+    return _finish(table, rollback, lock, scan=found is not None)
+
+
+def undo_late(table: Table, target: str, action: str) -> None:
+    """Called by a writer: undoes what it placed after its write was rolled back; it would count once t is archived."""
+    plan = traces_of(table, target, action, scan=False)
+    for partition, name in plan.doomed:
+        table.storage.delete(join(partition, name))
+    for slice_ in plan.revoked:
+        revoke(table, slice_, target)
+    delete_markers(table.storage, target)
+    table.storage.delete_folder(staged_folder(target))
+
+
+def _pending_rollback_of(table: Table, target: str) -> PendingRollback | None:
+    """The pending rollback of an instant. An unreadable one may be of it too: then two undo it, and steps run twice."""
+    readable = (r for r in pending_rollbacks(table) if isinstance(r, PendingRollback))
+    return next((r for r in readable if r.target == target), None)
+
+
+# --- the plan ------------------------------------------------------------------------------------------------------
+
+
+def _request(table: Table, instant: Instant, lock: TableLock) -> PendingRollback | None:
+    """Makes the rollback visible, or finds it; None if the instant is no longer pending."""
+    target = instant.requested_time
+    plan = traces_of(table, target, instant.action, scan=instant.state is State.INFLIGHT)
+    with lock.hold(f"request the rollback of {target}") as section:
+        _check_unchanged(table)
+        found = _pending_rollback_of(table, target)
+        if found is not None:
+            return found
+        timeline = table.load_timeline()
+        current = timeline.find(target, instant.family)
+        if current is None or current.completed:
+            return None
+        rollback = PendingRollback(instant=table.next_time(timeline, (), {target}), plan=plan)
+        path = table.instant_path(rollback.at(State.REQUESTED))
+        with first_beat(table.storage, rollback.instant):
+            section.check()
+            if not table.storage.put_if_absent(path, encode_rollback_plan(plan, table.storage.base_path)):
+                raise ConflictError(
+                    "another process requested a rollback at the same instant",
+                    path=path,
+                    instant=rollback.instant,
+                    todo="All writers of a table must share one lock. Run again.",
+                )
+        return rollback
+
+
+def _with_traces(table: Table, rollback: PendingRollback, *, scan: bool) -> PendingRollback:
+    """A rollback, extended by files that its plan lacks; `scan`: another process may have made the plan."""
+    plan = rollback.plan
+    pending = table.load_timeline().find(plan.target, plan.instant.family)
+    traces = traces_of(table, plan.target, plan.action, scan=scan and pending is not None and not plan.revoked)
+    return replace(rollback, plan=plan.with_all_of(traces))
+
+
+# --- its execution -------------------------------------------------------------------------------------------------
+
+
+def _finish(table: Table, rollback: PendingRollback, lock: TableLock, *, scan: bool) -> str:
+    """Executes the plan and completes the rollback; every step may have been done before."""
+    storage, start = table.storage, monotonic()
+    _check(table, rollback)  # before the heartbeat: that of `compactor-daemon rollback` shows whether it only sleeps
+    # With the heartbeat, Hudi 1.2's multi-writers leave the rollback to phantombase.
+    with heartbeat(storage, rollback.instant, BEAT_S):
+        storage.put_if_absent(table.instant_path(rollback.at(State.INFLIGHT)), b"")
+        storage.delete_folder(staged_folder(rollback.plan.target))
+        plan = _with_traces(table, rollback, scan=scan).plan
+        for partition, name in plan.doomed:
+            storage.delete(join(partition, name))
+        commands = dict(c for s in plan.revoked if (c := revoke(table, s, plan.target)) is not None)
+        for instant in (plan.target, rollback.instant):  # Hudi puts markers of its command blocks under the rollback
+            delete_markers(storage, instant)
+        took_ms = int((monotonic() - start) * 1000)
+        done = encode_rollback_metadata(plan, rollback.instant, took_ms, commands, storage.base_path)
+        _complete(table, rollback, done, _left_behind(rollback.instant, plan, commands), lock)
+    storage.delete(heartbeat_path(plan.target))
+    return rollback.instant
+
+
+def _check(table: Table, rollback: PendingRollback) -> None:
+    """Refuses to delete files that must never be deleted, whatever the plan contains."""
+    plan = rollback.plan
+    if undoes_completed(table.load_timeline(), rollback):
+        raise half_rolled_back(table, rollback)
+    for partition, text in plan.doomed:
+        name = parse_data_file(text)
+        if name is None or name.instant != plan.target:
+            raise MalformedError(
+                "rollback plan with a file of another instant",
+                path=join(partition, text),
+                instant=plan.target,
+                todo="Let Hudi finish this rollback.",
+            )
+
+
+def _left_behind(instant: str, plan: RollbackPlan, commands: Mapping[tuple[str, str], int]) -> Change:
+    """Log files that stay: revoked ones and those that revoke them; the metadata table may not know their instant."""
+    revoked: defaultdict[str, dict[str, int]] = defaultdict(dict)
+    for slice_ in plan.revoked:
+        revoked[slice_.partition] |= slice_.logs
+    files = files_of_rollback(commands, revoked)
+    return Change(instant=instant, files=files, moves_rows=False, schema_text=None)
+
+
+def _complete(table: Table, rollback: PendingRollback, content: bytes, left: Change, lock: TableLock) -> None:
+    """Removes the instant from the timeline and completes the rollback, in one section."""
+    plan, update = rollback.plan, prepare(table, left) if left.files else None
+    with lock.hold(f"complete the rollback of {plan.target}") as section:
+        _check_unchanged(table)
+        timeline = table.load_timeline()
+        found = timeline.find(rollback.instant, "rollback")
+        if found is None:
+            raise ConflictError("a pending rollback is gone", instant=rollback.instant, todo="Run again.")
+        if found.completed:
+            return
+        if undoes_completed(timeline, rollback):
+            raise half_rolled_back(table, rollback)
+        section.check()
+        if left.files:
+            apply_update(table, left, update, section)
+        forget(table, plan.target, section)
+        section.check()
+        for state in (State.INFLIGHT, State.REQUESTED):
+            table.storage.delete(table.instant_path(plan.instant.at(state)))
+        completion = table.completion_time(timeline, (), {plan.target})
+        done = replace(rollback.at(State.COMPLETED), completion_time=completion)
+        section.check()
+        table.storage.put_if_absent(table.instant_path(done), content)
+
+
+def _check_unchanged(table: Table) -> None:
+    """Called under the lock: an upgrade moves the timeline and changes how log files are treated."""
+    if table.reload().config != table.config:
+        raise TableChangedError(
+            "the table's settings changed during a rollback", path=table.storage.base_path, todo="Run again."
+        )
+
+
+def _not_pending(table: Table, instant: Instant) -> ConflictError:
+    now = table.load_timeline().find(instant.requested_time, instant.family)
+    completed = now is not None and now.completed
+    return ConflictError(
+        "a write that was to be rolled back is no longer pending",
+        path=table.storage.base_path,
+        instant=instant.requested_time,
+        expected=f"a pending {instant.action}",
+        found="it has completed" if completed else "it is not on the active timeline",
+        todo="If its rows are to go: `compactor-daemon rollback` takes the newest write back, `restore` all after one."
+        if completed
+        else "`timeline show TABLE` shows a rollback of it, if another process has done it.",
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -83,7 +83,7 @@ from ..attempt.outcome import (
 from ..attempt.retire import remove_staged
 from ..attempt.revert import revert_files
 from ..options import AttemptOptions
-from .untouched import refuse_inflight, refuse_touched, written_groups
+from .preconditions import refuse_inflight, refuse_touched, written_groups
 
 _RESTORE = (
     "Restore the file from a copy, or restore the table to an instant before it: `compactor-daemon restore TABLE --to "

@@ -15,7 +15,7 @@ from typing import Any, get_args, get_type_hints
 
 import typer
 
-from phantombase.compactor_daemon.archiving.options import ArchiveOptions
+from phantombase.compactor_daemon.archiving.choice import ArchiveOptions
 from phantombase.compactor_daemon.attempt.failures import RetryOptions
 from phantombase.compactor_daemon.daemon.dispatch import Rules
 from phantombase.compactor_daemon.hudi_names import NameKind, hudi_names

@@ -25,10 +25,10 @@ import pytest
 from phantombase import writer
 from phantombase.compactor_daemon.archiving.archive import ArchiveResult, archive_table
 from phantombase.compactor_daemon.archiving.archived_files import archive_logs
-from phantombase.compactor_daemon.archiving.options import ArchiveOptions
+from phantombase.compactor_daemon.archiving.choice import ArchiveOptions
+from phantombase.compactor_daemon.cleaning.choice import CleanOptions, Policy
 from phantombase.compactor_daemon.cleaning.clean import clean_table
-from phantombase.compactor_daemon.cleaning.options import CleanOptions, Policy
-from phantombase.compactor_daemon.cleaning.would_clean import CleanResult
+from phantombase.compactor_daemon.cleaning.plan import CleanResult
 from phantombase.compactor_daemon.clustering.cluster import ClusterResult, cluster_table
 from phantombase.compactor_daemon.clustering.options import ClusterOptions, Copy
 from phantombase.compactor_daemon.clustering.pending import pending_clusterings

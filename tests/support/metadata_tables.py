@@ -20,8 +20,8 @@ import pytest
 
 from phantombase import writer
 from phantombase.compactor_daemon.archiving.archive import archive_table
-from phantombase.compactor_daemon.archiving.options import ArchiveOptions
-from phantombase.compactor_daemon.metadata_services.options import MetadataOptions
+from phantombase.compactor_daemon.archiving.choice import ArchiveOptions
+from phantombase.compactor_daemon.metadata_services.due import MetadataOptions
 from phantombase.compactor_daemon.metadata_services.serve import MetadataServed, serve_metadata
 from phantombase.timeline.errors import PhantombaseError
 from phantombase.timeline.format.commit_metadata import CommitMetadata, encode

@@ -10,7 +10,7 @@ import pytest
 
 import phantombase.writer_hooks.write.write
 from phantombase import read, writer
-from phantombase.compactor_daemon.cleaning.options import CleanOptions, Policy
+from phantombase.compactor_daemon.cleaning.choice import CleanOptions, Policy
 from phantombase.compactor_daemon.hudi_names import NameKind, hudi_names
 from phantombase.compactor_daemon.services.hudi_conf import parse_hudi_conf
 from phantombase.timeline.codec.output_options import Codec, OutputOptions

@@ -279,7 +279,7 @@ def half_way(table: Table, timeline: Timeline) -> ConflictError | None:
 
 
 def half_taken_back(table: Table, timeline: Timeline) -> Instant | None:
-    """The completed clustering that `undo.roll_back_clustering` has buried, and not hidden yet.
+    """The completed clustering that `undo.rollback` has put a tombstone for, and not hidden yet.
 
     It is the newest write then. One behind which others began was buried too late: its process has lost the lock. One
     whose plan is gone was completed after it had been taken back (see `clustering.stale`).

@@ -20,7 +20,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 
-from phantombase.compactor_daemon.undo.undo_pending import roll_back, undo_late
+from phantombase.compactor_daemon.undo.undo import roll_back, undo_late
 from phantombase.timeline.errors import (
     ConflictError,
     PhantombaseError,
@@ -196,7 +196,7 @@ class Transaction:
                 return f"{instant.file_name}: {found}"
         if (found := self._archived_conflict(now, mine, schema)) is not None:
             return found
-        # Hudi would archive it while what it replaces is still there, see `clustering.passed`.
+        # Hudi would archive it while what it replaces is still there, see `clustering.pending`.
         if self.action == "replacecommit" and (retained := retained_since(self.table, now)) > self.instant:
             return f"a clean that retained commits from {retained} on"
         planned = {k for k, c in self.table.facts.pending_plans(now).items() if c not in known}

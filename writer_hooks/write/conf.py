@@ -11,10 +11,10 @@ from dataclasses import fields, is_dataclass, replace
 from functools import partial
 from typing import Any, TypeAlias
 
-from phantombase.compactor_daemon.archiving.options import ArchiveOptions
-from phantombase.compactor_daemon.cleaning.options import CleanOptions
+from phantombase.compactor_daemon.archiving.choice import ArchiveOptions
+from phantombase.compactor_daemon.cleaning.choice import CleanOptions
 from phantombase.compactor_daemon.hudi_names import contradiction, hudi_names, put_once, texts, without_doubles
-from phantombase.compactor_daemon.metadata_services.options import MetadataOptions
+from phantombase.compactor_daemon.metadata_services.due import MetadataOptions
 from phantombase.compactor_daemon.services.hudi_conf import (
     ARCHIVE_CONF,
     CLEAN_CONF,

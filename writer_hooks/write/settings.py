@@ -12,13 +12,13 @@ from typing import Annotated, Any
 
 import typer
 
-from phantombase.compactor_daemon.archiving.options import ArchiveOptions
-from phantombase.compactor_daemon.cleaning.options import CleanOptions
+from phantombase.compactor_daemon.archiving.choice import ArchiveOptions
+from phantombase.compactor_daemon.cleaning.choice import CleanOptions
 from phantombase.compactor_daemon.cli.fleet_flags import ZOOKEEPER, Fleet, ZooKeeperFlags
 from phantombase.compactor_daemon.cli.main import app
 from phantombase.compactor_daemon.cli.option_flags import CLOCK, OUTPUT, Lock, Only, Prefix, StorageOption, offers
 from phantombase.compactor_daemon.fleet.zookeeper_session import ZooKeeperOptions
-from phantombase.compactor_daemon.metadata_services.options import MetadataOptions
+from phantombase.compactor_daemon.metadata_services.due import MetadataOptions
 from phantombase.compactor_daemon.services.options import Service, parse_services
 from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.errors import UsageError, ZooKeeperError

@@ -11,7 +11,7 @@ from itertools import chain
 
 from phantombase.compactor_daemon.clustering.complete import take_back_dead
 from phantombase.compactor_daemon.undo.dead_writers import roll_back_dead_writers
-from phantombase.compactor_daemon.undo.undo_pending import roll_back
+from phantombase.compactor_daemon.undo.undo import roll_back
 from phantombase.timeline.clocks import Stopwatch, doubling_pauses
 from phantombase.timeline.errors import ConflictError, PressureError
 from phantombase.timeline.event_log import get_logger

@@ -19,8 +19,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from phantombase.compactor_daemon.archiving.options import ArchiveOptions
-from phantombase.compactor_daemon.cleaning.options import CleanOptions, Policy
+from phantombase.compactor_daemon.archiving.choice import ArchiveOptions
+from phantombase.compactor_daemon.cleaning.choice import CleanOptions, Policy
 from phantombase.compactor_daemon.fleet.zookeeper_session import ZooKeeperOptions
 from phantombase.compactor_daemon.hudi_names import contradiction, overruled
 from phantombase.timeline.codec.arrow_schema import arrow_schema

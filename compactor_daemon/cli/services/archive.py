@@ -15,7 +15,7 @@ from phantombase.timeline.terminal.console import configure_logging, emit
 from phantombase.timeline.terminal.text_table import Column, RowsTable, human_bytes, plural
 
 from ...archiving.archive import archive_table
-from ...archiving.options import ArchiveOptions
+from ...archiving.choice import ArchiveOptions
 from ..option_flags import CLOCK, Json, Lock, SoleWriter, StorageOption, TablePath, offers, open_to_change
 
 _ARCHIVE = ArchiveOptions()

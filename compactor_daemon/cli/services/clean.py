@@ -15,8 +15,8 @@ from phantombase.timeline.instants.clock_check import ClockOptions
 from phantombase.timeline.terminal.console import configure_logging, emit
 from phantombase.timeline.terminal.text_table import Column, RowsTable, human_bytes, plural
 
+from ...cleaning.choice import CleanOptions
 from ...cleaning.clean import clean_table
-from ...cleaning.options import CleanOptions
 from ..option_flags import CLOCK, Json, Lock, SoleWriter, StorageOption, TablePath, offers, open_to_change
 
 _CLEAN = CleanOptions()

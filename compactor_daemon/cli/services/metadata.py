@@ -14,7 +14,7 @@ from phantombase.timeline.instants.clock_check import ClockOptions
 from phantombase.timeline.terminal.console import configure_logging, emit
 from phantombase.timeline.terminal.text_table import Column, RowsTable, human_bytes, plural
 
-from ...metadata_services.options import METADATA, MetadataOptions
+from ...metadata_services.due import METADATA, MetadataOptions
 from ...metadata_services.serve import serve_metadata
 from ..option_flags import CLOCK, Json, Lock, SoleWriter, StorageOption, TablePath, offers, open_to_change
 

@@ -17,7 +17,7 @@ import pytest
 from typer.testing import CliRunner
 
 from phantombase.compactor_daemon.archiving.archive import archive_table
-from phantombase.compactor_daemon.archiving.options import ArchiveOptions
+from phantombase.compactor_daemon.archiving.choice import ArchiveOptions
 from phantombase.compactor_daemon.cli.main import app
 from phantombase.compactor_daemon.undo.rollback import roll_back_newest
 from phantombase.compactor_daemon.undo.savepoint import create_savepoint, delete_savepoint, savepoints

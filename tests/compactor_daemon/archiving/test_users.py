@@ -17,15 +17,15 @@ from typer.testing import CliRunner
 
 from phantombase import writer
 from phantombase.compactor_daemon.archiving import archive as archive_module
-from phantombase.compactor_daemon.archiving import levels
+from phantombase.compactor_daemon.archiving import history
 from phantombase.compactor_daemon.archiving.archive import ArchiveResult, archive_table, gone_but_there, resize_cutoffs
-from phantombase.compactor_daemon.archiving.options import ArchiveOptions
+from phantombase.compactor_daemon.archiving.choice import ArchiveOptions
 from phantombase.compactor_daemon.cli.main import app as compactor
-from phantombase.compactor_daemon.metadata_services.options import MetadataOptions
+from phantombase.compactor_daemon.metadata_services.due import MetadataOptions
 from phantombase.compactor_daemon.metadata_services.serve import serve_metadata
 from phantombase.compactor_daemon.services import serve
 from phantombase.compactor_daemon.undo.rollback import roll_back_newest
-from phantombase.compactor_daemon.undo.undo_pending import roll_back
+from phantombase.compactor_daemon.undo.undo import roll_back
 from phantombase.timeline.cli.main import app as timeline_app
 from phantombase.timeline.errors import StorageError, UsageError
 from phantombase.timeline.format.instant import Instant
@@ -381,21 +381,21 @@ def test_a_level_is_merged_as_by_hudi(tmp_path: Path, monkeypatch: pytest.Monkey
     theirs = unzipped("v9_1.2.0_lsm_compacted", tmp_path / "theirs")
     ours = shutil.copytree(theirs, tmp_path / "ours")
     before = completed(ours)
-    history = Path(".hoodie/timeline/history")
-    merged = next((theirs / history).glob("*_1.parquet"))
-    (ours / history / "manifest_6").unlink()
-    (ours / history / merged.name).unlink()
-    (ours / history / "_version_").write_text("5")
-    monkeypatch.setattr(levels, "next_merge", partial(levels.next_merge, count=4))
+    folder = Path(".hoodie/timeline/history")
+    merged = next((theirs / folder).glob("*_1.parquet"))
+    (ours / folder / "manifest_6").unlink()
+    (ours / folder / merged.name).unlink()
+    (ours / folder / "_version_").write_text("5")
+    monkeypatch.setattr(history, "next_merge", partial(history.next_merge, count=4))
     table = open_table(ours)
-    made = levels.compact_history(table.storage, table.config, _unlocked)
+    made = history.compact_history(table.storage, table.config, _unlocked)
     assert made == (merged.name,)
-    columns = pq.read_schema(ours / history / merged.name).names
-    rows, expected = (pq.read_table(path / history / merged.name).select(columns) for path in (ours, theirs))
+    columns = pq.read_schema(ours / folder / merged.name).names
+    rows, expected = (pq.read_table(path / folder / merged.name).select(columns) for path in (ours, theirs))
     assert rows.to_pylist() == expected.to_pylist()
-    names = [[f["fileName"] for f in _named(path / history / "manifest_6")] for path in (ours, theirs)]
+    names = [[f["fileName"] for f in _named(path / folder / "manifest_6")] for path in (ours, theirs)]
     assert names[0] == names[1]
-    assert {p.name for p in (ours / history).glob("[0-9m]*")} == {p.name for p in (theirs / history).glob("[0-9m]*")}
+    assert {p.name for p in (ours / folder).glob("[0-9m]*")} == {p.name for p in (theirs / folder).glob("[0-9m]*")}
     assert completed(ours) == completed(theirs) == before
 
 

@@ -23,7 +23,7 @@ from phantombase.compactor_daemon.attempt.outcome import open_next, read_outcome
 from phantombase.compactor_daemon.attempt.slice_task import SliceDone, SliceProgress, SliceTask
 from phantombase.compactor_daemon.execution.runners import LocalRunner
 from phantombase.compactor_daemon.options import AttemptOptions
-from phantombase.compactor_daemon.undo.undo_pending import roll_back
+from phantombase.compactor_daemon.undo.undo import roll_back
 from phantombase.compactor_daemon.undo.unschedule import unschedule
 from phantombase.timeline.errors import AttemptDeadError, ConflictError
 from phantombase.timeline.format.commit_metadata import encode

@@ -19,7 +19,7 @@ from phantombase.compactor_daemon.attempt.outcome import CommitDecision, revoke_
 from phantombase.compactor_daemon.attempt.publish import publish
 from phantombase.compactor_daemon.attempt.retire import retire
 from phantombase.compactor_daemon.attempt.validity import decided_instant
-from phantombase.compactor_daemon.undo.undo_pending import roll_back
+from phantombase.compactor_daemon.undo.undo import roll_back
 from phantombase.compactor_daemon.undo.unschedule import unschedule
 from phantombase.timeline.errors import BarrierError, ConflictError, LockError, MissingFileError
 from phantombase.timeline.format.commit_metadata import CommitMetadata, decode, encode

@@ -15,8 +15,8 @@ from phantombase.compactor_daemon.attempt.finish import finish_completed, litter
 from phantombase.compactor_daemon.attempt.outcome import CommitDecision, is_revoked, revoke_decision
 from phantombase.compactor_daemon.attempt.publish import publish
 from phantombase.compactor_daemon.attempt.revert import revert_files
+from phantombase.compactor_daemon.cleaning.choice import CleanOptions
 from phantombase.compactor_daemon.cleaning.clean import clean_table
-from phantombase.compactor_daemon.cleaning.options import CleanOptions
 from phantombase.timeline.errors import ConflictError, StorageError
 from phantombase.timeline.format.commit_metadata import decode, encode
 from phantombase.timeline.format.instant import Instant, State, later

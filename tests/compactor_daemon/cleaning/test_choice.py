@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from phantombase.compactor_daemon.cleaning.choice import CleanChoice, CleanFacts, choose
-from phantombase.compactor_daemon.cleaning.options import CleanOptions, Policy
+from phantombase.compactor_daemon.cleaning.choice import CleanChoice, CleanFacts, CleanOptions, Policy, choose
 from phantombase.timeline.errors import UsageError
 from phantombase.timeline.view.view import TableView
 from tests.support.archived_tables import unzip

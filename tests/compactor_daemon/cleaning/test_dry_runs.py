@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from phantombase.compactor_daemon.cleaning.choice import CleanOptions, Policy
 from phantombase.compactor_daemon.cleaning.clean import clean_table
-from phantombase.compactor_daemon.cleaning.options import CleanOptions, Policy
-from phantombase.compactor_daemon.cleaning.would_clean import CleanResult
+from phantombase.compactor_daemon.cleaning.plan import CleanResult
 from phantombase.compactor_daemon.status.snapshot import outlook
 from phantombase.compactor_daemon.undo.savepoint import create_savepoint, delete_savepoint, savepoints
 from phantombase.timeline.errors import ConflictError, MalformedError, PhantombaseError, UsageError

@@ -12,12 +12,12 @@ import pytest
 from typer.testing import CliRunner
 
 from phantombase import writer
-from phantombase.compactor_daemon.archiving.options import ArchiveOptions
-from phantombase.compactor_daemon.cleaning.options import CleanOptions, Policy
+from phantombase.compactor_daemon.archiving.choice import ArchiveOptions
+from phantombase.compactor_daemon.cleaning.choice import CleanOptions, Policy
 from phantombase.compactor_daemon.cli.main import app
 from phantombase.compactor_daemon.clustering.options import ClusterOptions, SortOrder
 from phantombase.compactor_daemon.hudi_names import HudiName, NameKind, hudi_names
-from phantombase.compactor_daemon.metadata_services.options import MetadataOptions
+from phantombase.compactor_daemon.metadata_services.due import MetadataOptions
 from phantombase.compactor_daemon.services.hudi_conf import KINDS, command_conf, conf_fields
 from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.errors import PhantombaseError, UnsupportedError, UsageError

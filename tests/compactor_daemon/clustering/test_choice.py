@@ -11,10 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phantombase.compactor_daemon.clustering.choice import ClusterChoice, choose_windows
+from phantombase.compactor_daemon.clustering.choice import (
+    ClusterChoice,
+    _hilbert,
+    _interleaved,
+    choose_windows,
+    sorted_rows,
+)
 from phantombase.compactor_daemon.clustering.cluster import cluster_table
 from phantombase.compactor_daemon.clustering.options import ClusterOptions, SortOrder
-from phantombase.compactor_daemon.clustering.order import _hilbert, _interleaved, sorted_rows
 from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.errors import MalformedError, UnsupportedError, UsageError
 from phantombase.timeline.format.file_name import BaseFileName, LogFileName

@@ -15,7 +15,7 @@ import pytest
 from typer.testing import CliRunner
 
 from phantombase.compactor_daemon.cli.main import app
-from phantombase.compactor_daemon.clustering import copied, rows_in
+from phantombase.compactor_daemon.clustering import outputs
 from phantombase.compactor_daemon.clustering.cluster import cluster_table
 from phantombase.compactor_daemon.clustering.options import ClusterOptions, Copy
 from phantombase.timeline.audit.ledgers import CLUSTERED, GroupLedger, decode_ledgers
@@ -142,11 +142,11 @@ def test_large_row_groups_are_copied_where_it_is_tried(tmp_path: Path, monkeypat
     size = min(
         sum(pq.read_metadata(p).row_group(0).column(n).total_compressed_size for n in range(9)) for p in files(path)
     )
-    monkeypatch.setattr(copied, "LEAST_GROUP_BYTES", size + 1)
+    monkeypatch.setattr(outputs, "LEAST_GROUP_BYTES", size + 1)
     would = cluster_table(open_table(path), TRY, LOCK, output=OUTPUT, threads=1, dry_run=True).done
     assert would is not None
     assert (would.copied, dict(would.encoded)) == (0, {"small row groups": 1})
-    monkeypatch.setattr(copied, "LEAST_GROUP_BYTES", size)
+    monkeypatch.setattr(outputs, "LEAST_GROUP_BYTES", size)
     would = cluster_table(open_table(path), TRY, LOCK, output=OUTPUT, threads=1, dry_run=True).done
     assert would is not None
     assert (would.copied, dict(would.encoded)) == (1, {})
@@ -157,7 +157,7 @@ def test_large_row_groups_are_copied_where_it_is_tried(tmp_path: Path, monkeypat
 
 
 def test_sorted_rows_are_not_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(copied, "LEAST_GROUP_BYTES", 0)
+    monkeypatch.setattr(outputs, "LEAST_GROUP_BYTES", 0)
     with pytest.raises(UsageError, match="rows that are sorted cannot be copied"):
         ClusterOptions(copy=Copy.FORCE, sort_by=("id",))
     path = tmp_path / "trips"
@@ -182,7 +182,7 @@ def test_a_file_with_fewer_rows_than_its_footer_says(tmp_path: Path, monkeypatch
     def fewer(*arguments: Any, **named: Any) -> Iterator[tuple[pa.Table, int]]:
         return ((table.slice(1), count) for table, count in base_tables(*arguments, **named))
 
-    monkeypatch.setattr(rows_in, "base_tables", fewer)
+    monkeypatch.setattr(outputs, "base_tables", fewer)
     with pytest.raises(MalformedError, match="other rows than its footer says"):
         cluster(path, options=COPIED)
     monkeypatch.undo()

@@ -22,7 +22,7 @@ from phantombase.compactor_daemon.daemon.table_state import Pending
 from phantombase.compactor_daemon.daemon.work import Observer, Summary
 from phantombase.compactor_daemon.fleet.claims import Claim
 from phantombase.compactor_daemon.fleet.pools import Pool
-from phantombase.compactor_daemon.services.done import ServiceDone
+from phantombase.compactor_daemon.services.last_run import ServiceDone
 from phantombase.compactor_daemon.services.options import Service
 from phantombase.timeline.clocks import clock_ms
 from phantombase.timeline.errors import ConflictError, SparkError, StorageError, UnknownStateError

@@ -32,7 +32,7 @@ from phantombase.compactor_daemon.fleet.pools import Pool, PoolUsage
 from phantombase.compactor_daemon.fleet.zookeeper_claims import ZooKeeperClaims
 from phantombase.compactor_daemon.fleet.zookeeper_session import ZooKeeperOptions, zookeeper_session
 from phantombase.compactor_daemon.options import AttemptOptions
-from phantombase.compactor_daemon.services.done import ServiceDone
+from phantombase.compactor_daemon.services.last_run import ServiceDone
 from phantombase.compactor_daemon.services.options import Service
 from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.dashboard.people_app import PeopleApp

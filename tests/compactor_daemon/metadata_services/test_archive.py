@@ -8,11 +8,18 @@ from pathlib import Path
 import pytest
 
 from phantombase import writer
-from phantombase.compactor_daemon.archiving.options import ArchiveOptions
-from phantombase.compactor_daemon.metadata_services import archive
-from phantombase.compactor_daemon.metadata_services.archive import archive_waits, cutoffs, shows_gone
-from phantombase.compactor_daemon.metadata_services.clean import clean_due, clean_instant, clean_waits, request_clean
-from phantombase.compactor_daemon.metadata_services.options import MetadataOptions
+from phantombase.compactor_daemon.archiving.choice import ArchiveOptions
+from phantombase.compactor_daemon.metadata_services import retention
+from phantombase.compactor_daemon.metadata_services.due import MetadataOptions
+from phantombase.compactor_daemon.metadata_services.retention import (
+    archive_waits,
+    clean_due,
+    clean_instant,
+    clean_waits,
+    cutoffs,
+    request_clean,
+    shows_gone,
+)
 from phantombase.timeline.errors import ClockError, ConflictError
 from phantombase.timeline.format.clean import CleanPlan
 from phantombase.timeline.format.commit_metadata import CommitMetadata, encode
@@ -50,7 +57,7 @@ STEP = 1 if ALL else 4
 @pytest.fixture
 def early(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that few instants do."""
-    monkeypatch.setattr(archive, "OPTIONS", FEW)
+    monkeypatch.setattr(retention, "OPTIONS", FEW)
 
 
 def active(path: Path) -> Timeline:
@@ -63,7 +70,7 @@ def path(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
 
     def make(folder: Path) -> None:
         with monkeypatch.context() as none:
-            none.setattr(archive, "OPTIONS", ArchiveOptions(min_instants=100, max_instants=101))
+            none.setattr(retention, "OPTIONS", ArchiveOptions(min_instants=100, max_instants=101))
             written_and_archived(made(request.param, folder), 8)
 
     return template(("to archive", request.param), tmp_path / "with", make) / CASE
@@ -103,7 +110,7 @@ def test_from_another_zone_no_wrong_times_are_kept(tmp_path: Path, monkeypatch: 
     """On version 6 the archive has the times of files for completion times, in the zone of the process."""
     path = made("v6", tmp_path)
     with monkeypatch.context() as none:
-        none.setattr(archive, "OPTIONS", ArchiveOptions(min_instants=100, max_instants=101))
+        none.setattr(retention, "OPTIONS", ArchiveOptions(min_instants=100, max_instants=101))
         written_and_archived(path, 8)
     before = files_of(path)
 
@@ -176,8 +183,8 @@ def test_a_file_group_that_no_write_touches_does_not_stop_it(tmp_path: Path) -> 
 @pytest.mark.usefixtures("early")
 def test_its_newest_compaction_stays(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """And what that does not hold, even if the table has archived it."""
-    monkeypatch.setattr(archive, "cutoffs", lambda data, view: ())
-    monkeypatch.setattr(archive, "archive_waits", lambda data, metadata: None)
+    monkeypatch.setattr(retention, "cutoffs", lambda data, view: ())
+    monkeypatch.setattr(retention, "archive_waits", lambda data, metadata: None)
     for number in range(5):
         writer(rows(range(6), 10**7 + number)).upsert(str(path))
     before = entries(open_table(path))

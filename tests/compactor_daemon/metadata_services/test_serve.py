@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 from phantombase import writer
-from phantombase.compactor_daemon.metadata_services.clean import clean_waits
-from phantombase.compactor_daemon.metadata_services.due import MetadataDue, due
-from phantombase.compactor_daemon.metadata_services.options import MetadataOptions
+from phantombase.compactor_daemon.metadata_services.due import MetadataDue, MetadataOptions, due
+from phantombase.compactor_daemon.metadata_services.retention import clean_waits
 from phantombase.timeline.errors import ConflictError, MissingFileError, PhantombaseError, UsageError
 from phantombase.timeline.format.instant import Instant, State
 from phantombase.timeline.format.layout import Layout

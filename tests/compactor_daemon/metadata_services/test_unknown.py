@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from phantombase import writer
 from phantombase.compactor_daemon.cli.main import app
-from phantombase.compactor_daemon.metadata_services.options import MetadataOptions
+from phantombase.compactor_daemon.metadata_services.due import MetadataOptions
 from phantombase.timeline.errors import ConflictError, MalformedError, UnknownStateError
 from phantombase.timeline.format.instant import Instant, State
 from phantombase.timeline.instants.clock_check import ClockOptions

@@ -14,18 +14,17 @@ import pytest
 from typer.testing import CliRunner
 
 from phantombase import writer
-from phantombase.compactor_daemon.archiving.options import ArchiveOptions
+from phantombase.compactor_daemon.archiving.choice import ArchiveOptions
 from phantombase.compactor_daemon.attempt.failures import RetryOptions
-from phantombase.compactor_daemon.cleaning.options import CleanOptions, Policy
+from phantombase.compactor_daemon.cleaning.choice import CleanOptions, Policy
 from phantombase.compactor_daemon.cli.main import app
 from phantombase.compactor_daemon.daemon.dispatch import DaemonOrder
 from phantombase.compactor_daemon.daemon.served_table import DaemonSettings, TableOnStorage
 from phantombase.compactor_daemon.execution.runners import LocalRunner
 from phantombase.compactor_daemon.fleet.claims import TableClaims
-from phantombase.compactor_daemon.metadata_services.options import MetadataOptions
+from phantombase.compactor_daemon.metadata_services.due import MetadataOptions
 from phantombase.compactor_daemon.options import AttemptOptions
-from phantombase.compactor_daemon.services.done import ServiceDone
-from phantombase.compactor_daemon.services.last_run import LastRun, due, last_runs, note_runs
+from phantombase.compactor_daemon.services.last_run import LastRun, ServiceDone, due, last_runs, note_runs
 from phantombase.compactor_daemon.services.options import Service, ServiceOptions, parse_services
 from phantombase.compactor_daemon.services.serve import serve_table
 from phantombase.timeline.codec.output_options import OutputOptions

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from phantombase import writer
-from phantombase.compactor_daemon.archiving.options import ArchiveOptions
+from phantombase.compactor_daemon.archiving.choice import ArchiveOptions
 from phantombase.compactor_daemon.undo.restore import restore_table, to_undo
 from phantombase.compactor_daemon.undo.rollback import roll_back_newest
 from phantombase.timeline.errors import UnsupportedError, UsageError

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from phantombase.compactor_daemon.cleaning.choice import Policy
 from phantombase.compactor_daemon.cleaning.clean import clean_table
-from phantombase.compactor_daemon.cleaning.options import Policy
 from phantombase.compactor_daemon.undo import restore as restore_module
 from phantombase.compactor_daemon.undo import rollback
 from phantombase.compactor_daemon.undo.restore import restore_table

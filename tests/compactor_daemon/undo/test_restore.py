@@ -17,15 +17,14 @@ import pytest
 from typer.testing import CliRunner
 
 from phantombase import writer
-from phantombase.compactor_daemon.archiving.choice import ArchiveChoice, ArchiveFacts, choose
-from phantombase.compactor_daemon.archiving.options import ArchiveOptions
+from phantombase.compactor_daemon.archiving.choice import ArchiveChoice, ArchiveFacts, ArchiveOptions, choose
 from phantombase.compactor_daemon.attempt import validity
+from phantombase.compactor_daemon.cleaning.choice import Policy
 from phantombase.compactor_daemon.cleaning.clean import clean_table
-from phantombase.compactor_daemon.cleaning.options import Policy
 from phantombase.compactor_daemon.cli.main import app
 from phantombase.compactor_daemon.clustering.cluster import cluster_table
 from phantombase.compactor_daemon.clustering.options import ClusterOptions
-from phantombase.compactor_daemon.metadata_services.options import MetadataOptions
+from phantombase.compactor_daemon.metadata_services.due import MetadataOptions
 from phantombase.compactor_daemon.metadata_services.serve import serve_metadata
 from phantombase.compactor_daemon.undo.dead_writers import roll_back_dead_writers
 from phantombase.compactor_daemon.undo.rollback import roll_back_newest

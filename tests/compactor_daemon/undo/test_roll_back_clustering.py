@@ -15,14 +15,13 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from phantombase.compactor_daemon.cleaning.choice import CleanOptions, Policy
 from phantombase.compactor_daemon.cleaning.clean import clean_table
-from phantombase.compactor_daemon.cleaning.options import CleanOptions, Policy
 from phantombase.compactor_daemon.cli.main import app
-from phantombase.compactor_daemon.metadata_services.options import MetadataOptions
+from phantombase.compactor_daemon.metadata_services.due import MetadataOptions
 from phantombase.compactor_daemon.metadata_services.serve import serve_metadata
 from phantombase.compactor_daemon.status.snapshot import table_snapshot
-from phantombase.compactor_daemon.undo.roll_back_clustering import is_clustering, roll_back_clustering
-from phantombase.compactor_daemon.undo.rollback import roll_back_newest
+from phantombase.compactor_daemon.undo.rollback import is_clustering, roll_back_clustering, roll_back_newest
 from phantombase.compactor_daemon.undo.savepoint import create_savepoint
 from phantombase.timeline.errors import ConflictError, LockError, PhantombaseError, UsageError
 from phantombase.timeline.format.instant import format_time, parse_time

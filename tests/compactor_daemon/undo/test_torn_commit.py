@@ -12,14 +12,14 @@ import pytest
 from typer.testing import CliRunner
 
 from phantombase.compactor_daemon.archiving.archived_files import Archive, remove_instants
+from phantombase.compactor_daemon.cleaning.choice import CleanOptions, Policy
 from phantombase.compactor_daemon.cleaning.clean import clean_table
-from phantombase.compactor_daemon.cleaning.options import CleanOptions, Policy
 from phantombase.compactor_daemon.cli.main import app
 from phantombase.compactor_daemon.clustering.cluster import cluster_table
 from phantombase.compactor_daemon.clustering.options import ClusterOptions
 from phantombase.compactor_daemon.status.snapshot import table_snapshot
+from phantombase.compactor_daemon.undo.repair import write_anew
 from phantombase.compactor_daemon.undo.restore import restore_table
-from phantombase.compactor_daemon.undo.torn_compaction import write_anew
 from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.errors import ConflictError, LedgerError, MalformedError, MissingFileError, UsageError
 from phantombase.timeline.format.commit_metadata import CommitMetadata

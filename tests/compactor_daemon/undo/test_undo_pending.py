@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 from phantombase.compactor_daemon.cli.main import app
 from phantombase.compactor_daemon.undo.dead_writers import roll_back_dead_writers
 from phantombase.compactor_daemon.undo.savepoint import create_savepoint, delete_savepoint, savepoints
-from phantombase.compactor_daemon.undo.undo_pending import roll_back
+from phantombase.compactor_daemon.undo.undo import roll_back
 from phantombase.timeline.errors import ConflictError, MalformedError, UnsupportedError, UsageError
 from phantombase.timeline.format.clean import Savepoint, decode_savepoint, encode_savepoint
 from phantombase.timeline.format.instant import Instant, State

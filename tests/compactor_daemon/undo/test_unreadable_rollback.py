@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from phantombase.compactor_daemon.archiving.archive import archive_table
-from phantombase.compactor_daemon.archiving.options import ArchiveOptions
+from phantombase.compactor_daemon.archiving.choice import ArchiveOptions
 from phantombase.compactor_daemon.attempt.failures import FailureClass, classify
 from phantombase.compactor_daemon.attempt.publish import publish
 from phantombase.compactor_daemon.attempt.retire import retire
@@ -16,7 +16,7 @@ from phantombase.compactor_daemon.attempt.validity import refuse_rollback
 from phantombase.compactor_daemon.undo.dead_writers import roll_back_dead_writers
 from phantombase.compactor_daemon.undo.restore import restore_table
 from phantombase.compactor_daemon.undo.rollback import roll_back_newest
-from phantombase.compactor_daemon.undo.undo_pending import roll_back
+from phantombase.compactor_daemon.undo.undo import roll_back
 from phantombase.compactor_daemon.undo.unschedule import unschedule
 from phantombase.timeline.errors import ConflictError
 from phantombase.timeline.format.instant import Instant, State

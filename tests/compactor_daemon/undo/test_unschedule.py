@@ -16,8 +16,8 @@ import pyarrow as pa
 import pytest
 from typer.testing import CliRunner
 
+import phantombase.compactor_daemon.undo.preconditions
 import phantombase.compactor_daemon.undo.unschedule
-import phantombase.compactor_daemon.undo.untouched
 from phantombase.compactor_daemon.attempt.attempt import open_attempt
 from phantombase.compactor_daemon.attempt.compact_instant import compact_instant, pending_instants
 from phantombase.compactor_daemon.attempt.completed import completed_compaction
@@ -456,7 +456,7 @@ def test_logs_on_the_plan_would_be_lost(tmp_path: Path, monkeypatch: pytest.Monk
         elif rule:
             unschedule(open_table(path), instant, LOCK)
         else:
-            monkeypatch.setattr(phantombase.compactor_daemon.undo.untouched, "_refuse_files", lambda *_, **__: ())
+            monkeypatch.setattr(phantombase.compactor_daemon.undo.preconditions, "_refuse_files", lambda *_, **__: ())
             unschedule(open_table(path), instant, LOCK)
             with pytest.raises(MissingFileError, match="in no file slice"):
                 read_rows(path)

@@ -19,14 +19,14 @@ import pyarrow as pa
 import pytest
 
 from phantombase.compactor_daemon.archiving.archive import archive_table
-from phantombase.compactor_daemon.archiving.options import ArchiveOptions
+from phantombase.compactor_daemon.archiving.choice import ArchiveOptions
+from phantombase.compactor_daemon.cleaning.choice import CleanOptions, Policy
 from phantombase.compactor_daemon.cleaning.clean import clean_table
-from phantombase.compactor_daemon.cleaning.options import CleanOptions, Policy
 from phantombase.compactor_daemon.clustering.cluster import cluster_table, take_back_pending
 from phantombase.compactor_daemon.clustering.options import ClusterOptions, Copy
 from phantombase.compactor_daemon.clustering.pending import PendingClustering, pending_clusterings
-from phantombase.compactor_daemon.metadata_services import archive
-from phantombase.compactor_daemon.metadata_services.options import MetadataOptions
+from phantombase.compactor_daemon.metadata_services import retention
+from phantombase.compactor_daemon.metadata_services.due import MetadataOptions
 from phantombase.compactor_daemon.metadata_services.serve import serve_metadata
 from phantombase.compactor_daemon.undo.restore import restore_table
 from phantombase.compactor_daemon.undo.rollback import is_service, roll_back_newest
@@ -234,7 +234,7 @@ class OperatedHistory(History):
 
     def we_serve_metadata(self) -> bool:
         """Its compaction, clean and archiving, early."""
-        with patch.object(archive, "OPTIONS", FEW):
+        with patch.object(retention, "OPTIONS", FEW):
             return self.we_do(lambda: serve_metadata(self.table.open(), MetadataOptions(max_delta_commits=2), LOCK))
 
     def we_cluster(self) -> bool:

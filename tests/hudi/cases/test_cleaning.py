@@ -9,9 +9,9 @@ from typing import Any
 import pyarrow.compute as pc
 import pytest
 
+from phantombase.compactor_daemon.cleaning.choice import CleanOptions, Policy
 from phantombase.compactor_daemon.cleaning.clean import clean_table
-from phantombase.compactor_daemon.cleaning.options import CleanOptions, Policy
-from phantombase.compactor_daemon.cleaning.would_clean import CleanResult
+from phantombase.compactor_daemon.cleaning.plan import CleanResult
 from phantombase.compactor_daemon.undo.savepoint import create_savepoint, delete_savepoint
 from phantombase.timeline.format.instant import State
 from phantombase.timeline.locks.table_lock import ProcessLock

@@ -16,7 +16,7 @@ import pytest
 from phantombase.compactor_daemon.clustering.cluster import ClusterResult, cluster_table, take_back_pending
 from phantombase.compactor_daemon.clustering.options import ClusterOptions, Copy
 from phantombase.compactor_daemon.clustering.pending import pending_clusterings
-from phantombase.compactor_daemon.undo.roll_back_clustering import roll_back_clustering
+from phantombase.compactor_daemon.undo.rollback import roll_back_clustering
 from phantombase.timeline.codec.output_options import Codec, OutputOptions
 from phantombase.timeline.errors import ConflictError
 from phantombase.timeline.format.instant import Instant, State

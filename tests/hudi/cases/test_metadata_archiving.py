@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from phantombase.compactor_daemon.archiving.archive import archive_table
-from phantombase.compactor_daemon.metadata_services import archive
-from phantombase.compactor_daemon.metadata_services.options import MetadataOptions
+from phantombase.compactor_daemon.metadata_services import retention
+from phantombase.compactor_daemon.metadata_services.due import MetadataOptions
 from phantombase.timeline.instants.archived_timeline import load_history
 from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.metadata_table.location import METADATA_FOLDER, open_metadata_table
@@ -35,7 +35,7 @@ HUDI_ARCHIVES = {
 @pytest.fixture(autouse=True)
 def early(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that few instants of the metadata table are archived."""
-    monkeypatch.setattr(archive, "OPTIONS", FEW)
+    monkeypatch.setattr(retention, "OPTIONS", FEW)
 
 
 @pytest.mark.parametrize("version", [deep(6), deep(8), 9])

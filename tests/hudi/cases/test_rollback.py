@@ -14,7 +14,7 @@ from phantombase.compactor_daemon.attempt.slice_task import SliceDone, SliceProg
 from phantombase.compactor_daemon.execution.runners import LocalRunner
 from phantombase.compactor_daemon.options import AttemptOptions
 from phantombase.compactor_daemon.undo.dead_writers import roll_back_dead_writers
-from phantombase.compactor_daemon.undo.undo_pending import roll_back
+from phantombase.compactor_daemon.undo.undo import roll_back
 from phantombase.compactor_daemon.undo.unschedule import unschedule
 from phantombase.timeline.errors import AttemptDeadError, ConflictError
 from phantombase.timeline.format.instant import Instant, State

@@ -15,8 +15,8 @@ import pytest
 
 from phantombase.compactor_daemon.attempt.hudi_executors import inflight_path
 from phantombase.compactor_daemon.options import AttemptOptions
+from phantombase.compactor_daemon.undo.repair import write_anew
 from phantombase.compactor_daemon.undo.restore import restore_table
-from phantombase.compactor_daemon.undo.torn_compaction import write_anew
 from phantombase.timeline.errors import ConflictError
 from phantombase.timeline.format.commit_metadata import CommitMetadata
 from phantombase.timeline.locks.heartbeat import heartbeat_path

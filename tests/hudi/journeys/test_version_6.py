@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from phantombase.compactor_daemon.archiving.archive import archive_table
-from phantombase.compactor_daemon.archiving.options import ArchiveOptions
+from phantombase.compactor_daemon.archiving.choice import ArchiveOptions
+from phantombase.compactor_daemon.cleaning.choice import CleanOptions
 from phantombase.compactor_daemon.cleaning.clean import clean_table
-from phantombase.compactor_daemon.cleaning.options import CleanOptions
 from phantombase.compactor_daemon.options import AttemptOptions
 from phantombase.compactor_daemon.undo.unschedule import unschedule
 from phantombase.timeline.errors import BarrierError, ConflictError

@@ -13,12 +13,12 @@ import pytest
 
 from phantombase import writer
 from phantombase.compactor_daemon.archiving.archive import archive_table
-from phantombase.compactor_daemon.archiving.options import ArchiveOptions
+from phantombase.compactor_daemon.archiving.choice import ArchiveOptions
+from phantombase.compactor_daemon.cleaning.choice import CleanOptions
 from phantombase.compactor_daemon.cleaning.clean import clean_table
-from phantombase.compactor_daemon.cleaning.options import CleanOptions
 from phantombase.compactor_daemon.clustering.cluster import cluster_table
 from phantombase.compactor_daemon.clustering.options import ClusterOptions, Copy
-from phantombase.compactor_daemon.metadata_services.options import MetadataOptions
+from phantombase.compactor_daemon.metadata_services.due import MetadataOptions
 from phantombase.compactor_daemon.metadata_services.serve import serve_metadata
 from phantombase.compactor_daemon.undo.dead_writers import roll_back_dead_writers
 from phantombase.compactor_daemon.undo.restore import restore_table

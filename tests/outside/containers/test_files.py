@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 
 from phantombase.compactor_daemon.cli.main import app
 from phantombase.compactor_daemon.daemon.metrics import Metrics
-from phantombase.compactor_daemon.services.done import ServiceDone
+from phantombase.compactor_daemon.services.last_run import ServiceDone
 from phantombase.compactor_daemon.services.options import Service
 from phantombase.timeline.cli.main import app as timeline_app
 from phantombase.timeline.dashboard.health import exposition

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from phantombase import read, writer
 from phantombase.compactor_daemon.archiving.archive import archive_table
-from phantombase.compactor_daemon.metadata_services.options import MetadataOptions
+from phantombase.compactor_daemon.metadata_services.due import MetadataOptions
 from phantombase.compactor_daemon.metadata_services.serve import serve_metadata
 from phantombase.timeline.audit.modification_times import all_files, repair_times
 from phantombase.timeline.cli.main import app

@@ -18,8 +18,8 @@ import pyarrow as pa
 import pytest
 
 from phantombase import PhantombaseError
+from phantombase.compactor_daemon.cleaning.choice import CleanOptions
 from phantombase.compactor_daemon.cleaning.clean import clean_table
-from phantombase.compactor_daemon.cleaning.options import CleanOptions
 from phantombase.compactor_daemon.undo.restore import restore_table
 from phantombase.compactor_daemon.undo.rollback import roll_back_newest
 from phantombase.timeline.metadata_table.read import MetadataListing

@@ -16,8 +16,8 @@ from bench import memory
 from bench.processes import run
 from phantombase import ExecuteOptions, Executor, read, schedule, writer
 from phantombase import compact as compact_all
+from phantombase.compactor_daemon.cleaning.choice import CleanOptions
 from phantombase.compactor_daemon.cleaning.clean import clean_table
-from phantombase.compactor_daemon.cleaning.options import CleanOptions
 from phantombase.timeline.planning.options import PLAN_NOW
 from phantombase.timeline.planning.schedule import schedule_compaction
 from phantombase.timeline.read.table_read import ReadOptions, read_table

@@ -13,8 +13,8 @@ import pyarrow as pa
 import pytest
 
 from phantombase import writer
+from phantombase.compactor_daemon.cleaning.choice import CleanOptions
 from phantombase.compactor_daemon.cleaning.clean import clean_table
-from phantombase.compactor_daemon.cleaning.options import CleanOptions
 from phantombase.timeline.read.table_read import Query, ReadOptions, read_table
 from phantombase.timeline.storage.contract import Entry, Storage
 from phantombase.timeline.storage.local import LocalStorage

@@ -11,8 +11,8 @@ import pytest
 from typer.testing import CliRunner
 
 import phantombase
+from phantombase.compactor_daemon.cleaning.choice import CleanOptions
 from phantombase.compactor_daemon.cleaning.clean import clean_table
-from phantombase.compactor_daemon.cleaning.options import CleanOptions
 from phantombase.timeline.cli.main import app
 from phantombase.timeline.errors import MissingFileError, UsageError
 from phantombase.timeline.read.changes import plan

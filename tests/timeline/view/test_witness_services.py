@@ -13,8 +13,8 @@ import pytest
 from typer.testing import CliRunner
 
 from phantombase import read, writer
+from phantombase.compactor_daemon.cleaning.choice import CleanOptions
 from phantombase.compactor_daemon.cleaning.clean import clean_table
-from phantombase.compactor_daemon.cleaning.options import CleanOptions
 from phantombase.compactor_daemon.cli.main import app
 from phantombase.compactor_daemon.clustering.choice import choose_windows
 from phantombase.compactor_daemon.clustering.options import ClusterOptions

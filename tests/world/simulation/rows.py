@@ -25,9 +25,8 @@ from phantombase.compactor_daemon.attempt.slice_task import (
     _merged,
     _record,
 )
-from phantombase.compactor_daemon.clustering.choice import ClusteringWindow
-from phantombase.compactor_daemon.clustering.made import Made, OutputFileSpec
-from phantombase.compactor_daemon.clustering.planned import planned
+from phantombase.compactor_daemon.clustering.choice import ClusteringWindow, planned
+from phantombase.compactor_daemon.clustering.outputs import Made, OutputFileSpec
 from phantombase.timeline.errors import ConflictError
 from phantombase.timeline.format.commit_metadata import CommitMetadata, WriteStat, encode
 from phantombase.timeline.format.file_name import BaseFileName, LogFileName, parse_data_file, partition_metadata

@@ -16,7 +16,7 @@ import pytest
 
 from phantombase.compactor_daemon.archiving import choice
 from phantombase.compactor_daemon.archiving.archive import archive_table
-from phantombase.compactor_daemon.archiving.options import ArchiveOptions
+from phantombase.compactor_daemon.archiving.choice import ArchiveOptions
 from phantombase.compactor_daemon.undo.dead_writers import roll_back_dead_writers
 from phantombase.timeline.errors import ConflictError, UnsupportedError, UsageError
 from phantombase.timeline.format.commit_metadata import CommitMetadata, WriteStat

@@ -12,7 +12,7 @@ import pytest
 
 from phantombase import read, writer
 from phantombase.compactor_daemon.archiving.archive import archive_table
-from phantombase.compactor_daemon.archiving.options import ArchiveOptions
+from phantombase.compactor_daemon.archiving.choice import ArchiveOptions
 from phantombase.compactor_daemon.undo.restore import restore_table
 from phantombase.timeline.errors import MalformedError, UsageError
 from phantombase.timeline.locks.table_lock import table_lock

@@ -16,7 +16,7 @@ import pytest
 
 from phantombase import Writer, writer
 from phantombase.compactor_daemon.attempt.compact_instant import pending_instants
-from phantombase.compactor_daemon.metadata_services.options import MetadataOptions
+from phantombase.compactor_daemon.metadata_services.due import MetadataOptions
 from phantombase.compactor_daemon.metadata_services.serve import serve_metadata
 from phantombase.timeline.errors import ConflictError
 from phantombase.timeline.format.file_name import parse_data_file

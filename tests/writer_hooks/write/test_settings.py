@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from phantombase import writer
-from phantombase.compactor_daemon.cleaning.options import CleanOptions
+from phantombase.compactor_daemon.cleaning.choice import CleanOptions
 from phantombase.compactor_daemon.cli.main import app
 from phantombase.timeline.codec.output_options import Codec
 from phantombase.timeline.errors import UnsupportedError, UsageError

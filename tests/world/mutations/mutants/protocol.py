@@ -219,13 +219,13 @@ PROTOCOL: tuple[Mutant, ...] = (
     ),
     ("timeline/planning/schedule", "                section.check()\n", "", "attempt/lost_lock"),
     (
-        "compactor_daemon/undo/undo_pending",
+        "compactor_daemon/undo/undo",
         "            section.check()\n            if not",
         "            if not",
         "attempt/lost_lock",
     ),
     (
-        "compactor_daemon/undo/undo_pending",
+        "compactor_daemon/undo/undo",
         "        section.check()\n        table.storage.put_if_absent",
         "        table.storage.put_if_absent",
         "attempt/lost_lock",

@@ -223,7 +223,7 @@ VIEW: tuple[Mutant, ...] = (
     ("timeline/view/witness", "return of.files.keys() | of.below.keys()", "return of.files.keys()", "validate"),
     ("timeline/view/facts", "look(one.path if one.is_below else None, write)", "pass", "witness_services"),
     ("timeline/view/grouping", "(i < later.instant if", "(i <= later.instant if", "witness_services"),
-    ("compactor_daemon/undo/torn_compaction", "    plans += (plan for _, plan in archived_clean_plans(table.storage, table.config, archived))\n", "", "torn_commit"),
+    ("compactor_daemon/undo/repair", "    plans += (plan for _, plan in archived_clean_plans(table.storage, table.config, archived))\n", "", "torn_commit"),
     ("compactor_daemon/undo/dead_writers", "known |= table.facts.uncompleted(timeline).keys()", "pass", "witness_services"),
     ("timeline/service/loading", "shared, table.facts.uncompleted(timeline))", "shared)", "witness_services"),
     ("timeline/metadata_table/valid_instants", "in sorted(pending.keys() & done):", "in ():", "validate"),

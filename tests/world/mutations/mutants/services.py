@@ -74,13 +74,13 @@ ARCHIVING: tuple[Mutant, ...] = (
     ("timeline/instants/instant_files", "clean.requested_time if record is None else _cutoff", "clean.requested_time if True else _cutoff", "archiving/archive"),
     ("timeline/read/windows", "as_of < timeline.start and timeline.layout.has_completion_times:", "False:", "archiving/archive"),
     (_CHOICE, "(earliest is None or i.requested_time < earliest) and ", "", "archiving/choice"),
-    ("compactor_daemon/archiving/options", "if commits > self.commits_retained else 0", "", "archiving/choice"),
+    ("compactor_daemon/archiving/choice", "if commits > self.commits_retained else 0", "", "archiving/choice"),
     ("compactor_daemon/archiving/archived_files", "storage.delete_all([f.path for f in files if not f.instant.completed])", "pass", "archiving/archive"),
     ("compactor_daemon/archiving/manifest", "            _withdraw_older(storage, folder, number)\n", "", "archiving/choice"),
     ("compactor_daemon/archiving/manifest", "        if counting is not None and counting > number:\n            break\n", "", "archiving/choice"),
     ("compactor_daemon/archiving/manifest", "_TRIES = 3", "_TRIES = 1", "archiving/choice"),
-    ("compactor_daemon/archiving/levels", "                storage.place(kept, path)\n", "                pass\n", "archiving/choice"),
-    ("compactor_daemon/archiving/levels", "for name in files if name in once_named]", "for name in files]", "archiving/choice"),
+    ("compactor_daemon/archiving/history", "                storage.place(kept, path)\n", "                pass\n", "archiving/choice"),
+    ("compactor_daemon/archiving/history", "for name in files if name in once_named]", "for name in files]", "archiving/choice"),
     ("compactor_daemon/archiving/manifest", "    number = before.last + 1\n", "    number = before.number + 1\n", "archiving/archive"),
     ("compactor_daemon/archiving/manifest", "            if counting is None or number <= counting:\n", "            if True:\n", "archiving/archive"),
     ("compactor_daemon/archiving/history", "    storage.delete(final)\n", "", "archiving/archive"),
@@ -94,7 +94,7 @@ ARCHIVING: tuple[Mutant, ...] = (
     ("compactor_daemon/archiving/archive", "            seen.table.times.check_zone_of(some, seen.timeline)\n", "", "clock_check"),
     ("compactor_daemon/archiving/archive", "    seen.table.times.check_zone_of(choice.archived, seen.timeline)\n", "", "clock_check"),
     ("compactor_daemon/archiving/archive", "return from_one_snapshot(lambda: _would_archive(table.reload(), options))", "return _would_archive(table.reload(), options)", "archiving/archive"),
-    ("compactor_daemon/metadata_services/archive", "    table.times.check_zone_of(choice.archived, data)\n", "", "metadata_services/archive"),
+    ("compactor_daemon/metadata_services/retention", "    table.times.check_zone_of(choice.archived, data)\n", "", "metadata_services/archive"),
     ("timeline/instants/table_clock", "if archived or not timeline.completed else", "if archived else", "users"),
     ("timeline/table/schema_finder", "    if not timeline.completed_writes:\n", "    if False:\n", "users"),
     ("writer_hooks/schema/write_schema", "not timeline.has_rows and", "not timeline.completed_writes and", "users"),
@@ -104,10 +104,10 @@ ARCHIVING: tuple[Mutant, ...] = (
 
 _CLEANING_CHOICE = "compactor_daemon/cleaning/choice"
 _CLEAN = "compactor_daemon/cleaning/clean"
-_EXECUTE = "compactor_daemon/cleaning/execute"
-_FACTS = "compactor_daemon/cleaning/facts"
-_PENDING = "compactor_daemon/cleaning/pending"
-_WOULD = "compactor_daemon/cleaning/would_clean"
+_EXECUTE = "compactor_daemon/cleaning/clean"
+_FACTS = "compactor_daemon/cleaning/plan"
+_PENDING = "compactor_daemon/cleaning/plan"
+_WOULD = "compactor_daemon/cleaning/plan"
 CLEANING: tuple[Mutant, ...] = (
     (_CLEANING_CHOICE, "    yield _pending(timeline)\n", "", "cleaning/clean"),
     (_CLEANING_CHOICE, "    if facts.holds:\n", "    if False:\n", "cleaning/clean"),
@@ -156,13 +156,13 @@ CLEANING: tuple[Mutant, ...] = (
 # Clusterings: which files, and what must hold before they count.
 
 
-_UNREADABLE = "compactor_daemon/clustering/unreadable"
+_UNREADABLE = "compactor_daemon/clustering/pending"
 _CLUSTERING_CHOICE = "compactor_daemon/clustering/choice"
 _COMPLETE = "compactor_daemon/clustering/complete"
 _CLUSTERING_PENDING = "compactor_daemon/clustering/pending"
-_PLANNED = "compactor_daemon/clustering/planned"
+_PLANNED = "compactor_daemon/clustering/choice"
 _CLUSTER = "compactor_daemon/clustering/cluster"
-_MADE, _ROWS_IN = "compactor_daemon/clustering/made", "compactor_daemon/clustering/rows_in"
+_MADE, _ROWS_IN = "compactor_daemon/clustering/outputs", "compactor_daemon/clustering/outputs"
 _AUDIT, _AUDITED = "timeline/audit/clusterings", "audit"
 _LATE_COMMIT, _LATE = "compactor_daemon/clustering/stale", "late"
 _PURE, _TESTS = "clustering/choice", "clustering/cluster"
@@ -179,7 +179,7 @@ CLUSTERING: tuple[Mutant, ...] = (
     (_PLANNED, "str(last.base.name) == name and not last.logs else None", "str(last.base.name) == name else None", _TESTS),
     (_COMPLETE, "        _refuse_waiting(table, timeline, pending)\n", "", _TESTS),
     (_COMPLETE, "        refuse_passed(table, timeline, pending)\n", "", "cases/cluster"),
-    ("compactor_daemon/clustering/passed", "retained_since(table, timeline) > pending.time", "False", "cases/cluster"),
+    ("compactor_daemon/clustering/pending", "retained_since(table, timeline) > pending.time", "False", "cases/cluster"),
     (_CLUSTER, " or passed or ", " or ", "cases/cluster"),
     ("writer_hooks/commit/transaction", "(retained := retained_since(self.table, now)) > self.instant", "(retained := \"\")", "cases/cluster"),
     (_COMPLETE, "    withdraw_stale(table, timeline, lock)\n", "", _LATE),
@@ -222,8 +222,8 @@ CLUSTERING: tuple[Mutant, ...] = (
 
 
 _RULES, _FILE = "timeline/codec/copy_rules", "timeline/codec/copied_file"
-_COPIED, _COPYING_MADE = "compactor_daemon/clustering/copied", "compactor_daemon/clustering/made"
-_COPYING_CLUSTER, _COPYING_ROWS_IN = "compactor_daemon/clustering/cluster", "compactor_daemon/clustering/rows_in"
+_COPIED, _COPYING_MADE = "compactor_daemon/clustering/outputs", "compactor_daemon/clustering/outputs"
+_COPYING_CLUSTER, _COPYING_ROWS_IN = "compactor_daemon/clustering/cluster", "compactor_daemon/clustering/outputs"
 _UNIT, _COPYING_TESTS = "copied_file", "copied"
 COPYING: tuple[Mutant, ...] = (
     (_RULES, "    yield from _unknown(footer)\n", "", _UNIT),
@@ -257,14 +257,14 @@ COPYING: tuple[Mutant, ...] = (
 
 _RESTORE = "compactor_daemon/undo/restore"
 _ROLLBACK = "compactor_daemon/undo/rollback"
-_CLUSTERING = "compactor_daemon/undo/roll_back_clustering"
-_REFUSALS = "compactor_daemon/undo/refusals"
+_CLUSTERING = "compactor_daemon/undo/rollback"
+_REFUSALS = "compactor_daemon/undo/preconditions"
 _UNDO = "compactor_daemon/undo/undo"
 _RESTORING_TESTS = "undo/restore"
 _HASHED = "undo/left_out"
-_TORN = "compactor_daemon/undo/torn_compaction"
+_TORN = "compactor_daemon/undo/repair"
 _TORN_TESTS = "torn_commit"
-_PLAN_PUT = "compactor_daemon/undo/plan_put"
+_PLAN_PUT = "compactor_daemon/undo/preconditions"
 _LOST = "undo/lost_lock"
 _ASLEEP = "undo/roll_back_clustering"
 _RESTORING_PENDING = "timeline/table/pending"
@@ -282,11 +282,11 @@ RESTORING: tuple[Mutant, ...] = (
     ("compactor_daemon/archiving/archive", "if t < time), default=\"\")", "if t > time), default=\"\")", "users"),
     (_CLUSTERING, "            refuse_cleaned(table, timeline, found)\n", "", "undo/roll_back_clustering"),
     (_CLUSTERING, "            refuse_built_upon(table, timeline, found)\n", "", "undo/roll_back_clustering"),
-    (_CLUSTERING, "            files = _refuse_lost(table, found)\n", "", "undo/roll_back_clustering"),
+    (_CLUSTERING, "            files = _refuse_lost_inputs(table, found)\n", "", "undo/roll_back_clustering"),
     (_CLUSTERING, "        _bury(table, found, section)\n        unpublish(table, found, section.check)\n", "        unpublish(table, found, section.check)\n        _bury(table, found, section)\n", "undo/roll_back_clustering"),
     (_ROLLBACK, "        refuse_upgraded_logs(table, timeline, {time}, time)\n", "", "undo/left_out"),
     (_RESTORE, "        refuse_writers(seen, timeline)\n        refuse_upgraded_logs(seen, timeline, plan.times, plan.target)\n", "        refuse_writers(seen, timeline)\n", "undo/left_out"),
-    ("compactor_daemon/undo/upgraded_logs", "time in undone or", "False or", "undo/left_out"),
+    ("compactor_daemon/undo/preconditions", "time in undone or", "False or", "undo/left_out"),
     (_ROLLBACK, "        refuse_cleaned(table, timeline, write)\n", "", _RESTORING_TESTS),
     (_ROLLBACK, "        refuse_last(table, timeline, write)\n", "", "users"),
     (_CLUSTERING, "            refuse_last(table, timeline, found)\n", "", "undo/roll_back_clustering"),
@@ -315,13 +315,13 @@ RESTORING: tuple[Mutant, ...] = (
     (_ROLLBACK, "for i in timeline.instants if i.family == \"commit\"", "for i in timeline.completed if i.family == \"commit\"", _RESTORING_TESTS),
     (_ROLLBACK, "        refuse_built_upon(table, timeline, write)\n    except", "    except", _RESTORING_TESTS),
     (_RESTORE, "    remove_unreadable_restores(table, lock)\n", "", "torn_commit"),
-    ("compactor_daemon/undo/unreadable_rollback", "if not may_be_written(table.storage, path, instant, now_ms):", "if True:", "torn_commit"),
-    ("compactor_daemon/undo/unreadable_rollback", "        if instant.state is State.REQUESTED:\n", "        if True:\n", "torn_commit"),
+    ("compactor_daemon/undo/dead_writers", "if not may_be_written(table.storage, path, instant, now_ms):", "if True:", "torn_commit"),
+    ("compactor_daemon/undo/dead_writers", "        if instant.state is State.REQUESTED:\n", "        if True:\n", "torn_commit"),
     (_RESTORE, "    refuse_torn_target(table, timeline, target)\n", "", "torn_commit"),
     (_PLAN_PUT, "        section.check()\n", "        pass\n", _LOST),
     (_PLAN_PUT, "            remove(table.reload(), late.instant or \"\", section)\n", "            pass\n", f"{_LOST} {_ASLEEP}"),
-    (_ROLLBACK, " and is_own(table, instant):", ":", _LOST),
-    (_CLUSTERING, " and is_own(table, instant):", ":", _ASLEEP),
+    (_ROLLBACK, "late.at(State.REQUESTED)) and is_own(table, instant):", "late.at(State.REQUESTED)):", _LOST),
+    (_CLUSTERING, "found.completed and is_own(table, instant):", "found.completed:", _ASLEEP),
     (_CLUSTERING, "            table.storage.delete(heartbeat_path(time))\n", "            pass\n", _ASLEEP),
     (_CLUSTERING, "    with first_beat(table.storage, time):", "    if True:", _ASLEEP),
     (_CLUSTERING, "    refuse_stale(section, time)\n", "", _ASLEEP),
@@ -338,7 +338,7 @@ RESTORING: tuple[Mutant, ...] = (
     (_ROLLBACK, "    with first_beat(table.storage, rollback.instant):", "    if True:", _LOST),
     (_ROLLBACK, "    table.storage.delete(heartbeat_path(begun.instant))\n", "    pass\n", _LOST),
     ("compactor_daemon/attempt/validity", ", *timeline.completed_writes}", "}", _LOST),
-    ("compactor_daemon/cleaning/execute", "                _take_back(table, now, section)  # what", "                pass  # what", _LOST),
+    ("compactor_daemon/cleaning/clean", "                _take_back(table, now, section)  # what", "                pass  # what", _LOST),
     ("writer_hooks/commit/transaction", "        self._check_ground(now)\n", "", _LOST),
     ("compactor_daemon/undo/dead_writers", "return beat is not None and beat.owner_gone", "return beat is not None", _LOST),
     (_ROLLBACK, "            put_tombstone(table.storage, write.completion_time)\n", "", _RESTORING_TESTS),
@@ -346,7 +346,7 @@ RESTORING: tuple[Mutant, ...] = (
     (_REFUSALS, "        if may_be_service(table, instant):\n            continue\n", "", "clustering/cluster"),
     ("timeline/locks/heartbeat", "return is_young or is_live(", "return is_live(", "unreadable_rollback"),
     ("timeline/locks/heartbeat", "return is_young or is_live(read_heartbeat(storage, instant), now_ms)", "return is_young", "unreadable_rollback"),
-    ("compactor_daemon/undo/unreadable_rollback", " and r.inflight is None", "", "unreadable_rollback"),
+    ("compactor_daemon/undo/dead_writers", " and r.inflight is None", "", "unreadable_rollback"),
     (_ROLLBACK, "or is_service(table, found[0]):", "or False:", _RESTORING_TESTS),
     ("writer_hooks/commit/transaction", "            refuse_pending_restore(table, timeline)\n", "", _RESTORING_TESTS),
     ("timeline/planning/schedule", "        refuse_pending_restore(table, timeline)\n", "", _RESTORING_TESTS),
@@ -355,7 +355,7 @@ RESTORING: tuple[Mutant, ...] = (
     ("compactor_daemon/clustering/cluster", "    refuse_half_rolled_back(table, timeline)\n", "", _RESTORING_TESTS),
     ("compactor_daemon/clustering/complete", "        refuse_half_rolled_back(table, timeline)\n", "", "clustering/cluster"),
     (_RESTORE, "dead | {time for time in timeline.completed_writes if time > target}", "dead", _RESTORING_TESTS),
-    ("compactor_daemon/cleaning/would_clean", "    refuse_half_rolled_back(table, view.timeline)", "    pass", _RESTORING_TESTS),
+    ("compactor_daemon/cleaning/plan", "    refuse_half_rolled_back(table, view.timeline)", "    pass", _RESTORING_TESTS),
     ("compactor_daemon/undo/savepoint", "        refuse_half_rolled_back(table, timeline)\n", "", _RESTORING_TESTS),
     (_ROLLBACK, "        if begun is None or write.completed:\n", "        if begun is None:\n", _RESTORING_TESTS),
     (_RESTORE, "            completed_too=False,", "            completed_too=True,", _RESTORING_TESTS),
@@ -364,10 +364,10 @@ RESTORING: tuple[Mutant, ...] = (
     (_RESTORE, "i.completed or i.requested_time <= target)", "True)", "torn_commit"),
     ("compactor_daemon/undo/savepoint", "        refuse_pending_restore(table, timeline)\n", "", _RESTORING_TESTS),
     (_ROLLBACK, "        with first_beat(table.storage, instant):\n            unpublish", "        if True:\n            unpublish", _RESTORING_TESTS),
-    ("compactor_daemon/undo/undo_pending", "        with first_beat(table.storage, rollback.instant):\n", "        if True:\n", _RESTORING_TESTS),
-    ("compactor_daemon/cleaning/would_clean", "                retained_by(table.files, clean)", "                pass", "cleaning/dry_runs"),
-    ("compactor_daemon/undo/torn", "planned - metadata.written_groups - replaced.keys()", "frozenset()", "undo/left_out"),
-    ("compactor_daemon/undo/torn", "if slice_.base is None and slice_.logs and", "if False and", "undo/left_out"),
+    ("compactor_daemon/undo/undo", "        with first_beat(table.storage, rollback.instant):\n", "        if True:\n", _RESTORING_TESTS),
+    ("compactor_daemon/cleaning/plan", "                retained_by(table.files, clean)", "                pass", "cleaning/dry_runs"),
+    ("compactor_daemon/undo/preconditions", "planned - metadata.written_groups - replaced.keys()", "frozenset()", "undo/left_out"),
+    ("compactor_daemon/undo/preconditions", "if slice_.base is None and slice_.logs and", "if False and", "undo/left_out"),
     ("compactor_daemon/undo/dead_writers", "is_pending_service if completed_too else may_be_service", "is_pending_service", "torn_commit"),
     (_TORN, "    if may_be_written(table.storage, torn.path,", "    if False and may_be_written(table.storage, torn.path,", _TORN_TESTS),
     (_TORN, "    if len(outputs) != 1:\n", "    if not outputs:\n", _TORN_TESTS),
@@ -375,7 +375,7 @@ RESTORING: tuple[Mutant, ...] = (
     (_TORN, "clean.completed and clean.requested_time > instant", "clean.requested_time > instant", _TORN_TESTS),
     (_TORN, "stream.ledger(rows, hash_out)", "stream.ledger(rows)", _TORN_TESTS),
     (_TORN, "            table.storage.set_modified(torn.path, torn.modified_ms)\n", "            pass\n", _TORN_TESTS),
-    (_TORN, "    if dry_run:\n", "    if False:\n", _TORN_TESTS),
+    (_TORN, "    if dry_run:\n        return done\n", "    if False:\n        return done\n", _TORN_TESTS),
 )  # fmt: skip
 # Taking a plan back.
 
@@ -386,12 +386,12 @@ UNSCHEDULING: tuple[Mutant, ...] = (
     ("compactor_daemon/undo/unschedule", "                if kept:\n", "                if False:\n", "narrowed"),
     ("compactor_daemon/undo/unschedule", "        storage.put_if_absent(path, data)\n", "", "unschedule"),
     ("compactor_daemon/undo/unschedule", "        ended |= _end_attempts(storage, instant, who)\n        refuse_inflight", "        refuse_inflight", "unschedule"),
-    ("compactor_daemon/undo/untouched", "by_base and pending and not plan.merges_logs", "by_base and False", "unschedule"),
-    ("compactor_daemon/undo/untouched", "left = _refuse_files(table, instant, plan, is_dead=is_dead)", "left = ()", "unschedule stuck"),
-    ("compactor_daemon/undo/untouched", "    refuse_rollback(table, instant)\n", "", "unschedule"),
-    ("compactor_daemon/undo/untouched", "if is_live(trace, table, options):", "if False:", "unschedule stuck"),
-    ("compactor_daemon/undo/untouched", "foreign_trace(table, instant, table.views.planned_partitions([plan]))", "foreign_trace(table, instant, ())", "stuck"),
-    ("compactor_daemon/undo/untouched", "if is_dead and plan.merges_logs and by_base:", "if False:", "stuck"),
+    ("compactor_daemon/undo/preconditions", "by_base and pending and not plan.merges_logs", "by_base and False", "unschedule"),
+    ("compactor_daemon/undo/preconditions", "left = _refuse_files(table, instant, plan, is_dead=is_dead)", "left = ()", "unschedule stuck"),
+    ("compactor_daemon/undo/preconditions", "    refuse_rollback(table, instant)\n", "", "unschedule"),
+    ("compactor_daemon/undo/preconditions", "if is_at_work(trace, table, options):", "if False:", "unschedule stuck"),
+    ("compactor_daemon/undo/preconditions", "foreign_trace(table, instant, table.views.planned_partitions([plan]))", "foreign_trace(table, instant, ())", "stuck"),
+    ("compactor_daemon/undo/preconditions", "if is_dead and plan.merges_logs and by_base:", "if False:", "stuck"),
     ("compactor_daemon/undo/unschedule", "        refuse_inflight(table, instant, inflight, options)\n", "", "stuck"),
     ("compactor_daemon/undo/unschedule", "for left in (*dead.files, dead.inflight):", "for left in (dead.inflight,):", "stuck"),
     ("compactor_daemon/undo/unschedule", "for left in (*dead.files, dead.inflight):", "for left in dead.files:", "stuck"),

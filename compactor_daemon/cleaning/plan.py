@@ -1,0 +1,219 @@
+"""What a clean would do: the facts for its choice, the pending cleans that it would finish, and its result.
+
+Nothing is changed, and no module that executes cleans is imported: `status` shows this. What cannot be read is an
+error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+from phantombase.timeline.clocks import clock_ms
+from phantombase.timeline.errors import ConflictError, MalformedError, MissingFileError
+from phantombase.timeline.format.clean import CleanPlan, decode_clean_plan
+from phantombase.timeline.format.instant import Instant, State
+from phantombase.timeline.instants.instant_files import load_state_files, retained_by, unreadable_plan
+from phantombase.timeline.instants.timeline import Timeline
+from phantombase.timeline.locks.heartbeat import EXPIRY_S
+from phantombase.timeline.read.pins import Pin, all_pins, earliest_to_retain, held_files, live_pins
+from phantombase.timeline.read.windows import cleans
+from phantombase.timeline.storage.folders import join
+from phantombase.timeline.table.pending import (
+    clustered_file_groups,
+    refuse_half_rolled_back,
+    refuse_half_upgraded,
+    refuse_pending_restore,
+)
+from phantombase.timeline.table.table import Table, from_one_snapshot
+from phantombase.timeline.view.view import TableView
+
+from ..attempt.unfinished import unfinished_compactions
+from ..undo.savepoint import savepoints, state_files
+from .choice import CleanChoice, CleanFacts, CleanOptions, Gone, Policy, choose
+
+
+def load_whole(table: Table) -> TableView:
+    """A view whose timeline knows all writes that completed after the moment of a pin, archived ones too.
+
+    On version 6 no archived instant has a completion time, and archiving does not pass a pin.
+    """
+    view = from_one_snapshot(table.load_view)
+    if not table.layout.has_completion_times or view.timeline.archived:
+        return view
+    return replace(view, timeline=table.with_archive(view.timeline))
+
+
+def without(view: TableView, gone: Collection[str]) -> TableView:
+    """The view as it is when these paths are removed, which are whole file slices (pure)."""
+    left = (
+        replace(group, slices=tuple(s for s in group.slices if not all(file.path in gone for file in s.files)))
+        for group in view.groups
+    )
+    return replace(view, groups=tuple(group for group in left if group.slices))
+
+
+def gather_facts(table: Table, view: TableView, options: CleanOptions, *, dry_run: bool) -> CleanFacts:
+    """Called with the view that is decided on.
+
+    `dry_run`: puts nothing on storage; expired pins count then. MalformedError: an unreadable pin, savepoint or plan,
+    which may forbid anything.
+    """
+    timeline, now_ms = view.timeline, clock_ms()
+    hours = options.retained if options.policy is Policy.HOURS else 0
+    return CleanFacts(
+        # Subtracted as moments: times of day jump by an hour when the clocks change.
+        hours_ago=table.times.moment(now_ms - hours * 3_600_000),
+        floor=table.times.moment(now_ms - int(options.floor_s * 1000)),
+        written=_written(table, timeline),
+        holds=tuple(pin.holds for pin in (all_pins if dry_run else live_pins)(table.storage)),
+        savepoints=frozenset(savepointed(table, view)),
+        unfinished=frozenset(unfinished_compactions(table, timeline)),
+        clustering=frozenset(clustered_file_groups(table, timeline)),
+    )
+
+
+def _written(table: Table, timeline: Timeline) -> dict[str, str]:
+    """When the completed files were written. A completion time in a name may be much older: it is decided before."""
+    return load_state_files(table.storage, table.config).written(timeline.completed, table.times.moment)
+
+
+def savepointed(table: Table, view: TableView) -> Iterator[str]:
+    """Paths that savepoints name, and those of their states: Hudi's names only some beside a pending compaction."""
+    for kept in savepoints(table, view.timeline):
+        for files in (kept.savepoint.files, state_files(view, kept.instant)):
+            for partition, names in files.items():
+                yield from (join(partition, name) for name in names)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CleanResult:
+    """`instant`: of the clean; None: nothing was to be removed, or a dry run. `files`, `bytes`: removed, or would be.
+
+    `finished`: pending cleans that were finished, or would be. `left`: files that the bounds left to the next clean.
+    `retained`, `why`, `kept`: see `Choice`.
+    """
+
+    instant: str | None
+    gone: tuple[Gone, ...]
+    files: int
+    bytes: int
+    left: int
+    retained: str | None
+    why: str
+    kept: dict[str, int] = field(default_factory=dict)
+    finished: tuple[Finished, ...] = ()
+
+
+def would_clean(table: Table, view: TableView, options: CleanOptions) -> CleanResult:
+    """What `clean_table` would do, or its error; nothing is changed. `view`: of `load_whole`."""
+    from phantombase.timeline.metadata_table.update import check_keepable  # late: it takes pyarrow
+
+    check_keepable(table, moves_rows=False)
+    finishing = to_finish(table)
+    gone = {join(part, name) for plan in finishing.values() for part, names in plan.files.items() for name in names}
+    choice = choice_of(table, without(view, gone) if gone else view, options, dry_run=True)
+    if choice.gone:
+        table.times.check_zone(view.timeline)
+        for clean in cleans(view.timeline):
+            if clean.completed:
+                retained_by(table.files, clean)  # a record that cannot be read ends a run, too
+    finished = tuple(Finished(instant=instant, files=plan.count) for instant, plan in finishing.items())
+    return result_of(None, choice, finished)
+
+
+def choice_of(table: Table, view: TableView, options: CleanOptions, *, dry_run: bool) -> CleanChoice:
+    refuse_half_upgraded(table)
+    refuse_pending_restore(table, view.timeline)
+    refuse_half_rolled_back(table, view.timeline)  # behind its write lies what will be the newest state
+    if (newest := view.timeline.completed_writes.get(view.timeline.latest_completed)) is not None:
+        table.commit_metadata(newest)  # likewise behind one that cannot be read: only its rollback ends that
+    return choose(view, gather_facts(table, view, options, dry_run=dry_run), options)
+
+
+def result_of(instant: str | None, choice: CleanChoice, finished: tuple[Finished, ...]) -> CleanResult:
+    return CleanResult(
+        instant=instant,
+        gone=choice.gone,
+        files=sum(len(one.files) for one in choice.gone),
+        bytes=sum(one.bytes for one in choice.gone),
+        left=sum(len(one.files) for one in choice.left),
+        retained=choice.retained,
+        why=choice.why,
+        kept=dict(choice.kept),
+        finished=finished,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finished:
+    """A clean that was pending and was finished: `files` that its plan names."""
+
+    instant: str
+    files: int
+
+
+def to_finish(table: Table) -> dict[str, CleanPlan]:
+    """The plans of pending cleans that `finish_pending` would finish, by instant. Its errors; nothing is changed."""
+    found, timeline = {}, table.load_timeline()
+    refuse_pending_restore(table, timeline)
+    for instant in timeline.pending("clean"):
+        path = table.instant_path(instant.at(State.REQUESTED))
+        try:
+            plan = decode_clean_plan(table.storage.read(path), path)
+        except (MalformedError, MissingFileError) as error:
+            may_go(table, instant, error, clock_ms)
+            continue
+        if instant.state is State.REQUESTED and is_needed(table, plan, all_pins(table.storage)):
+            continue
+        refuse_needed(table, instant.requested_time, plan)
+        found[instant.requested_time] = plan
+    if found and table.layout.has_completion_times:
+        table.times.check_zone(timeline)
+    return found
+
+
+def may_go(table: Table, clean: Instant, error: MalformedError | MissingFileError, now_ms: Callable[[], int]) -> bool:
+    """Whether the plan of a clean, which cannot be read, may be removed; False: the clean has ended meanwhile.
+
+    ConflictError: it may still be written. MalformedError: the clean has begun, so files that it names may be gone.
+    """
+    path = table.instant_path(clean.at(State.REQUESTED))
+    now = table.reload().load_timeline().find(clean.requested_time, "clean")
+    if now is None or now.completed:
+        return False
+    if now.state > State.REQUESTED:
+        raise unreadable_plan(path, now, error) from error
+    entry = table.storage.find(path)
+    if entry is not None and now_ms() - entry.modified_ms < EXPIRY_S * 1000:
+        raise ConflictError(
+            "a process may still be writing the plan of a clean, which cannot be read",
+            path=path,
+            instant=clean.requested_time,
+            expected=f"a file that has not changed for {EXPIRY_S:g} s",
+            todo="Wait, then run again.",
+        ) from error
+    return entry is not None
+
+
+def is_needed(table: Table, plan: CleanPlan, pins: Sequence[Pin]) -> bool:
+    """Whether the newest state, a savepoint, or one of the pins needs a file of the plan."""
+    view = load_whole(table.reload())
+    needed = held_files(view, earliest_to_retain(view.timeline, [pin.holds for pin in pins]))
+    needed |= frozenset(savepointed(table, view))
+    return any(join(partition, name) in needed for partition, names in plan.files.items() for name in names)
+
+
+def refuse_needed(table: Table, instant: str, plan: CleanPlan) -> None:
+    """ConflictError: the plan names files of the newest state, as after a restore to an older one."""
+    view = from_one_snapshot(lambda: table.reload().load_view())
+    needed = held_files(view, None)
+    if wrong := [p for part, names in plan.files.items() for name in names if (p := join(part, name)) in needed]:
+        raise ConflictError(
+            "a pending clean names files that readers need",
+            path=wrong[0],
+            instant=instant,
+            found=f"{len(wrong)} of {plan.count} files",
+            todo="The table was probably restored behind this clean. Nothing was removed. Stop all writers, remove the "
+            "files of the clean from the timeline by hand, then clean again.",
+        )

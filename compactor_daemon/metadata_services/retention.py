@@ -1,0 +1,272 @@
+"""Cleans and archives the metadata table (the caller holds the data table's lock).
+
+Cleaning: plan (requested) | inflight | the files are deleted | the completed clean. Each file group retains its newest
+two slices: the newest, and the one before it, which a reader may have begun with. A clean waits until three instants
+have completed after a compaction, as Hudi's: until then readers open what they have listed. So a slice is removed once
+two compactions and three more instants came after it. Every step may be repeated: a file that does not exist counts as
+removed. File groups that a replace commit names are left alone, since Hudi gives the same names to an index that it
+builds again. 0.15 retains commits where 1.2 retains two file versions.
+
+Archiving: by the rules of any table (`archiving.choice`), with these cutoffs in addition:
+
+    compaction    what its own newest compaction does not hold stays, and that compaction: the data table's archiver
+                  asks for it, and readers skip what it holds
+    the table     nothing from the first write, or the first pending instant, of the data table's active timeline on:
+                  Hudi's rollback of such a write asks whether it is recorded here
+    slices        8 and 9: instants whose log files lie in a slice that no clean removed, since only they say which;
+                  not those that filled a partition, which are older than all base files there: a file group that no
+                  write has touched since keeps its first slice for ever
+    built anew    a delta commit that filled a partition stays until the compactions before it are archived too: it
+                  shows that the base files of these are removed (`metadata_view`)
+
+As Hudi, archiving retains one instant more than the data table's does by default; `slices` and `built anew` are not in
+Hudi. Source: HoodieBackedTableMetadataWriter of 0.15.0 and 1.2.0, HoodieTimelineArchiver of 0.15.0, TimelineArchiverV2
+of 1.2.0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+
+from phantombase.timeline.errors import ConflictError
+from phantombase.timeline.format.clean import CleanPlan, decode_clean_plan, encode_clean_metadata, encode_clean_plan
+from phantombase.timeline.format.instant import Instant, State
+from phantombase.timeline.instants.instant_files import StateFiles, load_state_files, of_instants
+from phantombase.timeline.instants.timeline import UNKNOWN_COMPLETION, Timeline
+from phantombase.timeline.locks.section import Section
+from phantombase.timeline.metadata_table.location import BUILD_AGAIN, advising_rebuild, open_metadata_table
+from phantombase.timeline.metadata_table.read import load_metadata_view
+from phantombase.timeline.metadata_table.valid_instants import ARTIFICIAL, blocked_by
+from phantombase.timeline.read.pins import held_files
+from phantombase.timeline.storage.folders import join
+from phantombase.timeline.table.table import Table
+from phantombase.timeline.view.view import TableView
+
+from ..archiving.archived_files import Archive, remove_instants
+from ..archiving.choice import ArchiveChoice, ArchiveCutoff, ArchiveFacts, ArchiveOptions
+from ..archiving.choice import choose as choose_archived
+from ..archiving.history import compact_history
+from ..cleaning.choice import CleanFacts, CleanOptions, Policy, choose
+
+OPTIONS = ArchiveOptions(min_instants=21, max_instants=31, commits_retained=1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetadataArchived:
+    """Instants of the metadata table that were archived, or would be. `why`: what stopped archiving here."""
+
+    instants: tuple[str, ...] = ()
+    why: str = ""
+
+
+def archive_waits(data: Timeline, metadata: Timeline) -> str | None:
+    """Why nothing is archived, by the two timelines alone; None: something may be (pure)."""
+    count = len(metadata.completed)
+    bound = OPTIONS.begins_above(count)
+    if count <= bound:
+        return f"{count} commits are completed, archiving begins above {bound}"
+    cutoff, first = _active(data), metadata.completed[0].requested_time
+    return cutoff.why if first >= cutoff.time else None
+
+
+def archive_metadata(table: Table, section: Section, *, dry_run: bool) -> MetadataArchived:
+    """Archives what may go; what a dead process left is finished. Errors as those of archiving any table."""
+    metadata, data = open_metadata_table(table), table.load_timeline()
+    # The files are listed first: an instant that completes in between is still pending in the list.
+    files, timeline = load_state_files(metadata.storage, metadata.config), metadata.load_timeline()
+    if (waits := archive_waits(data, timeline)) is not None:
+        return MetadataArchived(why=waits)
+    archive = Archive(storage=metadata.storage, config=metadata.config, moment=table.times.moment, check=section.check)
+    if not dry_run and (both := archive.held_already(timeline.instants)):
+        _remove(metadata, files, both, section)
+        files, timeline = load_state_files(metadata.storage, metadata.config), metadata.load_timeline()
+    view = load_metadata_view(metadata, table.config.built_metadata_partitions)
+    choice = _choice(files, view.timeline, cutoffs(data, view), table.times.moment)
+    going = tuple(i.requested_time for i in choice.archived)
+    table.times.check_zone_of(choice.archived, data)
+    if not dry_run and choice.archived:
+        archive.write(choice.archived, timeline, files)
+        _remove(metadata, files, choice.archived, section)
+        if timeline.layout.has_completion_times:
+            compact_history(metadata.storage, metadata.config, lambda: nullcontext(section.check))
+    return MetadataArchived(instants=going, why=choice.why)
+
+
+def cutoffs(data: Timeline, view: TableView) -> tuple[ArchiveCutoff, ...]:
+    """The cutoffs that the data table and the slices of the metadata table set (pure)."""
+    active = _active(data)
+    if not view.timeline.layout.has_completion_times:
+        return (active,)
+    logs = [
+        log.name.instant
+        for group in view.groups
+        for slice_ in group.slices
+        for log in slice_.logs
+        if slice_ is group.slices[-1] or not log.name.instant.startswith(ARTIFICIAL)
+    ]
+    if not logs:
+        return (active,)
+    why = f"a slice that no clean removed has log files of {min(logs)}"
+    return active, ArchiveCutoff(time=min(logs), why=why)
+
+
+def shows_gone(timeline: Timeline, going: Collection[Instant]) -> bool:
+    """Whether a compaction would stay without the delta commit that shows that its base files are gone (pure)."""
+    filled = [timeline.completed_at(i) for i in going if i.requested_time.startswith(ARTIFICIAL)]
+    stay = (i.requested_time for i in timeline.completed if i.action == "commit" and i not in going)
+    first = min(stay, default=None)
+    return first is not None and any(time > first for time in filled)
+
+
+def _active(data: Timeline) -> ArchiveCutoff:
+    """Where the data table's active timeline begins; "" if it is empty."""
+    time = min((i.requested_time for i in data.instants if i.is_write or not i.completed), default="")
+    return ArchiveCutoff(time=time, why=f"instant {time or 'none'} is the first on the table's active timeline")
+
+
+def _choice(
+    files: StateFiles, timeline: Timeline, further: tuple[ArchiveCutoff, ...], moment: Callable[[int], str]
+) -> ArchiveChoice:
+    compactions = [i.requested_time for i in timeline.completed if i.action == "commit"]
+    facts = ArchiveFacts(
+        metadata=True,
+        metadata_compacted=max(compactions, default=None),
+        doubled=files.doubled(),
+        written=files.written(timeline.instants, moment),
+        cutoffs=further,
+    )
+    choice = choose_archived(timeline, facts, OPTIONS)
+    if timeline.layout.has_completion_times and shows_gone(timeline, choice.archived):
+        why = "the compactions before an index was built anew stay"
+        return ArchiveChoice(archived=(), kept=(*choice.archived, *choice.kept), why=why)
+    return choice
+
+
+def _remove(metadata: Table, files: StateFiles, instants: Sequence[Instant], section: Section) -> None:
+    """Removes archived instants, those that filled a partition last: see `shows_gone`."""
+    for last in (False, True):
+        some = [i for i in instants if i.requested_time.startswith(ARTIFICIAL) is last]
+        if some:
+            remove_instants(metadata.storage, of_instants(files, some), section.check)
+
+
+CLEAN_SUFFIX = "002"
+"""Ends the instant of a clean of the metadata table on version 6."""
+
+_ACTION = "clean"
+_OPTIONS = CleanOptions(policy=Policy.VERSIONS, retain=2, floor_s=0)
+_INSTANTS_AFTER_COMPACTION = 3
+_DIGITS = 17
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CleanDue:
+    """A clean that removes something. `bytes`: of its files."""
+
+    plan: CleanPlan
+    bytes: int
+
+
+def clean_waits(metadata: Timeline) -> str | None:
+    """Why no clean is looked for now; None: one may be due (pure). A pending clean does not wait."""
+    if metadata.pending_compactions:
+        return f"compaction {metadata.pending_compactions[0].requested_time} of the metadata table is pending"
+    if metadata.pending("logcompaction"):
+        return blocked_by(metadata)
+    compactions = [i.requested_time for i in metadata.completed if i.action == "commit"]
+    if not compactions:
+        return "the metadata table was never compacted"
+    # On version 6 a clean and the compaction behind it have the delta commit's time and a suffix, 002 and 001.
+    last = compactions[-1][:_DIGITS]
+    after = [i for i in metadata.instants if i.completed and i.requested_time[:_DIGITS] > last]
+    if any(i.action == _ACTION for i in after):
+        return "nothing was compacted since the last clean"
+    if len(after) < _INSTANTS_AFTER_COMPACTION:
+        return f"{len(after)} of {_INSTANTS_AFTER_COMPACTION} instants since the last compaction"
+    return None
+
+
+def clean_instant(metadata: Timeline, new_time: Callable[[], str]) -> str | None:
+    """The instant of a clean: a new one; on version 6 `<last delta commit>002`, None if that is not the newest."""
+    if metadata.layout.has_completion_times:
+        return new_time()
+    last = max(i.requested_time for i in metadata.instants if i.action == "deltacommit" and i.completed)
+    instant = last + CLEAN_SUFFIX
+    usable = len(last) == _DIGITS and all(i.requested_time < instant for i in metadata.instants)
+    return instant if usable else None
+
+
+def clean_due(table: Table) -> CleanDue | None:
+    """What a clean of the metadata table of `table` removes; None: nothing."""
+    metadata = open_metadata_table(table)
+    view = load_metadata_view(metadata, table.config.built_metadata_partitions)
+    kept = replace(view, groups=tuple(g for g in view.groups if g.key not in view.facts.replaced))
+    choice = choose(kept, CleanFacts(hours_ago="", floor=UNKNOWN_COMPLETION), _OPTIONS)
+    if not choice.gone:
+        return None
+    files: dict[str, tuple[str, ...]] = {}
+    for one in choice.gone:
+        files[one.partition] = (*files.get(one.partition, ()), *one.files)
+    plan = CleanPlan(
+        policy=_OPTIONS.policy.hudi_name, files=files, last_completed=max(view.timeline.completed_writes, default="")
+    )
+    return CleanDue(plan=plan, bytes=sum(one.bytes for one in choice.gone))
+
+
+def pending_clean(metadata: Table, clean: Instant) -> CleanPlan:
+    """The plan of a pending clean, of phantombase or Hudi. MalformedError: it cannot be read."""
+    path = metadata.instant_path(clean.at(State.REQUESTED))
+    with advising_rebuild(metadata):
+        return decode_clean_plan(metadata.storage.read(path), path)
+
+
+def request_clean(metadata: Table, instant: str, plan: CleanPlan, section: Section) -> Instant:
+    """Makes a plan visible. ConflictError: another process made one at this instant, without the lock."""
+    clean = Instant(requested_time=instant, action=_ACTION, state=State.REQUESTED)
+    path = metadata.instant_path(clean)
+    section.check()
+    if not metadata.storage.put_if_absent(path, encode_clean_plan(plan, metadata.storage.base_path)):
+        raise ConflictError(
+            "another process cleans the metadata table",
+            path=f"{metadata.storage.base_path}/{path}",
+            instant=instant,
+            todo="All writers of a table must share one lock. Run again.",
+        )
+    return clean
+
+
+def execute_clean(table: Table, clean: Instant, plan: CleanPlan, section: Section) -> None:
+    """Executes a pending clean, of phantombase or Hudi; every step may have been done before.
+
+    ConflictError: its plan names files that readers need.
+    """
+    metadata, instant = open_metadata_table(table), clean.requested_time
+    _refuse_needed(metadata, load_metadata_view(metadata, table.config.built_metadata_partitions), instant, plan)
+    storage = metadata.storage
+    content = b"" if metadata.layout.has_completion_times else encode_clean_plan(plan, storage.base_path)
+    section.check()
+    storage.put_if_absent(metadata.instant_path(clean.at(State.INFLIGHT)), content)
+    for partition, names in plan.files.items():
+        section.check()
+        storage.delete_all([join(partition, name) for name in names])
+    data = table.load_timeline()
+    used = metadata.load_timeline().used_times(table.times.going(data))
+    completion = table.completion_time(data, also_above=used)
+    done = replace(clean.at(State.COMPLETED), completion_time=completion)
+    section.check()
+    storage.put_if_absent(metadata.instant_path(done), encode_clean_metadata(plan, instant, 0, frozenset()))
+
+
+def _refuse_needed(metadata: Table, view: TableView, instant: str, plan: CleanPlan) -> None:
+    needed = held_files(view, None)
+    planned = (join(partition, name) for partition, names in plan.files.items() for name in names)
+    if wrong := [path for path in planned if path in needed]:
+        raise ConflictError(
+            "a pending clean of the metadata table names files that readers need",
+            path=f"{metadata.storage.base_path}/{wrong[0]}",
+            instant=instant,
+            found=f"{len(wrong)} of {plan.count} files",
+            todo=f"Nothing was removed. {BUILD_AGAIN}",
+        )

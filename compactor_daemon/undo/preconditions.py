@@ -1,0 +1,457 @@
+"""What must hold before a completed write, a table or a plan is undone; each refusal says why and what to do.
+
+work         no process is at work on the table, no clean or rollback is pending, no savepoint or pin needs the
+             state
+left out     no compaction that stays has left out a file group that would be visible again
+torn         a completed file that Hudi left empty or torn, of a replace commit: what it replaced is unknown. All of
+             it is visible again after the restore, which is the state before it, unless `left out` refuses
+upgraded     version 6 log files carry their base instant and hold blocks of many writes. From version 8 on a reader
+             counts all blocks for the write in the name, so one write in such a file cannot be undone alone
+plan         the plan of a restore or rollback is visible before anything is undone: from then on no process of
+             phantombase builds upon what it names. A process may stall before the put and lose the lock, so the
+             lock is checked again after the put. If it was lost, the plan is removed, under the lock: it has undone
+             nothing
+dependents   no Hudi executor, writer or rollback depends on a plan that is to be cancelled. A dead Hudi executor
+             leaves an inflight file, and perhaps base files that no commit names: the base files are removed first,
+             then the inflight file, so no crash leaves base files without the file that shows who made them. An
+             executor that resumes cannot complete without its inflight file
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+
+from phantombase.timeline.errors import (
+    BarrierError,
+    ConflictError,
+    LockError,
+    LockLostPlanError,
+    MalformedError,
+    UsageError,
+)
+from phantombase.timeline.format.compaction_plan import CompactionPlan
+from phantombase.timeline.format.file_name import BaseFileName, LogFileName, parse_data_file
+from phantombase.timeline.format.instant import Instant, State
+from phantombase.timeline.format.layout import Slicing
+from phantombase.timeline.instants.timeline import Timeline
+from phantombase.timeline.locks.heartbeat import Process, is_live, read_heartbeat
+from phantombase.timeline.locks.section import Section
+from phantombase.timeline.locks.table_lock import TableLock
+from phantombase.timeline.read.pins import live_pins
+from phantombase.timeline.storage.folders import join
+from phantombase.timeline.storage.server_clock import storage_ms
+from phantombase.timeline.table.pending import PendingRestore, UnreadableRollback, may_be_service, pending_rollbacks
+from phantombase.timeline.table.table import Table
+from phantombase.timeline.table.traces import data_files, instants_in
+from phantombase.timeline.view.view import GroupKey
+
+from ..attempt.hudi_executors import foreign_trace, inflight_path
+from ..attempt.hudi_executors import is_live as is_at_work
+from ..attempt.outcome import decisions
+from ..attempt.validity import refuse_rollback
+from ..options import AttemptOptions
+from .savepoint import savepoints
+
+_OTHERWISE = (
+    "If it cannot be executed because of some file groups, write their partitions anew by insert_overwrite: replaced "
+    "file groups are passed over, and the others are compacted. Or restore the missing files, or the table to an "
+    "instant before they were written: `compactor-daemon restore TABLE --to INSTANT`."
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadExecutor:
+    """What a dead Hudi executor left: the path of its inflight file, and its base files."""
+
+    inflight: str
+    files: tuple[str, ...]
+
+
+def refuse_touched(table: Table, instant: str, plan: CompactionPlan, options: AttemptOptions) -> DeadExecutor | None:
+    """ConflictError, BarrierError: another process has begun, or may be about to begin, work that depends on the plan.
+
+    Otherwise returns what a dead executor left, which must be removed with the plan. A plan without operations stands
+    for an unreadable plan: then any file of the instant counts.
+    """
+    storage = table.storage
+    trace = foreign_trace(table, instant, table.views.planned_partitions([plan]))
+    if is_at_work(trace, table, options):
+        raise _at_work(
+            table,
+            instant,
+            "a recent inflight file, or recent files of its work"
+            if trace.inflight_ms is not None
+            else "a fresh heartbeat",
+            options,
+        )
+    by_base = table.layout.slicing is Slicing.BY_BASE_INSTANT
+    is_dead = trace.inflight_ms is not None
+    if is_dead and plan.merges_logs and by_base:
+        raise ConflictError(
+            "a Hudi compactor began this log compaction; file names do not show what it wrote",
+            path=storage.base_path,
+            instant=instant,
+            todo="Let Hudi roll it back or execute it.",
+        )
+    refuse_rollback(table, instant)
+    pending = table.load_timeline().pending_delta_commits
+    if by_base and pending and not plan.merges_logs:
+        raise BarrierError(
+            "a pending write may be about to write logs on this plan",
+            path=storage.base_path,
+            instant=instant,
+            expected="no pending delta commit",
+            found=", ".join(i.requested_time for i in pending),
+            todo="Wait until it has completed or was rolled back, then run again.",
+        )
+    left = _refuse_files(table, instant, plan, is_dead=is_dead)
+    return DeadExecutor(inflight=inflight_path(table, instant), files=left) if is_dead else None
+
+
+def written_groups(table: Table, instant: str, plan: CompactionPlan) -> frozenset[GroupKey]:
+    """The file groups of a pending compaction that must stay in its plan: a write has put a log onto it (version 6).
+
+    Without the plan no reader would find such a log below the base file of its file group. Empty where the plan is of
+    log compactions, and from version 8 on.
+    """
+    if table.layout.slicing is not Slicing.BY_BASE_INSTANT or plan.merges_logs:
+        return frozenset()
+    found = ((path, name) for path, name in _files_of(table, instant, plan) if isinstance(name, LogFileName))
+    return frozenset((path.rpartition("/")[0], name.file_id) for path, name in found)
+
+
+def refuse_inflight(table: Table, instant: str, path: str, options: AttemptOptions) -> None:
+    """ConflictError: an inflight file is there (`path`), although that of the dead executor was removed."""
+    if table.storage.find(path) is not None:
+        raise _at_work(table, instant, "an inflight file", options)
+
+
+def _at_work(table: Table, instant: str, found: str, options: AttemptOptions) -> ConflictError:
+    return ConflictError(
+        "a Hudi compactor is or was at work on this instant",
+        path=table.storage.base_path,
+        instant=instant,
+        expected=f"no heartbeat for {options.heartbeat_expiry_s:g} s, silence for {options.foreign_grace_s:g} s",
+        found=found,
+        todo="Wait until it has ended or counts as dead, then run again.",
+    )
+
+
+def _refuse_files(table: Table, instant: str, plan: CompactionPlan, *, is_dead: bool) -> tuple[str, ...]:
+    """The base files of a dead executor. ConflictError: other files of the instant, which depend on the plan."""
+    placed = {p.final for decision in decisions(table.storage, instant) for p in decision.placements}
+    # From version 8 on, a log of the instant may belong to a writer that takes no lock and began in the same
+    # millisecond. If there is no such write, the log was written under the plan while the table had version 6.
+    is_shared = table.load_timeline().find(instant, "deltacommit") is not None
+    by_base = table.layout.slicing is Slicing.BY_BASE_INSTANT
+    logs_too = by_base or plan.merges_logs or not plan.operations or not is_shared
+    left = []
+    for path, name in _files_of(table, instant, plan):
+        if path in placed or not (logs_too or isinstance(name, BaseFileName)):
+            continue
+        if is_dead and isinstance(name, BaseFileName) and plan.operations and not plan.merges_logs:
+            left.append(path)
+            continue
+        raise ConflictError(
+            "a file of this instant is in the table; without the plan its rows would be lost or hide others",
+            path=path,
+            instant=instant,
+            todo=f"Execute this compaction (compactor-daemon compact): that keeps every row. {_OTHERWISE}",
+        )
+    return tuple(left)
+
+
+def _files_of(table: Table, instant: str, plan: CompactionPlan) -> Iterator[tuple[str, BaseFileName | LogFileName]]:
+    groups = plan.groups
+    partitions: Collection[str] = table.views.planned_partitions([plan]) if groups else table.partitions()
+    for partition in sorted(partitions):
+        for entry in table.storage.list(partition):
+            name = parse_data_file(entry.name)
+            if name is None or name.instant != instant or (groups and (partition, name.file_id) not in groups):
+                continue
+            yield f"{partition}/{entry.name}" if partition else entry.name, name
+
+
+@contextmanager
+def stale_plan_removed(table: Table, lock: TableLock, remove: Callable[[Table, str, Section], None]) -> Iterator[None]:
+    """Around the section that makes a plan visible: removes one that came too late, if no process goes on with it.
+
+    `remove`: called under the lock, with the instant of the plan. Where the lock is not had, the plan stays: see
+    `refuse_overtaken`.
+    """
+    try:
+        yield
+    except LockLostPlanError as late:
+        with suppress(LockError), lock.hold("remove a plan that came too late") as section:
+            remove(table.reload(), late.instant or "", section)
+        raise
+
+
+def refuse_stale(section: Section, instant: str) -> None:
+    """Called right after the put of a plan. LockLostPlanError: the lock was lost; `stale_plan_removed` removes it."""
+    try:
+        section.check()
+    except LockError as error:
+        raise LockLostPlanError(
+            error.what, path=error.path, instant=instant, expected=error.expected, found=error.found, todo=error.todo
+        ) from error
+
+
+def is_own(table: Table, instant: str) -> bool:
+    """Whether the heartbeat of a plan is of this process: one that goes on with the plan removes it."""
+    beat = read_heartbeat(table.storage, instant)
+    return beat is not None and beat.owner == Process.current()
+
+
+def refuse_overtaken(table: Table, timeline: Timeline, restore: PendingRestore) -> None:
+    """ConflictError: others have written since the plan of a restore was made, and it has undone nothing.
+
+    What it would undo may be all that is left of their rows. Its process slept right before it put the plan, lost the
+    lock, and died; or a writer of Hudi did not look for it.
+    """
+    requested, times = restore.at(State.REQUESTED), restore.plan.times
+    if not times or not is_requested(timeline, requested):
+        return
+    later = (i for i in timeline.instants if i.is_write and i.requested_time > min(times))
+    for write in later:
+        if write.requested_time not in times:
+            raise ConflictError(
+                "the plan of a restore does not know a later write",
+                path=table.instant_path(requested),
+                instant=write.requested_time,
+                found=f"a {write.action}; restore {restore.instant} has undone nothing",
+                todo="Stop all processes that restore the table, remove this file by hand, and restore it again.",
+            )
+
+
+def is_requested(timeline: Timeline, instant: Instant) -> bool:
+    """Whether it is there, and has not begun."""
+    found = timeline.find(instant.requested_time, instant.family)
+    return found is not None and found.state is State.REQUESTED
+
+
+def refuse_upgraded_logs(
+    table: Table, timeline: Timeline, undone: Collection[str], instant: str | None, *, begun: bool = False
+) -> None:
+    """UsageError: a log file holds blocks of a write of `undone`, or would go, and is shared with another write.
+
+    Reads the block headers of all log files, unless the table was made in its present version. `instant`: what the
+    command named. `begun`: a restore to it is half-way, and no other one can begin. Version 6 revokes single blocks,
+    see `undo.undo`.
+    """
+    if not undone or not table.config.may_have_upgraded_logs:
+        return
+    shared: dict[str, str] = {}
+    for partition in table.partitions():
+        for entry, name in data_files(table, partition):
+            if not isinstance(name, LogFileName):
+                continue
+            path = join(partition, entry.name)
+            for time in set(instants_in(table, path)) - {name.instant}:
+                if time in undone or (name.instant in undone and timeline.is_committed(time)):
+                    shared[path] = max(shared.get(path, ""), time, name.instant)
+    if shared:
+        newest = max(shared.values())
+        raise UsageError(
+            "log files of before the upgrade from version 6 hold rows of writes that would be undone",
+            path=min(shared),
+            instant=instant,
+            expected=f"a state from {newest} on",
+            found=f"{len(shared)} such log files",
+            todo="The restore is half-way. Only Hudi can finish it: restore to the same instant with Hudi. It takes "
+            "such a file whole or leaves it, so rows may be missing, or others come back: compare them then."
+            if begun
+            else f"Restore to {newest} or later. Older states can be read as of their instants, and written anew.",
+        )
+
+
+_RECORDING = ("commit", "replacecommit")
+
+
+def without_torn(table: Table, timeline: Timeline, undone: Collection[str]) -> Timeline:
+    """The timeline without the compactions and replace commits of `undone` whose completed files cannot be read."""
+    torn = {i for i in timeline.completed if i.requested_time in undone and _is_torn(table, i)}
+    return replace(timeline, instants=tuple(i for i in timeline.instants if i not in torn)) if torn else timeline
+
+
+def refuse_torn_target(table: Table, timeline: Timeline, target: str) -> None:
+    """UsageError: the completed file of the write whose state is to come back cannot be read."""
+    try:
+        table.commit_metadata(timeline.completed_writes[target])
+    except MalformedError as error:
+        before = max((time for time in timeline.completed_writes if time < target), default=None)
+        raise UsageError(
+            "the completed file of this write cannot be read: behind a restore to it no reader could read the table",
+            path=error.path,
+            instant=target,
+            found=error.found,
+            todo=f"Restore to the write before it: --to {before}." if before else "Restore the file from a copy.",
+        ) from error
+
+
+def refuse_unknown_left_out(
+    table: Table, timeline: Timeline, left: Timeline, undone: Collection[str], instant: str
+) -> None:
+    """UsageError: a compaction that stays lacks a planned file group, and what was replaced before it is not known.
+
+    `left`: of `without_torn`; `instant`: what the command named.
+    """
+    if not any(i.family == "replacecommit" and i not in left.instants for i in timeline.completed):
+        return
+    replaced = table.facts.replaced_groups(left)
+    for done in left.completed:
+        if done.family != "commit" or done.requested_time in undone:
+            continue
+        metadata = table.commit_metadata(done)
+        planned = table.compaction_plan(done.requested_time).groups if metadata.compacted else frozenset()
+        if lacking := sorted(planned - metadata.written_groups - replaced.keys()):
+            raise _unknown(join(*lacking[0]), instant, f"compaction {done.requested_time} made no base file of it")
+    if table.layout.slicing is not Slicing.BY_BASE_INSTANT:
+        return
+    facts = table.load_facts(left)
+    for partition in table.partitions():
+        for group in table.views.partition_groups(partition, left, facts):
+            if group.key in replaced:
+                continue
+            # Only a compaction, or the first write of a file group, has log files without a base file.
+            for slice_ in group.slices[1:]:
+                opened_by = slice_.base_instant
+                if slice_.base is None and slice_.logs and opened_by not in (group.pending_compaction, *undone):
+                    raise _unknown(slice_.logs[0].path, instant, f"compaction {opened_by} made no base file of it")
+
+
+def _is_torn(table: Table, instant: Instant) -> bool:
+    if instant.family not in _RECORDING:
+        return False
+    try:
+        table.commit_metadata(instant)
+    except MalformedError:
+        return True
+    return False
+
+
+def _unknown(path: str, instant: str, found: str) -> UsageError:
+    return UsageError(
+        "a compaction may have left out a file group that would be back",
+        path=path,
+        instant=instant,
+        found=f"{found}; what was replaced before cannot be read",
+        expected="a state before that compaction",
+        todo="Or restore the completed file that cannot be read from a copy.",
+    )
+
+
+def refuse_left_out(table: Table, timeline: Timeline, undone: Collection[str], instant: str) -> None:
+    """UsageError: a compaction that stays left a file group out that a write of `undone` had replaced.
+
+    With that write gone, the group is back without the compaction's base file: Hudi's readers of version 6 would miss
+    the rows below its logs, and on all versions keys that the plan deleted, and that lie elsewhere since, are found
+    twice. `instant`: of the state, or the write, that the command named.
+    """
+    left = without_torn(table, timeline, undone)
+    refuse_unknown_left_out(table, timeline, left, undone, instant)
+    for compaction, groups in table.facts.left_out(left).items():
+        if compaction in undone:
+            continue
+        for group, replaced in groups.items():
+            if replaced in undone:
+                raise _left_out(group, instant, compaction, replaced)
+    # On version 6 an archiver of Hudi may have taken the compaction: its logs are there, and the base file is not.
+    replaced_at = table.facts.replaced_groups(left)
+    by_name = table.layout.slicing is Slicing.BY_BASE_INSTANT
+    back = {group: time for group, time in replaced_at.items() if by_name and time in undone}
+    for one in table.load_view().groups if back else ():
+        if one.key in back:
+            logs = ((log.name.instant, s.base_instant) for s in one.slices for log in s.logs)
+            if compaction := max((named for named, base in logs if named != base and named not in undone), default=""):
+                raise _left_out(one.key, instant, compaction, back[one.key])
+
+
+def _left_out(group: GroupKey, instant: str, compaction: str, replaced: str) -> UsageError:
+    return UsageError(
+        "a compaction left out a file group that would be back",
+        path=join(*group),
+        instant=instant,
+        found=f"compaction {compaction} completed after {replaced} had replaced it",
+        expected=f"a state before compaction {compaction}, or one behind {replaced}",
+        todo="The rows can be read as of that instant, and written anew.",
+    )
+
+
+def refuse_work(table: Table, timeline: Timeline, dead: Collection[str] = frozenset()) -> None:
+    """ConflictError: a process is at work on a pending instant, or a clean or rollback is pending.
+
+    `dead`: times of writes whose rollbacks do not count: they will have been finished, or go with what is undone.
+    """
+    for clean in timeline.pending("clean"):
+        raise ConflictError(
+            "a clean is pending",
+            path=table.storage.base_path,
+            instant=clean.requested_time,
+            todo="`compactor-daemon clean`, or Hudi, finishes it.",
+        )
+    for rollback in pending_rollbacks(table):
+        if rollback.target in dead:
+            continue
+        if isinstance(rollback, UnreadableRollback):
+            raise ConflictError(
+                "the plan of a pending rollback cannot be read",
+                path=rollback.path,
+                instant=rollback.instant,
+                todo=rollback.todo,
+            )
+        raise ConflictError(
+            "a rollback is pending",
+            path=table.storage.base_path,
+            instant=rollback.instant,
+            todo="The next write finishes it; that of a completed write: `compactor-daemon rollback`, or Hudi.",
+        )
+    pending = [i for i in timeline.instants if i.is_write and not i.completed]
+    beats = {i.requested_time: read_heartbeat(table.storage, i.requested_time) for i in pending}
+    now_ms = storage_ms(table.storage) if any(beats.values()) else 0
+    for instant in pending:
+        beat = beats[instant.requested_time]
+        if beat is not None and is_live(beat, now_ms):
+            raise ConflictError(
+                "a process is at work on the table",
+                path=table.storage.base_path,
+                instant=instant.requested_time,
+                found=f"a heartbeat of a pending {instant.action}",
+                todo="Stop all writers and compactors, then run again.",
+            )
+
+
+def refuse_writers(table: Table, timeline: Timeline) -> None:
+    """ConflictError: a write is pending that does not count as dead. A clustering is none, also on version 6."""
+    for instant in timeline.inflight_writers:
+        if may_be_service(table, instant):
+            continue
+        raise ConflictError(
+            f"a {instant.action} is pending",
+            path=table.storage.base_path,
+            instant=instant.requested_time,
+            todo="Stop its writer, or let it end, then run again.",
+        )
+
+
+def refuse_held(table: Table, timeline: Timeline, after: str) -> None:
+    """UsageError, ConflictError: a savepoint or pin holds a state later than that of the instant `after`."""
+    for kept in savepoints(table, timeline):
+        if kept.instant > after:
+            raise UsageError(
+                "a later savepoint would be lost",
+                path=table.storage.base_path,
+                instant=kept.instant,
+                todo="Delete it first, if it is not needed: `compactor-daemon savepoint delete`.",
+            )
+    moment = max((timeline.moment_of(w) for t, w in timeline.completed_writes.items() if t <= after), default="")
+    for pin in live_pins(table.storage):
+        if pin.holds > moment:
+            raise ConflictError(
+                "a reader holds a state that would be taken back",
+                path=table.storage.base_path,
+                found=f"pin {pin.name} at {pin.holds}",
+                todo=f"Wait for its reader, or `timeline pins TABLE --release {pin.name}`.",
+            )
