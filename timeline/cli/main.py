@@ -23,7 +23,7 @@ COMMANDS = {
     "validate": _of("check", "validate", "Check and repair", "Compare completed writes, the metadata table, and the times of version 6 with what is on storage."),
     "repair-times": _of("check", "repair_times", "Check and repair", "Set the modification times of timeline files back to the times in their names."),
     "serve": _of("serve", "serve", "Service", "Answer for tables over HTTP: Hudi writers use it as their remote file-system view."),
-    "pins": _of("pins", "pins", "Readers", "Which readers hold old states of a table, and until when."),
+    "pins": _of("read", "pins", "Readers", "Which readers hold old states of a table, and until when."),
 }  # fmt: skip
 
 app = lazy_app(
