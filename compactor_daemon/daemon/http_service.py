@@ -12,9 +12,8 @@ from prometheus_client import CollectorRegistry
 from phantombase.timeline.audit.overview import next_plan_row
 from phantombase.timeline.clocks import clock_ms
 from phantombase.timeline.dashboard.actions import ActionApp, OrderRunner, installed
-from phantombase.timeline.dashboard.login_app import LoginApp
 from phantombase.timeline.dashboard.orders import CommandSettings
-from phantombase.timeline.dashboard.people_app import PeopleApp
+from phantombase.timeline.dashboard.people_app import LoginApp, PeopleApp
 from phantombase.timeline.errors import PhantombaseError, UnknownStateError
 from phantombase.timeline.format.compaction_plan import TOTAL_LOG_FILES_SIZE
 from phantombase.timeline.instants.reserved_times import staged_files

@@ -15,9 +15,8 @@ from pathlib import Path
 import pytest
 
 from phantombase.timeline.dashboard.actions import ActionApp, OrderRunner, installed
-from phantombase.timeline.dashboard.login_app import LoginApp
 from phantombase.timeline.dashboard.orders import CommandSettings
-from phantombase.timeline.dashboard.people_app import PeopleApp
+from phantombase.timeline.dashboard.people_app import LoginApp, PeopleApp
 from phantombase.timeline.service.access import Access
 from phantombase.timeline.service.run import HttpService, Pages, ServeOptions
 from phantombase.timeline.service.served_tables import ServedTables

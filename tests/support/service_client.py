@@ -13,9 +13,8 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 from phantombase.timeline.dashboard.actions import ActionApp, OrderRunner
-from phantombase.timeline.dashboard.login_app import LoginApp
 from phantombase.timeline.dashboard.orders import CommandSettings
-from phantombase.timeline.dashboard.people_app import PeopleApp
+from phantombase.timeline.dashboard.people_app import LoginApp, PeopleApp
 from phantombase.timeline.errors import UnknownStateError
 from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.planning.options import PLAN_NOW

@@ -9,9 +9,8 @@ import typer
 
 from ..codec.output_options import parse_bytes
 from ..dashboard.actions import ActionApp, OrderRunner, installed
-from ..dashboard.login_app import LoginApp
 from ..dashboard.orders import CommandSettings
-from ..dashboard.people_app import PeopleApp
+from ..dashboard.people_app import LoginApp, PeopleApp
 from ..instants.clock_check import ClockOptions
 from ..option import help_of
 from ..service.access import Access

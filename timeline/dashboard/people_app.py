@@ -1,43 +1,35 @@
-"""The state of the served tables, for people and their programs.
+"""The state of the served tables over HTTP, for people and their programs, and the login of people.
 
 /                                        /api/tables                          every table, worst first
 /t/<name>                                /api/tables/<name>                   one table
 /t/<name>/groups                         /api/tables/<name>/groups            its file groups, worst first, in pages
 /t/<name>/instant/<time>                 /api/tables/<name>/instants/<time>   an instant, decoded
-/fleet                                   /api/fleet                           daemons, claims, what is parked
+/fleet                                   /api/fleet                           daemons, claims, parked compactions
                                          /metrics                             for Prometheus
-/t/<name>/actions/<order>                /api/tables/<name>/actions/<order>   POST: see `actions.action_app`
+/t/<name>/actions/<order>                /api/tables/<name>/actions/<order>   POST: see `actions`
 
-What became of the work of all daemons: done, failing, parked (pure).
-
-The file groups of a table, worst first, page by page (pure).
-
-One instant, decoded: what its files say.
+A visitor without the token gets only the form that asks for it.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
-from functools import lru_cache
-from typing import Any
+import time
+from collections.abc import Mapping, Sequence
 from urllib.parse import unquote
 
 from prometheus_client import CONTENT_TYPE_LATEST as METRICS_TYPE
 from prometheus_client import CollectorRegistry
 
-from ..errors import PhantombaseError, UsageError
-from ..format.clean import decode_clean_plan
-from ..format.instant import MERGES, Instant, State
-from ..format.rollback_plan import decode_rollback_plan
+from ..errors import PhantombaseError
+from ..service.access import COOKIE, SESSION_S, Access
 from ..service.asgi import (
     Receive,
     Refused,
     Scope,
     Send,
     encoded,
+    form_of,
     headers_of,
     parameters,
     send_answer,
@@ -47,220 +39,59 @@ from ..service.asgi import (
     status_of,
 )
 from ..service.served_tables import ServedTable, ServedTables
-from ..service.table_state import GroupDebt, ServedState
-from ..table.table import Table
 from ..terminal.text_table import Row
 from .actions import ActionApp
+from .details import fleet_work, groups_page, instant_page
 from .health import FleetInfo, exposition
-from .login_app import HTML, POLICY
 from .orders import CommandSettings
-from .pages import error_page, fleet_page, style, table_page, tables_page
+from .pages import error_page, fleet_page, login_page, style, table_page, tables_page
 from .pages import groups_page as groups_html
 from .pages import instant_page as instant_html
 from .table_rows import TableRows, recent
 
-_FILES = 200
-_TEXT = 2000
+LOGIN = "/login"
+
+POLICY = (
+    (b"content-security-policy", b"default-src 'none'; style-src 'self'; base-uri 'none'; form-action 'self'; "
+     b"frame-ancestors 'none'"),
+    (b"referrer-policy", b"same-origin"),
+    (b"cache-control", b"no-store"),
+)  # fmt: skip
+HTML = b"text/html; charset=utf-8"
 
 
-def instant_page(table: Table, state: ServedState, time: str) -> Row:
-    """Every action at a requested time. UsageError: the active timeline has none."""
-    found = [i for i in state.timeline.instants if i.requested_time == time]
-    if not found:
-        raise UsageError("no such instant on the active timeline", found=repr(time))
-    return {"instant": time, "actions": [_action(table, state, i) for i in found]}
+class LoginApp:
+    """A form of one field. The right token makes a cookie; a program sends `Authorization: Bearer` instead."""
 
+    def __init__(self, access: Access) -> None:
+        self._access = access
 
-def _action(table: Table, state: ServedState, instant: Instant) -> Row:
-    row: Row = {
-        "action": instant.action,
-        "kind": state.kinds.get(instant.identity, instant.action),
-        "state": instant.state.name.lower(),
-        "completion_time": instant.completion_time,
-        "file": table.instant_path(instant),
-        "operation": None,
-        "extra": {},
-        "counts": {},
-        "files": [],
-        "files_left_out": 0,
-        "problem": None,
-    }
-    try:
-        row.update(_content(table, instant))
-    except PhantombaseError as error:
-        row["problem"] = str(error)
-    row["files_left_out"] = max(0, len(row["files"]) - _FILES)
-    row["files"] = row["files"][:_FILES]
-    return row
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await self._answer(scope, receive, send)
+        except Exception as error:
+            await send_error(scope, send, error)
 
-
-def _content(table: Table, instant: Instant) -> Row:
-    if instant.is_write and instant.completed:
-        return _written(table, instant)
-    if instant.action in MERGES:
-        plan = table.compaction_plan(instant.requested_time)
-        files = [
-            {
-                "partition": o.partition_path,
-                "file_id": o.file_id,
-                "file": o.data_file_path,
-                "log_files": len(o.delta_file_paths),
-                "metrics": dict(o.metrics or {}),
-            }
-            for o in plan.operations
-        ]
-        extra = {**(plan.extra_metadata or {}), **({} if plan.strategy is None else asdict(plan.strategy))}
-        return {"files": files, "extra": _short(extra), "counts": {"file_groups": len(files)}}
-    path = table.instant_path(instant.at(State.REQUESTED))
-    if instant.action == "clean":
-        clean = decode_clean_plan(table.storage.read(path), path)
-        gone = [{"partition": p, "file": name} for p, names in clean.files.items() for name in names]
-        extra = {"policy": clean.policy, "retained": clean.retained and clean.retained[0]}
-        return {"files": gone, "extra": _short(extra), "counts": {"files": clean.count}}
-    if instant.action == "rollback":
-        undone = decode_rollback_plan(table.storage.read(path), path)
-        gone = [{"partition": p, "file": name} for p, name in undone.doomed]
-        return {"files": gone, "extra": {"undoes": undone.target}, "counts": {"files": len(gone)}}
-    return {}
-
-
-def _written(table: Table, instant: Instant) -> Row:
-    metadata = table.commit_metadata(instant)
-    stats = [s for stats in metadata.partition_to_write_stats.values() for s in stats]
-    return {
-        "operation": metadata.operation_type,
-        "extra": _short(dict(metadata.extra_metadata)),
-        "counts": {
-            "files": len(stats),
-            "partitions": len(metadata.partition_to_write_stats),
-            "rows_written": sum(s.num_writes for s in stats),
-            "inserts": sum(s.num_inserts for s in stats),
-            "updates": sum(s.num_update_writes for s in stats),
-            "deletes": sum(s.num_deletes for s in stats),
-            "bytes": sum(s.file_size_in_bytes or s.total_write_bytes for s in stats),
-            "replaced_file_groups": len(metadata.replaced_groups),
-        },
-        "files": [
-            {
-                "partition": s.partition_path or "",
-                "file_id": s.file_id,
-                "file": (s.path or "").rpartition("/")[2],
-                "rows": s.num_writes,
-                "bytes": s.file_size_in_bytes or s.total_write_bytes,
-            }
-            for s in stats
-        ],
-    }
-
-
-def _short(extra: dict[str, Any]) -> dict[str, str]:
-    """Settings as text; long ones, such as schemas and ledgers, are cut."""
-    texts = {name: str(value) for name, value in extra.items() if value is not None}
-    return {name: text if len(text) <= _TEXT else f"{text[:_TEXT]} ..." for name, text in texts.items()}
-
-
-PAGE = 50
-
-_ORDERS = ("log_bytes", "log_files", "base_bytes", "read_amplification", "partition")
-
-
-def groups_page(state: ServedState, given: Mapping[str, str]) -> Row:
-    """One page. `given`: the parameters `sort` (a column, greatest first), `partition`, `page` (from 1).
-
-    UsageError: not such a column, page or partition.
-    """
-    order, partition = given.get("sort", _ORDERS[0]), given.get("partition") or None
-    if order not in _ORDERS:
-        raise UsageError("not a column to sort by", expected=", ".join(_ORDERS), found=repr(order))
-    if partition is not None and partition not in state.partitions:
-        raise UsageError("no such partition", found=repr(partition))
-    found = _ordered(_Same(state), order, partition)
-    pages = max(1, -(-len(found) // PAGE))
-    page = _page(given.get("page", "1"), pages)
-    return {
-        "sort": order,
-        "partition": partition,
-        "page": page,
-        "pages": pages,
-        "count": len(found),
-        "groups": [_row(d) for d in found[(page - 1) * PAGE : page * PAGE]],
-    }
-
-
-class _Same:
-    """A state as a key: by identity."""
-
-    def __init__(self, state: ServedState) -> None:
-        self.state = state
-
-    def __hash__(self) -> int:
-        return id(self.state)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Same) and self.state is other.state
-
-
-@lru_cache(maxsize=4)
-def _ordered(key: _Same, order: str, partition: str | None) -> list[GroupDebt]:
-    """All of them: turning pages sorts once a state."""
-    partitions = key.state.partitions
-    chosen = partitions.values() if partition is None else [partitions[partition]]
-    debts = [d for files in chosen for d in files.debts]
-    if order == "partition":
-        return sorted(debts, key=lambda d: (d.partition, d.file_id))
-    return sorted(debts, key=lambda d: (-_value(d, order), d.partition, d.file_id))
-
-
-def _value(debt: GroupDebt, order: str) -> float:
-    if order == "read_amplification":
-        return _amplification(debt) or float("inf")
-    return float(getattr(debt, order))
-
-
-def _amplification(debt: GroupDebt) -> float | None:
-    """Bytes read over bytes of the base file; None without one."""
-    return (debt.base_bytes + debt.log_bytes) / debt.base_bytes if debt.base_bytes else None
-
-
-def _row(debt: GroupDebt) -> Row:
-    amplification = _amplification(debt)
-    return {**asdict(debt), "read_amplification": None if amplification is None else round(amplification, 3)}
-
-
-def _page(text: str, pages: int) -> int:
-    if not (text.isascii() and text.isdigit() and len(text) < 9 and 1 <= int(text) <= pages):
-        raise UsageError("no such page", expected=f"1 to {pages}", found=repr(text))
-    return int(text)
-
-
-def fleet_work(tables: Sequence[Row]) -> Row:
-    """`last_hour`: compactions that completed. Of the pending ones: `states`, how many are in each; `errors`: by kind,
-    most frequent first; `parked`: those that wait for an operator. `tables`: of `TableRows.all`.
-    """
-    pending = [{"served_as": row["served_as"], **one} for row in tables for one in row.get("work", ())]
-    failed = [one for one in pending if one["failures"]]
-    kinds = Counter(one["failures"]["error"] for one in failed).most_common()
-    return {
-        "last_hour": sum(row.get("compactions_last_hour", 0) for row in tables),
-        "states": dict(Counter(one["state"] for one in pending).most_common()),
-        "errors": [_kind(error, count, failed) for error, count in kinds],
-        "parked": [one for one in pending if one["state"] == "parked"],
-    }
-
-
-def _kind(error: str, count: int, failed: Iterable[Row]) -> Row:
-    """One kind of error, with its newest failure."""
-    last = min(
-        (one for one in failed if one["failures"]["error"] == error), key=lambda one: one["failures"]["last_s"] or 0.0
-    )
-    return {
-        "error": error,
-        "compactions": count,
-        "served_as": last["served_as"],
-        "instant": last["instant"],
-        "what": last["failures"]["what"],
-        "last_s": last["failures"]["last_s"],
-    }
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        path, method = scope["path"], scope["method"]
+        if path == "/page.css" and method in ("GET", "HEAD"):
+            await send_bytes(send, style(), b"text/css; charset=utf-8")
+        elif path == LOGIN and method == "POST":
+            given = await form_of(receive)
+            if not self._access.is_token(given.get("token", "").strip()):
+                await send_bytes(send, login_page(wrong=True).encode(), HTML, POLICY, status=403)
+                return
+            cookie = f"{COOKIE}={self._access.session(time.time())}; HttpOnly; SameSite=Strict; Path=/; "
+            set_cookie = (b"set-cookie", f"{cookie}Max-Age={SESSION_S}".encode())
+            await send_text(send, 303, "welcome", [(b"location", b"/"), set_cookie])
+        elif method not in ("GET", "HEAD"):
+            raise Refused(401, "this needs the token")
+        elif path == LOGIN:
+            await send_bytes(send, login_page().encode(), HTML, POLICY)
+        elif path == "/" or path.startswith("/t/") or path == "/fleet":
+            await send_text(send, 303, "log in first", [(b"location", LOGIN.encode())])
+        else:
+            await send_text(send, 401, "this needs the token", [(b"www-authenticate", b"Bearer")])
 
 
 _SETTINGS = CommandSettings()

@@ -378,7 +378,7 @@ EDGES: tuple[Mutant, ...] = (
     # Pages and metrics.
     ("timeline/dashboard/health", "if slo_s is not None and age > slo_s:", "if False:", "pages"),
     ("timeline/dashboard/health", 'if row["state"] == "parked":', "if False:", "pages"),
-    ("timeline/dashboard/pages", "end or edge), ((end or max(today, begun)) - begun)", "end or edge), ((end or edge) - begun)", "table_states"),
+    ("timeline/dashboard/page_parts", "end or edge), ((end or max(today, begun)) - begun)", "end or edge), ((end or edge) - begun)", "table_states"),
     ("timeline/dashboard/health", "for metric in _families(tables, list(rows)) if metric.name not in named]", "for metric in _families(tables, list(rows))]", "process"),
     ("timeline/dashboard/health", '.timestamp() - row["utc_offset_s"]', ".timestamp()", "process"),
     # Commands.

@@ -1,0 +1,220 @@
+"""Rows behind the detail pages: one instant decoded, the file groups of a table in pages, the work of the fleet."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
+from functools import lru_cache
+from typing import Any
+
+from ..errors import PhantombaseError, UsageError
+from ..format.clean import decode_clean_plan
+from ..format.instant import MERGES, Instant, State
+from ..format.rollback_plan import decode_rollback_plan
+from ..service.table_state import GroupDebt, ServedState
+from ..table.table import Table
+from ..terminal.text_table import Row
+
+_FILES = 200
+_TEXT = 2000
+
+
+def instant_page(table: Table, state: ServedState, time: str) -> Row:
+    """Every action at a requested time. UsageError: the active timeline has none."""
+    found = [i for i in state.timeline.instants if i.requested_time == time]
+    if not found:
+        raise UsageError("no such instant on the active timeline", found=repr(time))
+    return {"instant": time, "actions": [_action(table, state, i) for i in found]}
+
+
+def _action(table: Table, state: ServedState, instant: Instant) -> Row:
+    row: Row = {
+        "action": instant.action,
+        "kind": state.kinds.get(instant.identity, instant.action),
+        "state": instant.state.name.lower(),
+        "completion_time": instant.completion_time,
+        "file": table.instant_path(instant),
+        "operation": None,
+        "extra": {},
+        "counts": {},
+        "files": [],
+        "files_left_out": 0,
+        "problem": None,
+    }
+    try:
+        row.update(_content(table, instant))
+    except PhantombaseError as error:
+        row["problem"] = str(error)
+    row["files_left_out"] = max(0, len(row["files"]) - _FILES)
+    row["files"] = row["files"][:_FILES]
+    return row
+
+
+def _content(table: Table, instant: Instant) -> Row:
+    if instant.is_write and instant.completed:
+        return _written(table, instant)
+    if instant.action in MERGES:
+        plan = table.compaction_plan(instant.requested_time)
+        files = [
+            {
+                "partition": o.partition_path,
+                "file_id": o.file_id,
+                "file": o.data_file_path,
+                "log_files": len(o.delta_file_paths),
+                "metrics": dict(o.metrics or {}),
+            }
+            for o in plan.operations
+        ]
+        extra = {**(plan.extra_metadata or {}), **({} if plan.strategy is None else asdict(plan.strategy))}
+        return {"files": files, "extra": _short(extra), "counts": {"file_groups": len(files)}}
+    path = table.instant_path(instant.at(State.REQUESTED))
+    if instant.action == "clean":
+        clean = decode_clean_plan(table.storage.read(path), path)
+        gone = [{"partition": p, "file": name} for p, names in clean.files.items() for name in names]
+        extra = {"policy": clean.policy, "retained": clean.retained and clean.retained[0]}
+        return {"files": gone, "extra": _short(extra), "counts": {"files": clean.count}}
+    if instant.action == "rollback":
+        undone = decode_rollback_plan(table.storage.read(path), path)
+        gone = [{"partition": p, "file": name} for p, name in undone.doomed]
+        return {"files": gone, "extra": {"undoes": undone.target}, "counts": {"files": len(gone)}}
+    return {}
+
+
+def _written(table: Table, instant: Instant) -> Row:
+    metadata = table.commit_metadata(instant)
+    stats = [s for stats in metadata.partition_to_write_stats.values() for s in stats]
+    return {
+        "operation": metadata.operation_type,
+        "extra": _short(dict(metadata.extra_metadata)),
+        "counts": {
+            "files": len(stats),
+            "partitions": len(metadata.partition_to_write_stats),
+            "rows_written": sum(s.num_writes for s in stats),
+            "inserts": sum(s.num_inserts for s in stats),
+            "updates": sum(s.num_update_writes for s in stats),
+            "deletes": sum(s.num_deletes for s in stats),
+            "bytes": sum(s.file_size_in_bytes or s.total_write_bytes for s in stats),
+            "replaced_file_groups": len(metadata.replaced_groups),
+        },
+        "files": [
+            {
+                "partition": s.partition_path or "",
+                "file_id": s.file_id,
+                "file": (s.path or "").rpartition("/")[2],
+                "rows": s.num_writes,
+                "bytes": s.file_size_in_bytes or s.total_write_bytes,
+            }
+            for s in stats
+        ],
+    }
+
+
+def _short(extra: dict[str, Any]) -> dict[str, str]:
+    """Settings as text; long ones, such as schemas and ledgers, are cut."""
+    texts = {name: str(value) for name, value in extra.items() if value is not None}
+    return {name: text if len(text) <= _TEXT else f"{text[:_TEXT]} ..." for name, text in texts.items()}
+
+
+PAGE = 50
+
+_ORDERS = ("log_bytes", "log_files", "base_bytes", "read_amplification", "partition")
+
+
+def groups_page(state: ServedState, given: Mapping[str, str]) -> Row:
+    """One page. `given`: the parameters `sort` (a column, greatest first), `partition`, `page` (from 1).
+
+    UsageError: not such a column, page or partition.
+    """
+    order, partition = given.get("sort", _ORDERS[0]), given.get("partition") or None
+    if order not in _ORDERS:
+        raise UsageError("not a column to sort by", expected=", ".join(_ORDERS), found=repr(order))
+    if partition is not None and partition not in state.partitions:
+        raise UsageError("no such partition", found=repr(partition))
+    found = _ordered(_Same(state), order, partition)
+    pages = max(1, -(-len(found) // PAGE))
+    page = _page(given.get("page", "1"), pages)
+    return {
+        "sort": order,
+        "partition": partition,
+        "page": page,
+        "pages": pages,
+        "count": len(found),
+        "groups": [_row(d) for d in found[(page - 1) * PAGE : page * PAGE]],
+    }
+
+
+class _Same:
+    """A state as a key: by identity."""
+
+    def __init__(self, state: ServedState) -> None:
+        self.state = state
+
+    def __hash__(self) -> int:
+        return id(self.state)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and self.state is other.state
+
+
+@lru_cache(maxsize=4)
+def _ordered(key: _Same, order: str, partition: str | None) -> list[GroupDebt]:
+    """All of them: turning pages sorts once a state."""
+    partitions = key.state.partitions
+    chosen = partitions.values() if partition is None else [partitions[partition]]
+    debts = [d for files in chosen for d in files.debts]
+    if order == "partition":
+        return sorted(debts, key=lambda d: (d.partition, d.file_id))
+    return sorted(debts, key=lambda d: (-_value(d, order), d.partition, d.file_id))
+
+
+def _value(debt: GroupDebt, order: str) -> float:
+    if order == "read_amplification":
+        return _amplification(debt) or float("inf")
+    return float(getattr(debt, order))
+
+
+def _amplification(debt: GroupDebt) -> float | None:
+    """Bytes read over bytes of the base file; None without one."""
+    return (debt.base_bytes + debt.log_bytes) / debt.base_bytes if debt.base_bytes else None
+
+
+def _row(debt: GroupDebt) -> Row:
+    amplification = _amplification(debt)
+    return {**asdict(debt), "read_amplification": None if amplification is None else round(amplification, 3)}
+
+
+def _page(text: str, pages: int) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) < 9 and 1 <= int(text) <= pages):
+        raise UsageError("no such page", expected=f"1 to {pages}", found=repr(text))
+    return int(text)
+
+
+def fleet_work(tables: Sequence[Row]) -> Row:
+    """`last_hour`: compactions that completed. Of the pending ones: `states`, how many are in each; `errors`: by kind,
+    most frequent first; `parked`: those that wait for an operator. `tables`: of `TableRows.all`.
+    """
+    pending = [{"served_as": row["served_as"], **one} for row in tables for one in row.get("work", ())]
+    failed = [one for one in pending if one["failures"]]
+    kinds = Counter(one["failures"]["error"] for one in failed).most_common()
+    return {
+        "last_hour": sum(row.get("compactions_last_hour", 0) for row in tables),
+        "states": dict(Counter(one["state"] for one in pending).most_common()),
+        "errors": [_kind(error, count, failed) for error, count in kinds],
+        "parked": [one for one in pending if one["state"] == "parked"],
+    }
+
+
+def _kind(error: str, count: int, failed: Iterable[Row]) -> Row:
+    """One kind of error, with its newest failure."""
+    last = min(
+        (one for one in failed if one["failures"]["error"] == error), key=lambda one: one["failures"]["last_s"] or 0.0
+    )
+    return {
+        "error": error,
+        "compactions": count,
+        "served_as": last["served_as"],
+        "instant": last["instant"],
+        "what": last["failures"]["what"],
+        "last_s": last["failures"]["last_s"],
+    }
