@@ -7,8 +7,8 @@ from collections.abc import Callable
 from phantombase.timeline.locks.heartbeat import heartbeat_path, is_live, read_heartbeat
 from phantombase.timeline.storage.folders import WRITES, staged_folder
 from phantombase.timeline.table.pending import (
+    clustering_in_rollback,
     completed_rollback_of,
-    half_taken_back,
 )
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.table.traces import delete_markers
@@ -26,7 +26,7 @@ def forget_heartbeats(table: Table, *, now_ms: Callable[[], int], expiry_s: floa
     beats = [e.name for e in table.storage.list(folder) if e.name.isdigit()]
     timeline = table.load_timeline()
     active = {i.requested_time: i for i in timeline.instants}
-    half_way = half_taken_back(table, timeline) if beats else None
+    half_way = clustering_in_rollback(table, timeline) if beats else None
     for name in beats:
         instant = active.get(name)
         if instant is not None and (not instant.completed or instant == half_way):

@@ -29,7 +29,7 @@ from phantombase.timeline.storage.folders import RECORDS, TEMPORARY
 from phantombase.timeline.storage.server_clock import storage_ms
 from phantombase.timeline.storage.staged_file import PLACED
 from phantombase.timeline.storage.unfinished_uploads import abort_uploads
-from phantombase.timeline.table.pending import half_taken_back, refuse_half_upgraded
+from phantombase.timeline.table.pending import clustering_in_rollback, refuse_half_upgraded
 from phantombase.timeline.table.table import Table
 
 from .completed import completed_commits, completed_compaction, decision_of_commit, is_ours, named_files, remove_placed
@@ -81,7 +81,7 @@ def _littered(table: Table) -> tuple[str, ...]:
 def _pending(table: Table) -> set[str]:
     """Also a clustering whose rollback is in progress: its heartbeat shows whether its process has ended."""
     timeline = table.load_timeline()
-    clustering = half_taken_back(table, timeline)
+    clustering = clustering_in_rollback(table, timeline)
     reverting = () if clustering is None else (clustering,)
     return {i.requested_time for i in (*timeline.pending_merges, *reverting)}
 

@@ -23,7 +23,7 @@ from phantombase.timeline.format.instant import Instant
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.table.pending import (
     UnreadableRollback,
-    half_taken_back,
+    clustering_in_rollback,
     pending_rollbacks,
     refuse_half_upgraded,
 )
@@ -140,7 +140,7 @@ def evidence_of_planned(table: Table) -> Evidence:
     """The evidence for any instant that has a plan and has merged nothing yet. Errors as `gather_evidence`."""
     refuse_half_upgraded(table)
     timeline, rollbacks = table.load_timeline(), pending_rollbacks(table)
-    clustering = half_taken_back(table, timeline)
+    clustering = clustering_in_rollback(table, timeline)
     reverting = frozenset[str]() if clustering is None else {clustering.requested_time}
     return Evidence(
         timeline=timeline,

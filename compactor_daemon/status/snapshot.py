@@ -27,7 +27,7 @@ from phantombase.timeline.locks.heartbeat import Heartbeat, read_heartbeat
 from phantombase.timeline.planning.options import TriggerOptions
 from phantombase.timeline.storage.contract import Entry, Storage
 from phantombase.timeline.storage.storage_options import StorageOptions
-from phantombase.timeline.table.pending import half_taken_back, rollbacks_of_completed
+from phantombase.timeline.table.pending import clustering_in_rollback, rollbacks_of_completed
 from phantombase.timeline.table.table import Table, from_one_snapshot
 from phantombase.timeline.terminal.text_table import Row
 from phantombase.timeline.view.view import TableView, is_replaced, latest_slice
@@ -132,7 +132,7 @@ def _in_progress(table: Table, timeline: Timeline) -> Iterator[tuple[Instant, st
     for action, finishes in _IN_PROGRESS.items():
         for instant in timeline.pending(action):
             yield instant, commands.get(instant.requested_time, finishes)
-    if (clustering := half_taken_back(table, timeline)) is not None:
+    if (clustering := clustering_in_rollback(table, timeline)) is not None:
         yield clustering, f"compactor-daemon rollback TABLE {clustering.requested_time}"
 
 

@@ -26,7 +26,7 @@ from phantombase.timeline.storage.server_clock import storage_ms
 from phantombase.timeline.table.pending import (
     PendingRollback,
     UnreadableRollback,
-    half_taken_back,
+    clustering_in_rollback,
     is_pending_service,
     may_be_service,
     pending_rollbacks,
@@ -120,7 +120,7 @@ def _unbegun(table: Table, timeline: Timeline) -> list[PendingRollback]:
 
 def _buried(table: Table, timeline: Timeline) -> Instant | None:
     """A clustering whose files are all there: another process may have begun to take it back before it completed."""
-    clustering = half_taken_back(table, timeline)
+    clustering = clustering_in_rollback(table, timeline)
     if clustering is None or not _is_gone(table, clustering.requested_time):
         return None
     made = table.commit_metadata(clustering).named_files

@@ -6,8 +6,8 @@
     closure    no log file that the view puts under the compaction was left out
     strays     no second base file of the instant, no second commit of it, no staged data left
 
-If inputs are gone, only the output is counted and hashed. A cleaner removes inputs first and outputs later; a rollback
-or restore removes both together with the commit. The audit reports files that are gone that way, but not as an error.
+If inputs are removed, only the output is counted and hashed. A cleaner removes inputs first and outputs later; a
+rollback or restore removes both together with the commit. The audit reports such files, but not as an error.
 
 Whether a completed compaction was undone later: by a rollback or a restore.
 
@@ -108,7 +108,7 @@ class GroupAudit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstantAudit:
-    """One compaction. `problems`: of the instant as a whole; `leftovers`: staged files that the next run removes."""
+    """One compaction. `problems`: of the complete instant; `leftovers`: staged files that the next run removes."""
 
     instant: str
     groups: tuple[GroupAudit, ...]
@@ -172,7 +172,7 @@ def _audit(table: Table, instant: str) -> InstantAudit:
 def _without_undone(
     now: _Now, instant: str, groups: tuple[GroupAudit, ...], problems: list[str]
 ) -> tuple[GroupAudit, ...]:
-    """Marks wrong groups as UNDONE if their file is gone because the compaction was undone.
+    """Marks wrong groups as UNDONE if their file was removed because the compaction was undone.
 
     Reads the archive only if there are such groups, since archives are large.
     """
@@ -271,7 +271,7 @@ def _files(now: _Now, instant: str, recorded: GroupLedger) -> Verdict:
     if size is None:
         if now.view is not None and _is_superseded(now, now.view, recorded, instant):
             return Verdict.CLEANED
-        raise LedgerError("the written file is gone although it is the newest", path=path, instant=instant)
+        raise LedgerError("the written file is missing although it is the newest", path=path, instant=instant)
     read = _read_log if isinstance(parse_data_file(recorded.output), LogFileName) else read_base
     out, schema = read_written(now.table, path, recorded, size, read)
     ledger = recorded.ledger

@@ -102,7 +102,7 @@ def _files(now: _Now, recorded: GroupLedger) -> Verdict:
     if size is None:
         if _is_superseded(now, recorded):
             return Verdict.CLEANED
-        raise LedgerError("the written file is gone although it is the newest", path=path)
+        raise LedgerError("the written file is missing although it is the newest", path=path)
     out, schema = read_written(now.table, path, recorded, size, read_base)
     if any(now.size(recorded, name) is None for name in recorded.inputs):
         return Verdict.OUTPUT_PROVED

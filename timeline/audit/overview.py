@@ -1,6 +1,6 @@
 """A table at a glance, as plain dicts: its settings, instants, pending instants, and how far each trigger is.
 
-Sizes are bytes, instants are digit strings as on disk; None stands for unknown or not applicable.
+Sizes are bytes, instants are digit strings as on disk; None means unknown or not applicable.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ def _plan_summary(plan: CompactionPlan) -> Row:
 def overview(table: Table, *, archived: bool = False, pending_only: bool = False) -> Row:
     """Settings, instants and pending instants.
 
-    MissingFileError: a writer moved a file meanwhile, see `from_one_snapshot`.
+    MissingFileError: a writer moved a file during the read, see `from_one_snapshot`.
     """
     timeline = table.load_timeline(archived=archived)
     open_instants = [i for i in timeline.instants if not i.completed]

@@ -37,12 +37,12 @@ def audit(
 
     Every compaction by phantombase leaves a [b]ledger[/b]: what went into each file group and what came out, as
     counts and as sums of row hashes. The audit checks the ledger itself, counts and hashes the rows of the base file
-    that it describes, and, while the inputs still exist, runs the merge again. It looks for log files that were left
+    that it describes, and, while the inputs still exist, runs the merge again. It finds log files that were left
     out and for second base files. Clusterings on the active timeline are checked in the same way.
 
     [b]proved[/b]: all checks passed. [b]output proved[/b]: a cleaner has removed inputs. [b]cleaned[/b]: the base file
-    is gone too, since a newer one replaced it. [b]undone[/b]: the compaction was rolled back or restored away, with its
-    base file. [b]wrong[/b]: something disagrees; the output says what.
+    was removed too, since a newer one replaced it. [b]undone[/b]: the compaction was rolled back or restored away, with
+    its base file. [b]wrong[/b]: something disagrees; the output says what.
 
     [b]Examples[/b]
       timeline audit /data/trips
@@ -77,13 +77,13 @@ def validate(
 
     Exit code 1 when they differ. Files that completed writes name, active and archived ones, must be there, with the
     bytes that they name; files that are passed over, as those of another attempt, are shown. So are files that no write
-    names and whose rows count all the same, since what made them was archived, or taken back and passed by archiving.
-    This reads the whole archive.
+    names and whose rows count all the same, since what made them was archived, or rolled back and passed by archiving.
+    This reads the complete archive.
 
     Hudi's [b]metadata table[/b] (.hoodie/metadata) is an index of a table's files: readers that use it do not see a
     file that it does not name. This compares partitions, and names and sizes of the files of completed writes; files
     of pending writes are ignored. While a clean or rollback is pending, it may still name files that are already
-    gone: run the command again when that action is completed.
+    removed: run the command again when that action is completed.
 
     On version 6 Hudi 1.x uses [b]modification times[/b]: the time of a completed file decides to which slice log files
     belong. This lists the instants whose times give a wrong slice, as in a table copied without its times;

@@ -40,7 +40,8 @@ from .rows import plain_rows, shown_columns
 def pins(
     path: TablePath,
     release: Annotated[
-        str | None, typer.Option("--release", metavar="NAME", help="Remove the pins of this name: its reader is gone.")
+        str | None,
+        typer.Option("--release", metavar="NAME", help="Remove the pins of this name: its reader has ended."),
     ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="With --release: change nothing, only count them.")
@@ -52,7 +53,7 @@ def pins(
 
     A [b]pin[/b] names the earliest moment whose state its reader needs. Cleaners of phantombase keep that state and all
     later ones until the pin is removed or expires; Hudi's own cleaner knows no pins. Moments are completion times, on
-    version 6 requested times. A reader whose pin was released goes on without it.
+    version 6 requested times. A reader whose pin was released continues without it.
 
     [b]Examples[/b]
       timeline pins /data/trips

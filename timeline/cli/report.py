@@ -1,6 +1,6 @@
 """What the `timeline` command reports about a table, as plain dicts (pure), used for JSON and for terminal tables.
 
-Sizes are bytes, instants are digit strings as on disk; None stands for unknown or not applicable.
+Sizes are bytes, instants are digit strings as on disk; None means unknown or not applicable.
 """
 
 from __future__ import annotations

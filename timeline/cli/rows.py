@@ -76,7 +76,7 @@ class ShownRows:
             yield Text(f"{plural(len(left), 'column')} more; --columns chooses: {', '.join(left)}", "dim")
 
     def _fitting(self, width: int) -> int:
-        """How many columns fit beside each other, at least one."""
+        """How many columns fit next to each other, at least one."""
         used = 0
         for number, name in enumerate(self._names):
             used += self._width(name) + _SPACE

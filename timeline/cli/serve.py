@@ -46,7 +46,7 @@ def serve(
         typer.Option(
             metavar="LOCK",
             help="The lock that all writers and schedulers of the tables share, as for `compactor-daemon schedule`; "
-            "{name} in it stands for a table's name. Pages show its holder, and commands are given it.",
+            "{name} in it is replaced by a table's name. Pages show its holder, and commands are given it.",
         ),
     ] = None,
     sole_writer: Annotated[
@@ -68,7 +68,7 @@ def serve(
 
     It listens on 127.0.0.1; elsewhere pages ask for a token, and Hudi's routes answer the networks of
     [b]--hudi-clients[/b] alone. It changes nothing in a table but the markers of pending writes, and those only
-    with [b]--markers[/b]; with [b]--allow-actions[/b] its pages have buttons that run the command beside them.
+    with [b]--markers[/b]; with [b]--allow-actions[/b] its pages have buttons that run the commands.
     A table's state is kept in memory and loaded again when a writer shows a timeline that it does not know. A table
     that cannot be read stops no other.
 

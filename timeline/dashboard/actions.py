@@ -156,11 +156,11 @@ async def _end(process: asyncio.subprocess.Process) -> None:
 
 
 def installed() -> tuple[str, ...]:
-    """The program, beside this interpreter or on the path. UsageError: it is not there."""
-    beside = Path(sys.executable).with_name(PROGRAM)
-    found = str(beside) if beside.is_file() else shutil.which(PROGRAM)
+    """The program, next to this interpreter or on the path. UsageError: it is not installed."""
+    neighbour = Path(sys.executable).with_name(PROGRAM)
+    found = str(neighbour) if neighbour.is_file() else shutil.which(PROGRAM)
     if found is None:
-        raise UsageError(f"--allow-actions needs {PROGRAM}", found="it is not installed beside this program")
+        raise UsageError(f"--allow-actions needs {PROGRAM}", found="it is not installed with this program")
     return (found,)
 
 
@@ -172,7 +172,7 @@ _JSON = b"application/json"
 
 
 class ActionApp:
-    """Takes orders about tables. `settings`: what the commands are told.
+    """Takes orders about tables. `settings`: the options of the commands.
 
     UsageError: without a token everybody could order, and without a lock a plan may lose the rows of a write.
     """

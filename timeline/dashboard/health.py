@@ -145,7 +145,7 @@ class _Found(Collector):
 
 
 def _families(tables: Sequence[ServedTable], rows: list[Row]) -> Iterator[Metric]:
-    up = GaugeMetricFamily("phantombase_table_up", "1 if the last look at the table succeeded", labels=["table"])
+    up = GaugeMetricFamily("phantombase_table_up", "1 if the last read of the table succeeded", labels=["table"])
     health = GaugeMetricFamily("phantombase_health", "0 ok, 1 late, 2 stuck, 3 broken", labels=["table"])
     for row in rows:
         up.add_metric([row["path"]], float(row["health"] != Word.BROKEN.value))

@@ -27,7 +27,7 @@ class OrderName(Enum):
 class CommandSettings:
     """What commands about the served tables must be given. Neither `lock` nor `sole_writer`: it is not known here.
 
-    `lock`: as for `table_lock`; `{name}` in it stands for the table's name. UsageError: both are given.
+    `lock`: as for `table_lock`; `{name}` in it is replaced by the table's name. UsageError: both are given.
     """
 
     lock: str | None = None
@@ -62,7 +62,7 @@ class Order:
         return Order(name=OrderName(name), instant=instant)
 
     def words(self, path: str, table_name: str, settings: CommandSettings) -> list[str]:
-        """The command line behind the program's name."""
+        """The command line after the program's name."""
         found = [self.name.value, path, *([] if self.instant is None else [self.instant])]
         if self.name is OrderName.RELEASE:  # only takes away records of failures
             return found

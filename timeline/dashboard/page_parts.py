@@ -24,10 +24,10 @@ _SCHEDULES = "requests a compaction of them; writers go on"
 
 def advice(row: Row, settings: CommandSettings = _SETTINGS) -> list[Row]:
     """`why`, `command` and what it `does`, most urgent first; `order`: the name and the instant of one (`orders`), or
-    None. `row`: the whole row of a table. `settings`: what commands must be given.
+    None. `row`: the complete row of a table. `settings`: what commands must be given.
     """
-    path, told = shlex.quote(row["path"]), _Told(row, settings)
-    found = [*_of_fleet_info(row, path, told), *_of_pending(row, path, told), *_of_debt(row, told)]
+    path, orders = shlex.quote(row["path"]), _Orders(row, settings)
+    found = [*_of_fleet_info(row, path, orders), *_of_pending(row, path, orders), *_of_debt(row, orders)]
     if row["health"] == "broken":
         found.insert(0, _one("what is wrong, file by file", f"timeline audit {path}", "changes nothing"))
     commands: dict[str, Row] = {}
@@ -38,14 +38,14 @@ def advice(row: Row, settings: CommandSettings = _SETTINGS) -> list[Row]:
 
 def more_orders(row: Row, settings: CommandSettings = _SETTINGS) -> list[Row]:
     """Orders that nothing asks for, like `advice`."""
-    told, found = _Told(row, settings), []
+    orders, found = _Orders(row, settings), []
     if row.get("file_groups_waiting"):
-        found.append(told.order(_waiting(row), OrderName.SCHEDULE, None, _SCHEDULES))
+        found.append(orders.order(_waiting(row), OrderName.SCHEDULE, None, _SCHEDULES))
     for one in row.get("pending") or ():
         if one["action"] == "compaction":
             time, why = one["instant"], f"compaction {one['instant']} is pending"
-            found.append(told.order(why, OrderName.UNSCHEDULE, time, "takes the plan back, where no rows need it"))
-            found.append(told.order(why, OrderName.RELEASE, time, _RELEASES))
+            found.append(orders.order(why, OrderName.UNSCHEDULE, time, "cancels the plan, if no rows need it"))
+            found.append(orders.order(why, OrderName.RELEASE, time, _RELEASES))
     said = {one["command"] for one in advice(row, settings)}
     return [one for one in found if one["command"] not in said]
 
@@ -54,7 +54,7 @@ def _one(why: str, command: str, does: str, order: Row | None = None) -> Row:
     return {"why": why, "command": command, "does": does, "order": order}
 
 
-class _Told:
+class _Orders:
     """Makes the commands of orders about one table."""
 
     def __init__(self, row: Row, settings: CommandSettings) -> None:
@@ -71,33 +71,33 @@ def _waiting(row: Row) -> str:
     return f"{plural(groups, 'file group')} with {human_bytes(row['log_bytes_waiting'])} of logs in no plan"
 
 
-def _of_fleet_info(row: Row, path: str, told: _Told) -> list[Row]:
+def _of_fleet_info(row: Row, path: str, orders: _Orders) -> list[Row]:
     fleet_info = row.get("fleet_info") or {}
     found = []
     for one in fleet_info.get("pending", ()):
         why = f"compaction {one['instant']} is {one['state']}" + (f": {one['why']}" if one["why"] else "")
         if one["state"] == "parked":
-            found.append(told.order(why, OrderName.RELEASE, one["instant"], _RELEASES))
+            found.append(orders.order(why, OrderName.RELEASE, one["instant"], _RELEASES))
         elif one["state"] == "unscheduled":
-            found.append(told.order(why, OrderName.UNSCHEDULE, one["instant"], "takes the plan back"))
+            found.append(orders.order(why, OrderName.UNSCHEDULE, one["instant"], "cancels the plan"))
     for half in fleet_info.get("in_progress", ()):
-        why = f"{half['action']} {half['instant']} is half-way"
+        why = f"{half['action']} {half['instant']} is in progress"
         command = half["todo"].replace("TABLE", path).replace("INSTANT", half["instant"])
         found.append(_one(why, command, "finishes it, if its process is dead"))
     return found
 
 
-def _of_pending(row: Row, path: str, told: _Told) -> list[Row]:
+def _of_pending(row: Row, path: str, orders: _Orders) -> list[Row]:
     pending = row.get("pending", ())
     found = []
     for one in pending:
         if one["problem"] is not None:
-            does = "takes back the plan that cannot be read; it refuses where a process may be at work"
+            does = "cancels the plan that cannot be read; refuses if a process may be at work"
             time = one["instant"]
-            found.append(told.order(f"the plan of {time} cannot be read", OrderName.UNSCHEDULE, time, does))
+            found.append(orders.order(f"the plan of {time} cannot be read", OrderName.UNSCHEDULE, time, does))
         elif one["heartbeat"] == "stale" and one["action"] == "deltacommit":
             why = f"the writer of {one['instant']} is silent; the next write rolls it back"
-            found.append(_one(why, f"compactor-daemon status {path}", "says whose it was, and changes nothing"))
+            found.append(_one(why, f"compactor-daemon status {path}", "shows whose it was, and changes nothing"))
     waiting = [one for one in pending if one["action"] == "compaction" and one["problem"] is None]
     if waiting and row["health"] != "ok":
         why = f"{plural(len(waiting), 'compaction')} pending"
@@ -106,11 +106,11 @@ def _of_pending(row: Row, path: str, told: _Told) -> list[Row]:
     return found
 
 
-def _of_debt(row: Row, told: _Told) -> list[Row]:
+def _of_debt(row: Row, orders: _Orders) -> list[Row]:
     commits = row.get("delta_commits_since_request", 0)
     if not row.get("file_groups_waiting") or commits < _TRIGGER.max_delta_commits:
         return []
-    return [told.order(_waiting(row), OrderName.SCHEDULE, None, _SCHEDULES)]
+    return [orders.order(_waiting(row), OrderName.SCHEDULE, None, _SCHEDULES)]
 
 
 _PLANNED = {
@@ -129,9 +129,9 @@ def held_back(pending: Sequence[Row], fleet_info: Row | None) -> dict[str, str]:
     for row in pending:
         time, kind, words = row["instant"], row.get("kind", row["action"]), []
         if row is pending[0]:
-            words.append("archiving of what came later")
+            words.append("archiving of later instants")
         if time in writes[:1]:
-            words.append("cleaning of what came later")
+            words.append("cleaning of later writes")
         if kind in _PLANNED:
             words.append(_PLANNED[kind])
         if held := waiting.get(time):
@@ -141,7 +141,7 @@ def held_back(pending: Sequence[Row], fleet_info: Row | None) -> dict[str, str]:
 
 
 WIDTH = 1000
-"""Of the whole time that is shown."""
+"""Of all the time that is shown."""
 
 HEIGHT = 60
 

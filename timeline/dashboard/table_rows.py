@@ -61,7 +61,7 @@ def _row(table: Table, instant: Instant) -> Row:
     try:
         return {**row, **_of_metadata(table.commit_metadata(instant), table.instant_path(instant))}
     except MissingFileError:
-        return {**row, "problem": "archived meanwhile"}
+        return {**row, "problem": "archived since then"}
     except PhantombaseError as error:
         return {**row, "problem": str(error)}
 
@@ -158,7 +158,7 @@ class TableRows:
             return await asyncio.to_thread(self._unread, table, error)
 
     def _unread(self, table: ServedTable, why: PhantombaseError) -> Row:
-        """A table whose files cannot be read. Where a plan is the reason, it is stuck: that can be taken back."""
+        """A table whose files cannot be read. Where a plan is the reason, it is stuck: the plan can be cancelled."""
         broken, slo_s = Health(Word.BROKEN, str(why)), self._slo_of(table.path)
         try:
             opened = table.opened()

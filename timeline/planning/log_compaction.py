@@ -43,7 +43,7 @@ class LogPiece:
     """What one instant left in a slice. `files`: files with its blocks; `replaced`: the instants that it replaces, if
     it is a log compaction. `deletes`: it has a delete block; `partial`: a block of partial updates. `place`: the newest
     writer instant in it. `whole`: its files contain nothing else, no part of it was rolled back, and its columns have
-    the names of now: readers look for the columns of a copied block under the names of the log compaction's time.
+    the current names: readers expect the columns of a copied block under the names of the log compaction's time.
     """
 
     instant: str
@@ -81,8 +81,8 @@ def log_runs(
     """The pieces of a slice in merge order, divided where they must not be merged with each other.
 
     `blocks`: of all its log files, in log order (`log_blocks.slice_blocks`). `pending`: instants of pending delta
-    commits. `names`: of the columns in older files. Pieces that are not whole are left out, and the run ends at their
-    place. UnsupportedError: the names in a block are not known.
+    commits. `names`: of the columns in older files. Incomplete pieces are left out, and the run ends at their place.
+    UnsupportedError: the names in a block are not known.
     """
     selection = select_blocks(blocks, visibility)
     files = {log.path: log for log in slice_.logs}
@@ -162,7 +162,7 @@ LOG_STRATEGY = CompactionStrategy(
 
 
 def log_operation(slice_: FileSlice, pieces: Sequence[LogPiece]) -> CompactionOperation:
-    """The operation that merges neighbouring pieces of a slice; metrics in whole megabytes, as in Hudi."""
+    """The operation that merges neighbouring pieces of a slice; metrics in integer megabytes, as in Hudi."""
     files = sorted({f for p in pieces for f in (*p.files, *p.replaced)}, key=lambda f: f.name.sort_key)
     size, read = sum(f.size for f in files), sum(p.log_bytes for p in pieces)
     return CompactionOperation(
@@ -200,7 +200,7 @@ def planned_pieces(
         expected="neighbours, all files of each instant, columns with the names of now, no pending or rolled back "
         "write between them",
         found=", ".join(sorted(names)),
-        todo=f"Nothing of this plan was written, and no row is missing. Take the plan back: "
+        todo=f"Nothing of this plan was written, and no row is missing. Cancel the plan: "
         f"compactor-daemon unschedule TABLE {instant}.",
     )
 

@@ -1,7 +1,7 @@
 """The operations of a plan: file slices that may be compacted, their cost, and the bytes of the plan (pure).
 
 A million operations as values, with their names and metrics, take gigabytes, and most of the time of a planning goes
-into making, sorting and freeing them. Here each is encoded once its slice is known. Beside the bytes stand the few
+into making, sorting and freeing them. Here each is encoded once its slice is known. Next to the bytes are the few
 numbers that order and divide plans.
 
 What compacting a file slice reads and writes is counted as Hudi does (FileSliceMetricUtils of 0.15.0 and 1.2.0):
@@ -265,7 +265,7 @@ _LONG = [encode_long(n).decode("latin-1") for n in range(1 << 10)]
 
 
 def _metric_heads() -> list[bytes]:
-    """What stands before each number of the metrics: a map of one block, the second branch of its union."""
+    """The bytes before each number of the metrics: a map of one block, the second branch of its union."""
     names = list(operation_metrics(0, 0, 0, 0))
     keys = [encode_long(len(name)) + name.encode() for name in names]
     return [b"\2" + encode_long(len(names)) + keys[0], *keys[1:]]
@@ -273,4 +273,4 @@ def _metric_heads() -> list[bytes]:
 
 _HEADS = _metric_heads()
 _METRICS = struct.Struct("<" + "".join(f"{len(head)}sd" for head in _HEADS) + "2x")
-"""The metrics; behind them the end of the map, and no bootstrap file."""
+"""The metrics; after them the end of the map, and no bootstrap file."""

@@ -125,7 +125,7 @@ class Urgency(Enum):
 class UrgencyOptions:
     """Urgency of the table, and of partitions by pattern: the first match counts (Paimon's lookup compaction).
 
-    `partition_urgency`: shell patterns of whole partition paths, like `2026/11/*=radical`.
+    `partition_urgency`: shell patterns of complete partition paths, like `2026/11/*=radical`.
     """
 
     urgency: Urgency = option(Urgency.GENTLE, "at the trigger (gentle), or as soon as there is a log file (radical)")
@@ -179,7 +179,7 @@ class ScheduleOptions(TriggerOptions, UrgencyOptions, StrategyOptions, PickOptio
 
     `incremental`: skip partitions that were not written since the last plan and in which it left nothing out; without
     it all partitions are examined.
-    `exclude`: shell patterns of whole partition paths, or of `partition/file group id`.
+    `exclude`: shell patterns of complete partition paths, or of `partition/file group id`.
     """
 
     incremental: bool = option(True, "look only at partitions written since the last plan, and at what it left out")

@@ -104,7 +104,7 @@ class Rule(Enum):
 
     @property
     def comes_back(self) -> bool:
-        """Whether a later plan may take it without a write to it meanwhile."""
+        """Whether a later plan may take it without a write to it since then."""
         return self is not Rule.NO_LOGS
 
 

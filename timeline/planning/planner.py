@@ -104,7 +104,7 @@ def plan_compaction(
     measure: SliceMeasure,
     check: Check,
 ) -> Planned:
-    """The plans to request now. Takes only as many partitions as the plans have room for."""
+    """The plans to request now. Takes only as many partitions as the plans have capacity for."""
     planner = Planner(situation, options, measure, check)
     filled = fill(planner.ordered(looks), _cost, options)
     for candidate, why in filled.left:

@@ -49,7 +49,7 @@ from .universal import MergeKind, Picking
 def drafts(planned: Planned, waiting: Sequence[Waiting], left_out: Sequence[str]) -> list[CompactionPlan]:
     """The plan of each request, in the order of their instants.
 
-    The last plan records where the next planning must look. Hudi 1.2 looks for logs only in partitions written since
+    The last plan records where the next planning must search. Hudi 1.2 finds logs only in partitions written since
     the last plan, and in those that the plan left out, on version 6 too (0.15 ignores the field).
     """
     found = [kind_of for plan in planned.plans for kind_of in _by_kind(plan)]
@@ -156,7 +156,7 @@ def schedule_compaction(
     *,
     dry_run: bool = False,
 ) -> Scheduled:
-    """Plans what is due, and makes the plans visible, each of them as a whole.
+    """Plans what is due, and makes the plans visible, each at once.
 
     If only a pending write prevents a due plan, writers are asked to wait (see `writer_gate`).
     `dry_run`: nothing is changed.

@@ -40,7 +40,7 @@ from .universal import MergeKind, Picking
 _log = get_logger()
 
 _FOOTERS_MAX = 10_000
-"""So many footers of base files are read for one planning, and beyond them one for each instant that wrote some."""
+"""The footers of base files read for one planning; beyond them one for each instant that wrote some."""
 
 
 class Survey:
@@ -64,7 +64,7 @@ class Survey:
     def looks(self, aside: Collection[GroupKey] | None = None) -> Iterator[PartitionGroups]:
         """The partitions, listed when they are asked for.
 
-        `aside`: look for plain slices, though not in these file groups; None: there are no plain ones.
+        `aside`: find plain slices, except in these file groups; None: there are no plain ones.
         A complete survey has also partitions that completed writes name and that are not there.
         """
         if aside is None:

@@ -4,7 +4,7 @@ A file slice is a stack of sorted runs: its base file is the oldest, its log fil
 options are those of Paimon's universal compaction (`num-sorted-run.compaction-trigger`, `compaction.size-ratio`,
 `compaction.max-size-amplification-percent`, ...), with log files in place of level-0 files:
 
-    major   a new base file of the whole slice
+    major   a new base file of the complete slice
     minor   the youngest log files become one log file: few bytes to write, and fewer files for readers to open
 """
 

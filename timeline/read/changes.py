@@ -62,8 +62,8 @@ class Sides:
     """Two states of the same keys as streams that can be opened again; rows with keys and commit times.
 
     `before`: the earlier rows. `gone`: earlier rows that were deleted together, whatever came in their place. `marks`:
-    keys, commit times and compared columns of the later rows, which `after` gives whole. `compared`: columns that show
-    a change, too, where rows of one commit time may differ.
+    keys, commit times and compared columns of the later rows, which `after` gives in full. `compared`: columns that
+    show a change, too, where rows of one commit time may differ.
     """
 
     before: Callable[[], Iterable[pa.RecordBatch]]
@@ -115,7 +115,7 @@ class _Marks:
         self._compared = compared
         self.first = first
         self.met = np.zeros(len(keys) + 1, np.bool_)
-        """Whether there is an earlier row of the key. The last place stands for no key."""
+        """Whether there is an earlier row of the key. The last place means no key."""
         self.updated = np.zeros(len(keys) + 1, np.bool_)
         """Whether the earlier row has another version."""
 
@@ -136,7 +136,7 @@ class _Marks:
         return self._lookup.find(batch.column(RECORD_KEY))
 
     def meet(self, earlier: pa.RecordBatch) -> npt.NDArray[np.int64]:
-        """The places of earlier rows, which are noted."""
+        """The places of earlier rows, which are recorded."""
         places = self.places(earlier)
         here = np.flatnonzero(places >= 0)
         there = places[here]
@@ -189,7 +189,7 @@ def _struct(found: pa.RecordBatch | None, rows: pa.Schema, count: int) -> pa.Arr
 class ChangePart:
     """File groups between which keys may have moved, before and after: one group, or what replaced several.
 
-    `gone`: slices that were replaced as a whole by other data. `instant`: the write, None where there may be several.
+    `gone`: slices that other data replaced completely. `instant`: the write, None where there may be several.
     `origins`: what went into the table services between the two.
     """
 
@@ -236,7 +236,7 @@ class ChangeScan:
     def _compared(self, part: ChangePart) -> tuple[str, ...]:
         """All data columns, if a late row may have given some to a row that keeps its commit time; reads log headers.
 
-        The row then lacked them: it stands in a block of partial updates before, or null may mean that it lacks them.
+        The row then lacked them: an earlier block of partial updates has it, or null may mean that it lacks them.
         """
         rule, storage = part.old_rules.merge, self.table.storage
         if rule.mode is not MergeMode.EVENT_TIME:
@@ -252,7 +252,7 @@ class ChangeScan:
         return (self.slice_batches(part) for part in self.slices)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """All changes, write after write. MissingFileError: a file was cleaned meanwhile."""
+        """All changes, write after write. MissingFileError: a file was cleaned during the read."""
         return limited((batch for part in self.parts() for batch in part), self.options.limit)
 
     def to_table(self) -> pa.Table:

@@ -73,7 +73,7 @@ class Rows:
     def batches(self) -> Iterator[pa.RecordBatch]:
         """The rows as record batches, one file slice after the other; holds one batch and one slice's log entries.
 
-        MissingFileError: a cleaner removed a file meanwhile; what came before is right, but the rest is missing.
+        MissingFileError: a cleaner removed a file during the read; the rows before are right, the rest is missing.
         """
         try:
             with self._pinned():
@@ -82,7 +82,7 @@ class Rows:
             raise MissingFileError(error.what, path=error.path, found=error.found, todo=CLEANED_TODO) from error
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> Any:
-        """A stream for DuckDB, Polars, pandas, pyarrow and others; each call reads anew."""
+        """A stream for DuckDB, Polars, pandas, pyarrow and others; each call reads again."""
         return pa.RecordBatchReader.from_batches(self.schema, self.batches()).__arrow_c_stream__(requested_schema)
 
     def __arrow_c_schema__(self) -> Any:
@@ -90,7 +90,7 @@ class Rows:
         return self.schema.__arrow_c_schema__()
 
     def to_arrow(self) -> pa.Table:
-        """All rows, file slices read in parallel; reads everything again if a file was removed meanwhile."""
+        """All rows, file slices read in parallel; reads everything again if a file was removed during the read."""
         with self._pinned():
             return self._checked(read_any(self.table, self.options))
 
@@ -132,7 +132,7 @@ class Rows:
 
 
 def read_any(table: Table, options: ReadOptions) -> pa.Table:
-    """All rows of a read of any query type; reads everything again if a file was removed meanwhile."""
+    """All rows of a read of any query type; reads everything again if a file was removed during the read."""
     return from_one_snapshot(lambda: plan(table.reload(), options).to_table())
 
 
@@ -170,9 +170,9 @@ def check_output(table: Table, output: Path, overwrite: bool) -> None:
 
 
 def export_file(table: Table, options: ReadOptions, output: Path, progress: ReadProgress = lambda *_: None) -> Exported:
-    """One try: reads everything into a file beside `output`, then renames it to `output`.
+    """One try: reads everything into a file next to `output`, then renames it to `output`.
 
-    MissingFileError: a file was cleaned meanwhile; no output is left, try again (`from_one_snapshot`).
+    MissingFileError: a file was cleaned during the read; no output is left, try again (`from_one_snapshot`).
     """
     scan = plan(table, options)
     temporary = output.with_name(f".{uuid.uuid4().hex}.tmp")

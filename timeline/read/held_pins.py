@@ -46,7 +46,7 @@ class HeldPin:
         self._put()
 
     def renew(self, holds: str | None = None) -> None:
-        """Puts the pin anew where it is due, or where it is to hold another moment, and removes the old one.
+        """Puts the pin again if its renewal is due or if it must hold another moment, and removes the old one.
 
         A pin that was released by hand stays released, and a warning says so.
         """
@@ -109,7 +109,7 @@ def renewing(storage: Storage, options: PinOptions, renew: Callable[[], None]) -
 
 
 _RENEWED_AFTER = 0.5
-"""Which part of its time is gone when a pin is renewed. Tasks look more often, so that failures do no harm."""
+"""The part of its time after which a pin is renewed. Tasks check more often, so that failures do no harm."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,7 +128,7 @@ class SharedPin:
         return pin
 
     def renew(self, storage: Storage) -> None:
-        """Puts the pin anew where half of its time is gone, and removes what came before.
+        """Puts the pin again once half of its time has passed, and removes the older objects.
 
         Its age is by the clock of the storage. A pin that was released by hand, or that expired and was removed, stays
         away, and a warning says so.

@@ -234,7 +234,7 @@ class StreamedWrite:
 def writes_after(table: Table, begin: str, known: dict[Instant, StreamedWrite | None]) -> list[StreamedWrite]:
     """The writes after a moment, by their moments; on version 6 up to the first pending write.
 
-    A write that completed before the first state that is whole has that state's moment: no batch can end before it.
+    A write that completed before the first complete state has that state's moment: no batch can end before it.
     Reads the commits that are not `known` yet, and keeps them there. UsageError: no moment, no meta columns.
     """
     timeline, window = load_window(table, begin, None)

@@ -52,7 +52,7 @@ def _is_decided_clustering(pending: Instant) -> bool:
 
 
 def earliest_to_retain(timeline: Timeline, holds: Iterable[str]) -> str | None:
-    """The greatest R that leaves the states at these moments, and all later ones, whole; None: any R does.
+    """The greatest R that retains the states at these moments, and all later ones; None: any R does.
 
     It is the first requested time of a write that is not in the earliest of the states: one that completed later, or is
     pending. `timeline`: with its archive if it has completion times, so that nothing is held that it has forgotten.
@@ -91,7 +91,7 @@ _LISTINGS = 5
 _VERSION = 1
 _TIME = re.compile(r"\d{0,17}")
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
-_TODO = "Nothing may be cleaned before it can be read. If its reader is gone: timeline pins TABLE --release NAME"
+_TODO = "Nothing may be cleaned before it can be read. If its reader has ended: timeline pins TABLE --release NAME"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,7 +167,7 @@ def all_pins(storage: Storage) -> list[Pin]:
     raise ConflictError(
         "pins come and go while they are read",
         path=f"{storage.base_path}/{PINS}",
-        found=f"{_LISTINGS} times one was gone that had just been listed",
+        found=f"{_LISTINGS} times a pin was missing that had just been listed",
         todo="Run again.",
     )
 

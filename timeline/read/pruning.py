@@ -5,7 +5,7 @@ The file groups of a bucket index that can hold given record keys.
 No table records that it has a bucket index, nor with how many buckets: its files show it. A sample of the keys in base
 files is hashed. With N buckets, hash - bucket is a multiple of N for each key, so N divides their greatest common
 divisor; and N is above every bucket number. A file group stays if any such N leads one of the wanted keys to it. If the
-table has another index, the divisor is 1 for so many keys, and every file group stays.
+table has another index, the divisor is 1 for that many keys, and every file group stays.
 
 What a filter says about record keys and partition paths, by the rules of Hudi's key generators (pure).
 
@@ -114,7 +114,7 @@ def _values(path: str, config: TableConfig, schema: pa.Schema) -> Iterator[tuple
 
 
 def _texts(field: str, folder: str, config: TableConfig) -> set[str]:
-    """The values that a folder may stand for; none: it cannot be told."""
+    """The values that a folder may have; none: unknown."""
     name, has_name, value = folder.partition("=")
     named = bool(has_name) and name == field
     forms = {value} if named else set[str]()

@@ -138,13 +138,13 @@ def read_logs(
 
 
 def _shapes(blocks: Iterable[LogBlock], rules: SliceRules) -> Shapes | None:
-    """The shapes of the rows, None if all rows are whole. UnsupportedError: see `_partial_columns`."""
+    """The shapes of the rows, None if all rows are complete. UnsupportedError: see `_partial_columns`."""
     found = dict.fromkeys(columns for b in blocks if (columns := _partial_columns(b, rules)) is not None)
     return Shapes(shapes=tuple(found)) if found else None
 
 
 def _partial_columns(block: LogBlock, rules: SliceRules) -> frozenset[str] | None:
-    """The columns of a block of partial updates, None if its rows are whole.
+    """The columns of a block of partial updates, None if its rows are complete.
 
     UnsupportedError: in Hudi 0.15 they do not exist; a merge needs columns that the block lacks; rows of the table
     lack columns in another way, too.
@@ -231,7 +231,7 @@ def check_slice(storage: Storage, slice_: FileSlice, rules: SliceRules) -> None:
 
 
 def check_mergeable(block: LogBlock, source: pa.NativeFile, rules: SliceRules) -> None:
-    """See `check_slice`. Looks at nothing but headers and the content's version: `known_blocks` rests on that."""
+    """See `check_slice`. Reads only headers and the content's version: `KnownBlocks` relies on that."""
     rules.names.at(block.instant)
     _check_deletes(block, rules)
     partial = _partial_columns(block, rules)
@@ -337,7 +337,7 @@ class KnownBlocks:
         self._front_bytes = _FRONT_BYTES
 
     def hold(self, path: str) -> bool:
-        """Whether the log file is one whole block that no slice is refused for.
+        """Whether the log file is one complete block that no slice is refused for.
 
         False: not known, `check_slice` decides. Errors as `Storage.open_input`.
         """
@@ -346,7 +346,7 @@ class KnownBlocks:
             front = source.read_at(min(size, self._front_bytes), 0)
             if len(front) <= _REST or front[:6] != MAGIC or not front[_INSTANT].isdigit():
                 return False
-            # The block ends where the file does, and its length stands at both of its ends.
+            # The block ends where the file does, and its length is at both of its ends.
             length = int.from_bytes(front[6:14], "big")
             if 14 + length != size or int.from_bytes(source.read_at(8, size - 8), "big") != length + 6:
                 return False
@@ -374,7 +374,7 @@ class KnownBlocks:
 
 
 def _is_sound(front: bytes, at: int, size: int) -> bool:
-    """Whether the content whose length stands here has the length and the version that a reader expects."""
+    """Whether the content whose length is here has the length and the version that a reader expects."""
     content, begin = int.from_bytes(front[at : at + 8], "big"), at + 8
     if not _VERSION_AND_COUNT <= content <= size - begin - _BEHIND_CONTENT:
         return False

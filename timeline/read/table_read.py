@@ -47,7 +47,7 @@ LEAST_FILES = 32
 """With fewer files their own footers cost less than the index."""
 
 _NOT_STORED = {COMMIT_TIME, COMMIT_SEQNO, FILE_NAME}
-"""Compactions write these anew, so a file's statistics need not be those of the rows that a reader gets."""
+"""Compactions write these again, so a file's statistics need not be those of the rows that a reader gets."""
 
 _log = get_logger()
 
@@ -55,7 +55,7 @@ _log = get_logger()
 def skip(table: Table, slices: Sequence[FileSlice], where: Where | None) -> tuple[FileSlice, ...]:
     """The slices that may have a matching row. An index that cannot be read is not used; the log says so.
 
-    The view of the slices must have been loaded before: then each of its files has its whole statistics, or none.
+    The view of the slices must have been loaded before: then each of its files has complete statistics, or none.
     """
     if where is None or COLUMN_STATS not in table.config.built_metadata_partitions:
         return tuple(slices)
@@ -111,7 +111,7 @@ class ReadOptions:
     up to and with end: completion times on versions 8 and 9, requested times on version 6; `earliest` begins before
     all.
     `net`: of a change feed one change for each key, from the begin to the end of the window.
-    `filter`: only rows for which it is true, a text as in `filter.parse` or a tree. `limit`: at most so many rows.
+    `filter`: only rows for which it is true, a text as in `filter.parse` or a tree. `limit`: at most this many rows.
     `data_skipping`: a filter uses the column statistics of the metadata table, where the table has them.
     `newest_columns`: a window that ends in the past has the columns of the newest write, as each batch of a stream has,
     not those of its end.
@@ -198,7 +198,7 @@ class Scan:
         return (self.slice_batches(slice_) for slice_ in self.slices)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """All batches, one slice after the other. MissingFileError: a file was cleaned meanwhile."""
+        """All batches, one slice after the other. MissingFileError: a file was cleaned during the read."""
         return limited((batch for slice_ in self.slices for batch in self.slice_batches(slice_)), self.options.limit)
 
     def to_table(self) -> pa.Table:
@@ -255,7 +255,7 @@ def _plan_window(table: Table, options: ReadOptions) -> Scan:
             path=table.storage.base_path,
             expected=options.end,
             found=found.window.end or "earliest",
-            todo="A write below it is pending, or its last write was taken back. Read again when that is over.",
+            todo="A write below it is pending, or its last write was rolled back. Read again when that is over.",
         )
     state, schema = (
         found.state,
@@ -352,6 +352,6 @@ def scan_slices(view: TableView, options: ReadOptions) -> tuple[FileSlice, ...]:
 
 
 def read_table(table: Table, options: ReadOptions | None = None) -> pa.Table:
-    """All rows of a read as an Arrow table; reads everything again if a file was removed meanwhile."""
+    """All rows of a read as an Arrow table; reads everything again if a file was removed during the read."""
     chosen = options or ReadOptions()
     return from_one_snapshot(lambda: plan_read(table, chosen).to_table())

@@ -88,7 +88,7 @@ class WindowState:
 
 
 def load_state(table: Table, moment: str, partition: str | None, known: Timeline) -> WindowState:
-    """The state at a moment, which must be whole, see `earliest_whole`. `known`: the timeline, with its archive, by
+    """The state at a moment, which must be complete, see `earliest_whole`. `known`: the timeline, with its archive, by
     which the reader knows what each write has written.
 
     TableChangedError: a clustering counts in one of the two only. It may complete at a time that was decided long
@@ -99,7 +99,7 @@ def load_state(table: Table, moment: str, partition: str | None, known: Timeline
     view = table.load_view(partition, completed_by=moment)
     if changed := _replacing(known.completed_by(moment)) ^ _replacing(view.timeline):
         raise TableChangedError(
-            "a clustering completed, or was taken back, while the table was read",
+            "a clustering completed, or was rolled back, while the table was read",
             path=table.storage.base_path,
             instant=min(changed),
             todo="Run it again.",
@@ -127,7 +127,7 @@ def moment_of_text(table: Table, text: str) -> str:
 
 
 def cleans(timeline: Timeline) -> list[Instant]:
-    """The cleans of a timeline; files of one that is pending may be gone already."""
+    """The cleans of a timeline; files of a pending clean may be removed already."""
     return [i for i in timeline.instants if i.action == "clean"]
 
 
@@ -153,12 +153,12 @@ def earliest_whole(table: Table, timeline: Timeline) -> str:
 def check_still_whole(table: Table, before: Timeline, moment: str) -> None:
     """TableChangedError if a clean that is not in the timeline `before` may have touched the state at a moment.
 
-    For states that were whole by `before`, once their files are listed: a file that goes later is missed when it is
-    opened. A view of a past state does not show this, since the writes behind its moment are pending in it.
+    For states that were complete by `before`, once their files are listed: a file that goes later is missed when it is
+    opened. A view of a past state does not show this, since the writes after its moment are pending in it.
     """
     now = table.load_timeline(archived=table.layout.has_completion_times)
     if now.may_be_cleaned_since(before) and moment < earliest_whole(table, now):
-        raise _cleaned_meanwhile(table)
+        raise _cleaned_concurrently(table)
 
 
 def check_as_of_still(table: Table, before: Timeline, as_of: str) -> None:
@@ -167,20 +167,20 @@ def check_as_of_still(table: Table, before: Timeline, as_of: str) -> None:
     if now.may_be_cleaned_since(before):
         retained = retained_since(table, now)
         if as_of < retained and _differs(table.with_archive(now), as_of, retained):
-            raise _cleaned_meanwhile(table)
+            raise _cleaned_concurrently(table)
 
 
-def _cleaned_meanwhile(table: Table) -> TableChangedError:
+def _cleaned_concurrently(table: Table) -> TableChangedError:
     return TableChangedError(
         "the table was cleaned while a past state of it was listed", path=table.storage.base_path, todo="Run it again."
     )
 
 
 def earliest_state(timeline: Timeline, retained: str) -> str:
-    """The earliest point of whole states, on the axis of `Timeline.counts_from` (pure).
+    """The earliest point of complete states, on the axis of `Timeline.counts_from` (pure).
 
     `retained`: see `retained_since`. A cleaner keeps the newest slice below it of every group, so the state just before
-    it is whole too: that of the last of the writes that were requested before it.
+    it is complete too: that of the last of the writes that were requested before it.
     """
     before = (w for w in completed_writes(timeline) if w.requested_time < retained)
     # On version 6 archived writes are not known here: before the first known one there may have been others.
@@ -211,7 +211,7 @@ def check_as_of(table: Table, timeline: Timeline, as_of: str) -> None:
 
 
 def _differs(timeline: Timeline, as_of: str, retained: str) -> bool:
-    """Whether the state at a point may be another one than that at `retained`, which is whole (pure).
+    """Whether the state at a point may be another one than that at `retained`, which is complete (pure).
 
     It is the same if no write, plan or service was requested in between: so the newest write before a clean that
     retained file versions can be read. `timeline`: with its archive.

@@ -1,8 +1,8 @@
-"""The service's application: Hudi's routes first, health beside them, then what answers people.
+"""The service's application: Hudi's routes first, then health, then what answers people.
 
 Hudi's view routes as an ASGI application. Starlette's request and response objects would halve its speed.
 
-Requests that were answered before, by their whole target: what a kept answer still costs is mostly the way to it.
+Requests that were answered before, by their complete target: most of the cost of a cached answer is finding it.
 
 A large Hudi job asks for the same few things from each of its tasks, in the same words.
 """
@@ -72,7 +72,7 @@ class Repeats:
     def find(self, target: bytes) -> Answer | None:
         """The answer, if the table is served and the state that answered is its newest.
 
-        From an older one a client is answered only while it is one step behind: that is looked at anew each time.
+        From an older one a client is answered only while it is one step behind: that is checked each time.
         """
         known = self._by_target.get(target)
         if known is None:

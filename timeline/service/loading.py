@@ -96,7 +96,7 @@ _OLDEST_LISTED = 1
 
 
 def load_state(table: Table, before: ServedState | None = None, *, sweep: bool = True) -> ServedState:
-    """The table as it stands now. `before`: what is known of it; None: everything is read. `sweep`: also list the
+    """The current state of the table. `before`: what is known of it; None: everything is read. `sweep`: also list the
     partition again that was listed longest ago.
 
     PhantombaseError: it cannot be read. A partition with a lost or damaged file is there, and refused.
@@ -174,14 +174,14 @@ def _oldest(before: ServedState, without: Collection[str]) -> Iterable[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FreshState:
-    """A state in which some partitions were listed anew. `pending`: by partition."""
+    """A state in which some partitions were listed again. `pending`: by partition."""
 
     state: ServedState
     pending: Mapping[str, PendingFiles]
 
 
 def load_partitions(table: Table, state: ServedState, partitions: Collection[str]) -> FreshState:
-    """`state` with some partitions as they stand now, also with the files of writes that began later.
+    """`state` with the current state of some partitions, also with the files of writes that began later.
 
     TableChangedError: the state is too old for the listing.
     """

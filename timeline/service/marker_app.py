@@ -4,7 +4,7 @@ Hudi's server takes every path that it is given; here a marker folder is one of 
 
 The markers of one pending write, on storage.
 
-Each batch of names is a file of its own, `MARKERS<n>`, one name a line, which appears as a whole and is never changed:
+Each batch of names is a file of its own, `MARKERS<n>`, one name a line, which appears at once and is never changed:
 what a killed process leaves, every Hudi can read. Hudi's server rewrites twenty such files.
 """
 
@@ -42,13 +42,13 @@ def checked_name(name: str) -> str:
 
 
 def check_contained(storage: Storage, instant: str) -> None:
-    """UsageError: the markers of an instant would lie elsewhere, behind a link."""
+    """UsageError: the markers of an instant would lie elsewhere, through a link."""
     base = storage.base_path
     if "://" in base:
         return
     folder = marker_folder(instant)
     if os.path.realpath(f"{base}/{folder}") != f"{os.path.realpath(base)}/{folder}":
-        raise UsageError("a marker folder must not be behind a link", found=repr(folder))
+        raise UsageError("a marker folder must not be reached through a link", found=repr(folder))
 
 
 def marker_names(storage: Storage, instant: str) -> list[str]:

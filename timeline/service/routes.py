@@ -98,7 +98,7 @@ class Fresh(Enum):
 
     NEVER = "never"
     PENDING = "the partition, if a write is pending"
-    PENDING_TABLE = "the whole table, if a write is pending"
+    PENDING_TABLE = "the complete table, if a write is pending"
     ALWAYS = "the partition, for each request"
 
 
@@ -369,4 +369,4 @@ ROUTES: Mapping[str, Route] = {
     "loadallpartitions": Route(answer=_done, method="POST", checked=False),
     "loadpartitions": Route(answer=_done, method="POST", checked=False),
 }
-"""By path behind `PREFIX`, without the slash at its end."""
+"""By path after `PREFIX`, without the slash at its end."""

@@ -1,11 +1,11 @@
 """Starts the service.
 
-When Python looks for garbage in the service's process: from time to time, not within requests.
+Garbage is collected in the service's process from time to time, not within requests.
 
-States are many objects that live long: a full collection looks at all of them, which takes 0.15 s for 20 thousand file
+States are many objects that live long: a full collection visits all of them, which takes 0.15 s for 20 thousand file
 groups, with everything else waiting. Python would begin one whenever a quarter of them is new, so about every twentieth
-load. Here it looks at what came since the last time, and at everything only each `_ALL_EVERY`-th time. What is in no
-cycle, a state among others, is freed at once as ever.
+load. Here it visits what was made since the last collection, and everything only each `_ALL_EVERY`-th time. What is in
+no cycle, a state among others, is freed at once.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _NEVER = 1 << 30
 
 
 async def collect_from_time_to_time(loaded: Callable[[], int]) -> None:
-    """Until it is cancelled. `loaded`: how many states were loaded whole so far. The next collections do not look at
+    """Until it is cancelled. `loaded`: how many states were loaded in full so far. The next collections do not visit
     these.
     """
     seen = loaded()
@@ -63,7 +63,7 @@ async def collect_from_time_to_time(loaded: Callable[[], int]) -> None:
 
 
 def collect(*, everything: bool = False) -> None:
-    """Frees what is garbage. Later calls do not look at what is left, but those with `everything`."""
+    """Frees what is garbage. Later calls do not visit what is left, except with `everything`."""
     if everything:
         gc.unfreeze()
     gc.collect()
@@ -239,7 +239,7 @@ _STOPPING = (signal.SIGINT, signal.SIGTERM)
 
 
 async def _load_all(tables: ServedTables) -> None:
-    """Loads every table once, so that first requests need not wait, and looks for new ones from time to time."""
+    """Loads every table once, so that first requests need not wait, and searches for new ones from time to time."""
     await asyncio.gather(*map(_Loader().load, list(tables.by_name.values())), _find_new(tables))
 
 

@@ -132,7 +132,7 @@ class ServedTable:
         return self._held[-1].state.bytes if self._held else 0
 
     def forget(self) -> None:
-        """Lets its states go; the next request loads the table whole."""
+        """Drops its states; the next request loads the table in full."""
         self._held.clear()
 
     def opened(self) -> Table:
@@ -163,13 +163,13 @@ _WILD = frozenset("*?[")
 
 
 def is_pattern(path: str) -> bool:
-    """Whether a path stands for many tables."""
+    """Whether a path is a pattern of many tables."""
     return not _WILD.isdisjoint(path)
 
 
 @dataclass(frozen=True, slots=True)
 class TablePattern:
-    """A path some of whose parts are patterns of names, as of a shell. No table is looked for below a table."""
+    """A path some of whose parts are patterns of names, as of a shell. No table is searched below a table."""
 
     pattern: str
     storage_options: Given = None
@@ -239,11 +239,11 @@ class ServedTables:
 
     @property
     def whole_loads(self) -> int:
-        """How often a table was loaded whole."""
+        """How often a table was loaded in full."""
         return sum(table.whole_loads for table in self.by_name.values())
 
     def snapshot(self) -> list[list[str]]:
-        """The paths that each pattern stands for now; to be called in a thread, for `follow`. PhantombaseError."""
+        """The paths that each pattern matches now; to be called in a thread, for `follow`. PhantombaseError."""
         return [list(source()) for source in self._sources]
 
     def follow(self, looked: Iterable[Iterable[str]]) -> list[ServedTable]:
@@ -286,7 +286,7 @@ class ServedTables:
         self._by_path = {form: table for form, table in self._by_path.items() if table is not gone}
 
     def _free_name(self, name: str) -> str:
-        """The name, with a number behind it if another table has it."""
+        """The name, with a number after it if another table has it."""
         numbered, number = name, 1
         while numbered in self.by_name:
             number += 1

@@ -86,7 +86,7 @@ class Printer:
         }
 
     def _full(self, path: str) -> str:
-        """As Hadoop prints a path: one slash behind `file:`."""
+        """As Hadoop prints a path: one slash after `file:`."""
         return f"{as_uri(self.base_path)}/{path}"
 
     def _uri(self, path: str) -> str:

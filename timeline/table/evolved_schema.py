@@ -83,7 +83,7 @@ def unsupported_change(
 ) -> str | None:
     """A change that cannot be followed from file to file; None: there is none.
 
-    An int may become a long, both a string, a float a double. Columns may be renamed, dropped and added anew, but not
+    An int may become a long, both a string, a float a double. Columns may be renamed, dropped and added again, but not
     parts of them, and not the `fixed` ones, which the table's settings name. The `ordering` columns keep their type:
     text orders 10 before 9, and a delete with an int as its ordering value wins over every row of longs.
     """
@@ -117,7 +117,7 @@ def unsupported_change(
             ids[part].add(column.id)
             parts[column.id].add(part)
             if len(ids[part]) > 1 or len(parts[column.id]) > 1:
-                return f"{'.'.join(path)} was renamed or added anew: it is a part of a column"
+                return f"{'.'.join(path)} was renamed or added again: it is a part of a column"
     if lost := sorted(part for part in unnumbered - ids.keys() if part[0] in numbered):
         return f"part {'.'.join(lost[0][1:])} of a column was renamed or dropped"
     return None
@@ -233,7 +233,7 @@ def load_columns(files: InstantFiles, timeline: Timeline, newest: str) -> Column
         raise UnsupportedError(
             "this schema evolution on read is not supported",
             path=base,
-            expected="columns added, dropped, renamed, int made long, both string, float double, their whole history",
+            expected="columns added, dropped, renamed, int made long, both string, float double, all their history",
             found=why,
             todo="Use Hudi for this table.",
         )

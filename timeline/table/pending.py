@@ -185,7 +185,7 @@ def refuse_pending_restore(table: Table, timeline: Timeline) -> None:
     """ConflictError while a restore is pending."""
     for instant in timeline.pending("restore"):
         raise ConflictError(
-            "a restore of the table is half-way",
+            "a restore of the table is in progress",
             path=table.storage.base_path,
             instant=instant.requested_time,
             todo="`compactor-daemon restore TABLE` finishes it, and so does Hudi's restore to the same instant.",
@@ -271,18 +271,18 @@ def refuse_half_rolled_back(table: Table, timeline: Timeline) -> None:
 
 
 def half_way(table: Table, timeline: Timeline) -> ConflictError | None:
-    """The error of what `refuse_half_rolled_back` refuses; None: nothing is half-way."""
+    """The error of what `refuse_half_rolled_back` refuses; None: nothing is in progress."""
     for rollback in rollbacks_of_completed(table, timeline):
         return half_rolled_back(table, rollback)
-    clustering = half_taken_back(table, timeline)
-    return None if clustering is None else _half_taken_back(table, clustering)
+    clustering = clustering_in_rollback(table, timeline)
+    return None if clustering is None else _clustering_in_progress(table, clustering)
 
 
-def half_taken_back(table: Table, timeline: Timeline) -> Instant | None:
+def clustering_in_rollback(table: Table, timeline: Timeline) -> Instant | None:
     """The completed clustering that `undo.rollback` has put a tombstone for, and not hidden yet.
 
-    It is the newest write then. One behind which others began was buried too late: its process has lost the lock. One
-    whose plan is gone was completed after it had been taken back (see `clustering.stale`).
+    It is the newest write then. If other writes began after it, the tombstone is stale: its process has lost the lock.
+    A clustering without its plan was completed after it had been rolled back (see `clustering.stale`).
     """
     newest = max((i for i in timeline.instants if i.is_write), key=lambda i: i.requested_time, default=None)
     if newest is None or newest.family != "replacecommit" or not newest.completed:
@@ -308,20 +308,20 @@ def undoes_completed(timeline: Timeline, rollback: PendingRollback) -> bool:
 def half_rolled_back(table: Table, rollback: PendingRollback) -> ConflictError:
     """The error of a pending rollback whose target is completed."""
     return ConflictError(
-        "the rollback of a completed write is half-way",
+        "the rollback of a completed write is in progress",
         path=table.storage.base_path,
         instant=rollback.target,
         found=f"rollback {rollback.instant}, of Hudi or phantombase",
         todo=f"`compactor-daemon rollback TABLE {rollback.target}`, or Hudi, finishes it. If something was built upon "
-        "the write meanwhile, that command says how to keep it; `compactor-daemon restore` to a state before it takes "
-        "all of it back.",
+        "the write since then, that command says how to keep it; `compactor-daemon restore` to a state before it "
+        "undoes all of it.",
     )
 
 
-def _half_taken_back(table: Table, clustering: Instant) -> ConflictError:
+def _clustering_in_progress(table: Table, clustering: Instant) -> ConflictError:
     time = clustering.requested_time
     return ConflictError(
-        "the rollback of a clustering is half-way",
+        "the rollback of a clustering is in progress",
         path=table.instant_path(clustering),
         instant=time,
         todo=f"`compactor-daemon rollback TABLE {time}` finishes it. To keep the clustering instead, stop all "

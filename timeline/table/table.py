@@ -88,12 +88,12 @@ class Table:
         return Table(storage, config, reading=reading, kept=kept)
 
     def reload(self) -> Table:
-        """The table with the current hoodie.properties: a Hudi 1.x writer may have upgraded it meanwhile."""
+        """The table with the current hoodie.properties: a Hudi 1.x writer may have upgraded it since then."""
         storage = without_snapshot(self.storage)
         return replace(self, storage=storage, config=_supported(storage, reading=self.reading))
 
     def snapshot(self, *, reload: bool = True, records: bool = True) -> Table:
-        """The table as it stands now, with the current settings: each request is made once (`SnapshotStorage`).
+        """A snapshot of the table, with the current settings: each request is made once (`SnapshotStorage`).
 
         For one step: the next one must not rest on what this one saw. `reload`: False keeps the settings. `records`:
         whether the step asks for the records of instants, too.
@@ -251,7 +251,7 @@ class Table:
     def load_plan_view(
         self, plans: Iterable[CompactionPlan], *, pending: str | None = None, prevails: str | None = None
     ) -> TableView:
-        """`load_view` of those partitions of the plans that exist: one may have been removed meanwhile."""
+        """`load_view` of those partitions of the plans that exist: one may have been removed since then."""
         return self.load_view(exactly=self.views.planned_partitions(plans), pending=pending, prevails=prevails)
 
     def check_unchanged(self) -> None:

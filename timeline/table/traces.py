@@ -29,7 +29,7 @@ from .table import Table
 
 _MARKER = re.compile(r"(?:(?P<partition>.+)/)?(?P<file>[^/]+)\.marker\.(?P<kind>CREATE|MERGE|APPEND)")
 TYPE_FILE = "MARKERS.type"
-"""Says which form the markers beside it have."""
+"""Says which form the markers in its folder have."""
 TIMELINE_SERVER = "TIMELINE_SERVER_BASED"
 """Its content where a timeline server makes them."""
 _LISTS = re.compile(r"MARKERS\d+")
@@ -127,7 +127,7 @@ _TRIES = 20
 def revoke(table: Table, slice_: RevokedSlice, target: str) -> tuple[tuple[str, str], int] | None:
     """Puts a command block after the revoked log files of a slice, once; returns its file and that file's size (bytes).
 
-    None for a slice whose logs are all gone. ConflictError: other processes took the file name at each try.
+    None for a slice whose logs are all removed. ConflictError: other processes took the file name at each try.
 
     The block's own instant is its target. Hudi uses the rollback's instant, which is greater than those of writes that
     ran meanwhile: Hudi 0.15 stops reading a slice there and hides their rows (hudi-format.md 6.2).

@@ -123,7 +123,7 @@ class FactLoader:
     def with_archived(self, facts: ViewFacts, timeline: Timeline) -> ViewFacts:
         """The facts with those of archived writes, too: which files they name, and which file groups they replaced.
 
-        `timeline`: with its archive. It costs the whole archive. UnknownStateError: that cannot be read.
+        `timeline`: with its archive. It reads the complete archive. UnknownStateError: that cannot be read.
         """
         from ..instants.archived_timeline import archived_writes  # late: one command needs it
 
@@ -223,7 +223,7 @@ class FactLoader:
     def forming(self, timeline: Timeline) -> frozenset[GroupKey]:
         """The file groups that pending resizes of consistent-hashing buckets will make.
 
-        MalformedError: a plan cannot be read. MissingFileError: it is gone, as in a past state whose resize is
+        MalformedError: a plan cannot be read. MissingFileError: it does not exist, as in a past state whose resize is
         archived.
         """
         pending = [i for i in timeline.instants if i.family == "replacecommit" and not i.completed]
@@ -232,7 +232,7 @@ class FactLoader:
         return frozenset().union(*map(self._formed_by, pending))
 
     def _formed_by(self, instant: Instant) -> frozenset[GroupKey]:
-        """Looks under both names: a past state has a completed clustering under the name of its family."""
+        """Tries both names: a past state has a completed clustering under the name of its family."""
         for action in dict.fromkeys((instant.action, "clustering")):
             path = self.files.path(Instant(requested_time=instant.requested_time, action=action, state=State.REQUESTED))
             if self.files.storage.find(path) is not None:
@@ -281,7 +281,7 @@ def _by_group(plans: Iterable[tuple[str, CompactionPlan]], prevails: str | None)
                     "file group in two pending compaction plans",
                     path="/".join(key),
                     found=f"{other} and {time}",
-                    todo="One of them was requested without the table's lock. Take the later one back, or if "
+                    todo="One of them was requested without the table's lock. Unschedule the later one, or if "
                     f"that is refused the other: compactor-daemon unschedule TABLE {time}.",
                 )
             found[key] = prevails

@@ -27,7 +27,7 @@ def file_groups(
     as_of: str | None = None,
     brief: bool = False,
 ) -> tuple[FileGroup, ...]:
-    """The file groups of one partition from its listing, by file id. `known`: those that are known to be whole, whose
+    """The file groups of one partition from its listing, by file id. `known`: those known to be complete, whose
     files are not among the entries. `as_of`: files of the state as of an instant have flaws too, although later ones
     take their place; no clean may have taken files of that state.
 
@@ -92,7 +92,7 @@ def counted_by_name(now: TableView, witnessed: TableView) -> list[str]:
     """Paths of files whose rows count although no write names them. `witnessed`: the view with archived writes.
 
     Of another attempt of an archived write, of a file group that an archived one replaced, or of an instant that is
-    neither on the timeline nor in the archive: it was taken back, and a process that slept put its file, or archiving
+    neither on the timeline nor in the archive: it was rolled back, and a stalled process put its file, or archiving
     passed it before its files were removed. Hudi counts them, too.
     """
     counted, named = _newest_files(now), _newest_files(witnessed)
@@ -137,7 +137,7 @@ def _file_group(
     *,
     is_alone: bool,
 ) -> FileGroup:
-    """A file that is named and gone takes its place while the slices are made, so that the other files find theirs."""
+    """A file that is named and missing has its place while the slices are made, so that others find theirs."""
     pending, names, below = facts.pending_plans.get(key), facts.witness.names(key), facts.witness.below_of(key)
     is_replaced = facts.is_replaced(key, as_of)
     visible, flaws = _visible_bases(key, bases, timeline, facts, as_of)
@@ -178,7 +178,7 @@ def _file_group(
 def _homeless(
     there: Iterable[LogFile], stacks: Mapping[str, list[LogFile]], newest: str, timeline: Timeline, as_of: str | None
 ) -> list[Flaw]:
-    """Version 6: log files that completed writes name, in no slice: the plan that opened theirs is gone.
+    """Version 6: log files that completed writes name, in no slice: the plan that opened theirs no longer exists.
 
     Each is a flaw of the slice below. A file group without one is of a resize of buckets that was rolled back.
     """
@@ -199,7 +199,7 @@ def _homeless(
 def _uncompleted(
     base: BaseFile | None, logs: Iterable[LogFile], timeline: Timeline, facts: ViewFacts
 ) -> Iterator[Flaw]:
-    """Files of writes whose completed files are gone; on version 6 only the blocks of a log file tell its writes."""
+    """Files of writes whose completed files are lost; on version 6 only the blocks of a log file tell its writes."""
     lost = facts.witness.uncompleted
     if base is not None and base.name.instant in lost:
         yield uncompleted(base.path, base.name.instant, base.size, lost, is_base=True)
@@ -271,7 +271,7 @@ def _flaws(
     bases: Iterable[BaseFile],
     others: Iterable[LogFile],
 ) -> list[Flaw]:
-    """What is wrong with the files of one slice, those that are gone among them."""
+    """What is wrong with the files of one slice, missing ones included."""
     found = list[Flaw]()
     files: list[BaseFile | LogFile] = [*([base] if base is not None else []), *logs]
     for file in files:

@@ -25,7 +25,7 @@ def is_partition(entries: Collection[Entry], config: TableConfig) -> bool:
     """Whether a folder with these entries is a partition.
 
     Its metadata file says so. Where that is lost, Hudi still reads the rows of a table whose metadata table lists its
-    files. There a folder with data files and nothing below it is one, too, without a look into the metadata table.
+    files. There a folder with data files and nothing below it is one, too, without reading the metadata table.
     """
     if any(e.name.startswith(_PARTITION_MARK) and not e.is_folder for e in entries):
         return True
@@ -53,7 +53,7 @@ class Listing(Protocol):
     def lacks_later_files(self) -> bool:
         """Whether files are left out whose writes complete while it is made, as in pages; what cleans remove is, too.
 
-        The caller must look whether a clean came meanwhile.
+        The caller must check whether a clean ran during the listing.
         """
         ...
 

@@ -47,7 +47,7 @@ def blocks_of(log: LogFile, source: pa.NativeFile) -> list[LogBlock]:
     """The blocks of one log file, those of writes that do not name it marked.
 
     MalformedError: see `scan_blocks`; also if the blocks of a completed write that names the file are damaged. What a
-    dead writer left torn lies in other files, or before or behind them.
+    dead writer left torn lies in other files, or before or after them.
     """
     marks = log.marks
     if marks is None:
@@ -98,10 +98,10 @@ def _damaged(log: LogFile, instant: str, found: str) -> MalformedError:
         "a log file of a completed write is damaged",
         path=log.path,
         instant=instant,
-        expected=f"whole blocks of this instant in {log.size} bytes",
+        expected=f"complete blocks of this instant in {log.size} bytes",
         found=found,
         todo="Restore the file from a copy, or restore the table to an instant before that one: `compactor-daemon "
-        "restore TABLE --to INSTANT`. Other file groups are served, compacted and written meanwhile.",
+        "restore TABLE --to INSTANT`. Other file groups are served, compacted and written as before.",
     )
 
 

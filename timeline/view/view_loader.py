@@ -41,10 +41,10 @@ def _unlike(named: Sizes, listings: Iterable[Listed]) -> Sizes:
 
 
 def believed(storage: Storage, groups: Iterable[FileGroup]) -> tuple[FileGroup, ...]:
-    """The groups without the flaws of base files that have another size than their write says, but are whole.
+    """The groups without the flaws of base files that have another size than their write says, but are complete.
 
-    A Parquet file ends with its footer, so it says itself whether it is whole, and how many rows it has; a log file
-    does not. Another tool has then written it anew under its name, as a repair does. With other rows than its write
+    A Parquet file ends with its footer, so it says itself whether it is complete, and how many rows it has; a log file
+    does not. Another tool has then written it again under its name, as a repair does. With other rows than its write
     says it stays a flaw.
     """
     return tuple(_believed(storage, group) if group.flaws else group for group in groups)
@@ -97,7 +97,7 @@ class ViewLoader:
         `partition`: only partitions at or under that path. `exactly`: these partitions and no others. `pending`: a
         compaction or log compaction that is treated as not completed. `prevails`: see `FactLoader.pending_plans`.
         `completed_by`: the state at this completion time (versions 8 and 9), see `Timeline.completed_by`.
-        `as_of`, `brief`: see `file_groups`. `archive`: archived writes are witnesses, too; it costs the whole archive.
+        `as_of`, `brief`: see `file_groups`. `archive`: archived writes are witnesses, too: it reads all archives.
         `named`: the files that the metadata table names at or under a folder, see `Witness.listed`.
         UsageError: no such partition. MissingFileError, TableChangedError: see `from_one_snapshot`.
         """
@@ -162,7 +162,7 @@ class ViewLoader:
     ) -> list[Listed]:
         """The partitions at or under a folder that completed writes name and that a listing lacks, with their files.
 
-        Its metadata file may be lost, with which a folder is a partition; or its folder is gone, or empty.
+        Its metadata file may be lost, with which a folder is a partition; or its folder is missing, or empty.
         """
         named = facts.partitions_at(as_of)
         below = (p for p in named if not folder or p == folder or p.startswith(f"{folder}/"))
@@ -186,7 +186,7 @@ class ViewLoader:
     def check_unchanged(self) -> None:
         """TableChangedError if the settings have changed.
 
-        An upgrade renames the whole timeline: the listing may contain only half of it.
+        An upgrade renames all files of the timeline: the listing may contain only half of it.
         """
         if load_table_config(without_snapshot(self.storage)) != self.config:
             raise TableChangedError(
@@ -198,14 +198,14 @@ class ViewLoader:
     def check_not_undone(self, timeline: Timeline) -> None:
         """TableChangedError if a rollback or restore may have removed files before the listing that should be there.
 
-        Both take the newest writes back first, and from each write its completed file first.
+        Both undo the newest writes first, and remove the completed file of each write first.
         """
         writes = timeline.completed_writes.values()
         newest = [max(writes, key=by) for by in (lambda i: i.requested_time, timeline.completed_at) if writes]
         for write in dict.fromkeys(newest):
             if without_snapshot(self.storage).find(self.files.path(write)) is None:
                 raise TableChangedError(
-                    "a write was taken back, or archived, while the table was read",
+                    "a write was rolled back, or archived, while the table was read",
                     path=self.storage.base_path,
                     instant=write.requested_time,
                     todo="Run it again.",

@@ -33,14 +33,14 @@ _HEADER = fastavro.parse_schema({"type": "map", "values": "bytes"})
 _LONG = fastavro.parse_schema({"type": "long"})
 _MARKER_BYTES = 16
 _KEPT, _KEPT_EACH_BYTES = 1024, 32 << 10
-"""Steps of one process look at the same completed files again and again."""
+"""Steps of one process read the same completed files repeatedly."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamedFile:
     """One file of a write. `path`: relative to the table.
 
-    `size`: of the whole file in bytes when the write had ended, 0 if it is not recorded. `offset`: where the write
+    `size`: of the complete file in bytes when the write had ended, 0 if it is not recorded. `offset`: where the write
     began in a log file; its blocks lie from there up to `size`. `rows`: that it wrote, of a base file all; 0 if that is
     not recorded. `is_below`: the base file on which a log file of the write lies, which another write may have made.
     """
@@ -163,7 +163,7 @@ def _avro_record(data: bytes) -> dict[str, Any]:
     count: Any = fastavro.schemaless_reader(file, _LONG, None)
     size: Any = fastavro.schemaless_reader(file, _LONG, None)
     if count != 1 or file.tell() + size + _MARKER_BYTES > len(data):
-        raise MalformedError("not one whole Avro record", found=f"{count} records of {size} bytes")
+        raise MalformedError("not one complete Avro record", found=f"{count} records of {size} bytes")
     record: Any = fastavro.schemaless_reader(file, schema, None)
     return dict(record)
 
@@ -214,7 +214,7 @@ class Witness:
     base files on which log files of completed writes lie, are all that tells whether a file of it is lost.
 
     `uncompleted`: pending writes that had completed, since what came later names their files: their completed files are
-    gone. For each the earliest that names one.
+    lost. For each the earliest that names one.
 
     The files of a partition are looked at when they are asked for.
     """
@@ -383,7 +383,7 @@ class Flaw:
             )
         if self.named_by is not None:
             return MissingFileError(
-                "the completed file of a write is gone",
+                "the completed file of a write is lost",
                 path=path,
                 instant=self.instant,
                 expected=f"a completed write: {self.named_by} names a file of it",
@@ -420,7 +420,7 @@ class Flaw:
 
     @property
     def named_instant(self) -> str:
-        """The instant in the name of the file; "" if the flaw is of a whole file group."""
+        """The instant in the name of the file; "" if the flaw is of a complete file group."""
         return named_instant(self.path.rpartition("/")[2])
 
     @property
@@ -428,7 +428,7 @@ class Flaw:
         partition, _, name = self.path.rpartition("/")
         restore = (
             "Restore the file from a copy, or restore the table to an instant before that one: `compactor-daemon "
-            "restore TABLE --to INSTANT`. Other file groups are served, compacted and written meanwhile."
+            "restore TABLE --to INSTANT`. Other file groups are served, compacted and written as before."
         )
         if self.is_alone and partition:
             restore = (
@@ -443,5 +443,5 @@ class Flaw:
 
 
 def uncompleted(path: str, instant: str, found: int, witness: Mapping[str, Later], *, is_base: bool = False) -> Flaw:
-    """The flaw of a file of a write whose completed file is gone, see `Witness.uncompleted`."""
+    """The flaw of a file of a write whose completed file is lost, see `Witness.uncompleted`."""
     return Flaw(path=path, instant=instant, expected=0, found=found, is_base=is_base, named_by=witness[instant].path)

@@ -407,7 +407,7 @@ def test_a_rollback_that_begins_while_the_file_is_made(version: int, tmp_path: P
     """Of a completed write, whose rows would stay in the new file."""
     path = tmp_path / "trips"
     rows = small_files(path, version)
-    with pytest.raises(ConflictError, match="the rollback of a completed write is half-way"):
+    with pytest.raises(ConflictError, match="the rollback of a completed write is in progress"):
         cluster(path, while_making(path, lambda: request_rollback(path)))
     assert not pending_clusterings(open_table(path), open_table(path).load_timeline())
     assert read_rows(path) == rows

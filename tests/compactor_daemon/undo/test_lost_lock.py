@@ -149,7 +149,7 @@ def test_a_rollback_that_has_hidden_nothing_goes_with_its_process(
     roll_back_half_way(path, newest)
     for beat in (path / ".hoodie/.heartbeat").glob("*"):  # an old one counts, too: its process may sleep
         os.utime(beat, (1e9, 1e9))
-    with pytest.raises(ConflictError, match="the rollback of a completed write is half-way"):
+    with pytest.raises(ConflictError, match="the rollback of a completed write is in progress"):
         upsert(path, one_row("k2", 2))
     monkeypatch.setattr(Process, "is_gone", lambda _process: True)
     upsert(path, one_row("k2", 2))
@@ -226,7 +226,7 @@ def test_of_two_processes_that_roll_back_the_one_that_may_sleep_counts(
         with pytest.raises(ProcessDied):
             roll_back_newest(open_table(path, storage), LOCK, newest)
     monkeypatch.setattr(Process, "is_gone", lambda process: process == second)
-    with pytest.raises(ConflictError, match="half-way"):
+    with pytest.raises(ConflictError, match="in progress"):
         upsert(path, one_row("k2", 2))
 
 
@@ -247,7 +247,7 @@ def test_a_pending_clean_goes_where_a_rollback_needs_its_files(version: int, tmp
     versions = replace(CLEAN, policy=Policy.VERSIONS)
     with pytest.raises(LockError):
         clean_table(open_table(path, HookedStorage(LocalStorage(str(path)), hook)), versions, LockLostBehind(slept))
-    with pytest.raises(ConflictError, match="half-way"):
+    with pytest.raises(ConflictError, match="in progress"):
         clean_table(open_table(path), versions, LOCK)
     roll_back_newest(open_table(path), LOCK, newest)
     check_usable(path, {"k0": (0, 0.0)})

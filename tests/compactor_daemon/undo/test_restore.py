@@ -158,7 +158,7 @@ def test_nothing_is_built_upon_a_write_whose_rollback_is_half_way(version: int, 
     path = tmp_path / "trips"
     rollback = half_rolled_back(path, version)
     before = {p for p in path.rglob("*") if p.is_file()}
-    text = f"half-way.*`compactor-daemon rollback TABLE {rollback.target}`"
+    text = f"in progress.*`compactor-daemon rollback TABLE {rollback.target}`"
     for at_work in (False, True):
         for do in (
             lambda: schedule_compaction(open_table(path), LOCK, PLAN_NOW),
@@ -212,7 +212,7 @@ def test_a_restore_goes_past_what_was_built_upon_such_a_write(
         what(path)
     with pytest.raises(UsageError, match=r"came later.*Keep the write"):
         roll_back_newest(open_table(path), LOCK, newest)
-    with pytest.raises(ConflictError, match="the rollback of a completed write is half-way"):
+    with pytest.raises(ConflictError, match="the rollback of a completed write is in progress"):
         upsert(path, one_row("k0", 5))
     assert restore(path, target, dry_run=True).undone == restore(path, target).undone
     check_usable(path, {"k0": (2, 2.0), "k1": (1, 1.0)})
@@ -459,7 +459,7 @@ def test_while_a_restore_is_pending_nothing_else_begins(small: Small, tmp_path: 
         lambda: create_savepoint(open_table(path), LOCK, None, user="", comment=""),
         lambda: roll_back_newest(open_table(path), LOCK, max(states)),
     ):
-        with pytest.raises(ConflictError, match="a restore of the table is half-way"):
+        with pytest.raises(ConflictError, match="a restore of the table is in progress"):
             begin()
     shown = " ".join(CliRunner().invoke(app, ["status", str(path)]).stdout.split())
     assert "in progress: restore" in shown

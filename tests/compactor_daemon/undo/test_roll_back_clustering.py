@@ -291,7 +291,7 @@ def test_nothing_begins_beside_it(version: int, tmp_path: Path, monkeypatch: pyt
         lambda: clean_table(open_table(path), CLEAN, LOCK),
         lambda: create_savepoint(open_table(path), LOCK, instant, user="", comment=""),
     ):
-        with pytest.raises(ConflictError, match="the rollback of a clustering is half-way"):
+        with pytest.raises(ConflictError, match="the rollback of a clustering is in progress"):
             action()
     assert read_rows(path) == rows
     ((seen, finishes),) = table_snapshot(open_table(path)).in_progress
@@ -315,7 +315,7 @@ def test_a_second_process_goes_on_with_it(version: int, tmp_path: Path, monkeypa
         half_way(path, instant)
     half_way(path, instant)
     monkeypatch.setattr(Process, "is_gone", lambda process: process == first)
-    with pytest.raises(ConflictError, match="half-way"):
+    with pytest.raises(ConflictError, match="in progress"):
         upsert(path, one_row("k0", 50))
     roll_back_clustering(open_table(path), LOCK, instant)
     upsert(path, one_row("k0", 50))
@@ -419,7 +419,7 @@ def test_the_metadata_table_is_not_compacted_beside_it(name: str, tmp_path: Path
     instant = clustered(path)
     half_way(path, instant)
     served = serve_metadata(open_table(path), MetadataOptions(max_delta_commits=1), LOCK)
-    assert served.why == f"the rollback of a clustering is half-way: {instant}"
+    assert served.why == f"the rollback of a clustering is in progress: {instant}"
     assert served.compactions == ()
     done = roll_back_clustering(open_table(path), LOCK, instant)
     assert not done.metadata_dropped

@@ -162,7 +162,7 @@ def test_it_is_removed_by_a_restore_once_no_process_writes_it(version: int, data
         with pytest.raises(MalformedError, match="removes it once it has not changed for two minutes"):
             restore(path, target)
     age(file)
-    with pytest.raises(ConflictError, match="a restore of the table is half-way"):
+    with pytest.raises(ConflictError, match="a restore of the table is in progress"):
         upsert(path, one_row("k2", 2))
     with pytest.raises(MalformedError):
         restore(path, first, dry_run=True)

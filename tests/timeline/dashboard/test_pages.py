@@ -164,14 +164,14 @@ def row(**more: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("rows", "words"),
     [
-        ([pending()], ["archiving of what came later; cleaning of what came later; other plans for its file groups"]),
+        ([pending()], ["archiving of later instants; cleaning of later writes; other plans for its file groups"]),
         ([pending(instant="00", action="clean"), pending(kind="compaction")],
-         ["archiving of what came later", "cleaning of what came later; other plans for its file groups"]),
+         ["archiving of later instants", "cleaning of later writes; other plans for its file groups"]),
         ([pending(instant="0", action="deltacommit"), pending()],
-         ["archiving of what came later; cleaning of what came later; the end of 1 compaction: 1",
+         ["archiving of later instants; cleaning of later writes; the end of 1 compaction: 1",
           "other plans for its file groups"]),
         ([pending(action="replacecommit", kind="clustering")],
-         ["archiving of what came later; cleaning of what came later; compactions and writes of its file groups"]),
+         ["archiving of later instants; cleaning of later writes; compactions and writes of its file groups"]),
     ],
 )  # fmt: skip
 def test_what_is_held_back(rows: list[dict[str, Any]], words: list[str]) -> None:

@@ -459,8 +459,8 @@ def test_such_changes_are_followed(earlier: list[tuple[int, str, Any]], later: l
         ([(0, "a", "float")], [(0, "a", "string")], "a changed its type: float, string"),
         ([(0, "a", "decimal(4, 2)")], [(0, "a", "decimal(9, 2)")], "a changed its type"),
         ([(0, "a", record("x"))], [(0, "a", record("x", kind="boolean"))], "a.x changed its type"),
-        ([(0, "a", record("x"))], [(0, "a", record("y"))], "was renamed or added anew: it is a part"),
-        ([(0, "a", record("x"))], [(0, "a", record("x", 2))], "a.x was renamed or added anew: it is a part"),
+        ([(0, "a", record("x"))], [(0, "a", record("y"))], "was renamed or added again: it is a part"),
+        ([(0, "a", record("x"))], [(0, "a", record("x", 2))], "a.x was renamed or added again: it is a part"),
     ],
 )
 def test_what_cannot_be_followed_is_named(

@@ -248,7 +248,7 @@ def test_a_write_whose_completed_file_alone_is_gone(version: int, named_by: str,
     if named_by == "an executed plan":  # its rows are in the base files that the compaction made
         assert values(path) == whole
         return
-    with pytest.raises(MissingFileError, match=rf"the completed file of a write is gone.*{lost.requested_time}"):
+    with pytest.raises(MissingFileError, match=rf"the completed file of a write is lost.*{lost.requested_time}"):
         values(path)
     with pytest.raises(PhantombaseError):
         rows_of(range(2), 5, version=version).upsert(str(path))
