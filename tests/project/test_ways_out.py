@@ -318,7 +318,7 @@ def test_a_half_way_rollback_of_a_write_that_is_to_stay_is_removed(version: int,
     (plan,) = timeline_folder(path).glob("*.rollback.requested")
     writer(batch(3, "p0")).upsert(str(kept))
     shutil.copy(plan, timeline_folder(kept))
-    with pytest.raises(PhantombaseError, match="the rollback of a completed write is half-way") as refused:
+    with pytest.raises(PhantombaseError, match="the rollback of a completed write is in progress") as refused:
         writer(batch(4, "p0")).upsert(str(kept))
     said = run(*named(str(refused.value), kept), "--sole-writer", code=1)
     found = re.search(r"remove (\S+) and (\S+) by hand, in this order", said)
