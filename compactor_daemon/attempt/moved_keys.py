@@ -8,7 +8,8 @@
 
 Hudi's SIMPLE and BLOOM indexes do the same. While C, or a later plan on F, is pending or executed, k is in G alone.
 
-A base file of G that was superseded or replaced since counts, too: a restore or rollback brings it back, and C is gone.
+A base file of G that was superseded or replaced since counts, too: a restore or rollback makes it visible again, and C
+was removed.
 """
 
 from __future__ import annotations

@@ -60,12 +60,12 @@ def _rows(ctx: typer.Context, command: str) -> list[dict[str, Any]]:
     if found is None or hasattr(found, "commands"):
         raise UsageError("no such command", found=command, todo="`compactor-daemon --help` lists the commands.")
     path = f"{root.info_name} {command}"
-    with type(ctx)(found, parent=root, info_name=command) as looked:
+    with type(ctx)(found, parent=root, info_name=command) as inner:
         config = next(p for p in found.params if p.name == "config")
-        given = ctx.params.get("config") or config.consume_value(looked, {})[0]
-        config.callback(looked, config, given)
-        assert looked.command_path == path
-        return [_row(looked, name, param) for name, param in settings_of(command, found.params).items()]
+        given = ctx.params.get("config") or config.consume_value(inner, {})[0]
+        config.callback(inner, config, given)
+        assert inner.command_path == path
+        return [_row(inner, name, param) for name, param in settings_of(command, found.params).items()]
 
 
 def _row(ctx: Any, name: str, param: Any) -> dict[str, Any]:

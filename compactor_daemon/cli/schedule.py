@@ -247,5 +247,7 @@ def _render_unscheduled(data: Mapping[str, Any]) -> Iterable[RenderableType]:
     groups = plural(data["file_groups"], "file group")
     verb = "would unschedule" if data["dry_run"] else "unscheduled"
     kept = data.get("kept", 0)
-    stays = f"; {plural(kept, 'file group')} with logs on the plan remain: run compactor-daemon compact" if kept else ""
-    yield Text(f"{verb} compaction {data['instant']}: {groups} free for the next plan{ended}{stays}")
+    remaining = (
+        f"; {plural(kept, 'file group')} with logs on the plan remain: run compactor-daemon compact" if kept else ""
+    )
+    yield Text(f"{verb} compaction {data['instant']}: {groups} free for the next plan{ended}{remaining}")

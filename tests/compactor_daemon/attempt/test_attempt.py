@@ -518,7 +518,7 @@ def test_a_heartbeat_of_ours_is_no_hudi_compactor(tmp_path: Path) -> None:
 
 
 def test_somebody_else_completing_first_wins(tmp_path: Path) -> None:
-    """After go, a JVM compactor completed C: what only our decision names is removed, theirs stands."""
+    """After the decision, a JVM compactor completed C: what only our decision names is removed, theirs is valid."""
     path = unzip_golden("v9_pending", tmp_path)
     table = open_table(path)
     (instant,) = pending_instants(table)
@@ -561,7 +561,7 @@ def test_somebody_who_completes_first_without_the_lock_is_what_the_metadata_tabl
 
 
 def test_what_hudi_completed_is_not_published_over(tmp_path: Path) -> None:
-    """Killed after go (or before it); Hudi ran the plan meanwhile: the next run removes what is ours, no more."""
+    """Killed after the decision (or before); Hudi ran the plan since: the next run removes what is ours, no more."""
     for is_decided in (True, False):
         path = unzip_golden("v9_pending", tmp_path / str(is_decided))
         table = open_table(path)

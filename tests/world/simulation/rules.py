@@ -119,7 +119,7 @@ class Rules:
             if json.loads(call.args[1])["outcome"] == COMMITTED:
                 earlier, self._going[instant] = self._going.get(instant, number), number
                 both = earlier != number and not is_revoked(world.disk, instant, int(earlier))
-                assert not both, f"attempts {earlier} and {number} of {instant} are both decided go"
+                assert not both, f"attempts {earlier} and {number} of {instant} are both decided"
         if call.name == "delete" and name.endswith((".parquet", ".ok")):
             done = Table.on(world.disk).files.completed_commits(instant)
             mine = self._owners.get(f"{instant}/{number}") == actor.host.name
@@ -143,9 +143,9 @@ class Rules:
                         f"{path} has its name while its plan is {clustering.state}"
                     )
                     return
-                made = decisions(world.disk, time)  # taken back ones too: who does that removes it
+                made = decisions(world.disk, time)  # revoked ones too: who reverts them removes it
                 assert path in {p.final for decision in made for p in decision.placements}, (
-                    f"{path} has its final name before go"
+                    f"{path} has its final name before the decision"
                 )
         elif call.name != "put_if_absent":
             self.check_rows(world)

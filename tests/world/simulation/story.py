@@ -218,7 +218,7 @@ class Story:
                 del self._sleepers[actor.host]
                 actor.host.thaw_at = self.pick.choice((None, self.world.steps + self.pick.randrange(20, 800)))
                 actor.host.frozen = True
-                self.outcomes["fell asleep over go"] += 1
+                self.outcomes["fell asleep over the decision"] += 1
                 self.rules.note(f"{actor.host.name} falls asleep")
         elif "sleep" in self.plot.services and decides(call) and self.pick.random() < 0.7:
             self._sleepers[actor.host] = self.pick.randrange(30)

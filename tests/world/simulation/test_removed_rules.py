@@ -103,14 +103,19 @@ REMOVED: list[tuple[str, Search, dict[str, Any], str]] = [
         "1: who comes second has lost",
         _CROWD,
         {"attempt.decide.write_outcome": believed},
-        "final name before go",
+        "final name before the decision",
     ),
-    ("1: outcome is a record, not a folder", _TWO, {"attempt.attempt.declare_dead": folder_removed}, "go|deleted"),
     (
-        "2: no final name before go",
+        "1: outcome is a record, not a folder",
+        _TWO,
+        {"attempt.attempt.declare_dead": folder_removed},
+        "decided|decision|deleted",
+    ),
+    (
+        "2: no final name before the decision",
         _TWO,
         {"attempt.compact_instant.decide_commit": named_before},
-        "final name before go",
+        "final name before the decision",
     ),
     (
         "3: closure",
@@ -128,7 +133,7 @@ REMOVED: list[tuple[str, Search, dict[str, Any], str]] = [
         "5: records stay",
         _TWO,
         {"attempt.retire.remove_staged": records_removed, "attempt.finish.remove_staged": records_removed},
-        "are both decided go",
+        "are both decided",
     ),
     (
         "6: a time is used once",
@@ -152,7 +157,7 @@ REMOVED: list[tuple[str, Search, dict[str, Any], str]] = [
         "1, objects",
         _OBJECTS,
         {"attempt.decide.write_outcome": believed},
-        "final name before go|are both decided go",
+        "final name before the decision|are both decided",
     ),
     (
         "5, objects",
@@ -160,7 +165,12 @@ REMOVED: list[tuple[str, Search, dict[str, Any], str]] = [
         {"attempt.retire.remove_staged": records_removed, "attempt.finish.remove_staged": records_removed},
         "outcome was removed|both decided",
     ),
-    ("2, moved files", _MOVES, {"attempt.compact_instant.decide_commit": named_before}, "final name before go"),
+    (
+        "2, moved files",
+        _MOVES,
+        {"attempt.compact_instant.decide_commit": named_before},
+        "final name before the decision",
+    ),
 ]
 
 
