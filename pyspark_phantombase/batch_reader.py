@@ -74,7 +74,7 @@ def take_pin(options: SourceOptions, table: Table) -> SharedPin | None:
 def task_batches(partition: InputPartition, columns: StructType) -> Iterator[pa.RecordBatch]:
     """The rows of one task, in batches of exactly the columns that were asked for.
 
-    MissingFileError: a file was cleaned meanwhile; the task fails, so that no row is missing from an answer.
+    MissingFileError: a file was cleaned since then; the task fails, so that no row is missing from an answer.
     """
     if not isinstance(partition, SlicePartition):
         return

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 _SAME = frozenset(
     {pa.bool_(), pa.int32(), pa.int64(), pa.float32(), pa.float64(), pa.string(), pa.binary(), pa.date32()}
 )
-"""Types that are read alike if file and table have the same; besides them decimals and moments in UTC.
+"""Types that are read alike if file and table have the same; also decimals and timestamps in UTC.
 
 Moments in milliseconds are left out: Spark may round a filter's moment down to them.
 

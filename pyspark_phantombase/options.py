@@ -89,7 +89,7 @@ class SourceOptions:
         return Table.open(self.path, self.storage, reading=True).with_clock(ClockOptions(timezone=self.timezone))
 
     def of_table(self) -> SourceOptions:
-        """The same for the table as a whole: its columns are those of every window."""
+        """The same for the complete table: its columns are those of every window."""
         read = replace(self.read, query=Query.SNAPSHOT, begin=None, end=None, fallback=Fallback.NONE)
         return replace(self, read=read)
 
@@ -116,7 +116,7 @@ def stream_options(given: Mapping[str, str]) -> SourceOptions:
         name, value = meant.get(meaning, ("", ""))
         if name and (meaning, value.lower()) != ("query", "incremental"):
             raise UsageError(
-                "a stream has no such option: it is incremental, and goes on until it is stopped",
+                "a stream has no such option: it is incremental, and runs until it is stopped",
                 found=f"{name}={value}",
                 expected="`begin`, where it starts without a checkpoint",
                 todo="Leave it out, or read a window with spark.read.",

@@ -1,7 +1,4 @@
-"""What a query reads: columns for the DataFrame, and file slices, and shares of large ones, as the tasks of Spark.
-
-Columns of Arrow as Spark has them, and batches in exactly the schema that Spark checks.
-"""
+"""What a query reads: its columns in Spark's types, and the tasks of Spark: file slices, and shares of large ones."""
 
 from __future__ import annotations
 

@@ -1,25 +1,23 @@
 """Reads a table as a stream: each batch holds the rows of the writes that completed in (start, end], as of its end.
 
-A write that is larger than the limit of a batch comes in several: by file groups, all as of its moment, before the next
-write. `offsets` says what an offset names. A batch holds the same rows when it is read again, as long as no clean has
-removed the state at its end.
+A batch takes writes in the order in which they completed, up to a limit. A write above the limit is read in several
+batches: by file groups, all as of its completion, before the next write. A batch holds the same rows when it is read
+again, as long as no clean has removed the state at its end.
 
-How much a batch of a stream takes, up to a limit: whole writes as they completed, or a part of one.
+An offset is JSON:
 
-Offsets of a stream (pure).
-
-    {"completed": <moment>}         all writes up to that moment are delivered; "" before everything
-    {"requested": <moment>}         the same on version 6
-    {..., "next": <moment>, "partition": <path>, "file_id": <id>}
+    {"completed": <time>}           all writes up to that time are delivered; "" before everything
+    {"requested": <time>}           the same on version 6
+    {..., "next": <time>, "partition": <path>, "file_id": <id>}
                                     and of the write after it those file groups that are not after this one
-    {..., "begin": <moment>}        the stream began there, and this is its first offset, or the end of its first batch
+    {..., "begin": <time>}          the stream began there, and this is its first offset, or the end of its first batch
 
-Spark stores the end of each batch only, and asks for the first offset anew at each start until its first batch is
-delivered. So that end says where its batch began: "now" is another moment by then.
+Spark stores the end of each batch only, and asks for the first offset again at each start until its first batch is
+delivered. So that end names where its batch began.
 
-The moment is a completion time; on version 6, which has none, a requested time before the first pending write. The
-requested times of newer versions would not do: a write that completes late would be passed over. File groups are in the
-order of partition and file id; all parts of a write are read as of its moment, where its file groups never change.
+The time is a completion time; on version 6, which has none, a requested time before the first pending write. Requested
+times of newer versions would skip a write that completes after later ones. File groups are in the order of partition
+and file id; all parts of a write are read as of its completion, where its file groups never change.
 """
 
 from __future__ import annotations
@@ -82,7 +80,7 @@ class Offset:
 
     @staticmethod
     def of(table: Table, stored: Mapping[str, str]) -> Offset:
-        """UsageError: the table was upgraded since, so that the offset says nothing of completion times, or the
+        """UsageError: the table was upgraded since, so that the offset has no completion time, or the
         reverse."""
         axis = _axis(table)
         if axis not in stored:
@@ -196,7 +194,7 @@ _LATEST = "latest"
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """One process beside the driver keeps it for the whole stream; tasks get a copy."""
+    """One process keeps it for all of the stream, concurrently with the driver; tasks get a copy."""
 
     def __init__(self, options: SourceOptions, columns: StructType) -> None:
         self._options = options
@@ -290,7 +288,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return task_batches(partition, self._columns)
 
     def _hold(self, offset: dict[str, str], *, moved: bool) -> None:
-        """Takes the pin, or renews it where it is due. It stays when the stream stops, so that it may go on later."""
+        """Takes the pin, or renews it where it is due. It is kept when the stream stops: it may resume."""
         if self._options.pin is None:
             return
         if self._pin is not None and not moved:

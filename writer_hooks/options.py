@@ -76,7 +76,7 @@ class MovedKeys(Enum):
 
 
 class FullAction(Enum):
-    """What a write does if a file group is full and it cannot make room itself. GO_ON: no group counts as full."""
+    """What a write does if a file group is full and it cannot compact it itself. GO_ON: no group counts as full."""
 
     WAIT = "wait"
     FAIL = "fail"
@@ -211,7 +211,7 @@ class WriteOptions:
         0, "how often a write that conflicts with another one is tried again", flag="conflict_retries", least=0
     )
     heartbeat_s: float = option(BEAT_S, "how often the heartbeat of the write is refreshed")
-    heartbeat_expiry_s: float = option(EXPIRY_S, "a writer without a heartbeat for so long counts as dead")
+    heartbeat_expiry_s: float = option(EXPIRY_S, "seconds without a heartbeat after which a writer counts as dead")
     lazy_rollback: bool | None = option(
         None,
         "only writers whose heartbeat has expired count as dead (hoodie.cleaner.policy.failed.writes=LAZY); by default "

@@ -71,7 +71,7 @@ _MEANINGS = {
     "backoff_max_s": "longest wait after a failure",
     "sweep_s": "how often a daemon cleans up behind completed instants whose executor died",
     "heartbeat_s": "how often the heartbeat of the write is refreshed",
-    "heartbeat_expiry_s": "a writer without a heartbeat for so long counts as dead",
+    "heartbeat_expiry_s": "seconds without a heartbeat after which a writer counts as dead",
     "output": "how base files are written: see above",
     "schedule": "when and what is requested: see above",
 }

@@ -241,7 +241,7 @@ def test_an_environment_without_the_extra_compacts(tmp_path: Path) -> None:
     pip = [str(python), "-m", "pip", "install", "-q", "-c", str(ROOT / "constraints.txt"), str(sources(tmp_path))]
     subprocess.run(pip, check=True)
     assert subprocess.run([str(python), "-c", "import pyspark"], check=False, capture_output=True).returncode == 1
-    assert run_job(str(python), tmp_path) == ROWS
+    assert run_job(str(python), tmp_path, PYTHONPATH="") == ROWS
 
 
 @pytest.mark.parametrize("name", ["timeline", "compactor_daemon", "writer_hooks"])
@@ -312,7 +312,7 @@ def test_the_wheel_holds_every_module_and_runs_the_demo(tmp_path: Path) -> None:
     code = "import phantombase; print(phantombase.__file__)"
     where = subprocess.run([python, "-c", code], capture_output=True, text=True, check=True, cwd=tmp_path).stdout
     assert where.startswith(str(site))
-    assert run_job(str(python), tmp_path) == ROWS
+    assert run_job(str(python), tmp_path, PYTHONPATH="") == ROWS
     command = [str(python), "-m", "phantombase.compactor_daemon.cli.main", "demo", "--json"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
     assert done.returncode == 0, done.stderr

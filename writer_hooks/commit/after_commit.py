@@ -1,12 +1,7 @@
-"""Runs the table's services once a write is committed and its compactions are requested or executed.
+"""What a write does once it is committed: compaction, the table's services, removal of leftovers.
 
-The write is complete whatever happens here: an error is reported, not raised.
-
-Removes what finished and dead writes have left: staged files, markers, and rows between Spark stages.
-
-What a write does for compaction once it is committed: nothing, request one, or request and execute it.
-
-The write is complete whatever happens here. An error is reported, not raised, so that no caller writes the rows twice.
+By its mode it requests a compaction, or requests and executes it; then the services run that its options name. The
+write is complete whatever happens here. An error is reported, not raised, so that no caller writes the rows twice.
 """
 
 from __future__ import annotations
@@ -111,7 +106,7 @@ def after_commit(
         return AfterCommit(scheduled=scheduled, why=why, error=str(error))
 
 
-def remove_traces(table: Table) -> None:
+def remove_leftovers(table: Table) -> None:
     """Removes markers and staged files of finished and dead writes. After an error the next write tries again."""
     try:
         remove_old(table.storage, round(time.time() * 1000))

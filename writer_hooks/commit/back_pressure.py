@@ -1,10 +1,10 @@
-"""Back-pressure: a write that would make a file group's log too long waits until a compaction has made room.
+"""Back-pressure: a write that would make a file group's log too long waits until a compaction has shortened it.
 
-    check     look at the file groups to which the write appends: under a bucket index before it begins, and always
+    check     read the file groups to which the write appends: under a bucket index before it begins, and always
               after staging
     full      the transaction is rolled back: the write has no instant, holds no lock, and has no files in the table
     relieve   the write does what it may do itself: roll back dead writers, request a compaction, compact inline
-    again     the write starts from the beginning once there is room
+    again     the write starts from the beginning once the log is short enough
 
 The write waits outside its transaction. On version 6 no compaction can be planned while a delta commit is pending; on
 any version no compaction can complete while a write is pending that began before its plan. So a write that waited
@@ -42,7 +42,7 @@ _POLL_S = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Full:
-    """A file group without room for one more log file. `plan`: the pending compaction that names it."""
+    """A file group whose log has reached the limit. `plan`: the pending compaction that names it."""
 
     slice: FileSlice
     logs: int
@@ -77,7 +77,7 @@ def shows_compaction(timeline: Timeline) -> bool:
 
 
 class Capacity:
-    """Whether there is room for one write. `waited_s`: seconds it has waited so far.
+    """Whether the file groups of one write have capacity for it. `waited_s`: seconds it has waited so far.
 
     `limit`: the number of log files at which a file group is full, None: never. `relieve`: called while the write
     waits; it does what this write may do about the full groups, and returns the result as text. Its argument: whether
@@ -135,7 +135,7 @@ class Capacity:
         return [group for groups in found for group in groups if not is_replaced(group, facts)]
 
     def wait(self) -> None:
-        """Waits for room, after `check` has found none. The caller is outside the transaction.
+        """Waits for capacity, after `check` has found none. The caller is outside the transaction.
 
         Calls `relieve` at least once, unless no compactor is known. PressureError: the write must fail instead of
         waiting, its time is up, or no process is known that compacts the table.
@@ -156,7 +156,7 @@ class Capacity:
             if left <= 0:
                 raise self._error(why)
             time.sleep(min(_POLL_S, left))
-        _log.info("write_goes_on", **facts | {"waited_s": round(self.waited_s, 1)})
+        _log.info("write_resumes", **facts | {"waited_s": round(self.waited_s, 1)})
 
     def _refuse_endless_wait(self) -> None:
         """PressureError: no process is known that compacts the table."""

@@ -6,11 +6,11 @@ Two writes conflict if they change one file group, as in Hudi's optimistic concu
     inserts into the same partition    under a key index both may have inserted one key (not `insert`, `bulk_insert`)
     rows anywhere                      the same, if keys are unique over all partitions
     another schema                     two writes that both change it: the later one would remove the other's column
-    a compaction requested meanwhile   version 6: the write's log is on the slice that the plan compacts, but the plan
+    a compaction requested since then  version 6: the write's log is on the slice that the plan compacts, but the plan
                                        does not name it. All versions: a rewritten base file would be older than the
                                        compaction's; and a key found in a base file may be deleted by the plan's logs
-    a clustering requested meanwhile   it replaces the file group without the rows of this write (also Hudi's rule)
-    a partition that one overwrites    the other's rows would stay beside the new ones, or vanish without a trace
+    a clustering requested since then  it replaces the file group without the rows of this write (also Hudi's rule)
+    a partition that one overwrites    the other's rows would remain with the new ones, or be lost silently
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class WriteSet:
 
 
 def conflict_with_commit(mine: WriteSet, theirs: CommitMetadata) -> str | None:
-    """The conflict with a write that completed meanwhile, None if there is none. Not for compactions."""
+    """The conflict with a write that completed since then, None if there is none. Not for compactions."""
     groups = theirs.written_groups | theirs.replaced_groups
     for key in sorted((mine.appended | mine.rewritten) & groups):
         return f"file group {'/'.join(key)}"
@@ -73,7 +73,7 @@ def conflict_with_commit(mine: WriteSet, theirs: CommitMetadata) -> str | None:
 
 
 def conflict_with_schema(mine: Mapping[str, str], theirs: CommitMetadata) -> str | None:
-    """The conflict with a write that completed meanwhile and left another schema; None if there is none.
+    """The conflict with a write that completed since then and left another schema; None if there is none.
 
     Of two changes at once one would be lost. `mine`: the table's Avro schema as this write records it, and Hudi's own
     record of the columns where they evolve on read.

@@ -1,11 +1,10 @@
-"""Gives staged files their final names, each after its Hudi marker, and makes the commit's statistics of them.
+"""The files that a write adds to the table, and the file groups that it replaces.
 
-A marker is made before each file, so that a process that rolls the write back finds the file. Placed files are not
-visible before the delta commit is completed.
+Staged files get their final names, each after its Hudi marker, so that a process that rolls the write back finds the
+file. Placed files are not visible before the write completes. The commit's statistics are made of them.
 
-The file groups that a write replaces: all that its partitions have when it begins.
-
-What other processes change in these partitions until the write completes is a conflict (see `conflict`).
+A write that overwrites replaces all file groups that its partitions have when it begins. What other processes change in
+these partitions until the write completes is a conflict (see `conflict`).
 """
 
 from __future__ import annotations
@@ -57,9 +56,9 @@ def replaced_groups(begun: Transaction, write: Write, counts: RowCounts) -> dict
 def refuse_planned(table: Table, instant: str, write: Write, replaced: Iterable[GroupKey]) -> None:
     """ConflictError: a delete_partition replaces a file group of a pending compaction, which Hudi refuses too.
 
-    Once the cleaner has removed the group, Hudi could never execute the plan. An overwrite goes on, as in Hudi: readers
-    and compactors of phantombase leave out the replaced file group. With change data capture it does not: Hudi's CDC
-    query looks for the replaced rows in a base file of the plan, and fails.
+    Once the cleaner has removed the group, Hudi could never execute the plan. An overwrite is allowed, as in Hudi:
+    readers and compactors of phantombase leave out the replaced file group. With change data capture it is refused:
+    Hudi's CDC query looks for the replaced rows in a base file of the plan, and fails.
     """
     if write.operation is Operation.DELETE_PARTITION or table.config.captures_changes:
         for key in sorted(table.facts.pending_plans(table.load_timeline()).keys() & set(replaced)):
@@ -73,7 +72,7 @@ def refuse_planned(table: Table, instant: str, write: Write, replaced: Iterable[
 
 
 def _partitions(begun: Transaction, write: Write, of_rows: set[str]) -> set[str]:
-    """Also partitions whose folder is gone, if completed writes name files of them."""
+    """Also partitions without a folder, if completed writes name files of them."""
     if write.operation is Operation.INSERT_OVERWRITE_TABLE:
         return of_rows.union(begun.table.partitions(), begun.facts.partitions)
     if write.operation is Operation.INSERT_OVERWRITE or write.partitions is None:
@@ -127,7 +126,7 @@ def _refuse_nested(table: Table, partition: str, all_: Collection[str]) -> None:
             path=f"{table.storage.base_path}/{partition}",
             expected="partition values of which none begins with another one and a slash",
             found=f"{other} and {partition}",
-            todo="Change the values, or make the table anew with URL encoding of partition values.",
+            todo="Change the values, or create the table again with URL encoding of partition values.",
         )
 
 

@@ -4,13 +4,13 @@
                 {"batch": n, "instant": t, "query": q, "parts": [{"operation", "instant": t, "run", "rows"}, ...],
                  "before": the same of the batch before, or null, "earlier": [the same of those before, ...]}
                 written under the lock when t is on the timeline, before any other file of t, and only if no other try
-                has written the part meanwhile
+                has written the part since then
     commit      the completed delta commit carries the batch in its extra metadata, under Hudi's own key; query and part
                 under one of phantombase. It completes under the lock, and only while the record names t: of two tries
                 at once, the one that wrote the record last
     replay      batch n comes again, and the record names t. If t is completed (active or archived), the part is
                 skipped. Otherwise t is dead: it is rolled back, and the part is written again
-    restore     an instant that is neither on the timeline nor in the archive was taken back: it does not count, and
+    restore     an instant that is neither on the timeline nor in the archive was undone: it does not count, and
                 the batch before it does. A restore goes back to an active write, so the record keeps the batches that
                 were active when it was written, and the newest one that was archived by then
 
@@ -55,7 +55,7 @@ _TODO = (
     "of them are archived, a batch that comes again is written again."
 )
 _EARLIER_MAX = 500
-"""So many batches before the last one are kept at most. Those below them are known as long as they are active."""
+"""The largest number of batches before the last one that are kept. Older ones are known while they are active."""
 _ANY = ""
 """The operation of a part of which it is not known."""
 
@@ -110,8 +110,8 @@ class Begun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """The last batch that a stream began here, and those before it, the newest first: the newest that was not taken
-    back counts."""
+    """The last batch that a stream began here, and those before it, the newest first: the newest that was not
+    undone counts."""
 
     last: Begun
     before: tuple[Begun, ...]
@@ -161,7 +161,7 @@ class StreamBatch:
         return begun.query in (None, self.query) and not self.replaces(begun)
 
     def replaces(self, begun: Begun) -> bool:
-        """Whether the query goes on where that one ended, with numbers of its own. Of the same query these are lower
+        """Whether the query continues where that one ended, with numbers of its own. Of the same query these are lower
         ones: it was set back. Others it has by itself."""
         another = not self.query or begun.query != self.query or self.number < begun.number
         return self.take_over == begun.newest and another
@@ -196,7 +196,7 @@ def checked_stream(name: str) -> str:
 def begin_batch(table: Table, lock: TableLock, batch: StreamBatch, instant: str) -> None:
     """Records that `instant`, which is on the timeline, writes the part.
 
-    ConflictError: another try has written it meanwhile. UsageError: see `written_as`.
+    ConflictError: another try has written it since then. UsageError: see `written_as`.
     """
     with lock.hold("begin a batch of a stream") as section:
         found = written_as(table, batch)
@@ -205,11 +205,11 @@ def begin_batch(table: Table, lock: TableLock, batch: StreamBatch, instant: str)
         _put(table, batch, found.last, batch.at(instant), section)
 
 
-def note_run(table: Table, lock: TableLock, batch: StreamBatch, found: WrittenAs) -> None:
-    """Records that this run of the query has come by a part that is written already: see `written_as`."""
+def record_run(table: Table, lock: TableLock, batch: StreamBatch, found: WrittenAs) -> None:
+    """Records that this run of the query has skipped a part that is written already: see `written_as`."""
     if found.done is None or found.last is None or not batch.query or found.done.run == batch.run:
         return
-    with lock.hold("pass a batch of a stream over") as section:
+    with lock.hold("skip a batch of a stream") as section:
         now = written_as(table, batch)
         if now.done is not None:
             _put(table, batch, now.last, batch.at(now.done.instant), section)
@@ -222,7 +222,7 @@ def _put(table: Table, batch: StreamBatch, last: Begun | None, part: BatchPart, 
     others: tuple[BatchPart, ...] = ()
     before: tuple[Begun, ...] = ()
     if last is not None:
-        # What the record has above it was taken back, and never counts again.
+        # Batches that the record has above it were undone, and never count again.
         before = tuple(one for one in (record.begun if record is not None else ()) if one.newest < last.newest)
         if last.number == batch.number and batch.is_of(last):
             others = tuple(one for one in last.parts if one.operation not in (part.operation, _ANY))
@@ -254,7 +254,7 @@ def check_intended(table: Table, batch: StreamBatch, instant: str) -> None:
 
 def _conflict(table: Table, batch: StreamBatch, instant: str) -> ConflictError:
     return ConflictError(
-        "another try of this batch was begun meanwhile",
+        "another try of this batch was begun since then",
         path=f"{table.storage.base_path}/{batch.path}",
         instant=instant,
         found=f"batch {batch.number} of the stream {batch.name}",
@@ -278,7 +278,7 @@ def written_as(table: Table, batch: StreamBatch) -> WrittenAs:
     """Whether the part is written, or was begun, or must be written (again).
 
     UsageError: another query wrote under the stream's name, or the batch is not the one that follows, or its rows are
-    not those of the part that was written. Such rows are never passed over in silence.
+    not those of the part that was written. Such rows are never skipped silently.
     """
     timeline = table.load_timeline()
     last = _last_batch(table, timeline, batch)
@@ -387,7 +387,7 @@ def _newest_counting(table: Table, timeline: Timeline, record: Record) -> Begun 
 
 
 def _from_commits(table: Table, timeline: Timeline, name: str, after: str) -> Begun | None:
-    """The batch in the newest commits of the stream behind an instant, which may be those of Hudi's own sink."""
+    """The batch in the newest commits of the stream after an instant, which may be those of Hudi's own sink."""
     newest: Begun | None = None
     for one in _batches_of_commits(table, timeline, name, after):
         if newest is None:
@@ -408,9 +408,9 @@ def _batches_of_commits(table: Table, timeline: Timeline, name: str, after: str)
             number = json.loads(text).get(name) if text else None
             if number is None:
                 continue
-            said = json.loads(extra.get(PART, "{}"))
-            own = {key: str(said[key]) for key in ("operation", "run", "rows")} if said else {"operation": _ANY}
-            query = str(said["query"]) if said else None
+            marks = json.loads(extra.get(PART, "{}"))
+            own = {key: str(marks[key]) for key in ("operation", "run", "rows")} if marks else {"operation": _ANY}
+            query = str(marks["query"]) if marks else None
             yield Begun(number=int(number), query=query, parts=(BatchPart(instant=requested, **own),))
         except (ValueError, AttributeError, KeyError, TypeError) as error:
             raise MalformedError("unreadable checkpoint of a stream", instant=requested, found=str(text)) from error

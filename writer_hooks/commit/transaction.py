@@ -1,15 +1,13 @@
 """A write, a delta commit or replacecommit, from its instant to its completed file.
 
     begin      under the lock: choose the instant t, start its heartbeat, make t visible as requested and inflight
-    (load)     then load the timeline and pending plans. A plan that came before t is seen. On version 6 no plan can
-               come while t is pending; a plan that comes without the lock is found when t completes
+    (load)     then load the timeline and pending plans. A plan made before t is seen. On version 6 no plan can be made
+               while t is pending; a plan that is made without the lock is found when t completes
     (stage)    tasks stage files that no reader sees
     complete   place the files, after Hudi's markers. Under the lock: check that t was not rolled back, and that no
                other process changed the same file groups; then put the completed file by put-if-absent
 
-If the process is killed before the last step, t is dead: the next writer, of phantombase or Hudi, rolls it back.
-
-The first files of a write on the timeline: its action, and what its requested and inflight file contain (pure).
+If the process is killed before the last step, t is dead: the next writer, phantombase's or Hudi's, rolls it back.
 """
 
 from __future__ import annotations
@@ -71,8 +69,8 @@ DELTA_COMMIT, REPLACE_COMMIT = "deltacommit", "replacecommit"
 class Opening:
     """The action of a write, and the content of its requested and inflight file.
 
-    `expiry_s`: the write counts as dead after so long without a heartbeat: Hudi's default, which others may have been
-    told, or less.
+    `expiry_s`: the seconds without a heartbeat after which the write counts as dead: Hudi's default, which other
+    writers may use, or less.
     """
 
     action: str = DELTA_COMMIT
@@ -137,7 +135,7 @@ class Transaction:
     expiry_s: float = EXPIRY_S
 
     def check_conflicts(self, mine: WriteSet, schema: Mapping[str, str]) -> None:
-        """ConflictError: another process has rolled back this write meanwhile, or changed what it changes.
+        """ConflictError: another process has rolled back this write, or changed what it changes.
 
         `schema`: what the write records of the table's schema.
         """
@@ -155,9 +153,10 @@ class Transaction:
             )
 
     def _check_ground(self, now: Timeline) -> None:
-        """ConflictError: a write that this one has seen, and may build upon, is being taken back, or was.
+        """ConflictError: a write that this one has seen, and may build upon, is being undone, or was.
 
-        A process that sleeps right before it begins a write, and loses the lock, begins beside a restore or rollback.
+        A process that stalls right before it begins a write, and loses the lock, begins concurrently with a restore or
+        rollback.
         """
         refuse_half_upgraded(self.table)
         refuse_pending_restore(self.table, now)
@@ -165,7 +164,7 @@ class Transaction:
         gone = _names(self.timeline.completed) - _names(now.completed)
         if gone and (gone := gone - _names(self.table.with_archive(now).archived)):
             raise ConflictError(
-                "a write that this one has seen was taken back meanwhile",
+                "a write that this one has seen was undone since then",
                 path=self.table.storage.base_path,
                 instant=self.instant,
                 found=f"no {min(gone)[1]} {min(gone)[0]} any more",
@@ -204,7 +203,7 @@ class Transaction:
         return found or conflict_with_clusterings(mine, clustered_file_groups(self.table, now))
 
     def _archived_conflict(self, now: Timeline, mine: WriteSet, schema: Mapping[str, str]) -> str | None:
-        """The conflict with a write that completed meanwhile and was archived: Hudi's archiver goes up to the last
+        """The conflict with a write that completed since then and was archived: Hudi's archiver goes up to the last
         write before the earliest pending one, also past writes that completed since that one began.
         """
         active = _names(now.instants)
@@ -226,7 +225,7 @@ class Transaction:
                     continue  # requested before this write, which has seen its plan
                 found = conflict_with_commit(mine, metadata) or conflict_with_schema(schema, metadata) or ""
             if found:
-                return f"{write.action} {write.requested_time}, which was archived meanwhile: {found}"
+                return f"{write.action} {write.requested_time}, which was archived since then: {found}"
         return None
 
     def complete(
@@ -243,13 +242,13 @@ class Transaction:
         called under the lock; an error that it raises stops the write from completing. `keys`: see `Change`.
         """
         storage, change = self.table.storage, replace(Change.of(self.instant, metadata, measured or {}), keys=keys)
-        update = prepare(self.table.reload(), change)  # reloaded: the metadata table may have been dropped meanwhile
+        update = prepare(self.table.reload(), change)  # reloaded: the metadata table may have been dropped since then
         with self.lock.hold(f"complete a {self.action}") as section:
             table = self._unchanged()
             self.check_conflicts(mine, metadata.extra_metadata)
             check(table)
             if change.knows_keys and self._others(table, everywhere=mine.everywhere):
-                change = replace(change, keys="another write was completed meanwhile, which may have the same keys")
+                change = replace(change, keys="another write was completed since then, which may have the same keys")
             completion = table.completion_time(table.load_timeline(), (self.instant,))
             done = Instant(
                 requested_time=self.instant, action=self.action, state=State.COMPLETED, completion_time=completion
@@ -270,11 +269,11 @@ class Transaction:
         """Whether another write has completed since this one began: the record index may hold keys of both.
 
         One with a later instant may have completed before the load: on versions 8 and 9 its log of the index counts
-        behind that of this write. `everywhere`: one with rows was a conflict already, one that only replaces was none.
+        after that of this write. `everywhere`: one with rows was a conflict already, one that only replaces was none.
         """
         before, now = _names(self.timeline.instants), table.load_timeline()
         if not everywhere and not before <= _names(now.instants):
-            return True  # archived meanwhile: what has ended is not known
+            return True  # archived since then: what has ended is unknown
         done = _names(i for i in self.timeline.completed if i.requested_time < self.instant)
         late = [i for i in now.completed if i.is_write and i.identity not in done]
         found = (table.commit_metadata(i) for i in late if i.identity != (self.instant, self.action))
@@ -284,7 +283,7 @@ class Transaction:
     def _unknown(self, path: str, error: PhantombaseError) -> UnknownCommitError:
         """The completed file could not be put, and is not there.
 
-        A request to an object store that was given up may still be under way. Were the write rolled back now, it could
+        A request to an object store that was abandoned may still be executed. Were the write rolled back now, it could
         complete without its files.
         """
         return UnknownCommitError(
@@ -335,7 +334,7 @@ def _names(instants: Iterable[Instant]) -> set[tuple[str, str]]:
 
 def _rolled_back(table: Table, time: str) -> ConflictError:
     return ConflictError(
-        "another process rolled this write back meanwhile",
+        "another process rolled this write back",
         path=table.storage.base_path,
         instant=time,
         todo="It looked dead: no heartbeat for too long. Write again.",
@@ -365,9 +364,9 @@ def transaction(
 ) -> Iterator[Transaction]:
     """Begins a write; rolls it back if the block fails, so that the table reads as before.
 
-    UnknownCommitError: it may complete yet, so it stays; its heartbeat goes stale.
+    UnknownCommitError: it may still complete, so it is not rolled back; its heartbeat expires.
 
-    UnsupportedError: see `check_keepable`. Errors before the first file leave nothing behind.
+    UnsupportedError: see `check_keepable`. Errors before the first file leave no files.
     """
     with ExitStack() as stack:
         with lock.hold(f"begin a {opening.action}") as section:
@@ -418,7 +417,7 @@ def _rolled_back_on_failure(table: Table, lock: TableLock, time: str, action: st
         taken_over = False
         # After an error in here the next writer rolls back. The first error is the one to raise.
         try:
-            now = table.reload()  # a process that dropped an index meanwhile has changed the settings
+            now = table.reload()  # a process that has dropped an index since then has changed the settings
             table = now if now.config.version == table.config.version else table
             # A rollback that cannot be read has undone nothing yet: see `pending_rollbacks`.
             taken_over = any(r.target == time for r in pending_rollbacks(table))

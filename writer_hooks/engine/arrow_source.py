@@ -33,7 +33,7 @@ def with_columns(rows: Any, columns: Mapping[str, str]) -> Any:
 
 
 def in_arrow(rows: Any) -> Any:
-    """Rows as a pyarrow Table; a Spark DataFrame stays what it is, and so does None.
+    """Rows as a pyarrow Table; a Spark DataFrame and None are returned unchanged.
 
     They are read now, since a stream can be read only once. UsageError: no rows, or values that Arrow has no type for.
     """

@@ -1,12 +1,11 @@
-"""Keeps Spark's pieces between stages in files on the table's storage; the shuffle moves only references.
-
-Executors and the table share a file system anyway. Spark would copy a piece from Python to the JVM, into a cache,
-through the shuffle, and back; a file is written once and mapped by its reader.
-
-Rows in a shuffle, as a few large blobs instead of many small rows.
+"""Rows in a Spark shuffle as a few large blobs, and the files that hold the blobs between stages.
 
 Spark moves rows one by one, and converts each to Arrow and back at every Python step. A *piece* is an Arrow table of
-rows that all go to one target, as one binary value: the shuffle copies bytes, and Python uses them without conversion.
+rows that all have one target, as one binary value: the shuffle copies bytes, and Python uses them without conversion.
+
+A `Spool` keeps large pieces in files on the table's storage, which executors reach anyway; the shuffle moves only
+references. Spark would copy a piece from Python to the JVM, into a cache, through the shuffle, and back; a file is
+written once and mapped by its reader.
 """
 
 from __future__ import annotations

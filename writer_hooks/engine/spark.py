@@ -1,13 +1,8 @@
-"""The steps of a write as Spark stages over Arrow (see `engine`).
+"""The steps of a write as Spark stages over Arrow (see `engine`); pyspark is imported only when it is needed.
 
-The rows of a small DataFrame, fetched by the driver as Arrow, so that a small write needs no Python worker.
-
-The first Python stage of a Spark session costs its workers 5 to 6 seconds of processor time: each of them compiles
-PySpark, which is in an archive there, and imports pyarrow and pandas.
-
-Spark jobs of a write that end in the driver.
-
-Spark schemas as Arrow schemas; pyspark is imported only when it is needed.
+The driver fetches the rows of a small DataFrame as Arrow, so that a small write needs no Python worker. The first
+Python stage of a Spark session costs its workers 5 to 6 seconds of processor time: each of them compiles PySpark, which
+is in an archive there, and imports pyarrow and pandas.
 """
 
 from __future__ import annotations

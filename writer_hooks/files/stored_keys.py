@@ -1,17 +1,18 @@
-"""The record keys of stored rows, from the meta column or, with virtual keys, from the key fields.
+"""The record keys of stored rows, and the changes of keys that a staged file reports to the record index.
 
-What the making of one file tells the record index: the keys that its file group gets, and those that it loses.
+The keys come from the meta column or, with virtual keys, from the key fields. A file reports the keys that its file
+group gets, and those that it loses:
 
-    new base file                   all keys are new here
-    base file written anew          those that the old one lacks are new; base rows that are deleted are lost
+    new base file                   all keys are new
+    rewritten base file             keys that the old file lacks are new; base rows that are deleted are lost
     log file of keys to delete      all are lost
-    a file group that is replaced   all keys that are alive in it are lost (`index/replaced_keys_step.py`)
-    log file of rows                nothing changes, unless the logs below delete: then all keys are noted, as any may
-                                    come alive again; so it is where a log may hold new keys (bucket index), and where
-                                    keys move: one that two partitions hold leaves the one that the index names, perhaps
+    replaced file group             all keys that are alive in it are lost (`index.lookup_step.replaced_keys`)
+    log file of rows                none, unless the logs below delete: then all keys are reported, since any may come
+                                    alive again. So it is where a log may hold new keys (bucket index), and where keys
+                                    move: a key that two partitions hold may leave the one that the index names
 
-A note of a key that is where it was changes nothing. A key that moves is noted where it arrives, and not where it
-leaves. What a row does that is merged by its ordering value with a delete is not known without reading what is there:
+Reporting a key that stays in its file group changes nothing. A key that moves is reported where it arrives, not where
+it leaves. The result of a row that is merged with a delete by ordering values is unknown without reading the slice:
 then the write is marked `unknown`, and takes the index out.
 """
 

@@ -1,10 +1,9 @@
-"""The log file of a `MERGE INTO` that sets some columns.
+"""The files made of a target's rows: a log file, a new base file, or a rewritten small base file.
 
-Hudi's readers cannot read an update of some columns without a row below it. So the slice is looked at: a key that is
-alive in it gets an update of the set columns, or is deleted; a row of another key is inserted whole, or left out. What
-the look-up has seen still holds when the write completes: no other write of the file group may complete in between.
-
-The files made of a target's rows: a log file, a new base file, or a rewritten small base file.
+`merged_log` is the log file of a `MERGE INTO` that sets some columns. Hudi's readers cannot read an update of some
+columns without a row below it. So the slice is read: a key that is alive in it gets an update of the set columns, or is
+deleted; the complete row of another key is inserted, or left out. The result of that look-up still holds when the write
+completes: no other write of the file group may complete since then.
 """
 
 from __future__ import annotations
@@ -163,7 +162,7 @@ def done_piece(done: StagedFile) -> Piece:
     )
 
 
-def written_anew(stager: Stager, work: WriteWork, slice_: FileSlice, pieces: Iterator[Piece]) -> StagedFile:
+def rewritten_base(stager: Stager, work: WriteWork, slice_: FileSlice, pieces: Iterator[Piece]) -> StagedFile:
     """Rewrites a base file without logs, merged with rows of existing and new keys; one row per key, as in Hudi."""
     base, leaving = _base_rows(work, slice_), list[pa.Array]()
     won = folded(work, _leaving_kept(work, pieces, leaving))
@@ -185,7 +184,7 @@ def written_anew(stager: Stager, work: WriteWork, slice_: FileSlice, pieces: Ite
             changes = merge.changes(keyed)
             if work.notes_keys and len(changes.deleted):
                 gone = keyed.keys.take(pa.array(changes.deleted))
-                # A key that moves is noted where it arrives: behind that, a note here would take it out.
+                # A key that moves is recorded where it arrives: a later record here would remove it.
                 notes.deleted.append(gone.filter(pc.invert(pc.is_in(gone, value_set=moved))))
             yield from changes.pieces(table)
         yield from _noted(work, [merge.inserts()[1]], notes)
@@ -207,7 +206,7 @@ def _leaving_kept(work: WriteWork, pieces: Iterable[Piece], leaving: list[pa.Arr
         yield piece
 
 
-def with_rows_behind(stager: Stager, work: WriteWork, slice_: FileSlice, pieces: Iterator[Piece]) -> StagedFile:
+def base_with_rows_after(stager: Stager, work: WriteWork, slice_: FileSlice, pieces: Iterator[Piece]) -> StagedFile:
     """Rewrites a base file without logs, with more rows at the end, without looking at their keys (`insert`)."""
     added, notes = 0, KeyNotes()
 
@@ -236,7 +235,7 @@ def merged_log(
     """A log file on the group's newest slice with what the pieces' rows change; None if that is nothing.
 
     `in_base`: the keys are known to be in the base file, unless a log deletes them. UnsupportedError: see
-    `_refuse_behind_deletes`.
+    `_refuse_after_deletes`.
     """
     slice_ = latest_slice(group)
     assert slice_ is not None, "a file group without a slice is no target"
@@ -255,7 +254,7 @@ def _parts(
         alive, updates = _alive(slice_, work, won.keys, in_base=in_base), won.is_update
         gone, new = pa.array(np.flatnonzero(alive & ~updates)), ~alive & updates
         if new.any() and work.inserts:
-            _refuse_behind_deletes(slice_, work, won.keys.filter(pa.array(new)), partial=partial)
+            _refuse_after_deletes(slice_, work, won.keys.filter(pa.array(new)), partial=partial)
             rows = won.rows.take(pa.array(won.row[new]))
             if notes is not None:
                 notes.rows(won.keys.filter(pa.array(new)))
@@ -281,22 +280,22 @@ def _alive(slice_: FileSlice, work: WriteWork, keys: pa.Array, *, in_base: bool)
     return alive
 
 
-def _refuse_behind_deletes(slice_: FileSlice, work: WriteWork, keys: pa.Array, *, partial: bool) -> None:
-    """UnsupportedError: by commit time, Hudi 1.2 cannot read a row behind a delete of its key in a log that has updates
+def _refuse_after_deletes(slice_: FileSlice, work: WriteWork, keys: pa.Array, *, partial: bool) -> None:
+    """UnsupportedError: by commit time, Hudi 1.2 cannot read a row after a delete of its key in a log that has updates
     of some columns before it. `partial`: this file will have some before these keys' rows."""
     storage = work.table.storage
     if work.merge.mode is not MergeMode.COMMIT_TIME:
         return
     if not partial and not any(block.is_partial for block in slice_blocks(storage, slice_)):
         return
-    behind = pc.is_in(keys, value_set=_deleted(slice_, work))
-    if pc.any(behind).as_py():
+    after = pc.is_in(keys, value_set=_deleted(slice_, work))
+    if pc.any(after).as_py():
         raise UnsupportedError(
             "Hudi cannot read rows of deleted keys in a log that has updates of some columns",
             path=f"{slice_.partition}/{slice_.file_id}",
             instant=work.instant,
             expected="keys that the log does not delete",
-            found=f"{pc.sum(behind).as_py()} of them, such as {keys.filter(behind)[0].as_py()!r}",
+            found=f"{pc.sum(after).as_py()} of them, such as {keys.filter(after)[0].as_py()!r}",
             todo="Nothing of this write is visible. Compact the table, then write again; or leave these rows out.",
         )
 

@@ -1,21 +1,17 @@
 """The key index, second half: rows are joined with their hits, new keys get a file, and files are written.
 
-meet     per slot: one row per key, with the file that holds the key, or none
-assign   rows of new keys go to small base files, or to new ones (`insert_plan`)
-write    rows of existing keys become a log file, rows of new keys a base file; both together rewrite a small base file
+join     per slot: one row per key, with the file that holds the key, or none
+assign   rows of new keys go to small base files first, then to new ones. The rule is Hudi's: a base file takes inserts
+         while it is below the small file limit, has no logs, and is in no pending table service. A hash of the key
+         gives a row its file, in proportion to the capacity of each file
+write    rows of existing keys become a log file, rows of new keys a base file; both together rewrite a small base file.
+         A bulk insert without index writes rows in input order to new base files of about the target size
 
 Of a key that several base files of its partition hold, the files where it is alive.
 
 A log may delete a key that its base file still has. Hudi's SIMPLE and BLOOM indexes write the key's next row on top of
 that delete, and so does this one. Under its record index a deleted key is a new one, and its next row goes to any file:
 then two base files hold it, of which the first is dead. A row in both would be doubled.
-
-The files for rows of new keys: small base files first, then new ones (pure except for the new files' names).
-
-The rule is Hudi's: a base file takes inserts while it is below the small file limit, has no logs, and is in no pending
-table service. A hash of the key gives a row its file, in proportion to the room of each file.
-
-The last step of a bulk insert without index: rows go, in input order, to new base files of about the target size.
 """
 
 from __future__ import annotations
@@ -42,7 +38,15 @@ from phantombase.timeline.view.view import FileGroup, GroupKey, latest_slice
 from ..engine.row_blobs import Piece, by_target, pack, split
 from ..files.stager import StagedFile, Stager
 from ..files.stored_keys import slice_keys
-from ..files.target_files import done_piece, log_of, merged_log, new_base, new_bases, with_rows_behind, written_anew
+from ..files.target_files import (
+    base_with_rows_after,
+    done_piece,
+    log_of,
+    merged_log,
+    new_base,
+    new_bases,
+    rewritten_base,
+)
 from ..files.task_context import WriteWork
 from .lookup_step import FILE_ID, HITS
 
@@ -105,11 +109,11 @@ def plan_inserts(
         shares: list[tuple[str, int]] = []
         left = rows
         for group in groups.get(partition, ()):
-            room = _room(group, busy, small_file_bytes, file_bytes, row_bytes)
-            if room and left:
-                shares.append((group.file_id, min(room, left)))
+            capacity = _capacity(group, busy, small_file_bytes, file_bytes, row_bytes)
+            if capacity and left:
+                shares.append((group.file_id, min(capacity, left)))
                 rewritten.add(group.key)
-                left -= min(room, left)
+                left -= min(capacity, left)
         files = -(-left // per_file)
         shares += [(plain_file_id(), left // files) for _ in range(files)]
         ends = np.cumsum([share for _, share in shares], dtype=np.float64)
@@ -117,7 +121,9 @@ def plan_inserts(
     return InsertPlan(spreads, frozenset(rewritten))
 
 
-def _room(group: FileGroup, busy: frozenset[GroupKey], small_file_bytes: int, file_bytes: int, row_bytes: float) -> int:
+def _capacity(
+    group: FileGroup, busy: frozenset[GroupKey], small_file_bytes: int, file_bytes: int, row_bytes: float
+) -> int:
     """How many more rows a file group's base file may take."""
     last = group.slices[-1]
     if group.flaws or group.pending_compaction is not None or group.key in busy or last.base is None or last.logs:
@@ -306,8 +312,8 @@ class KeyStep:
         self.work.refuse_unchangeable(group)
         if key in self.rewritten:
             if self.appends:
-                return with_rows_behind(stager, uncombined, group.slices[-1], pieces)
-            return written_anew(stager, self.work, group.slices[-1], pieces)
+                return base_with_rows_after(stager, uncombined, group.slices[-1], pieces)
+            return rewritten_base(stager, self.work, group.slices[-1], pieces)
         if self.work.into is not None:
             return merged_log(stager, group, self.work, pieces, in_base=True)
         return log_of(stager, group, self.work, pieces)

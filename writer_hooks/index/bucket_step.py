@@ -28,7 +28,7 @@ from ..files.task_context import WriteWork
 from ..options import WriteOptions
 from .prepare_step import ToBucket
 
-_TOLD = "phantombase.buckets"
+_RECORDED = "phantombase.buckets"
 """In the metadata of a commit: the number of buckets, and the fields that are hashed."""
 _FILES_ASKED = 3
 _KEYS_ASKED = 1000
@@ -130,33 +130,33 @@ def _held(place: str, path: str, route: ToBucket) -> list[int]:
     return []
 
 
-def told_buckets(config: TableConfig, options: WriteOptions) -> dict[str, str]:
-    """What a write says in its commit of its bucket index; empty: it has none. The table itself does not record it."""
+def recorded_buckets(config: TableConfig, options: WriteOptions) -> dict[str, str]:
+    """What a commit records of its write's bucket index; empty: none. The table itself does not record it."""
     if options.buckets is None:
         return {}
-    return {_TOLD: f"{options.buckets} by {','.join(options.bucket_fields or config.record_key_fields)}"}
+    return {_RECORDED: f"{options.buckets} by {','.join(options.bucket_fields or config.record_key_fields)}"}
 
 
-def check_told_buckets(table: Table, timeline: Timeline, options: WriteOptions) -> None:
-    """UsageError: the newest write that says which buckets it had says others. Few keys may lie in both alike."""
-    mine = told_buckets(table.config, options).get(_TOLD)
+def check_recorded_buckets(table: Table, timeline: Timeline, options: WriteOptions) -> None:
+    """UsageError: the newest write that records its buckets had others. Few keys may lie in both alike."""
+    mine = recorded_buckets(table.config, options).get(_RECORDED)
     if mine is None:
         return
     for requested in sorted(timeline.completed_writes, reverse=True)[:_COMMITS_ASKED]:
         try:
-            told = table.commit_metadata(timeline.completed_writes[requested]).extra_metadata.get(_TOLD)
+            recorded = table.commit_metadata(timeline.completed_writes[requested]).extra_metadata.get(_RECORDED)
         except (MalformedError, MissingFileError):
             continue
-        if told is not None and told != mine:
+        if recorded is not None and recorded != mine:
             raise UsageError(
                 "this is not the table's bucket index: rows would be doubled",
                 path=table.storage.base_path,
-                expected=f"{told}, as write {requested} had it",
+                expected=f"{recorded}, as write {requested} had it",
                 found=mine,
                 todo="Give the number of buckets and the fields with which the table was written; "
                 "insert_overwrite_table may have others.",
             )
-        if told is not None:
+        if recorded is not None:
             return
 
 
@@ -180,7 +180,7 @@ def refuse_two_of_one_bucket(groups: Iterable[FileGroup]) -> None:
 def living_elsewhere(work: WriteWork, partition: str) -> list[FileGroup]:
     """The file groups of another partition, the one that the newest write with files names; empty: there is none.
 
-    A partition that is new says nothing of the table's index.
+    A new partition shows nothing of the table's index.
     """
     for requested in sorted(work.timeline.completed_writes, reverse=True)[:_COMMITS_ASKED]:
         try:

@@ -1,31 +1,24 @@
-"""For tables whose keys are unique over all partitions: rows go to, or leave, the partitions that hold their keys.
+"""Tables whose keys are unique over all partitions: rows that would move a key are refused, or moved.
 
-    held     per bin of file slices: which keys of the batch they hold, in which partition, with their ordering values
-    place    per target: one row per key of the whole batch, to the partitions where it is written, and keys to delete
+`GlobalKeys` refuses them on a table with Hudi's global record index. With that index and its defaults, Hudi updates
+such a row in the partition that has the key, whatever the row's own partition is. A write of phantombase would put the
+key into a second partition: the row would be doubled, and Hudi could not build the index any more. The look-up runs
+before the write begins, so that a refused write leaves no files. It runs again after the write has begun if another
+write has completed since then, or one that was pending has ended: Hudi archives a slow write as soon as it has
+completed. A write that completes later is a conflict (`WriteSet.everywhere`).
 
-Every task of the first step gets all keys of the batch and some of the table's file slices, and reads only what it
-must, as the key index does. A key of a base file may be deleted by the logs on top of it; only then, or where its
-ordering value is asked for, is a slice merged. It always is if its logs may hold keys that no base file has.
+`place_keys` moves them, for writers that ask for it (`MovedKeys`):
 
-If keys move (`MovedKeys`), a row that deletes goes where the key is, and any other is merged with the row of its key
-first, as under Hudi's global indexes: one that loses is written nowhere. Seen: 0.15.0 and 1.2.0, GLOBAL_SIMPLE and
+    held     per bin of file slices: the keys of the batch that they hold, with partition and ordering values
+    place    per target: one row per key of the batch, to the partitions where it is written, and keys to delete
+
+If keys move, a row that deletes is written to the partition that holds the key, and any other is merged with the row of
+its key first, as under Hudi's global indexes: one that loses is not written. Seen: 0.15.0 and 1.2.0, GLOBAL_SIMPLE and
 GLOBAL_BLOOM. A key that two partitions hold already leaves both for its new one; otherwise it is updated in each.
 
-Keeps keys unique over all partitions if the table has Hudi's global record index: refuses rows that move a key.
-
-With that index and its defaults, Hudi updates such a row in the partition that has the key, whatever the row's own
-partition is. A write of phantombase would put the key into a second partition: the row would be doubled, and Hudi could
-not build the index any more.
-
-The look-up runs before the write begins, so that a refused write leaves nothing behind. It runs again after the write
-has begun, if another write completed in between, or one that was pending has ended: Hudi archives a slow write as soon
-as it has completed. A write that completes later is a conflict (`WriteSet.everywhere`).
-
-For tables whose keys must be unique over all partitions: finds keys of a batch that are in another partition.
-
-Every task gets all keys of the batch and some of the table's file slices, and reads only what it must, as the key index
-does. A key found in a base file may be deleted by the logs on top of it; only then are the logs merged. A slice is
-always merged if its logs may hold keys that no base file has.
+Every task of a look-up gets all keys of the batch and some of the table's file slices, and reads only what it must, as
+the key index does. Logs on top of a base file may delete a key: a slice is merged only if they do, if ordering values
+are asked for, or if its logs may hold keys that no base file has.
 """
 
 from __future__ import annotations
@@ -243,7 +236,7 @@ class GlobalKeys:
 
 
 def looks_everywhere(write: Write, table: Table) -> bool:
-    """Whether a write looks its keys up in the whole table."""
+    """Whether a write looks its keys up in all partitions."""
     return write.looks_keys_up and (write.moved_keys is not None or keys_are_global(table))
 
 

@@ -96,7 +96,7 @@ def row_bytes(work: WriteWork) -> float:
     """The size of a row in a base file, from the newest commits that wrote base files, as Hudi estimates it.
 
     Small files do not tell: most of a file of few rows is its key filter, of 430 kB. Nor does a commit that a killed
-    Hudi left torn, or that was archived meanwhile: no write may fail for an estimate.
+    Hudi left torn, or that was archived since then: no write may fail for an estimate.
     """
     for requested in sorted(work.timeline.completed_writes, reverse=True)[:_COMMITS_LOOKED_AT]:
         try:

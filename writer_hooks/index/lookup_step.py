@@ -1,10 +1,4 @@
-"""For the record index: the keys that the file groups hold which a write replaces, staged by tasks.
-
-These are the keys that a snapshot reader finds there. A key that logs delete may be alive in another file group by now,
-which the index names. Where a delete and a row are compared by ordering values, a compaction may show a key that no
-reader sees yet; then the keys are not known.
-
-The key index, first half: finds the base files that hold a batch's keys.
+"""The key index, first half: finds the base files that hold a batch's keys. And the keys of replaced file groups.
 
 Keys go to bins of base files of their partition. A bin's task reads only what it must: it skips a file whose key range
 or bloom filter excludes every key, and reads the key column of the others. Under this index, as under Hudi's SIMPLE and
@@ -12,6 +6,10 @@ BLOOM, logs hold no new keys, so they are not read, except in one case: a pendin
 base file will lack the deleted keys. Rows of such a key must not go to the log of the phantom slice, where no later
 look-up would find them (Hudi's writers put them there, and their next upsert doubles the key). So these keys count as
 new, unless a Hudi writer has put the key there already.
+
+`replaced_keys` stages, for the record index, the keys that a snapshot reader finds in the file groups that a write
+replaces. A key that logs delete may be alive in another file group, which the index names. Where a delete and a row are
+compared by ordering values, a compaction may show a key that no reader sees yet; then the keys are unknown.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The first step of a write: gives rows of the input their key and partition path, and sends them to their targets.
 
-Refuses a batch with several rows of one key, where it is not said which of them counts: before the write begins.
+`check_once` rejects a batch with several rows of one key where no ordering decides between them.
 """
 
 from __future__ import annotations

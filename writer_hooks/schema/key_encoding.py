@@ -1,4 +1,4 @@
-"""What a table's rows say of its keys and folders, which comes before what its settings say.
+"""The encoding of a table's keys and folders as its rows show it, which overrides its settings.
 
 A COMPLEX key of one field has two encodings, `v` and `f:v`. Hudi changed it twice: releases 0.14.1 to 1.0.2 write `v`,
 those before and after write `f:v`. Release 1.2.0 refuses to write such a table of version 6 or 8, unless its check is
@@ -48,7 +48,7 @@ from .key_generator import (
 _log = get_logger()
 
 _TRIES = 3
-"""So many partitions of a kind are asked: the files of one may be damaged, or gone."""
+"""The number of partitions of a kind that are read: the files of one may be damaged, or removed."""
 
 _OLD_DEFAULT = "default"
 """The folder of rows without a value in Hudi before 0.12."""

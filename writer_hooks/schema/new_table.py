@@ -1,8 +1,7 @@
-"""Makes a table on storage: the folders that Hudi makes, then hoodie.properties, which makes it a table.
+"""Makes a table: its description, and the folders and hoodie.properties that Hudi would give it.
 
-The description of a new table, and the hoodie.properties that Hudi would give it (pure).
-
-Version 6 is made as by Hudi 0.15.0, versions 8 and 9 as by 1.2.0; always MERGE_ON_READ.
+Version 6 is made as by Hudi 0.15.0, versions 8 and 9 as by 1.2.0; always MERGE_ON_READ. hoodie.properties is put last:
+it makes the folder a table.
 """
 
 from __future__ import annotations
@@ -259,7 +258,7 @@ def refuse_place(storage: Storage, opened: Callable[[str], Storage]) -> None:
     """UsageError: a new table would be inside another one or above others, or in a table of another format.
 
     `opened`: gives the storage at a URL. A folder above that cannot be looked at counts as none: access to an object
-    store may be for the folder of the table alone. Below, so many levels are looked into as when tables are searched.
+    store may be for the folder of the table alone. Below it, as many levels are listed as when tables are searched.
     """
     above = storage.base_path.rstrip("/")
     while (parent := above.rpartition("/")[0]) and not parent.endswith(":/"):

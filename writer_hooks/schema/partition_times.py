@@ -108,7 +108,7 @@ class PartitionTimes:
         kind, output = given.get("timestamp.type", ""), given.get("output.dateformat", "")
         if not kind or not output:
             raise UsageError(
-                "the table does not say how its partition values are formatted",
+                "the table does not record how its partition values are formatted",
                 expected=f"{PREFIX}timestamp.type and {PREFIX}output.dateformat",
                 found=", ".join(sorted(given)) or "neither",
                 todo="Give the options that its other writers use.",
@@ -180,7 +180,7 @@ class PartitionTimes:
         elif types.is_timestamp(kind) or types.is_decimal(kind):
             values = _whole(values)
         elif not types.is_integer(kind):
-            raise _wrong_type(name, kind, "a whole number, decimal, date or timestamp")
+            raise _wrong_type(name, kind, "an integer, decimal, date or timestamp")
         numbers = pc.fill_null(values.cast(pa.int64()), 1)
         try:
             if nanos < _MILLI_NANOS:
@@ -350,7 +350,7 @@ def _tokens(option: str, pattern: str, letters: str = "".join(_LETTERS)) -> tupl
 
 
 def _shape(parts: tuple[_Part, ...]) -> str:
-    """A regular expression of the whole text. Joda reads `1` for `MM`, too; here a number has as many digits as
+    """A regular expression of the complete text. Joda reads `1` for `MM`, too; here a number has as many digits as
     letters, or two for one letter: it may be a mistake."""
     return "^" + "".join(_part_shape(*part) for part in parts) + "$"
 

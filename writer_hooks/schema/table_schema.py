@@ -1,10 +1,8 @@
-"""Brings incoming rows into the table's schema (pure, vectorised): exactly, or not at all.
+"""The Avro schema of a table that is written, and incoming rows in it (pure, vectorised).
 
-The Avro schema of a table that is written: made for a new table, and evolved by incoming rows (pure).
-
-Arrow is the common form: a Spark schema becomes an Arrow schema (`spark_schema.from_spark`), and an Arrow schema
-becomes an Avro record (`new_schema`). An existing record changes only where necessary (`evolve`): names, order and
-everything that this code does not know stay unchanged.
+Arrow is the common form: a Spark schema becomes an Arrow schema (`engine.spark.from_spark`), and an Arrow schema
+becomes an Avro record (`new_schema`). An existing record changes only where necessary (`evolve`): names, order and all
+properties that phantombase does not know are preserved. `to_file_schema` converts rows exactly, or refuses them.
 """
 
 from __future__ import annotations
@@ -44,7 +42,7 @@ def evolve(table_text: str, incoming: pa.Schema) -> str:
     """The table's Avro record after a write of `incoming`; the same text if nothing changes.
 
         new column                      added at the end; it must be nullable
-        missing column                  stays; it must be nullable
+        missing column                  is kept; it must be nullable
         int -> long -> float -> double  the table's type widens; a narrower incoming type is cast up
         records, arrays, maps           the same rules inside
         a column without any value      keeps the table's type

@@ -1,22 +1,19 @@
-"""The schema of a table after a write; refuses rows that do not fit (pure except for reading the schema).
+"""The schema of a table after a write; refuses rows and writes that do not fit (pure except for reading the schema).
 
-What may be written to a table with virtual keys, whose rows lack Hudi's meta columns (pure).
-
-Nothing but the key columns of a stored row tells its key. Hudi's writers and readers make its text in different ways,
-which agree for some columns only. Where they differ, Hudi does not find what it deletes, or doubles rows. Seen:
+**Virtual keys**: only the key columns of a stored row tell its key. Hudi's writers and readers make its text in
+different ways, which agree for some columns only. Where they differ, Hudi does not find what it deletes, or doubles
+rows. Seen:
 
     0.15.0   one column of text. Of numbers and times it cannot read the logs; of dates and decimals it doubles rows;
              with several columns it can read no logs and compact none
-    1.2.0    one column of text, whole numbers, booleans, timestamps in microseconds. It does not apply deletes of dates
+    1.2.0    one column of text, integers, booleans, timestamps in microseconds. It does not apply deletes of dates
              from logs without record positions, as phantombase writes them; of decimals it doubles rows after a
              compaction. Such logs it cannot read at all where a key column is a partition column, too
 
-What may be written to a table with Hudi's change data capture, so that Hudi's CDC query stays exact.
-
-Where there is no `.cdc` file the query infers the changes of a write: each row of a new base file is inserted; each
-row of a log file is merged with the rows before it, which are in the files that its statistics name; the rows of
-replaced file groups are deleted. phantombase makes no `.cdc` files. So it writes no base file anew: rows of new keys go
-into new base files, not into small ones (`KeyIndex`).
+**Change data capture**: Hudi's CDC query must stay exact. Where there is no `.cdc` file the query infers the changes of
+a write: each row of a new base file is inserted; each row of a log file is merged with the rows before it, which are in
+the files that its statistics name; the rows of replaced file groups are deleted. phantombase makes no `.cdc` files. So
+it rewrites no base file: rows of new keys go into new base files, not into small ones (`KeyIndex`).
 """
 
 from __future__ import annotations
@@ -41,7 +38,7 @@ from .table_schema import evolve, merged_fields, new_schema
 _BY_EVENT_TIME = (MergeMode.EVENT_TIME, MergeMode.EVENT_TIME_0X, MergeMode.EVENT_TIME_AVRO_0X)
 
 
-def refuse_inexact(table: Table, schema: TableSchema, write: Write) -> None:
+def refuse_inexact_changes(table: Table, schema: TableSchema, write: Write) -> None:
     """UnsupportedError: of this write Hudi's CDC query may show other changes than it makes.
 
     Seen with 0.15.0 and 1.2.0, but for partial updates, which were not tried. Tables without change data capture may be
@@ -230,7 +227,7 @@ def _check_ordering(config: TableConfig, before: pa.Schema, after: pa.Schema) ->
     """UsageError: an ordering column would get another type.
 
     Deletes in logs keep their ordering value in the type of then, and one of another type than the column wins over
-    every row before it: rows that had won would be gone.
+    every row before it: rows that had won would be lost.
     """
     for name in config.ordering_fields:
         if name in before.names and before.field(name).type != after.field(name).type:
@@ -276,7 +273,7 @@ def _check_keyless(write: Write) -> None:
 
 
 def _merged_schema(config: TableConfig, own: str | None, incoming: pa.Schema, into: MergeInto) -> str:
-    """The schema of a table some of whose columns are set: it stays. UsageError: a column does not fit."""
+    """The schema of a table some of whose columns are set: it is unchanged. UsageError: a column does not fit."""
     if own is None:
         raise UsageError("a table without rows has nothing to update", todo="Write its first rows with upsert.")
     table = pa.schema([f for f in arrow_schema(own) if f.name not in META_COLUMNS])

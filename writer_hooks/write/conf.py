@@ -1,6 +1,6 @@
 """Hudi's write configuration, and a few names of phantombase, as options of a write and a description of a table.
 
-What a job says by methods and options beside Hudi's names: neither undoes the other silently (pure).
+An option that the job sets by a method, and Hudi's name for it, must agree: neither overrides the other silently.
 """
 
 from __future__ import annotations
@@ -35,20 +35,20 @@ from .ignored_conf import CONCURRENCY, LOCK, OPTIMISTIC, has_effect_elsewhere, i
 from .table_conf import TABLE_NAMES, is_table_conf, parse_table_conf, table_field
 
 SERVICES = "hoodie.table.services.enabled"
-"""Turns every service after a write off, whatever the names of the services say."""
+"""Turns every service after a write off, whatever the services' own names are set to."""
 _INDEX = "hoodie.index.type"
 
 
-def check_said(
+def check_agreement(
     found: Mapping[str, Any],
     options: WriteOptions,
-    said: Collection[str],
+    explicit: Collection[str],
     conf: Mapping[str, str],
     option_of: Callable[[str], str | None],
 ) -> None:
-    """UsageError: a name of `conf` says something else than an option of the write that the job has set itself.
+    """UsageError: a name of `conf` contradicts an option of the write that the job has set itself.
 
-    `found`: the fields that `conf` sets, `said`: those that the job has set. Of options that are groups of others,
+    `found`: the fields that `conf` sets, `explicit`: those that the job has set. Of options that are groups of others,
     such as `clean`, those count that differ from their defaults. `option_of`: the field that a name sets.
     """
 
@@ -58,18 +58,18 @@ def check_said(
         other = next((name for name in (*own, SERVICES) if name in conf), _INDEX)
         raise contradiction(f"option {field}", _plain(mine), other, conf.get(other, _plain(now)))
 
-    for field in sorted(found.keys() & set(said)):
+    for field in sorted(found.keys() & set(explicit)):
         for path, mine, now in _differing(field, getattr(options, field), found[field]):
             refuse(path, mine, now)
     for field in ("combine_upserts", "combine_inserts"):
-        if "combine" in said and options.combine not in (None, found.get(field, options.combine)):
+        if "combine" in explicit and options.combine not in (None, found.get(field, options.combine)):
             refuse("combine", options.combine, found[field])
-    if "buckets" in said and options.buckets is not None and conf.get(_INDEX, "BUCKET").strip().upper() != "BUCKET":
+    if "buckets" in explicit and options.buckets is not None and conf.get(_INDEX, "BUCKET").strip().upper() != "BUCKET":
         refuse("buckets", options.buckets, conf[_INDEX])
 
 
 def _differing(path: str, mine: Any, now: Any) -> Iterator[tuple[str, Any, Any]]:
-    """Each option of `mine`, by its path, that `now` says otherwise."""
+    """Each option of `mine`, by its path, that differs in `now`."""
     if is_dataclass(mine) and now is not None:
         usual: Any = type(mine)()  # type: ignore[misc]
         for one in fields(mine):
@@ -172,13 +172,13 @@ STREAM = "hoodie.datasource.write.streaming.checkpoint.identifier"
 
 
 def parse_write_conf(
-    given_conf: Mapping[str, Any], options: WriteOptions, said: Collection[str] = ()
+    given_conf: Mapping[str, Any], options: WriteOptions, explicit: Collection[str] = ()
 ) -> tuple[dict[str, Any], WriteOptions]:
     """The fields of `NewTable` that `conf` sets, and `options` with the fields of the write that it sets.
 
     Whole dictionaries of Hudi's jobs may be given, with values of text, numbers and bools. What has no meaning here and
-    is not at Hudi's default is named in one warning (`pasted`).
-    `said`: fields of `options` that the job has set itself.
+    is not at Hudi's default is named in one warning (`ignored_conf`).
+    `explicit`: fields of `options` that the job has set itself.
     UsageError: unknown names, wrong values, contradictions. UnsupportedError: something that phantombase does not do.
     All that cannot be followed is in one error.
     """
@@ -192,11 +192,11 @@ def parse_write_conf(
     locks = {name.removeprefix(LOCK): value for name, value in conf.items() if name.startswith(LOCK)}
     has_lock = options.lock is not None or not is_tuning(locks)
 
-    said_by: dict[str, dict[str, str]] = {part: {} for part in ("", *_PARTS)}
+    named_by: dict[str, dict[str, str]] = {part: {} for part in ("", *_PARTS)}
 
     def put(name: str, known: _Known, part: str = "") -> None:
         for field, value in _value(known, name, conf[name]).items():
-            put_once(parts[part] if part else found, field, value, name, conf, said_by[part])
+            put_once(parts[part] if part else found, field, value, name, conf, named_by[part])
 
     def take(name: str, value: str) -> None:
         if name == _INDEX:
@@ -244,10 +244,10 @@ def parse_write_conf(
             found["output"] = replace(options.output, **parse_hudi_conf(output))
         attempt("the compaction after a write", lambda: _put_compaction(found, options, modes, schedule))
         attempt("the table", lambda: given.update(parse_table_conf(table)))
-        attempt("the services after a write", lambda: _put_services(found, parts, options, said, conf))
+        attempt("the services after a write", lambda: _put_services(found, parts, options, explicit, conf))
         if _is_on(conf, _RECONCILE, usual=False) and "null_for_missing" in found:
             found["null_for_missing"] = True
-        attempt("the options of the write", lambda: check_said(found, options, said, conf, option_of))
+        attempt("the options of the write", lambda: check_agreement(found, options, explicit, conf, option_of))
     if _METADATA in conf:
         given["metadata_table"] = not found["drop_metadata_table"]
     if ignored:
@@ -313,19 +313,19 @@ def _put_services(
     found: dict[str, Any],
     parts: Mapping[str, dict[str, Any]],
     options: WriteOptions,
-    said: Collection[str],
+    explicit: Collection[str],
     conf: Mapping[str, str],
 ) -> None:
     if parts["pressure"]:
         found["back_pressure"] = replace(options.back_pressure or BackPressure(), **parts["pressure"])
     if parts["clean"]:
-        found["clean"] = _clean(options.clean, parts["clean"], infers="clean" not in said)
+        found["clean"] = _clean(options.clean, parts["clean"], infers="clean" not in explicit)
     if parts["archive"]:
         found["archive"] = _archive(options.archive, parts["archive"])
     if not _is_on(conf, SERVICES, usual=True):
         found |= {"clean": None, "archive": None, "metadata": None}
         found["compaction"] = replace(found.get("compaction", options.compaction), mode=Mode.WRITE_ONLY)
-    if "heartbeat_s" in said:
+    if "heartbeat_s" in explicit:
         found.pop("heartbeat_s", None)  # no name says it: it follows from the time after which a writer counts as dead
 
 
@@ -369,7 +369,7 @@ def _check_rollback(conf: Mapping[str, str], found: Mapping[str, Any]) -> None:
     """UsageError: other writers are at work, and each of their unfinished writes would be rolled back at once."""
     if conf.get(CONCURRENCY, "").strip().upper() == OPTIMISTIC and found.get("lazy_rollback") is False:
         raise UsageError(
-            "beside other writers only those whose heartbeat has expired count as dead, as in Hudi",
+            "with concurrent writers only those whose heartbeat has expired count as dead, as in Hudi",
             expected="hoodie.clean.failed.writes.policy=LAZY",
             found="EAGER",
             todo="Leave it out, or set LAZY.",
@@ -410,14 +410,14 @@ def _clean(options: CleanOptions | None, given: dict[str, Any], *, infers: bool)
 
 
 def _compaction(options: CompactionOptions, modes: Mapping[str, str], schedule: list[str]) -> CompactionOptions:
-    said = {_MODES[name]: _value({name: ("on", _flag)}, name, value)["on"] for name, value in modes.items()}
-    chosen = [mode for mode, on in said.items() if on]
+    flags = {_MODES[name]: _value({name: ("on", _flag)}, name, value)["on"] for name, value in modes.items()}
+    chosen = [mode for mode, on in flags.items() if on]
     if len(chosen) > 1:
         (first, value), (second, other) = modes.items()
         raise contradiction(first, value, second, other)
     return replace(
         options,
-        mode=chosen[0] if chosen else options.mode if said.get(options.mode, True) else Mode.WRITE_ONLY,
+        mode=chosen[0] if chosen else options.mode if flags.get(options.mode, True) else Mode.WRITE_ONLY,
         schedule=replace(options.schedule, **parse_schedule_conf(schedule, options.schedule.strategies)),
     )
 

@@ -1,9 +1,8 @@
-"""What Hudi's own configurations mean here that set nothing: whole dictionaries of Hudi jobs can be given (pure).
+"""Hudi's configurations that set no option here, so that complete dictionaries of Hudi jobs can be given (pure).
 
-A configuration either agrees with what phantombase does, has no meaning here (how Hudi's client does its work, or work
-beside the write), or contradicts it: then a job would get something else than it asks for.
-
-The table lock of Hudi's options `hoodie.write.lock.*` (pure).
+A configuration either agrees with what phantombase does, has no meaning here (how Hudi's client works, or services
+other than the write), or contradicts it: then it is refused, since the job would get something else than it asks for.
+`hoodie.write.lock.*` names the table lock.
 """
 
 from __future__ import annotations

@@ -80,7 +80,7 @@ def _preparation(
 
 def first_rows(config: TableConfig, schema_text: str, engine: Engine, storage: Storage, write: Write) -> Pieces:
     """The prepared rows of a first write, before its table is made: `row_counts` looks at them, so that a refused
-    write leaves no table behind. UsageError, UnsupportedError: as those of the write itself.
+    write leaves no table. UsageError, UnsupportedError: as those of the write itself.
     """
     own = pa.schema([field for field in arrow_schema(schema_text) if field.name not in META_COLUMNS])
     prefixed, options = config.layout.has_completion_times, write.options

@@ -136,13 +136,13 @@ def parse_table_conf(conf: Mapping[str, str]) -> dict[str, Any]:
     """
     found: dict[str, Any] = {}
     times: dict[str, str] = {}
-    said: dict[str, str] = {}
+    named: dict[str, str] = {}
     for name, value in conf.items():
         prefix = next((p for p in (PREFIX, *_OLD_PREFIXES) if name.startswith(p)), None)
         if prefix is not None:
             check_times([PREFIX + name.removeprefix(prefix)])
             if value.strip():  # Hudi's default of some is an empty text: none
-                put_once(times, PREFIX + name.removeprefix(prefix), value, name, conf, said)
+                put_once(times, PREFIX + name.removeprefix(prefix), value, name, conf, named)
             continue
         own = _own(name)
         if own in _OF_TABLES and hudi_names()[own].agrees(value):
@@ -154,7 +154,7 @@ def parse_table_conf(conf: Mapping[str, str]) -> dict[str, Any]:
             converted = convert(value)
         except (KeyError, ValueError) as error:
             raise UsageError(f"not a known value of {name}", found=value) from error
-        put_once(found, field, converted, name, conf, said)
+        put_once(found, field, converted, name, conf, named)
     return {**found, "times": tuple(sorted(times.items()))} if times else found
 
 
@@ -180,7 +180,7 @@ def table_names(given: Mapping[str, Any]) -> dict[str, str]:
 def not_followed(config: TableConfig, conf: Mapping[str, str]) -> set[str]:
     """The names of `conf` that this table does not follow, for a warning.
 
-    A name that hoodie.properties has must say what stands there, as Hudi's writers compare them. (Seen: 0.15.0 and
+    A name that hoodie.properties has must have the value there, as Hudi's writers compare them. (Seen: 0.15.0 and
     1.2.0, "Config conflict".) One of Hudi's defaults, spelled out, may say something else, and is named.
     UsageError: a name says otherwise. Fields that `check_same_table` compares are left to it.
     """
@@ -213,7 +213,7 @@ def not_followed(config: TableConfig, conf: Mapping[str, str]) -> set[str]:
 
 
 def _is_idle(name: str, config: TableConfig, conf: Mapping[str, str]) -> bool:
-    """Whether an option of partition times says nothing beside the others: folders are named alike without it."""
+    """Whether an option of partition times has no effect with the others: folders have the same names without it."""
     kind, own = generator_kind(config), _time_name(name)
     if kind != "TIMESTAMP":
         return kind != "CUSTOM"

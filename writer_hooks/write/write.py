@@ -31,19 +31,19 @@ from phantombase.timeline.storage.server_clock import storage_ms
 from phantombase.timeline.table.pending import refuse_consistent_hashing
 from phantombase.timeline.table.table import Table, TableSchema
 
-from ..commit.after_commit import AfterCommit, after_commit, due_at_once, remove_traces, services_after
+from ..commit.after_commit import AfterCommit, after_commit, due_at_once, remove_leftovers, services_after
 from ..commit.back_pressure import Capacity
 from ..commit.conflict import WriteSet
 from ..commit.place_files import Placed, place_all, refuse_planned, replaced_groups, write_stat
-from ..commit.stream_batches import StreamBatch, begin_batch, check_intended, note_run, written_as
+from ..commit.stream_batches import StreamBatch, begin_batch, check_intended, record_run, written_as
 from ..commit.transaction import Transaction, action_of, opening_of, transaction
 from ..engine.engine import Engine, Pieces, RowCounts
 from ..files.stager import StagedFile
-from ..index.bucket_step import check_told_buckets, told_buckets
+from ..index.bucket_step import check_recorded_buckets, recorded_buckets
 from ..index.global_keys import GlobalKeys, looks_everywhere
 from ..index.prepare_step import check_once
 from ..options import NO_LIMIT, BackPressure, CompactionOptions, Mode, Operation, Write, WriteOptions
-from ..schema.write_schema import refuse_inexact, schema_after, virtual_refusal
+from ..schema.write_schema import refuse_inexact_changes, schema_after, virtual_refusal
 from .rows import needs_only_rows, prepare_rows, stage_rows, write_set
 
 _log = get_logger()
@@ -56,7 +56,7 @@ class Written:
     """A completed write: counts in rows (updates: rows of keys that exist, or may exist under a bucket index).
 
     `replaced`: file groups that it replaced.
-    `seconds`: duration of the try that succeeded. `waited_s`: its wait for room in file groups (see `back_pressure`).
+    `seconds`: duration of the try that succeeded. `waited_s`: its wait for full file groups (see `back_pressure`).
     """
 
     instant: str
@@ -97,8 +97,8 @@ def write(table: Table, engine: Engine, what: Write, first: Pieces | None = None
 
     `first`: the input as `first_rows` prepared it, for the first try.
     UsageError, UnsupportedError: refused before any change. ConflictError: another process changed the same file groups
-    meanwhile, and `retries` are used up. PressureError: a file group is full (see `back_pressure`). After each of these
-    errors the table reads as before.
+    concurrently, and `retries` are used up. PressureError: a file group is full (see `back_pressure`). After each of
+    these errors the table reads as before.
     """
     table, lock = _checked(table, engine, what)
     return _retried(table, _Job(lock=lock, engine=engine, write=what), first)
@@ -119,12 +119,12 @@ def write_batch(
 
 
 def _schema(table: Table, timeline: Timeline, engine: Engine, what: Write) -> TableSchema:
-    """See `schema_after`, `refuse_inexact`, `_refuse_record_index`, `check_told_buckets`."""
+    """See `schema_after`, `refuse_inexact_changes`, `_refuse_record_index`, `check_recorded_buckets`."""
     schema = schema_after(table, timeline, engine.schema, what)
-    refuse_inexact(table, schema, what)
+    refuse_inexact_changes(table, schema, what)
     _refuse_record_index(table)
     if what.operation is not Operation.INSERT_OVERWRITE_TABLE:
-        check_told_buckets(table, timeline, what.options)
+        check_recorded_buckets(table, timeline, what.options)
     return schema
 
 
@@ -138,7 +138,7 @@ def _refuse_record_index(table: Table) -> None:
 
 
 def _checked(table: Table, engine: Engine, what: Write) -> tuple[Table, TableLock]:
-    """The table and its lock. UnsupportedError: see `check_keepable`, `refuse_consistent_hashing`, `refuse_inexact`."""
+    """The table and its lock. UnsupportedError: see `check_keepable`, `refuse_consistent_hashing`, `_schema`."""
     refuse_consistent_hashing(table, "writing")
     if what.options.drop_metadata_table or table.config.captures_changes or not table.config.populate_meta_fields:
         _schema(table, table.load_timeline(), engine, what)
@@ -152,15 +152,15 @@ def _checked(table: Table, engine: Engine, what: Write) -> tuple[Table, TableLoc
 
 def _retried(table: Table, job: _Job, first: Pieces | None) -> Written:
     left, pauses = job.options.retries, retry_pauses()
-    room = _room(table, job)
+    capacity = _capacity(table, job)
     while True:
         given, first = first, None
         try:
             with job.engine.described(shown(job.write, table.storage)):
-                done = _attempt(table.reload(), job, room, given)
-            return replace(done, waited_s=room.waited_s, after=_finish(table, job))
+                done = _attempt(table.reload(), job, capacity, given)
+            return replace(done, waited_s=capacity.waited_s, after=_finish(table, job))
         except PressureError:
-            room.wait()
+            capacity.wait()
         except ConflictError as error:
             if not left:
                 raise
@@ -176,12 +176,12 @@ def shown(what: Write, storage: Storage) -> str:
 
 def retry_pauses() -> Iterator[float]:
     """Seconds between the tries of a write that conflicts. The first retry needs none, since what it conflicts with has
-    mostly ended; a rollback or a restore that is under way keeps it out for longer.
+    mostly ended; a rollback or a restore in progress excludes it for longer.
     """
     return chain((0.0,), doubling_pauses(_PAUSE_S, _PAUSE_MAX_S))
 
 
-def _room(table: Table, job: _Job) -> Capacity:
+def _capacity(table: Table, job: _Job) -> Capacity:
     """Back-pressure is on by default for batches of a stream, since no person watches each batch."""
     own = job.options.compaction
 
@@ -206,7 +206,7 @@ def _finish(table: Table, job: _Job) -> AfterCommit:
     return services_after(table, job.lock, job.options, after)
 
 
-def _attempt(table: Table, job: _Job, room: Capacity, first: Pieces | None) -> Written:
+def _attempt(table: Table, job: _Job, capacity: Capacity, first: Pieces | None) -> Written:
     started = time.monotonic()
     engine, what, batch = job.engine, job.write, job.batch
     timeline = table.load_timeline()
@@ -222,7 +222,7 @@ def _attempt(table: Table, job: _Job, room: Capacity, first: Pieces | None) -> W
         seen = keys.check(table)
         _make_way(table, timeline, job)
         if what.options.buckets is not None and not what.operation.replaces and what.moved_keys is None:
-            _check_buckets(room, counts)
+            _check_buckets(capacity, counts)
         opening = opening_of(what.operation, table.layout, counts)
         expiry_s = max(what.options.heartbeat_s, what.options.heartbeat_expiry_s)
         opening = replace(opening, expiry_s=min(opening.expiry_s, expiry_s))
@@ -234,17 +234,17 @@ def _attempt(table: Table, job: _Job, room: Capacity, first: Pieces | None) -> W
             replacing = replaced_groups(begun, what, counts)
             files, noted = stage_rows(begun, schema, rows, counts, engine.slots, what, replacing)
             mine = write_set(files, what, replacing, global_keys=seen is not None or what.moved_keys is not None)
-            room.check((partition for partition, _ in mine.appended), lambda group: group.key in mine.appended)
+            capacity.check((partition for partition, _ in mine.appended), lambda group: group.key in mine.appended)
             begun.check_conflicts(mine, schema.recorded)
             placed = place_all(begun.table, begun.instant, files)
-            extra = {**told_buckets(table.config, what.options), **(batch.metadata if batch is not None else {})}
+            extra = {**recorded_buckets(table.config, what.options), **(batch.metadata if batch is not None else {})}
             measured = {p.path: p.staged.ranges for p in placed if p.staged.ranges is not None}
             metadata = _metadata(begun, schema, placed, what.operation, extra)
             if what.operation.replaces:
                 metadata = replace(metadata, partition_to_replace_file_ids=replacing)
             check = partial(_check_still, begun.instant, mine, job)
             begun.complete(mine, metadata, measured, check, noted)
-    remove_traces(table)
+    remove_leftovers(table)
     done = _written(begun, what.operation, files, len(mine.replaced), time.monotonic() - started)
     _log.info("written", instant=done.instant, operation=done.operation.value, files=done.files, rows=done.writes)
     return done
@@ -263,10 +263,12 @@ def _make_way(table: Table, timeline: Timeline, job: _Job) -> None:
     wait_while_wanted(table.storage)
 
 
-def _check_buckets(room: Capacity, counts: RowCounts) -> None:
+def _check_buckets(capacity: Capacity, counts: RowCounts) -> None:
     """PressureError: a bucket is full. Called before anything is staged; `counts` names the bucket of each new row."""
     buckets = {(partition, int(bucket)) for partition, bucket in counts}
-    room.check((p for p, _ in buckets), lambda group: (group.partition, bucket_of_file_id(group.file_id)) in buckets)
+    capacity.check(
+        (p for p, _ in buckets), lambda group: (group.partition, bucket_of_file_id(group.file_id)) in buckets
+    )
 
 
 def _roll_back_dead(table: Table, timeline: Timeline, job: _Job) -> None:
@@ -300,8 +302,8 @@ def _is_written(table: Table, job: _Job, batch: StreamBatch) -> bool:
     """Whether a batch was written already. A pending instant of an earlier try is rolled back.
 
     On a file system at once: the try was one of the same query, so the process that began it is gone, even if its
-    heartbeat looks fresh. If it wakes up after all, its commit fails. On an object store its last request may still be
-    under way, after an `UnknownCommitError` too: there the try must look dead, or complete meanwhile. One that beats on
+    heartbeat looks fresh. If it resumes, its commit fails. On an object store its last request may still be
+    executed, after an `UnknownCommitError` too: there the try must look dead, or complete. One that beats on
     for twice the time after which it would look dead counts as dead, too.
     """
     lock, action = job.lock, action_of(job.write.operation)
@@ -315,7 +317,7 @@ def _is_written(table: Table, job: _Job, batch: StreamBatch) -> bool:
         # Without a query in its record it may be of another one, of Hudi's sink or of an earlier release.
         say = _log.warning if found.last.query is None else _log.info
         say("batch_skipped", stream=batch.name, batch=batch.number, instant=found.done.instant)
-        note_run(table, lock, batch, found)
+        record_run(table, lock, batch, found)
         return True
     pending = table.load_timeline().find(found.pending, action) if found.pending is not None else None
     if pending is not None and not pending.completed:

@@ -68,7 +68,7 @@ class Writer:
     """The description of a write; every method returns a new one. In brackets: Hudi's names, which `conf` takes.
 
     The fields of the table (name, key, ...) are needed to make a new table. With an existing table they can be left
-    out; those that are given must agree with it. `said`: fields of table and write that
+    out; those that are given must agree with it. `explicit`: fields of table and write that
     methods have set, other than `conf` and `config`; `own`: options without what `conf` set; `hoodie`: its names.
     """
 
@@ -79,7 +79,7 @@ class Writer:
     operation: Operation = Operation.UPSERT
     partitions: tuple[str, ...] | None = None
     stream: str = DEFAULT_STREAM
-    said: frozenset[str] = frozenset()
+    explicit: frozenset[str] = frozenset()
     hoodie: Mapping[str, str] = field(default_factory=dict, compare=False)
     own: WriteOptions | None = field(default=None, compare=False)
 
@@ -163,10 +163,10 @@ class Writer:
         """Sets fields of `WriteOptions`."""
         options = with_members(WriteOptions, options)
         own = replace(self.own, **options) if self.own is not None else None
-        now, still = replace(self.options, **options), self._still_said(options)
+        now, still = replace(self.options, **options), self._still_explicit(options)
         if lost := undone_names({n: v for n, v in self.hoodie.items() if n not in still}, now, options):
             _log.warning("configurations_without_meaning", names=" ".join(lost))
-        return replace(self, options=now, own=own, said=self.said | options.keys(), hoodie=still)
+        return replace(self, options=now, own=own, explicit=self.explicit | options.keys(), hoodie=still)
 
     def schedule(self, *, notify: Callable[[], None] | None = None, fleet: str | None = None, **options: Any) -> Writer:
         """Request a compaction after each commit, if one is due: fields of `ScheduleOptions`
@@ -220,7 +220,7 @@ class Writer:
         on top, [write] and [schedule]; above it stand variables, `PHANTOMBASE_BUCKETS`. None: the file that
         PHANTOMBASE_CONFIG names, if it names one.
 
-        It comes first: what is called behind it wins. UsageError: an option of the write is set already.
+        It comes first: what is called after it wins. UsageError: an option of the write is set already.
         """
         from .settings import write_settings  # late: few writers need what reads the options of commands
 
@@ -228,7 +228,7 @@ class Writer:
             raise UsageError(
                 "a configuration file would undo options of this write",
                 path=path,
-                todo="Call writer(...).config(...) first: what is called behind it wins.",
+                todo="Call writer(...).config(...) first: what is called after it wins.",
             )
         found = write_settings(path)
         own = self.storage_options if self.storage_options.given else found.storage_options
@@ -239,25 +239,28 @@ class Writer:
         `...partitions.to.delete`).
 
         Dictionaries of several calls are one, in which the later value of a name counts, as with Spark's options; and a
-        method that is called behind them counts more than they. UsageError: an unknown name, or what contradicts
+        method that is called after them overrides them. UsageError: an unknown name, or what contradicts
         another name, or a method that was called before."""
         chosen, rest = parse_operation_conf(conf)
         whole = overruled(self.hoodie, rest)
-        given, options = parse_write_conf(whole, self.own or self.options, self.said)
+        given, options = parse_write_conf(whole, self.own or self.options, self.explicit)
         for name, value in given.items():
-            if name in self.said and self.given[name] != value:
-                said = next((n for n in rest if table_field(n) == name), _METADATA)
-                raise contradiction(f"option {name}", self.given[name], said, rest[said])
+            if name in self.explicit and self.given[name] != value:
+                other = next((n for n in rest if table_field(n) == name), _METADATA)
+                raise contradiction(f"option {name}", self.given[name], other, rest[other])
         given = {**self.given, **given}
         return replace(self, given=given, options=options, own=self.own or self.options, hoodie=whole, **chosen)
 
     def _with(self, **fields: Any) -> Writer:
         known = {k: v for k, v in fields.items() if v is not None}
         return replace(
-            self, given={**self.given, **known}, said=self.said | known.keys(), hoodie=self._still_said(known)
+            self,
+            given={**self.given, **known},
+            explicit=self.explicit | known.keys(),
+            hoodie=self._still_explicit(known),
         )
 
-    def _still_said(self, fields: Collection[str]) -> dict[str, str]:
+    def _still_explicit(self, fields: Collection[str]) -> dict[str, str]:
         """Hudi's names that earlier calls have given, without those that say these fields."""
         asked = {"moved_keys" if field in ("buckets", "bucket_fields") else field for field in fields}
         return {n: v for n, v in self.hoodie.items() if option_of(n) not in asked | set(fields)}
@@ -351,7 +354,7 @@ class Writer:
 
         `stream`: the query's name in the table; None: what `conf` says
         (`hoodie.datasource.write.streaming.checkpoint.identifier`), else Hudi's default. The number of the batch is
-        stored with its commit, so that a batch that is replayed after a crash is recognised; beside it Spark's id of
+        stored with its commit, so that a batch that is replayed after a crash is recognised; with it Spark's id of
         the query, so that another query, or a new checkpoint, is refused under this name. `take_over`: the instant of
         the last batch of the query that this one replaces, as that error names it; otherwise it changes nothing.
         `operation`: None does what `conf` says, by default an upsert. A function that gives parts of a batch to several
@@ -410,9 +413,9 @@ class Writer:
         which are prepared by then. `streams`: deletes make it, too: they may be the first part of the first batch."""
         options = self.storage_options.over(engine.hadoop_conf(path))
         storage = open_storage(path, options)
-        said = self.given.get("base_path")
-        if said is not None and open_storage(said, options).base_path != storage.base_path:
-            raise contradiction("the path of the write", path, "hoodie.base.path", said)
+        named = self.given.get("base_path")
+        if named is not None and open_storage(named, options).base_path != storage.base_path:
+            raise contradiction("the path of the write", path, "hoodie.base.path", named)
         try:
             table = Table.open(path, options)
         except NotATableError:
@@ -451,7 +454,7 @@ class Writer:
 
     def _name_idle(self, table: Table, what: Write, *, streams: bool) -> None:
         """Names in one warning what this write, or this table, does not follow. UsageError: see `not_followed`."""
-        mine = table_names({field: value for field, value in self.given.items() if field in self.said})
+        mine = table_names({field: value for field, value in self.given.items() if field in self.explicit})
         names = not_followed(table.config, {**mine, **self.hoodie})
         names |= set(idle(self.hoodie, what, streams=streams))
         if self.given.get("metadata_table") and not table.config.metadata_partitions:

@@ -296,7 +296,7 @@ def test_a_write_that_began_beside_it_does_not_complete(
 
     table = open_table(path, HookedStorage(LocalStorage(str(path)), hook))
     operation = Write(operation=Operation.UPSERT, options=WRITES)
-    with pytest.raises(ConflictError, match="a write that this one has seen was taken back meanwhile"):
+    with pytest.raises(ConflictError, match="a write that this one has seen was undone since then"):
         write(table, LocalEngine(one_row("k0", 3), slots=1), operation)
     assert slept
     check_usable(path, {"k0": (0, 0.0)})

@@ -26,7 +26,7 @@ from phantombase.timeline.planning.schedule import schedule_compaction
 from phantombase.timeline.planning.universal import Picking
 from phantombase.timeline.storage.server_clock import storage_ms
 from phantombase.timeline.table.table import Table
-from phantombase.writer_hooks.commit.after_commit import remove_traces
+from phantombase.writer_hooks.commit.after_commit import remove_leftovers
 from phantombase.writer_hooks.commit.conflict import WriteSet
 from phantombase.writer_hooks.commit.transaction import transaction
 from tests.world.simulation import rows
@@ -122,7 +122,7 @@ class Cast:
             )
             begun.complete(mine, metadata([stat(file_id, path, len(data))], rows={row: file_id}))
         if self.clusters:
-            remove_traces(self.table())
+            remove_leftovers(self.table())
 
     def roll_back(self, table: Table) -> None:
         """Rolls dead writers back, and with them clusterings of dead processes where the table has clusterings."""

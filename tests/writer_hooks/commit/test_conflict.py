@@ -275,7 +275,7 @@ def test_what_an_archiver_of_hudi_took_is_asked_for(
     path = tmp_path / "trips"
     last = beside(path, version, pool, "x")
     assert len(archive_table(open_table(path), FEW, LOCK).archived) == 3
-    with pytest.raises(ConflictError, match="archived meanwhile: " + ("what it" if version == 6 else "inserts into")):
+    with pytest.raises(ConflictError, match="archived since then: " + ("what it" if version == 6 else "inserts into")):
         last.end()
     assert read_rows(path) == ROWS
     upsert(path, one_row("x", 20))  # again: it finds the key

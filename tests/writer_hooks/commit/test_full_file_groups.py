@@ -129,7 +129,7 @@ def test_a_writer_waits_for_the_compactor_beside_it(version: int, buckets: int |
             table.check()
     assert not compaction.errors
     (group,) = open_table(table.path).load_view().groups
-    waits, went_on = ([one for one in said if one["event"] == event] for event in ("write_waits", "write_goes_on"))
+    waits, went_on = ([one for one in said if one["event"] == event] for event in ("write_waits", "write_resumes"))
     assert len(waits) == len(went_on) >= 2
     assert {(one["file_group"], one["logs"], one["limit"]) for one in waits} == {("/".join(group.key), LIMIT, LIMIT)}
     assert waited > 0
@@ -363,7 +363,7 @@ def test_a_writer_may_fail_instead(version: int, buckets: int | None, tmp_path: 
     table = Trips(tmp_path / "trips", version, buckets, logs=LIMIT)
     with capture_logs() as said, pytest.raises(PressureError, match="its compaction is pending"):
         table.write(table.describe(stop_trigger=LIMIT, action="fail").schedule(max_delta_commits=99))
-    assert not [one for one in said if one["event"] == "write_goes_on"]
+    assert not [one for one in said if one["event"] == "write_resumes"]
     assert len(open_table(table.path).load_timeline().pending_compactions) == 1
     table.compact()
     check_nothing_left(table.path)

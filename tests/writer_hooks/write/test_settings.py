@@ -153,7 +153,7 @@ def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("_no_variables")
 def test_it_comes_first(file: str) -> None:
     """Behind `buckets(8)` it would turn a bucket index into another one."""
-    with pytest.raises(UsageError, match="what is called behind it wins"):
+    with pytest.raises(UsageError, match="what is called after it wins"):
         writer().buckets(8).config(file)
 
 
