@@ -31,7 +31,7 @@ from phantombase.timeline.read.windows import retained_since
 from phantombase.timeline.storage.contract import listed_if_there
 from phantombase.timeline.storage.folders import join
 from phantombase.timeline.storage.server_clock import storage_ms
-from phantombase.timeline.table.pending import half_way, refuse_pending_restore, reload_same_version
+from phantombase.timeline.table.pending import refuse_pending_restore, reload_same_version, rollback_in_progress
 from phantombase.timeline.table.table import Table, put_requested
 from phantombase.timeline.view.view import TableView
 
@@ -57,7 +57,7 @@ def finish_pending(table: Table, lock: TableLock) -> tuple[Finished, ...]:
             now = timeline.find(instant.requested_time, "clean")
             if now is None:
                 continue
-            if now.state is State.REQUESTED and half_way(table, timeline) is not None:
+            if now.state is State.REQUESTED and rollback_in_progress(table, timeline) is not None:
                 _take_back(table, now, section)  # what it names may be what the rollback brings back
                 continue
             if now.state is State.REQUESTED and not begin(table, now, plan, section):

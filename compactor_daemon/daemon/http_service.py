@@ -176,5 +176,5 @@ def service_of(
             found=lambda: daemon.paths,
             clock=settings.clock,
         )
-        with service.beside() as address:
+        with service.in_thread() as address:
             yield address

@@ -47,7 +47,7 @@ from phantombase.timeline.metadata_table.location import advising_rebuild, open_
 from phantombase.timeline.metadata_table.read import load_metadata_view
 from phantombase.timeline.metadata_table.valid_instants import ARTIFICIAL
 from phantombase.timeline.storage.server_clock import storage_ms
-from phantombase.timeline.table.pending import half_way, refuse_half_upgraded
+from phantombase.timeline.table.pending import refuse_half_upgraded, rollback_in_progress
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.view.view import FileSlice, TableView, latest_slice
 
@@ -236,7 +236,7 @@ def serve_metadata(table: Table, options: MetadataOptions, lock: TableLock, *, d
         table = table.reload()
         if (nothing := _nothing(table, options)) is not None:
             return nothing
-        if (error := half_way(table, table.load_timeline())) is not None:
+        if (error := rollback_in_progress(table, table.load_timeline())) is not None:
             # A compaction would merge what is hidden then: its records could not be removed any more.
             return _idle(f"{error.what}: {error.instant}")
         forgotten = _forget(table, section, dry_run=dry_run)

@@ -92,7 +92,7 @@ def test_pages_are_as_they_should_be(
     paths = tables_of_every_health(tmp_path)
     shots = os.environ.get("PHANTOMBASE_SHOTS")
     found: dict[str, object] = {}
-    with service(paths, crew=False).beside() as alone, service(paths, crew=True).beside() as crew:
+    with service(paths, crew=False).in_thread() as alone, service(paths, crew=True).in_thread() as crew:
         log_in(browser, crew)
         for where, path, snapshot in shown:
             page, name = Page(browser, snapshot, private=where == "form"), f"{where} {path} {snapshot}"
@@ -118,7 +118,7 @@ def test_a_button_is_pressed_without_scripts(browser: Browser, tmp_path: Path) -
     paths = tables_of_every_health(tmp_path)
     (plan,) = paths[3].glob(".hoodie/timeline/*.compaction.requested")
     os.utime(plan, (time.time() - 500,) * 2)  # a process may still be writing a younger one
-    with service(paths, crew=True).beside() as address:
+    with service(paths, crew=True).in_thread() as address:
         log_in(browser, address)
         page = Page(browser, SnapshotStorage(width=390, script=False))
         assert page.open(f"{address}/t/plain") == 200
@@ -131,7 +131,7 @@ def test_a_button_is_pressed_without_scripts(browser: Browser, tmp_path: Path) -
 
 def test_a_page_reads_itself_again_until_it_is_paused(browser: Browser, tmp_path: Path) -> None:
     paths = tables_of_every_health(tmp_path)
-    with service(paths, crew=False).beside() as address:
+    with service(paths, crew=False).in_thread() as address:
         page = Page(browser, SnapshotStorage(script=False))
         page.open(f"{address}/t/pending")
         assert 'http-equiv="refresh"' in page.html

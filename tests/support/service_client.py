@@ -140,7 +140,7 @@ class Knows:
     def about(self, table: Table, *, whole: bool = True) -> dict[str, Any]:
         if self._fails:
             raise UnknownStateError("ZooKeeper does not answer")
-        more: dict[str, Any] = {"half_way": [], "next_plan": None, "requests": False}
+        more: dict[str, Any] = {"in_progress": [], "next_plan": None, "requests": False}
         if table.storage.base_path.rpartition("/")[2] != "pending":
             return {"pending": [], "writes": [], **more}
         work = {"holder": "daemon-1", "host": "a", "pid": 7, "beat_s": None, "for_s": 60.0, "done": 3, "total": 12,

@@ -1,4 +1,4 @@
-"""Rows behind the detail pages: one instant decoded, the file groups of a table in pages, the work of the fleet."""
+"""Rows of the detail pages: one instant decoded, the file groups of a table in pages, the work of the fleet."""
 
 from __future__ import annotations
 

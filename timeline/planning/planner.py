@@ -109,7 +109,7 @@ def plan_compaction(
     filled = fill(planner.ordered(looks), _cost, options)
     for candidate, why in filled.left:
         planner.leave(candidate.slice, Rule.LIMIT, why)
-    for candidate in planner.behind:
+    for candidate in planner.queued:
         planner.leave(candidate.slice, Rule.LIMIT, f"after the end of the plan: {filled.closed}")
     for slice_, why in planner.outside:
         planner.leave(slice_, Rule.STRATEGY, why)
@@ -156,7 +156,7 @@ class Planner:
         self._in, self._options, self._measure, self._check = situation, options, measure, check
         self.left: list[LeftOut] = []
         self.here: Waiting | None = None
-        self.behind: deque[Candidate] = deque()  # chosen by one of Hudi's strategies, not yet asked for
+        self.queued: deque[Candidate] = deque()  # chosen by one of Hudi's strategies, not yet asked for
         self.outside: tuple[tuple[FileSlice, str], ...] = ()  # not chosen by it
         self._seen: set[GroupKey] = set()
         self._partitions = 0
@@ -190,11 +190,11 @@ class Planner:
         for _ in range(_ROUNDS_MAX):
             chosen = keep_slices([c.slice for c in found.values()], self._options, today)
             self.outside = chosen.left
-            self.behind = deque(found[s.key] for s in chosen.kept if s.key not in given)
-            if not self.behind:
+            self.queued = deque(found[s.key] for s in chosen.kept if s.key not in given)
+            if not self.queued:
                 return
-            for candidate, refusal in self._check(tuple(self.behind)):
-                self.behind.popleft()
+            for candidate, refusal in self._check(tuple(self.queued)):
+                self.queued.popleft()
                 if refusal is None:
                     given.add(candidate.slice.key)
                     yield candidate

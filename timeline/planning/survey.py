@@ -121,10 +121,10 @@ class Survey:
         return PartitionGroups(waiting=listed.waiting, groups=groups, plain=tuple(plain))
 
     def waiting(self, planned: Planned) -> list[Waiting]:
-        """Where the next planning must look, besides what is written until then, in order.
+        """Where the next planning must search, besides what is written until then, in order.
 
         That includes the partitions of pending plans, and of all plans made now except the last: if one of them is
-        taken back, its file groups wait again, but only the last plan is read. It also includes partitions where log
+        cancelled, its file groups wait again, but only the last plan is read. It also includes partitions where log
         files are merged with each other, since the results are log files again.
         """
         unseen = [planned.closed_in, *self._walk.rest] if planned.closed_in is not None else []

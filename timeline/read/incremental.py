@@ -51,7 +51,7 @@ class WindowWrites:
     `replaced`: those that its writes have replaced with other data, as far as their commits are known.
 
     A log compaction of Hudi 1.2 writes its own time into the rows that it merges, as a clustering may. `stamps`: table
-    services of the window whose time may stand for one of its writes; left out are log compactions that merged only
+    services of the window whose time may be that of one of its writes; left out are log compactions that merged only
     writes from before the window. `log_compactions`: all of the window. `compacted_logs`: paths of the log files that
     these wrote, each with its instant. `clusterings`: those of the window. `unlisted`: it begins before the earliest
     known write, so it may hold others, which were archived.

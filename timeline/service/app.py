@@ -72,7 +72,7 @@ class Repeats:
     def find(self, target: bytes) -> Answer | None:
         """The answer, if the table is served and the state that answered is its newest.
 
-        From an older one a client is answered only while it is one step behind: that is checked each time.
+        From an older one a client is answered only while it lags by one step: that is checked each time.
         """
         known = self._by_target.get(target)
         if known is None:

@@ -35,7 +35,7 @@ from .asgi import App
 from .quick_http import QuickHttp
 from .served_tables import CLOCK, ServedTable, ServedTables
 
-_GARBAGE_LOOK_S = 1.0
+_GARBAGE_PAUSE_S = 1.0
 _EVERY, _ALL_EVERY = 30, 86_400
 """Looks between two collections, and between two of everything."""
 
@@ -51,7 +51,7 @@ async def collect_from_time_to_time(loaded: Callable[[], int]) -> None:
     gc.set_threshold(young, middle, _NEVER)
     try:
         for number in count(1):
-            await asyncio.sleep(_GARBAGE_LOOK_S)
+            await asyncio.sleep(_GARBAGE_PAUSE_S)
             if (now := loaded()) != seen:
                 gc.freeze()
                 seen = now
@@ -77,7 +77,7 @@ _KEEP_ALIVE_S = 75
 _STOP_S = 10
 _ANSWERS_SHARE = 4
 _LOADS_AT_ONCE = 4
-_LOOK_S = 30.0
+_SEARCH_S = 30.0
 _log = get_logger()
 
 
@@ -130,7 +130,7 @@ class HttpService:
             runner.run(_serve_alone(_Server(_config(app)), tables, listener))
 
     @contextmanager
-    def beside(self) -> Iterator[str]:
+    def in_thread(self) -> Iterator[str]:
         """Serves in a thread of this process, from entry to exit; its address. UsageError: the port is taken."""
         tables, app = self._made()
         listener = listening(self.options.port, self.options.host)
@@ -252,7 +252,7 @@ async def _find_new(tables: ServedTables) -> None:
             _log.warning("new tables cannot be found", reason=str(error))
         else:
             await asyncio.gather(*map(loader.load, tables.follow(looked)))
-        await asyncio.sleep(_LOOK_S)
+        await asyncio.sleep(_SEARCH_S)
 
 
 class _Loader:

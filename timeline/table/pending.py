@@ -266,11 +266,11 @@ def refuse_half_rolled_back(table: Table, timeline: Timeline) -> None:
 
     What is built upon that write now stays in the way of the rollback, and the rollback of all writes.
     """
-    if (error := half_way(table, timeline)) is not None:
+    if (error := rollback_in_progress(table, timeline)) is not None:
         raise error
 
 
-def half_way(table: Table, timeline: Timeline) -> ConflictError | None:
+def rollback_in_progress(table: Table, timeline: Timeline) -> ConflictError | None:
     """The error of what `refuse_half_rolled_back` refuses; None: nothing is in progress."""
     for rollback in rollbacks_of_completed(table, timeline):
         return half_rolled_back(table, rollback)

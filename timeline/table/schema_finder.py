@@ -156,7 +156,7 @@ def _schema(files: InstantFiles, text: str, evolved: str | None) -> TableSchema:
 
 
 def _recorded(files: InstantFiles, timeline: Timeline) -> Iterator[tuple[str, Mapping[str, str], str | None]]:
-    """What writes record beside their files, the newest first: time, entries, operation."""
+    """What writes record next to their files, the newest first: time, entries, operation."""
     for requested in sorted(timeline.completed_writes, reverse=True):
         metadata = files.summary(timeline.completed_writes[requested])
         yield requested, metadata.extra_metadata, metadata.operation_type

@@ -130,7 +130,7 @@ def revoke(table: Table, slice_: RevokedSlice, target: str) -> tuple[tuple[str, 
     None for a slice whose logs are all removed. ConflictError: other processes took the file name at each try.
 
     The block's own instant is its target. Hudi uses the rollback's instant, which is greater than those of writes that
-    ran meanwhile: Hudi 0.15 stops reading a slice there and hides their rows (hudi-format.md 6.2).
+    ran concurrently: Hudi 0.15 stops reading a slice there and hides their rows (hudi-format.md 6.2).
     """
     for _ in range(_TRIES):
         logs = [

@@ -297,7 +297,7 @@ def test_what_was_kept_then_is_freed_when_everything_is_looked_at() -> None:
 @pytest.mark.usefixtures("unfrozen")
 @pytest.mark.parametrize("every", [1, 1000], ids=["collected", "loaded"])
 def test_full_collections_are_not_begun_meanwhile(every: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run, "_GARBAGE_LOOK_S", 0.005)
+    monkeypatch.setattr(run, "_GARBAGE_PAUSE_S", 0.005)
     monkeypatch.setattr(run, "_EVERY", every)
     before = gc.get_threshold()
 

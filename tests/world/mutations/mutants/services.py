@@ -332,7 +332,7 @@ RESTORING: tuple[Mutant, ...] = (
     ("compactor_daemon/attempt/validity", " is not None) | reverting,", " is not None),", _ASLEEP),
     ("compactor_daemon/leftovers", "(not instant.completed or instant == half_way)", "not instant.completed", _ASLEEP),
     ("compactor_daemon/undo/dead_writers", "        if (clustering := _buried(table, timeline)) is not None:", "        if (clustering := None) is not None:", _ASLEEP),
-    ("compactor_daemon/metadata_services/serve", "        if (error := half_way(table, table.load_timeline())) is not None:", "        if (error := None) is not None:", _ASLEEP),
+    ("compactor_daemon/metadata_services/serve", "        if (error := rollback_in_progress(table, table.load_timeline())) is not None:", "        if (error := None) is not None:", _ASLEEP),
     (_PLAN_PUT, "        if write.requested_time not in times:", "        if False:", _LOST),
     (_PLAN_PUT, "or not is_requested(timeline, requested)", "", _RESTORING_TESTS),
     (_ROLLBACK, "    with first_beat(table.storage, rollback.instant):", "    if True:", _LOST),
