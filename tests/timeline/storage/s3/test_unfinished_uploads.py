@@ -31,7 +31,7 @@ from tests.support.servers.real_s3_server import REAL, RealS3Server
 from tests.support.servers.s3_server import Asked, Fault, S3Server
 from tests.support.trips import rows, trips
 
-_SMALL_PARTS = "from phantombase.timeline.storage import object_files; object_files._PART_BYTES = 1 << 16; "
+_SMALL_PARTS = "from phantombase.timeline.storage import object_clients; object_clients._PART_BYTES = 1 << 16; "
 _COMPACT = "from phantombase.compactor_daemon.cli.main import main; main()"
 _WRITE = (
     "import sys; from tests.writer_hooks.write.test_writer import rows, trips; "
