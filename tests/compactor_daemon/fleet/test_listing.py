@@ -53,7 +53,7 @@ def test_tables_that_come_and_go_are_seen(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["nothing/there", "table"])
 def test_a_wrong_root_is_an_error(tmp_path: Path, name: str) -> None:
     (tmp_path / "table" / ".hoodie").mkdir(parents=True)
-    with pytest.raises(UsageError, match="root is a table" if name == "table" else "no folder"):
+    with pytest.raises(UsageError, match="root is a table" if name == "table" else "does not exist"):
         tables_of(tmp_path / name)
 
 

@@ -123,7 +123,7 @@ def simulated(monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
     monkeypatch.setattr(
         "phantombase.compactor_daemon.daemon.loop.ThreadPoolExecutor", lambda n, name: WorldPool(stage.on, n, name)
     )
-    for user in ("loop", "at_work"):
+    for user in ("loop", "work"):
         monkeypatch.setattr(f"phantombase.compactor_daemon.daemon.{user}.SimpleQueue", lambda: WorldQueue(stage.on))
     monkeypatch.setattr(
         "phantombase.compactor_daemon.daemon.served_table.open_storage", lambda path, options: stage.on.storage
