@@ -1,1 +1,0 @@
-"""The commands of table services: `clean`, `archive`, `metadata`, `cluster`."""

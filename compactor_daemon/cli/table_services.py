@@ -1,0 +1,427 @@
+"""The commands of table services: `clean`, `archive`, `cluster`, `metadata`; what each did, or would do."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+from typing import Annotated, Any
+
+import typer
+from rich.console import RenderableType
+from rich.text import Text
+
+from phantombase.timeline.codec.output_options import OutputOptions
+from phantombase.timeline.errors import UsageError
+from phantombase.timeline.instants.clock_check import ClockOptions
+from phantombase.timeline.terminal.console import configure_logging, emit, reporting
+from phantombase.timeline.terminal.text_table import Column, RowsTable, human_bytes, plural
+
+from ..archiving.archive import archive_table
+from ..archiving.choice import ArchiveOptions
+from ..cleaning.choice import CleanOptions
+from ..cleaning.clean import clean_table
+from ..clustering.cluster import cluster_table, take_back_pending
+from ..clustering.options import ClusterOptions
+from ..metadata_services.due import METADATA, MetadataOptions
+from ..metadata_services.serve import serve_metadata
+from ..options import ExecuteOptions
+from .option_flags import (
+    CLOCK,
+    EXECUTE,
+    OUTPUT,
+    Json,
+    Lock,
+    Only,
+    SoleWriter,
+    StorageOption,
+    TablePath,
+    flags_of,
+    offers,
+    open_to_change,
+    typed_options,
+)
+
+
+@offers
+def metadata_command(
+    table: TablePath,
+    lock: Lock = None,
+    sole_writer: SoleWriter = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="show what is due, change nothing")] = False,
+    options: MetadataOptions = METADATA,
+    clock: ClockOptions = CLOCK,
+    storage_option: StorageOption = None,
+    json: Json = False,
+) -> None:
+    """Compact, clean and archive Hudi's metadata table, if it has one and that is due.
+
+    The metadata table lists the files of the table for Hudi's readers. Each write adds a log file to each of its
+    partitions; its compaction merges them into base files, so that readers need not; its clean removes old files: two
+    slices of each file group stay. Instants that the table itself has archived are then archived here too. Hudi's
+    writers do the same in passing, writers of phantombase where they are asked to. What a dead process left is
+    finished first.
+
+    Example: `compactor-daemon metadata /data/orders --sole-writer`
+    """
+    configure_logging(json)
+    opened, held = open_to_change(
+        table,
+        storage_option,
+        lock,
+        sole_writer,
+        "the metadata table is changed under the lock of the table's writers",
+        "Without the same lock another process may write to the metadata table meanwhile. --dry-run needs neither.",
+        clock=clock,
+        dry_run=dry_run,
+    )
+    served = serve_metadata(opened, options, held, dry_run=dry_run)
+    emit({"table": table, "dry_run": dry_run, **asdict(served)}, json, _render_served)
+
+
+def _render_served(data: Mapping[str, Any]) -> Iterable[RenderableType]:
+    for instant in data["forgotten"]:
+        did = "would forget" if data["dry_run"] else "forgot"
+        yield Text(f"{did} instant {instant} of the metadata table, which a dead process left half-way")
+    for one in data["cleans"]:
+        did = "would remove" if data["dry_run"] else "removed"
+        of = "" if one["finished"] else f", {human_bytes(one['bytes'])}"
+        earlier = " of a clean of an earlier run" if one["finished"] else ""
+        yield Text(f"{did} {plural(one['files'], 'file')}{of}{earlier}: {data['why_clean']}")
+    did = data["cleans"] or data["compactions"] or data["archived"]["instants"]
+    if not did and data["why"] == data["why_clean"] == data["archived"]["why"]:
+        yield Text(f"nothing to do: {data['why']}")
+        return
+    if not data["cleans"]:
+        yield Text(f"nothing to clean: {data['why_clean']}")
+    archived = data["archived"]
+    if count := len(archived["instants"]):
+        did = "would archive" if data["dry_run"] else "archived"
+        yield Text(f"{did} {plural(count, 'instant')}, then stopped: {archived['why']}")
+    else:
+        yield Text(f"nothing to archive: {archived['why']}")
+    if not data["compactions"]:
+        yield Text(f"nothing to compact: {data['why']}")
+        return
+    columns = (
+        Column(title="instant", cell=lambda r: r["instant"]),
+        Column(title="base files", cell=lambda r: f"{r['files']:,}", right=True),
+        Column(title="log files", cell=lambda r: f"{r['log_files']:,}", right=True),
+        Column(title="of", cell=lambda r: human_bytes(r["log_bytes"]), right=True),
+        Column(title="written", cell=lambda r: human_bytes(r["bytes_written"]), right=True),
+        Column(title="", cell=lambda r: "left by an earlier run" if r["finished"] else ""),
+    )
+    title = "compactions of the metadata table that are due" if data["dry_run"] else "compacted the metadata table"
+    yield RowsTable(title=title, columns=columns, rows=data["compactions"])
+    yield Text(data["why"])
+
+
+_CLUSTER = ClusterOptions()
+_OF_CLUSTERING = (*flags_of(ClusterOptions), *flags_of(OutputOptions), "threads", "conf", "props")
+
+
+@offers
+def cluster_command(
+    ctx: typer.Context,
+    table: TablePath,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="change nothing; show what would be joined, and what cannot be")
+    ] = False,
+    take_back: Annotated[
+        bool,
+        typer.Option(
+            "--cancel", help="only cancel clusterings that dead processes left pending, and remove unreadable plans"
+        ),
+    ] = False,
+    options: ClusterOptions = _CLUSTER,
+    execute: Annotated[ExecuteOptions, Only("threads")] = EXECUTE,
+    output: OutputOptions = OUTPUT,
+    lock: Lock = None,
+    sole_writer: SoleWriter = False,
+    clock: ClockOptions = CLOCK,
+    storage_option: StorageOption = None,
+    json: Json = False,
+) -> None:
+    """Cluster small base files: join those that writers appended one by one, so that readers open fewer files.
+
+    For tables to which new rows are appended. Only base files without log files are joined, at least `--min-file-num`
+    in a row, in the order in which they were written. It is a clustering of Hudi: other processes see its plan. While
+    it is pending, updates of these files are refused; other writes go on. No row changes, and no read of the past.
+
+    `--copy try` copies large row groups as bytes, which takes less CPU time. It keeps their size and their codec.
+
+    Bucket-indexed tables are refused, and tables with a record index or secondary index: their rows must stay where
+    they are. Flink's own state index does not notice that rows moved either: do not cluster what Flink upserts with it.
+
+    All writers must share `--lock`, or `--sole-writer` is needed. If a run is killed, the next one finishes its work.
+
+    Examples: `compactor-daemon cluster /data/events --dry-run`,
+    `compactor-daemon cluster /data/events --min-file-num 10 --target-size 256m --lock LOCK`
+    """
+    configure_logging(json)
+    if dry_run and take_back:
+        raise UsageError("--dry-run and --cancel cannot be combined")
+    if take_back and (idle := typed_options(ctx, _OF_CLUSTERING)):
+        raise UsageError(
+            "--cancel clusters nothing: options of clustering have no effect",
+            found=", ".join(idle),
+            todo="Leave them out, or run without --cancel: that finishes what is pending, and then clusters.",
+        )
+    opened, held = open_to_change(
+        table,
+        storage_option,
+        lock,
+        sole_writer,
+        "cluster needs to know which other processes write to the table",
+        "A write that knows nothing of the plan could lose its rows."
+        + ("" if take_back else " --dry-run needs neither."),
+        clock=clock,
+        dry_run=dry_run,
+    )
+    if take_back:
+        gone = take_back_pending(opened, held)
+        emit({"table": table, "taken_back": gone}, json, _render_taken_back)
+        return
+    with reporting() as report:
+        done = cluster_table(
+            opened,
+            options,
+            held,
+            output=output,
+            threads=execute.threads,
+            dry_run=dry_run,
+            progress=lambda instant, made, files: report(f"clustering {instant}", made, files),
+        )
+    emit({"table": table, "dry_run": dry_run, **asdict(done)}, json, _render_clustered)
+
+
+def _render_taken_back(data: Mapping[str, Any]) -> Iterable[RenderableType]:
+    if not data["taken_back"]:
+        yield Text("nothing to cancel: no clustering of phantombase is pending")
+    for instant in data["taken_back"]:
+        yield Text(f"cancelled: {instant}")
+
+
+_COPIED = Column(title="copied", cell=lambda r: f"{r['copied']:,}", right=True)
+
+
+def _tried(row: Mapping[str, Any]) -> bool:
+    return bool(row["copied"] or row["encoded"])
+
+
+def _render_clustered(data: Mapping[str, Any]) -> Iterable[RenderableType]:
+    for instant in data["taken_back"]:
+        taken = "would be cancelled" if data["dry_run"] else "cancelled"
+        yield Text(f"{taken}: {instant}, of an earlier run, since its files had changed")
+    earlier = "of an earlier run" if data["dry_run"] else "finished an earlier run"
+    rows = [*({**one, "what": earlier} for one in data["finished"])]
+    if data["done"] is not None:
+        rows.append({**data["done"], "what": ""})
+    if rows:
+        yield RowsTable(
+            title="would be clustered" if data["dry_run"] else "clustered",
+            columns=(
+                Column(title="instant", cell=lambda r: r["instant"] or "(none yet)"),
+                Column(title="files", cell=lambda r: f"{r['files']:,}", right=True),
+                Column(title="of", cell=lambda r: human_bytes(r["bytes"]), right=True),
+                Column(title="become", cell=lambda r: f"{r['made']:,}", right=True),
+                Column(title="of", cell=lambda r: human_bytes(r["bytes_made"]) if r["bytes_made"] else "", right=True),
+                Column(title="rows", cell=lambda r: f"{r['rows']:,}" if r["bytes_made"] else "", right=True),
+                *([_COPIED] if any(map(_tried, rows)) else []),
+                Column(title="", cell=lambda r: r["what"]),
+            ),
+            rows=rows,
+        )
+    for why, count in sorted(sum((Counter(r["encoded"]) for r in rows), Counter[str]()).items()):
+        yield Text(f"{plural(count, 'new file')} not copied as bytes: {why}")
+    if repeated := sum(r["repeated_keys"] for r in rows):
+        yield Text(
+            f"{plural(repeated, 'row')} with the record key of another row of the same new file: on versions 8 and 9 "
+            "a later upsert or delete of such a key changes only the first"
+        )
+    if data["why"]:
+        small = f"; {plural(data['small'], 'small file')}" if data["small"] else ""
+        yield Text(f"nothing to cluster: {data['why']}{small}")
+    for why, count in sorted(data["kept"].items()):
+        yield Text(f"{plural(count, 'file group')} cannot be clustered now: {why}")
+    if data["left"]:
+        yield Text(f"{plural(data['left'], 'new file')} more: left to the next run by --max-bytes")
+
+
+_CLEAN = CleanOptions()
+_SHOWN = 40
+
+
+@offers
+def clean_command(
+    table: TablePath,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="change nothing; show what would go, and what keeps the rest")
+    ] = False,
+    options: CleanOptions = _CLEAN,
+    lock: Lock = None,
+    sole_writer: SoleWriter = False,
+    clock: ClockOptions = CLOCK,
+    storage_option: StorageOption = None,
+    json: Json = False,
+) -> None:
+    """Remove old file slices and replaced file groups, which only reads of the past still need.
+
+    The newest state always stays, and so does what a pending compaction, a savepoint, a pin of a reader, or a query
+    that began less than `--floor` seconds ago needs. A read of the past, or an incremental read, whose state was
+    removed ends with an error that names the earliest one that works. All file groups are looked at each time.
+
+    It must not race with a process that makes savepoints or restores the table, so one of these is needed: `--lock`, if
+    all writers share that lock, or `--sole-writer`. If a run is killed, the next one, or Hudi, finishes its work.
+
+    Examples: `compactor-daemon clean /data/orders --dry-run`,
+    `compactor-daemon clean /data/orders --policy hours --retain 48 --lock LOCK`
+    """
+    configure_logging(json)
+    opened, held = open_to_change(
+        table,
+        storage_option,
+        lock,
+        sole_writer,
+        "clean needs to know which other processes write to the table",
+        "A savepoint that is made meanwhile without the same lock may lose files. --dry-run needs neither.",
+        clock=clock,
+        dry_run=dry_run,
+    )
+    done = clean_table(opened, options, held, dry_run=dry_run)
+    emit({"table": table, "dry_run": dry_run, **asdict(done)}, json, _render_cleaned)
+
+
+def _render_cleaned(data: Mapping[str, Any]) -> Iterable[RenderableType]:
+    for one in data["finished"]:
+        did = "would finish" if data["dry_run"] else "finished"
+        yield Text(f"{did} clean {one['instant']} of an earlier run: {plural(one['files'], 'file')}")
+    if not data["gone"]:
+        yield Text(f"nothing to clean: {data['why']}")
+    else:
+        rows = _by_partition(data["gone"])
+        shown = f", {_SHOWN} of {len(rows)} partitions shown (--json has all)" if len(rows) > _SHOWN else ""
+        yield RowsTable(
+            title=("would be removed" if data["dry_run"] else "removed") + shown,
+            columns=(
+                Column(title="partition", cell=lambda r: r["partition"] or "(none)"),
+                Column(title="old slices", cell=lambda r: f"{r['old']:,}", right=True),
+                Column(title="of replaced groups", cell=lambda r: f"{r['replaced']:,}", right=True),
+                Column(title="files", cell=lambda r: f"{r['files']:,}", right=True),
+                Column(title="bytes", cell=lambda r: human_bytes(r["bytes"]), right=True),
+            ),
+            rows=rows[:_SHOWN],
+        )
+        since = f"states from {data['retained']} on stay: {data['why']}" if data["retained"] else data["why"]
+        yield Text(f"{plural(data['files'], 'file')}, {human_bytes(data['bytes'])}; {since}")
+    for why, count in sorted(data["kept"].items()):
+        yield Text(f"{plural(count, 'old slice')} stay: {why}")
+    if data["left"]:
+        yield Text(f"{plural(data['left'], 'file')} more: left to the next clean by --max-files or --max-partitions")
+
+
+def _by_partition(gone: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    found: dict[str, dict[str, Any]] = defaultdict(lambda: {"old": 0, "replaced": 0, "files": 0, "bytes": 0})
+    for one in gone:
+        row = found[one["partition"]]
+        row[one["why"]] += 1
+        row["files"] += len(one["files"])
+        row["bytes"] += one["bytes"]
+    return [{"partition": partition, **row} for partition, row in sorted(found.items())]
+
+
+_ARCHIVE = ArchiveOptions()
+"""The most rows shown; JSON has all."""
+
+
+@offers
+def archive_command(
+    table: TablePath,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="change nothing; show which instants would go, and why the others stay")
+    ] = False,
+    options: ArchiveOptions = _ARCHIVE,
+    lock: Lock = None,
+    sole_writer: SoleWriter = False,
+    clock: ClockOptions = CLOCK,
+    storage_option: StorageOption = None,
+    json: Json = False,
+) -> None:
+    """Move the oldest completed instants from the active timeline into the archive, as Hudi does after commits.
+
+    Every read and write lists the active timeline, so it must not grow without end. Archived instants count as before:
+    no row changes, and no data file is touched.
+
+    An instant stays while something needs it: a pending instant, a savepoint, replaced files that no clean has removed,
+    a trigger of compactions, the metadata table (before its first compaction nothing is archived), a compaction that
+    phantombase has not cleaned up behind. The output says what stopped it.
+
+    It must not race with another process that archives, so one of these is needed: `--lock`, if all writers share that
+    lock, or `--sole-writer`, if no other process writes. If a run is killed, the next one finishes its work.
+
+    Examples: `compactor-daemon archive /data/orders --dry-run`,
+    `compactor-daemon archive /data/orders --min-instants 50 --max-instants 60 --sole-writer`
+    """
+    configure_logging(json)
+    opened, held = open_to_change(
+        table,
+        storage_option,
+        lock,
+        sole_writer,
+        "archive needs to know which other processes write to the table",
+        "Two processes that archive at once could lose instants of the archive. --dry-run needs neither.",
+        clock=clock,
+        dry_run=dry_run,
+    )
+    done = archive_table(opened, options, held, dry_run=dry_run)
+    data = {
+        "table": table,
+        "dry_run": dry_run,
+        "instants": len(done.archived),
+        "files": sum(one.files for one in done.archived),
+        "bytes": sum(one.bytes for one in done.archived),
+        **asdict(done),
+    }
+    emit(data, json, _render_archived)
+
+
+def _render_archived(data: Mapping[str, Any]) -> Iterable[RenderableType]:
+    if data["finished"]:
+        count = plural(len(data["finished"]), "archived instant")
+        did = "an earlier run would be finished" if data["dry_run"] else "finished an earlier run"
+        yield Text(f"{did}: {count} removed")
+    if not data["archived"]:
+        yield Text(f"nothing to archive: {data['why']}")
+    else:
+        verb = "would be archived" if data["dry_run"] else "archived"
+        yield RowsTable(
+            title=_archive_title(verb, data["archived"]),
+            columns=(
+                Column(title="instant", cell=lambda r: r["instant"]),
+                Column(title="action", cell=lambda r: r["action"]),
+                Column(title="files", cell=lambda r: str(r["files"]), right=True),
+                Column(title="bytes", cell=lambda r: human_bytes(r["bytes"]), right=True),
+            ),
+            rows=data["archived"][:_SHOWN],
+        )
+    others = [one for one in data["kept"] if one["why"] != data["why"]]
+    if data["dry_run"] and data["kept"] and (data["archived"] or others):
+        yield RowsTable(
+            title=_archive_title("would stay", data["kept"]),
+            columns=(
+                Column(title="instant", cell=lambda r: r["instant"]),
+                Column(title="action", cell=lambda r: r["action"]),
+                Column(title="why", cell=lambda r: r["why"]),
+            ),
+            rows=data["kept"][:_SHOWN],
+        )
+    if data["archived"]:
+        yield Text(
+            f"{plural(data['instants'], 'instant')}, {plural(data['files'], 'file')} of the active timeline, "
+            f"{human_bytes(data['bytes'])}"
+        )
+
+
+def _archive_title(what: str, rows: list[Any]) -> str:
+    more = f", {_SHOWN} of them shown (--json has all)" if len(rows) > _SHOWN else ""
+    return f"{what}: {plural(len(rows), 'instant')}{more}"
