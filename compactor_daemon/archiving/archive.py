@@ -10,8 +10,8 @@ Hudi, removes the rest. An instant in both places counts once.
 
 Reads what the choice of instants to archive needs to know about a table. What cannot be read is an error.
 
-What archiving must leave on the timeline: of a table with consistent-hashing buckets, and beside files of instants that
-are gone.
+What archiving must leave on the timeline: of a table with consistent-hashing buckets, and of files of instants that
+were undone.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def resize_cutoffs(table: Table, timeline: Timeline) -> tuple[ArchiveCutoff, ...
 
 
 def _unmarked(table: Table, timeline: Timeline) -> Iterator[ArchiveCutoff]:
-    """Resizes of which Hudi has not yet noted, beside their hashing metadata, that they completed.
+    """Resizes of which Hudi has not yet recorded, with their hashing metadata, that they completed.
 
     Its next writer does so. Until then the replace commit says it.
     """
@@ -66,7 +66,7 @@ def _unmarked(table: Table, timeline: Timeline) -> Iterator[ArchiveCutoff]:
 
 
 def gather_facts(table: Table, timeline: Timeline, files: StateFiles, *, dry_run: bool) -> ArchiveFacts:
-    """All facts but those that look at files, see `replaced_files_there` and `gone_but_there`.
+    """All facts but those of files, see `replaced_files_there` and `gone_but_there`.
 
     `dry_run`: puts nothing on storage; expired pins count then. MalformedError: an unreadable pin, clean or metadata
     table, which may forbid anything.
@@ -102,8 +102,8 @@ def _last_compaction(timeline: Timeline) -> str | None:
 
 
 def gone_but_there(table: Table, timeline: Timeline) -> Iterator[ArchiveCutoff]:
-    """Files named after an instant that is gone: of a task that ended after the rollback of its write, or log files of
-    a resize of buckets, which Hudi leaves. Once the timeline begins behind the instant, it counts as completed, and
+    """Files named after an instant that was undone: of a task that ended after the rollback of its write, or log files
+    of a resize of buckets, which Hudi leaves. Once the timeline begins after the instant, it counts as completed, and
     their rows are there twice."""
     found: defaultdict[str, list[str]] = defaultdict(list)
     for partition, entries in table.listing.below(table.storage, table.config, ""):
@@ -211,7 +211,7 @@ def archive_table(table: Table, options: ArchiveOptions, lock: TableLock, *, dry
 
 
 def _would_archive(table: Table, options: ArchiveOptions) -> ArchiveResult:
-    """Without the lock: what another process archives meanwhile may be gone when it is read."""
+    """Without the lock: what another process archives concurrently may have been removed when it is read."""
     seen = _look(table)
     both = _archive(table, lambda: None).seen_already(seen.timeline.instants)
     left = tuple(i for i in seen.timeline.instants if i not in both)

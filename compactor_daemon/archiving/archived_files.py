@@ -14,7 +14,7 @@ A state file as a record of the archive of version 6, `HoodieArchivedMetaEntry` 
 
 Removes archived instants from the active timeline.
 
-Files of earlier states go first, so that no completed instant leaves a pending one behind; then completed files, oldest
+Files of earlier states go first, so that no completed instant becomes a pending one; then completed files, oldest
 first, one after the other: a reader sees no gap between the archive and the active timeline.
 """
 
@@ -51,7 +51,7 @@ from .manifest import staged_name
 def remove_instants(storage: Storage, files: Sequence[StateFile], check: Callable[[], None]) -> None:
     """Removes these files of archived instants. `check` is called before each step: it raises if the lock is lost.
 
-    A file that is gone counts as removed. After an error the next run removes the rest.
+    A file that does not exist counts as removed. After an error the next run removes the rest.
     """
     check()
     storage.delete_all([f.path for f in files if not f.instant.completed])
@@ -127,7 +127,7 @@ def archive_logs(storage: Storage, config: TableConfig) -> list[tuple[int, str]]
 
 
 def in_logs_already(storage: Storage, config: TableConfig, active: Sequence[Instant]) -> tuple[Instant, ...]:
-    """Those of the active completed instants that the archive holds too: their archiving stopped half-way.
+    """Those of the active completed instants that the archive holds too: their archiving is in progress.
 
     Each run finishes the one before it, so they are in the newest log, or in the newest ones. MalformedError: a log
     that cannot be read may hold any instant.

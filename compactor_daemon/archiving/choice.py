@@ -59,7 +59,8 @@ class ArchiveOptions:
         check_below(self, "min_instants", "max_instants")
 
     def beside_cleaner(self, commits_retained: int) -> ArchiveOptions:
-        """The same, with bounds that leave a cleaner which retains so many commits enough of them, as Hudi raises them.
+        """The same, with bounds that leave a cleaner which retains this number of commits enough of them, as Hudi
+        raises them.
 
         Else a cleaner that retains more than `max_instants` would never see enough of them, and remove nothing.
         """
@@ -305,7 +306,7 @@ def _left_out(facts: ArchiveFacts, going: Sequence[Instant]) -> ArchiveCutoff | 
 
 
 def _first_stays(timeline: Timeline, going: Sequence[Instant], services: Collection[Instant]) -> ArchiveCutoff | None:
-    """The first instant other than a write that would stay behind one of these commits."""
+    """The first instant other than a write that would stay after one of these commits."""
     if not going or not timeline.layout.has_completion_times:
         return None
     stay = (i for i in timeline.instants if not i.is_write and i not in services)

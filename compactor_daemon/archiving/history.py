@@ -130,7 +130,7 @@ _KEY = ("instantTime", "completionTime", "action")
 
 
 def archived_already(storage: Storage, config: TableConfig, active: Sequence[Instant]) -> tuple[Instant, ...]:
-    """Those of the active completed instants that the history holds too: their archiving stopped half-way.
+    """Those of the active completed instants that the history holds too: their archiving is in progress.
 
     Also makes nothing of it current: see `add_to_history`. UnknownStateError is not hidden: what cannot be read raises.
     """
@@ -246,7 +246,7 @@ def place_history(
     try:
         check()
     except PhantombaseError:
-        # It slept before the deletion: another process may have given the same name to a file that now counts.
+        # It stalled before the deletion: another process may have given the same name to a file that now counts.
         if str(name) in {f.name for f in newest_manifest(storage, folder).files}:
             place_staged(storage, staged, final, entry.size)
         raise
@@ -255,9 +255,9 @@ def place_history(
 
 
 def _same_instants(storage: Storage, staged: str, final: str) -> bool:
-    """Whether a file that no manifest names is whole, and holds what is to be archived: then it stays.
+    """Whether a file that no manifest names is complete, and holds what is to be archived: then it stays.
 
-    It must not be deleted: while this process sleeps, another one may name it in the manifest.
+    It must not be deleted: while this process stalls, another one may name it in the manifest.
     """
     try:
         return sorted(_keys(storage, final)) == sorted(_keys(storage, staged))
@@ -378,7 +378,8 @@ def _names(storage: Storage, folder: str, number: int) -> tuple[str, ...]:
 def _remove_leftover(storage: Storage, folder: str, name: str, check: Callable[[], None]) -> None:
     """Removes a file that a dead archiver placed; puts it back where another process has named it since.
 
-    Who archives the same instants names the file as it is. This process may sleep right before it removes it.
+    A process that archives the same instants names the file as it is. This process may stall right before it removes
+    it.
     """
     path = f"{folder}/{name}"
     with staged_name(storage, ".parquet") as kept:

@@ -115,9 +115,9 @@ def put_manifest(
 def set_version(storage: Storage, folder: str, number: int, check: Callable[[], None]) -> None:
     """Makes a manifest the one that counts, unless it is already. Errors as `put_manifest`.
 
-    A process that slept right before its put, and lost the lock, may put an older number while `_version_` is missing.
-    That process removes it as soon as it finds that the lock is lost: then the greatest manifest counts. One that holds
-    the lock puts its own number again.
+    A process that stalled right before its put, and lost the lock, may put an older number while `_version_` is
+    missing. That process removes it as soon as it finds that the lock is lost: then the greatest manifest counts. One
+    that holds the lock puts its own number again.
     """
     path, counting = f"{folder}/{VERSION_FILE}", _version(storage, folder)
     for _ in range(_TRIES):

@@ -121,7 +121,7 @@ class Gone:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleanChoice:
-    """`gone`: what goes now; `left`: what the bounds of the options leave to the next clean.
+    """`gone`: removed now; `left`: what the bounds of the options leave to the next clean.
 
     `retained`: the cutoff, "" if no state may go, None where file versions are retained and nothing else sets one;
     `why`: what set it. `kept`: how many old slices stay, by the reason.

@@ -45,7 +45,7 @@ _PARTITION_FILES = (".hoodie_partition_metadata", "..hoodie_partition_metadata.c
 
 
 def finish_pending(table: Table, lock: TableLock) -> tuple[Finished, ...]:
-    """Finishes the pending cleans, except those whose plan is taken back, see `begin`, or was never whole."""
+    """Finishes the pending cleans, except those whose plan is removed, see `begin`, or was never complete."""
     found, timeline = [], table.load_timeline()
     refuse_pending_restore(table, timeline)
     for instant in timeline.pending("clean"):
@@ -89,11 +89,12 @@ def _readable_plan(table: Table, clean: Instant, lock: TableLock) -> CleanPlan |
 def begin(
     table: Table, clean: Instant, plan: CleanPlan, section: Section, known: Collection[str] | None = None
 ) -> bool:
-    """Makes a visible plan inflight: from here on its files may be gone. Called under the table lock.
+    """Makes a visible plan inflight: from here on its files may have been removed. Called under the table lock.
 
-    False: some of them are needed, and the plan was taken back. By a pin that was put before the plan was visible, so
+    False: some of them are needed, and the plan was removed. By a pin that was put before the plan was visible, so
     its reader was not refused; where the plan is older than this section, also by a savepoint or the newest state: its
-    process may have slept before it put the plan. `known`: paths of pins with which the plan was made in this section.
+    process may have stalled before it put the plan. `known`: paths of pins with which the plan was made in this
+    section.
     """
     pins = [pin for pin in live_pins(table.storage) if pin.path not in (known or ())]
     if (pins or known is None) and is_needed(table, plan, pins):
@@ -142,10 +143,10 @@ def _complete(table: Table, instant: str, plan: CleanPlan, took_ms: int, lock: T
 
 
 def _remove_partitions(table: Table, timeline: Timeline, plan: CleanPlan, section: Section) -> frozenset[str]:
-    """Ends partitions in which nothing is left; which of those are gone. Called under the lock.
+    """Ends partitions in which nothing is left; which of those were removed. Called under the lock.
 
     While a write is pending they stay: it may be about to place its files there. An ended partition has no file that
-    makes it one; its empty folder stays. A process may sleep right here, lose the lock, and writes may come meanwhile:
+    makes it one; its empty folder stays. A process may stall right here and lose the lock while others write:
     so nothing but the files that were seen is deleted, and they come back if there is more by now.
     """
     gone, storage = set(), table.storage
@@ -209,8 +210,8 @@ def _plan(view: TableView, choice: CleanChoice, options: CleanOptions, before: s
         files[one.partition] += one.files
     writes, retained = view.timeline.completed_writes, choice.retained
     if retained:
-        # Earlier cleans may be archived first, and what they removed stays gone. But no cutoff passes a replace commit
-        # whose file groups are still there, nor a write that pends and may become one: Hudi would archive it.
+        # Earlier cleans may be archived first, and what they removed stays removed. But no cutoff passes a replace
+        # commit whose file groups are still there, nor a write that pends and may become one: Hudi would archive it.
         gone = {(one.partition, one.file_id) for one in choice.gone}
         there = (view.facts.replaced.get(group.key) for group in view.groups if group.key not in gone)
         stays = [before, *(time for time in there if time is not None), *view.timeline.pending_writes]

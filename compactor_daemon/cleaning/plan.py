@@ -45,7 +45,7 @@ def load_whole(table: Table) -> TableView:
 
 
 def without(view: TableView, gone: Collection[str]) -> TableView:
-    """The view as it is when these paths are removed, which are whole file slices (pure)."""
+    """The view as it is when these paths are removed, which are complete file slices (pure)."""
     left = (
         replace(group, slices=tuple(s for s in group.slices if not all(file.path in gone for file in s.files)))
         for group in view.groups
@@ -79,7 +79,7 @@ def _written(table: Table, timeline: Timeline) -> dict[str, str]:
 
 
 def savepointed(table: Table, view: TableView) -> Iterator[str]:
-    """Paths that savepoints name, and those of their states: Hudi's names only some beside a pending compaction."""
+    """Paths that savepoints name, and those of their states: Hudi's names only some while a compaction is pending."""
     for kept in savepoints(table, view.timeline):
         for files in (kept.savepoint.files, state_files(view, kept.instant)):
             for partition, names in files.items():
@@ -125,9 +125,9 @@ def would_clean(table: Table, view: TableView, options: CleanOptions) -> CleanRe
 def choice_of(table: Table, view: TableView, options: CleanOptions, *, dry_run: bool) -> CleanChoice:
     refuse_half_upgraded(table)
     refuse_pending_restore(table, view.timeline)
-    refuse_half_rolled_back(table, view.timeline)  # behind its write lies what will be the newest state
+    refuse_half_rolled_back(table, view.timeline)  # the state before its write will be the newest
     if (newest := view.timeline.completed_writes.get(view.timeline.latest_completed)) is not None:
-        table.commit_metadata(newest)  # likewise behind one that cannot be read: only its rollback ends that
+        table.commit_metadata(newest)  # likewise for one that cannot be read: only its rollback ends that
     return choose(view, gather_facts(table, view, options, dry_run=dry_run), options)
 
 
@@ -174,9 +174,10 @@ def to_finish(table: Table) -> dict[str, CleanPlan]:
 
 
 def may_go(table: Table, clean: Instant, error: MalformedError | MissingFileError, now_ms: Callable[[], int]) -> bool:
-    """Whether the plan of a clean, which cannot be read, may be removed; False: the clean has ended meanwhile.
+    """Whether the plan of a clean, which cannot be read, may be removed; False: the clean has ended.
 
-    ConflictError: it may still be written. MalformedError: the clean has begun, so files that it names may be gone.
+    ConflictError: it may still be written. MalformedError: the clean has begun, so files that it names may have been
+    removed.
     """
     path = table.instant_path(clean.at(State.REQUESTED))
     now = table.reload().load_timeline().find(clean.requested_time, "clean")

@@ -21,7 +21,7 @@ from ..archiving.archive import archive_table
 from ..archiving.choice import ArchiveOptions
 from ..cleaning.choice import CleanOptions
 from ..cleaning.clean import clean_table
-from ..clustering.cluster import cluster_table, take_back_pending
+from ..clustering.cluster import cancel_pending_clusterings, cluster_table
 from ..clustering.options import ClusterOptions
 from ..metadata_services.due import METADATA, MetadataOptions
 from ..metadata_services.serve import serve_metadata
@@ -179,7 +179,7 @@ def cluster_command(
         dry_run=dry_run,
     )
     if take_back:
-        gone = take_back_pending(opened, held)
+        gone = cancel_pending_clusterings(opened, held)
         emit({"table": table, "taken_back": gone}, json, _render_taken_back)
         return
     with reporting() as report:

@@ -22,7 +22,7 @@ from phantombase.timeline.terminal.text_table import Column, RowsTable, plural
 
 from ..attempt.compact_instant import pending_instants
 from ..attempt.failures import release_failures
-from ..undo.repair import TakenBack, take_back_unreadable, write_anew
+from ..undo.repair import TakenBack, cancel_unreadable_attempt, write_anew
 from ..undo.restore import restore_table
 from ..undo.rollback import is_clustering, roll_back_clustering, roll_back_newest
 from ..undo.savepoint import KeptSavepoint, create_savepoint, delete_savepoint, savepoints
@@ -347,7 +347,7 @@ def release(
         if not dry_run:
             check_writers_known(lock, sole_writer, _WHO_WRITES, _WHY_WRITERS)
         held = lock_of(opened.storage, lock, sole_writer, dry_run)
-        taken = take_back_unreadable(opened, instant, held, dry_run=dry_run)
+        taken = cancel_unreadable_attempt(opened, instant, held, dry_run=dry_run)
     elif lock is not None or sole_writer:
         raise UsageError("only --unreadable needs a lock", todo="Leave out --lock and --sole-writer.")
     else:

@@ -72,7 +72,7 @@ def sorted_rows(rows: pa.Table, columns: Sequence[str], order: SortOrder) -> pa.
 
 
 def _ranks(column: pa.ChunkedArray, bits: int) -> Ranks:
-    """The ranks of values, spread over all numbers of so many bits."""
+    """The ranks of values, spread over all numbers of this number of bits."""
     ranks: Ranks = pc.rank(column, sort_keys="ascending", tiebreaker="dense").to_numpy().astype(np.uint64)
     ranks -= np.uint64(1)
     most = int(ranks.max(initial=0))
@@ -201,7 +201,7 @@ def _is_small(group: FileGroup, options: ClusterOptions) -> bool:
 
 
 def _rows(files: Iterable[tuple[FileGroup, str | None]], options: ClusterOptions) -> Iterator[list[FileSlice]]:
-    """The rows of a partition: file slices, one behind the other, that may become one file."""
+    """The rows of a partition: file slices, one after the other, that may become one file."""
     row: list[FileSlice] = []
     takes_large = False
     if options.full:

@@ -6,7 +6,7 @@
                changes the planned file groups, and no compaction takes them
     make       outside of it, each new file, with a heartbeat
     complete   see `complete`. If a write that began before the plan is pending, it is waited for. If the inputs have
-               changed, or the wait ends, the plan is taken back
+               changed, or the wait ends, the plan is cancelled
 
 A plan never stays for longer than the work on it: while it is pending, updates of its file groups are refused.
 """
@@ -55,17 +55,17 @@ from phantombase.timeline.table.table import Table, from_one_snapshot, put_reque
 from ..attempt.attempt import merge_rules
 from ..leftovers import forget_heartbeats, remove_left_behind
 from .choice import ClusterChoice, check_sortable, choose_windows, output_name, planned
-from .complete import complete, inputs_now, take_back
+from .complete import cancel_clustering, complete, inputs_now
 from .options import ClusterOptions, Copy, SortOrder
 from .outputs import Copying, Made, OutputFileSpec, make
 from .pending import (
     PendingClustering,
+    cancel_unreadable_plans,
     is_at_work,
     is_of_hudi,
     is_passed,
     pending_clusterings,
     refuse_passed,
-    take_back_unreadable,
 )
 from .stale import withdraw_stale
 
@@ -133,7 +133,7 @@ def cluster_table(
     UnsupportedError: a bucket-indexed table, one with an index of rows, or files that must be copied and cannot be;
     nothing is changed. BarrierError: a write
     that began before the plan did not end in time. ConflictError: the planned files changed. UsageError: the rows of a
-    file do not fit into the memory in which they are sorted. After an error the plan is taken back; where that fails
+    file do not fit into the memory in which they are sorted. After an error the plan is cancelled; where that fails
     too, the next write or run does so.
     """
     seen = table.reload()
@@ -143,7 +143,7 @@ def cluster_table(
     timeline, choice = _choose(seen, options, copying)
     if dry_run:
         return _result(choice, _would(seen, timeline, choice, options, copying), *_would_finish(seen, timeline))
-    # Of a process that was killed right behind its completion.
+    # Of a process that was killed right after its completion.
     forget_heartbeats(seen, now_ms=partial(storage_ms, seen.storage), expiry_s=EXPIRY_S)
     remove_left_behind(seen)
     if not choice.windows and not pending_clusterings(seen, timeline):
@@ -175,12 +175,12 @@ def commit_stays(table: Table, error: ConflictError) -> bool:
     return found is not None and found.completed
 
 
-def take_back_pending(table: Table, lock: TableLock) -> tuple[str, ...]:
+def cancel_pending_clusterings(table: Table, lock: TableLock) -> tuple[str, ...]:
     """Takes pending clusterings back, and plans of clusterings that cannot be read; their instants.
 
     ConflictError: a process works on one, or Hudi executes it.
     """
-    gone, now = [*take_back_unreadable(table.reload(), lock)], table.reload()
+    gone, now = [*cancel_unreadable_plans(table.reload(), lock)], table.reload()
     for pending in pending_clusterings(now, now.load_timeline()):
         if is_at_work(now, pending):
             raise ConflictError(
@@ -189,7 +189,7 @@ def take_back_pending(table: Table, lock: TableLock) -> tuple[str, ...]:
                 instant=pending.time,
                 todo="Stop it, or wait until it has ended.",
             )
-        if take_back(table, pending, lock, "by command"):
+        if cancel_clustering(table, pending, lock, "by command"):
             gone.append(pending.time)
     return tuple(gone)
 
@@ -278,7 +278,7 @@ class _Work:
             try:
                 with _beating(self.table, pending):
                     done = self.execute(pending, Copy.TRY if self.options.copy is Copy.FORCE else self.options.copy)
-            except ConflictError as error:  # it was taken back: its files are free for a new plan
+            except ConflictError as error:  # it was cancelled: its files are free for a new plan
                 if commit_stays(self.table, error):
                     raise
                 _log.warning("clustering_not_finished", table=self.table.storage.base_path, error=str(error))
@@ -289,7 +289,7 @@ class _Work:
         return tuple(finished), tuple(gone)
 
     def execute(self, pending: PendingClustering, copy: Copy) -> Clustered | None:
-        """Makes the files and completes the clustering. None: another process has done so meanwhile."""
+        """Makes the files and completes the clustering. None: another process has done so concurrently."""
         storage = self.table.storage
         made: list[Made] = []
         try:
@@ -299,7 +299,7 @@ class _Work:
             raise
         except (Exception, KeyboardInterrupt) as error:
             with suppress(PhantombaseError):  # the first error is the one to raise; the next write, or run, tries again
-                take_back(self.table, pending, self.lock, str(error))
+                cancel_clustering(self.table, pending, self.lock, str(error))
             raise
         finally:
             storage.delete_all([one.staged for one in made])
@@ -406,7 +406,7 @@ def _would(
 
 
 def _would_finish(table: Table, timeline: Timeline) -> tuple[tuple[Clustered, ...], tuple[str, ...]]:
-    """The pending clusterings that a run would finish, and those that it would take back. Nothing is changed."""
+    """The pending clusterings that a run would finish, and those that it would cancel. Nothing is changed."""
     finished, gone = list[Clustered](), list[str]()
     for pending in pending_clusterings(table, timeline):
         if is_at_work(table, pending, clock_ms) or is_of_hudi(table, pending):

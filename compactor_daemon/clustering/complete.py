@@ -1,12 +1,12 @@
-"""Completes a clustering, or takes it back: each in one section under the table lock.
+"""Completes a clustering, or cancels it: each in one section under the table lock.
 
-    look      the plan is pending, no write may still change its inputs, and they are as planned
+    check     the plan is pending, no write may still change its inputs, and they are as planned
     inflight  put by phantombase: from here on files of the instant may have their names
     place     each file after its marker. Files of an instant that is not completed are in no slice
     complete  the metadata table, then <T>.replacecommit: the new file groups count, and the old ones do not
-    late      what changed the inputs between the snapshot and the commit: it is taken away again
+    again     the inputs are checked after the commit; if they changed since the check, the commit is deleted
 
-A process that dies in between leaves a pending clustering, which the next run completes, or takes back. The names of
+A process that dies in between leaves a pending clustering, which the next run completes, or cancels. The names of
 the files follow from the plan. A file that has its name already is verified and stays, so all tries agree on its size.
 If Hudi goes on instead, it rolls the inflight instant back first, and removes the files by their markers.
 """
@@ -69,8 +69,8 @@ def complete(
     """Makes the staged files visible; returns them, with the sizes that they have now. [] if another process did.
 
     `rules`: how the files were read. BarrierError: a pending write may still change the inputs; try again
-    later. ConflictError: the inputs changed, the plan is gone or passed (see `passed`), or Hudi executes it.
-    UnknownCommitError: see there.
+    later. ConflictError: the inputs changed, the plan was removed or is superseded (see `pending`), or Hudi executes
+    it. UnknownCommitError: see there.
     """
     with lock.hold("complete a clustering") as section:
         table = reload_same_version(table, "a clustering")
@@ -115,8 +115,8 @@ def complete(
     return placed
 
 
-def take_back(table: Table, pending: PendingClustering, lock: TableLock, why: str) -> bool:
-    """Removes the plan, and all that was made by it. False: it is gone, or was completed meanwhile.
+def cancel_clustering(table: Table, pending: PendingClustering, lock: TableLock, why: str) -> bool:
+    """Removes the plan, and all files made by it. False: it was removed, or completed, by another process.
 
     ConflictError: Hudi executes it.
     """
@@ -138,7 +138,7 @@ def remove(table: Table, pending: PendingClustering, section: Section) -> None:
     storage = table.storage
     section.check()
     # From here on no process completes it: what is deleted below has the names that another try would give. Nor
-    # does a process whose clock is behind get this instant for something else.
+    # does a process with a slow clock get this instant for something else.
     put_tombstone(storage, pending.time)
     # The staged files go first: from here on no file gets its name, by a process that lost its lock either.
     storage.delete_folder(staged_folder(pending.time))
@@ -154,16 +154,16 @@ def remove(table: Table, pending: PendingClustering, section: Section) -> None:
     storage.delete(heartbeat_path(pending.time))
 
 
-def take_back_dead(table: Table, timeline: Timeline, lock: TableLock) -> None:
-    """Takes back the clusterings of dead processes, before a write: it would fail on the file groups in their plans.
+def cancel_dead_clusterings(table: Table, timeline: Timeline, lock: TableLock) -> None:
+    """Cancels the clusterings of dead processes, before a write: it would fail on the file groups in their plans.
 
-    Also those that committed after they were taken back, see `withdraw_stale`. `timeline`: loaded not long before.
-    Errors: see `take_back`, `pending_clusterings`.
+    Also those that committed after they were cancelled, see `withdraw_stale`. `timeline`: loaded not long before.
+    Errors: see `cancel_clustering`, `pending_clusterings`.
     """
     withdraw_stale(table, timeline, lock)
     for pending in pending_clusterings(table, timeline):
         if not is_at_work(table, pending) and not is_of_hudi(table, pending):
-            take_back(table, pending, lock, "its process is dead")
+            cancel_clustering(table, pending, lock, "its process is dead")
     for orphan in _orphans(table, timeline):
         with lock.hold("remove what is left of a clustering") as section:
             if orphan in _orphans(table, table.reload().load_timeline()):
@@ -172,7 +172,7 @@ def take_back_dead(table: Table, timeline: Timeline, lock: TableLock) -> None:
 
 
 def _orphans(table: Table, timeline: Timeline) -> tuple[Instant, ...]:
-    """Inflight instants whose plan was taken back: a process put the file after it had slept, and died."""
+    """Inflight instants whose plan was cancelled: a process put the file after it had stalled, and died."""
     pending = [i for i in timeline.instants if i.family == "replacecommit" and i.state is State.INFLIGHT]
     if not pending:
         return ()
@@ -267,10 +267,10 @@ def _put(table: Table, done: Instant, data: bytes) -> None:
 
 
 def _look_back(table: Table, pending: PendingClustering, done: Instant) -> None:
-    """ConflictError: the process slept before the put, its lock was lost, and the plan was taken back meanwhile.
+    """ConflictError: the process stalled before the put, its lock was lost, and the plan was cancelled.
 
-    The commit replaces file groups by files that are gone: it is removed. Until then readers fail: the view misses the
-    files.
+    The commit replaces file groups by files that were removed: it is deleted. Until then readers fail: the view misses
+    the files.
     """
     requested = table.storage.find(table.instant_path(pending.requested))
     if requested is None or has_tombstone(table.storage, pending.time):

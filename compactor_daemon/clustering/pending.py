@@ -18,8 +18,8 @@ Unreadable: Hudi writes a plan in place; killed there, it leaves an empty or tor
 groups it names. The file is removed if no process can have worked by it: it is only requested, has not changed for two
 minutes, no heartbeat is fresh, and no file of its instant is in the table. A stalled process that read the plan before
 it was damaged cannot complete it: Hudi's checks the plan before it makes it inflight, and phantombase's finds the
-tombstone of the instant (see `complete.take_back`). On version 6 an empty file is that of a write that replaces file
-groups: the next write rolls it back.
+tombstone of the instant (see `complete.cancel_clustering`). On version 6 an empty file is that of a write that replaces
+file groups: the next write rolls it back.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from phantombase.timeline.table.traces import traces_of
 _log = get_logger()
 
 
-def take_back_unreadable(table: Table, lock: TableLock) -> tuple[str, ...]:
+def cancel_unreadable_plans(table: Table, lock: TableLock) -> tuple[str, ...]:
     """Takes them back; their instants. ConflictError: a process may work on one, or has begun to."""
     if not _unreadable(table, table.load_timeline()):
         return ()
@@ -79,7 +79,7 @@ def _is_unreadable(table: Table, instant: Instant) -> bool:
         data = table.storage.read(path)
         pending_clustering_file_groups(data, path)
         decode_cluster_plan(data, path)
-    except MissingFileError:  # completed, or taken back meanwhile
+    except MissingFileError:  # completed or cancelled concurrently
         return False
     except MalformedError:
         return True
@@ -158,7 +158,8 @@ def pending_clusterings(table: Table, timeline: Timeline) -> tuple[PendingCluste
 
 
 def planned_clustering(table: Table, instant: Instant) -> PendingClustering | None:
-    """The plan of a replace commit, pending or completed; None: not a clustering of phantombase, or its plan is gone.
+    """The plan of a replace commit, pending or completed; None: not a clustering of phantombase, or its plan was
+    removed.
 
     MalformedError: it cannot be read.
     """
@@ -168,7 +169,7 @@ def planned_clustering(table: Table, instant: Instant) -> PendingClustering | No
     path = table.instant_path(requested)
     try:
         data = table.storage.read(path)
-    except MissingFileError:  # completed or taken back meanwhile, or never requested
+    except MissingFileError:  # completed or cancelled concurrently, or never requested
         return None
     pending_clustering_file_groups(data, path)  # names the way out where it cannot be read
     plan = decode_cluster_plan(data, path)
@@ -214,7 +215,7 @@ def decided_completion(table: Table, pending: PendingClustering) -> tuple[bool, 
 def is_at_work(table: Table, pending: PendingClustering, now_ms: Callable[[], int] | None = None) -> bool:
     """Whether a process of phantombase works on a clustering, by its heartbeat.
 
-    On an object store also while a request of a process that is gone may yet be answered: its commit may still come.
+    On an object store also while a request of an ended process may yet be answered: its commit may still appear.
     `now_ms`: None is the storage's clock; a dry run, which puts nothing on storage, has that of its machine.
     """
     beat = read_heartbeat(table.storage, pending.time)
@@ -233,12 +234,12 @@ def is_of_hudi(table: Table, pending: PendingClustering) -> bool:
 
 
 def is_passed(table: Table, timeline: Timeline, pending: PendingClustering) -> bool:
-    """Whether a clean has passed the plan. MalformedError: the record of one cannot be read."""
+    """Whether a clean has superseded the plan. MalformedError: the record of one cannot be read."""
     return retained_since(table, timeline) > pending.time
 
 
 def refuse_passed(table: Table, timeline: Timeline, pending: PendingClustering) -> None:
-    """ConflictError: a clean has passed the plan: it must be taken back, and a new one made."""
+    """ConflictError: a clean has superseded the plan: it must be cancelled, and a new one made."""
     if is_passed(table, timeline, pending):
         raise ConflictError(
             "a clean has passed the plan of a clustering while it was pending",

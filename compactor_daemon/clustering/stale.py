@@ -1,11 +1,11 @@
-"""Looks back at a commit of a clustering that was put: other processes may have changed its inputs right before.
+"""Checks the inputs of a clustering again after its commit: others may have changed them right before.
 
-A process may sleep between its last snapshot and the put, for so long that its lock is lost. A write of Hudi that
-replaces file groups asks for no plan, so it may replace the inputs meanwhile; a rollback may undo what wrote them. The
-commit makes their rows visible again. It is taken away as long as nothing can rest on it.
+A process may stall between its last snapshot and the put until its lock is lost. A write of Hudi that
+replaces file groups asks for no plan, so it may replace the inputs in that time; a rollback may undo what wrote them.
+The commit makes their rows visible again. It is deleted as long as nothing can rest on it.
 
-Where the plan was taken back meanwhile, the commit replaces file groups by files that are gone. If its process died
-before it looked back, the next write or run withdraws the commit: phantombase does not read the table until then, and
+If the plan was cancelled in that time, the commit replaces file groups by files that were removed. If its process died
+before this check, the next write or run withdraws the commit: phantombase does not read the table until then, and
 Hudi reads it without the rows.
 """
 
@@ -39,8 +39,8 @@ def refuse_changed_inputs(
 ) -> None:
     """ConflictError: a write changed the inputs between `before`, the last snapshot, and the put of `done`.
 
-    The commit is gone then, and the clustering pending; if others may have built upon it, it stays, and the error says
-    so.
+    The commit is deleted then, and the clustering pending; if others may have built upon it, it stays, and the error
+    says so.
     """
     if (other := _changed_by(table, before, done, placed)) is None:
         return
@@ -62,7 +62,7 @@ def refuse_changed_inputs(
 
 
 def withdraw_stale(table: Table, timeline: Timeline, lock: TableLock) -> None:
-    """Withdraws the commits of clusterings that were put after their plans had been taken back. Errors: of the storage.
+    """Withdraws the commits of clusterings that were put after their plans had been cancelled. Errors: of the storage.
 
     One stays, with an error in the log, if another write has completed in its partitions since: it may have written
     rows again that it did not see. `timeline`: loaded not long before.
@@ -93,9 +93,9 @@ def _modified(table: Table) -> dict[str, int]:
 
 
 def _is_late(table: Table, done: Instant, names: Collection[str], recorded: Collection[str]) -> bool:
-    """Whether a commit is of a clustering whose plan was taken back: no file of it is there, but all it was made of.
+    """True if the clustering was cancelled before this commit: its outputs are missing and all inputs exist.
 
-    So it is no clustering whose plan an archiver has removed already: that happens once the inputs are gone.
+    So it is no clustering whose plan an archiver has removed already: that happens once the inputs were removed.
     """
     time = done.requested_time
     if done.family != "replacecommit":
@@ -142,7 +142,7 @@ def _changed_by(table: Table, before: Timeline, done: Instant, placed: Sequence[
 
 
 def _built_upon(table: Table, now: Timeline, before: Timeline, done: Instant, placed: Sequence[Made]) -> Iterator[str]:
-    """What rests on the new file groups, or may soon: the commit cannot be taken away any more."""
+    """What rests on the new file groups, or may soon: the commit cannot be deleted any more."""
     made = {(one.partition, one.file_id): one.final.rpartition("/")[2] for one in placed}
     for instant in _since(now, before, done):
         if not made.keys().isdisjoint(_groups_of(table, instant)):

@@ -46,7 +46,7 @@ def request(metadata: Table, instant: str, plan: CompactionPlan, section: Sectio
 def execute(table: Table, instant: str, section: Section) -> CommitMetadata:
     """Executes the pending plan at `instant` of the metadata table of `table`: one of phantombase or of Hudi.
 
-    MissingFileError: a file of the plan is gone. MalformedError, UnsupportedError: one cannot be read.
+    MissingFileError: a file of the plan was removed. MalformedError, UnsupportedError: one cannot be read.
     ConflictError: another process works on it, without the lock.
     """
     data = table.load_timeline()
@@ -95,10 +95,10 @@ def _remove_leftovers(metadata: Table, instant: str, plan: CompactionPlan, secti
 
 
 def _planned_slice(metadata: Table, operation: CompactionOperation) -> FileSlice:
-    """The file slice that an operation names. MissingFileError: one of its files is gone.
+    """The file slice that an operation names. MissingFileError: one of its files was removed.
 
     On version 6 with all log files that name its base instant: a process that lost the lock unnoticed may have put the
-    plan behind a delta commit that it does not know, and what the base file lacks no reader would find again.
+    plan after a delta commit that it does not know, and no reader would find again what the base file lacks.
     """
     partition = operation.partition_path
     sizes = {entry.name: entry.size for entry in metadata.storage.list(partition)}
@@ -132,7 +132,7 @@ def _planned_slice(metadata: Table, operation: CompactionOperation) -> FileSlice
 
 
 def _refuse_undecided(metadata: Table, data: Timeline, timeline: Timeline, instant: str) -> None:
-    """ConflictError: a log file beside those of the plan may be of an instant that pends on the data table.
+    """ConflictError: a log file that the plan does not name may be of an instant that pends on the data table.
 
     Merged, it could not be forgotten any more; left out, it would be lost.
     """

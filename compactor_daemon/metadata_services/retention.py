@@ -113,7 +113,7 @@ def cutoffs(data: Timeline, view: TableView) -> tuple[ArchiveCutoff, ...]:
 
 
 def shows_gone(timeline: Timeline, going: Collection[Instant]) -> bool:
-    """Whether a compaction would stay without the delta commit that shows that its base files are gone (pure)."""
+    """Whether a compaction would stay without the delta commit that shows that its base files were removed (pure)."""
     filled = [timeline.completed_at(i) for i in going if i.requested_time.startswith(ARTIFICIAL)]
     stay = (i.requested_time for i in timeline.completed if i.action == "commit" and i not in going)
     first = min(stay, default=None)
@@ -178,7 +178,7 @@ def clean_waits(metadata: Timeline) -> str | None:
     compactions = [i.requested_time for i in metadata.completed if i.action == "commit"]
     if not compactions:
         return "the metadata table was never compacted"
-    # On version 6 a clean and the compaction behind it have the delta commit's time and a suffix, 002 and 001.
+    # On version 6 a clean and the compaction after it have the delta commit's time and a suffix, 002 and 001.
     last = compactions[-1][:_DIGITS]
     after = [i for i in metadata.instants if i.completed and i.requested_time[:_DIGITS] > last]
     if any(i.action == _ACTION for i in after):

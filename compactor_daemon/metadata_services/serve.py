@@ -4,7 +4,7 @@ What a compaction of the metadata table merges: all its partitions together (pur
 
 Pending delta commits of the metadata table that the data table does not know (the caller holds its lock).
 
-A process sleeps before it puts a file of one, and loses the lock. Others roll its write back, or take its clustering
+A process stalls before it puts a file of one, and loses the lock. Others roll its write back, or cancel its clustering
 back, and forget the instant here. Then it puts the file, finds that the lock is lost, and ends. No process of
 phantombase would complete or forget that delta commit, and services would wait for it for ever. Hudi's next writer
 rolls back all that are pending here.
@@ -99,7 +99,7 @@ def _is_unreadable(metadata: Table, instant: Instant) -> bool:
     path = metadata.instant_path(instant)
     try:
         _DECODE[instant.action](metadata.storage.read(path), path)
-    except MissingFileError:  # it is gone
+    except MissingFileError:  # it was removed
         return False
     except MalformedError:
         return True

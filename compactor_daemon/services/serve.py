@@ -83,7 +83,7 @@ def _cluster(table: Table, options: ServiceOptions, lock: TableLock) -> ServiceD
         done = cluster_table(table, options.cluster, lock, output=options.output, threads=options.threads)
     except UnsupportedError as error:  # of many tables some are bucket-indexed, say: that is no failure
         return ServiceDone(service=Service.CLUSTER, what=f"not clustered: {error.what}")
-    except ConflictError as error:  # others changed the files meanwhile, or may: the next interval tries again
+    except ConflictError as error:  # others changed the files concurrently, or may: the next interval tries again
         if commit_stays(table, error):
             raise
         return ServiceDone(service=Service.CLUSTER, what=f"put off: {error.what}")

@@ -89,15 +89,15 @@ def _torn_restores(table: Table) -> list[tuple[str, str]]:
 
 
 def remove_unbegun_rollbacks(table: Table, lock: TableLock) -> None:
-    """Those with a heartbeat of a process of this machine that is gone: a process that may only sleep could hide the
-    write behind that. LockError: see `Section`."""
+    """Those whose heartbeat shows that their process, of this machine, has ended: a stalled process could still hide
+    the write. LockError: see `Section`."""
     timeline = table.load_timeline()
-    if not _unbegun(table, timeline) and _buried(table, timeline) is None:
+    if not _unbegun(table, timeline) and _with_tombstone(table, timeline) is None:
         return
     with lock.hold("remove a rollback that has undone nothing") as section:
         table = table.reload()
         timeline = table.load_timeline()
-        if (clustering := _buried(table, timeline)) is not None:
+        if (clustering := _with_tombstone(table, timeline)) is not None:
             section.check()
             remove_tombstone(table.storage, clustering.requested_time)
             table.storage.delete(heartbeat_path(clustering.requested_time))
@@ -118,8 +118,9 @@ def _unbegun(table: Table, timeline: Timeline) -> list[PendingRollback]:
     return [r for r in left if _is_gone(table, r.instant)]
 
 
-def _buried(table: Table, timeline: Timeline) -> Instant | None:
-    """A clustering whose files are all there: another process may have begun to take it back before it completed."""
+def _with_tombstone(table: Table, timeline: Timeline) -> Instant | None:
+    """A clustering with a tombstone whose files all exist: another process may have begun to cancel it before it
+    completed."""
     clustering = clustering_in_rollback(table, timeline)
     if clustering is None or not _is_gone(table, clustering.requested_time):
         return None
@@ -141,15 +142,15 @@ def roll_back_dead_writers(
     expiry_s: float,
     completed_too: bool = True,
 ) -> list[str]:
-    """Finishes rollbacks that were left half-way, undoes every write of a dead writer, returns the rollbacks' instants.
-    A rollback of a completed write that has undone nothing goes if its process is gone.
+    """Finishes rollbacks that are in progress, rolls back every write of a dead writer, returns the rollbacks'
+    instants. A rollback of a completed write that has undone nothing is removed if its process has ended.
 
     `now_ms`: the storage's clock (`storage_ms`), which is asked once, and only if something depends on it.
     A writer is dead if its heartbeat is not live (see `heartbeat.is_live`). `lazy`: other writers may be at work, even
     writers without heartbeats; then a writer counts as dead only if none of its files is younger than `expiry_s`
-    either, unless its process is known to be gone. The latest instant comes first, as in Hudi. A rollback whose process
-    is live is left alone. If the plan of such a rollback cannot be read, all other writes are left alone too: it may be
-    of any of them. `completed_too`: False passes rollbacks of completed writes over.
+    either, unless its process is known to have ended. The latest instant comes first, as in Hudi. A rollback whose
+    process is live is left alone. If the plan of such a rollback cannot be read, all other writes are left alone too:
+    it may be of any of them. `completed_too`: False passes rollbacks of completed writes over.
 
     ConflictError: another rollback of a completed write is pending, see `half_rolled_back`.
     """

@@ -176,9 +176,10 @@ def _files_of(table: Table, instant: str, plan: CompactionPlan) -> Iterator[tupl
 
 @contextmanager
 def stale_plan_removed(table: Table, lock: TableLock, remove: Callable[[Table, str, Section], None]) -> Iterator[None]:
-    """Around the section that makes a plan visible: removes one that came too late, if no process goes on with it.
+    """Around the section that makes a plan visible: removes a plan put after the lock was lost, if no process executes
+    it.
 
-    `remove`: called under the lock, with the instant of the plan. Where the lock is not had, the plan stays: see
+    `remove`: called under the lock, with the instant of the plan. If the lock cannot be acquired, the plan stays: see
     `refuse_overtaken`.
     """
     try:
@@ -200,7 +201,7 @@ def refuse_stale(section: Section, instant: str) -> None:
 
 
 def is_own(table: Table, instant: str) -> bool:
-    """Whether the heartbeat of a plan is of this process: one that goes on with the plan removes it."""
+    """Whether the heartbeat of a plan is of this process: another process that executes the plan removes it."""
     beat = read_heartbeat(table.storage, instant)
     return beat is not None and beat.owner == Process.current()
 
@@ -208,8 +209,8 @@ def is_own(table: Table, instant: str) -> bool:
 def refuse_overtaken(table: Table, timeline: Timeline, restore: PendingRestore) -> None:
     """ConflictError: others have written since the plan of a restore was made, and it has undone nothing.
 
-    What it would undo may be all that is left of their rows. Its process slept right before it put the plan, lost the
-    lock, and died; or a writer of Hudi did not look for it.
+    What it would undo may be all that is left of their rows. Its process stalled right before it put the plan, lost the
+    lock, and died; or a writer of Hudi did not check for it.
     """
     requested, times = restore.at(State.REQUESTED), restore.plan.times
     if not times or not is_requested(timeline, requested):
@@ -227,7 +228,7 @@ def refuse_overtaken(table: Table, timeline: Timeline, restore: PendingRestore) 
 
 
 def is_requested(timeline: Timeline, instant: Instant) -> bool:
-    """Whether it is there, and has not begun."""
+    """Whether it is on the timeline, and requested only."""
     found = timeline.find(instant.requested_time, instant.family)
     return found is not None and found.state is State.REQUESTED
 
@@ -238,7 +239,7 @@ def refuse_upgraded_logs(
     """UsageError: a log file holds blocks of a write of `undone`, or would go, and is shared with another write.
 
     Reads the block headers of all log files, unless the table was made in its present version. `instant`: what the
-    command named. `begun`: a restore to it is half-way, and no other one can begin. Version 6 revokes single blocks,
+    command named. `begun`: a restore to it is in progress, and no other one can begin. Version 6 revokes single blocks,
     see `undo.undo`.
     """
     if not undone or not table.config.may_have_upgraded_logs:
@@ -346,9 +347,9 @@ def _unknown(path: str, instant: str, found: str) -> UsageError:
 def refuse_left_out(table: Table, timeline: Timeline, undone: Collection[str], instant: str) -> None:
     """UsageError: a compaction that stays left a file group out that a write of `undone` had replaced.
 
-    With that write gone, the group is back without the compaction's base file: Hudi's readers of version 6 would miss
-    the rows below its logs, and on all versions keys that the plan deleted, and that lie elsewhere since, are found
-    twice. `instant`: of the state, or the write, that the command named.
+    Without that write, the group is visible again without the compaction's base file: Hudi's readers of version 6 would
+    miss the rows below its logs, and on all versions keys that the plan deleted, and that lie elsewhere since, are
+    found twice. `instant`: of the state, or the write, that the command named.
     """
     left = without_torn(table, timeline, undone)
     refuse_unknown_left_out(table, timeline, left, undone, instant)

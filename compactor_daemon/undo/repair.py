@@ -79,7 +79,7 @@ class TakenBack:
     files: tuple[str, ...] = ()
 
 
-def take_back_unreadable(
+def cancel_unreadable_attempt(
     table: Table, instant: str, lock: TableLock, options: AttemptOptions | None = None, *, dry_run: bool = False
 ) -> TakenBack:
     """Takes back what the last attempt may have decided, if its outcome cannot be read. `lock`: shared by all writers.
@@ -192,7 +192,7 @@ class WrittenAnew:
 
 
 def write_anew(table: Table, instant: str, lock: TableLock, *, dry_run: bool = False) -> WrittenAnew:
-    """Writes the completed file of a compaction anew. `dry_run`: everything is proved, nothing is changed.
+    """Writes the completed file of a compaction again. `dry_run`: everything is verified, nothing is changed.
 
     UsageError: there is no such compaction, or its completed file can be read. ConflictError: a process may still be
     writing it, or a restore or a rollback is pending. MissingFileError, LedgerError: what it says cannot be proved.
@@ -347,7 +347,7 @@ def _trust(
     gone: list[str],
     cleaned: frozenset[tuple[str, str]],
 ) -> WriteStat:
-    """The statistics where inputs are gone. MissingFileError: not by a clean, or there is not one base file."""
+    """The statistics where inputs were removed. MissingFileError: not by a clean, or there is not one base file."""
     partition = operation.partition_path
     if lost := [name for name in gone if (partition, name) not in cleaned]:
         raise _lost("a file that this compaction merged is gone", join(partition, lost[0]), instant)
@@ -372,7 +372,7 @@ def _trust(
 
 
 def _files(table: Table, operation: CompactionOperation, instant: str) -> tuple[FileSlice, list[str], list[str]]:
-    """The planned file slice, the base files of the instant, and the inputs that are gone."""
+    """The planned file slice, the base files of the instant, and the inputs that were removed."""
     partition, file_id, base = operation.partition_path, operation.file_id, operation.data_file_path
     sizes = {e.name: e.size for e in table.storage.list(partition) if not e.is_folder}
     inputs = [*operation.delta_file_paths, *([] if base is None else [base])]

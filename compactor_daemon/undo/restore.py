@@ -1,9 +1,9 @@
-"""Restores a table to the state at an instant: everything that was written after it is undone, the newest first.
+"""Restores a table to the state at an instant: every later write is undone, the newest first.
 
-    lock   what must not be is refused; writes of dead writers are rolled back
-           <T>.restore.requested: the instants to undo. From here on the next run goes on. If the lock is lost already,
-           the plan goes again: other writes may have come
-           the metadata table, if there is one, is dropped: the next Hudi writer builds it anew
+    lock   preconditions are checked; writes of dead writers are rolled back
+           <T>.restore.requested: the instants to undo. From here on the next run goes on. If the lock was lost
+           already, the plan is removed: others may have written
+           the metadata table, if there is one, is dropped: the next Hudi writer builds it again
            <T>.restore.inflight, then each instant, see `undo.undo`
            <T>.restore
 
@@ -70,8 +70,8 @@ class Restored:
     """`instant`: of the restore; None: nothing was to be undone, or a dry run. `target`: whose state is back.
 
     `undone`: (time, action), the newest first. `files`: how many were removed, or would be. `finished`: it was pending.
-    `metadata_dropped`: the metadata table is gone. `dead`: times of pending writes of dead writers, which are rolled
-    back first, or would be.
+    `metadata_dropped`: the metadata table was dropped. `dead`: times of pending writes of dead writers, which are
+    rolled back first, or would be.
     """
 
     instant: str | None
@@ -86,7 +86,7 @@ class Restored:
 def restore_table(table: Table, lock: TableLock, target: str | None, *, dry_run: bool = False) -> Restored:
     """Restores the state at a completed write, or at a savepoint. A pending restore is finished instead.
 
-    `target` None: only a pending restore is finished. UsageError: no such write, no whole state of it, a later
+    `target` None: only a pending restore is finished. UsageError: no such write, no complete state of it, a later
     savepoint, none pending, or see `preconditions`. ConflictError: a process is at work, or a reader holds a later
     state; another restore is pending. UnsupportedError: a resize of buckets could be undone. LockError, StorageError:
     the next run goes on.
@@ -176,7 +176,7 @@ def to_undo(timeline: Timeline, target: str) -> tuple[tuple[str, str], ...]:
 
 
 def _plan(table: Table, timeline: Timeline, target: str | None, dead: frozenset[str] = frozenset()) -> RestorePlan:
-    """The plan of a new restore. `dead`: times of pending writes that will be gone when it begins."""
+    """The plan of a new restore. `dead`: times of pending writes that are rolled back before it begins."""
     refuse_half_upgraded(table)
     if target is None:
         raise UsageError(
@@ -217,7 +217,7 @@ def _check_whole(table: Table, timeline: Timeline, target: str) -> None:
 
 
 def _load_groups(table: Table, timeline: Timeline) -> None:
-    """MissingFileError: a base file that a completed compaction made by this timeline is gone."""
+    """MissingFileError: a base file that a completed compaction made by this timeline does not exist."""
     facts = table.load_facts(timeline)
     made = {i.requested_time for i in timeline.completed if i.family != "deltacommit"}
     for partition in table.partitions():
@@ -260,7 +260,7 @@ def _refuse_archived(table: Table, timeline: Timeline, target: str) -> None:
 
 
 def _refuse_cleaned(table: Table, timeline: Timeline, target: str) -> None:
-    """UsageError: files of the state may be gone. A savepoint keeps its files; each of them must be there.
+    """UsageError: files of the state may have been removed. A savepoint keeps its files; each of them must be there.
 
     But not the log files of later writes, which it names too, see `state_files`: they go when these are undone.
     """

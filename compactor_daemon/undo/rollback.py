@@ -70,7 +70,7 @@ from .undo import roll_back, unpublish
 class RolledBack:
     """`rollback`: its instant.
 
-    `metadata_dropped`: the metadata table is gone, since a compaction of it holds the write.
+    `metadata_dropped`: the metadata table was dropped, since a compaction of it holds the write.
     """
 
     instant: str
@@ -146,7 +146,7 @@ def _make_visible(table: Table, rollback: PendingRollback, section: Section) -> 
 
 
 def _remove_late(table: Table, instant: str, section: Section) -> None:
-    """Unless another process goes on with the rollback."""
+    """Unless another process executes the rollback."""
     timeline = table.load_timeline()
     late = next((r for r in rollbacks_of_completed(table, timeline) if r.instant == instant), None)
     if late is not None and is_requested(timeline, late.at(State.REQUESTED)) and is_own(table, instant):
@@ -203,7 +203,7 @@ def _write(table: Table, timeline: Timeline, instant: str) -> Instant:
 
 
 def _instead(timeline: Timeline, found: Instant | None, instant: str) -> str:
-    """What takes back what is no write of a writer."""
+    """The way to undo an instant that is not a write of a writer."""
     if found is None:
         return "`timeline show TABLE` lists the instants."
     if not found.completed:
@@ -284,7 +284,7 @@ _log = get_logger()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unclustered:
-    """`files`: that count again. `metadata_dropped`: the metadata table, which had been compacted since, is gone."""
+    """`files`: visible again. `metadata_dropped`: the metadata table, compacted since then, was dropped."""
 
     instant: str
     files: int
@@ -292,7 +292,7 @@ class Unclustered:
 
 
 def is_clustering(table: Table, instant: str) -> bool:
-    """Whether an instant is a clustering of phantombase that `roll_back_clustering` takes back, or goes on with."""
+    """Whether an instant is a clustering of phantombase that `roll_back_clustering` rolls back, or finishes."""
     found = table.load_timeline().find(instant, "replacecommit")
     if found is None or planned_clustering(table, found) is None:
         return False
@@ -300,12 +300,12 @@ def is_clustering(table: Table, instant: str) -> bool:
 
 
 def roll_back_clustering(table: Table, lock: TableLock, instant: str, *, dry_run: bool = False) -> Unclustered:
-    """Takes a completed clustering back that nothing was built upon. `dry_run`: everything is checked, nothing changed.
+    """Rolls back a completed clustering that nothing was built upon. `dry_run`: everything is checked, nothing changed.
 
-    UsageError: another write, plan or savepoint came later, or a file that it joined is gone. ConflictError: a process
-    is at work, or Hudi executes it. LockError, StorageError: run again.
+    UsageError: another write, plan or savepoint came later, or a file that it joined was removed. ConflictError: a
+    process is at work, or Hudi executes it. LockError, StorageError: run again.
     """
-    with stale_plan_removed(table, lock, _dig_up_late), lock.hold(f"take {instant} back") as section:
+    with stale_plan_removed(table, lock, _remove_stale_tombstone), lock.hold(f"take {instant} back") as section:
         table = table.reload()
         refuse_half_upgraded(table)
         timeline = table.load_timeline()
@@ -332,18 +332,18 @@ def roll_back_clustering(table: Table, lock: TableLock, instant: str, *, dry_run
         if found.completion_time is not None:  # as in a rollback of a write: it stays in use
             section.check()
             put_tombstone(table.storage, found.completion_time)
-        _bury(table, found, section)
+        _put_tombstone(table, found, section)
         unpublish(table, found, section.check)
         remove(table, pending, section)
     _log.info("clustering_rolled_back", table=table.storage.base_path, instant=instant)
     return Unclustered(instant=instant, files=files, metadata_dropped=drops)
 
 
-def _bury(table: Table, found: Instant, section: Section) -> None:
-    """From here on nothing is built upon the clustering. LockLostPlanError: something may have been."""
+def _put_tombstone(table: Table, found: Instant, section: Section) -> None:
+    """From here on no process builds upon the clustering. LockLostPlanError: something may have been."""
     time = found.requested_time
     if has_tombstone(table.storage, time):
-        if found.completed:  # two may be at work on it: no process digs it up now
+        if found.completed:  # two may be at work on it: no process removes the tombstone now
             table.storage.delete(heartbeat_path(time))
         return
     with first_beat(table.storage, time):
@@ -352,8 +352,8 @@ def _bury(table: Table, found: Instant, section: Section) -> None:
     refuse_stale(section, time)
 
 
-def _dig_up_late(table: Table, instant: str, section: Section) -> None:
-    """Unless another process goes on with the rollback."""
+def _remove_stale_tombstone(table: Table, instant: str, section: Section) -> None:
+    """Unless another process executes the rollback."""
     found = table.load_timeline().find(instant, "replacecommit")
     if found is not None and found.completed and is_own(table, instant):
         section.check()

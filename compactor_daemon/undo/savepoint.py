@@ -40,7 +40,7 @@ def create_savepoint(
     """Keeps the state at a completed write, by default the newest one before all pending writes.
 
     A savepoint that is there already is returned as it is. `dry_run`: nothing is changed.
-    UsageError: no such write, or a state that is not whole any more, or may still change. ConflictError: a clean is
+    UsageError: no such write, or a state that is not complete any more, or may still change. ConflictError: a clean is
     pending, and may be removing files of that state.
     """
     with lock.hold("make a savepoint") as section:
@@ -73,7 +73,8 @@ def create_savepoint(
 
 
 def delete_savepoint(table: Table, lock: TableLock, instant: str, *, dry_run: bool = False) -> None:
-    """Lets the files of a savepoint go. `dry_run`: nothing is changed. UsageError: there is none at this instant."""
+    """Deletes a savepoint: its files may be cleaned. `dry_run`: nothing is changed. UsageError: there is none at this
+    instant."""
     with lock.hold("delete a savepoint") as section:
         table = table.snapshot()
         refuse_half_upgraded(table)  # the savepoint may be in the other half

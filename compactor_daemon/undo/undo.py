@@ -143,7 +143,7 @@ def _with_traces(table: Table, rollback: PendingRollback, *, scan: bool) -> Pend
 def _finish(table: Table, rollback: PendingRollback, lock: TableLock, *, scan: bool) -> str:
     """Executes the plan and completes the rollback; every step may have been done before."""
     storage, start = table.storage, monotonic()
-    _check(table, rollback)  # before the heartbeat: that of `compactor-daemon rollback` shows whether it only sleeps
+    _check(table, rollback)  # before the heartbeat: that of `compactor-daemon rollback` shows whether it only stalls
     # With the heartbeat, Hudi 1.2's multi-writers leave the rollback to phantombase.
     with heartbeat(storage, rollback.instant, BEAT_S):
         storage.put_if_absent(table.instant_path(rollback.at(State.INFLIGHT)), b"")

@@ -1,17 +1,17 @@
 """Removes a requested compaction from the timeline. All steps run under one hold of the table lock, in this order:
 
-    take back  a decision that was not published is taken back, see `revert_files`
+    revert     the files of a decision that was not published are reverted, see `revert_files`
     end        every attempt without a outcome is declared dead
     void       a new attempt is opened and gets the outcome `cancelled`: the tombstone, so that the instant is never
     used again remove     the files of a dead Hudi executor are removed (see `untouched`), then the plan. From here on
     the instant
                is unscheduled
-    look back  attempts that were opened meanwhile are ended too (opening one takes no lock). If a process without the
+    check      attempts that were opened since then are ended too (opening one takes no lock). If a process without the
                lock, or with an expired one, has touched the instant after all, the plan is put back
 
 A crash before the plan is removed changes nothing: readers and writers still see the plan, compactors may open further
-attempts behind the `cancelled`, and unscheduling starts again, with all its checks. After the plan is removed, no
-attempt can decide: a process looks for the plan again after it has opened an attempt, and again under the lock before
+attempts after the `cancelled`, and unscheduling starts again, with all its checks. After the plan is removed, no
+attempt can decide: a process checks for the plan again after it has opened an attempt, and again under the lock before
 it decides. A `commit` can come in between only if a lock was lost; then the plan is put back. So there is never a
 `commit` without a plan, and never two.
 
@@ -36,7 +36,7 @@ A pending log compaction is safe to remove: no reader or writer depends on it.
 Hudi has its own command (CompactionAdminClient, with all writers stopped). Release 0.15 renames the logs, and removes
 the plan only if there were logs; 1.x removes the plan without looking for logs. Neither leaves a tombstone.
 
-Plans that cannot be read, and whether one may be taken back unread.
+Plans that cannot be read, and whether one may be removed unread.
 
 Hudi writes a plan in place on local storage; killed while it writes, it leaves an empty file. No process can have
 worked under an empty compaction plan, because readers and writers fail on it. And no reader or writer depends on a log
@@ -92,7 +92,7 @@ _RESTORE = (
 
 
 def is_unreadable(table: Table, instant: str) -> bool:
-    """Whether a pending plan is unreadable and may be taken back unread. MalformedError: unreadable, and must stay."""
+    """Whether a pending plan is unreadable and may be removed unread. MalformedError: unreadable, and must stay."""
     try:
         table.compaction_plan(instant)
     except MalformedError:
@@ -287,9 +287,9 @@ def _narrow(
 
     No row is lost: the plan is replaced in one step, in the lock, while no delta commit is pending that could still put
     a log onto a file group that goes; those that stay are read and compacted as before. A file group that goes has no
-    file of the instant, so it is as if it had never been planned. The next planning looks at everything, since the
+    file of the instant, so it is as if it had never been planned. The next planning checks everything, since the
     notes of the plan, which say where it must look, do not know of these. No process executes the plan of before: its
-    attempts are ended, and one that opens meanwhile compares the plans (`attempt.open_attempt`, `attempt.decision`).
+    attempts are ended, and one that opens concurrently compares the plans (`attempt.open_attempt`, `attempt.decision`).
     """
     storage, who = table.storage, f"taken out by {process_name()}"
     section.check()

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
 
-from phantombase.compactor_daemon.clustering.complete import take_back_dead
+from phantombase.compactor_daemon.clustering.complete import cancel_dead_clusterings
 from phantombase.compactor_daemon.undo.dead_writers import roll_back_dead_writers
 from phantombase.compactor_daemon.undo.undo import roll_back
 from phantombase.timeline.clocks import Stopwatch, doubling_pauses
@@ -279,7 +279,7 @@ def _roll_back_dead(table: Table, timeline: Timeline, job: _Job) -> None:
         now_ms=partial(storage_ms, table.storage),
         expiry_s=job.options.heartbeat_expiry_s,
     )
-    take_back_dead(table, timeline, job.lock)
+    cancel_dead_clusterings(table, timeline, job.lock)
 
 
 def _same_schema(table: Table, schema: TableSchema, begun: Transaction, job: _Job) -> TableSchema:

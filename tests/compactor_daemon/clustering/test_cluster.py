@@ -17,8 +17,8 @@ import pytest
 
 from phantombase.compactor_daemon.archiving.archive import archive_table
 from phantombase.compactor_daemon.cleaning.clean import clean_table
-from phantombase.compactor_daemon.clustering.cluster import cluster_table, take_back_pending
-from phantombase.compactor_daemon.clustering.complete import take_back
+from phantombase.compactor_daemon.clustering.cluster import cancel_pending_clusterings, cluster_table
+from phantombase.compactor_daemon.clustering.complete import cancel_clustering
 from phantombase.compactor_daemon.clustering.options import ClusterOptions
 from phantombase.compactor_daemon.clustering.pending import pending_clusterings
 from phantombase.compactor_daemon.undo.restore import restore_table
@@ -521,7 +521,7 @@ def test_hudi_at_work_is_left_alone(version: int, tmp_path: Path) -> None:
     result = cluster(path)
     assert (result.done, result.finished) == (None, ())
     with pytest.raises(ConflictError, match="Hudi"):
-        take_back(open_table(path), pending, LOCK, "test")
+        cancel_clustering(open_table(path), pending, LOCK, "test")
     assert open_table(path).load_timeline().find(instant, "replacecommit") is not None
     assert read_rows(path) == rows
 
@@ -532,9 +532,9 @@ def test_taken_back_by_command(version: int, tmp_path: Path) -> None:
     rows = small_files(path, version)
     instant = request(path)
     with pytest.raises(ConflictError, match="at work"):
-        take_back_pending(open_table(path), LOCK)
+        cancel_pending_clusterings(open_table(path), LOCK)
     forget_heartbeats(path)
-    assert take_back_pending(open_table(path), LOCK) == (instant,)
+    assert cancel_pending_clusterings(open_table(path), LOCK) == (instant,)
     check_nothing_left(path)
     table = open_table(path)
     assert instant in table.times.reserved(table.load_timeline())
@@ -574,7 +574,7 @@ def test_a_process_that_wakes_up_late(version: int, tmp_path: Path) -> None:
             forget_heartbeats(path)
             (pending,) = pending_clusterings(open_table(path), open_table(path).load_timeline())
             lock = type(LOCK)("another: the lock of the sleeper was lost")
-            take_back(open_table(path), pending, lock, "test")
+            cancel_clustering(open_table(path), pending, lock, "test")
         return call.do()
 
     with pytest.raises(PhantombaseError):

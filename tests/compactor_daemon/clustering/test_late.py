@@ -16,8 +16,8 @@ from phantombase import writer
 from phantombase.compactor_daemon.cleaning.choice import CleanOptions
 from phantombase.compactor_daemon.cleaning.clean import clean_table
 from phantombase.compactor_daemon.cli.main import app
-from phantombase.compactor_daemon.clustering.cluster import take_back_pending
-from phantombase.compactor_daemon.clustering.complete import _orphans, take_back
+from phantombase.compactor_daemon.clustering.cluster import cancel_pending_clusterings
+from phantombase.compactor_daemon.clustering.complete import _orphans, cancel_clustering
 from phantombase.compactor_daemon.clustering.pending import pending_clusterings
 from phantombase.compactor_daemon.clustering.stale import withdraw_stale
 from phantombase.compactor_daemon.services.options import ServiceOptions
@@ -56,7 +56,7 @@ from tests.support.written_tables import check_nothing_left, read_rows
 def taken_back(path: Path) -> None:
     """Takes the pending clustering back, under a lock that its sleeping process has lost."""
     (pending,) = pending_clusterings(open_table(path), open_table(path).load_timeline())
-    take_back(open_table(path), pending, type(LOCK)("another: the lock of the sleeper was lost"), "test")
+    cancel_clustering(open_table(path), pending, type(LOCK)("another: the lock of the sleeper was lost"), "test")
 
 
 @one_of("version", 9, 8, 6)
@@ -253,7 +253,7 @@ def test_a_take_back_that_slept_deletes_no_file_that_another_completed(version: 
 
     asleep = open_table(path, HookedStorage(open_table(path).storage, sleeps))
     with suppress(PhantombaseError):
-        take_back(asleep, pending, type(LOCK)("another: the lock of the sleeper was lost"), "test")
+        cancel_clustering(asleep, pending, type(LOCK)("another: the lock of the sleeper was lost"), "test")
     assert slept
     assert read_rows(path) == rows
     upsert(path, one_row("k1", 100))
@@ -341,7 +341,7 @@ def test_it_is_taken_back_by_command(name: str, data: bytes, tmp_path: Path) -> 
     assert plan.name.partition(".")[0] in done.output
     assert not plan.exists()
     assert has_tombstone(table.storage, plan.name.partition(".")[0])
-    assert take_back_pending(open_table(path), LOCK) == ()
+    assert cancel_pending_clusterings(open_table(path), LOCK) == ()
     assert read_rows(path) == rows
     write(path)
     clean_table(open_table(path), CleanOptions(retain=1, floor_s=0), LOCK)
@@ -367,7 +367,7 @@ def test_it_stays_while_a_process_may_work_by_it(name: str, data: bytes, tmp_pat
 
     def stays(why: str) -> None:
         with pytest.raises(ConflictError, match=why):
-            take_back_pending(open_table(path), LOCK)
+            cancel_pending_clusterings(open_table(path), LOCK)
         assert plan.exists()
         assert not has_tombstone(table.storage, time)
 
@@ -386,7 +386,7 @@ def test_it_stays_while_a_process_may_work_by_it(name: str, data: bytes, tmp_pat
     inflight.touch()
     stays("an inflight file")
     inflight.unlink()
-    assert take_back_pending(open_table(path), LOCK) == (time,)
+    assert cancel_pending_clusterings(open_table(path), LOCK) == (time,)
 
 
 @pytest.mark.parametrize(("name", "data"), CASES)
@@ -397,10 +397,10 @@ def test_a_death_at_a_storage_call(name: str, data: bytes, tmp_path: Path) -> No
     rows = read_rows(path)
 
     def take_back(storage: Storage) -> object:
-        return take_back_pending(open_table(Path(storage.base_path), storage), LOCK)
+        return cancel_pending_clusterings(open_table(Path(storage.base_path), storage), LOCK)
 
     for copy in died_or_ended(path, take_back):
-        take_back_pending(open_table(copy), LOCK)
+        cancel_pending_clusterings(open_table(copy), LOCK)
         assert not list((copy / ".hoodie").rglob(plan.name))
         assert read_rows(copy) == rows
         write(copy)

@@ -20,7 +20,7 @@ from phantombase.compactor_daemon.execution.run_compactions import run_compactio
 from phantombase.compactor_daemon.options import AttemptOptions, ExecuteOptions, Executor
 from phantombase.compactor_daemon.status.snapshot import table_snapshot
 from phantombase.compactor_daemon.status.status import Clock, status_report, work_rows
-from phantombase.compactor_daemon.undo.repair import take_back_unreadable as take_back
+from phantombase.compactor_daemon.undo.repair import cancel_unreadable_attempt as take_back
 from phantombase.compactor_daemon.undo.unschedule import unschedule
 from phantombase.timeline.audit.audit import audit
 from phantombase.timeline.audit.ledgers import audit_path

@@ -22,7 +22,7 @@ from phantombase.compactor_daemon.archiving.archive import archive_table
 from phantombase.compactor_daemon.archiving.choice import ArchiveOptions
 from phantombase.compactor_daemon.cleaning.choice import CleanOptions, Policy
 from phantombase.compactor_daemon.cleaning.clean import clean_table
-from phantombase.compactor_daemon.clustering.cluster import cluster_table, take_back_pending
+from phantombase.compactor_daemon.clustering.cluster import cancel_pending_clusterings, cluster_table
 from phantombase.compactor_daemon.clustering.options import ClusterOptions, Copy
 from phantombase.compactor_daemon.clustering.pending import PendingClustering, pending_clusterings
 from phantombase.compactor_daemon.metadata_services import retention
@@ -272,7 +272,7 @@ class OperatedHistory(History):
 
     def take_back(self) -> None:
         """What is pending."""
-        take_back_pending(self.table.open(), LOCK)
+        cancel_pending_clusterings(self.table.open(), LOCK)
 
     def cluster_ours(self, table: Table | None = None) -> None:
         """See `we_cluster`."""

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from phantombase.compactor_daemon.clustering.cluster import ClusterResult, cluster_table, take_back_pending
+from phantombase.compactor_daemon.clustering.cluster import ClusterResult, cancel_pending_clusterings, cluster_table
 from phantombase.compactor_daemon.clustering.options import ClusterOptions, Copy
 from phantombase.compactor_daemon.clustering.pending import pending_clusterings
 from phantombase.compactor_daemon.undo.rollback import roll_back_clustering
@@ -289,7 +289,7 @@ def test_hudi_goes_on_where_an_unreadable_plan_was(data: bytes, judge: Judge, ve
     plan = table.path / opened.instant_path(Instant(requested_time=time, action=action, state=State.REQUESTED))
     plan.write_bytes(data)
     make_old({plan}, 3600)
-    gone = take_back_pending(table.open(), ProcessLock("cluster"))
+    gone = cancel_pending_clusterings(table.open(), ProcessLock("cluster"))
     assert gone == (() if version == 6 and not data else (time,))  # an empty one of version 6 is of a write
     same(without_files(table.agree()), without_files(before))
     newer = Rows(seed=2)(range(5, 25), 9)
