@@ -138,7 +138,7 @@ def test_an_attempt_on_the_plan_of_before_decides_nothing(tmp_path: Path) -> Non
             narrowed.append(unschedule(open_table(path), instant, LOCK))
         return call.do()
 
-    with pytest.raises(ConflictError, match=r"just unscheduled.*taken out"):
+    with pytest.raises(ConflictError, match=r"just unscheduled.*removed from it"):
         open_attempt(open_table(path, HookedStorage(LocalStorage(str(path)), hook)), instant, AttemptOptions())
     assert narrowed
     run_all(open_table(path))
