@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 try:
@@ -39,9 +40,23 @@ class DefaultSource(DataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """A reader of what is written from now on, or from the option `begin` on."""
         from .options import stream_options
-        from .release import check_streams
 
-        check_streams()
+        _check_streams()
         from .stream_reader import StreamReader
 
         return StreamReader(stream_options(self.options), schema)
+
+
+def _check_streams() -> None:
+    """UnsupportedError: a PySpark whose sources do not take the limit of a batch of a stream."""
+    if find_spec("pyspark.sql.streaming.datasource") is None:
+        import pyspark
+
+        from phantombase.timeline.errors import UnsupportedError
+
+        raise UnsupportedError(
+            "streams of the source phantombase",
+            expected="PySpark 4.2 or newer, whose sources take the limit of a batch",
+            found=f"PySpark {pyspark.__version__}",
+            todo="Batch and incremental reads work here: read window after window with query=incremental.",
+        )

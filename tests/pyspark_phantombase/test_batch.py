@@ -133,6 +133,6 @@ def test_an_old_pyspark_is_refused_by_name(tmp_path: Path, monkeypatch: pytest.M
     """Streams need 4.2, whose sources take a limit; before, a module that Spark has not would be missing."""
     path = unzip_golden(GOLDEN[0], tmp_path)
     source = DefaultSource({"path": str(path)})
-    monkeypatch.setattr("pyspark_phantombase.release.find_spec", lambda name: None)
+    monkeypatch.setattr("pyspark_phantombase.find_spec", lambda name: None)
     with pytest.raises(UnsupportedError, match=r"streams of the source phantombase.*PySpark 4\.2 or newer"):
         source.streamReader(source.schema())

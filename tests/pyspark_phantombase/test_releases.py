@@ -1,5 +1,5 @@
 """The same tests on older releases of PySpark, from 4.0 on, the first that has Python data sources: each in processes
-of its own. Streams need 4.2 (`pyspark_phantombase.release`). PySpark 3.5: `tests/hudi/cases/test_pyspark35.py`.
+of its own. Streams need 4.2 (`pyspark_phantombase._check_streams`). PySpark 3.5: `tests/hudi/cases/test_pyspark35.py`.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ from phantombase.timeline.storage.folders import HOODIE
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.view.listing import subfolders
 
-from .key_generator import KeyGenerator, inferred_kind
+from .key_generator import KeyGenerator, generator_kind, inferred_kind
 from .partition_times import PREFIX
 
 _MODES = (MergeMode.EVENT_TIME, MergeMode.COMMIT_TIME)
@@ -188,6 +188,22 @@ class NewTable:
             return {}
         unstored = () if layout.has_completion_times else (f"{PREFIX}timestamp.type",)
         return {name: value for name, value in self.times if name not in unstored}
+
+
+def same_as(config: TableConfig) -> NewTable:
+    """The description that an existing table answers to, as far as `check_same_table` compares it."""
+    return NewTable(
+        name=config.name,
+        version=config.version,
+        key_fields=config.record_key_fields,
+        partition_fields=config.partition_fields,
+        ordering_fields=config.ordering_fields,
+        key_generator=generator_kind(config),
+        hive_style=config.hive_style,
+        url_encode=config.url_encode,
+        utc_timezone=config.utc_timezone,
+        database=config.database,
+    )
 
 
 def check_same_table(config: TableConfig, spec: NewTable) -> None:

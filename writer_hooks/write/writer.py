@@ -40,8 +40,8 @@ from ..engine.engine import Engine, LocalEngine, Pieces
 from ..engine.spark import SparkEngine, default_slots, streaming_run
 from ..merge_into import MergeInto
 from ..options import BackPressure, CompactionOptions, FullAction, Mode, MovedKeys, Operation, Write, WriteOptions
-from ..schema.key_generator import PARTITION_TYPES, generator_kind, inferred_kind
-from ..schema.new_table import NewTable, check_same_table, create_table, refuse_place
+from ..schema.key_generator import PARTITION_TYPES, inferred_kind
+from ..schema.new_table import NewTable, check_same_table, create_table, refuse_place, same_as
 from ..schema.write_schema import checked_schema
 from .conf import STREAM, option_of, parse_operation_conf, parse_write_conf, undone_names
 from .ignored_conf import idle
@@ -339,7 +339,7 @@ class Writer:
             return self._write(path, Operation.DELETE_PARTITION)
         if isinstance(partitions, str) or not all(named) or not named:
             raise UsageError("not a list of partitions", expected="paths such as 2024/01, or 2024/*", found=repr(named))
-        rows = _no_rows(path, self.storage_options)
+        rows = _columns(Table.open(path, self.storage_options)).empty_table()
         return replace(self, source=rows, partitions=named)._write(path, Operation.DELETE_PARTITION)
 
     def foreach_batch(
@@ -435,20 +435,8 @@ class Writer:
                 yield table, rows if _described(table.config) == _described(config) else None
             return
         config = table.config
-        known = NewTable(
-            name=config.name,
-            version=config.version,
-            key_fields=config.record_key_fields,
-            partition_fields=config.partition_fields,
-            ordering_fields=config.ordering_fields,
-            key_generator=generator_kind(config),
-            hive_style=config.hive_style,
-            url_encode=config.url_encode,
-            utc_timezone=config.utc_timezone,
-            database=config.database,
-        )
         given = {k: v for k, v in self.given.items() if k not in ("times", "base_path")}
-        check_same_table(config, replace(known, **given))
+        check_same_table(config, replace(same_as(config), **given))
         self._name_idle(table, what, streams=streams)
         yield table, None
 
@@ -493,11 +481,6 @@ class Writer:
 def _described(config: TableConfig) -> dict[str, str]:
     """The properties of a table, without those of its metadata table, that come with its making."""
     return {name: value for name, value in config.properties.items() if not name.startswith("hoodie.table.metadata")}
-
-
-def _no_rows(path: str, storage_options: StorageOptions) -> pa.Table:
-    """No rows, with the columns of the table at the path."""
-    return _columns(Table.open(path, storage_options)).empty_table()
 
 
 def _columns(table: Table) -> pa.Schema:
