@@ -53,7 +53,7 @@ class ZooKeeperOptions:
 
     @staticmethod
     def of(text: str, **others: Any) -> ZooKeeperOptions:
-        """The options of `HOST:PORT[,HOST:PORT][/CHROOT][?ACCESS]` (`zookeeper_access`)."""
+        """The options of `HOST:PORT[,HOST:PORT][/CHROOT][?ACCESS]` (`zookeeper_connection`)."""
         hosts, access = with_access(text)
         return ZooKeeperOptions(hosts=hosts, access=access, **others)
 

@@ -17,7 +17,7 @@ Archiving: by the rules of any table (`archiving.choice`), with these cutoffs in
                   not those that filled a partition, which are older than all base files there: a file group that no
                   write has touched since keeps its first slice for ever
     built anew    a delta commit that filled a partition stays until the compactions before it are archived too: it
-                  shows that the base files of these are removed (`metadata_view`)
+                  shows that the base files of these are removed (`metadata_table.read`)
 
 As Hudi, archiving retains one instant more than the data table's does by default; `slices` and `built anew` are not in
 Hudi. Source: HoodieBackedTableMetadataWriter of 0.15.0 and 1.2.0, HoodieTimelineArchiver of 0.15.0, TimelineArchiverV2

@@ -1,4 +1,4 @@
-"""Log blocks to bytes: data, deletes, rollbacks (see `log.block` for the framing, `log.decode` for the content).
+"""Log blocks to bytes: data, deletes, rollbacks (see `log_block` for the framing, `log_decode` for the content).
 
 A block is returned as a list of parts to be written in order (`file.writelines(block)`), so that its content is not
 copied once more. Java reads a block's content as one array, so it must stay below 2 GiB: callers use `split_rows`.

@@ -103,7 +103,7 @@ class TableClock:
         """A time greater than the clock and every used time: of the timeline, reserved ones, and `also_above`.
 
         This is the only way to choose an instant or a completion time. `timeline`: loaded under the table lock.
-        `undone`: times of instants that are about to be undone. ClockError: see `clock.guard`; also if the time would
+        `undone`: times of instants that are about to be undone. ClockError: see `clock_check`; also if the time would
         be in the future, see `_chosen`.
         """
         verdict = self.check_zone(timeline)

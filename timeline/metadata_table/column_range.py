@@ -28,7 +28,7 @@ _EXACT = decimal.Context(prec=100)
 class ColumnRange:
     """Bounds of a column's values: `low` <= every value <= `high`; both None if all values are null.
 
-    Values are physical (`value_type`): dates in days, times and timestamps in their unit, decimals unscaled. `values`
+    Physical values (`indexed_columns`): dates in days, times and timestamps in their unit; decimals unscaled. `values`
     counts nulls too. `bytes_`, `uncompressed`: sizes of the column's Parquet chunks, 0 if there are none.
     """
 

@@ -1,7 +1,7 @@
 """When a compaction is due and what its request may hold: Hudi's triggers, and all options of a request (pure).
 
 Defined only here, for every entry point, with the combinations that contradict each other. A trigger is a function of
-the timeline, the clock and the options; `since_compaction` counts the delta commits.
+the timeline, the clock and the options; `timeline.commits_since_compaction` counts the delta commits.
 """
 
 from __future__ import annotations

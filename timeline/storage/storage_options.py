@@ -1,6 +1,6 @@
 """Options of object stores: where the store is, how it is entered, and how it encrypts (pure).
 
-Each has one name here (obstore's), environment variables, and mostly a name of Hadoop (`hadoop_options`); it is taken
+Each has one name here (obstore's), environment variables, and mostly a name of Hadoop (`object_url`); it is taken
 under any of them. What is given wins over a Spark session's Hadoop configuration, and that over the environment.
 Credentials come from one source together: half of them from here and half from there would be those of no user.
 """

@@ -152,7 +152,7 @@ def merged_by(plan: CompactionPlan) -> Mapping[str, list[NamedFile]]:
 
 
 def _avro_record(data: bytes) -> dict[str, Any]:
-    """The record of a container file of one record, see `avro.container`."""
+    """The record of a container file of one record, see `codec.avro_container`."""
     file = io.BytesIO(data)
     file.seek(len(MAGIC))
     header: Any = fastavro.schemaless_reader(file, _HEADER, None)

@@ -155,7 +155,7 @@ def _hfile_entries(file: HFile, schema: str, keys: Keys) -> Iterator[tuple[str, 
 
 
 def _avro_values(block: LogBlock, source: pa.NativeFile) -> Iterator[bytes]:
-    """The records of an Avro block; each follows its length, see `log.decode`."""
+    """The records of an Avro block; each follows its length, see `log_decode`."""
     with decoding(block):
         content = memoryview(content_of(block, source))
         count, position = content_version(bytes(content[:8]), block), 8
