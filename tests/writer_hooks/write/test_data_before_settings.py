@@ -206,7 +206,7 @@ def test_half_the_number_is_refused_in_a_new_partition(tmp_path: Path) -> None:
     path = str(tmp_path)
     bucketed([f"k{n}" for n in range(100)], 8, 9).upsert(path)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(bucket_step, "_TOLD", "another key")
+        patch.setattr(bucket_step, "_RECORDED", "another key")
         with pytest.raises(UsageError, match="file ids that begin with 8 digits below 4"):
             bucketed(["new"], 4, 9, "y").upsert(path)
 
