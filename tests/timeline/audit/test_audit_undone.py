@@ -149,7 +149,7 @@ def test_what_cannot_be_known_is_wrong(version: int, tmp_path: Path) -> None:
         if file.name[:17] <= instant:
             file.unlink()
     remove_outputs(path, instant)
-    assert "is gone although it is the newest" in problems(path, instant)
+    assert "is missing although it is the newest" in problems(path, instant)
 
 
 def test_nothing_is_concluded_from_half_a_timeline(tmp_path: Path) -> None:
@@ -265,7 +265,7 @@ def test_a_partition_removed_by_hand_is_wrong(version: int, tmp_path: Path) -> N
     shutil.rmtree(base_files(path, instant)[0].parent)
     with pytest.raises(MissingFileError):
         read_rows(path)
-    assert "is gone although it is the newest" in problems(path, instant)
+    assert "is missing although it is the newest" in problems(path, instant)
 
 
 @one_of("version", 6, 9)
