@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -25,6 +26,7 @@ from phantombase.timeline.audit.ledgers import CLUSTERED, LEDGER, GroupLedger, a
 from phantombase.timeline.cli.main import app
 from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.errors import MissingFileError, UsageError
+from phantombase.timeline.format.commit_metadata import decode, encode
 from phantombase.timeline.read.table_read import read_table
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table
@@ -281,8 +283,13 @@ def test_a_log_that_was_not_merged_is_noticed_without_a_base_file_too(version: i
     times = sorted({f.name[:17] for f in folder.iterdir() if f.name[:17].isdigit()})
     for file in folder.glob(f"{times[0]}*"):
         file.unlink()
-    for file in folder.glob("*.deltacommit"):  # version 6: they name the base file of their slice
-        file.write_bytes(file.read_bytes().replace(base.name.encode(), b""))
+    encoding = open_table(path).layout.encoding
+    for file in folder.glob("*.deltacommit"):  # they name the base file of their slice
+        commit = decode(file.read_bytes(), str(file))
+        stats = {
+            at: tuple(replace(s, base_file=None) for s in all_) for at, all_ in commit.partition_to_write_stats.items()
+        }
+        file.write_bytes(encode(replace(commit, partition_to_write_stats=stats), encoding))
     late = max(path.glob("*/.*.log.*"))
     unseen = {file: file.read_bytes() for file in (late, *folder.glob(f"{times[-1]}*"))}
     for file in unseen:
