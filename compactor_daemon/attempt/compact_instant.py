@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 
-from phantombase.timeline.audit.ledgers import LEDGER, decode_ledgers
+from phantombase.timeline.audit.ledgers import decode_ledgers
 from phantombase.timeline.clocks import clock_ms
 from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.errors import (
@@ -31,6 +31,7 @@ from phantombase.timeline.errors import (
     UsageError,
 )
 from phantombase.timeline.event_log import get_logger
+from phantombase.timeline.format.commit_metadata import LEDGER
 from phantombase.timeline.format.commit_metadata import decode as decode_commit
 from phantombase.timeline.format.compaction_plan import CompactionPlan
 from phantombase.timeline.instants.reserved_times import COMMITTED

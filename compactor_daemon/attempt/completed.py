@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from phantombase.timeline.audit.ledgers import LEDGER
 from phantombase.timeline.errors import ConflictError
-from phantombase.timeline.format.commit_metadata import LOG_COMPACT
+from phantombase.timeline.format.commit_metadata import LEDGER, LOG_COMPACT
 from phantombase.timeline.format.commit_metadata import decode as decode_commit
 from phantombase.timeline.format.instant import Instant
 from phantombase.timeline.instants.reserved_times import attempts, instant_folder

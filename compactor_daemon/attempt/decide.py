@@ -13,12 +13,12 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
-from phantombase.timeline.audit.ledgers import LEDGER, GroupLedger, encode_ledgers
+from phantombase.timeline.audit.ledgers import GroupLedger, encode_ledgers
 from phantombase.timeline.errors import (
     ConflictError,
     MissingFileError,
 )
-from phantombase.timeline.format.commit_metadata import LOG_COMPACT, CommitMetadata, RuntimeStats, WriteStat
+from phantombase.timeline.format.commit_metadata import LEDGER, LOG_COMPACT, CommitMetadata, RuntimeStats, WriteStat
 from phantombase.timeline.format.commit_metadata import encode as encode_commit
 from phantombase.timeline.format.file_name import LogFileName
 from phantombase.timeline.format.instant import Instant, State

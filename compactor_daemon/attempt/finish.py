@@ -16,9 +16,9 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
-from phantombase.timeline.audit.ledgers import LEDGER
 from phantombase.timeline.errors import MalformedError, PhantombaseError
 from phantombase.timeline.event_log import get_logger
+from phantombase.timeline.format.commit_metadata import LEDGER
 from phantombase.timeline.format.file_name import is_of_phantombase, parse_data_file
 from phantombase.timeline.format.instant import Instant
 from phantombase.timeline.instants.reserved_times import attempts, instant_folder, recorded_instants, staged_files

@@ -18,9 +18,9 @@ from phantombase.timeline.format.instant import State
 from phantombase.timeline.format.layout import Slicing
 from phantombase.timeline.locks.heartbeat import read_heartbeat
 from phantombase.timeline.storage.contract import listed_if_there
+from phantombase.timeline.storage.folders import marker_folder
 from phantombase.timeline.storage.server_clock import storage_ms
 from phantombase.timeline.table.table import Table
-from phantombase.timeline.table.traces import marker_folder
 
 from ..options import AttemptOptions
 from .outcome import declare_dead

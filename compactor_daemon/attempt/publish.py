@@ -22,7 +22,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
 
-from phantombase.timeline.audit.ledgers import LEDGER, decode_ledgers
+from phantombase.timeline.audit.ledgers import decode_ledgers
 from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.errors import (
     ConflictError,
@@ -31,6 +31,7 @@ from phantombase.timeline.errors import (
     StorageError,
     TableChangedError,
 )
+from phantombase.timeline.format.commit_metadata import LEDGER
 from phantombase.timeline.format.commit_metadata import decode as decode_commit
 from phantombase.timeline.format.file_name import LogFileName, parse_data_file
 from phantombase.timeline.format.instant import Instant

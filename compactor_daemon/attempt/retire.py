@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from phantombase.timeline.audit.ledgers import LEDGER, add_entry
+from phantombase.timeline.audit.ledgers import add_entry
 from phantombase.timeline.errors import MissingFileError
 from phantombase.timeline.event_log import get_logger
+from phantombase.timeline.format.commit_metadata import LEDGER
 from phantombase.timeline.format.commit_metadata import decode as decode_commit
 from phantombase.timeline.format.file_name import BaseFileName, LogFileName, parse_data_file
 from phantombase.timeline.format.instant import Instant, State

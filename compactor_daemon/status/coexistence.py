@@ -16,9 +16,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 
-from phantombase.timeline.audit.ledgers import LEDGER
 from phantombase.timeline.errors import PhantombaseError, UnsupportedError
-from phantombase.timeline.format.commit_metadata import CommitMetadata
+from phantombase.timeline.format.commit_metadata import LEDGER, CommitMetadata
 from phantombase.timeline.instants.clock_check import described, zone_todo
 from phantombase.timeline.instants.clock_evidence import Zone, ZoneVerdict
 from phantombase.timeline.instants.timeline import Timeline

@@ -28,9 +28,8 @@ from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 
-from phantombase.timeline.audit.ledgers import LEDGER
 from phantombase.timeline.errors import PhantombaseError
-from phantombase.timeline.format.commit_metadata import CommitMetadata
+from phantombase.timeline.format.commit_metadata import LEDGER, CommitMetadata
 from phantombase.timeline.format.instant import Instant
 from phantombase.timeline.instants.reserved_times import CANCELLED, COMMITTED
 from phantombase.timeline.locks.heartbeat import Heartbeat, is_live

@@ -22,6 +22,7 @@ from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.locks.heartbeat import heartbeat_path, is_live, may_be_written, read_heartbeat
 from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.metadata_table.update import check_keepable
+from phantombase.timeline.storage.folders import marker_folder
 from phantombase.timeline.storage.server_clock import storage_ms
 from phantombase.timeline.table.pending import (
     PendingRollback,
@@ -35,7 +36,6 @@ from phantombase.timeline.table.pending import (
     undoes_completed,
 )
 from phantombase.timeline.table.table import Table
-from phantombase.timeline.table.traces import marker_folder
 
 from ..leftovers import forget_heartbeats
 from .undo import roll_back

@@ -24,6 +24,7 @@ from typing import TypeAlias
 from ..codec.arrow_schema import project
 from ..codec.parquet_read import open_parquet, readable
 from ..errors import LedgerError, PhantombaseError, UsageError
+from ..format.commit_metadata import LEDGER
 from ..format.file_name import BaseFileName, LogFileName, parse_data_file
 from ..format.log_block import HeaderKey, scan_blocks
 from ..format.log_visibility import select_blocks
@@ -37,17 +38,8 @@ from ..table.pending import refuse_half_upgraded
 from ..table.table import Table, TableSchema, from_one_snapshot
 from ..view.log_blocks import slice_blocks
 from ..view.view import DataFile, FileGroup, FileSlice, TableView, is_replaced, latest_base, slice_before
-from .ledgers import (
-    LEDGER,
-    GroupLedger,
-    KeptLedgers,
-    LogTotals,
-    commits_with_ledgers,
-    copied_ledger,
-    kept_ledgers,
-    log_totals,
-    logged_instants,
-)
+from .ledgers import GroupLedger, KeptLedgers, commits_with_ledgers, kept_ledgers, logged_instants
+from .log_totals import LogTotals, copied_ledger, log_totals
 
 
 def is_undone(table: Table, instant: str, written: Collection[str]) -> bool:

@@ -14,11 +14,11 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from statistics import median
 
-from ..audit.ledgers import LEDGER, decode_ledgers
+from ..audit.ledgers import decode_ledgers
 from ..audit.overview import next_plan_row, overview
 from ..clocks import clock_ms
 from ..errors import MissingFileError, PhantombaseError
-from ..format.commit_metadata import CommitMetadata, WriteStat
+from ..format.commit_metadata import LEDGER, CommitMetadata, WriteStat
 from ..format.instant import MERGES, Instant
 from ..instants.timeline import since_completed, since_request
 from ..locks.table_lock import STORAGE, inspect_lock

@@ -39,6 +39,9 @@ CLUSTER = "CLUSTER"
 SERVICE_OPERATIONS = frozenset({"COMPACT", LOG_COMPACT, CLUSTER, "INDEX"})
 """Operation types of table services: they rearrange what writes have written, and change no row."""
 
+LEDGER = "phantombase.ledger"
+"""Our key in extraMetadata; its value: {"total": counts, "file_groups": {partition/file id: counts}}."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuntimeStats:

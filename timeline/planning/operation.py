@@ -3,14 +3,6 @@
 A million operations as values, with their names and metrics, take gigabytes, and most of the time of a planning goes
 into making, sorting and freeing them. Here each is encoded once its slice is known. Next to the bytes are the few
 numbers that order and divide plans.
-
-What compacting a file slice reads and writes is counted as Hudi does (FileSliceMetricUtils of 0.15.0 and 1.2.0):
-
-    read    base file and all log files
-    write   the base file once more, or for a slice without one Hudi's target size of a new one
-
-Megabytes are integers of 1 << 20 bytes; read and write are floored separately before they are added, so a small slice
-costs 0 MB.
 """
 
 from __future__ import annotations
@@ -35,6 +27,7 @@ from ..format.instant import parse_time
 from ..instants.timeline import Timeline
 from ..view.plain_slices import PlainSlice
 from ..view.view import FileSlice
+from .limits import read_bytes, write_bytes
 from .log_compaction import LogPiece, LogRun
 from .universal import MergeKind, Picking, PickOptions, Stack, pick
 
@@ -132,26 +125,6 @@ def _age_s(time: str, now: datetime) -> float | None:
         return (now - parse_time(time)).total_seconds()
     except UsageError:
         return None
-
-
-MB = 1 << 20
-NEW_FILE_BYTES = 120 * MB
-"""Hudi's target size of a base file (`hoodie.parquet.max.file.size`); Hudi assumes it for a slice without base file."""
-
-
-def read_bytes(slice_: FileSlice) -> int:
-    """Bytes of the base file and of all log files."""
-    return slice_.base_bytes + slice_.log_bytes
-
-
-def write_bytes(slice_: FileSlice) -> int:
-    """Bytes of the base file, or `NEW_FILE_BYTES` for a slice without one."""
-    return slice_.base_bytes or NEW_FILE_BYTES
-
-
-def io_mb(slice_: FileSlice) -> int:
-    """Megabytes read and written: Hudi's TOTAL_IO_MB, which is compared with a strategy's target."""
-    return read_bytes(slice_) // MB + write_bytes(slice_) // MB
 
 
 def operation(slice_: FileSlice) -> CompactionOperation:

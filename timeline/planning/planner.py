@@ -25,8 +25,8 @@ from ..format.instant import Instant
 from ..instants.timeline import Timeline
 from ..view.plain_slices import PlainSlice
 from ..view.view import FileGroup, FileSlice, GroupKey, ViewFacts, is_replaced, latest_slice
-from .limits import Cost, fill
-from .operation import Candidate, PackedPlan, SliceStats, candidate_of, read_bytes, write_bytes
+from .limits import Cost, fill, read_bytes, write_bytes
+from .operation import Candidate, PackedPlan, SliceStats, candidate_of
 from .options import ScheduleOptions
 from .partition_walk import LeftOut, PlanNotes, Rule, Waiting
 from .strategies import keep_partitions, keep_slices

@@ -42,7 +42,7 @@ from typing import Any, Generic, TypeVar
 from ..errors import UsageError
 from ..option import check_least, option
 from ..view.view import FileSlice
-from .operation import io_mb
+from .limits import io_mb
 
 T = TypeVar("T")
 

@@ -17,9 +17,9 @@ from collections.abc import Mapping
 
 from ..errors import MalformedError, UsageError
 from ..storage.contract import Storage
-from ..storage.folders import HOODIE
+from ..storage.folders import HOODIE, marker_folder
 from ..storage.open_storage import open_storage
-from ..table.traces import TIMELINE_SERVER, TYPE_FILE, Marker, delete_markers, list_markers, marker_folder
+from ..table.traces import TIMELINE_SERVER, TYPE_FILE, Marker, delete_markers, list_markers
 from .asgi import Receive, Refused, Scope, Send, encoded, need, parameters, send_answer, send_error
 from .served_tables import ServedTable, ServedTables, spelled
 from .view_json import Json

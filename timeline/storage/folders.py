@@ -48,3 +48,8 @@ def as_uri(base_path: str) -> str:
 def join(partition: str, name: str) -> str:
     """A file's path relative to the table base; "" is the partition of a non-partitioned table."""
     return f"{partition}/{name}" if partition else name
+
+
+def marker_folder(instant: str) -> str:
+    """The folder of an instant's markers, in all table versions."""
+    return f"{HOODIE}/.temp/{instant}"

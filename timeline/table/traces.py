@@ -24,7 +24,7 @@ from ..format.log_block import BlockKind, HeaderKey, scan_blocks
 from ..format.log_encode import rollback_block
 from ..format.rollback_plan import RevokedSlice, RollbackPlan
 from ..storage.contract import Entry, Storage
-from ..storage.folders import HOODIE, inside_table, join
+from ..storage.folders import inside_table, join, marker_folder
 from .table import Table
 
 _MARKER = re.compile(r"(?:(?P<partition>.+)/)?(?P<file>[^/]+)\.marker\.(?P<kind>CREATE|MERGE|APPEND)")
@@ -74,11 +74,6 @@ class Marker:
                 todo="If it is not Hudi's, remove it: with it, the files of a pending write cannot be determined.",
             )
         return Marker(partition=match["partition"] or "", file=match["file"], kind=MarkerKind(match["kind"]))
-
-
-def marker_folder(instant: str) -> str:
-    """The folder of an instant's markers, in all table versions."""
-    return f"{HOODIE}/.temp/{instant}"
 
 
 def log_marker_kind(layout: Layout) -> MarkerKind:

@@ -20,9 +20,8 @@ from phantombase.compactor_daemon.attempt.outcome import CommitDecision, find_de
 from phantombase.compactor_daemon.attempt.publish import place, publish
 from phantombase.compactor_daemon.attempt.revert import placed_group, revert_files, without_groups
 from phantombase.compactor_daemon.attempt.validity import Validity, assess, gather_evidence
-from phantombase.timeline.audit.ledgers import LEDGER
 from phantombase.timeline.errors import ClockError, ConflictError, PhantombaseError, StorageError, TableChangedError
-from phantombase.timeline.format.commit_metadata import decode, encode
+from phantombase.timeline.format.commit_metadata import LEDGER, decode, encode
 from phantombase.timeline.format.instant import format_time, later
 from phantombase.timeline.format.table_config import PROPERTIES
 from phantombase.timeline.instants.reserved_times import OUTCOME, reserve

@@ -18,10 +18,10 @@ from phantombase.compactor_daemon.attempt.outcome import CommitDecision, find_de
 from phantombase.compactor_daemon.attempt.publish import merge_again, place, publish
 from phantombase.compactor_daemon.attempt.retire import retire
 from phantombase.compactor_daemon.options import AttemptOptions
-from phantombase.timeline.audit.ledgers import LEDGER, audit_path
+from phantombase.timeline.audit.ledgers import audit_path
 from phantombase.timeline.codec.output_options import Bloom, Codec, OutputOptions
 from phantombase.timeline.errors import ConflictError, MissingFileError, StorageError
-from phantombase.timeline.format.commit_metadata import decode, encode
+from phantombase.timeline.format.commit_metadata import LEDGER, decode, encode
 from phantombase.timeline.format.instant import Instant, State
 from phantombase.timeline.instants.reserved_times import (
     DEAD,

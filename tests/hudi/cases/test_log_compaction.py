@@ -12,9 +12,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from phantombase.timeline.audit.ledgers import LEDGER
 from phantombase.timeline.codec.avro_schema import COMMIT_SEQNO
 from phantombase.timeline.codec.avro_schema import COMMIT_TIME as COMMIT_TIME_COLUMN
+from phantombase.timeline.format.commit_metadata import LEDGER
 from phantombase.timeline.format.log_block import BlockKind, HeaderKey, scan_blocks
 from phantombase.timeline.format.log_deletes import decode_deletes
 from phantombase.timeline.format.log_encode import LogFormat, Parts, data_block, delete_block

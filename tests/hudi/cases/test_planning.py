@@ -15,7 +15,8 @@ import pytest
 
 from phantombase.timeline.errors import UsageError
 from phantombase.timeline.locks.table_lock import ProcessLock
-from phantombase.timeline.planning.operation import io_mb, operation
+from phantombase.timeline.planning.limits import io_mb
+from phantombase.timeline.planning.operation import operation
 from phantombase.timeline.planning.options import PLAN_NOW, ScheduleOptions, TriggerStrategy, triggered
 from phantombase.timeline.planning.schedule import schedule_compaction
 from phantombase.timeline.planning.strategies import Strategy, StrategyOptions, keep_partitions, keep_slices

@@ -13,9 +13,9 @@ from phantombase.compactor_daemon.attempt.compact_instant import pending_instant
 from phantombase.compactor_daemon.attempt.outcome import decisions, find_decision
 from phantombase.compactor_daemon.attempt.retire import retire
 from phantombase.timeline.audit.audit import InstantAudit, Verdict, audit, audited_instants, was_undone
-from phantombase.timeline.audit.ledgers import LEDGER, audit_path
+from phantombase.timeline.audit.ledgers import audit_path
 from phantombase.timeline.errors import ConflictError, MissingFileError
-from phantombase.timeline.format.commit_metadata import encode
+from phantombase.timeline.format.commit_metadata import LEDGER, encode
 from phantombase.timeline.format.instant import Instant, State
 from phantombase.timeline.format.layout import LAYOUT_1
 from phantombase.timeline.instants.timeline import Timeline

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from phantombase.compactor_daemon.services.hudi_conf import parse_schedule_conf
 from phantombase.timeline.errors import UsageError
 from phantombase.timeline.format.file_name import BaseFileName, LogFileName
-from phantombase.timeline.planning.operation import MB, io_mb
+from phantombase.timeline.planning.limits import MB, io_mb
 from phantombase.timeline.planning.strategies import (
     STRATEGY_CONF,
     Strategy,
