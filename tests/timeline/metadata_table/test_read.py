@@ -29,7 +29,7 @@ from tests.support.golden_tables import one_of, put, unzip_golden
 from tests.support.metadata_tables import ADDED, VERSIONS, Indexed, entry, serve
 from tests.support.metadata_tables import entries as everything_in
 from tests.support.places import SEED
-from tests.support.selection import ALL, deep
+from tests.support.selection import ALL, deep, for_each
 
 NEW = "11111111-aaaa-4d3c-84f8-8d185fe427ea-0_0-0-0_20261130000000000.parquet"
 
@@ -377,7 +377,7 @@ def decimals(low: int, high: int, value_type: dict[str, Any] | None) -> dict[str
     return record
 
 
-@pytest.mark.parametrize("number", range(30))
+@for_each(range(30))
 def test_statistics_of_decimals_widen_by_value(number: int) -> None:
     """As bytes, -453790000000 comes before -902000000000, which is longer: the rows below it were left out."""
     pick = random.Random(SEED + number)
