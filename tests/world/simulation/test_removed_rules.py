@@ -143,7 +143,7 @@ REMOVED: list[tuple[str, Search, dict[str, Any], str]] = [
     ),
     (
         "7: one base file",
-        seeds(95, first=205, hudi=True, locked=True, unschedules=False, services=frozenset(), compactors=2),
+        seeds(50, first=80, hudi=True, locked=True, unschedules=False, services=frozenset(), compactors=2),
         {
             "attempt.publish.remove_placed": nothing,
             "attempt.finish.remove_placed": nothing,
