@@ -48,7 +48,7 @@ def read(
     """The rows of a table, given as its path, URL or `Table`, for Arrow, DuckDB, Polars and pandas.
 
     `columns`: only these, in the table's order. `filter`: only rows for which it is true, as in SQL's WHERE:
-    `"fare > 10 and zone in ('a', 'b')"`. `limit`: at most so many rows. `as_of`: as of an instant, or a time like
+    `"fare > 10 and zone in ('a', 'b')"`. `limit`: the most rows. `as_of`: as of an instant, or a time like
     `2026-11-21 09:00:00` in the zone of the table's instants. `partition`: only partitions at or under this path.
     `query`: `snapshot`, the default, `read-optimized`, or with a window (after `begin`, up to and with `end`:
     completion times, on version 6 requested times) `incremental`: rows that its writes wrote, or `changes`: what they

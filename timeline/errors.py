@@ -155,7 +155,7 @@ class ClaimedError(LockError):
 
 
 class LockLostPlanError(LockError):
-    """The lock was lost right before a plan became visible: the plan has to go again."""
+    """The lock was lost right before a plan became visible: the plan must be removed."""
 
 
 class ConflictError(PhantombaseError):

@@ -147,7 +147,7 @@ def choose(view: TableView, facts: CleanFacts, options: CleanOptions) -> CleanCh
     timeline = view.timeline
     by_versions = options.policy is Policy.VERSIONS
     cutoffs = [b for b in _cutoffs(timeline, facts, options) if b is not None]
-    cutoffs += _replaced_but_kept(view, facts, told=not by_versions and timeline.layout.has_completion_times)
+    cutoffs += _replaced_but_kept(view, facts, notified=not by_versions and timeline.layout.has_completion_times)
     first = min(cutoffs, key=lambda b: b.time, default=None)
     retained = None if first is None else first.time
     held = held_files(view, retained)
@@ -203,8 +203,8 @@ def _cutoffs(timeline: Timeline, facts: CleanFacts, options: CleanOptions) -> It
         yield CleanCutoff(time=min(facts.unfinished), why="phantombase has not cleaned up behind this compaction")
 
 
-def _replaced_but_kept(view: TableView, facts: CleanFacts, *, told: bool) -> Iterator[CleanCutoff]:
-    """The replace commits of which a replaced file group must stay. `told`: Hudi's archiver stops at a savepoint.
+def _replaced_but_kept(view: TableView, facts: CleanFacts, *, notified: bool) -> Iterator[CleanCutoff]:
+    """The replace commits of which a replaced file group must stay. `notified`: Hudi's archiver stops at a savepoint.
 
     A savepoint also keeps what an earlier clustering replaced that completed after the savepoint was made.
     """
@@ -214,7 +214,7 @@ def _replaced_but_kept(view: TableView, facts: CleanFacts, *, told: bool) -> Ite
         replaced = view.facts.replaced.get(group.key)
         if replaced is not None:
             kept = next((reason for s in group.slices if (reason := _why_kept(s, facts)) is not None), None)
-            if kept is not None and not (told and replaced >= saved and group.key not in facts.clustering):
+            if kept is not None and not (notified and replaced >= saved and group.key not in facts.clustering):
                 yield CleanCutoff(time=replaced, why=f"{kept}: a file group that it replaced")
 
 

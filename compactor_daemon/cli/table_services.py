@@ -82,7 +82,7 @@ def metadata_command(
 def _render_served(data: Mapping[str, Any]) -> Iterable[RenderableType]:
     for instant in data["forgotten"]:
         did = "would forget" if data["dry_run"] else "forgot"
-        yield Text(f"{did} instant {instant} of the metadata table, which a dead process left half-way")
+        yield Text(f"{did} instant {instant} of the metadata table, which a dead process left unfinished")
     for one in data["cleans"]:
         did = "would remove" if data["dry_run"] else "removed"
         of = "" if one["finished"] else f", {human_bytes(one['bytes'])}"

@@ -185,7 +185,7 @@ def cannot_copy(obstacle: Obstacle, where: str) -> UnsupportedError:
         path=f"{where}/{obstacle.path}",
         expected=obstacle.expected,
         found=obstacle.found,
-        todo="Use --copy try, which encodes the rows of such files anew, or leave --copy out.",
+        todo="Use --copy try, which encodes the rows of such files again, or leave --copy out.",
     )
 
 

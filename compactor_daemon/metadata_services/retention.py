@@ -16,10 +16,10 @@ Archiving: by the rules of any table (`archiving.choice`), with these cutoffs in
     slices        8 and 9: instants whose log files lie in a slice that no clean removed, since only they say which;
                   not those that filled a partition, which are older than all base files there: a file group that no
                   write has touched since keeps its first slice for ever
-    built anew    a delta commit that filled a partition stays until the compactions before it are archived too: it
+    rebuilt    a delta commit that filled a partition stays until the compactions before it are archived too: it
                   shows that the base files of these are removed (`metadata_table.read`)
 
-As Hudi, archiving retains one instant more than the data table's does by default; `slices` and `built anew` are not in
+As Hudi, archiving retains one instant more than the data table's does by default; `slices` and `rebuilt` are not in
 Hudi. Source: HoodieBackedTableMetadataWriter of 0.15.0 and 1.2.0, HoodieTimelineArchiver of 0.15.0, TimelineArchiverV2
 of 1.2.0.
 """
@@ -139,7 +139,7 @@ def _choice(
     )
     choice = choose_archived(timeline, facts, OPTIONS)
     if timeline.layout.has_completion_times and shows_gone(timeline, choice.archived):
-        why = "the compactions before an index was built anew stay"
+        why = "the compactions before an index was rebuilt stay"
         return ArchiveChoice(archived=(), kept=(*choice.archived, *choice.kept), why=why)
     return choice
 

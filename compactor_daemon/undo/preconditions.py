@@ -55,7 +55,7 @@ from ..options import AttemptOptions
 from .savepoint import savepoints
 
 _OTHERWISE = (
-    "If it cannot be executed because of some file groups, write their partitions anew by insert_overwrite: replaced "
+    "If it cannot be executed because of some file groups, write their partitions again by insert_overwrite: replaced "
     "file groups are passed over, and the others are compacted. Or restore the missing files, or the table to an "
     "instant before they were written: `compactor-daemon restore TABLE --to INSTANT`."
 )
@@ -185,7 +185,7 @@ def stale_plan_removed(table: Table, lock: TableLock, remove: Callable[[Table, s
     try:
         yield
     except LockLostPlanError as late:
-        with suppress(LockError), lock.hold("remove a plan that came too late") as section:
+        with suppress(LockError), lock.hold("remove a stale plan") as section:
             remove(table.reload(), late.instant or "", section)
         raise
 
@@ -261,10 +261,10 @@ def refuse_upgraded_logs(
             instant=instant,
             expected=f"a state from {newest} on",
             found=f"{len(shared)} such log files",
-            todo="The restore is half-way. Only Hudi can finish it: restore to the same instant with Hudi. It takes "
+            todo="The restore is in progress. Only Hudi can finish it: restore to the same instant with Hudi. It takes "
             "such a file whole or leaves it, so rows may be missing, or others come back: compare them then."
             if begun
-            else f"Restore to {newest} or later. Older states can be read as of their instants, and written anew.",
+            else f"Restore to {newest} or later. Older states can be read as of their instants, and written again.",
         )
 
 
@@ -377,7 +377,7 @@ def _left_out(group: GroupKey, instant: str, compaction: str, replaced: str) -> 
         instant=instant,
         found=f"compaction {compaction} completed after {replaced} had replaced it",
         expected=f"a state before compaction {compaction}, or one behind {replaced}",
-        todo="The rows can be read as of that instant, and written anew.",
+        todo="The rows can be read as of that instant, and written again.",
     )
 
 

@@ -220,7 +220,7 @@ def write_anew(table: Table, instant: str, lock: TableLock, *, dry_run: bool = F
     )
     if dry_run:
         return done
-    with lock.hold("write a completed file anew") as section:
+    with lock.hold("write a completed file again") as section:
         table = table.reload()
         if _torn(table, instant) != (torn, plan):
             raise ConflictError(

@@ -283,7 +283,7 @@ def _refuse_cleaned(table: Table, timeline: Timeline, target: str) -> None:
 def _refuse_other(table: Table, found: PendingRestore, target: str | None) -> None:
     if target not in (None, found.plan.target):
         raise ConflictError(
-            "a restore to another instant is half-way",
+            "a restore to another instant is in progress",
             path=table.storage.base_path,
             instant=found.instant,
             expected=f"to {target}",

@@ -81,7 +81,7 @@ def compares(rule: MergeRule) -> bool:
 class LogNotes:
     """Notes for a log file that goes onto a slice, part by part. `slice_`: what a reader merges with it.
 
-    `every`: all rows are noted.
+    `every`: all rows are recorded.
     """
 
     def __init__(

@@ -16,7 +16,7 @@ If keys move, a row that deletes is written to the partition that holds the key,
 its key first, as under Hudi's global indexes: one that loses is not written. Seen: 0.15.0 and 1.2.0, GLOBAL_SIMPLE and
 GLOBAL_BLOOM. A key that two partitions hold already leaves both for its new one; otherwise it is updated in each.
 
-Every task of a look-up gets all keys of the batch and some of the table's file slices, and reads only what it must, as
+Every task of a lookup gets all keys of the batch and some of the table's file slices, and reads only what it must, as
 the key index does. Logs on top of a base file may delete a key: a slice is merged only if they do, if ordering values
 are asked for, or if its logs may hold keys that no base file has.
 """
@@ -183,7 +183,7 @@ def _piece(found: Misplaced) -> Piece:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """What a look-up has read: `done` were completed then, `pending` not. By requested time."""
+    """What a lookup has read: `done` were completed then, `pending` not. By requested time."""
 
     done: frozenset[str]
     pending: frozenset[str]

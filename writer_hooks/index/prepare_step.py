@@ -95,7 +95,7 @@ class ToSlot:
 
 @dataclass(frozen=True, slots=True)
 class BySource:
-    """Targets by the part of the input, without a look at the keys."""
+    """Targets by the part of the input, without reading the keys."""
 
     targets: int
 

@@ -132,7 +132,7 @@ def test_a_lost_base_file_is_wrong(table: tuple[Path, str]) -> None:
 
 
 def rewrite(path: Path, change: Any) -> None:
-    """Another Parquet file of the same size on disk is not needed: the size is told apart on its own."""
+    """Another Parquet file of the same size on disk is not needed: the size is distinguished on its own."""
     file = pq.ParquetFile(path)
     rows, metadata = file.read(), file.metadata.metadata
     changed = change(rows)

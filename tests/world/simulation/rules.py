@@ -188,7 +188,7 @@ class Rules:
         """Whether a new instant may have its time. `lost`: who puts it has lost its lock while it slept.
 
         Without a lock a writer and a scheduler may choose one millisecond, or that in which a compaction completes:
-        neither sees the other's choice before it is put. What they put is told apart by action and file group. Where
+        neither sees the other's choice before it is put. What they put is distinguished by action and file group. Where
         the clock stands, who slept may have chosen a time that another one has used since.
         """
         if instant.requested_time not in self._used:
