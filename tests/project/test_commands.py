@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 from phantombase.compactor_daemon.undo.savepoint import create_savepoint
 from phantombase.timeline.audit.overview import overview
@@ -150,3 +151,10 @@ def test_an_interrupt_says_what_to_do_next(
     monkeypatch.setattr(LocalStorage, "read", interrupted)
     sole = ["--sole-writer"] if offers(command, "--sole-writer") else []
     assert "Run the same command again" in Ended(capsys, app, *words, *given, *sole, "--json").error(130)["error"]
+
+
+@pytest.mark.parametrize(("said", "near"), [("stitch", "cluster"), ("compaction", "compact"), ("clen", "clean")])
+def test_an_unknown_command_is_an_error_that_names_the_near_one(said: str, near: str) -> None:
+    done = CliRunner().invoke(APPS["compactor-daemon"], [said, "TABLE"])
+    assert done.exit_code == 2
+    assert f"No such command '{said}'. Did you mean {near}?" in " ".join(done.output.split())

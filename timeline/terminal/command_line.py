@@ -10,6 +10,7 @@ import inspect
 import shutil
 from collections.abc import Iterator, Mapping, MutableMapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -34,6 +35,10 @@ class LazyCommand:
     name: str
     panel: str
     text: str
+
+
+_OTHER_WORDS = {"stitch": "cluster", "clustering": "cluster", "compaction": "compact", "cleaning": "clean"}
+"""Words by which users look for a command that is called otherwise."""
 
 
 def lazy_command(package: str, module: str, name: str, panel: str, text: str) -> LazyCommand:
@@ -105,6 +110,10 @@ class _LazyGroup(TyperGroup):
             if name is not None:
                 print(pages[name].shown(f"{ctx.command_path} {name}", _width()), end="")
                 raise typer.Exit
+        if not words[0].startswith("-") and self.get_command(ctx, words[0]) is None:
+            near = _OTHER_WORDS.get(words[0]) or next(iter(get_close_matches(words[0], self.lazy, n=1)), None)
+            if near in self.lazy:
+                ctx.fail(f"No such command {words[0]!r}. Did you mean {near}?")
         return super().resolve_command(ctx, args)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
