@@ -24,10 +24,10 @@ Any process may repeat every step at any time; after a crash anywhere, running i
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from time import monotonic
 
 from phantombase.timeline.errors import ConflictError, MalformedError, TableChangedError, UsageError
 from phantombase.timeline.format.file_name import LogFileName, parse_data_file
@@ -142,7 +142,7 @@ def _with_traces(table: Table, rollback: PendingRollback, *, scan: bool) -> Pend
 
 def _finish(table: Table, rollback: PendingRollback, lock: TableLock, *, scan: bool) -> str:
     """Executes the plan and completes the rollback; every step may have been done before."""
-    storage, start = table.storage, monotonic()
+    storage, start = table.storage, time.monotonic()
     _check(table, rollback)  # before the heartbeat: that of `compactor-daemon rollback` shows whether it only stalls
     # With the heartbeat, Hudi 1.2's multi-writers leave the rollback to phantombase.
     with heartbeat(storage, rollback.instant, BEAT_S):
@@ -154,7 +154,7 @@ def _finish(table: Table, rollback: PendingRollback, lock: TableLock, *, scan: b
         commands = dict(c for s in plan.revoked if (c := revoke(table, s, plan.target)) is not None)
         for instant in (plan.target, rollback.instant):  # Hudi puts markers of its command blocks under the rollback
             delete_markers(storage, instant)
-        took_ms = int((monotonic() - start) * 1000)
+        took_ms = int((time.monotonic() - start) * 1000)
         done = encode_rollback_metadata(plan, rollback.instant, took_ms, commands, storage.base_path)
         _complete(table, rollback, done, _left_behind(rollback.instant, plan, commands), lock)
     storage.delete(heartbeat_path(plan.target))
@@ -262,17 +262,17 @@ def traces_of_all(
             if not by_base or not isinstance(name, LogFileName):
                 continue
             path = join(partition, entry.name)
-            for time in sorted(set(instants_in(table, path))):
-                if goes and time not in times and timeline.is_committed(time):
+            for write in sorted(set(instants_in(table, path))):
+                if goes and write not in times and timeline.is_committed(write):
                     raise ConflictError(
                         "a log file that would go holds rows of a write that stays",
                         path=path,
-                        instant=time,
+                        instant=write,
                         todo="Restore the table with Hudi, or to an earlier instant.",
                     )
-                if not goes and time in times:
+                if not goes and write in times:
                     key = (partition, name.file_id, name.instant)
-                    logs[time].setdefault(key, {})[entry.name] = entry.size
+                    logs[write].setdefault(key, {})[entry.name] = entry.size
     return {
         (time, action): RollbackPlan(
             target=time,

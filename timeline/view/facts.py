@@ -156,6 +156,7 @@ class FactLoader:
         timeline only what is later than a pending write is asked.
         """
         pending = {i.requested_time for i in timeline.inflight_writers}
+        pending -= {i.requested_time for i in timeline.completed}  # of two writes at one time file names tell nothing
         if not pending or (undone := self._being_undone(timeline)) is None:
             return {}
         pending -= undone

@@ -15,7 +15,7 @@ import pytest
 from typer.testing import CliRunner
 
 from phantombase.compactor_daemon.attempt.publish import publish
-from phantombase.compactor_daemon.cleaning import plan
+from phantombase.compactor_daemon.cleaning import plan as clean_plan
 from phantombase.compactor_daemon.cleaning.choice import CleanOptions, Policy
 from phantombase.compactor_daemon.cleaning.clean import clean_table
 from phantombase.compactor_daemon.cli.main import app
@@ -215,9 +215,9 @@ def test_hours_are_hours_when_the_clocks_change(tmp_path: Path, monkeypatch: pyt
     path = tmp_path / "trips"
     written_table(path, 9, one_row("k0", 0), REWRITES)
     now = datetime(2026, 3, 29, 1, 10, tzinfo=UTC)  # ten minutes after the clocks of Berlin were put forward
-    monkeypatch.setattr(plan, "clock_ms", lambda: int(now.timestamp() * 1000))
+    monkeypatch.setattr(clean_plan, "clock_ms", lambda: int(now.timestamp() * 1000))
     table = open_table(path).with_clock(ClockOptions(timezone="Europe/Berlin"))
-    found = plan.gather_facts(table, table.load_view(), CleanOptions(policy=Policy.HOURS, retain=2), dry_run=True)
+    found = clean_plan.gather_facts(table, table.load_view(), CleanOptions(policy=Policy.HOURS, retain=2), dry_run=True)
     assert (found.floor, found.hours_ago) == ("20260329011000000", "20260329001000000")
 
 
@@ -240,10 +240,10 @@ def test_a_query_from_before_a_late_publication_keeps_its_files(
     now_ms = clock_ms() + 7_200_000
     [done] = open_table(path).files.completed_commits(plan)
     os.utime(path / open_table(path).instant_path(done), (now_ms / 1000 - 60,) * 2)
-    monkeypatch.setattr(plan, "clock_ms", lambda: now_ms)
+    monkeypatch.setattr(clean_plan, "clock_ms", lambda: now_ms)
     found = clean_table(open_table(path), CleanOptions(retain=1, floor_s=3600), LOCK, dry_run=True)
     assert (found.files, found.why) == (0, "a query of 3,600 s ago may need it")
-    monkeypatch.setattr(plan, "clock_ms", lambda: now_ms + 3_600_000)
+    monkeypatch.setattr(clean_plan, "clock_ms", lambda: now_ms + 3_600_000)
     assert clean_table(open_table(path), CleanOptions(retain=1, floor_s=3600), LOCK, dry_run=True).files == 2
 
 

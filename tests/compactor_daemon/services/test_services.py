@@ -294,8 +294,12 @@ def test_hudis_names_of_cleaning() -> None:
     assert rows.conf({"hoodie.cleaner.commits.retained": "5"}).options.clean == CleanOptions(retain=5)
     assert rows.clean(retain=9).conf({"hoodie.clean.automatic": "true"}).options.clean == CleanOptions(retain=9)
     by_hours = {"hoodie.clean.policy": "KEEP_LATEST_BY_HOURS"}
-    assert rows.clean(retain=9).conf(by_hours).options.clean == CleanOptions(policy=Policy.HOURS)
-    assert rows.clean().conf({"hoodie.clean.automatic": "false"}).options == WriteOptions()
+    with pytest.raises(UsageError, match=r"contradict each other.*clean\.retain=9"):
+        rows.clean(retain=9).conf(by_hours)
+    assert rows.conf(by_hours).options.clean == CleanOptions(policy=Policy.HOURS)
+    with pytest.raises(UsageError, match=r"contradict each other.*clean=on"):
+        rows.clean().conf({"hoodie.clean.automatic": "false"})
+    assert rows.conf({"hoodie.clean.automatic": "false"}).options == WriteOptions()
     assert rows.conf({"hoodie.clean.failed.writes.policy": "LAZY"}).options.lazy_rollback is True
     with pytest.raises(UsageError, match=r"not a value of hoodie\.clean\.policy"):
         rows.conf({"hoodie.clean.policy": "KEEP_ALL"})

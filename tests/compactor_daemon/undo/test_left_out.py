@@ -180,7 +180,7 @@ def test_a_restore_of_hudi_that_is_half_way_is_left_to_hudi(dry_run: bool, tmp_p
     requested = Instant(requested_time=table.next_time(timeline), action="restore", state=State.REQUESTED)
     table.storage.put_if_absent(table.instant_path(requested), encode_restore_plan(plan))
     before = files(path)
-    with pytest.raises(UsageError, match=r"half-way\. Only Hudi can finish it"):
+    with pytest.raises(UsageError, match=r"in progress\. Only Hudi can finish it"):
         restore_table(open_table(path), LOCK, None, dry_run=dry_run)
     assert files(path) == before
 

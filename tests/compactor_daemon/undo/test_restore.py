@@ -464,7 +464,7 @@ def test_while_a_restore_is_pending_nothing_else_begins(small: Small, tmp_path: 
     shown = " ".join(CliRunner().invoke(app, ["status", str(path)]).stdout.split())
     assert "in progress: restore" in shown
     assert "compactor-daemon restore TABLE" in shown
-    with pytest.raises(ConflictError, match="another instant is half-way"):
+    with pytest.raises(ConflictError, match="another instant is in progress"):
         restore(path, max(states))
     assert restore(path, None, dry_run=True).finished
     assert restore(path, None).finished
