@@ -1,4 +1,4 @@
-"""Log files: the framing of their blocks, and the header RECORD_POSITIONS.
+"""Log files: the framing of their blocks.
 
 A log file is a run of blocks without file header or trailer. All integers are big-endian. The format version is 1, with
 the same bytes in table versions 6, 8 and 9:
@@ -16,17 +16,12 @@ the same bytes in table versions 6, 8 and 9:
 A block that breaks this framing (torn write) extends to the next magic or the end of the file. It is reported as
 CORRUPT and reading continues after it, as in Hudi.
 
-RECORD_POSITIONS names the base file rows that a block's records replace. A position is a row number, from 0, of the
-base file whose instant the block names in its header BASE_FILE_INSTANT_TIME_OF_RECORD_POSITIONS; the i-th position in
-order belongs to the block's i-th record. Format (Hudi LogReaderUtils, RoaringBitmap's Roaring64NavigableMap in its
-portable form): base64 of u64 LE number of buckets, and per bucket u32 LE high word of its positions and a 32-bit
-Roaring portable stream (it begins with `3A 30`, or with `3B 30` if it has run containers: Hudi optimises runs before it
-writes). CRoaring's 64-bit portable form is the same, byte for byte.
+RECORD_POSITIONS, which names the rows of the base file that a block's records replace, is passed over: merging goes by
+keys, which are always right (hudi-format.md 5.2 has its form).
 """
 
 from __future__ import annotations
 
-import base64
 import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -34,31 +29,8 @@ from enum import IntEnum
 from typing import Any
 
 import pyarrow as pa
-import pyroaring
 
 from ..errors import MalformedError
-
-
-def parse_positions(text: str) -> pyroaring.BitMap64:
-    """The positions in a header value; MalformedError if it is not exactly one bitmap in base64."""
-    try:
-        data = base64.b64decode(text, validate=True)
-        positions = pyroaring.BitMap64.deserialize(data)
-    # pyroaring raises IndexError for empty input.
-    except (ValueError, IndexError) as error:
-        raise MalformedError("damaged record positions", found=str(error)) from error
-    # pyroaring reads to the end of the bitmap and ignores the rest.
-    if len(positions.serialize()) != len(data):
-        raise MalformedError("damaged record positions", found="bytes after the bitmap")
-    return positions
-
-
-def print_positions(positions: pyroaring.BitMap64) -> str:
-    """The header value for `positions`, which are not changed; inverse of `parse_positions`."""
-    optimised = positions.copy()
-    optimised.run_optimize()
-    return base64.b64encode(optimised.serialize()).decode("ascii")
-
 
 MAGIC = b"#HUDI#"
 FORMAT_VERSION = 1
@@ -127,15 +99,6 @@ class LogBlock:
     def is_partial(self) -> bool:
         """Whether its rows are partial updates: they have the columns of its schema, which is not the table's."""
         return self.kind is not BlockKind.DELETE and self.headers.get(HeaderKey.IS_PARTIAL, "").lower() == "true"
-
-    @property
-    def record_positions(self) -> pyroaring.BitMap64 | None:
-        """Row numbers in the base file, one for each entry in the block's order; None if the writer gave none.
-
-        Kept for tools: merging uses keys, which are always right.
-        """
-        text = self.headers.get(HeaderKey.RECORD_POSITIONS)
-        return parse_positions(text) if text else None
 
     @property
     def compacted_instants(self) -> tuple[str, ...]:

@@ -90,7 +90,7 @@ def _logs(path: Path) -> None:
         for log in (log for slice_ in group.slices for log in slice_.logs):
             with table.storage.open_input(log.path) as source:
                 for block in scan_blocks(source, log.path):
-                    _ = block.record_positions
+                    _ = block.is_partial
 
 
 def _stream(path: Path, query: Query) -> int:
