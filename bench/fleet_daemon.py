@@ -12,7 +12,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from phantombase.compactor_daemon.attempt.attempt import WaitScope, keep_slot
-from phantombase.compactor_daemon.attempt.compact_instant import Compacted, Limit
+from phantombase.compactor_daemon.attempt.compact_or_resume import Compacted, Limit
 from phantombase.compactor_daemon.attempt.failures import RetryOptions
 from phantombase.compactor_daemon.daemon.assemble import open_daemon
 from phantombase.compactor_daemon.daemon.dispatch import DaemonOrder, Rules

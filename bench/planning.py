@@ -35,10 +35,11 @@ from phantombase.timeline.format.file_name import BaseFileName, LogFileName
 from phantombase.timeline.format.instant import Instant, State, format_time
 from phantombase.timeline.format.log_encode import delete_block
 from phantombase.timeline.locks.table_lock import ProcessLock
-from phantombase.timeline.planning.options import ScheduleOptions, TriggerStrategy
+from phantombase.timeline.planning.options import ScheduleOptions
 from phantombase.timeline.planning.planner import Situation, plan_compaction
 from phantombase.timeline.planning.schedule import schedule_compaction
 from phantombase.timeline.planning.survey import Survey
+from phantombase.timeline.planning.triggers import TriggerStrategy
 from phantombase.timeline.storage.contract import Entry
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table

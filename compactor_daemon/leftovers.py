@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from phantombase.timeline.locks.heartbeat import heartbeat_path, is_live, read_heartbeat
 from phantombase.timeline.storage.folders import WRITES, staged_folder
-from phantombase.timeline.table.pending import (
+from phantombase.timeline.table.in_progress import (
     clustering_in_rollback,
     completed_rollback_of,
 )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from .compactor_daemon.attempt.compact_instant import Limit
+from .compactor_daemon.attempt.compact_or_resume import Limit
 from .compactor_daemon.execution.run_compactions import Compactions, run_compactions
 from .compactor_daemon.jvm_archive import require_pyspark
 from .compactor_daemon.options import AttemptOptions, ExecuteOptions

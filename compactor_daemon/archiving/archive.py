@@ -32,12 +32,12 @@ from phantombase.timeline.metadata_table.valid_instants import blocked_by
 from phantombase.timeline.read.pins import all_pins, live_pins
 from phantombase.timeline.storage.folders import join
 from phantombase.timeline.table.evolved_schema import newest_history
-from phantombase.timeline.table.pending import refuse_half_upgraded, refuse_pending_restore
+from phantombase.timeline.table.in_progress import refuse_half_upgraded, refuse_pending_restore
 from phantombase.timeline.table.table import Table, from_one_snapshot
 from phantombase.timeline.view.facts import HASHING_METADATA, is_consistently_hashed
 
 from ..attempt.finish import forget_archived
-from ..attempt.unfinished import tidy, unfinished_compactions
+from ..attempt.needed_records import tidy, unfinished_compactions
 from ..undo.dead_writers import remove_unreadable_rollbacks
 from .archived_files import Archive, remove_instants
 from .choice import ArchiveChoice, ArchiveCutoff, ArchiveFacts, ArchiveOptions, choose

@@ -30,7 +30,7 @@ from phantombase.timeline.merge.rule import SliceRules
 from phantombase.timeline.metadata_table.measure import Measure
 from phantombase.timeline.read.table_rules import slice_rules
 from phantombase.timeline.storage.snapshot import list_ahead
-from phantombase.timeline.table.pending import pending_replacing_writes
+from phantombase.timeline.table.in_progress import pending_replacing_writes
 from phantombase.timeline.table.table import Table, TableSchema
 from phantombase.timeline.view.view import TableView
 

@@ -7,7 +7,7 @@
     abandoned                     temporary files, and unfinished uploads to an object store, are removed
 
 A pending instant needs none of this: the next run publishes its decision, or opens the next attempt
-(`compact_instant`).
+(`compact_or_resume`).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from phantombase.timeline.storage.folders import RECORDS, TEMPORARY
 from phantombase.timeline.storage.server_clock import storage_ms
 from phantombase.timeline.storage.staged_file import PLACED
 from phantombase.timeline.storage.unfinished_uploads import abort_uploads
-from phantombase.timeline.table.pending import clustering_in_rollback, refuse_half_upgraded
+from phantombase.timeline.table.in_progress import clustering_in_rollback, refuse_half_upgraded
 from phantombase.timeline.table.table import Table
 
 from .completed import completed_commits, completed_compaction, decision_of_commit, is_ours, named_files, remove_placed

@@ -14,7 +14,7 @@ from phantombase.timeline.format.file_name import LogFileName
 from phantombase.timeline.format.layout import Slicing
 from phantombase.timeline.merge.rule import SliceRules
 from phantombase.timeline.planning.log_compaction import LogPiece, folds_exactly, planned_pieces, runs_of
-from phantombase.timeline.table.pending import merges_no_logs
+from phantombase.timeline.table.in_progress import merges_no_logs
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.view.view import FileGroup, FileSlice, TableView, input_names, slice_before
 

@@ -21,7 +21,7 @@ from phantombase.timeline.errors import ConflictError, MalformedError
 from phantombase.timeline.format.compaction_plan import planned_paths
 from phantombase.timeline.format.instant import Instant
 from phantombase.timeline.instants.timeline import Timeline
-from phantombase.timeline.table.pending import (
+from phantombase.timeline.table.in_progress import (
     UnreadableRollback,
     clustering_in_rollback,
     pending_rollbacks,

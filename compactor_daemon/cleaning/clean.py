@@ -31,11 +31,11 @@ from phantombase.timeline.read.windows import retained_since
 from phantombase.timeline.storage.contract import listed_if_there
 from phantombase.timeline.storage.folders import join
 from phantombase.timeline.storage.server_clock import storage_ms
-from phantombase.timeline.table.pending import refuse_pending_restore, reload_same_version, rollback_in_progress
+from phantombase.timeline.table.in_progress import refuse_pending_restore, reload_same_version, rollback_in_progress
 from phantombase.timeline.table.table import Table, put_requested
 from phantombase.timeline.view.view import TableView
 
-from ..attempt.unfinished import tidy
+from ..attempt.needed_records import tidy
 from .choice import CleanChoice, CleanOptions
 from .plan import CleanResult, Finished, choice_of, is_needed, load_whole, may_go, refuse_needed, result_of, would_clean
 

@@ -19,7 +19,7 @@ from phantombase.timeline.locks.heartbeat import EXPIRY_S
 from phantombase.timeline.read.pins import Pin, all_pins, earliest_to_retain, held_files, live_pins
 from phantombase.timeline.read.windows import cleans
 from phantombase.timeline.storage.folders import join
-from phantombase.timeline.table.pending import (
+from phantombase.timeline.table.in_progress import (
     clustered_file_groups,
     refuse_half_rolled_back,
     refuse_half_upgraded,
@@ -28,7 +28,7 @@ from phantombase.timeline.table.pending import (
 from phantombase.timeline.table.table import Table, from_one_snapshot
 from phantombase.timeline.view.view import TableView
 
-from ..attempt.unfinished import unfinished_compactions
+from ..attempt.needed_records import unfinished_compactions
 from ..undo.savepoint import savepoints, state_files
 from .choice import CleanChoice, CleanFacts, CleanOptions, Gone, Policy, choose
 

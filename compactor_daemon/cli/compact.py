@@ -36,7 +36,7 @@ from phantombase.timeline.terminal.boundary import EXIT_FAILED, local_path
 from phantombase.timeline.terminal.console import configure_logging, emit, reporting
 from phantombase.timeline.terminal.text_table import Column, RowsTable, human_bytes, human_duration, plural
 
-from ..attempt.compact_instant import pending_instants, preflight
+from ..attempt.compact_or_resume import pending_instants, preflight
 from ..execution.run_compactions import InstantProgress, run_compactions
 from ..execution.spark_session import check_spark
 from ..options import AttemptOptions, ExecuteOptions

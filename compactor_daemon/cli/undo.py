@@ -20,7 +20,7 @@ from phantombase.timeline.table.table import Table
 from phantombase.timeline.terminal.console import configure_logging, emit
 from phantombase.timeline.terminal.text_table import Column, RowsTable, plural
 
-from ..attempt.compact_instant import pending_instants
+from ..attempt.compact_or_resume import pending_instants
 from ..attempt.failures import release_failures
 from ..undo.repair import TakenBack, cancel_unreadable_attempt, write_anew
 from ..undo.restore import restore_table

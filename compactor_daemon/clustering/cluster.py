@@ -43,7 +43,7 @@ from phantombase.timeline.metadata_table.measure import Measure
 from phantombase.timeline.metadata_table.update import upkeep_of
 from phantombase.timeline.planning.schedule import busy_file_groups
 from phantombase.timeline.storage.server_clock import storage_ms
-from phantombase.timeline.table.pending import (
+from phantombase.timeline.table.in_progress import (
     pending_replacing_writes,
     refuse_half_rolled_back,
     refuse_half_upgraded,

@@ -35,7 +35,7 @@ from phantombase.timeline.planning.schedule import busy_file_groups
 from phantombase.timeline.storage.contract import list_of_table
 from phantombase.timeline.storage.folders import join, staged_folder
 from phantombase.timeline.storage.staged_file import place_staged
-from phantombase.timeline.table.pending import (
+from phantombase.timeline.table.in_progress import (
     is_pending_service,
     pending_replacing_writes,
     refuse_half_rolled_back,

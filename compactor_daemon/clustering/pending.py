@@ -43,7 +43,7 @@ from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.read.windows import retained_since
 from phantombase.timeline.storage.folders import staged_folder
 from phantombase.timeline.storage.server_clock import storage_ms
-from phantombase.timeline.table.pending import refuse_half_upgraded, refuse_pending_restore
+from phantombase.timeline.table.in_progress import refuse_half_upgraded, refuse_pending_restore
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.table.traces import traces_of
 

@@ -23,7 +23,7 @@ from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.planning.schedule import busy_file_groups
 from phantombase.timeline.storage.contract import list_of_table
-from phantombase.timeline.table.pending import is_pending_service
+from phantombase.timeline.table.in_progress import is_pending_service
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.view.view import GroupKey
 

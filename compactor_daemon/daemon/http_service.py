@@ -17,7 +17,7 @@ from phantombase.timeline.dashboard.people_app import LoginApp, PeopleApp
 from phantombase.timeline.errors import PhantombaseError, UnknownStateError
 from phantombase.timeline.format.compaction_plan import TOTAL_LOG_FILES_SIZE
 from phantombase.timeline.instants.reserved_times import staged_files
-from phantombase.timeline.planning.options import TriggerOptions
+from phantombase.timeline.planning.triggers import TriggerOptions
 from phantombase.timeline.service.access import Access
 from phantombase.timeline.service.run import HttpService, Pages, ServeOptions
 from phantombase.timeline.service.served_tables import ServedTables

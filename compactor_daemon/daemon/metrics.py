@@ -33,7 +33,7 @@ from phantombase.timeline.errors import UsageError
 from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.service.metrics import add_process
 
-from ..attempt.compact_instant import Compacted
+from ..attempt.compact_or_resume import Compacted
 from ..fleet.pools import PoolUsage
 from ..services.last_run import ServiceDone
 from ..services.options import Service

@@ -39,7 +39,7 @@ from phantombase.timeline.storage.storage_options import StorageOptions
 from phantombase.timeline.table.table import Table
 
 from ..attempt.attempt import WaitScope, keep_slot
-from ..attempt.compact_instant import Compacted, Limit, compact_instant, pending_instants, preflight
+from ..attempt.compact_or_resume import Compacted, Limit, compact_instant, pending_instants, preflight
 from ..attempt.failures import RetryOptions, failure_of, read_failures, readiness, record_failure
 from ..attempt.finish import finish, forget_archived, littered_instants
 from ..attempt.slice_task import Runner

@@ -12,7 +12,7 @@ from threading import Semaphore
 from phantombase.timeline.errors import PhantombaseError
 from phantombase.timeline.event_log import get_logger
 
-from ..attempt.compact_instant import Compacted, Limit
+from ..attempt.compact_or_resume import Compacted, Limit
 from ..attempt.failures import FailureClass, classify
 from ..fleet.claims import HeldClaim
 from ..fleet.pools import PoolUsage

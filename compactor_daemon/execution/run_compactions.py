@@ -34,7 +34,7 @@ from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.storage_options import Given, StorageOptions
 from phantombase.timeline.table.table import Table
 
-from ..attempt.compact_instant import Compacted, Limit, compact_instant, pending_instants, preflight
+from ..attempt.compact_or_resume import Compacted, Limit, compact_instant, pending_instants, preflight
 from ..attempt.finish import abandoned_uploads_aborted, finish_completed, littered_instants
 from ..attempt.slice_task import Runner
 from ..fleet.claims import claim_all, claim_one

@@ -29,7 +29,7 @@ from phantombase.timeline.table.table import Table, from_one_snapshot
 from phantombase.timeline.view.view import FileGroup, slice_before
 
 from ..attempt.attempt import open_attempt, single_task
-from ..attempt.compact_instant import Compacted, pending_instants, preflight
+from ..attempt.compact_or_resume import Compacted, pending_instants, preflight
 from ..attempt.outcome import attempt_dead, find_decision, read_outcome
 from ..attempt.slice_task import SliceDone, SliceTask, compact_slice, done_slices
 from ..fleet.claims import claim_all, claim_one

@@ -47,7 +47,7 @@ from phantombase.timeline.metadata_table.location import advising_rebuild, open_
 from phantombase.timeline.metadata_table.read import load_metadata_view
 from phantombase.timeline.metadata_table.valid_instants import ARTIFICIAL
 from phantombase.timeline.storage.server_clock import storage_ms
-from phantombase.timeline.table.pending import refuse_half_upgraded, rollback_in_progress
+from phantombase.timeline.table.in_progress import refuse_half_upgraded, rollback_in_progress
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.view.view import FileSlice, TableView, latest_slice
 

@@ -24,10 +24,10 @@ from phantombase.timeline.instants.clock_check import ClockOptions
 from phantombase.timeline.instants.reserved_times import recorded_instants
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.locks.heartbeat import Heartbeat, read_heartbeat
-from phantombase.timeline.planning.options import TriggerOptions
+from phantombase.timeline.planning.triggers import TriggerOptions
 from phantombase.timeline.storage.contract import Entry, Storage
 from phantombase.timeline.storage.storage_options import StorageOptions
-from phantombase.timeline.table.pending import clustering_in_rollback, rollbacks_of_completed
+from phantombase.timeline.table.in_progress import clustering_in_rollback, rollbacks_of_completed
 from phantombase.timeline.table.table import Table, from_one_snapshot
 from phantombase.timeline.terminal.text_table import Row
 from phantombase.timeline.view.view import TableView, is_replaced, latest_slice

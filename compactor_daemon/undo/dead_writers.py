@@ -24,7 +24,7 @@ from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.metadata_table.update import check_keepable
 from phantombase.timeline.storage.folders import marker_folder
 from phantombase.timeline.storage.server_clock import storage_ms
-from phantombase.timeline.table.pending import (
+from phantombase.timeline.table.in_progress import (
     PendingRollback,
     UnreadableRollback,
     clustering_in_rollback,

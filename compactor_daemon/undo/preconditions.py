@@ -42,7 +42,7 @@ from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.read.pins import live_pins
 from phantombase.timeline.storage.folders import join
 from phantombase.timeline.storage.server_clock import storage_ms
-from phantombase.timeline.table.pending import PendingRestore, UnreadableRollback, may_be_service, pending_rollbacks
+from phantombase.timeline.table.in_progress import PendingRestore, UnreadableRollback, may_be_service, pending_rollbacks
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.table.traces import data_files, instants_in
 from phantombase.timeline.view.view import GroupKey

@@ -56,7 +56,7 @@ from phantombase.timeline.read.slice_stream import SliceStream
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.folders import join
 from phantombase.timeline.storage.server_clock import storage_ms
-from phantombase.timeline.table.pending import pending_rollbacks, refuse_half_upgraded, refuse_pending_restore
+from phantombase.timeline.table.in_progress import pending_rollbacks, refuse_half_upgraded, refuse_pending_restore
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.view.view import DataFile, FileSlice, GroupKey
 

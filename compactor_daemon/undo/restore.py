@@ -36,7 +36,7 @@ from phantombase.timeline.metadata_table.create import drop_within
 from phantombase.timeline.read.windows import check_as_of
 from phantombase.timeline.storage.folders import join
 from phantombase.timeline.storage.server_clock import storage_ms
-from phantombase.timeline.table.pending import (
+from phantombase.timeline.table.in_progress import (
     PendingRestore,
     PendingRollback,
     pending_restore,

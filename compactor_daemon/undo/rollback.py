@@ -37,7 +37,7 @@ from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.metadata_table.create import drop_within
 from phantombase.timeline.metadata_table.location import open_metadata_table
 from phantombase.timeline.read.windows import retained_since
-from phantombase.timeline.table.pending import (
+from phantombase.timeline.table.in_progress import (
     PendingRollback,
     completed_rollback_of,
     is_pending_service,

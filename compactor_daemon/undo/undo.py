@@ -45,7 +45,7 @@ from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.metadata_table.records.keys import files_of_rollback
 from phantombase.timeline.metadata_table.update import Change, apply_update, check_keepable, forget, prepare
 from phantombase.timeline.storage.folders import join, staged_folder
-from phantombase.timeline.table.pending import (
+from phantombase.timeline.table.in_progress import (
     PendingRollback,
     completed_rollback_of,
     half_rolled_back,

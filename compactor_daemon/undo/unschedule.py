@@ -67,7 +67,7 @@ from phantombase.timeline.storage.server_clock import storage_ms
 from phantombase.timeline.table.table import Table, from_one_snapshot
 from phantombase.timeline.view.view import GroupKey, TableView
 
-from ..attempt.compact_instant import pending_instants
+from ..attempt.compact_or_resume import pending_instants
 from ..attempt.hudi_executors import inflight_path
 from ..attempt.moved_keys import movable_keys, refuse_moved
 from ..attempt.outcome import (

@@ -34,7 +34,7 @@ from phantombase.timeline.locks.section import Section
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.folders import staged_folder
 from phantombase.timeline.storage.local import LocalStorage
-from phantombase.timeline.table.pending import PendingRollback
+from phantombase.timeline.table.in_progress import PendingRollback
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.table.traces import Marker, MarkerKind, list_markers, log_marker_kind, make_marker
 from tests.support.archived_tables import REWRITES, one_row, upsert

@@ -34,7 +34,7 @@ from ..merge.identity import identity_columns, identity_sum
 from ..merge.rule import SliceRules
 from ..read.slice_stream import SliceStream, base_tables
 from ..read.table_rules import slice_rules
-from ..table.pending import refuse_half_upgraded
+from ..table.in_progress import refuse_half_upgraded
 from ..table.table import Table, TableSchema, from_one_snapshot
 from ..view.log_blocks import slice_blocks
 from ..view.view import DataFile, FileGroup, FileSlice, TableView, is_replaced, latest_base, slice_before

@@ -16,7 +16,7 @@ from ..format.instant import MERGES, Instant, State
 from ..format.table_config import TableConfig
 from ..instants.timeline import Timeline
 from ..locks.heartbeat import EXPIRY_S
-from ..planning.options import TriggerOptions, TriggerStrategy, triggered
+from ..planning.triggers import TriggerOptions, TriggerStrategy, triggered
 from ..storage.folders import HOODIE
 from ..table.table import Table
 from ..terminal.text_table import Row, moment

@@ -23,7 +23,7 @@ from ..format.instant import MERGES, Instant
 from ..instants.timeline import since_completed, since_request
 from ..locks.table_lock import STORAGE, inspect_lock
 from ..merge.ledger import Ledger, total
-from ..planning.options import TriggerOptions
+from ..planning.triggers import TriggerOptions
 from ..service.served_tables import Held, ServedTable
 from ..service.table_state import ServedState
 from ..table.table import Table, from_one_snapshot

@@ -31,7 +31,7 @@ from ..instants.timeline import Timeline
 from ..locks.heartbeat import BEAT_S, heartbeat, heartbeat_path
 from ..locks.section import REGARDLESS, Section
 from ..storage.staged_file import place_staged
-from ..table.pending import refuse_half_upgraded
+from ..table.in_progress import refuse_half_upgraded
 from ..table.table import Table
 from ..table.traces import delete_markers, revoke, revokes, traces_of
 from .index_logs import IndexLog

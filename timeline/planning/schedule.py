@@ -27,7 +27,7 @@ from ..instants.timeline import Timeline
 from ..locks.table_lock import TableLock
 from ..locks.writer_gate import put_wanted, remove_wanted
 from ..metadata_table.update import check_keepable
-from ..table.pending import (
+from ..table.in_progress import (
     clustered_file_groups,
     merges_no_logs,
     refuse_half_rolled_back,
@@ -39,10 +39,11 @@ from ..view.view import GroupKey
 from .limits import Cost, shared
 from .log_compaction import LOG_STRATEGY, log_operation
 from .operation import HAS_LOGS, PackedPlan, PackedSlices, operation
-from .options import PLAN_NOW, ScheduleOptions, TriggerStrategy
+from .options import PLAN_NOW, ScheduleOptions
 from .partition_walk import NOTES, PlanNotes, Waiting, encode_notes
 from .planner import Check, PartitionGroups, Plan, Planned, Planner, Situation, SliceMeasure, plan_compaction
 from .survey import Survey, is_due
+from .triggers import TriggerStrategy
 from .universal import MergeKind, Picking
 
 

@@ -23,7 +23,7 @@ from ..storage.contract import Storage, listed_if_there
 from ..storage.folders import HOODIE
 from ..storage.open_storage import full_path, open_storage
 from ..storage.storage_options import Given
-from ..table.pending import refuse_left_to_hudi
+from ..table.in_progress import refuse_left_to_hudi
 from ..table.table import Table
 from .asgi import BehindError, UnknownTableError
 from .loading import load_state

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 
-from phantombase.compactor_daemon.attempt.compact_instant import Compacted, Limit
+from phantombase.compactor_daemon.attempt.compact_or_resume import Compacted, Limit
 from phantombase.compactor_daemon.attempt.slice_task import Runner
 from phantombase.compactor_daemon.execution.run_compactions import run_compactions
 from phantombase.compactor_daemon.fleet.zookeeper_claims import ring
@@ -23,8 +23,9 @@ from phantombase.timeline.errors import PhantombaseError
 from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.planning.limits import BoundOptions
-from phantombase.timeline.planning.options import ScheduleOptions, TriggerStrategy
+from phantombase.timeline.planning.options import ScheduleOptions
 from phantombase.timeline.planning.schedule import schedule_compaction
+from phantombase.timeline.planning.triggers import TriggerStrategy
 from phantombase.timeline.table.table import Table
 
 from ..engine.row_blobs import remove_old

@@ -40,7 +40,7 @@ from phantombase.timeline.metadata_table.measure import Measured
 from phantombase.timeline.metadata_table.update import NOT_FOLLOWED, Change, apply_update, check_keepable, prepare
 from phantombase.timeline.read.windows import retained_since
 from phantombase.timeline.table.evolved_schema import LATEST_SCHEMA, carry_history
-from phantombase.timeline.table.pending import (
+from phantombase.timeline.table.in_progress import (
     UnreadableRollback,
     clustered_file_groups,
     completed_rollback_of,

@@ -13,7 +13,7 @@ from phantombase.compactor_daemon.hudi_names import NameKind, hudi_names, is_of_
 from phantombase.compactor_daemon.services.hudi_conf import ARCHIVE_CONF, CLEAN_CONF, SCHEDULE_CONF
 from phantombase.timeline.errors import PhantombaseError, UnsupportedError, UsageError
 from phantombase.timeline.locks.table_lock import BASE_PATH_HASH, STORAGE
-from phantombase.timeline.planning.options import TriggerStrategy
+from phantombase.timeline.planning.triggers import TriggerStrategy
 
 from ..options import Mode, Operation, Write
 

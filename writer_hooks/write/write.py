@@ -28,7 +28,7 @@ from phantombase.timeline.metadata_table.records.partitions import RECORD_INDEX
 from phantombase.timeline.metadata_table.update import check_keepable
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.server_clock import storage_ms
-from phantombase.timeline.table.pending import refuse_consistent_hashing
+from phantombase.timeline.table.in_progress import refuse_consistent_hashing
 from phantombase.timeline.table.table import Table, TableSchema
 
 from ..commit.after_commit import AfterCommit, after_commit, due_at_once, remove_leftovers, services_after

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from phantombase.compactor_daemon.attempt.attempt import open_attempt, stage
-from phantombase.compactor_daemon.attempt.compact_instant import pending_instants
+from phantombase.compactor_daemon.attempt.compact_or_resume import pending_instants
 from phantombase.compactor_daemon.attempt.outcome import OK
 from phantombase.compactor_daemon.execution.runners import LocalRunner
 from phantombase.timeline.errors import BarrierError, MissingFileError

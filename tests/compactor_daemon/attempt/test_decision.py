@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from phantombase.compactor_daemon.attempt.compact_instant import pending_instants
+from phantombase.compactor_daemon.attempt.compact_or_resume import pending_instants
 from phantombase.compactor_daemon.attempt.completed import completed_compaction, is_ours, remove_placed
 from phantombase.compactor_daemon.attempt.decide import decide_commit
 from phantombase.compactor_daemon.attempt.hudi_executors import inflight_path

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from phantombase.compactor_daemon.attempt.compact_instant import pending_instants
+from phantombase.compactor_daemon.attempt.compact_or_resume import pending_instants
 from phantombase.compactor_daemon.attempt.outcome import find_decision, read_outcome
 from phantombase.timeline.audit.ledgers import audit_path
 from phantombase.timeline.errors import ConflictError

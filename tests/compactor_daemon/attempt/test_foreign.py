@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from phantombase.compactor_daemon.attempt.compact_instant import compact_instant, pending_instants
+from phantombase.compactor_daemon.attempt.compact_or_resume import compact_instant, pending_instants
 from phantombase.compactor_daemon.attempt.decide import decide_commit
 from phantombase.compactor_daemon.attempt.hudi_executors import (
     ForeignTrace,
@@ -311,7 +311,7 @@ def before_decision(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], None]]
             todo.pop()()
         return decide_commit(*args)
 
-    monkeypatch.setattr("phantombase.compactor_daemon.attempt.compact_instant.decide_commit", late)
+    monkeypatch.setattr("phantombase.compactor_daemon.attempt.compact_or_resume.decide_commit", late)
     return todo
 
 

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 import pytest
 
 from phantombase import writer
-from phantombase.compactor_daemon.attempt.compact_instant import pending_instants
+from phantombase.compactor_daemon.attempt.compact_or_resume import pending_instants
 from phantombase.compactor_daemon.attempt.completed import named_files
 from phantombase.compactor_daemon.attempt.failures import FailureClass, classify, failure_of
 from phantombase.compactor_daemon.attempt.inputs import has_barrier

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from phantombase.compactor_daemon.attempt import publish as publishing
-from phantombase.compactor_daemon.attempt.compact_instant import pending_instants
+from phantombase.compactor_daemon.attempt.compact_or_resume import pending_instants
 from phantombase.compactor_daemon.attempt.completed import completed_compaction, remove_placed
 from phantombase.compactor_daemon.attempt.outcome import CommitDecision, Placement, find_decision, read_outcome
 from phantombase.compactor_daemon.attempt.publish import merge_again, place, publish

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from phantombase.compactor_daemon.attempt.attempt import open_attempt
-from phantombase.compactor_daemon.attempt.compact_instant import pending_instants
+from phantombase.compactor_daemon.attempt.compact_or_resume import pending_instants
 from phantombase.compactor_daemon.attempt.finish import finish, finish_completed, littered_instants
 from phantombase.compactor_daemon.attempt.outcome import CommitDecision, find_decision, open_next, read_outcome
 from phantombase.compactor_daemon.attempt.publish import merge_again, place, publish

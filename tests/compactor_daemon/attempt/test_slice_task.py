@@ -18,7 +18,7 @@ import pytest
 
 from phantombase.compactor_daemon.attempt import slice_task
 from phantombase.compactor_daemon.attempt.attempt import open_attempt, stage
-from phantombase.compactor_daemon.attempt.compact_instant import pending_instants
+from phantombase.compactor_daemon.attempt.compact_or_resume import pending_instants
 from phantombase.compactor_daemon.attempt.log_task import LogOutput
 from phantombase.compactor_daemon.attempt.outcome import OK
 from phantombase.compactor_daemon.attempt.slice_task import SliceDone, SliceTask, StageSpec, compact_slice

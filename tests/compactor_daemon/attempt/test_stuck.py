@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from phantombase.compactor_daemon.attempt.compact_instant import pending_instants
+from phantombase.compactor_daemon.attempt.compact_or_resume import pending_instants
 from phantombase.compactor_daemon.attempt.failures import RetryOptions
 from phantombase.compactor_daemon.attempt.finish import finish_completed
 from phantombase.compactor_daemon.attempt.hudi_executors import inflight_path

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from phantombase.compactor_daemon.attempt.compact_instant import pending_instants
+from phantombase.compactor_daemon.attempt.compact_or_resume import pending_instants
 from phantombase.compactor_daemon.attempt.finish import finish_completed
 from phantombase.compactor_daemon.attempt.outcome import decisions, find_decision
 from phantombase.compactor_daemon.attempt.publish import publish

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from phantombase.compactor_daemon.attempt.compact_instant import pending_instants
+from phantombase.compactor_daemon.attempt.compact_or_resume import pending_instants
 from phantombase.compactor_daemon.cli.fleet_flags import CatalogFlags
 from phantombase.compactor_daemon.cli.main import app
 from phantombase.compactor_daemon.cli.option_flags import offers

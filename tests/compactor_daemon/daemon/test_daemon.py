@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 from phantombase.compactor_daemon.attempt.attempt import WaitScope
-from phantombase.compactor_daemon.attempt.compact_instant import Compacted, Limit
+from phantombase.compactor_daemon.attempt.compact_or_resume import Compacted, Limit
 from phantombase.compactor_daemon.attempt.failures import RetryOptions, Waits, WorkNote
 from phantombase.compactor_daemon.daemon import loop
 from phantombase.compactor_daemon.daemon.dispatch import Rules, Stop

@@ -12,7 +12,7 @@ from typing import cast
 
 import pytest
 
-from phantombase.compactor_daemon.attempt.compact_instant import Limit, pending_instants
+from phantombase.compactor_daemon.attempt.compact_or_resume import Limit, pending_instants
 from phantombase.compactor_daemon.attempt.outcome import read_outcome
 from phantombase.compactor_daemon.attempt.slice_task import (
     Runner,

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from phantombase import CompactionTask, PlannedCompaction, SliceResult, plan_compaction
 from phantombase.compactor_daemon.attempt import slice_task
-from phantombase.compactor_daemon.attempt.compact_instant import pending_instants
+from phantombase.compactor_daemon.attempt.compact_or_resume import pending_instants
 from phantombase.compactor_daemon.attempt.slice_task import SliceDone
 from phantombase.compactor_daemon.cli.main import app
 from phantombase.compactor_daemon.undo.restore import restore_table
@@ -168,7 +168,7 @@ def test_a_decided_compaction_has_no_tasks(tmp_path: Path, monkeypatch: pytest.M
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("phantombase.compactor_daemon.attempt.compact_instant.publish", dies)
+        patch.setattr("phantombase.compactor_daemon.attempt.compact_or_resume.publish", dies)
         with pytest.raises(KeyboardInterrupt):
             work.commit()
     again = planned(path)

@@ -18,7 +18,7 @@ import pytest
 from kazoo.exceptions import NoAuthError
 from typer.testing import CliRunner
 
-from phantombase.compactor_daemon.attempt.compact_instant import pending_instants
+from phantombase.compactor_daemon.attempt.compact_or_resume import pending_instants
 from phantombase.compactor_daemon.attempt.failures import RetryOptions, WorkNote
 from phantombase.compactor_daemon.attempt.finish import forget_archived
 from phantombase.compactor_daemon.attempt.slice_task import SliceDone, SliceTask

@@ -28,7 +28,7 @@ from phantombase.timeline.errors import LockError, ZooKeeperError
 from phantombase.timeline.locks import zookeeper_lock
 from phantombase.timeline.locks.zookeeper_connection import ZooKeeperAccess
 from phantombase.timeline.locks.zookeeper_lock import ZooKeeperLock, check_usable, parse_zookeeper_lock
-from phantombase.timeline.planning.options import TriggerStrategy
+from phantombase.timeline.planning.triggers import TriggerStrategy
 from phantombase.timeline.table.table import Table
 from tests.support.places import capture_logs
 from tests.support.servers.zookeeper_server import START_MAX_S, TICK_MS, ZooKeeper, free_ports, wait_until

@@ -18,7 +18,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from phantombase import writer
-from phantombase.compactor_daemon.attempt.compact_instant import compact_instant
+from phantombase.compactor_daemon.attempt.compact_or_resume import compact_instant
 from phantombase.compactor_daemon.attempt.failures import Failure, record_failure
 from phantombase.compactor_daemon.attempt.hudi_executors import inflight_path
 from phantombase.compactor_daemon.attempt.outcome import OPEN, REVOKED, CommitDecision, revoke_decision

@@ -18,7 +18,7 @@ from phantombase.timeline.format.rollback_plan import RestorePlan, encode_restor
 from phantombase.timeline.planning.options import PLAN_NOW
 from phantombase.timeline.planning.schedule import schedule_compaction
 from phantombase.timeline.read.table_read import ReadOptions, read_table
-from phantombase.timeline.table.pending import merges_no_logs
+from phantombase.timeline.table.in_progress import merges_no_logs
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.view.facts import HASHING_METADATA, FactLoader
 from phantombase.writer_hooks.options import WriteOptions

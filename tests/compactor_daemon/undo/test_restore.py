@@ -43,8 +43,8 @@ from phantombase.timeline.read.pins import PinOptions
 from phantombase.timeline.read.table_read import ReadOptions, read_table
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.storage.server_clock import storage_ms
-from phantombase.timeline.table import pending
-from phantombase.timeline.table.pending import PendingRollback
+from phantombase.timeline.table import in_progress
+from phantombase.timeline.table.in_progress import PendingRollback
 from phantombase.writer_hooks.options import WriteOptions
 from tests.support.archived_tables import (
     CLEAN,
@@ -186,7 +186,7 @@ def test_a_half_way_rollback_behind_a_clean_is_not_finished(
     upsert(path, one_row("k1", 1), REWRITES)
     rows, rollback = read_rows(path), request_rollback(path)
     with monkeypatch.context() as patch:
-        patch.setattr(pending, "undoes_completed", lambda *_: False)
+        patch.setattr(in_progress, "undoes_completed", lambda *_: False)
         assert clean_table(open_table(path), replace(CLEAN, policy=Policy.VERSIONS), LOCK).files
     with pytest.raises(UsageError, match=r"may have been cleaned.*Keep the write") as refused:
         roll_back_newest(open_table(path), LOCK, rollback.target)
@@ -207,7 +207,7 @@ def test_a_restore_goes_past_what_was_built_upon_such_a_write(
     newest = half_rolled_back(path, version).target
     target = sorted(open_table(path).load_timeline().completed_writes)[2]
     with monkeypatch.context() as patch:
-        patch.setattr(pending, "undoes_completed", lambda *_: False)
+        patch.setattr(in_progress, "undoes_completed", lambda *_: False)
         patch.setattr(validity, "pending_rollbacks", lambda _table: ())
         what(path)
     with pytest.raises(UsageError, match=r"came later.*Keep the write"):

@@ -36,7 +36,7 @@ from phantombase.timeline.locks.heartbeat import Process, heartbeat_path
 from phantombase.timeline.locks.section import Section
 from phantombase.timeline.read.table_read import read_table
 from phantombase.timeline.storage.local import LocalStorage
-from phantombase.timeline.table.pending import PendingRollback, pending_rollbacks
+from phantombase.timeline.table.in_progress import PendingRollback, pending_rollbacks
 from phantombase.timeline.table.table import Table
 from tests.support.compaction_steps import open_table, run_all, visible_files
 from tests.support.compare_rows import assert_same_rows

@@ -23,7 +23,7 @@ from phantombase.timeline.format.instant import Instant, State
 from phantombase.timeline.format.rollback_plan import RollbackPlan, encode_rollback_plan
 from phantombase.timeline.locks.heartbeat import heartbeat_path
 from phantombase.timeline.storage.local import LocalStorage
-from phantombase.timeline.table.pending import PendingRollback, UnreadableRollback, pending_rollbacks
+from phantombase.timeline.table.in_progress import PendingRollback, UnreadableRollback, pending_rollbacks
 from phantombase.timeline.table.table import Table
 from tests.support.compaction_steps import check_no_strays, decided, open_table, run_all
 from tests.support.faults import leave_dead_write, make_old

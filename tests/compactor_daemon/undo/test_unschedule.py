@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 import phantombase.compactor_daemon.undo.preconditions
 import phantombase.compactor_daemon.undo.unschedule
 from phantombase.compactor_daemon.attempt.attempt import open_attempt
-from phantombase.compactor_daemon.attempt.compact_instant import compact_instant, pending_instants
+from phantombase.compactor_daemon.attempt.compact_or_resume import compact_instant, pending_instants
 from phantombase.compactor_daemon.attempt.completed import completed_compaction
 from phantombase.compactor_daemon.attempt.decide import decide_commit
 from phantombase.compactor_daemon.attempt.finish import finish_completed

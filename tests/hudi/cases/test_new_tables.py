@@ -11,7 +11,7 @@ import javaproperties
 import pyarrow as pa
 import pytest
 
-from phantombase.compactor_daemon.attempt.compact_instant import pending_instants
+from phantombase.compactor_daemon.attempt.compact_or_resume import pending_instants
 from phantombase.compactor_daemon.attempt.decide import decide_commit
 from phantombase.compactor_daemon.attempt.publish import publish
 from phantombase.timeline.errors import TableChangedError

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 import phantombase.compactor_daemon.undo.unschedule
-from phantombase.compactor_daemon.attempt.compact_instant import compact_instant
+from phantombase.compactor_daemon.attempt.compact_or_resume import compact_instant
 from phantombase.compactor_daemon.attempt.slice_task import SliceDone, SliceProgress, SliceTask
 from phantombase.compactor_daemon.execution.runners import LocalRunner
 from phantombase.compactor_daemon.options import AttemptOptions
@@ -21,7 +21,7 @@ from phantombase.timeline.format.instant import Instant, State
 from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.local import LocalStorage
-from phantombase.timeline.table.pending import pending_rollbacks
+from phantombase.timeline.table.in_progress import pending_rollbacks
 from phantombase.timeline.table.table import Table
 from tests.hudi.cases.rows import Rows, key, same, without_files
 from tests.hudi.cases.shared_table import COMMIT_TIME, EVENT_TIME, SharedTable, check_rows

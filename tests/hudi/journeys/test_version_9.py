@@ -30,7 +30,7 @@ from phantombase.timeline.locks.table_lock import parse_lock
 from phantombase.timeline.locks.zookeeper_lock import ZooKeeperLock
 from phantombase.timeline.metadata_table.validate import validate
 from phantombase.timeline.storage.local import LocalStorage
-from phantombase.timeline.table.pending import pending_rollbacks
+from phantombase.timeline.table.in_progress import pending_rollbacks
 from phantombase.timeline.table.table import TableSchema
 from phantombase.timeline.view.view import FileSlice
 from tests.hudi.cases.hand_written import commit, with_meta

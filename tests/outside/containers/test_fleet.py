@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from phantombase.compactor_daemon.attempt.compact_instant import pending_instants
+from phantombase.compactor_daemon.attempt.compact_or_resume import pending_instants
 from phantombase.compactor_daemon.attempt.outcome import read_outcome
 from phantombase.timeline.instants.reserved_times import COMMITTED, attempts
 from phantombase.timeline.read.table_read import read_table

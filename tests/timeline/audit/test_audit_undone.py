@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from phantombase.compactor_daemon.attempt.compact_instant import pending_instants
+from phantombase.compactor_daemon.attempt.compact_or_resume import pending_instants
 from phantombase.compactor_daemon.attempt.outcome import decisions, find_decision
 from phantombase.compactor_daemon.attempt.retire import retire
 from phantombase.timeline.audit.audit import InstantAudit, Verdict, audit, audited_instants, was_undone

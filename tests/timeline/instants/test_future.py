@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from phantombase import read, writer
 from phantombase.compactor_daemon.attempt.attempt import open_attempt
-from phantombase.compactor_daemon.attempt.compact_instant import pending_instants
+from phantombase.compactor_daemon.attempt.compact_or_resume import pending_instants
 from phantombase.compactor_daemon.attempt.hudi_executors import inflight_path
 from phantombase.compactor_daemon.cli.main import app as daemon
 from phantombase.compactor_daemon.undo.unschedule import unschedule

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from phantombase import writer
-from phantombase.compactor_daemon.attempt.compact_instant import pending_instants
+from phantombase.compactor_daemon.attempt.compact_or_resume import pending_instants
 from phantombase.timeline.errors import (
     ConflictError,
     MalformedError,

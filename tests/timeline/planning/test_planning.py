@@ -26,11 +26,12 @@ from phantombase.timeline.locks.section import Section
 from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.planning.limits import MissingSize
 from phantombase.timeline.planning.log_compaction import runs_of
-from phantombase.timeline.planning.options import PLAN_NOW, ScheduleOptions, Urgency
+from phantombase.timeline.planning.options import PLAN_NOW, ScheduleOptions
 from phantombase.timeline.planning.partition_walk import NOTES, decode_waiting
 from phantombase.timeline.planning.schedule import Scheduled, schedule_compaction
 from phantombase.timeline.planning.strategies import Strategy
 from phantombase.timeline.planning.survey import Survey
+from phantombase.timeline.planning.triggers import Urgency
 from phantombase.timeline.planning.universal import Picking
 from phantombase.timeline.read.table_rules import slice_rules
 from phantombase.timeline.storage.contract import Entry

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from phantombase import UnsupportedError, read
-from phantombase.compactor_daemon.attempt.compact_instant import pending_instants
+from phantombase.compactor_daemon.attempt.compact_or_resume import pending_instants
 from phantombase.compactor_daemon.execution.run_compactions import run_compactions
 from phantombase.compactor_daemon.options import AttemptOptions, ExecuteOptions, Executor
 from phantombase.timeline.audit.audit import Verdict, audit, audited_instants

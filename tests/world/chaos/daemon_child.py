@@ -17,7 +17,7 @@ from typing import IO, Any
 import kazoo.client
 import kazoo.recipe.watchers  # noqa: F401  loaded once, by the server that forks the daemons
 
-from phantombase.compactor_daemon.attempt import compact_instant as compactor
+from phantombase.compactor_daemon.attempt import compact_or_resume as compactor
 from phantombase.compactor_daemon.attempt import decide
 from phantombase.compactor_daemon.attempt.outcome import CommitDecision, read_outcome
 from phantombase.compactor_daemon.cli.main import main

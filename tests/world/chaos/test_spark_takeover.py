@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 
 from phantombase import writer
-from phantombase.compactor_daemon.attempt.compact_instant import pending_instants
+from phantombase.compactor_daemon.attempt.compact_or_resume import pending_instants
 from phantombase.compactor_daemon.attempt.outcome import read_outcome
 from phantombase.compactor_daemon.attempt.slice_task import done_slices
 from phantombase.timeline.audit.audit import audit, audited_instants

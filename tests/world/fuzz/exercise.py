@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
-from phantombase.compactor_daemon.attempt.compact_instant import pending_instants, preflight
+from phantombase.compactor_daemon.attempt.compact_or_resume import pending_instants, preflight
 from phantombase.compactor_daemon.execution.run_compactions import run_compactions
 from phantombase.compactor_daemon.execution.runners import LocalRunner
 from phantombase.compactor_daemon.options import AttemptOptions, ExecuteOptions

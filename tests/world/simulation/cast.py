@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 
-from phantombase.compactor_daemon.attempt.compact_instant import compact_instant, pending_instants
+from phantombase.compactor_daemon.attempt.compact_or_resume import compact_instant, pending_instants
 from phantombase.compactor_daemon.attempt.failures import RetryOptions
 from phantombase.compactor_daemon.attempt.finish import finish_completed
 from phantombase.compactor_daemon.clustering.complete import cancel_dead_clusterings

@@ -13,7 +13,7 @@ from phantombase.timeline.format.file_name import BaseFileName, LogFileName
 from phantombase.timeline.format.instant import Instant, State, next_time
 from phantombase.timeline.format.rollback_plan import RollbackPlan, encode_rollback_metadata, encode_rollback_plan
 from phantombase.timeline.storage.contract import Storage
-from phantombase.timeline.table.pending import PendingRollback, pending_rollbacks
+from phantombase.timeline.table.in_progress import PendingRollback, pending_rollbacks
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.table.traces import Marker, MarkerKind, delete_markers, list_markers, make_marker
 from phantombase.timeline.view.view import DataFile, FileSlice

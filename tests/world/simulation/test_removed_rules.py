@@ -114,7 +114,7 @@ REMOVED: list[tuple[str, Search, dict[str, Any], str]] = [
     (
         "2: no final name before the decision",
         _TWO,
-        {"attempt.compact_instant.decide_commit": named_before},
+        {"attempt.compact_or_resume.decide_commit": named_before},
         "final name before the decision",
     ),
     (
@@ -168,7 +168,7 @@ REMOVED: list[tuple[str, Search, dict[str, Any], str]] = [
     (
         "2, moved files",
         _MOVES,
-        {"attempt.compact_instant.decide_commit": named_before},
+        {"attempt.compact_or_resume.decide_commit": named_before},
         "final name before the decision",
     ),
 ]
@@ -281,7 +281,7 @@ REMOVED_MENDS: list[tuple[str, Search, dict[str, Any], str]] = [
     (
         "F4: a place is tried first",
         _ELSEWHERE,
-        {"attempt.compact_instant.probe_partitions": nothing},
+        {"attempt.compact_or_resume.probe_partitions": nothing},
         "still pending",
     ),
     ("F5: taken back", _FALLEN, {"attempt.finish._reverted": nothing_left}, "nobody names|lost"),

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 
 from phantombase import Writer, writer
-from phantombase.compactor_daemon.attempt.compact_instant import pending_instants
+from phantombase.compactor_daemon.attempt.compact_or_resume import pending_instants
 from phantombase.compactor_daemon.metadata_services.due import MetadataOptions
 from phantombase.compactor_daemon.metadata_services.serve import serve_metadata
 from phantombase.timeline.errors import ConflictError

@@ -21,8 +21,9 @@ from phantombase.timeline.errors import ConflictError, UsageError
 from phantombase.timeline.locks.table_lock import ProcessLock, table_lock
 from phantombase.timeline.metadata_table.records.partitions import FILES, RECORD_INDEX
 from phantombase.timeline.metadata_table.validate import validate
-from phantombase.timeline.planning.options import ScheduleOptions, TriggerStrategy
+from phantombase.timeline.planning.options import ScheduleOptions
 from phantombase.timeline.planning.schedule import schedule_compaction
+from phantombase.timeline.planning.triggers import TriggerStrategy
 from phantombase.timeline.read.table_read import read_table
 from phantombase.timeline.table.table import Table
 from phantombase.writer_hooks.commit.place_files import matching, place_all

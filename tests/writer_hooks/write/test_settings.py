@@ -16,7 +16,7 @@ from phantombase.compactor_daemon.cli.main import app
 from phantombase.timeline.codec.output_options import Codec
 from phantombase.timeline.errors import UnsupportedError, UsageError
 from phantombase.timeline.locks.table_lock import FileLock, table_lock
-from phantombase.timeline.planning.options import TriggerStrategy
+from phantombase.timeline.planning.triggers import TriggerStrategy
 from phantombase.timeline.storage.open_storage import open_storage
 from phantombase.timeline.table.table import Table
 from phantombase.writer_hooks.options import (

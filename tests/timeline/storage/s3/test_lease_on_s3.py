@@ -19,7 +19,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from phantombase.compactor_daemon.attempt.compact_instant import compact_instant, pending_instants
+from phantombase.compactor_daemon.attempt.compact_or_resume import compact_instant, pending_instants
 from phantombase.compactor_daemon.execution.runners import LocalRunner
 from phantombase.timeline.errors import AttemptDeadError, ConflictError, LockError, StorageError
 from phantombase.timeline.locks.heartbeat import Heartbeats

@@ -27,7 +27,7 @@ DAEMON: tuple[Mutant, ...] = (
     ("compactor_daemon/daemon/table_state", "            pending=(),\n            busy=False", "            busy=False", "dispatch daemon"),
     # What waits for writes is not at work.
     ("compactor_daemon/status/status", 'return ("waiting", _WAITS_FOR_WRITES) if is_waiting else ("running", None)', 'return "running", None', "status"),
-    ("compactor_daemon/attempt/compact_instant", "                report(waiting=1)\n", "", "daemon/fleet"),
+    ("compactor_daemon/attempt/compact_or_resume", "                report(waiting=1)\n", "", "daemon/fleet"),
     ("compactor_daemon/daemon/loop", "        self._resume(table, instant)\n        state =", "        state =", "daemon"),
     ("compactor_daemon/daemon/loop", "        self._observer.suspend(table)\n", "", "daemon"),
     ("compactor_daemon/attempt/failures", "if isinstance(error, (LedgerError, StalePlanError)):", "if False:", "records daemon/fleet"),
@@ -229,6 +229,6 @@ CLOCKS: tuple[Mutant, ...] = (
     ("timeline/audit/modification_times", "elif later and time >= later[0].base_instant:", "elif False:", "clock_check"),
     ("timeline/audit/modification_times", "if time < base.ljust(len(time), \"0\"):", "if False:", "clock_check"),
     ("timeline/audit/modification_times", "entry.modified_ms != wanted", "False", "clock_check"),
-    ("compactor_daemon/attempt/compact_instant", "        table.times.check_zone(view.timeline)\n", "        pass\n", "clock_check"),
+    ("compactor_daemon/attempt/compact_or_resume", "        table.times.check_zone(view.timeline)\n", "        pass\n", "clock_check"),
     ("compactor_daemon/daemon/served_table", "            table.times.check_zone(timeline)\n", "            pass\n", "clock_check"),
 )  # fmt: skip

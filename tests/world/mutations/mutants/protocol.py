@@ -103,7 +103,7 @@ PROTOCOL: tuple[Mutant, ...] = (
         "            if False:\n                raise attempt_dead(",
         "daemon/fleet",
     ),
-    ("compactor_daemon/attempt/compact_instant", "                watch.check()\n", "", "foreign"),
+    ("compactor_daemon/attempt/compact_or_resume", "                watch.check()\n", "", "foreign"),
     # What of a plan is merged.
     (
         "compactor_daemon/attempt/inputs",
@@ -811,7 +811,7 @@ PROTOCOL: tuple[Mutant, ...] = (
         "retire",
     ),
     (
-        "timeline/table/pending",
+        "timeline/table/in_progress",
         "if instant.state is State.INFLIGHT else None",
         "if False else None",
         "unreadable_rollback",

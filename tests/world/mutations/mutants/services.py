@@ -44,7 +44,7 @@ SERVICES: tuple[Mutant, ...] = (
     ("writer_hooks/commit/transaction", "self.heartbeats.lapsed(self.expiry_s)", "self.heartbeats.lapsed()", "hudi_names"),
     ("timeline/locks/table_lock", "0xDABADABA - (1 << 32) + (1 << 64)", "0xDABADABA", "hudi_names"),
     ("writer_hooks/write/conf", "            problems[name] = error\n", "            raise error\n", "settings"),
-    ("compactor_daemon/attempt/compact_instant", "lock, dict(options.properties))", "lock)", "split"),
+    ("compactor_daemon/attempt/compact_or_resume", "lock, dict(options.properties))", "lock)", "split"),
 )  # fmt: skip
 # Archiving: which instants decision, and the order in which the archive and the active timeline change.
 
@@ -267,13 +267,13 @@ _TORN_TESTS = "torn_commit"
 _PLAN_PUT = "compactor_daemon/undo/preconditions"
 _LOST = "undo/lost_lock"
 _ASLEEP = "undo/roll_back_clustering"
-_RESTORING_PENDING = "timeline/table/pending"
+_RESTORING_PENDING = "timeline/table/in_progress"
 RESTORING: tuple[Mutant, ...] = (
     (_RESTORE, "    refuse_left_to_hudi(table, \"restoring\")\n", "", _HASHED),
     (_ROLLBACK, "    refuse_left_to_hudi(table, \"taking back writes of\")\n", "", _HASHED),
     ("compactor_daemon/clustering/cluster", "    refuse_left_to_hudi(table, \"clustering\")\n", "", _HASHED),
-    ("timeline/table/pending", "if table.config.captures_changes:", "if False:", _HASHED),
-    ("timeline/table/pending", "return table.layout.has_completion_times and ", "return ", _HASHED),
+    ("timeline/table/in_progress", "if table.config.captures_changes:", "if False:", _HASHED),
+    ("timeline/table/in_progress", "return table.layout.has_completion_times and ", "return ", _HASHED),
     ("timeline/planning/schedule", "        if self.hashed:\n", "        if False:\n", _HASHED),
     ("compactor_daemon/attempt/inputs", "if plan.merges_logs and merges_no_logs(table):", "if False:", _HASHED),
     ("compactor_daemon/archiving/archive", "path != stem and stem not in noted and", "path != stem and", "users"),
