@@ -47,7 +47,7 @@ RunTasks = Callable[[list[SliceTask]], list[SliceDone]]
 """Compacts file slices somewhere and returns their records; raises errors of the tree."""
 
 WaitScope = Callable[[], AbstractContextManager[bool]]
-"""Entered while an attempt waits for writes. Gives whether it may wait without limit, see `AttemptOptions`."""
+"""Entered while an attempt waits for writes. Yields whether it may wait without limit, see `AttemptOptions`."""
 
 
 def keep_slot() -> AbstractContextManager[bool]:
@@ -57,10 +57,9 @@ def keep_slot() -> AbstractContextManager[bool]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
-    """An opened attempt and what it found when it began.
+    """An opened attempt, and what was found when it was opened.
 
-    `barrier`: writes that were pending then and must end before the decision. `trace`: what a dead Hudi executor has
-    left.
+    `barrier`: writes that were pending then and must end before the decision. `trace`: what a dead Hudi executor left.
     """
 
     instant: str
@@ -74,9 +73,9 @@ class Attempt:
 def open_attempt(table: Table, instant: str, options: AttemptOptions) -> Attempt:
     """Opens the next attempt, declaring unfinished earlier ones dead (the caller holds the claim).
 
-    `table`: a snapshot suffices, if nothing was done since. ConflictError: a Hudi compactor is alive at the instant,
-    a pending restore or rollback blocks it (no decision would be valid), or another process opened the same attempt
-    concurrently.
+    `table`: a snapshot suffices if this process has changed nothing since. ConflictError: a Hudi compactor is alive at
+    the instant, a pending restore or rollback blocks it (no decision would be valid), or another process opened the
+    same attempt concurrently.
     """
     storage = table.storage
     plan = table.compaction_plan(instant)
@@ -109,8 +108,8 @@ def open_attempt(table: Table, instant: str, options: AttemptOptions) -> Attempt
 def _refuse_unscheduled(table: Table, instant: str, who: str, plan: CompactionPlan) -> None:
     """Reads the plan again, now that the attempt is open.
 
-    A process that removes the plan, or file groups from it, ends every attempt that it finds open. It may have missed
-    this one.
+    A process that removes the plan, or file groups from it, ends every open attempt that it finds. It may have missed
+    this attempt.
     """
     try:
         if table.compaction_plan(instant).groups == plan.groups:
@@ -170,7 +169,7 @@ def single_task(
     position: int,
     measure: Measure | None = None,
 ) -> SliceTask:
-    """The task of one file of a plan, at its `position`, by a view of the plan's partitions."""
+    """The task of one file of a plan, at its `position`, from a view of the plan's partitions."""
     rules = merge_rules(table, view.timeline, schema, output)
     (one,) = planned_inputs(table, view, plan.only(position), instant, rules)
     (task,) = tasks_for([(position, one)], rules, schema, output, instant=instant, attempt=attempt, measure=measure)
@@ -189,7 +188,7 @@ def stage(
     """Stages every file slice until barrier and closure hold; returns the records and the table's schema.
 
     The view is loaded again after the barrier; a file group whose inputs (or schema) changed is merged again. Each
-    round asks which writes of the barrier are pending before it loads its view, even when it has nothing to merge. So a
+    round lists the pending writes of the barrier before it loads its view, even when it has nothing to merge. So a
     write that completes between the two steps is either in the view, or was seen pending and causes another round.
     `check` raises when the work must end; it is called before each round and while waiting for the barrier. The wait
     runs inside `wait_scope`.
@@ -220,7 +219,7 @@ def stage(
             own = done_slices(seen.storage, attempt.instant, attempt.number)
         done = {t.position: d for t in tasks if (d := _usable(t, own, adopted)) is not None}
         todo = [t for t in tasks if t.position not in done]
-        for task in todo:  # the record of a merge of other inputs would block the new one
+        for task in todo:  # the record of a merge of other inputs blocks the new record
             if seen.storage.find(task.record_path) is not None:
                 storage.delete(task.record_path)
         if todo:
@@ -240,10 +239,10 @@ def stage(
 
 
 def _adoptable(table: Table, attempt: Attempt) -> dict[str, SliceDone]:
-    """Finished slices of earlier (dead) attempts, by fingerprint, whose staged files are still there.
+    """Finished slices of earlier (dead) attempts, by fingerprint, whose staged files still exist.
 
-    A slice that a decision names is not adopted. That decision was revoked, and the process that reverts it deletes its
-    files, now or later.
+    A slice that a decision names is not adopted: that decision was revoked, and the process that reverts it deletes its
+    files at any time.
     """
     named = {p.final for decision in decisions(table.storage, attempt.instant) for p in decision.placements}
     found: dict[str, SliceDone] = {}
@@ -268,7 +267,7 @@ def _usable(task: SliceTask, own: Mapping[int, SliceDone], adopted: Mapping[str,
 
 
 def _is_current(done: SliceDone, visibility: Visibility) -> bool:
-    """Whether the writes that a result left out are still not completed, and the writes that it merged still count.
+    """Whether the writes that a result left out are still uncommitted, and those that it merged still committed.
 
     The fingerprint does not show this on version 6: a write has the same log files before and after it completes.
     """

@@ -67,8 +67,8 @@ class Compacted:
     """One executed instant.
 
     `rows` and `bytes_written` count the base files written. `rows_read` counts the rows of the merged base files and
-    the entries of the merged logs. `bytes_read` is the size of these files; base files that a cleaner removed before
-    the count are missing in it.
+    the entries of the merged logs. `bytes_read` is the size of these files, without base files that a cleaner
+    removed before the count.
     """
 
     instant: str
@@ -103,7 +103,7 @@ def preflight(table: Table, instants: Sequence[str]) -> dict[str, PhantombaseErr
     """Finds the instants that would be refused, before anything in the table changes: the error of each.
 
     `table`: a snapshot suffices (`Table.snapshot`), since nothing is decided here.
-    MissingFileError: a plan names a file that is not there. UnsupportedError: a log block cannot be merged. Only
+    MissingFileError: a plan names a file that does not exist. UnsupportedError: a log block cannot be merged. Only
     headers of log blocks are read. Decided instants are not checked, because publishing reads no log blocks. An error
     that concerns all instants is raised: one of the table's schema, for example, or ClockError when this process must
     not choose a completion time.
@@ -165,10 +165,10 @@ def compact_instant(
 ) -> Compacted:
     """Brings one pending compaction to its end; the caller holds the claim.
 
-    If an attempt that died had decided, its decision is published; otherwise a new attempt is opened, staged and
+    If a dead attempt had decided, its decision is published; otherwise a new attempt is opened, staged and
     decided. StoppedError: the limit was reached before the decision; the attempt remains undecided, and the next run
-    adopts its finished slices. `on_note` gets each new note of the heartbeat. It waits for writes inside
-    `wait_scope`.
+    adopts its finished slices. `on_note` gets each new note of the heartbeat. Waits for writes
+    run inside `wait_scope`.
     """
     started = time.monotonic()
     seen = table.snapshot()
@@ -279,7 +279,7 @@ class Limit:
         self._why = "its time limit"
 
     def close(self, seconds: float, why: str = "its time limit") -> None:
-        """Lets no more instants begin. The instant at work has at most `seconds` left, or less by an earlier limit."""
+        """No further instant may begin. The one in progress has at most `seconds` left, or less by an earlier limit."""
         self._closed, self._why = True, why
         self._end = min(self._end, self._clock() + seconds)
 
@@ -294,7 +294,7 @@ class Limit:
             raise self._stopped()
 
     def check(self) -> None:
-        """StoppedError: the instant at work has no time left."""
+        """StoppedError: the instant in progress has no time left."""
         if self._clock() >= self._end:
             raise self._stopped()
 

@@ -1,4 +1,4 @@
-"""The completed commit of a compaction: whether there is one, which process wrote it, and the decision behind it."""
+"""The completed commit of a compaction: whether it exists, which process wrote it, and the decision that it carried out."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def completed_commits(table: Table, instant: str) -> list[Instant]:
 
 
 def _merged_logs(table: Table, done: Instant) -> bool:
-    """Whether a delta commit is a log compaction: a write without the lock may have the same millisecond."""
+    """Whether a delta commit is a log compaction: a write without the lock may have the same instant time."""
     return table.commit_metadata(done).operation_type == LOG_COMPACT
 
 
@@ -47,7 +47,7 @@ def is_ours(table: Table, done: Instant, decision: CommitDecision) -> bool:
     """Whether a completed commit carries out the decision `commit`, by the names of its files.
 
     Each attempt has its own file names. The commit may name fewer files than the decision, if file groups were replaced
-    before it was published; if it names none at all, the ledgers are compared. Its path and bytes are not compared: an
+    before it was published; if it names none at all, the ledgers are compared. Paths and bytes are not compared: an
     upgrade by Hudi renames and rewrites a completed commit.
     """
     metadata = table.commit_metadata(done)
@@ -71,7 +71,7 @@ def named_files(table: Table, done: Instant) -> frozenset[str]:
 
 
 def decision_of_commit(table: Table, done: Instant) -> CommitDecision:
-    """The decision that a completed commit of phantombase's carried out."""
+    """The decision that a completed commit of phantombase carried out."""
     storage, instant = table.storage, done.requested_time
     metadata = table.commit_metadata(done)
     finished = {d.final: d for d in finished_slices(storage, instant) if d.final is not None}

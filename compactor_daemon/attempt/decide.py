@@ -143,8 +143,10 @@ def _passed(layout: Layout, attempt: Attempt, done: list[SliceDone]) -> tuple[st
 
 
 def compaction_commit(done: Iterable[SliceDone], schema: TableSchema, properties: Mapping[str, str]) -> CommitMetadata:
-    """The completed commit of a compaction. `schema`: of the files written; `properties`: the
-    user's, recorded with it."""
+    """The completed commit of a compaction. `schema`: of the files written.
+
+    `properties`: of the user, recorded in it.
+    """
     return _commit(done, schema, properties, "COMPACT", _write_stat)
 
 
@@ -189,7 +191,7 @@ def _group_ledger(done: SliceDone) -> GroupLedger:
 
 
 def _log_write_stat(done: SliceDone, final: str) -> WriteStat:
-    """The statistics that a write would give: the rows in the log file, and its deletes."""
+    """The statistics as a write records them: the rows in the log file, and its deletes."""
     name, ledger = final.rpartition("/")[2], done.ledger
     return replace(
         _write_stat(done, final),

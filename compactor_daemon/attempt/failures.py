@@ -1,11 +1,11 @@
-"""Failed tries of an instant, in storage: every daemon waits before it tries the instant again, and knows why.
+"""Records of the failed tries of an instant: every daemon waits before the next try, and can show the reason.
 
     .hoodie/.phantombase/<C>/failures/<n>     the n-th failure since the last release (put-if-absent)
 
-After each failure the next try waits twice as long. After too many failures, or after one that repeating cannot cure,
+After each failure the next try waits twice as long. After too many failures, or after one that a retry cannot fix,
 the instant is parked until an operator releases it.
 
-Also the note about its work that a compactor leaves in its heartbeat: which process does what, without ZooKeeper too.
+Also the work note in the heartbeat of a compactor: which process does what, with or without ZooKeeper.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class WorkNote:
 
     @staticmethod
     def from_note(note: Mapping[str, Any] | None) -> WorkNote | None:
-        """Inverse of `to_note`; None if it is no such note; unknown names are ignored."""
+        """Inverse of `to_note`; None if it is another note; unknown fields are ignored."""
         values = {f.name: (note or {}).get(f.name) for f in fields(WorkNote)}
         counts = {name: value for name, value in values.items() if isinstance(value, int) and value >= 0}
         return WorkNote(**counts) if len(counts) == len(values) else None
@@ -66,7 +66,7 @@ class WorkNote:
 _FOLDER = "failures"
 _TODO = "Run: compactor-daemon release TABLE INSTANT. It removes this record."
 _DOUBLINGS_MAX = 64
-"""The greatest number of doublings of the wait: with more, every wait is the longest one, and no float holds it."""
+"""The most doublings of the wait: with more, the wait is the longest one anyway, and a float could overflow."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,7 +134,7 @@ def classify(error: Exception) -> FailureClass:
 
     It is no failure if another process is at work (a Hudi compactor, a write before the barrier, another daemon), or if
     the clock of this process is wrong: the instant is tried again after a while. A ledger that does not balance is
-    a failure, and so are log files that are no neighbours any more: repeating does not cure them.
+    a failure, and so are log files that are no longer neighbours: a retry does not help.
     """
     if isinstance(error, (LedgerError, StalePlanError)):
         return FailureClass.PARK

@@ -1,7 +1,7 @@
 """Finishes what processes that died have left at instants that are no longer pending, and removes abandoned files.
 
     completed by phantombase      the instant is retired
-    completed by Hudi, or gone    undecided attempts are declared dead, placed and staged files removed
+    completed by Hudi, or absent  undecided attempts are declared dead, placed and staged files removed
     completed by a stale commit   the commit is retracted (`revert`)
     archived                      the records are removed: no process can act on the instant any more
     abandoned                     temporary files, and unfinished uploads to an object store, are removed
@@ -41,9 +41,9 @@ from .validity import Validity, validity_of
 _log = get_logger()
 
 _ABANDONED_MS = 3_600_000
-"""A temporary file that has not changed for this long has lost its writer."""
+"""The writer of a temporary file that has not changed for this long counts as dead."""
 _UPLOAD_S = 86_400
-"""An upload takes as long as the merge that feeds it: a day, as in a bucket's rule."""
+"""An older upload is abandoned. It lasts as long as its merge: a day, as in a bucket's lifecycle rule."""
 
 
 def finish_completed(table: Table, lock: TableLock) -> Table:
@@ -73,13 +73,16 @@ def littered_instants(table: Table) -> tuple[str, ...]:
 def _littered(table: Table) -> tuple[str, ...]:
     recorded, pending = recorded_instants(table.storage), _pending(table)
     found = [i for i in recorded if i not in pending and _is_littered(table, i)]
-    # A snapshot shows records and timeline in no order: what was requested and opened in between is not littered.
+    # A snapshot lists records and timeline in any order: an instant requested and opened in between has no leftovers.
     pending = _pending(table.snapshot(reload=False)) if found else pending
     return tuple(i for i in found if i not in pending)
 
 
 def _pending(table: Table) -> set[str]:
-    """Also a clustering whose rollback is in progress: its heartbeat shows whether its process has ended."""
+    """The pending instants, also a clustering whose rollback is in progress.
+
+    The heartbeat of such a clustering shows whether its process has ended.
+    """
     timeline = table.load_timeline()
     clustering = clustering_in_rollback(table, timeline)
     reverting = () if clustering is None else (clustering,)
@@ -119,7 +122,7 @@ def finish(table: Table, instant: str, lock: TableLock) -> None:
 
 
 def _lost_removed(table: Table, done: Instant, made: Sequence[CommitDecision], lock: TableLock) -> bool:
-    """Removes files that only lost decisions name, not the commit `done`; whether none is left."""
+    """Removes files that decisions name and the commit `done` does not; returns whether none is left."""
     named = named_files(table, done)
     placed = (p.final for one in made for p in one.placements)
     if not any(final not in named and table.storage.find(final) is not None for final in placed):
@@ -182,9 +185,9 @@ def _is_littered(table: Table, instant: str) -> bool:
 
 
 def forget_archived(table: Table) -> None:
-    """Removes the records of archived instants, on which no process can act any more, and what is abandoned.
+    """Removes the records of archived instants, on which no process can act any more, and abandoned files.
 
-    The records of an unfinished instant remain. Another process may be about to revert its files, or has failed to do
+    The records of an unfinished instant are kept. Another process may be about to revert its files, or has failed to do
     so; without the records nothing shows that these files must not be read.
     """
     _forget_archived(table, table.snapshot())
@@ -213,7 +216,7 @@ def abort_abandoned_uploads(storage: Storage) -> None:
 
 @contextmanager
 def abandoned_uploads_aborted(storage: Storage) -> Iterator[None]:
-    """Aborts them while the body runs: what lists them takes long to load, and nothing depends on it."""
+    """Aborts abandoned uploads while the body runs: the client that lists them loads slowly, nothing depends on it."""
     with ThreadPoolExecutor(1) as pool:
         aborted = pool.submit(abort_abandoned_uploads, storage)
         yield

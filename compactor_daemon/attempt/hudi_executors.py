@@ -94,7 +94,7 @@ def refuse_live(trace: ForeignTrace, table: Table, instant: str, options: Attemp
 
 
 class ForeignWatch:
-    """Finds out that a Hudi executor touches an instant while an attempt works on it.
+    """Detects that a Hudi executor touches an instant while an attempt works on it.
 
     Hudi before 1.2, and its single writers, check for no other compactor: they put their inflight file and begin.
     `trace`: what was there when the attempt was opened. `every_s`: the shortest time between two checks.
@@ -121,7 +121,7 @@ class ForeignWatch:
         """As `check_now`, if the last check is `every_s` ago."""
         if self._clock() >= self._next:
             self._next = self._clock() + self._every_s
-            # Where a name takes two requests, one listing shows it.
+            # On an object store a look-up takes two requests for each name; one listing answers for all.
             self._compare(self._table if self._table.storage.is_file_system else self._table.snapshot(reload=False))
 
     def check_now(self) -> None:

@@ -1,4 +1,4 @@
-"""What a plan has to merge, according to the view (closure): no less than the plan names, and nothing later.
+"""What a plan has to merge, according to the view (closure): at least what the plan names, and nothing later.
 
 A file that the plan names may be missing because its file group was replaced, or because its write was rolled back or
 removed by a restore. Then it need not be merged. Otherwise it is lost, and that is an error.

@@ -1,4 +1,4 @@
-"""Keys that a pending plan made writers put into another file group: without it the next upsert would double them.
+"""Keys that writers put into another file group because of a pending plan: without it the next upsert duplicates them.
 
     F    a file group; its base file holds key k, and the plan's logs delete k
     C    a pending compaction of F: an upsert of k under the key index does not find k (F's next base file will lack
@@ -8,8 +8,8 @@
 
 Hudi's SIMPLE and BLOOM indexes do the same. While C, or a later plan on F, is pending or executed, k is in G alone.
 
-A base file of G that was superseded or replaced since counts, too: a restore or rollback makes it visible again, and C
-was removed.
+A base file of G that was superseded or replaced since counts, too: after C is removed, a restore or rollback may make
+it visible again.
 """
 
 from __future__ import annotations

@@ -18,11 +18,11 @@ _log = get_logger()
 
 
 def tidy(table: Table, lock: TableLock) -> None:
-    """Finishes completed compactions, so that their records are not needed. LockError; other errors are logged.
+    """Finishes completed compactions, so that their records are not needed. Errors other than LockError are logged.
 
     A stale commit is retracted here: until then what it merged must remain.
     """
-    from .finish import finish_completed  # late: `status` does not need it to start
+    from .finish import finish_completed  # imported here: `status` starts without it
 
     try:
         finish_completed(table, lock)
@@ -38,7 +38,7 @@ def unfinished_compactions(table: Table, timeline: Timeline) -> Iterator[str]:
     recorded = [i for i in recorded_instants(table.storage) if i in completed]
     if not recorded:
         return
-    from .finish import littered_instants  # late, as above
+    from .finish import littered_instants  # imported here, as above
 
     littered = littered_instants(table)
     for instant in recorded:

@@ -216,8 +216,8 @@ def open_next(storage: Storage, instant: str, who: str) -> int:
     """Opens the next attempt; returns its number.
 
     ConflictError: an earlier one is undecided or has a commit decision that is not revoked, or another process just
-    opened the same one. An earlier `cancelled` does not matter: the process that wrote it died before it removed the
-    plan, or there would be no plan to work on.
+    opened the same one. An earlier `cancelled` is ignored: the plan still exists, so the process that wrote it died
+    before it removed the plan.
     """
     earlier = read_outcomes(storage, instant)
     for number, outcome in earlier.items():
@@ -258,7 +258,7 @@ def is_revoked(storage: Storage, instant: str, attempt: int) -> bool:
 
 
 def why_revoked(storage: Storage, instant: str, attempt: int) -> str:
-    """Why the commit decision of an attempt was revoked. MalformedError: the record of that cannot be read."""
+    """Why the commit decision of an attempt was revoked. MalformedError: the record `revoked` cannot be read."""
     path = f"{attempt_folder(instant, attempt)}/{REVOKED}"
     return Fields.parse(storage.read(path), path, "unreadable record of a revoked decision", None).text("why")
 

@@ -12,7 +12,7 @@ The process that decided, its successor, or both at once may publish, at any tim
 If a placed file and its staged copy are both lost, the file is merged again. Its inputs are retained until a clean. The
 commit states the size and the ledger of each file, so the new file must have the same. The decision names the options
 that the file was written with: the same rows and options give the same file. Another release of a library may give
-another file: then the instant stays as it is, with an error.
+another file: then the instant is left unchanged, with an error.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ def _complete(
         _check_publishable(table, decision, section)  # again
         section.check()
         try:
-            storage.put_if_absent(path, kept.content)  # "no" may be the answer to our own put, when it was sent twice
+            storage.put_if_absent(path, kept.content)  # if our own put was sent twice, the answer may be False
         except PhantombaseError:  # the put may have taken effect
             check_after_put(table.snapshot(), decision, path)
             raise
@@ -178,9 +178,9 @@ def _is_publishable(table: Table, decision: CommitDecision) -> bool:
 
 
 def _place_all(table: Table, decision: CommitDecision) -> None:
-    """Gives all files of a decision their final names, as far as they do not have them.
+    """Gives each file of a decision its final name, unless it has it already.
 
-    ConflictError: a partition was removed. A file placed there would make a folder that no listing takes for a
+    ConflictError: a partition was removed. A file placed there would create a folder that no listing shows as a
     partition.
     """
     partitions = sorted({p.final.rpartition("/")[0] for p in decision.placements})
@@ -251,7 +251,7 @@ def place(
 def _check_ours(table: Table, done: Instant, decision: CommitDecision, section: Section) -> None:
     """ConflictError: the completed commit is not the decided one. Files that only the decision names are removed then.
 
-    But not if that commit is not there any more: another process may have completed the decision since then.
+    They are kept if that commit no longer exists: another process may have completed the decision since then.
     """
     if is_ours(table, done, decision):
         return

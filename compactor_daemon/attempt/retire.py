@@ -1,7 +1,7 @@
 """Retires a completed compaction: missing files are placed again, then strays and staged data are removed.
 
-Staged data is deleted only then. The `open` and `outcome` records remain until Hudi has archived the instant: they stop
-a process that has stalled since it opened an attempt.
+Staged data is deleted only after that. The `open` and `outcome` records are kept until Hudi has archived the instant:
+they stop a process that has stalled since it opened an attempt.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def retire(table: Table, decision: CommitDecision) -> Table:
     table = table.snapshot() if gone else table
     timeline = table.load_timeline()
     if gone and completed_compaction(table, decision.instant) is None:
-        # The instant was archived since the check above. A file may be gone because its file group was replaced, and
+        # The instant was archived since the check above. A file may not exist because its file group was replaced, and
         # that replace commit archived too.
         raise MissingFileError(
             "a decided compaction is not completed any more", path=decision.completed_path, instant=decision.instant

@@ -2,7 +2,7 @@
 
     revoked    the record `revoked` is put: the decision is never valid again. Publishing asks for this record too
     staged     the staged files are deleted, before the placed ones: from then on no file can be placed
-    metadata   the metadata table forgets the instant: a publisher may have died after it had entered it there
+    metadata   the instant is removed from the metadata table: a publisher may have died after it had recorded it there
     placed     the placed files are deleted
 
 Any process may repeat each step. After a crash in between, the next run finishes (`finish`): placed files of a
@@ -10,7 +10,7 @@ revoked decision are deleted last, so that while one exists the other steps are 
 
 A stale commit is a completed file that was put after its decision became invalid: its process stalled under the lock,
 between its last check and the put. No storage can prevent such a put. So the process checks again right after the put.
-If it died before that, the next run retracts the commit. The commit remains where other processes have built upon it:
+If it died before that, the next run retracts the commit. The commit is kept where other processes have built upon it:
 then restored rows are visible again, but no row that was written since is lost.
 
 Decided files of file groups that were replaced since get no final name, and the commit does not name them. No reader
@@ -56,13 +56,13 @@ def revert_files(table: Table, decision: CommitDecision, why: str, section: Sect
     """Revokes a decision and deletes its files; the caller holds the table lock.
 
     ConflictError: it is completed; no file was removed then. LockError: the lock was lost before the metadata table
-    forgot it; the next run finishes. MalformedError: the metadata table cannot forget it; all other steps are done.
+    was updated; the next run finishes. MalformedError: the metadata table cannot be updated; all other steps are done.
     """
     table = table.reload()
     storage = table.storage
     _refuse_completed(table, decision)
     revoke_decision(storage, decision.instant, decision.attempt, why, process_name())
-    # Again: a process whose lock was lost may have asked for the record before it was put, and then completed.
+    # Again: a process whose lock was lost may have checked for the record before the put, and then completed.
     _refuse_completed(table, decision)
     folder = attempt_folder(decision.instant, decision.attempt)
     own = [f"{folder}/{e.name}" for e in storage.list(folder) if e.name.endswith(STAGED_ENDINGS)]
@@ -70,7 +70,7 @@ def revert_files(table: Table, decision: CommitDecision, why: str, section: Sect
         storage.delete(path)
     try:
         forget(table, decision.instant, section)
-    except MalformedError:  # repeating does not help; but the files must be deleted
+    except MalformedError:  # a retry does not help, and the files must be deleted
         remove_placed(table, decision, keep=set())
         raise
     remove_placed(table, decision, keep=set())
@@ -118,7 +118,7 @@ def placed_group(final: str) -> GroupKey:
 
 
 def is_built_upon(table: Table, decision: CommitDecision, *, is_valid: bool) -> bool:
-    """Whether the commit of a decision can not be deleted any more. `is_valid`: whether the decision is not invalid."""
+    """Whether the commit of a decision cannot be deleted any more. `is_valid`: whether the decision is not invalid."""
     timeline, plan = table.load_timeline(), _plan(table, decision.instant)
     if _is_planned(table, decision, timeline):
         return True
@@ -173,7 +173,7 @@ def _is_cleaned(
     groups: Collection[GroupKey],
     found: Mapping[str, BaseFileName | LogFileName],
 ) -> bool:
-    """Whether a cleaner removed all that a file group had before the compaction, which it saw completed."""
+    """Whether a cleaner, which saw the compaction completed, removed all earlier files of a file group."""
     left = {(path.rpartition("/")[0], name.file_id) for path, name in found.items() if name.instant < decision.instant}
     bare = set(groups) - left
     for clean in cleans(timeline) if bare else ():
@@ -199,10 +199,10 @@ def _lacks_inputs(table: Table, timeline: Timeline, plan: CompactionPlan, *, log
 
 
 def check_after_put(table: Table, decision: CommitDecision, path: str) -> None:
-    """Deletes the completed file that was just put at `path`, or may have been put, if it must not be there.
+    """Deletes the completed file that was just put at `path`, or may have been put, if it must not exist.
 
-    ConflictError: the plan, or a write that was merged, is gone, or the decision was revoked. If another compactor has
-    completed the instant, only its commit remains.
+    ConflictError: the plan, or a write that was merged, was removed, or the decision was revoked. If another compactor
+    has completed the instant, only its commit remains.
     """
     theirs = [i for i in completed_commits(table, decision.instant) if not is_ours(table, i, decision)]
     if theirs:
@@ -230,7 +230,7 @@ def stale_commit(table: Table, done: Instant, made: Collection[CommitDecision]) 
 
 
 def retract_commit(table: Table, decision: CommitDecision, lock: TableLock) -> bool:
-    """Deletes the completed file of a `stale_commit`, if that decision is invalid; whether it did."""
+    """Deletes the completed file of a `stale_commit`, if that decision is invalid; returns whether it did."""
     with lock.hold("retract a stale commit") as section:
         table = table.snapshot()
         done, assessment = completed_compaction(table, decision.instant), validity_of(table, decision)

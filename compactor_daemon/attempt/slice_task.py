@@ -1,7 +1,7 @@
 """Compacts one file slice: read, merge, stage the base file, check the ledger, leave the record of the result.
 
-The record `.ok` is for the decision, and for later attempts to adopt. A task runs on Spark or
-in this process. It gives no file a final name, and returns only counts.
+The decision reads the record `.ok`, and later attempts adopt it. A task runs on Spark or in this process. It gives no
+file a final name, and returns only counts.
 """
 
 from __future__ import annotations
@@ -246,8 +246,8 @@ SliceProgress = Callable[[int, int], None]
 class Runner(Protocol):
     """Compacts file slices and returns their records in task order; raises the first error of the tree.
 
-    `progress` is called several times a second. If it raises, tasks that have not begun are cancelled, and its error is
-    raised.
+    `progress` is called several times a second. If it raises, tasks that have not started are cancelled, and its error
+    is raised.
     """
 
     def __call__(self, storage: Storage, tasks: list[SliceTask], progress: SliceProgress) -> list[SliceDone]:
@@ -268,16 +268,16 @@ def compact_slice(storage: Storage, task: SliceTask) -> SliceDone:
 
 _DECAY_MS, _LONG_DECAY_MS = 1_000, 10_000
 _SMALL = 8
-"""Times the bytes of the logs, which decoded and merged they need less than."""
+"""Decoded and merged, logs need less memory than this many times their bytes."""
 
 
 def keep_freed(slice_: FileSlice, limit_bytes: int | None) -> None:
     """Sets how long Arrow retains memory that was freed. `limit_bytes`: the memory limit of the merge, None for none.
 
-    Batches of a slice follow one another, and each needs what the one before has freed. Given back after a second,
-    Arrow's default, the same pages are asked for again and again: a tenth of the processor's time. Retained for longer
-    they add to the peak, so that is for slices that are small against the memory limit. It holds for the process, until
-    the next slice.
+    Each batch of a slice reuses the memory that the previous one freed. Arrow's default returns freed memory after a
+    second, and then the same pages are requested again and again: a tenth of the processor's time. A longer retention
+    raises the peak, so only slices that are small against the memory limit have it. The setting holds for the process,
+    until the next slice.
     """
     if pa.default_memory_pool().backend_name == "jemalloc":
         is_small = limit_bytes is None or _SMALL * slice_.log_bytes <= limit_bytes
@@ -353,9 +353,10 @@ def _stage_base(storage: Storage, path: str, task: SliceTask) -> tuple[Ledger, L
 
 
 def _merged_columns(rules: SliceRules) -> list[str]:
-    """The columns to read and merge: all but the name of the file that a row was in, which is written again.
+    """The columns to read and merge: all but the file name of a row, which is written again.
 
-    It is a quarter of the text of a table with short rows. Where null means "not given", a merge asks all columns.
+    The file name is a quarter of the text of a table with short rows. Where null means "not given", a merge reads all
+    columns.
     """
     names = list(rules.schema.names)
     return names if rules.merge.unset is not None else [name for name in names if name != FILE_NAME]
@@ -390,7 +391,7 @@ def read_back(storage: Storage, path: str, rules: SliceRules) -> tuple[int, int,
 
 def _record(storage: Storage, path: str, done: SliceDone) -> SliceDone:
     """Leaves the `.ok`. If another run of this task was first, its result counts, and this one is removed."""
-    # Where folders are only names, the staged file was just read in this one.
+    # On an object store the folder exists: the staged file in it was just read back.
     if (storage.is_file_system or done.staged is None) and storage.find(path.rpartition("/")[0]) is None:
         raise AttemptDeadError("the attempt's folder was removed: another process retired the attempt", path=path)
     if storage.put_if_absent(path, done.to_json()):
@@ -402,7 +403,7 @@ def _record(storage: Storage, path: str, done: SliceDone) -> SliceDone:
 
 
 def _write(storage: Storage, path: str, stream: SliceStream, task: SliceTask) -> int:
-    """Stages the base file durably, and leaves nothing of a half-written one. Returns the number of rows."""
+    """Stages the base file durably; a partly written one is removed. Returns the number of rows."""
     schema = task.rules.schema
     with staged_output(storage, path) as file:
         return write_base_file(

@@ -1,9 +1,9 @@
 """Whether a commit decision is valid: the decision authorises, the timeline decides.
 
-    valid        its plan is there, and so is every write that it merged
+    valid        its plan exists, and so does every write that it merged
     blocked      a restore is pending, or a rollback that concerns it or may concern it: the answer comes when that ends
     superseded   it was completed and archived since, or that cannot be ruled out: its files remain, none is published
-    invalid      its plan is gone (by a restore, a rollback, or `unschedule`), or a write that it merged was rolled
+    invalid      its plan was removed (by a restore, a rollback, or `unschedule`), or a write that it merged was rolled
                  back: its files are reverted (`revert`), and it is never valid again
 
 This is checked under the table lock, before a decision is made and before anything is published. A process may stall
@@ -55,7 +55,7 @@ class Evidence:
     """What an assessment needs to know about a table, all of one snapshot.
 
     `timeline`: includes archived instants if the plan was removed or a merged write is not active. `has_plan`: the
-    requested file is there. `undone`: targets of pending rollbacks, of a clustering, too. `unreadable`: the plans of
+    requested file exists. `undone`: targets of pending rollbacks, of a clustering, too. `unreadable`: the plans of
     pending rollbacks whose target is unknown. `allows_equal_times`: whether two actions may have the same requested
     time; with a metadata table they may not. `back`: file groups that were left out as replaced and are not replaced
     any more, because the replace commit was rolled back.
@@ -98,7 +98,7 @@ def assess(instant: Instant, merged: Collection[str], oldest: str, seen: Evidenc
 
 
 def _counts(time: str, oldest: str, timeline: Timeline) -> bool:
-    """Whether a write that was committed at the decision still is.
+    """Whether a write that was committed at the decision is still committed.
 
     It may have been archived before the decision, or since; then the archive names it. A write that is older than the
     active timeline of today may be one that was rolled back.
@@ -127,7 +127,7 @@ def _without_plan(instant: Instant, seen: Evidence) -> Assessment:
 def gather_evidence(
     table: Table, instant: str, merged: Collection[str] = (), oldest: str = "", passed: Collection[str] = ()
 ) -> Evidence:
-    """Reads what `assess` needs; it holds only under the table lock. What cannot be read is unknown: an error."""
+    """Reads what `assess` needs; it is reliable only under the table lock. What cannot be read is unknown: an error."""
     seen = evidence_of_planned(table)
     timeline, has_plan = seen.timeline, _has_plan(table, instant)
     if not has_plan or not all(_counts(t, oldest, timeline) for t in merged):
@@ -152,9 +152,9 @@ def evidence_of_planned(table: Table) -> Evidence:
 
 
 def _back(table: Table, timeline: Timeline, instant: str, passed: Collection[str]) -> tuple[str, ...]:
-    """The file groups that were left out as replaced and are back.
+    """The file groups that were left out as replaced and are not replaced any more.
 
-    If the replace commit was archived since, the files of the group are gone; if it was rolled back, they are there.
+    If the replace commit was archived since, the files of the group were removed; if it was rolled back, they exist.
     """
     replaced = table.facts.replaced_groups(timeline)
     found, plan = [], table.compaction_plan(instant)
