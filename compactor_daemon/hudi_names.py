@@ -1,7 +1,7 @@
 """Every configuration name of Apache Hudi 0.15.0 and 1.2.0, and what it means here: `hudi_names.tsv`.
 
 The names, defaults and alternative names are facts of those releases (`ConfigProperty` fields of the Spark bundle);
-what a name means here is said with it, once. A configuration at one of Hudi's defaults is the same job as without it.
+what a name means here is stated with it, once. A name set to one of Hudi's defaults has the same effect as no setting.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ class NameKind(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HudiName:
-    """`agreeing`: values that ask for what is done here anyway, Hudi's defaults first.
+    """`agreeing`: values that agree with what is done here, Hudi's defaults first.
 
-    `why`: what the name says, or why it sets nothing.
+    `why`: what the name means, or why it sets nothing.
     """
 
     name: str
@@ -50,7 +50,7 @@ class HudiName:
     why: str
 
     def agrees(self, text: str) -> bool:
-        """Whether the value is one of those; numbers by value, words without case."""
+        """Whether the value is one of `agreeing`; numbers by value, words without case."""
         return _plain(text) in map(_plain, self.agreeing)
 
 
@@ -101,11 +101,11 @@ _FAMILIES = (
     "hoodie.sql.",
     "hoodie.streamer.",
 )
-"""Beginnings of names that no setting of rows, rollbacks or locks has, in any release."""
+"""Prefixes of names. In no release has a setting of rows, rollbacks or locks such a name."""
 
 
 def is_of_a_family(name: str) -> bool:
-    """Whether a name of another release is of Hudi's client or tools only, and no misspelt one."""
+    """Whether a name of another release belongs to Hudi's client or tools only, and is not misspelt."""
     return name.startswith(_FAMILIES) and nearest(name, hudi_names()) is None
 
 
@@ -118,7 +118,7 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
 def texts(conf: Mapping[str, Any]) -> dict[str, str]:
     """Values as Hudi reads them: true and false, numbers and words as text; a member of an enum is its value.
 
-    UsageError: another type, or a name that is no text.
+    UsageError: a value of another type, or a name that is not text.
     """
     if any(not isinstance(name, str) for name in conf):
         raise UsageError("the name of a configuration is a text", found=", ".join(map(repr, conf)))
@@ -141,7 +141,7 @@ def _text(name: str, value: Any) -> str:
 
 
 def overruled(earlier: Mapping[str, str], later: Mapping[str, str]) -> dict[str, str]:
-    """Two dictionaries in one: of one setting the later value counts, under whichever name, as with Spark's options."""
+    """Merges two dictionaries: the later value of a setting counts, under any of its names, as with Spark's options."""
     known = hudi_names()
     settings = {known[name].name if name in known else name for name in later}
     kept = {n: v for n, v in earlier.items() if (known[n].name if n in known else n) not in settings}
@@ -181,7 +181,7 @@ def put_once(
 
 
 def contradiction(one: str, value: Any, other: str, other_value: Any) -> UsageError:
-    """The error for two ways to give one setting that say two things."""
+    """The error of a setting that is given under two names with different values."""
     return UsageError(
         "configurations that contradict each other",
         expected=f"{one}={value}",

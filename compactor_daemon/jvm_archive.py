@@ -57,7 +57,7 @@ def require_pyspark(what: str) -> None:
 def spark_jars() -> list[Path]:
     """The jars of PySpark, among them ZooKeeper's. UsageError: see `require_pyspark`."""
     require_pyspark("a JVM with Spark's jars")
-    import pyspark  # late: few processes need it
+    import pyspark  # imported here: few processes need it
 
     return sorted((Path(pyspark.__file__).parent / "jars").iterdir())
 

@@ -15,9 +15,9 @@ from phantombase.timeline.table.traces import delete_markers
 
 
 def forget_heartbeats(table: Table, *, now_ms: Callable[[], int], expiry_s: float) -> None:
-    """Removes heartbeats of rollbacks, and of what they undid, that a process killed at the very end has left.
+    """Removes heartbeats of rollbacks and of their targets, left by a process that was killed at its very end.
 
-    Also removes phantombase heartbeats that are no longer live, of instants that completed or were never begun.
+    Also removes phantombase heartbeats that are no longer live, of instants that completed or never started.
     `now_ms`: see `roll_back_dead_writers`.
     """
     folder = heartbeat_path("").rstrip("/")
@@ -43,7 +43,10 @@ def forget_heartbeats(table: Table, *, now_ms: Callable[[], int], expiry_s: floa
 
 
 def remove_left_behind(table: Table) -> None:
-    """Removes it. Staged folders are listed before the timeline is loaded: a write is on it before it stages files."""
+    """Removes staged files and markers of writes that are not pending.
+
+    Staged folders are listed before the timeline is loaded: a write is on the timeline before it stages files.
+    """
     storage = table.storage
     if storage.find(WRITES) is None:
         return

@@ -51,7 +51,7 @@ def output_from_json(values: object) -> OutputOptions | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecuteOptions:
-    """Where and how wide file slices are compacted (stage: execute)."""
+    """Where file slices are compacted, and how many at a time (stage: execute)."""
 
     executor: Executor = option(
         Executor.AUTO,
@@ -107,7 +107,7 @@ class ExecuteOptions:
 
     @property
     def wants_spark(self) -> str | None:
-        """Why `auto` means Spark whatever the plan; None: it depends on the plan."""
+        """Why `auto` means Spark for any plan; None: it depends on the plan."""
         if self.master is not None:
             return f"a master is given: {self.master}"
         named = next((name for name, _ in self.spark_conf if not name.startswith(_HADOOP)), None)

@@ -1,4 +1,4 @@
-"""The completed commit of a compaction: whether it exists, which process wrote it, and the decision that it carried out."""
+"""The completed commit of a compaction: whether it exists, which process wrote it, and the decision it carries out."""
 
 from __future__ import annotations
 

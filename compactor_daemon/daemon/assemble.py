@@ -1,8 +1,8 @@
-"""Builds a daemon of tables, claims and an executor. What no table could be served with is refused before it starts.
+"""Builds a daemon of tables, claims and an executor. A setting with which no table could be served is refused first.
 
 The tables of a catalog are found while the daemon runs. A round lists the tables, joins the fleet, and assigns this
-daemon's part. Rounds come every poll, and at once when a daemon joins or leaves. A listing that fails leaves the tables
-as they are.
+daemon's part. Rounds come every poll, and at once when a daemon joins or leaves. After a failed listing the tables
+are kept.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Discovery:
         self.daemon.assign(dict(found), max(1, len(members)))
 
     def run_now(self) -> None:
-        """The members have changed."""
+        """Starts a round at once: the members have changed."""
         self._due.set()
 
     @contextmanager
@@ -130,7 +130,7 @@ def open_daemon(
 ) -> Iterator[Daemon]:
     """A daemon for some tables, or for those of a `catalog`, ready to `run`.
 
-    Errors of the tree: ZooKeeper cannot be used, or none of the named tables; a table that cannot is tried again.
+    Errors of the tree: ZooKeeper, or every named table, cannot be used. A table that cannot be used is tried again.
 
     `zookeeper` None: a single daemon. `lock`: as for `table_lock`. `sole_writer`: no other process writes to the
     tables. `runner`: a runner that is open already.
@@ -185,7 +185,7 @@ def open_daemon(
 
 
 def _open_some(tables: Mapping[str, LazyTable]) -> None:
-    """Opens tables; one that cannot be opened is tried again later. Errors of the tree: none can."""
+    """Opens tables; one that cannot be opened is tried again later. Errors of the tree: none can be opened."""
     errors: list[PhantombaseError] = []
     for table in tables.values():
         try:

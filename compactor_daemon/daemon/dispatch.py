@@ -1,15 +1,14 @@
-"""The next actions of a daemon, by the state of its tables, its own work and the clock (pure).
+"""The next actions of a daemon, by the state of its tables, its own work and the clock (no I/O).
 
     relist      list a table's timeline: every `poll_s`, or after the doorbell rang or a claim changed
     request     request a compaction under the table lock (daemons with --schedule): after a snapshot found one due
     sweep       finish what other compactors left at completed instants: at the start, then every `sweep_s`
     serve       run the services of a table, concurrently with all else: every `services_s`; with `once`, after all else
     take        claim an instant and execute it: while fewer than `max_concurrent` are at work
-    resume      continue an instant that has waited for writes: it held no slot while it waited, and comes before any
-    `take`
+    resume      continue an instant that has waited for writes and held no slot since: before any `take`
 
-Slots are shared by weight among the shares of pools (`catalog`). In a share tables take turns: first the table with the
-fewest instants at work here, then the latest against its SLO, then the one that was served longest ago.
+Slots are shared by weight among the shares of pools (`pools`). In a share tables take turns: first the table with the
+fewest instants in progress here, then the latest against its SLO, then the one that was served longest ago.
 Within a table the earliest instant comes first, or the one with the most log bytes. If other daemons claim instants of
 the same table, a daemon picks at random among the first few, so that not all of them try the same instant.
 """
@@ -31,7 +30,7 @@ from .table_state import Pending, TableState
 UPKEEP_LEAST = 16
 """The least number of snapshots, requests and sweeps at a time."""
 _USUAL_SLO_S = 3600.0
-"""Where some tables have an SLO, the one of those without."""
+"""The SLO of tables without one, where other tables have one."""
 
 
 class DaemonOrder(Enum):
@@ -45,7 +44,7 @@ class Stop(Enum):
     """How a daemon stops. In both cases it claims no more instants."""
 
     FINISH = "finish"
-    """Instants at work are completed, except those that wait for writes: they are handed over."""
+    """Instants in progress are completed, except those that wait for writes: they are handed over."""
     HAND_OVER = "hand-over"
     """Staging is stopped; another daemon adopts the finished file slices."""
 
@@ -129,8 +128,8 @@ class NextSteps:
 class Sharing:
     """How pools share the slots: what they have used, and the time since the epoch in ms, to which their hours refer.
 
-    `upkeeps`: the most snapshots, requests and sweeps at a time. Others wait in the state, where the most
-    urgent one is known.
+    `upkeeps`: the most snapshots, requests and sweeps at a time. The others remain in the state, which shows the
+    most urgent one.
     """
 
     use: QuotaUsage
@@ -168,7 +167,7 @@ def next_steps(
 
 
 def _upkeeps(tables: Mapping[str, TableState], closed: set[str], now_ms: int, most: int, again: bool) -> list[Action]:
-    """The most urgent ones; `most`: how many are done at a time. `again`: see `_upkeep`."""
+    """The most urgent upkeep actions; `most`: how many run at a time. `again`: see `_upkeep`."""
     found = ((u, name) for name, t in tables.items() if (u := _upkeep(name, t, closed, now_ms, again)) is not None)
     room = most - sum(t.busy for t in tables.values())
     return [action for (_, action), _ in nsmallest(room, found, key=lambda one: one[0][0])] if room > 0 else []
@@ -179,7 +178,7 @@ def _upkeep(
 ) -> tuple[tuple[int, int], Action] | None:
     """What is due on a table, with its urgency.
 
-    `again`: also by time alone. A daemon that is to end would not, where a round over its tables outlasts the poll.
+    `again`: also what time alone makes due. A daemon with `once` would never end if a round took longer than `poll_s`.
     """
     if table.busy or table.leaving:
         return None

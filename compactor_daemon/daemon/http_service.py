@@ -37,7 +37,7 @@ _SHOWN = 3
 
 
 def unfinished(table: Table, instant: str) -> list[Row]:
-    """Those with most log bytes, a few: what an attempt without visible progress may be working on."""
+    """The few unfinished file slices with most log bytes: an attempt without visible progress may work on these."""
     done = {path.rpartition("/")[2].removesuffix(OK) for path in staged_files(table.storage, instant, (OK,))}
     plan = table.compaction_plan(instant)
     left = [
@@ -65,7 +65,7 @@ class DaemonFleet:
         self._daemon, self._settings, self._session = daemon, settings, session
 
     def about(self, table: Table, *, whole: bool = True) -> Row:
-        """The names of `compactor-daemon status --json`."""
+        """A row with the names of `compactor-daemon status --json`."""
         table = table.with_clock(self._settings.clock)
         claimed, path = self._claimed(table), table.storage.base_path
         seen = from_one_snapshot(lambda: table_snapshot(table.snapshot(), claimed, recent=_RECENT if whole else 0))
@@ -81,7 +81,7 @@ class DaemonFleet:
         return row
 
     def slo_s(self, path: str) -> float | None:
-        """Of the table's pool, or `--slo`."""
+        """The SLO of the table's pool, or `--slo`."""
         return self._daemon.pool_of(path).slo_s
 
     def fleet(self) -> Row:
@@ -115,7 +115,7 @@ class DaemonFleet:
             return error
 
     def _held(self, table: Table) -> Mapping[str, Claim]:
-        """UnknownStateError at once where the session is known to be cut off: many tables would wait one by one."""
+        """The claims on a table. UnknownStateError at once without a connection: each table would wait in turn."""
         assert self._session is not None
         if not self._session.connected:
             raise UnknownStateError("ZooKeeper does not answer", path=self._session.options.servers)
@@ -124,7 +124,7 @@ class DaemonFleet:
 
 
 def _unfinished(table: Table, pending: Row) -> list[Row] | None:
-    """Of a running compaction; None: it has just ended, or cannot be read."""
+    """See `unfinished`, for a running compaction; None: it has just ended, or cannot be read."""
     try:
         return unfinished(table, pending["instant"]) if pending["state"] == "running" else None
     except PhantombaseError:
@@ -153,8 +153,9 @@ def service_of(
     commands: CommandSettings,
     allow_actions: bool,
 ) -> Iterator[str]:
-    """Serves the daemon's tables from entry to exit, also those that it finds later; the address. `commands`: what
-    commands about them must be given; `allow_actions`: pages have buttons for them.
+    """Serves the daemon's tables from entry to exit, also those that it finds later; yields the address.
+
+    `commands`: the options that commands about them need. `allow_actions`: pages have buttons for these commands.
 
     UsageError: the port is taken, or see `Access`. PhantombaseError: ZooKeeper does not answer.
     """

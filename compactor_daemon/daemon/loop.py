@@ -55,7 +55,7 @@ _SUSPENDED_MAX = 32
 """The most instants that wait for writes in a thread of their own; further ones hold their slot while they wait."""
 _UPKEEP_THREADS = 8
 _QUEUED_S, _QUEUED_MAX, _LATEST = 0.1, 64, 1 / 16
-"""Snapshots are queued for about this time, so that a doorbell does not wait for longer, and at most this number.
+"""Snapshots wait in the queue for at most about this time, so that a doorbell does too, and at most this number.
 
 A turn over thousands of tables takes far longer than the snapshots of 16 local ones. The last number is the weight of
 the newest snapshot in the mean.
@@ -65,9 +65,9 @@ _SERVICE_THREADS = 2
 _NEVER_MS = 1 << 62
 _NEAR = 64
 _SHOW_MS = 2000
-"""How often the use of the pools is made known."""
+"""How often the use of the pools is published."""
 _REST, _REST_MAX_S = 4.0, 0.05
-"""After a long turn, as with thousands of tables, events are gathered for this many times longer, up to a limit."""
+"""After a long turn, as with thousands of tables, events are collected for this multiple of it, up to a limit."""
 _ECHO_S = 0.5
 """How soon a table has a snapshot after its claims changed: not at once, since many busy daemons change them often."""
 
@@ -129,7 +129,7 @@ class Daemon:
         self._beat = time.monotonic()
         self.summary = Summary()
         self.pools: tuple[PoolUsage, ...] = ()
-        """What the pools use, some seconds ago at most."""
+        """What the pools use, at most some seconds old."""
 
     # --- called from anywhere ------------------------------------------------------------------------------------
 
@@ -146,7 +146,7 @@ class Daemon:
         self._news.put(partial(self._echo, table))
 
     def session_changed(self) -> None:
-        """The connection to ZooKeeper came or went, or the session was lost with its claims."""
+        """The connection to ZooKeeper was made or lost, or the session was lost with its claims."""
         self._news.put(self._session_changed)
 
     def assign(self, tables: Mapping[str, Assigned], members: int = 1) -> None:
@@ -160,7 +160,7 @@ class Daemon:
 
     @property
     def trouble(self) -> str | None:
-        """Why the daemon cannot work now; None if it can: one table that cannot be served leaves the others."""
+        """Why the daemon cannot work now; None if it can. If only some tables cannot be served, it can."""
         found = None
         for name, state in tuple(self._states.items()):
             if (problem := self._trouble_of(name, state)) is None:
@@ -174,13 +174,13 @@ class Daemon:
         return tuple(self._served)
 
     def pool_of(self, path: str) -> Pool:
-        """The rules for a table; of one that it does not serve, the usual ones."""
+        """The rules for a table; for one that it does not serve, the default rules."""
         state = self._states.get(path)
         return Pool() if state is None else state.pool
 
     @property
     def at_work(self) -> tuple[tuple[str, str], ...]:
-        """(table, instant) of the compactions at work in this process."""
+        """(table, instant) of the compactions that this process executes."""
         return tuple(self._work)
 
     def _trouble_of(self, name: str, state: TableState) -> str | None:
@@ -301,14 +301,14 @@ class Daemon:
                 self._news.put(partial(then, table, found))
 
     def _serve(self, table: str, every_s: float) -> tuple[ServiceDone, ...]:
-        """Tables wait for a thread here: one whose turn comes when the daemon was stopped is not served any more."""
+        """Tables wait here for a thread; once the daemon is stopped, none is served any more."""
         return () if self._is_stopping() else self._served[table].serve(every_s, self._is_stopping)
 
     def _is_stopping(self) -> bool:
         return self._stop is not None
 
     def _timed_snapshot(self, table: str, snapshot: Callable[[], object]) -> None:
-        """Threads may overwrite each other's mean, which only guides."""
+        """Takes a snapshot and updates the mean duration: an estimate, which concurrent threads may overwrite."""
         began = time.monotonic()
         self._upkeep(table, snapshot, self._snapshot_taken)
         self._snapshot_s += (time.monotonic() - began - self._snapshot_s) * _LATEST
@@ -430,7 +430,7 @@ class Daemon:
         self._let_go()
 
     def _let_go(self) -> None:
-        """Forgets the tables that are not served any more, and where nothing is under way."""
+        """Removes the tables that are not served any more and have no work in progress."""
         for name in [n for n in self._leaving if self._states[n].idle]:
             self._leaving.discard(name)
             del self._states[name]

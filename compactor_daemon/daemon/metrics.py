@@ -196,7 +196,7 @@ def serve(port: int, metrics: Metrics, health: Callable[[], DaemonHealth], *, ho
 
     UsageError: the port cannot be used there. `health` is called in other threads.
     """
-    # They would be a third of all series. A counter that began again shows in the start time of the process.
+    # The `_created` series would be a third of all. The start time of the process shows when counters were reset.
     disable_created_metrics()  # type: ignore[no-untyped-call]
     metrics_app: WSGIApplication = make_wsgi_app(metrics.registry)
 
@@ -238,7 +238,7 @@ class _Server(ThreadingMixIn, WSGIServer):
     daemon_threads = True  # so a client that hangs does not stop the daemon from ending
 
     def server_bind(self) -> None:
-        TCPServer.server_bind(self)  # HTTPServer's asks the name service for this host's name, which may take long
+        TCPServer.server_bind(self)  # HTTPServer's method looks up this host's name, which may take long
         self.server_name, self.server_port = "", self.server_address[1]
         self.setup_environ()
 

@@ -99,7 +99,7 @@ class Served(Protocol):
         ...
 
     def done_among(self, instants: Iterable[str]) -> frozenset[str]:
-        """Which of the instants daemons have completed since they were found pending; the others may be done, too."""
+        """The instants that daemons have completed since they were found pending; others may be completed, too."""
         ...
 
     def execute(self, instant: str, held: HeldClaim, limit: Limit, wait_scope: WaitScope) -> Compacted | None:
@@ -120,7 +120,7 @@ _ASK_AGAIN_S = 300.0
 
 
 _SECONDS = re.compile(r"\d+ of \d+ seconds")
-"""What changes at each snapshot in the reason that no plan is due."""
+"""The part of the reason that no plan is due that changes at each snapshot."""
 
 
 _log = get_logger()
@@ -161,7 +161,7 @@ class TableOnStorage:
         self._opened: Table | None = None
 
     def open(self) -> None:
-        """Tests that the storage keeps its promises. StorageError: it does not."""
+        """Verifies the guarantees of the storage. StorageError: it does not give them."""
         self._storage().verify()
 
     def _open(self) -> Table:
@@ -203,7 +203,7 @@ class TableOnStorage:
         )
 
     def request(self) -> Scheduled:
-        """Requests a compaction. If none was requested, the next check is when the timeline has changed, or later."""
+        """Requests a compaction. If none is due, the next check follows a change of the timeline, or 300 s."""
         assert self._settings.schedule is not None
         table = self._open()
         seen = table.load_timeline().instants
@@ -214,7 +214,7 @@ class TableOnStorage:
         return scheduled
 
     def _note_why_not(self, why: str) -> None:
-        """Logs why nothing is requested, once a change of the reason; empty: something is."""
+        """Logs why nothing is requested, once for each change of the reason; empty: a plan is requested."""
         reason = _SECONDS.sub("", why)
         if reason and reason != self._why_not:
             _log.info("not_requested", table=self.path, why=why)
@@ -237,7 +237,7 @@ class TableOnStorage:
     def serve(self, every_s: float, stopping: Callable[[], bool]) -> tuple[ServiceDone, ...]:
         """See `Served`. The daemons of a fleet learn from the record of the last runs that one of them ran a service.
 
-        Two that run one at once do no harm: each service decides under the table lock.
+        Concurrent runs of a service are harmless: each service decides under the table lock.
         """
         table, options = self._open(), self._settings.services
         due = due_services(options.services, last_runs(table.storage), every_s, clock_ms())
@@ -246,7 +246,7 @@ class TableOnStorage:
         done = serve_table(table, options, self._lock, due, stopping)
         try:
             note_runs(table.storage, self._settings.who, done)
-        except PhantombaseError as error:  # what they did, and why they failed, must be known all the same
+        except PhantombaseError as error:  # what the services did, and why they failed, must be returned all the same
             _log.warning("runs_not_recorded", table=self.path, error=str(error))
         return done
 

@@ -30,7 +30,7 @@ class TableState:
     """What the daemon knows about a table. Times in ms of the loop's clock.
 
     `busy`: a snapshot, request or sweep runs; `serving`: its services run. `claimed`: instants that other processes had
-    claimed at the last snapshot. `running`: instants at work here; of these, `suspended` wait for writes and hold no
+    claimed at the last snapshot. `running`: instants in progress here; of these, `suspended` wait for writes without a
     slot, and `resumable` have waited and ask for a slot. `postponed`: instants that must not be tried before the given
     time. `seen`: a snapshot was tried. `served`: the number of the last take on this table, counted over all tables.
     `troubles`: the number of failed snapshots since the last good one. `leaving`: no new work begins on the table.
@@ -88,7 +88,7 @@ class TableState:
         )
 
     def after_trouble(self, now_ms: int, poll_ms: int) -> TableState:
-        """The state after a failed snapshot: nothing is known, so no instant is begun before the next snapshot.
+        """The state after a failed snapshot: nothing is known, so no instant is started before the next snapshot.
 
         Each failed snapshot doubles the wait for the next one.
         """
@@ -108,16 +108,16 @@ class TableState:
         return replace(self, snapshot_at=min(self.snapshot_at, moment_ms))
 
     def begin(self, instant: str, served: int) -> TableState:
-        """An instant is at work here."""
+        """Work on an instant begins here."""
         return replace(self, running=self.running | {instant}, served=served)
 
     @property
     def slots(self) -> int:
-        """How many of the instants at work hold a slot."""
+        """How many of the instants in progress hold a slot."""
         return len(self.running) - len(self.suspended)
 
     def suspend(self, instant: str) -> TableState:
-        """The instant waits for writes, and gives its slot back."""
+        """The instant waits for writes, and releases its slot."""
         return replace(self, suspended=self.suspended | {instant})
 
     def wants_slot(self, instant: str) -> TableState:
@@ -129,7 +129,7 @@ class TableState:
         return replace(self, suspended=self.suspended - {instant}, resumable=self.resumable - {instant})
 
     def end(self, instant: str) -> TableState:
-        """The instant is not at work any more."""
+        """Work on the instant has ended here."""
         return replace(self.resume(instant), running=self.running - {instant})
 
     def without(self, instants: frozenset[str]) -> TableState:
@@ -153,11 +153,11 @@ class TableState:
         return next((p.log_bytes for p in self.pending if p.instant == instant), 0)
 
     def lateness(self, now_ms: int, epoch_ms: int, slo_s: float) -> float:
-        """The age of the earliest instant that may be claimed, against the SLO: 1 and more is late."""
+        """The age of the earliest instant that may be claimed, divided by the SLO: 1 and more is overdue."""
         asked = next((p.requested_ms for p in self.startable(now_ms)), None)
         return 0.0 if asked is None else max(0.0, (epoch_ms - asked) / (slo_s * 1000))
 
     @property
     def idle(self) -> bool:
-        """Whether nothing is under way here."""
+        """Whether no work is in progress here."""
         return not (self.busy or self.serving or self.running)

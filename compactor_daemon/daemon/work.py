@@ -42,10 +42,10 @@ class Ended:
 
 @dataclass(slots=True, kw_only=True)
 class RunningWork:
-    """An instant at work. `held`: its claim, once it is claimed. `near`: other instants that might be taken next.
+    """An instant in progress. `held`: its claim, once it is claimed. `near`: other instants that might be taken next.
 
-    `begun`, `suspend`, `wants_slot`: are called when it is claimed, waits for writes, and asks for a slot again.
-    `resumed`: gets an item when an instant that was put aside may continue. `suspensions`: for instants that wait.
+    `begun`, `suspend`, `wants_slot` are called when it is claimed, waits for writes, and asks for a slot again.
+    `resumed`: gets an item when a suspended instant may continue. `suspensions`: for instants that wait.
     """
 
     served: Served
@@ -65,7 +65,7 @@ class RunningWork:
         self.limit.close(0.0, why)
 
     def run(self) -> Ended:
-        """Claims and executes the instant. Never raises: an error of any kind is in what is returned."""
+        """Claims and executes the instant. Never raises: any error is in the result."""
         try:
             return self._claimed_and_executed()
         except Exception as error:
@@ -74,7 +74,7 @@ class RunningWork:
 
     def _claimed_and_executed(self) -> Ended:
         served, instant = self.served, self.instant
-        if served.done_among((instant,)):  # since the last snapshot: this needs no claim. Those near it may be done too
+        if served.done_among((instant,)):  # since the last snapshot: no claim is needed. Those near may be done too
             return Ended(done_elsewhere=served.done_among(i for i in self.near if i != instant))
         try:
             held = served.claims.take(instant)
@@ -141,7 +141,7 @@ class Observer:
         """An instant that was started waits for writes now."""
 
     def resumed(self, table: str) -> None:
-        """A suspended instant is at work again, or has ended."""
+        """A suspended instant is in progress again, or has ended."""
 
     def finished(self, table: str, compacted: Compacted | None) -> None:
         """Work on an instant ended; None: it was completed already, or the work failed or was stopped."""
@@ -153,7 +153,7 @@ class Observer:
         """A service ran on a table."""
 
     def zookeeper(self, connected: bool) -> None:
-        """The connection to ZooKeeper came or went."""
+        """The connection to ZooKeeper was made or lost."""
 
     def trouble(self, table: str, error: str | None) -> None:
         """The last snapshot of a table failed; None: it succeeded."""

@@ -90,7 +90,7 @@ def _executor(options: ExecuteOptions, work: ExecutorWork, machine: Machine) -> 
 
 
 def _threads(asked: int, work: ExecutorWork, machine: Machine) -> tuple[int, str]:
-    """As many slices at a time as memory has room for, at least one, and what was lowered."""
+    """The number of slices at a time that memory allows, at least one; and why it was lowered, or empty."""
     wanted = max(1, min(asked, work.slices))
     if machine.free_memory is None or work.slice_memory * wanted <= machine.free_memory:
         return wanted, ""
@@ -116,11 +116,11 @@ _MEMINFO = Path("/proc/meminfo")
 _CGROUP = Path("/sys/fs/cgroup")
 _OWN_GROUP = Path("/proc/self/cgroup")
 _CACHE = ("inactive_file", "active_file")
-"""Memory of a group that the system takes back when it is needed."""
+"""Memory of a control group that the system reclaims when it is needed."""
 
 
 def this_machine() -> Machine:
-    """The machine as it is now. What the system does not say is None."""
+    """The machine as it is now. What the system does not report is None."""
     memory, group = _fields(_MEMINFO), _group()
     limit, used = _number(group / "memory.max"), _number(group / "memory.current")
     cached = sum(_fields(group / "memory.stat").get(name, 0) for name in _CACHE)

@@ -98,7 +98,7 @@ def run_compactions(
     table = table.with_clock(clock or ClockOptions())
     held = table_lock(table.storage, lock, sole_writer=sole_writer)
     if drop_metadata and not limit.closed:
-        table = drop_metadata_table(table, held)  # a way out of its own: nothing need be pending, nor be executable
+        table = drop_metadata_table(table, held)  # also if nothing is pending, or executable
     seen = table.snapshot()
     instants = pending_instants(seen, instant)
     check_keepable(table, moves_rows=False)
@@ -145,9 +145,9 @@ def run_compactions(
 
 @contextmanager
 def _proved(storage: Storage) -> Iterator[None]:
-    """Tests the storage's promises while the body runs, where that takes requests; the body's error is the one raised.
+    """Tests the guarantees of an object store while the body runs; an error of the body takes precedence.
 
-    On a file system nothing is tried before the body: no folder may appear in a table that is refused.
+    On a file system nothing is tested here: no folder may appear in a table that is refused.
     """
     if storage.is_file_system:
         yield
@@ -169,7 +169,7 @@ class _Run:
     parked: PhantombaseError | None = None
 
     def note_executor(self, choice: ExecutorChoice) -> None:
-        """Keeps the choice for a plan, and logs it if it is another than the last one."""
+        """Keeps the choice for a plan, and logs it if it differs from the last one."""
         if choice not in self.executors:
             self.executors.append(choice)
             log_choice(choice)
@@ -211,9 +211,9 @@ _ERRORS_MAX = 16
 class AsyncCompaction:
     """A context manager: compacts from entry to exit; see the module.
 
-    `poll_s`: how often it asks for plans without `notify`. `stop_s`: how long the instant at work may continue after
-    the context ends; then its staging is stopped, and the next compactor adopts the finished file slices. The exit may
-    take longer than that: it waits for a publication that has begun and, with a LocalRunner, for the slices at work.
+    `poll_s`: how often it asks for plans without `notify`. `stop_s`: how long the instant in progress may continue
+    after the context ends; then its staging is stopped, and the next compactor adopts the finished slices. The exit may
+    take longer than that: it waits for a publication in progress and, with a LocalRunner, for the slices at work.
     `clock`: see `Table`. `storage_options`: see `Table.open`.
 
     Errors do not reach the ingest job, since its writes are complete without the compaction. They are logged and

@@ -42,7 +42,7 @@ class Spark(Protocol):
 def all_storage_options(
     paths: Iterable[str], given: Given, execute: ExecuteOptions, runner: Runner | None
 ) -> StorageOptions:
-    """The options as given, and below them those of Hadoop: of the Spark of a runner, or of the Spark to be started."""
+    """The given options, completed by those of Hadoop: of the Spark of a runner, or of the Spark to be started."""
     options = StorageOptions.of(given)
     if not isinstance(runner, SparkRunner):
         return options.over(execute.hadoop_conf)
@@ -180,7 +180,7 @@ def spark_words(error: BaseException) -> str:
 
 
 def _cancel(context: Any, group: str, thread: threading.Thread) -> None:
-    """Ends the jobs of a group, also those that are about to begin; waits a limited time for their thread."""
+    """Ends the jobs of a group, also those that are about to start; waits a limited time for their thread."""
     deadline = time.monotonic() + _CANCEL_S
     while thread.is_alive() and time.monotonic() < deadline:
         with suppress(Exception):  # a JVM that has ended has no job

@@ -50,7 +50,7 @@ _DEFAULTS = {"core-default.xml"}
 
 
 def hadoop_conf(context: Any, path: str) -> dict[str, str]:
-    """What is set there of the store of an URL: Hadoop's own defaults are not. Empty for a path."""
+    """The Hadoop settings for the store of a URL, without Hadoop's own defaults. Empty for a path."""
     if not (names := names_at(path)):
         return {}
     conf = context._jsc.hadoopConfiguration()
@@ -134,8 +134,8 @@ class StartingSpark:
                 self._context.set_exception(failure)
 
     def _started(self, log: IO[bytes]) -> Any:
-        """The context; None if it is not wanted any more."""
-        from pyspark import SparkConf, SparkContext  # imported late: `--executor local` needs no JVM
+        """The context; None if it was stopped before it had started."""
+        from pyspark import SparkConf, SparkContext  # imported here: `--executor local` needs no JVM
         from pyspark.java_gateway import launch_gateway
 
         chosen, archive = chosen_settings(self._options), NO_ARCHIVE

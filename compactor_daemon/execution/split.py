@@ -88,12 +88,12 @@ class CompactionTask:
         task = self._slice_task(seen, plan)
         done = done_slices(seen.storage, self.instant, self.attempt).get(self.position)
         if done is not None and done.fingerprint != task.fingerprint:
-            table.storage.delete(task.record_path)  # it would block the record of the inputs as they are now
+            table.storage.delete(task.record_path)  # it would block the record of the present inputs
             done = None
         return _result(done or compact_slice(table.storage, task))
 
     def _plan(self, seen: Table) -> CompactionPlan:
-        """ConflictError: it was removed."""
+        """The plan. ConflictError: it was removed."""
         try:
             return seen.compaction_plan(self.instant)
         except MissingFileError as error:
@@ -130,7 +130,7 @@ class CompactionTask:
             )
 
     def _slice_task(self, seen: Table, plan: CompactionPlan) -> SliceTask:
-        """By the view of now: a write that began before the compaction may have completed since it was planned."""
+        """The task by the present view: a write that began before the compaction may have completed since."""
         view = seen.load_plan_view([plan.only(self.position)])
         schema = seen.newest_schema(view.timeline, before=self.instant)
         return single_task(
@@ -151,7 +151,7 @@ class CompactionTask:
 
     @staticmethod
     def from_json(values: Mapping[str, Any]) -> CompactionTask:
-        """Inverse of `to_json`; MalformedError: it is no task, or has a value that no task has."""
+        """Inverse of `to_json`; MalformedError: not a task, or an invalid value."""
         fields = Fields(values={}, where="its JSON", what="not a task of a planned compaction").inner(values)
         output, given = output_from_json(values.get("output")), values.get("storage_options", [])
         if output is None:
@@ -177,7 +177,7 @@ class CompactionTask:
 
 
 def check_instant(fields: Fields) -> None:
-    """MalformedError: the name may lead out of the folder of an instant's records."""
+    """MalformedError: the instant may be a path out of the folder of an instant's records."""
     text = fields.text("instant")
     if not (text.isascii() and text.isdigit()):
         raise fields.malformed("instant: digits", repr(text))
@@ -200,7 +200,7 @@ def _result(done: SliceDone) -> SliceResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedCompaction:
-    """A pending compaction and its tasks, of which all are to be executed before `commit`."""
+    """A pending compaction and its tasks; all must be executed before `commit`."""
 
     table: str
     instant: str
@@ -270,7 +270,7 @@ class PlannedCompaction:
 
     @staticmethod
     def from_json(text: str) -> PlannedCompaction:
-        """Inverse of `to_json`; MalformedError: it is no plan, or has tasks of another one."""
+        """Inverse of `to_json`; MalformedError: not a plan, or it has tasks of another one."""
         fields = Fields.parse(text.encode(errors="surrogatepass"), "its JSON", "not a planned compaction")
         table, instant = fields.text("table"), fields.text("instant")
         tasks = tuple(CompactionTask.from_json(task.values) for task in fields.records("tasks"))
@@ -291,7 +291,7 @@ def plan_compaction(
     attempt: AttemptOptions | None = None,
     storage_options: Given = None,
 ) -> PlannedCompaction | None:
-    """Opens an attempt at a pending compaction, by default the earliest, and says what its tasks are.
+    """Opens an attempt at a pending compaction, by default the earliest, and returns its tasks.
 
     None: no compaction is pending. One that is decided already has no tasks: `commit` publishes it. UsageError:
     `instant` is not pending. ClaimedError: another compactor is at work on it. Other errors: as of `compact`, before

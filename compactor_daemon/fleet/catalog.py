@@ -9,9 +9,9 @@ Each daemon of a fleet has one ephemeral node:
 
     <chroot>/phantombase/fleets/<fleet>/<member>     ephemeral, JSON: who, host, pid, tables, pools
 
-A member that has lost its session makes a new node. While ZooKeeper does not answer, the members are those of the last
-answer: two daemons may then serve a table at once, which costs work and no rows. Which daemons serve a table follows
-from the members alone (rendezvous hashing): when a daemon joins or leaves, only its tables move.
+A member that has lost its session creates a new node. While ZooKeeper does not answer, the members are those of the
+last answer: two daemons may then serve a table at once, which costs work and no rows. Which daemons serve a table
+follows from the members alone (rendezvous hashing): when a daemon joins or leaves, only its tables move.
 """
 
 from __future__ import annotations
@@ -52,15 +52,15 @@ class Catalog:
 
 
 class TableListing(Protocol):
-    """A source of tables. It may remember what it has found; it is called by one thread at a time."""
+    """A source of tables. It may cache what it has found; it is called by one thread at a time."""
 
     def tables(self) -> Mapping[str, str]:
-        """The base paths of the tables, by name (`a/b`). Errors of the tree: they cannot be known now."""
+        """The base paths of the tables, by name (`a/b`). Errors of the tree: they cannot be listed now."""
         ...
 
     @property
     def shown(self) -> str:
-        """What is listed, for messages; the daemons of a fleet have the same."""
+        """What is listed, for messages; equal for all daemons of a fleet."""
         ...
 
 
@@ -82,7 +82,7 @@ class FolderListing:
         return self._root
 
     def tables(self) -> Mapping[str, str]:
-        """See `TableListing`. UsageError: the folder is not there, or is a table itself."""
+        """See `TableListing`. UsageError: the folder does not exist, or is a table itself."""
         try:
             folders = _folders(self._storage, "")
         except MissingFileError as error:
@@ -107,7 +107,7 @@ class FolderListing:
                 inner = _folders(self._storage, path)
             except MissingFileError:
                 continue
-            except StorageError:  # closed to this process, say: it may be a table, and serving it says what is wrong
+            except StorageError:  # access denied, for example: it may be a table, and serving it shows the error
                 inner = [HOODIE]
             if HOODIE in inner:
                 yield path
@@ -139,7 +139,7 @@ _PROVIDER = "spark.sql.sources.provider"
 
 
 class MetastoreListing:
-    """See the module, and `Listing`. Names are DATABASE/TABLE."""
+    """See the module, and `TableListing`. Names are DATABASE/TABLE."""
 
     def __init__(self, where: str) -> None:
         host, separator, port = where.rpartition(":")
@@ -150,11 +150,11 @@ class MetastoreListing:
 
     @property
     def shown(self) -> str:
-        """See `Listing`."""
+        """See `TableListing`."""
         return f"hive:{self._host}:{self._port}"
 
     def tables(self) -> Mapping[str, str]:
-        """See `Listing`. StorageError: no answer."""
+        """See `TableListing`. StorageError: no answer."""
         by_path: dict[str, str] = {}
         with self._client() as client:
             for database in client.get_all_databases():
@@ -202,7 +202,7 @@ def _interface() -> Any:
 
 
 def _hudi_path(table: Any) -> str | None:
-    """The base path of a Hudi table; None: it is another table."""
+    """The base path of a Hudi table; None: not a Hudi table."""
     if table.sd is None or not table.sd.location:
         return None
     is_hudi = (table.parameters or {}).get(_PROVIDER, "").lower() == "hudi"
@@ -290,7 +290,7 @@ def folder_of(session: ZooKeeperSession, fleet: str) -> str:
 
 
 def serves(member: str, members: Collection[str], name: str, daemons: int) -> bool:
-    """Whether a member is among the `daemons` that serve a table of this name; all are where there are no more."""
+    """Whether a member is among the `daemons` that serve a table of this name; of fewer members, all are."""
     if member not in members:
         return False
     own = _draw(member, name)

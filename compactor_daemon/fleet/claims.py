@@ -1,6 +1,7 @@
 """Claims: which process works on which pending compaction.
 
-Claims save work; no safety rests on them: if two processes work on one instant, storage decides which attempt wins.
+Claims save work; safety does not depend on them. If two processes work on one instant, storage decides which attempt
+wins.
 Without ZooKeeper (`zookeeper_claims`) they lie on the table's storage:
 
     .hoodie/.phantombase/claim.lock     file systems: a lock file, the claim on all instants of the table
@@ -195,7 +196,7 @@ class _Shared:
 
 
 class TableClaims:
-    """See `Claims`. The first claim by a lock takes it, and the end of the last one releases it."""
+    """See `Claims`. The first claim takes the lock, and the end of the last one releases it."""
 
     available = True
 
@@ -205,7 +206,7 @@ class TableClaims:
         self._ours: dict[str, Claim] = {}
         self._locks: dict[str, _Shared] = {}
         self._changing = threading.Lock()
-        """Held while a lock is taken or released: that may take long, and the loop asks for names concurrently."""
+        """Held while a lock is taken or released: that may take long, and the loop reads the names concurrently."""
 
     def names(self) -> frozenset[str]:
         """See `Claims`. Claims of other processes are not listed; they only make `take` fail."""

@@ -1,10 +1,10 @@
-"""Pools: rules for the tables whose names match a pattern, and which pool may begin work now (pure).
+"""Pools: rules for the tables whose names match a pattern, and which pool may begin work now (no I/O).
 
 A table belongs to the first pool that matches it, else to the pool of the other tables. A name is the path below the
 root, or DATABASE/TABLE in a catalog. A pattern without `/` is compared with the last part of a name.
 
-Shares share slots by weight: the share with the least slot time for its weight comes next. A share that had no work for
-a while does not save up slot time: it begins where the others are.
+Shares share slots by weight: the share with the least slot time for its weight comes next. An idle share
+accumulates no slot time: it begins level with the others.
 
 A quota holds over `QUOTA_MS`, and bytes over an hour, each up to now; shorter while the daemon is younger. Work counts
 from its beginning, with the bytes of its plan, so that work in progress cannot exceed a quota unseen. What work longer
@@ -94,7 +94,7 @@ class Pool:
 
     @property
     def share(self) -> str:
-        """The pools of one share share their slots by lateness; shares share them by weight."""
+        """The share of the pool: the pools of one share divide its slots by lateness, shares divide all by weight."""
         return OTHERS if self.weight is None else self.match
 
 
@@ -105,7 +105,7 @@ def matches(name: str, pattern: str) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pools:
-    """The pools, first match first, and which tables there are at all: `include` (empty: all) without `exclude`."""
+    """The pools, first match first, and the tables to serve: `include` (empty: all) without `exclude`."""
 
     pools: tuple[Pool, ...] = ()
     include: tuple[str, ...] = ()
@@ -147,10 +147,10 @@ def _any(name: str, patterns: Iterable[str]) -> bool:
 QUOTA_MS = 600_000
 _HOUR_MS = 3_600_000
 _TYPICAL_MS = 1000.0
-"""The slot time of work in a pool that has not ended any yet."""
+"""The expected slot time of work in a pool where no work has ended yet."""
 _LEARN = 0.2
 _IDLE_MS = 60_000
-"""A share without work for this long is idle. Less may be the snapshot of a table between two instants."""
+"""A share without work for this long is idle. A shorter gap may be the snapshot of a table between two instants."""
 
 
 @dataclass(slots=True)
@@ -187,7 +187,7 @@ class QuotaUsage:
     _active: dict[str, int] = field(default_factory=dict)
     _typical: dict[str, float] = field(default_factory=dict)
     _credit: dict[str, tuple[int, float]] = field(default_factory=dict)
-    """By pool with a quota: a time, and the slot time then that its quota gave and its work has not taken."""
+    """By pool with a quota: a time, and the slot time of its quota that was unused at that time."""
     _pool: dict[str, Pool] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -200,7 +200,7 @@ class QuotaUsage:
         self._work.setdefault(pool.match, deque()).append(one)
 
     def end(self, pool: Pool, key: tuple[str, str], size: int | None, now: int) -> None:
-        """It has ended. `size`: the bytes that it has read, None if that is not known."""
+        """The work has ended. `size`: the bytes that it has read, None if unknown."""
         self._credited(pool, now)
         one = self._open.pop(key)
         one.ended = now
@@ -211,7 +211,7 @@ class QuotaUsage:
         self._typical[pool.match] = before + _LEARN * (spent - before)
 
     def turn(self, shares: Collection[str], now: int) -> dict[str, float]:
-        """By share with work ready: its slot time for its weight; running work counts with its expected time."""
+        """By share with ready work: slot time divided by weight; running work counts with its expected time."""
         weights = {one.share: one.weight or 1.0 for one in self.pools.all}
         expected = dict.fromkeys(weights, 0.0)
         for work in self._open.values():
@@ -240,7 +240,7 @@ class QuotaUsage:
         return ""
 
     def fits(self, pool: Pool, size: int, now: int) -> bool:
-        """Whether work of this size is within the bytes of the pool; the first of an hour may exceed them alone."""
+        """Whether work of this size is within the bytes of the pool; the first work of an hour may exceed them."""
         if pool.bytes_per_hour is None:
             return True
         read = self._bytes(pool, now)
@@ -271,7 +271,7 @@ class QuotaUsage:
         return spent / (self.slots * max(1, now - since))
 
     def _credited(self, pool: Pool, now: int) -> float:
-        """The slot time that a pool with a quota may still take; below 0, what it has taken too much."""
+        """The slot time that a pool with a quota may still take; below 0, its debt."""
         if pool.quota is None:
             return 0.0
         before, credit = self._credit.get(pool.match, (self.began, 0.0))
@@ -285,7 +285,7 @@ class QuotaUsage:
         return sum(w.bytes for w in self._recent(pool, now) if w.ended is None or w.began > now - _HOUR_MS)
 
     def _recent(self, pool: Pool, now: int) -> deque[_Work]:
-        """The work of the pool that still counts, by its beginning; earlier work is forgotten."""
+        """The work of the pool that still counts, by its beginning; earlier work is removed."""
         work = self._work.setdefault(pool.match, deque())
         while work and work[0].ended is not None and max(work[0].ended, work[0].began) <= now - _HOUR_MS:
             work.popleft()

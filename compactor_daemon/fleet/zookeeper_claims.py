@@ -112,7 +112,7 @@ class ZooKeeperClaims:
         client.handler.spawn(DataWatch, client, self._requests, lambda data, stat: self._rang(wake))
 
     def close(self) -> None:
-        """See `Claims`: its doorbell wakes no daemon any more."""
+        """See `Claims`; then the doorbell wakes no daemon any more."""
         self._closed = True
 
     def _rang(self, wake: Callable[[], None]) -> bool:
@@ -151,7 +151,7 @@ class ZooKeeperClaims:
             create()
 
     def _settle(self) -> None:
-        """Removes nodes of this session without work: those of calls that had no answer."""
+        """Removes nodes of this session that no work uses: those of calls that had no answer."""
         for instant in tuple(self._doubtful):
             with self._settling:
                 if self._is_leftover(instant):

@@ -37,7 +37,7 @@ class ZooKeeperOptions:
     """How to reach ZooKeeper. `hosts`: `host:port[,host:port][/chroot]`; times in seconds.
 
     `access`: for a secured ZooKeeper; with a digest, new nodes are accessible to its user only. `session_timeout_s`: a
-    daemon loses its claims after this time without a sign of life.
+    daemon loses its claims after this time without contact.
     """
 
     hosts: str
@@ -85,7 +85,7 @@ class ZooKeeperSession:
     """The connection. Thread-safe. `on_change` is called (in kazoo's thread) when it changes or the session is lost."""
 
     def __init__(self, options: ZooKeeperOptions, on_change: Callable[[], None] = lambda: None) -> None:
-        from kazoo.client import KazooState  # late: it costs time, and few commands need it
+        from kazoo.client import KazooState  # imported here: it costs time, and few commands need it
 
         self.options = options
         self._states = KazooState
@@ -121,10 +121,10 @@ class ZooKeeperSession:
         return int(found[0]) if found else None
 
     def call(self, ask: Callable[..., Any], *args: Any, **options: Any) -> Any:
-        """Makes an asynchronous kazoo call, with the time limit, and returns its answer or raises NoNodeError,
-        NodeExistsError.
+        """Makes an asynchronous kazoo call, with the time limit, and returns its answer.
 
-        UnknownStateError: no answer; the call may have taken effect, or may still do so. ZooKeeperError: refused.
+        NoNodeError, NodeExistsError: the answer of ZooKeeper. UnknownStateError: no answer; the call may have taken
+        effect, or may still do so. ZooKeeperError: refused.
         """
         from kazoo.exceptions import BadVersionError, KazooException, NodeExistsError, NoNodeError
 
@@ -145,7 +145,7 @@ class ZooKeeperSession:
             ) from error
 
     def check_user(self) -> None:
-        """ZooKeeperError: the server does not take the user of this session, which shows only after its begin."""
+        """ZooKeeperError: the server rejects the user of this session, which shows only once it has begun."""
         from kazoo.exceptions import KazooException
 
         from phantombase.timeline.locks.zookeeper_handler import answer, is_over
@@ -154,7 +154,7 @@ class ZooKeeperSession:
             answer(self.client, self.client.exists_async("/"), self.options.call_timeout_s)
         except (KazooException, self.client.handler.timeout_exception) as error:
             if not is_refusal(error) and not is_over(self.client):
-                return  # as for later calls: it may be there again soon
+                return  # as in later calls: ZooKeeper may soon answer again
             raise self._refused(error, "Check the user of SASL and its password.") from error
 
     def _refused(self, error: Exception, todo: str) -> ZooKeeperError:

@@ -119,7 +119,7 @@ def find_hudi_signs(table: Table, timeline: Timeline) -> HudiSigns:
 
 
 def in_the_future(table: Table, timeline: Timeline) -> tuple[Finding, ...]:
-    """Whether a completed write lies in the future: no instant is chosen then."""
+    """The finding that a completed write lies in the future, if so: then no instant is chosen."""
     error = table.times.future(timeline)
     if error is None:
         return ()

@@ -1,6 +1,6 @@
 """What `status` reads of a table, and of all tables of a catalog; nothing is changed.
 
-table_snapshot   pending compactions: what storage shows, and ZooKeeper if it is asked. If one instant cannot be
+table_snapshot  pending compactions: what storage shows, and ZooKeeper if it is asked. If one instant cannot be
                 read, its error takes its place, and the others are still shown
 outlook         logs that no plan holds yet, when the next plan is due, and what a clean could remove
 catalog_rows    one row for each table of a catalog, the worst first. A table that cannot be read is a row too
@@ -102,7 +102,7 @@ def table_snapshot(table: Table, claims: Claimed = None, *, recent: int = 0) -> 
     """What a table shows; run it under `from_one_snapshot`. `recent`: the most completed compactions to show.
 
     `claims` were read before. So a claim that was released since then may still be shown, and a claim that was taken
-    since is missing; its holder shows itself by a heartbeat. An instant that completes during the snapshot is left out.
+    since is missing; the heartbeat shows its holder. An instant that completes during the snapshot is left out.
     """
     timeline = table.load_timeline()
     listings: dict[str, Mapping[str, Entry]] = {}
@@ -311,7 +311,7 @@ def catalog_rows(
             problem = None
         except PhantombaseError as error:
             counts, problem = _UNKNOWN, str(error)
-        except Exception as error:  # of thousands of tables one is in a state that this release does not foresee
+        except Exception as error:  # one of thousands of tables may be in a state unknown to this release
             counts, problem = _UNKNOWN, f"internal error: {type(error).__name__}: {error}"
         oldest = counts["oldest_s"]
         return {**found, **counts, "late": bool(slo_s and oldest and oldest > slo_s), "problem": problem}

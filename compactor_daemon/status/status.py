@@ -12,7 +12,7 @@ first of these that applies:
     waiting       a phantombase process has staged it, and waits for writes that began before it
     running       a process holds its claim, or a phantombase process refreshes its heartbeat
     foreign       a Hudi executor may work on it
-    parked        it failed too often, or in a way that repeating cannot cure, and waits for `release`
+    parked        it failed too often, or in a way that a retry cannot fix, and waits for `release`
     backing off   it failed, and is tried again later
     waiting       no process works on it. `unknown` instead, if ZooKeeper was asked for claims and did not answer, or if
                   it cannot be read whether the compaction may be decided
