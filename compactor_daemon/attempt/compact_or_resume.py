@@ -167,8 +167,8 @@ def compact_instant(
 
     If a dead attempt had decided, its decision is published; otherwise a new attempt is opened, staged and
     decided. StoppedError: the limit was reached before the decision; the attempt remains undecided, and the next run
-    adopts its finished slices. `on_note` gets each new note of the heartbeat. Waits for writes
-    run inside `wait_scope`.
+    adopts its finished slices. `on_note` gets each new note of the heartbeat. Waits for writes run
+    inside `wait_scope`.
     """
     started = time.monotonic()
     seen = table.snapshot()

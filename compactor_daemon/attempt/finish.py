@@ -43,7 +43,7 @@ _log = get_logger()
 _ABANDONED_MS = 3_600_000
 """The writer of a temporary file that has not changed for this long counts as dead."""
 _UPLOAD_S = 86_400
-"""An older upload is abandoned. It lasts as long as its merge: a day, as in a bucket's lifecycle rule."""
+"""An older upload counts as abandoned: it lasts as long as its merge. A day, as in a bucket's lifecycle rule."""
 
 
 def finish_completed(table: Table, lock: TableLock) -> Table:

@@ -1,7 +1,7 @@
 """Compacts one file slice: read, merge, stage the base file, check the ledger, leave the record of the result.
 
-The decision reads the record `.ok`, and later attempts adopt it. A task runs on Spark or in this process. It gives no
-file a final name, and returns only counts.
+The record `.ok` serves the decision, and later attempts, which adopt it. A task runs on Spark or in this process. It
+gives no file a final name, and returns only counts.
 """
 
 from __future__ import annotations

@@ -115,7 +115,7 @@ class DaemonFleet:
             return error
 
     def _held(self, table: Table) -> Mapping[str, Claim]:
-        """The claims on a table. UnknownStateError at once without a connection: each table would wait in turn."""
+        """The claims on a table. UnknownStateError at once without a connection: otherwise each table waits in turn."""
         assert self._session is not None
         if not self._session.connected:
             raise UnknownStateError("ZooKeeper does not answer", path=self._session.options.servers)

@@ -1,4 +1,4 @@
-"""The daemon's loop: gets the next actions from `dispatch`, gives them to threads, and takes in their results.
+"""The daemon's loop: gets the next actions from `dispatch`, gives them to threads, and processes their results.
 
 Only the loop's own thread touches the state. Every event (a finished snapshot or instant, a changed claim, the
 doorbell, a signal) is put into one queue as a change of the state, and wakes the loop.
@@ -222,7 +222,7 @@ class Daemon:
         return min(_QUEUED_MAX, max(UPKEEP_LEAST, round(_UPKEEP_THREADS * _QUEUED_S / max(self._snapshot_s, 1e-6))))
 
     def _take_in(self, wait_s: float, took_s: float) -> None:
-        """Takes in all events, after the first of them. `took_s`: how long the turn took."""
+        """Waits for an event, then processes all events. `took_s`: how long the turn took."""
         with suppress(Empty):
             self._news.get(timeout=wait_s)() if wait_s > 0 else self._news.get_nowait()()
             if (rest_s := took_s * _REST) > _REST_MAX_S / 10:

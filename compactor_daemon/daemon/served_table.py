@@ -203,7 +203,7 @@ class TableOnStorage:
         )
 
     def request(self) -> Scheduled:
-        """Requests a compaction. If none is due, the next check follows a change of the timeline, or 300 s."""
+        """Requests a compaction; after none, the next check follows a change of the timeline, or `_ASK_AGAIN_S`."""
         assert self._settings.schedule is not None
         table = self._open()
         seen = table.load_timeline().instants

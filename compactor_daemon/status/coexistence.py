@@ -275,7 +275,7 @@ def _executors(seen: HudiSigns, now_ms: int, options: AttemptOptions) -> Iterato
 
 
 def _upgrade(seen: HudiSigns) -> Iterator[Finding]:
-    """Writers of a later release upgrade the table: they rewrite the whole timeline, even while others use it."""
+    """Writers of a later release upgrade the table: they rewrite the entire timeline, even while others use it."""
     if seen.version == 9:
         if False in seen.compactions.values() or any(map(_is_seen, seen.traces.values())):
             yield Finding(

@@ -187,7 +187,7 @@ def _kinds(outcomes: _Outcomes, revoked: set[int]) -> Mapping[int, str | None] |
 def _assessment(
     table: Table, pending: Instant, outcomes: _Outcomes, revoked: set[int], seen: Evidence | PhantombaseError
 ) -> Assessment | PhantombaseError:
-    """The assessment, read without the lock: like the whole snapshot, it may be out of date at once."""
+    """The assessment, read without the lock: like the entire snapshot, it may be out of date at once."""
     if isinstance(outcomes, PhantombaseError):
         return outcomes
     decided = [
