@@ -1,4 +1,4 @@
-"""Time as a process sees it: the current time, time that has passed, and pauses between tries.
+"""Time as a process measures it: the current time, elapsed time, and pauses between tries.
 
 Elapsed time counts also while the process or its machine is suspended, or a clock is set.
 """
@@ -16,7 +16,7 @@ def clock_ms() -> int:
 
 
 def doubling_pauses(first_s: float, most_s: float) -> Iterator[float]:
-    """Seconds, doubled each time up to `most_s`; each shortened by chance, up to half, so that tries differ."""
+    """Seconds, doubled each time up to `most_s`; each shortened at random by up to half, so that tries differ."""
     pause_s = first_s
     while True:
         yield pause_s * random.uniform(0.5, 1)
@@ -27,7 +27,7 @@ _SET_S = 2.0
 
 
 class Stopwatch:
-    """Measures the time since it was made."""
+    """Measures the time since its creation."""
 
     def __init__(self) -> None:
         self._wall, self._steady = time.time(), time.monotonic()

@@ -7,7 +7,7 @@
     ├── MalformedError              bytes on disk are not what the format says
     ├── MissingFileError            a file that the timeline or a plan names does not exist
     ├── UnknownStateError           a lookup failed: the answer is unknown, which is never "no"
-    │   └── UnknownCommitError      whether a write completed is unknown: it may do so yet
+    │   └── UnknownCommitError      whether a write completed is unknown: it may still complete
     ├── LockError                   the table lock could not be taken in time
     │   ├── ClaimedError            another phantombase compactor works on the table
     │   └── LockLostPlanError           the lock was lost right before a plan became visible
@@ -19,7 +19,7 @@
     ├── LedgerError                 the ledger of a compaction does not balance: nothing is published
     ├── ClockError                  the clock or time zone of this process differs from that of the table's writers
     ├── StorageError                the storage refused an operation or broke a promise (put-if-absent, place)
-    ├── PressureError               a file group's log has reached the length that a write may leave
+    ├── PressureError               a write would make a file group's log too long
     ├── StoppedError                work was stopped by its time limit: nothing is wrong
     ├── SparkError                  Spark did not start or lost a job
 
@@ -66,7 +66,7 @@ class PhantombaseError(Exception):
         return f"{line}. {self.todo}" if self.todo else line
 
     def below(self, base: str) -> Self:
-        """The same error, its path below a base: a path within a table does not say which table."""
+        """The same error, its path below a base: a path within a table does not name the table."""
         if self.path is None or self.path.startswith(base):
             return self
         return self._again(self.what, f"{base}/{self.path}")

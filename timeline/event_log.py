@@ -18,7 +18,7 @@ logging.getLogger(NAME).addHandler(logging.NullHandler())
 
 
 class _Late:
-    """The logger that `_logger` makes for the first event: a tenth of a command's start is structlog's import."""
+    """Creates the logger at the first event: importing structlog takes a tenth of a command's start."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(_logger(), name)

@@ -33,7 +33,7 @@ _E = TypeVar("_E", bound=Enum)
 
 
 def member(kind: type[_E], value: Any, what: str) -> _E:
-    """A member of an enum, also by its value or name as text, in any case. UsageError: no such member."""
+    """A member of an enum, also by its value or name as text (case-insensitive). UsageError: no such member."""
     if isinstance(value, kind):
         return value
     word = str(value).strip().upper().replace("-", "_")
@@ -45,8 +45,8 @@ def member(kind: type[_E], value: Any, what: str) -> _E:
 
 
 def with_members(options: type, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Fields of an option dataclass, with texts as the members of enums that they name; of a tuple of members also one
-    alone, or a list. UsageError: no such member."""
+    """Fields of an option dataclass; a text that names a member of an enum becomes that member. For a tuple of members
+    a single one, or a list, is accepted too. UsageError: no such member."""
     hints = get_type_hints(options)
     return {name: _with_members(hints.get(name), value, f"a value of {name}") for name, value in given.items()}
 

@@ -12,7 +12,7 @@ Span: TypeAlias = tuple[int, int]
 """Offset and number of bytes."""
 
 Fetch: TypeAlias = Callable[[Sequence[Span]], Sequence[Any]]
-"""The bytes of each span, all of them, asked for at the same time. StorageError, MissingFileError."""
+"""The bytes of each span, all of them, requested at the same time. StorageError, MissingFileError."""
 
 _AHEAD_BYTES = 1 << 20
 
@@ -28,7 +28,7 @@ class _Ranges(io.RawIOBase):
         self._kept: list[tuple[int, memoryview]] = []
 
     def keep(self, spans: Sequence[Span]) -> None:
-        """Fetches these, and keeps them in place of those before."""
+        """Fetches these spans, and buffers them in place of the previous ones."""
         self._kept = []
         unknown = [(at, count) for at, count in spans if count and at < self._end[0]]
         found = self._fetch(unknown) if unknown else ()
@@ -54,14 +54,14 @@ class _Ranges(io.RawIOBase):
         found = self._known(count)
         if found is None:
             found = memoryview(self._fetch([(self._at, count)])[0])
-            if not self._at:  # who looks at its end comes back
+            if not self._at:  # a reader that reads the end of a file returns to its start
                 self._front = found
         memoryview(buffer)[: len(found)] = found
         self._at += len(found)
         return len(found)
 
     def _known(self, count: int) -> memoryview | None:
-        """What is buffered from here on, at most this number of bytes; None: nothing."""
+        """The buffered bytes from the current offset on, at most `count`; None: there are none."""
         for at, data in (*self._kept, self._end, (0, self._front)):
             if at <= self._at < at + len(data):
                 return data[self._at - at : self._at - at + count]
@@ -69,10 +69,10 @@ class _Ranges(io.RawIOBase):
 
 
 class RangedFile(pa.PythonFile):  # type: ignore[misc]
-    """Random access to a file of which only what is read travels, see `open_ranges`."""
+    """Random access to a file of which only the parts that are read are fetched, see `open_ranges`."""
 
     keep: Callable[[Sequence[Span]], None]
-    """Fetches spans that will be read, at the same time, in place of those before."""
+    """Fetches spans that will be read, at the same time, and buffers them in place of the previous ones."""
 
 
 def open_ranges(fetch: Fetch, size: int, end: Any = b"") -> RangedFile:
@@ -84,5 +84,5 @@ def open_ranges(fetch: Fetch, size: int, end: Any = b"") -> RangedFile:
 
 
 def one_by_one(fetch: Callable[[int, int], Any]) -> Fetch:
-    """Of a storage that reads one span at a time: a number of bytes from an offset on."""
+    """A `Fetch` of a storage that reads one span at a time. `fetch`: takes the offset and the number of bytes."""
     return lambda spans: [fetch(at, count) for at, count in spans]

@@ -1,13 +1,8 @@
-"""Avro's binary units (pure, vectorised): variable-length integers, framed records, arrays of encoded elements.
+"""Avro's variable-length integers, and sequences whose elements are decoded on demand (pure).
 
 Integers are groups of seven bits, the lowest first, as Avro, protobuf and Thrift write them.
 
-Framed records: n x {big-endian int32 length, Avro record}. `record_starts` finds where records begin without decoding
-them. Each prefix leads to the next, which would be a loop over records. But a record shorter than 64 KiB has a prefix
-of two zero bytes and two others, and few other places look like that: these are the candidates. Those that no other
-candidate leads to, or that lead nowhere, are dropped until one chain is left from the first byte to the last.
-
-`EncodedArray` and `OnDemand` hold a million elements of a plan in the memory of their bytes.
+`EncodedArray` and `OnDemand` hold a million elements of a plan in the memory of their encoded bytes.
 """
 
 from __future__ import annotations
@@ -37,7 +32,7 @@ class OnDemand(Sequence[U]):
 
 
 class EncodedArray(Sequence[U]):
-    """`items`: the bytes of each element, which `decode` makes when it is asked for."""
+    """`items`: the bytes of each element, decoded by `decode` at each access."""
 
     def __init__(self, items: Sequence[bytes], decode: Callable[[bytes], U]) -> None:
         self.items, self._decode = items, decode

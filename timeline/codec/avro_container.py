@@ -2,8 +2,8 @@
 
     Obj\x01 | header map {avro.schema, avro.codec} | marker | one block: count 1, size, record | marker
 
-Records are resolved by name against the requested schema, as Hudi's readers do: fields that only the writer knew are
-skipped, fields that it did not know get their default.
+Records are resolved by name against the requested schema, as Hudi's readers do: fields that only the writer's schema has
+are skipped, fields that it does not have get their default.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def map_of(values: Schema | str) -> Schema:
 
 
 def required(name: str, kind: Schema | str) -> Schema:
-    """A record field that may be null but must not be missing."""
+    """A record field that may be null and must be present."""
     return {"name": name, "type": ["null", kind]}
 
 
@@ -60,7 +60,7 @@ def optional(name: str, kind: Schema | str, **extra: str) -> Schema:
 
 
 def defaulted(name: str, kind: str, default: int | bool) -> Schema:
-    """A record field with null as the second branch of its union and a default other than null, as Hudi has some."""
+    """A record field with null as the second branch of its union and a default other than null, as in some schemas of Hudi."""
     return {"name": name, "type": [kind, "null"], "default": default}
 
 
@@ -131,7 +131,7 @@ def _record_name(data: bytes) -> str:
 
 
 def optional_array(items: Sequence[T], make: Callable[[T], U]) -> tuple[str, Sequence[U]]:
-    """The value of an optional array whose elements are made while they are written.
+    """The value of an optional array whose elements are created while they are written.
 
     It names its union branch: otherwise fastavro first tests every element against every branch of the union.
     """
@@ -141,7 +141,7 @@ def optional_array(items: Sequence[T], make: Callable[[T], U]) -> tuple[str, Seq
 def write_record(record: Mapping[str, Any], schema: Schema, *, first: Sequence[bytes] | None = None) -> bytes:
     """A container file (codec null) of one record; equal records give equal bytes.
 
-    `first`: the elements of its first field, an optional array that is empty in the record, encoded already.
+    `first`: the elements of its first field, an optional array that is empty in the record, already encoded.
     """
     out = io.BytesIO()
     if not first:
@@ -151,7 +151,7 @@ def write_record(record: Mapping[str, Any], schema: Schema, *, first: Sequence[b
     branch, rest = (body := encode_value(record, schema))[:1], body[1:]
     count = encode_long(len(first))
     size = len(body) + len(count) + sum(map(len, first))
-    # An array is one block of its elements, with their number in front and a zero after them: the first byte of the
+    # An array is one block: the number of its elements, the elements, and a zero, which is the first byte of the
     # rest.
     return b"".join([out.getvalue(), encode_long(1), encode_long(size), branch, count, *first, rest, _SYNC_MARKER])
 

@@ -1,15 +1,15 @@
-"""Runs of Avro records to Arrow without a loop over rows.
+"""Decodes runs of Avro records to Arrow without a loop over rows, and finds where framed records begin (pure).
 
-Hudi stores Avro data as bare binary records. With a container header made in memory in front of them they are an Avro
+Hudi stores Avro data as bare binary records. With a container header put in front of them in memory they are an Avro
 object container of one block, which polars decodes to Arrow at over a million records a second. What polars cannot
 decode is described by another schema of the same bytes:
-    map<V>              array of records (string key, V value): the same bytes, turned into a map afterwards
+    map<V>              array of records (string key, V value): the same bytes, converted to a map afterwards
     record prefixes     separate fields in front (`prefix`): a 4-byte length is `fixed(4)`
     union index         an `int` field, since the index is stored like an int
 
 fastavro decodes schemas that polars refuses, row by row.
 
-Where framed Avro records begin, without decoding them (pure, vectorised).
+Framed records; `record_starts` finds their offsets without decoding them, vectorised:
 
     n x {big-endian int32 length, Avro record}
 
@@ -40,7 +40,7 @@ _Bytes: TypeAlias = npt.NDArray[np.uint8]
 
 _PREFIX = 4
 _WINDOW_BYTES = 1 << 19
-"""Bytes that are searched at a time: few enough to stay in the processor's cache."""
+"""Bytes that are searched at a time: few enough for the processor's cache."""
 
 
 def record_starts(raw: _Bytes, count: int) -> _Integers | None:

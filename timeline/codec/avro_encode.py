@@ -1,10 +1,10 @@
 """Arrow rows to Avro binary records without a loop over rows (pure, vectorised).
 
 The encoding of a row is divided into pieces, and every row has the same pieces. A piece is either a column of single
-bytes (some rows may leave a byte out, since a varint has one to ten bytes) or a column of byte strings. Runs of single
+bytes (rows may omit a byte, since a varint has one to ten bytes) or a column of byte strings. Runs of single
 bytes become byte strings through one masked numpy matrix; Arrow then joins the byte strings row by row. The items of a
-list repeat inside a row, so they are encoded as rows of their own; the piece of the outer row is the range of bytes
-that its items occupy: the same bytes with other offsets. Values under nulls are left out in the same way.
+list repeat inside a row, so they are encoded as separate rows; the piece of the outer row is the range of bytes
+that its items occupy: the same bytes with other offsets. Values under nulls are omitted in the same way.
 
     null union       varint of the branch index, value
     int, long        zigzag varint
@@ -15,8 +15,8 @@ that its items occupy: the same bytes with other offsets. Values under nulls are
 
 Source: Avro 1.11 specification, binary encoding. Lists are one block each, as Hudi's Java encoder writes them.
 
-Reading promotes types (see `conform`); writing does not. Rows must have the table's types already. `exact_rows` removes
-the differences in how Arrow stores them:
+Reading promotes types (see `conform`); writing does not. Rows must have the table's types. `exact_rows` removes only
+differences in how Arrow stores them:
 
     dictionary of T             T
     int8, int16 (int32)         int32 (int64)
@@ -98,7 +98,7 @@ def _same_values(source: pa.DataType, target: pa.DataType) -> bool:
 
 
 def _check_nulls(array: Any, field: pa.Field, where: str, above: int = 0) -> None:
-    """`above`: how many of the array's nulls exist only because the record around them is null."""
+    """`above`: the number of the array's nulls whose surrounding record is null."""
     if not field.nullable and array.null_count > above:
         raise UsageError(f"column {where} must not hold nulls", found=f"{array.null_count - above} nulls")
     kind = field.type
@@ -139,8 +139,8 @@ def encode_rows(rows: pa.Table | pa.RecordBatch, schema: dict[str, Any], *, fram
     `schema`: a record schema from `schema.parse_avro`; the rows have its columns, in any order. `framed`: put the
     length in front of each record, a big-endian int32, as in log blocks. Memory: about three times the result.
 
-    UsageError: see `exact_rows`; also a text that is no symbol of its enum, or a decimal that does not fit its fixed
-    type. UnsupportedError: a column of a type that tables do not have.
+    UsageError: see `exact_rows`; also a text that is not a symbol of its enum, or a decimal that does not fit its fixed
+    type. UnsupportedError: a column of a type that tables cannot have.
     """
     table = exact_rows(rows, pa.schema([_field(f["name"], f["type"]) for f in schema["fields"]]))
     columns = [column.chunk(0) if column.num_chunks else pa.array([], column.type) for column in table.columns]
@@ -340,7 +340,7 @@ def _join(pieces: Sequence[_Piece], rows: int, *, framed: bool = False) -> pa.La
         return _binary(np.zeros(rows + 1, np.int64), pa.py_buffer(b""))
     if len(parts) == 1 and not parts[0].null_count:
         return parts[0]
-    empty = pa.scalar(b"", _BINARY)  # made here: pyarrow imports pandas to make a scalar, which each command would pay
+    empty = pa.scalar(b"", _BINARY)  # not at import: pyarrow imports pandas to make a scalar, which would slow every command
     return pc.binary_join_element_wise(*parts, empty, null_handling="replace")
 
 

@@ -1,4 +1,4 @@
-"""Avro schemas as Hudi writes them (pure); `arrow_schema` has the Arrow schemas that match.
+"""Avro schemas as Hudi writes them (pure); `arrow_schema` converts them to Arrow schemas.
 
 Refused by name: a union of two or more non-null branches, a record that contains itself, and schemas in which a few
 bytes stand for much data (see `_Expander`).
@@ -68,7 +68,7 @@ _OF_PYTHON: tuple[type[Exception], ...] = (
 
 @contextmanager
 def reading(text: str, *more: type[Exception]) -> Iterator[None]:
-    """Turns what Python raises for an invalid schema into MalformedError, and errors of the classes `more`."""
+    """Turns Python's errors for an invalid schema, and errors of the classes `more`, into MalformedError."""
     try:
         yield
     except (*_OF_PYTHON, *more) as error:
@@ -175,7 +175,7 @@ class _Expander:
 
 
 def part_of(node: Any, key: str) -> Any:
-    """What a node has under a key; MalformedError if it has none."""
+    """The value of a node's key; MalformedError if the node does not have it."""
     if not isinstance(node, dict) or key not in node:
         raise MalformedError(f"Avro schema node without {key!r}", found=repr(node)[:80])
     return node[key]
@@ -242,7 +242,7 @@ def without_meta_columns(text: str) -> str:
 def project_text(text: str, columns: Sequence[str]) -> str:
     """The schema with the named fields only, in its own order.
 
-    UnsupportedError: one of them uses a named type that is defined in a field that is left out.
+    UnsupportedError: one of them uses a named type that an omitted field defines.
     """
     with reading(text):
         schema, wanted = json.loads(text), set(columns)

@@ -38,7 +38,7 @@ SATURATED_KEYS = 750_000
 """With more keys a filter of the default shape wrongly answers "maybe" for 9 keys of 10 (0.895 measured).
 
 A reader skips a file only if it gets a "no" for all keys that it looks up: 1 time in 10 for one key, 1 in 100 for two.
-From two keys on this saves less than every reader pays for 863 kB of filter text in the footer.
+From two keys on this saves less time than every reader spends on 863 kB of filter text in the footer.
 """
 
 _HEAD = struct.Struct(">iibi")
@@ -59,7 +59,7 @@ class BloomFilter:
     def parse(type_code: str, text: str) -> BloomFilter:
         """The filter of a footer, checked. MalformedError: damaged; UnsupportedError: another kind."""
         bloom = BloomFilter(type_code, text)
-        _ = bloom._content  # raises if it is damaged
+        _ = bloom._content  # raises if the filter is damaged
         return bloom
 
     def might_contain(self, keys: pa.Array | pa.ChunkedArray) -> npt.NDArray[np.bool_]:
@@ -151,17 +151,17 @@ class BloomBuilder:
     def _rows_of(self, ordinal: Index) -> Index:
         """The row for the key added as number `ordinal` (from 0)."""
         full = self._max_rows * self._entries
-        # Hudi puts the first key past the maximum into row 0, and only then begins to take turns, again at row 0.
+        # Hudi puts the first key past the maximum into row 0, and then cycles through the rows, again from row 0.
         turn = np.maximum(ordinal - full - 1, 0) % self._max_rows
         return np.where(ordinal < full, ordinal // self._entries, turn)
 
 
 @dataclass(frozen=True, slots=True)
 class _Chunk:
-    """Some keys of one byte length, few enough to stay in the L2 cache through all their hashes.
+    """Some keys of one byte length, few enough for the L2 cache through all their hashes.
 
-    `words`: for each 4-byte word position an array with that word of all keys, already mixed as far as the seed does
-    not matter, so that this is done once for all hashes. `tail`: the 1 to 3 bytes after the words, or None.
+    `words`: for each 4-byte word position an array with that word of all keys, already mixed by the steps that do
+    not depend on the seed: once for all hashes. `tail`: the 1 to 3 bytes after the words, or None.
     """
 
     ordinals: Index

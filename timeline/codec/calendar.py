@@ -1,12 +1,12 @@
 """Dates and times of files in which Spark counted them in the old calendar: Julian before 1582-10-15 (pure).
 
-A footer says which calendar holds, as Spark reads it (`DataSourceUtils.datetimeRebaseSpec`): a writer's version before
+A footer determines the calendar, as Spark reads it (`DataSourceUtils.datetimeRebaseSpec`): a writer's version before
 3.0.0 (3.1.0 for times of 96 bits), or the key `org.apache.spark.legacyDateTime` (`legacyINT96`), is the old one, and
-another version the new one. A footer without a version says nothing; Hudi's own Avro writer, which leaves it out,
-counts in the new one. Spark refuses old dates of such files, so files written here say a version.
+another version the new one. A footer without a version does not specify one; Hudi's own Avro writer, which omits it,
+counts in the new one. Spark refuses old dates of such files, so files written here record a version.
 
-Values are moved so that they show the same date and time of day. Before 1900 Java's old classes give a zone the
-offset that it has today, and the new ones the local mean time of its place.
+Values are moved so that they show the same date and time of day. Before 1900 Java's old classes give a zone its
+offset of today, and the new classes the local mean time of its location.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ _LAST_CHANGE = _MODERN + _DAY
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OldCalendar:
-    """What of a file counts in the old calendar: dates and times, or times of 96 bits.
+    """The values of a file that count in the old calendar: dates and times, or times of 96 bits.
 
-    `zone`: in which they were written, None if the footer does not say. `leaves`: of each column the physical types.
+    `zone`: in which they were written, None if the footer does not record it. `leaves`: of each column the physical types.
     """
 
     dates: bool
@@ -66,7 +66,7 @@ class OldCalendar:
         return pa.RecordBatch.from_arrays(columns, schema=batch.schema)
 
     def holds(self, schema: pa.Schema) -> bool:
-        """Whether the file has columns, or parts of them, that this is about."""
+        """Whether the file has columns, or parts of them, in the old calendar."""
         return any(_has_dates(field.type) for field in schema)
 
     def _moved(self, array: Any, leaves: Iterator[str]) -> Any:
@@ -102,7 +102,7 @@ class OldCalendar:
 
 
 def old_calendar(file: pq.ParquetFile) -> OldCalendar | None:
-    """What of a file counts in the old calendar; None: nothing."""
+    """The values of a file that count in the old calendar; None: none."""
     said = file.metadata.metadata or {}
     version = said.get(_VERSION.encode(), b"").decode(errors="replace")
     dates = b"org.apache.spark.legacyDateTime" in said or "" < version < "3.0.0"
@@ -155,7 +155,7 @@ def _gregorian(days: _Days) -> _Days:
 
 
 def _in_zone(micros: _Days, zone: ZoneInfo) -> _Days:
-    """The times that show what these show in the zone by the old classes."""
+    """The times that show the same date and time of day as these do in the zone by the old classes."""
     modern = _offsets(micros, zone)
     local = micros + np.where(micros < _MODERN, _standard(zone), modern)
     shown = _gregorian(local // _DAY) * _DAY + local % _DAY
@@ -170,7 +170,7 @@ def _offsets(micros: _Days, zone: ZoneInfo) -> _Days:
 
 
 def _standard(zone: ZoneInfo) -> int:
-    """The zone's offset of today without summer time, in microseconds: the lesser one of a year."""
+    """The zone's offset of today without summer time, in microseconds: the smaller one of a year."""
     now = datetime.now(UTC)
     offsets = [(now + timedelta(days=91 * quarter)).astimezone(zone).utcoffset() for quarter in range(4)]
     return min(offset // timedelta(microseconds=1) for offset in offsets if offset is not None)

@@ -1,7 +1,7 @@
 """Columns of Arrow tables as single arrays, and rows by their numbers (pure).
 
-Arrow's own `take` puts all chunks of a column into one array first, and fails where its text is above 2 GiB; `rows_at`
-does not.
+Arrow's own `take` first puts all chunks of a column into one array, and fails above 2 GiB of text; `rows_at` works
+chunk by chunk there.
 """
 
 from __future__ import annotations
@@ -39,22 +39,22 @@ def list_parts(array: Any) -> tuple[pa.Array, pa.Array]:
 
 
 MANY_BYTES = 1 << 30
-"""A column from this size on is not copied together."""
+"""A column from this size on is not copied into one array."""
 PIECE_BYTES = 128 << 20
-"""What is put into one array of it at a time, and a row more."""
+"""Bytes of such a column that are put into one array at a time; a chunk may exceed them by one row."""
 
 
 def rows_at(table: pa.Table, numbers: Indices) -> pa.Table:
     """The rows with these numbers, in their order; in several chunks where they would not fit into one."""
     if not numbers.size or table.nbytes * max(numbers.size, table.num_rows) < MANY_BYTES * table.num_rows:
-        return table.take(pa.array(numbers))  # a row may be asked for again and again, but hardly the longest alone
+        return table.take(pa.array(numbers))  # rows may repeat, but rarely the longest one alone
     sizes = row_bytes(table)
     pieces = [_picked(table, part) for part in np.split(numbers, cuts(sizes[numbers]))]
     return pa.concat_tables(pieces)
 
 
 def row_bytes(table: pa.Table) -> npt.NDArray[np.int64]:
-    """About how many bytes each row takes: exact for text, for other types the mean of their chunk."""
+    """About how many bytes each row takes: exact for text; for other types the mean of the chunk."""
     total = np.zeros(table.num_rows, np.int64)
     for column in table.columns:
         start = 0
@@ -75,7 +75,7 @@ def cuts(sizes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
 
 
 def _picked(table: pa.Table, numbers: Indices) -> pa.Table:
-    """A `take` chunk by chunk: of each only the rows that are wanted are copied."""
+    """A `take` chunk by chunk: of each only the requested rows are copied."""
     batches = table.to_batches()
     ends = np.cumsum([batch.num_rows for batch in batches], dtype=np.int64)
     order = np.argsort(numbers, kind="stable")

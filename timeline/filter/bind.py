@@ -1,7 +1,7 @@
 """Gives the values of a filter the types of their columns (pure).
 
 A value must be one of the column's type: then a comparison is exact. `fare > 10.5` on a column of integers becomes
-`fare > 10`, which is the same; `fare = 10.5` there is refused, for it is never true. A number that meets a column of
+`fare > 10`, which is the same; `fare = 10.5` there is refused: it is never true. A number compared with a column of
 floats becomes the nearest float of that width, so `ratio = 0.1` finds what was written as 0.1.
 """
 
@@ -22,13 +22,13 @@ from .tree import And, Compare, Filter, In, IsNull, Like, Not, Op, Or
 
 _EXACT = Context(prec=100)
 _ROUNDED_DOWN = {Op.GT: Op.GT, Op.GE: Op.GT, Op.LT: Op.LE, Op.LE: Op.LE}
-"""The comparison with the next lower value of the column's type, for a value between two of them."""
+"""The comparison with the next lower value of the column's type, for a given value between two values of the type."""
 
 
 def bound(node: Filter, schema: pa.Schema) -> Filter:
     """The filter with a `pa.Scalar` of the column's type in place of each value.
 
-    UsageError: no such column, a value that is none of its type, a comparison that the type does not have.
+    UsageError: no such column, a value that is not of its type, a comparison that the type does not support.
     """
     if isinstance(node, And | Or):
         return type(node)(tuple(bound(part, schema) for part in node.parts))
@@ -53,7 +53,7 @@ def bound(node: Filter, schema: pa.Schema) -> Filter:
 
 
 def _scalar(column: str, op: Op, value: Any, kind: pa.DataType) -> tuple[Op, pa.Scalar]:
-    """The comparison and the value as one of the column's type."""
+    """The comparison, and the value as a scalar of the column's type."""
     if isinstance(value, pa.Scalar):
         value = value.as_py()
     try:
@@ -71,7 +71,7 @@ def _scalar(column: str, op: Op, value: Any, kind: pa.DataType) -> tuple[Op, pa.
 
 
 def _on_the_grid(op: Op, value: Any, scale: int) -> tuple[Op, Any]:
-    """A number as a multiple of 10**-scale; one in between is rounded down, with the comparison that then fits."""
+    """A number as a multiple of 10**-scale; one in between is rounded down, and the comparison adapted (`_ROUNDED_DOWN`)."""
     if isinstance(value, bool) or not isinstance(value, int | Decimal | float):
         raise TypeError(value)
     exact = Decimal(value) if not isinstance(value, float) else Decimal(repr(value))
@@ -147,7 +147,7 @@ def _time(value: Any, kind: pa.DataType) -> time:
 
 
 def _moment(value: Any, kind: pa.DataType) -> datetime:
-    """Without a zone, a time is read in that of the column: UTC, or none."""
+    """A time without a zone gets that of the column: UTC, or none."""
     found = datetime.fromisoformat(_to_micros(value)) if isinstance(value, str) else value
     if not isinstance(found, datetime) or (kind.tz is None and found.tzinfo is not None):
         raise TypeError(value)

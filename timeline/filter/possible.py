@@ -1,10 +1,10 @@
-"""What a filter makes of rows, and whether any row of a part of a table can match it (pure, vectorised).
+"""Evaluates a filter on rows, and whether any row of a part of a table can match it (pure, vectorised).
 
 From the bounds of columns, each part of the filter has a set of possible results: true, false, unknown. The set is
-never too small, so "no row can match" is certain; "some row may" is not.
+never too small, so "no row can match" is certain, and "some row may match" is not.
 
-A Parquet footer's statistics are not exact bounds of every column. Parquet writers leave NaN out of those of floats, so
-floats have no upper bound. A column whose type changed since has no bounds. Nor have dates and times of the old
+A Parquet footer's statistics are not exact bounds of every column. Parquet writers omit NaN from those of floats, so
+floats have no upper bound. A column whose type changed since has no bounds. Neither have dates and times of the old
 calendar, old timestamps of 96 bits, and decimals of variable length, which a writer may have shortened.
 """
 
@@ -54,14 +54,14 @@ def truth(node: Filter, rows: pa.Table) -> Any:
         return column.is_null()
     if isinstance(node, Like):
         return pc.match_like(column, node.pattern)
-    if isinstance(node, In) and pa.types.is_string(column.type):  # floats have zeros and NaN of their own
+    if isinstance(node, In) and pa.types.is_string(column.type):  # floats have two zeros and NaN
         values = pa.array([value.as_py() for value in node.values], column.type)
         return pc.if_else(column.is_null(), pa.scalar(None, pa.bool_()), pc.is_in(column, value_set=values))
     return _one_of(node, column) if isinstance(node, In) else _compared_rows(node, column)
 
 
 def _one_of(node: In, column: pa.ChunkedArray) -> Any:
-    if pa.types.is_floating(column.type):  # a set of values would tell -0.0 from 0.0
+    if pa.types.is_floating(column.type):  # a set of values would distinguish -0.0 from 0.0
         return reduce(pc.or_kleene, (pc.equal(column, value) for value in node.values))
     found = pc.is_in(column, value_set=pa.array(list(node.values), column.type))
     return pc.if_else(column.is_null(), pa.scalar(None, pa.bool_()), found)
@@ -76,9 +76,9 @@ def _compared_rows(node: Compare, column: pa.ChunkedArray) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
-    """What is known of a column's values: `low` <= each value <= `high`, None for no bound.
+    """Bounds of a column's values: `low` <= each value <= `high`, None for no bound.
 
-    Values are as `comparable` gives them. `values`, `nulls`: whether there may be any that is not null, or null.
+    Values are as `comparable` gives them. `values`, `nulls`: whether the column may have values that are not null, or nulls.
     """
 
     low: Any = None
@@ -108,7 +108,7 @@ def may_match(node: Filter, bounds: BoundsOf) -> bool:
 
 
 def may_match_together(node: Filter, parts: Sequence[BoundsOf]) -> bool:
-    """False only if no row matches of which each column is that of a row of any of these parts."""
+    """False only if no row matches whose columns each come from a row of any of these parts."""
     if len(parts) == 1 or len(columns_of(node)) == 1:
         return any(may_match(node, bounds) for bounds in parts)
     if isinstance(node, And):
@@ -220,7 +220,7 @@ def _chunk_bounds(chunk: pq.ColumnChunkMetaData, kind: pa.DataType) -> Bounds:
 
 
 def _ends(found: pq.Statistics, kind: pa.DataType, physical: str) -> tuple[Any, Any]:
-    """The least and the greatest value as `comparable` gives them, None for one that is not known."""
+    """The least and the greatest value as `comparable` gives them; None: not known."""
     low, high = found.min_raw, found.max_raw
     if pa.types.is_floating(kind):
         return (None if math.isnan(low) else low), None
@@ -242,4 +242,4 @@ def _text(raw: bytes) -> str | None:
     try:
         return raw.decode()
     except UnicodeDecodeError:
-        return None  # shortened in the middle of a character
+        return None  # truncated in the middle of a character

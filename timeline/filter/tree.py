@@ -1,10 +1,10 @@
-"""The tree of a filter, and its text: the conditions of SQL's WHERE that the tree has (pure).
+"""The tree of a filter, and its text: the supported conditions of SQL's WHERE (pure).
 
 condition   column op value | column | column [not] in (value, ...) | column [not] between value and value
             column [not] like 'text' | column is [not] null | not condition | condition and|or condition | (condition)
 op          = != <> < <= > >=
 value       number | 'text' | true | false | date 'yyyy-MM-dd' | timestamp 'yyyy-MM-dd HH:mm:ss' | X'hex digits'
-column      name, or "name" or `name` if it is no plain word
+column      name, or "name" or `name` if it is not a plain word
 
 A filter is true, false or unknown for a row, as in SQL; a row matches only if it is true. Comparisons with a null are
 unknown. Values are plain Python values until `bind.bound` gives them the types of their columns.
@@ -90,7 +90,7 @@ class Or:
 
 @dataclass(frozen=True, slots=True)
 class Not:
-    """The part is false; unknown stays unknown."""
+    """The part is false; unknown if the part is."""
 
     part: Filter
 
@@ -114,7 +114,7 @@ def _columns(node: Filter) -> Iterator[str]:
 
 
 def only_values(node: Filter, column: str) -> frozenset[Any] | None:
-    """The values of a column that a row must have to match, None if the filter does not tell (pure)."""
+    """The values of a column that a row must have to match, None if the filter does not determine them (pure)."""
     if isinstance(node, Compare) and node.op is Op.EQ and node.column == column:
         return frozenset({node.value})
     if isinstance(node, In) and node.column == column:
@@ -136,7 +136,7 @@ _DEPTH_MAX = 100
 
 
 def parse_filter(text: str) -> Filter:
-    """The filter that a text says. UsageError: not a condition, or one that reads do not have."""
+    """The filter of a text. UsageError: not a condition, or an unsupported one."""
     if len(text) > _TEXT_MAX:
         raise UsageError("the filter is too long", expected=f"at most {_TEXT_MAX} characters", found=str(len(text)))
     import sqlglot  # late: most reads have no filter
@@ -155,7 +155,7 @@ def parse_filter(text: str) -> Filter:
 
 
 class _Reader:
-    """Turns the parser's tree into ours; what has no place there is refused by name."""
+    """Turns the parser's tree into a `Filter`; unsupported conditions are refused by name."""
 
     def __init__(self, text: str) -> None:
         from sqlglot import expressions
@@ -218,7 +218,7 @@ class _Reader:
         if isinstance(node, e.HexString):
             return bytes.fromhex(str(node.this))
         if isinstance(node, e.Cast) and node.is_type("date", "timestamp") and isinstance(node.this, e.Literal):
-            return str(node.this.this)  # the column's type says how to read it
+            return str(node.this.this)  # the column's type determines how to read it
         if isinstance(node, e.Null):
             raise UsageError("a comparison with null is never true", found=self._text[:200], todo="Write `is null`.")
         raise self._unknown(node, "a value")

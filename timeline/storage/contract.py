@@ -1,4 +1,4 @@
-"""Storage: the few operations that everything is built on, and the folders of a table. This is the contract.
+"""The contract of a storage: the few operations that everything else is built on.
 
 `local`, `object_store` and `hdfs_store` implement it.
 
@@ -72,7 +72,7 @@ class Storage(Protocol):
 
     @property
     def names_at_once(self) -> int | None:
-        """The number of names that `list` shows as of one time; None: any number. See `list_at_once`."""
+        """The number of names that `list` shows as of one point in time; None: any number. See `list_at_once`."""
         ...
 
     @property
@@ -135,7 +135,7 @@ class Storage(Protocol):
         """Gives a finished staged file its final name. True: placed. False: `target` existed already.
 
         The staged file still exists (a link, a copy) or does not (a rename): no caller may need it afterwards.
-        MissingFileError: neither file exists. StorageError also when the answer was lost: the file may be placed then.
+        MissingFileError: neither file exists. StorageError: also a lost answer; the file may be placed then.
         """
         ...
 
@@ -164,19 +164,19 @@ class Storage(Protocol):
         ...
 
     def verify(self) -> None:
-        """Tries the promises of `put_if_absent` and `place`, with temporary objects; StorageError if one is broken.
+        """Tests the promises of `put_if_absent` and `place`, with temporary objects; StorageError if one is broken.
 
-        Where that is slow it is done once in a process and place, and before the first write at the latest.
+        A slow test runs once per process and location, before the first write at the latest.
         """
         ...
 
     def hold(self, path: str, timeout_s: float, busy: LockError) -> AbstractContextManager[Callable[[], bool]]:
         """Holds the lock of that name against every process that uses this storage, also on other machines.
 
-        Gives a function: whether the lock is still held, and will be for a short time.
+        Yields a function: whether the lock is held now, and will be for a short time.
 
         Raises `busy` if it did not become free in time, and LockError if it cannot be used at all: a lock never
-        excludes only some processes. The lock of a process that died becomes free in the end.
+        excludes only some processes. The lock of a process that died becomes free eventually.
         """
         ...
 
@@ -185,7 +185,7 @@ def open_listed(storage: Storage, path: str, size: int, *, whole: bool = True) -
     """`Storage.open_input` of a file that a listing has shown with this size. StorageError: it is shorter now.
 
     A file only grows. A store's answer that ends early would look like a torn log: its last blocks
-    would be dropped silently. So would a file that was cut since a metadata table recorded its size.
+    would be dropped silently. So would those of a file that was truncated after a metadata table recorded its size.
     """
     source = storage.open_input(path, whole=whole)
     if (found := source.size()) < size:
@@ -201,13 +201,13 @@ def open_listed(storage: Storage, path: str, size: int, *, whole: bool = True) -
 
 
 def list_at_once(storage: Storage, folder: str) -> list[Entry]:
-    """`Storage.list`, but exactly these names existed at one time.
+    """`Storage.list`, but exactly these names existed at one point in time.
 
-    A long listing comes in parts. A name that is removed or added between two parts may be seen without one that
-    existed as long, or longer: on a timeline that archiving shortens, or on which two writes complete, rows would be
-    missed. A name never comes back, and the parts are in the order of names. So a folder that has had the same names
-    twice had just these in between. If those that came have later names than all others, they came after the last part
-    of the first listing, which was complete then.
+    A long listing comes in parts, and names are added and removed between two parts. So it may show a name and omit one
+    that existed as long, or longer: on a timeline that archiving shortens, or on which two writes complete, rows would
+    be missed. A removed name is never added again, and the parts are in the order of names. So a folder listed twice
+    with the same names had exactly these in between. Added names that sort after all others were added after the last
+    part of the first listing, which was complete then.
 
     MissingFileError: there is no such folder. StorageError: no two such listings.
     """

@@ -9,8 +9,8 @@ HDFS has no locks for clients, so a lease is kept in files, by the clock of the 
     <lease>/<number>          one holder's file, put if absent; its holder overwrites it regularly
     <lease>/<number>.over     its holder has released the lease
 
-The highest number counts. It is free if it is over, or was not overwritten for `VALID_S`. Then the next number is put:
-one process succeeds. Numbers are never reused, so a holder that stalled finds a higher one.
+The highest number is the current lease. It is free if it was released, or not overwritten for `VALID_S`. Then the next
+number is put: one process succeeds. Numbers are never reused, so a holder that stalled finds a higher one.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ from ..ranges import one_by_one, open_ranges
 _log = get_logger()
 
 VALID_S = 45.0
-"""How long a holder that died keeps others out."""
+"""How long a lease excludes others after its holder died."""
 RENEW_S = 9.0
 _POLL_S = 0.2, 2.0
 _OVER = ".over"
 _AHEAD_S = 1.0
-"""How much longer a lease must last to count as held."""
+"""A lease counts as held while its validity lasts longer than this."""
 
 
 class Leased(Protocol):
@@ -83,7 +83,7 @@ def hold_lease(
         keeper.join()
         try:
             storage.put_if_absent(f"{path}/{number}{_OVER}", b"")
-        except PhantombaseError as error:  # its time ends
+        except PhantombaseError as error:  # the lease expires
             _log.warning("lock_not_released", path=path, error=str(error))
 
 
@@ -93,7 +93,7 @@ def _take(
     deadline, pauses = time.monotonic() + timeout_s, doubling_pauses(*_POLL_S)
     while True:
         numbers, over = _look(storage, path)
-        since = Stopwatch()  # before the file gets its time
+        since = Stopwatch()  # before the file gets its modification time
         last = max(numbers, default=0)
         if last in over or last == 0 or _age_s(storage, f"{path}/{last}", clock_ms) > VALID_S:
             mine = last + 1
@@ -108,7 +108,7 @@ def _take(
 
 
 def _look(storage: Leased, path: str) -> tuple[set[int], set[int]]:
-    """The numbers that were taken, and those that are over."""
+    """The numbers that were taken, and those that were released."""
     try:
         names = [entry.name for entry in storage.list(path)]
     except MissingFileError:
@@ -134,7 +134,7 @@ def _remove_below(storage: Leased, path: str, numbers: set[int], mine: int) -> N
 
 
 class _Kept:
-    """A lease that was taken; `since`: not later than its file got its time."""
+    """A lease that was taken; `since`: not later than the modification time of its file."""
 
     def __init__(self, storage: Leased, path: str, number: int, since: Stopwatch) -> None:
         self._storage, self._path, self._number = storage, path, number
@@ -145,13 +145,13 @@ class _Kept:
         return not self._lost and self._since.seconds() < VALID_S - _AHEAD_S
 
     def keep(self, ended: threading.Event) -> None:
-        """Overwrites the holder's file until the section ends, or another process has the lease."""
+        """Overwrites the holder's file until the section ends, or another process holds the lease."""
         while not ended.wait(RENEW_S):
             try:
                 since = Stopwatch()
                 self._storage.overwrite(f"{self._path}/{self._number}", _holder())
                 last = max(_look(self._storage, self._path)[0], default=0)
-                # If its time was over before the new one was seen, another process may be about to take it.
+                # If the lease expired before its renewal was seen, another process may be about to take it.
                 if last != self._number or not self.is_held():
                     self._lost = True
                     _log.warning("lock_lost", path=self._path)
@@ -179,7 +179,7 @@ def open_client(authority: str) -> Client:
 @lru_cache(maxsize=64)
 def _opened(authority: str, environment: tuple[str | None, ...], process: int) -> Client:
     host, _, port = authority.partition(":")
-    # Reads of an observer name node may be older than what another process has written: only the active one is asked.
+    # Reads of an observer name node may be older than what another process has written: only the active one is used.
     settings = {
         f"dfs.client.failover.proxy.provider.{host}": "org.apache.hadoop.hdfs.server.namenode.ha."
         "ConfiguredFailoverProxyProvider"
@@ -199,7 +199,7 @@ def _opened(authority: str, environment: tuple[str | None, ...], process: int) -
 
 @contextmanager
 def translated(path: str) -> Iterator[None]:
-    """Errors of the client as those of the tree. `path`: the URL in messages."""
+    """Translates errors of the client into those of the tree. `path`: the URL in messages."""
     try:
         yield
     except FileNotFoundError as error:
@@ -242,10 +242,10 @@ class NewFile(io.RawIOBase):
         return self._size
 
     def flush(self) -> None:
-        """Nothing: see `finish`."""
+        """Does nothing: see `finish`."""
 
     def finish(self) -> None:
-        """The file is complete, and on the disks of its data nodes."""
+        """Completes the file, on the disks of its data nodes."""
         if self._size:
             with suppress(OSError, RuntimeError):  # erasure-coded files have no hsync; `close` reports anything else
                 self._file.hsync()
@@ -265,14 +265,14 @@ class NewFile(io.RawIOBase):
             super().close()
 
     def __del__(self) -> None:
-        # io's own would close, and so complete half a file.
+        # io's own would close, and so publish an incomplete file.
         if getattr(self, "_file", None) is not None:
             self.drop()
 
 
 @contextmanager
 def _as_os_error() -> Iterator[None]:
-    """A call that failed is to a file what a full disk is: an OSError."""
+    """Raises a failed call as an OSError, like a full disk."""
     try:
         yield
     except RuntimeError as error:

@@ -2,9 +2,9 @@
 
     hdfs://HOST:PORT/PATH, hdfs://NAMESERVICE/PATH
 
-A file is visible while it is written, so each object is written under a temporary name and renamed. The client repeats
-a call when the connection breaks: a "no" may be the answer to a call that was done before. So after any answer but
-"done" the temporary file is deleted. If it still existed, the rename was not done, and never will be.
+A file is visible while it is written, so each object is written under a temporary name and renamed. The client retries
+a call when the connection breaks: the answer "no" may be that of a retry after a call that succeeded. So after any
+answer but "done" the temporary file is deleted. If it still existed, the rename was not executed, and never will be.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class HdfsStorage:
     """See the module. Picklable: only the URL travels; settings and credentials are those of each process."""
 
     def __init__(self, url: str) -> None:
-        """UsageError: the URL does not name a name node, or goes up by `..`."""
+        """UsageError: the URL does not name a name node, or contains `..`."""
         self._authority, _, path = url.partition("://")[2].partition("/")
         parts = [part for part in path.split("/") if part not in ("", ".")]
         if not self._authority or ".." in parts:
@@ -87,7 +87,7 @@ class HdfsStorage:
         full = self._full(folder)
         with translated(self._shown(folder)):
             found = list(self._client.list_status(full))
-        if len(found) == 1 and found[0].path == full and not found[0].isdir:  # a listing of a file is the file
+        if len(found) == 1 and found[0].path == full and not found[0].isdir:  # the listing of a file is the file itself
             raise StorageError("storage failed", path=self._shown(folder), found="a file, not a folder")
         return sorted((_entry(one) for one in found), key=lambda e: e.name)
 
@@ -135,7 +135,7 @@ class HdfsStorage:
                 if isinstance(error, FileExistsError):
                     return False
                 raise StorageError("storage failed", path=self._shown(path), found=shown(error)) from error
-            # Renamed before this answer came; or removed by a sweep, after this process had stalled for an hour.
+            # Renamed before this answer; or removed by a sweep, after this process had stalled for an hour.
             with suppress(MissingFileError), translated(self._shown(path)):
                 there = client.get_file_info(target)
                 if there.modification_time == modified_ms and self.read(path) == data:
@@ -143,7 +143,7 @@ class HdfsStorage:
             raise self._unknown(path, error) from error
 
     def _temporary(self, data: bytes) -> str:
-        """A complete file of its own name."""
+        """Writes a temporary file with a unique name; returns its full path."""
         path = f"{TEMPORARY}/{uuid.uuid4().hex}"
         with translated(self._shown(path)):
             file = NewFile(self._client, self._full(path))
@@ -158,7 +158,7 @@ class HdfsStorage:
         return self._full(path)
 
     def _was_there(self, temporary: str, path: str, error: Exception) -> bool:
-        """Deletes a temporary file; False: it had its final name already. After True it never gets it."""
+        """Deletes a temporary file. True: it existed, so it never gets its final name. False: it had it already."""
         try:
             return bool(self._client.delete(temporary))
         except _FAILURES:

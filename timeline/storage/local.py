@@ -29,7 +29,7 @@ if TYPE_CHECKING:  # what `show` does not need to start
 
 @contextmanager
 def hold_file(path: str, timeout_s: float, busy: LockError) -> Iterator[Callable[[], bool]]:
-    """See `Storage.hold`. A lock file is held as long as its process lives."""
+    """See `Storage.hold`. A lock file is held until it is released or its process ends."""
     lock = filelock.FileLock(path, thread_local=False)  # the thread that leaves may differ from the one that enters
     try:
         os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
@@ -45,7 +45,7 @@ def hold_file(path: str, timeout_s: float, busy: LockError) -> Iterator[Callable
 
 
 _NAMES_AT_ONCE, _LISTINGS_MAX_S = 100, 30.0
-"""Names in one system call (32 KB), and how long a folder is listed again while it changes."""
+"""Names in one system call (32 KB), and how long, in seconds, a changing folder is listed again."""
 
 
 @contextmanager
@@ -87,7 +87,7 @@ class LocalStorage:
 
     @contextmanager
     def _temporary(self, data: bytes) -> Iterator[str]:
-        """A durable file with `data` in phantombase's folder: what a killed process leaves there, Hudi never sees."""
+        """A durable file with `data` in phantombase's folder: Hudi never reads there."""
         path = self._full(f"{TEMPORARY}/{uuid.uuid4().hex}")
         os.makedirs(os.path.dirname(path), exist_ok=True)
         try:
@@ -104,17 +104,17 @@ class LocalStorage:
         before, until = list[str](), time.monotonic() + _LISTINGS_MAX_S
         while True:
             entries, names = self._listed(folder, until)
-            if len(entries) == len(names) or names == before:  # the same again: a link to nothing
+            if len(entries) == len(names) or names == before:  # the same names again: a dangling link
                 return sorted(entries, key=lambda e: e.name)
             if time.monotonic() > until:
                 raise never_the_same(self._full(folder))
             before = names
 
     def _listed(self, folder: str, until: float) -> tuple[Sequence[Entry], builtins.list[str]]:
-        """The entries of a folder, and the names that it had at one time; fewer entries: some were removed since.
+        """The entries of a folder, and its names at one point in time; fewer entries: some were removed since.
 
-        Archiving removes instants oldest first. If an old one is seen before it is removed and a later one is missing
-        when it is looked at, the timeline has a hole, and rows are missed.
+        Archiving removes instants oldest first. If an old one is read before it is removed, and a later one after it
+        was removed, the timeline has a gap, and rows are missed.
         """
         full = self._full(folder)
         entries = []
@@ -223,7 +223,7 @@ class LocalStorage:
 
 
 def _names(full: str, until: float) -> list[str]:
-    """The names in a folder at one time: those of a large one come in parts, see `contract.list_at_once`."""
+    """The names in a folder at one point in time: those of a large one come in parts, see `contract.list_at_once`."""
     names, before = sorted(os.listdir(full)), None
     while len(names) > _NAMES_AT_ONCE and names != before:
         if time.monotonic() > until:
@@ -235,7 +235,7 @@ def _names(full: str, until: float) -> list[str]:
 def open_little(storage: Storage, path: str, *, whole: bool = False) -> pa.NativeFile:
     """As `Storage.open_input`, for a few kilobytes, like the headers of log blocks: on a local disk nothing is mapped.
 
-    `whole`: where files travel, see there.
+    `whole`: see there; without effect on a local disk.
     """
     if type(storage) is LocalStorage:  # a storage that wraps it opens files in its own way
         return storage.open_unmapped(path)

@@ -1,8 +1,8 @@
 """The clients of a bucket, and the files that are read and written through them.
 
 Options of the place come first, then the environment: AWS_*, AZURE_* and GOOGLE_* are read as every tool of these
-stores reads them. Without keys obstore asks the web identity, the container and the instance for them. An upload is
-visible only when it is complete; reads are by ranges.
+stores reads them. Without keys obstore requests them from the web identity, the container and the instance. An upload
+is visible only when it is complete; reads are by ranges.
 """
 
 from __future__ import annotations
@@ -42,20 +42,20 @@ _WHOLE_BYTES = 32 << 20
 _END_BYTES = 1 << 20
 """Holds the footers of most files: Hudi's have a bloom filter of half a MiB in them."""
 _GAP_BYTES = 256 << 10
-"""What lies between two spans is fetched with them up to this size: it takes less time than another request."""
+"""A gap between two spans is fetched with them up to this size: it takes less time than another request."""
 _PART_BYTES = 16 << 20
 """Up to this size an object is put by one request; a larger one takes two requests more than it has parts."""
 _PARTS_AT_ONCE = 2
 _PAUSES_S = (0.2, 1.0)
-"""Between tries of a request that was answered with other bytes than were asked for, or refused."""
+"""Pauses between tries of a request that was refused, or answered with another number of bytes."""
 _BYTES_MAX = 5 << 30
-"""What one UploadPartCopy copies."""
+"""The most that one UploadPartCopy copies."""
 
 
 class Upload(io.RawIOBase):
     """An upload that no reader sees before `close`. An upload that is aborted, or abandoned, never appears.
 
-    `key` is a name of its own: an object there is this upload.
+    `key` is unique: an object under it is this upload.
     """
 
     def __init__(self, store: Any, key: str) -> None:
@@ -69,7 +69,7 @@ class Upload(io.RawIOBase):
 
     def write(self, data: Any) -> int:
         view = memoryview(data).cast("B")
-        if self._size + len(view) > _BYTES_MAX:  # it could not be placed: to be known before anything is decided
+        if self._size + len(view) > _BYTES_MAX:  # it could not be placed: fail before anything is decided
             raise OSError(errno.EFBIG, f"an object store places files of at most {_BYTES_MAX:,} bytes")
         with _as_os_error():
             self._writer.write(view if view.contiguous else bytes(view))
@@ -83,7 +83,7 @@ class Upload(io.RawIOBase):
         """Does nothing: the object appears complete, at the end."""
 
     def close(self) -> None:
-        """The object is complete and exists."""
+        """Completes the upload: the object exists from here on."""
         if not self.closed:
             writer, self._writer = self._writer, None
             super().close()
@@ -91,7 +91,7 @@ class Upload(io.RawIOBase):
                 try:
                     writer.close()
                 except (BaseError, OSError):
-                    # Its answer lost, a completion is asked for again, and then there is no such upload any more.
+                    # After a lost answer obstore completes the upload again, which no longer exists then.
                     if not self._is_there():
                         raise
 
@@ -101,7 +101,7 @@ class Upload(io.RawIOBase):
         return False
 
     def abort(self) -> None:
-        """Nothing appears; the parts that were sent are discarded."""
+        """Abandons the upload: no object appears, and the parts that were sent are discarded."""
         if not self.closed:
             writer, self._writer = self._writer, None
             super().close()
@@ -109,14 +109,14 @@ class Upload(io.RawIOBase):
                 writer.__exit__(KeyboardInterrupt, KeyboardInterrupt(), None)
 
     def __del__(self) -> None:
-        # io's own would close, and show half a file.
+        # io's own would close, and publish an incomplete object.
         if getattr(self, "_writer", None) is not None:
             self.abort()
 
 
 @contextmanager
 def _as_os_error() -> Iterator[None]:
-    """A failed request is to a file what a full disk is: an OSError."""
+    """Raises a failed request as an OSError, like a full disk."""
     try:
         yield
     except BaseError as error:
@@ -125,7 +125,7 @@ def _as_os_error() -> Iterator[None]:
 
 def open_object(store: Any, key: str, translated: Translated, *, whole: bool) -> pa.NativeFile:
     """Random access to an object; `whole`: see `Storage.open_input`. `translated`: gives errors their place in the
-    tree, also those of later requests: pyarrow hands them on as they are.
+    tree, also those of later requests: pyarrow raises them unchanged.
     """
     fetch = partial(_fetch, store, key, translated)
     with translated():
@@ -138,7 +138,7 @@ def open_object(store: Any, key: str, translated: Translated, *, whole: bool) ->
             return pa.BufferReader(pa.py_buffer(data if len(data) == size else _asked(lambda: _get(store, key), size)))
         try:
             found = obstore.get(store, key, options={"range": {"suffix": _END_BYTES}})
-        except BaseError:  # Azure cannot be asked for the end of an object of unknown size, and an empty one has none
+        except BaseError:  # Azure does not serve the end of an object of unknown size, and an empty object has none
             return open_ranges(fetch, obstore.head(store, key)["size"])
         size, end = found.meta["size"], found.bytes()
         return open_ranges(fetch, size, end if len(end) == min(size, _END_BYTES) else b"")
@@ -161,8 +161,8 @@ def _fetch(store: Any, key: str, translated: Translated, spans: Sequence[Span]) 
 
 
 def _asked(ask: Callable[[], Any], expected: int | list[int]) -> Any:
-    """An answer of the expected length, or lengths. obstore takes a part of a range for all of it, and does not ask
-    again after an odd answer. BaseError, OSError: the last of some tries."""
+    """An answer of the expected length, or lengths. obstore accepts a part of a range as all of it, and does not retry
+    after such an answer. BaseError, OSError: those of the last try."""
     for pause_s in (*_PAUSES_S, None):
         try:
             data = ask()
@@ -180,20 +180,20 @@ def _asked(ask: Callable[[], Any], expected: int | list[int]) -> Any:
 
 
 _ANSWER_S, _TRANSFER_S, _COPY_S = 30, 600, 3600
-"""How long a request may take: a small one, one that carries up to some GiB, and a copy within the store."""
+"""Timeouts of a small request, of one that carries up to some GiB, and of a copy within the store."""
 _PATIENCE: RetryConfig = {
     "max_retries": 1000,
     "retry_timeout": timedelta(seconds=30),
     "backoff": {"init_backoff": timedelta(seconds=0.1), "max_backoff": timedelta(seconds=5), "base": 3},
 }
-"""A store under too much load refuses everything for some seconds. Ten tries, as by default, take about three."""
+"""An overloaded store refuses all requests for some seconds. Ten tries, obstore's default, take about three."""
 _ONCE: RetryConfig = {"max_retries": 0, "retry_timeout": timedelta(seconds=60)}
 _HIDDEN = "***"
 
 
 @dataclass(slots=True)
 class StoreFacts:
-    """What this process has learnt about a store through clients of the same settings; see their users."""
+    """What this process knows of a store, shared by all clients of the same settings; see the modules that use it."""
 
     trying: Lock = field(default_factory=Lock)
     keeps_promises: bool = False
@@ -201,7 +201,7 @@ class StoreFacts:
     agreed: Stopwatch | None = None
     """When its clock and this process's were found to agree."""
     given_back: dict[str, Any] = field(default_factory=dict)
-    """By key, the versions in which this process left leases, until it takes them again."""
+    """By key, the versions of the leases that this process released, until it takes them again."""
     logged: set[str] = field(default_factory=set)
     """Why uploads are not removed."""
 
@@ -210,7 +210,7 @@ _known: dict[int, StoreFacts] = {}
 
 
 def forget() -> None:
-    """Forgets everything that this process has learnt of stores."""
+    """Drops everything that this process knows of stores."""
     _known.clear()
 
 
@@ -218,7 +218,7 @@ def forget() -> None:
 class Clients:
     """`patient` retries when a request fails. `once` does not: the outcome of a conditional write must be known.
 
-    `copying` is `once` with the time that a copy of some GiB takes. `place`: one name for all URLs of the place.
+    `copying` is `once` with the timeout of a copy of some GiB. `place`: one name for all URLs of the place.
     """
 
     cloud: Cloud
@@ -230,7 +230,7 @@ class Clients:
     identity: int
     """Differs for clients of other settings."""
     settings: Settings
-    """The options given; the environment says the rest."""
+    """The options given; all others come from the environment."""
     _secrets: tuple[str, ...] = field(default=(), repr=False)
 
     @property
@@ -247,7 +247,7 @@ class Clients:
 
     @property
     def missing(self) -> str | None:
-        """What to do if this process is refused: the secrets that another one did not send to it."""
+        """What to do if a store refuses this process: supply the secrets that another process did not send to it."""
         if not self.settings.withheld:
             return None
         return (
@@ -305,7 +305,7 @@ def _opened(url: ObjectUrl, settings: Settings, environment: tuple[tuple[str, st
 
 
 def _connection(cloud: Cloud, settings: Settings, environment: Mapping[str, str], seconds: int) -> ClientConfig:
-    """Options of the connection: given with the time-out, for obstore then asks the environment for none of them."""
+    """Options of the connection: passed with the timeout, since obstore then reads none from the environment."""
     given = ((name, settings.of(name) or from_environment(cloud, name, environment)) for name in CONNECTION)
     found: Any = {name: value for name, value in given if value is not None}
     found["timeout"] = timedelta(seconds=seconds)

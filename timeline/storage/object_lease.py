@@ -2,8 +2,9 @@
 
     {"expired":false,"validUntil":<ms since the epoch>,"owner":"<uuid>"}
 
-It is Hudi's own (StorageBasedLockProvider of 1.x): free is no object, an expired one, and one whose time ended more
-than half a second ago. The holder renews it, and marks it expired at the end; the object is not deleted.
+It is Hudi's own (StorageBasedLockProvider of 1.x). The lock is free if there is no object, if the object is expired, or
+if its validity ended more than half a second ago. The holder renews it, and marks it expired at the end; the object is
+not deleted.
 
 The times in it are those of the holder's clock, which was compared with the store's before (`server_clock`).
 """
@@ -29,15 +30,15 @@ from .object_clients import Clients, version
 _log = get_logger()
 
 VALID_S = 45.0
-"""How long a holder that died keeps others out."""
+"""How long a lease excludes others after its holder died."""
 RENEW_S = 9.0
 LEFT_S = 1.0
-"""A lease counts as held while its time ends no sooner than this: a step that begins now ends later."""
+"""A lease counts as held while its validity lasts longer than this: a step that starts now takes time."""
 _DRIFT_MS = 500
-"""What Hudi allows clocks to differ."""
+"""The difference of clocks that Hudi allows."""
 _POLL_S = 0.1, 1.0
 _PAUSES_S = (0.1, 0.4, 1.6)
-"""Between tries to change a lease that is still ours."""
+"""Pauses between tries to change a lease that this process still holds."""
 
 _GIVEN_BACK_MAX = 1000
 
@@ -91,7 +92,7 @@ def _release(lease: _Lease, shown: str) -> None:
 
 
 class _Lease:
-    """One holder's view of the object. `lost`: it is another's, or does not exist."""
+    """One holder's view of the lock object. `lost`: another process owns it, or it does not exist."""
 
     def __init__(self, clients: Clients, key: str) -> None:
         self._clients, self._key = clients, key
@@ -102,8 +103,8 @@ class _Lease:
         self.lost = False
 
     def try_take(self) -> bool:
-        """Whether it was free and is held now."""
-        # In the version in which this process released it, it is free: no other has held it since.
+        """Takes the lease if it is free; whether it is held now."""
+        # While the object has the version that this process released, no other process has held the lease since.
         given_back = self._clients.known.given_back.pop(self._key, None)
         if given_back is not None and self._take(given_back):
             return True
@@ -121,18 +122,18 @@ class _Lease:
         return self._put_mine(mode)
 
     def _is_free(self, there: dict[str, Any]) -> bool:
-        # Its own: an earlier try succeeded although it had no answer.
+        # Its own: an earlier try succeeded, and only its answer was lost.
         over = there.get("expired") or there.get("owner") == self._owner
         return bool(over) or _now_ms() > there["validUntil"] + _DRIFT_MS
 
     def renew(self) -> None:
-        """Extends it, or finds that it is lost. Does nothing by a clock that was set since."""
+        """Extends the lease, or finds that it is lost. Does nothing if the clock was set since."""
         if self._taken.was_set():
             return
         self._put_mine(self._version)
 
     def release(self) -> bool:
-        """Releases it; False: it was lost, or is held until its time ends."""
+        """Releases the lease; False: it was lost, or is held until its validity ends."""
         is_given_back = self._put({"expired": True, "validUntil": self._until, "owner": self._owner}, self._version)
         if is_given_back:
             left = self._clients.known.given_back
@@ -142,7 +143,7 @@ class _Lease:
         return is_given_back
 
     def is_held(self) -> bool:
-        """Whether no other process can have it, now and for `LEFT_S` more."""
+        """Whether no other process can hold the lease, now and for `LEFT_S` more."""
         return not self.lost and not self._taken.was_set() and self._since.seconds() < VALID_S - LEFT_S
 
     def _put_mine(self, mode: Any) -> bool:
@@ -163,7 +164,7 @@ class _Lease:
         return there, version(found.meta)
 
     def _put(self, lock: dict[str, Any], mode: Any) -> bool:
-        """Whether it is there now. Changes `lost` only where that is known."""
+        """Puts the lock object; whether it is there now. Sets `lost` only where the outcome is known."""
         data = json.dumps(lock, separators=(",", ":")).encode()
         for pause_s in _PAUSES_S:
             try:
@@ -171,16 +172,16 @@ class _Lease:
                     obstore.put(self._clients.once, self._key, data, mode=mode, use_multipart=False)
                 )
                 return True
-            except (BaseError, OSError):  # lost; or done, and only its answer lost: the object shows which
+            except (BaseError, OSError):  # failed; or done, and only its answer lost: the object shows which
                 there, found = self._look()
             if there == lock:
                 self._version = found
                 return True
-            if (found or "create") != mode:  # else it had no effect: the object that it was to replace still exists
+            if (found or "create") != mode:  # else the put had no effect: the object to replace still exists
                 if there is None or there.get("owner") != self._owner:
                     self.lost = True
                     return False
-                mode = found  # ours as it was before: it had no effect
+                mode = found  # still this process's own: the put had no effect
             time.sleep(pause_s)
         return False
 

@@ -1,7 +1,7 @@
-"""Tries the promises of an object store once in a process and bucket, before the first write depends on them.
+"""Tests the promises of an object store once per process and bucket, before the first write depends on them.
 
-A store that accepts the conditions of a request and ignores them answers as one that checks them. So each condition is
-violated on purpose, on temporary objects.
+A store that ignores the conditions of a request answers like one that checks them. So the test violates each condition
+on purpose, on temporary objects.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _TRIED_AT_ONCE = 5
 
 
 class Tried(Protocol):
-    """What is tried of an object store: its operations as they are, without the question whether it keeps them."""
+    """The operations of an object store that are tested; none of them calls `ensure_promises`."""
 
     @property
     def base_path(self) -> str: ...
@@ -52,7 +52,7 @@ class Tried(Protocol):
 
 
 def ensure_promises(storage: Tried) -> None:
-    """UnsupportedError names the promise that is not kept; StorageError: it cannot be tried."""
+    """Tests once. UnsupportedError names the promise that is not kept; StorageError: it cannot be tested."""
     known = storage.clients.known
     if known.keeps_promises:
         return
@@ -75,7 +75,7 @@ def _prove(storage: Tried) -> None:
 
 
 def _try_all(storage: Tried, put: str, other: str, taken: str, placed: str) -> None:
-    """What does not need each other is tried at the same time, each on an object of its own."""
+    """Independent tests run at the same time, each on its own object."""
     since, began_ms = Stopwatch(), round(time.time() * 1000)
     with ThreadPoolExecutor(_TRIED_AT_ONCE) as pool:
         older, there = pool.submit(_put, storage, other, b"older"), pool.submit(_put, storage, taken, b"1")
@@ -103,7 +103,7 @@ def _throw_away(storage: Tried, *paths: str) -> Iterator[tuple[str, ...]]:
 
 
 def _try_put(storage: Tried, put: str, is_put: bool) -> None:
-    """A second put is refused, and what the first one left says so: its id, which `put_with_id` reads back."""
+    """A second put is refused, and the object keeps the id of the first one, which `put_with_id` reads back."""
     again = storage.put_with_id(put, b"2")
     if not is_put or storage.put_id(put) is None:
         raise _broken(storage, "metadata that is put with an object comes back with it")
@@ -126,13 +126,13 @@ def _try_copy(storage: Tried, put: str, placed: str) -> None:
 
 
 def _try_place(storage: Tried, other: str, taken: str) -> None:
-    """`taken` has other content."""
+    """Copies onto `taken`, which has other content."""
     if storage.copy_if_absent(other, taken) or storage.read(taken) != b"1":
         raise _broken(storage, f"copy-if-absent ({storage.clients.cloud.copy}) never replaces an object")
 
 
 def _put(storage: Tried, path: str, data: bytes, **mode: Any) -> Any:
-    """What the store answers; PreconditionError, StorageError."""
+    """Puts an object, and returns the store's answer; PreconditionError, StorageError."""
     try:
         return obstore.put(storage.clients.once, storage.key(path), data, use_multipart=False, **mode)
     except PreconditionError:
@@ -142,7 +142,7 @@ def _put(storage: Tried, path: str, data: bytes, **mode: Any) -> Any:
 
 
 def _try_replace(storage: Tried, other: str, stale: Any) -> None:
-    """With a version that is not that of the object. `stale`: what the store answered to its first content."""
+    """Replaces a version that the object no longer has. `stale`: the store's answer to its first content."""
     _put(storage, other, b"newer")
     try:
         _put(storage, other, b"lost", mode=version(stale))

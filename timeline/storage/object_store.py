@@ -2,8 +2,8 @@
 
     <prefix>/<path> is an object; a folder is only a part of names
 
-A conditional write whose answer is lost looks like a lost race, so none is ever left to the library's retries. Each
-`put_if_absent` carries an id of its own, and after any answer but "done" that id is read back.
+A conditional write that is retried after a lost answer looks like a lost race, so the library retries none of them.
+Each `put_if_absent` carries a unique id, and after any answer but "done" that id is read back.
 
 An Azure store with a hierarchical namespace has directories: its listings name them, while obstore leaves them out and
 reports that no such object exists. Hadoop marks an empty folder of another store by an empty blob of its name.
@@ -44,7 +44,7 @@ _DIRECTORY = "x-ms-resource-type"
 
 
 def is_marker(clients: Clients, key: str) -> bool:
-    """Whether a folder is kept under this key: a directory, or a marker."""
+    """Whether this key is a folder: a directory, or a marker."""
     if clients.cloud is not AZURE:
         return False
     try:
@@ -59,12 +59,12 @@ def is_directory(error: BaseException | None) -> bool:
 
 
 PUT_ID = "putid"
-"""The metadata that tells one put from another."""
+"""The metadata with the unique id of a put."""
 
 _PAUSES_S = (0.1, 0.2, 0.4, 0.8, 1.6, 3.2)
-"""Between tries of a write whose outcome is not known, or that was throttled; each by chance up to half longer."""
+"""Between tries of a write whose outcome is unknown, or that was throttled; each lengthened at random by up to half."""
 _LATER_S = (5.0,) * 120
-"""How long a copy may go on after its answer."""
+"""Pauses while a copy continues after its answer."""
 _DELETED_AT_ONCE = 1000
 _NO_BUCKET = ("NoSuchBucket", "ContainerNotFound")
 
@@ -140,7 +140,7 @@ class ObjectStorage:
                 wanted = [o for o in chunk if end is None or o["path"] < end]
                 found += wanted
                 if len(wanted) < len(chunk):
-                    break  # names come in their order
+                    break  # names are listed in order
         folders = {parent for o in found for parent in _parents(o["path"])}
         return [(o["path"].removeprefix(f"{above}/"), _entry(o)) for o in _files(found, above, folders)]
 
@@ -193,7 +193,7 @@ class ObjectStorage:
         return self.put_with_id(path, data)
 
     def put_with_id(self, path: str, data: bytes) -> bool:
-        """`put_if_absent` of a store whose promises are being tried."""
+        """`put_if_absent` without `ensure_promises`."""
         key, mine = self.key(path), uuid.uuid4().hex
         once = self.clients.once
         for pause_s in _PAUSES_S:
@@ -203,7 +203,7 @@ class ObjectStorage:
             except (BaseError, OSError) as error:
                 self._raise_final(error, path)
                 failure = error
-            # "Already there" may be this very put, its answer lost; and a conflict (409) may mean nothing is there.
+            # "Already there" may be this put after a lost answer; after a conflict (409) there may be no object.
             try:
                 return self.put_id(path) == mine
             except MissingFileError:
@@ -217,14 +217,14 @@ class ObjectStorage:
             return found.attributes.get(PUT_ID)
 
     def make_folder(self, folder: str) -> None:
-        """Nothing: folders are names."""
+        """Does nothing: folders are names."""
 
     def place(self, source: str, target: str) -> bool:
         ensure_promises(self)
         return self.copy_if_absent(source, target)
 
     def copy_if_absent(self, source: str, target: str) -> bool:
-        """`place` of a store whose promises are being tried. A copy cannot carry an id: a lost answer is an error."""
+        """`place` without `ensure_promises`. A copy cannot carry an id: a lost answer is an error."""
         doubt: Exception | None = None
         for pause_s in _PAUSES_S:
             try:
@@ -244,7 +244,7 @@ class ObjectStorage:
         raise self._unknown("whether a file was placed is not known", target, doubt or failure)
 
     def _copied(self, source: str, target: str) -> bool:
-        """True; where a copy may be answered before it is complete, its end is waited for. StorageError: too long."""
+        """True, once a copy that may be answered before it is complete has ended. StorageError: it takes too long."""
         if not self.clients.cloud.copies_later:
             return True
         whole = self.find(source)
@@ -258,7 +258,7 @@ class ObjectStorage:
         )
 
     def _raise_final(self, error: Exception, path: str) -> None:
-        """Raises what asking again does not change."""
+        """Raises an error that a retry does not change."""
         if isinstance(error, (FileNotFoundError, PermissionDeniedError, UnauthenticatedError, NotSupportedError)):
             with self._translated(path):
                 raise error
@@ -308,19 +308,19 @@ class ObjectStorage:
     # --- the lock
 
     def hold(self, path: str, timeout_s: float, busy: LockError) -> AbstractContextManager[Callable[[], bool]]:
-        ensure_agreed(self, self.clients.known)  # it puts an object, so the promises were tried
+        ensure_agreed(self, self.clients.known)  # it puts an object, so the promises were tested
         return hold_lease(self.clients, self.key(path), f"{self.base_path}/{path}", timeout_s, busy)
 
 
 def _entry(found: Any) -> Entry:
-    # Full seconds, though some listings are finer: one object has one time, however it was asked for.
+    # Full seconds, though some listings are finer: an object has the same time in all answers.
     modified_ms = int(found["last_modified"].timestamp()) * 1000
     tag = (found.get("e_tag") or "").strip('"')  # some answers have it in quotes
     return Entry(name=_name(found["path"]), is_folder=False, size=found["size"], modified_ms=modified_ms, tag=tag)
 
 
 def _files(objects: Iterable[Any], own: str, folders: Collection[str]) -> Iterator[Any]:
-    """Those that are no marker of a folder: `name/` of zero bytes, which is shown without its slash."""
+    """The objects without markers of folders: `name/` of zero bytes, which is listed without its slash."""
     return (o for o in objects if o["path"] != own and not (o["path"] in folders and o["size"] == 0))
 
 

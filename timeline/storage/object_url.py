@@ -23,9 +23,9 @@ from ..errors import UnsupportedError, UsageError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cloud:
-    """A kind of object store: its words in messages, and how it keeps the promises.
+    """A kind of object store: its names in messages, and how it keeps the promises.
 
-    `environment`: how the names of its environment variables begin. `put`, `copy`, `replace`: the conditions that
+    `environment`: the prefix of its environment variables. `put`, `copy`, `replace`: the conditions that
     put-if-absent, copy-if-absent and replace-if-unchanged rest on. `copies_later`: a copy may be answered before it is
     complete.
     """
@@ -72,7 +72,7 @@ CLOUDS = (S3, AZURE, GCS)
 
 
 def cloud_of(url: str) -> Cloud | None:
-    """The kind of object store that an URL or path names; None: another storage."""
+    """The kind of object store that a URL or path names; None: another storage."""
     scheme = url.partition("://")[0] if "://" in url else ""
     return next((cloud for cloud in CLOUDS if scheme in cloud.schemes), None)
 
@@ -83,7 +83,7 @@ _USUAL = ("", "core.windows.net")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectUrl:
-    """A place in an object store. `bucket`: Azure's container. `account`, `endpoint`: Azure's, where it says them."""
+    """A place in an object store. `bucket`: Azure's container. `account`, `endpoint`: Azure's, if the URL has them."""
 
     cloud: Cloud
     bucket: str
@@ -110,7 +110,7 @@ class ObjectUrl:
         return ObjectUrl(cloud=cloud, bucket=bucket, prefix=prefix.strip("/"), account=account, endpoint=endpoint)
 
     def place(self, account: str | None) -> str:
-        """One name for all URLs of the place. `account`: that of the settings, where the URL says none."""
+        """One name for all URLs of the place. `account`: that of the settings, used if the URL has none."""
         root = f"{self.bucket}@{self.account or account}" if self.cloud is AZURE else self.bucket
         return f"{self.cloud.schemes[0]}://{root}/{self.prefix}".rstrip("/")
 
@@ -136,7 +136,7 @@ _PLAIN: Mapping[str, Mapping[str, str]] = {
         "storage.root.url": "base_url",
     },
 }
-"""Names whose values mean the same here."""
+"""Options whose values are used unchanged."""
 
 _READ: Mapping[str, tuple[str, ...]] = {
     _S3A: (
@@ -154,7 +154,7 @@ _READ: Mapping[str, tuple[str, ...]] = {
     _AZURE: ("account.oauth2.client.endpoint",),
     _GS: ("auth.type",),
 }
-"""Names whose values are translated."""
+"""Options whose values are translated."""
 
 _ENCRYPTION = {"AES256": "AES256", "SSE-S3": "AES256", "SSE-KMS": "aws:kms", "DSSE-KMS": "aws:kms:dsse"}
 _OF_AWS = re.compile(r"s3([.-](?P<region>[a-z0-9-]+))?\.amazonaws\.com(\.cn)?")
@@ -162,7 +162,7 @@ _TENANT = re.compile(r"(?P<host>https://[^/]+)/(?P<tenant>[^/]+)/oauth2/.*")
 
 
 def hadoop_names() -> set[str]:
-    """The names that are known, without those of a bucket or an account."""
+    """The known names of Hadoop, without those of a bucket or an account."""
     return {above + name for above in _PLAIN for name in (*_PLAIN[above], *_READ[above])}
 
 
@@ -174,7 +174,7 @@ def hadoop_name(name: str) -> bool:
 
 
 def hadoop_meaning(name: str) -> str | None:
-    """Our name of an option whose value means the same here; None: another, or an unknown name."""
+    """Our name of an option whose value is used unchanged; None: another option, or an unknown name."""
     for above, names in _PLAIN.items():
         for known, ours in names.items():
             of_bucket = name.startswith(f"{above}bucket.") and name.endswith(f".{known}")
@@ -184,7 +184,7 @@ def hadoop_meaning(name: str) -> str | None:
 
 
 def names_at(path: str) -> list[str]:
-    """The names to ask a Hadoop configuration for, of one URL; none of what is no object store."""
+    """The names to read from a Hadoop configuration for one URL; none for another storage."""
     if cloud_of(path) is None:
         return []
     url = ObjectUrl.parse(path)
@@ -192,7 +192,7 @@ def names_at(path: str) -> list[str]:
 
 
 def from_hadoop(conf: Mapping[str, str], url: ObjectUrl) -> dict[str, str]:
-    """Options for a place, by our names. UnsupportedError: an encryption that is not ours to make."""
+    """Options for a place, by our names. UnsupportedError: an encryption that is not supported."""
     above = {S3: _S3A, AZURE: _AZURE, GCS: _GS}[url.cloud]
 
     def get(known: str) -> str | None:

@@ -16,8 +16,8 @@ _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 
 
 def full_path(url: str) -> str:
-    """The base path that reports name: of a local path the absolute one, of another URL the URL (pure but for the
-    folder that the process is in). Local paths are plain ones, and as Hadoop and Spark print them: `file:/PATH`.
+    """The base path as reports show it: a local path as an absolute one, another URL unchanged (pure but for the
+    working directory). Local paths are plain ones, and as Hadoop and Spark print them: `file:/PATH`.
 
     UsageError: no path and no URL, as `s3:/BUCKET/PATH`, or a local URL with a host.
     """

@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from .object_clients import StoreFacts
 
 _SECOND_MS = 1000
-"""To what an object store rounds its times down."""
+"""The unit to which an object store rounds its times down."""
 AGREED_MS = 10_000
 """How far this process's clock may be from an object store's while it holds a lease there."""
 _COMPARED_S = 300.0
-"""How long a comparison counts, unless a clock was set since."""
+"""How long, in seconds, a comparison is valid, unless a clock was set since."""
 
 
 def storage_ms(storage: Storage) -> int:
@@ -64,7 +64,7 @@ def ahead_of(storage: Storage, now_ms: Callable[[], int]) -> Ahead:
 def ensure_agreed(storage: Storage, known: StoreFacts) -> None:
     """ClockError: this process's clock differs from the storage's by more than `AGREED_MS`.
 
-    Compared once in five minutes in a process and store, and again when a clock was set.
+    Compared once in five minutes per process and store, and again after a clock was set.
     """
     with known.comparing:
         last = known.agreed
@@ -75,9 +75,9 @@ def ensure_agreed(storage: Storage, known: StoreFacts) -> None:
 
 
 def note_agreed(known: StoreFacts, since: Stopwatch, began_ms: int, there_ms: int) -> None:
-    """Notes that the clocks agree, if they do by an object that was put for another purpose.
+    """Records that the clocks agree, if an object that was put for another purpose shows that.
 
-    It was put since `began_ms` of this process's clock, and has the time `there_ms`.
+    The object was put after `began_ms` of this process's clock, and has the time `there_ms`.
     """
     found = Ahead(least_ms=began_ms - there_ms - _SECOND_MS, most_ms=round(time.time() * 1000) - there_ms)
     if found.agrees and not since.was_set():

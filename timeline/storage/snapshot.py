@@ -1,7 +1,7 @@
 """A point-in-time read cache over a storage: each folder is listed, and each object read, at most once.
 
-A step that decides something needs the same few answers again and again: the names on the timeline, the records of
-attempts, the settings. In a snapshot the listing of a folder also answers whether an object exists. The cache reflects
+A step that makes a decision needs the same few answers repeatedly: the names on the timeline, the records of attempts,
+the settings. In a snapshot the listing of a folder also answers whether an object exists. The cache reflects
 the time of its first request, so each step that must see concurrent changes creates a new one. What this process writes
 through a snapshot is visible in it.
 """
@@ -141,7 +141,7 @@ class SnapshotStorage:
         return None if self._is_known_absent(path) else self.origin.find(path)
 
     def _entry(self, folder: str, name: str) -> Entry | None:
-        """The entry that a folder's listing shows; its names are looked up, since a timeline may have thousands."""
+        """The entry that a folder's listing shows; names are indexed, since a timeline may have thousands."""
         listed = self._lists[folder]
         if listed is None:
             return None
@@ -165,7 +165,7 @@ class SnapshotStorage:
         return self._read[path]
 
     def _read_ahead(self, path: str) -> None:
-        """Reads what is not cached yet, as far as the listings made so far show that."""
+        """Reads an object in advance; through the cache, if its folder was listed before."""
         with suppress(MissingFileError):
             if path.rpartition("/")[0] in self._lists:
                 self.read(path)
@@ -173,7 +173,7 @@ class SnapshotStorage:
                 self._read[path] = self.origin.read(path)
 
     def _keep_read(self, path: str) -> None:
-        """Keeps a content that was read before the listing showed its tag: only a sum shows that it is not older."""
+        """Caches a content that was read before the listing showed its tag, if its sum shows that it is not older."""
         entry = self.find(path)
         if entry is not None and path in self._read and _sum(self._read[path]) == entry.tag:
             self._kept.keep(path, entry.tag, self._read[path])
@@ -182,7 +182,7 @@ class SnapshotStorage:
         return self.origin.open_input(path, whole=whole)
 
     def _is_record(self, path: str) -> bool:
-        """Whether one listing of all records of instants shows it. On a file system an empty folder is one, too."""
+        """Whether the listing of all records of instants shows it: not on a file system, which has empty folders."""
         return not self.is_file_system and _is_of_instant(path)
 
     def _all_records(self) -> Sequence[tuple[str, Entry]]:
@@ -200,10 +200,10 @@ class SnapshotStorage:
                 return name not in self._changed[above] and self._entry(above, name) is None
         return False
 
-    # --- writing: what it changes is requested again
+    # --- writing: changed names are requested again
 
     def _forget(self, path: str, *, adds: bool = False) -> None:
-        """`adds`: nothing is removed, so a folder that is above the path and was seen is still there."""
+        """Drops what a change at the path affects. `adds`: nothing is removed, so listed folders above it exist."""
         self._read.pop(path, None)
         if _is_of_instant(path):
             self._records = None
@@ -232,7 +232,7 @@ class SnapshotStorage:
     def put_if_absent(self, path: str, data: bytes) -> bool:
         self._forget(path, adds=True)
         is_put = self.origin.put_if_absent(path, data)
-        if is_put:  # where tags are sums of the content, a listing that shows this one proves that it is there
+        if is_put:  # where tags are sums of the content, a listing with this tag shows that it is there
             self._kept.keep(path, _sum(data), data)
         return is_put
 
@@ -280,7 +280,7 @@ class SnapshotStorage:
 def list_ahead(storage: Storage, folders: Iterable[str], *, records: bool = False, reads: Iterable[str] = ()) -> None:
     """Requests in parallel what will be needed: folders, the records of all instants, and contents of `reads`.
 
-    So their order in time is undefined. Does nothing on a file system, or without a snapshot.
+    The order of these requests is undefined. Does nothing on a file system, or without a snapshot.
     """
     if isinstance(storage, SnapshotStorage) and not storage.is_file_system:
         asked: list[Callable[[], object]] = [partial(storage._listed, folder) for folder in sorted(set(folders))]
@@ -296,7 +296,7 @@ def list_ahead(storage: Storage, folders: Iterable[str], *, records: bool = Fals
 def _is_of(tag: str, content: bytes) -> bool:
     """Whether a content that was read after a listing is the one that was listed; it may have been replaced since.
 
-    A tag that looks like an MD5 sum is taken for one: it comes back with the same content. Others never come back.
+    A tag that looks like an MD5 sum is treated as one: equal contents have the same tag. Other tags are never reused.
     """
     return bool(tag) and (len(tag) != _MD5_DIGITS or _sum(content) == tag)
 

@@ -27,7 +27,7 @@ def probe(storage: Storage) -> None:
     first, second, placed = (f"{name}-{what}" for what in ("first", "second", "placed"))
     try:
         put = storage.put_if_absent(first, b"1"), storage.put_if_absent(first, b"2")
-        # Each call has a source of its own: placing may take it away.
+        # Each call has its own source: placing may remove it.
         storage.put_if_absent(second, b"2")
         place = storage.place(first, placed), storage.place(second, placed)
         if (put, place) != ((True, False), (True, False)) or storage.read(placed) != b"1":
@@ -50,14 +50,14 @@ def probe_partitions(storage: Storage, partitions: Iterable[str]) -> None:
 
     def try_to_place(partition: str) -> None:
         if storage.is_file_system and partition and storage.find(partition) is None:
-            return  # it was removed: no folder is made in its place
-        source = f"{TEMPORARY}/probe-{uuid.uuid4().hex}"  # of its own: placing may take it away
+            return  # the partition was removed: its folder is not made again
+        source = f"{TEMPORARY}/probe-{uuid.uuid4().hex}"  # its own source: placing may remove it
         target = join(partition, PLACED)
         try:
             if storage.is_file_system:
                 storage.put_if_absent(source, b"")
                 storage.place(source, target)
-            else:  # one store, so it is only a question of permissions: the same ones as for a copy
+            else:  # one store, so only permissions can differ: a put needs the same ones as a copy
                 storage.put_if_absent(target, b"")
         except StorageError as error:
             raise StorageError(
@@ -97,11 +97,11 @@ def staged_output(storage: Storage, path: str) -> Iterator[IO[bytes]]:
 
 
 def place_staged(storage: Storage, staged: str, final: str, size: int, lost: Callable[[], str] | None = None) -> None:
-    """Gives a staged file its final name, unless it has it already; its size in bytes must be the recorded one.
+    """Gives a staged file its final name, unless that exists already; its size in bytes must be the recorded one.
 
     The result of the placing call is not trusted: the call may have failed after taking effect, or another process may
     have placed the file. So the final file is checked. `lost` makes the staged file again, and returns its path; it is
-    called only if there is no final file, and no staged one of that size. StorageError: the final file is not the
+    called only if neither a final file nor a staged one of that size exists. StorageError: the final file is not the
     staged one.
     """
     failure: PhantombaseError | None = None
@@ -126,5 +126,5 @@ def place_staged(storage: Storage, staged: str, final: str, size: int, lost: Cal
 def _place(storage: Storage, staged: str, final: str, size: int, lost: Callable[[], str] | None) -> None:
     if lost is None or ((there := storage.find(staged)) is not None and there.size == size):
         storage.place(staged, final)
-    elif storage.find(final) is None:  # checked last: another process's placing may have taken the staged file away
+    elif storage.find(final) is None:  # checked last: another process's placing may have removed the staged file
         storage.place(lost(), final)

@@ -1,8 +1,8 @@
 """Options of object stores: where the store is, how it is entered, and how it encrypts (pure).
 
-Each has one name here (obstore's), environment variables, and mostly a name of Hadoop (`object_url`); it is taken
-under any of them. What is given wins over a Spark session's Hadoop configuration, and that over the environment.
-Credentials come from one source together: half of them from here and half from there would be those of no user.
+Each has one name here (obstore's), environment variables, and mostly a name of Hadoop (`object_url`); any of
+them is accepted. A given option wins over a Spark session's Hadoop configuration, and that over the environment.
+Credentials come from one source together: a mix of two sources would be those of no user.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .object_url import AZURE, CLOUDS, GCS, S3, Cloud, ObjectUrl, from_hadoop, h
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One option. `secret`: it is never shown, and never travels. `credential`: see the module."""
+    """One option. `secret`: it is never shown, and never sent. `credential`: see the module."""
 
     name: str
     variables: tuple[str, ...]
@@ -46,7 +46,7 @@ CONNECTION = (
     "root_certificate",
     "user_agent",
 )
-"""Options of the connection. An URL of a proxy may hold a password."""
+"""Options of the connection. The URL of a proxy may contain a password."""
 
 _OF_S3 = (
     Setting("endpoint", ("AWS_ENDPOINT_URL", "AWS_ENDPOINT", "AWS_ENDPOINT_URL_S3")),
@@ -93,7 +93,7 @@ _OWN_KEYS = ("AWS_SSE_CUSTOMER_KEY_BASE64", "AZURE_ENCRYPTION_KEY")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """The options that hold for one place, by their names. `withheld`: secrets that another process did not send."""
+    """The options that apply to one place, by their names. `withheld`: secrets that another process did not send."""
 
     values: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     withheld: tuple[str, ...] = ()
@@ -146,7 +146,7 @@ class StorageOptions:
         return replace(self, hadoop=tuple({**hadoop, **dict(self.hadoop)}.items()))
 
     def at(self, url: ObjectUrl) -> Settings:
-        """Those that hold for a place. UsageError: two names of one option have two values."""
+        """The options that apply to a place. UsageError: two names of one option have two values."""
         above, below = _named(self.given, url), from_hadoop(dict(self.hadoop), url)
         if above.keys() & _credentials(url.cloud):
             below = {name: value for name, value in below.items() if name not in _credentials(url.cloud)}
@@ -184,7 +184,7 @@ def parse_pairs(pairs: Iterable[str] | None) -> StorageOptions:
 
 
 def without_secrets(settings: Settings, cloud: Cloud) -> StorageOptions:
-    """What may travel to another process, which must find the secrets itself."""
+    """The options that may be sent to another process, which must find the secrets itself."""
     secret = {setting.name: setting.variables[0] for setting in SETTINGS[cloud.name] if setting.secret}
     return StorageOptions(
         given=tuple((name, value) for name, value in settings.values if name not in secret),
@@ -193,7 +193,7 @@ def without_secrets(settings: Settings, cloud: Cloud) -> StorageOptions:
 
 
 def environment_of(cloud: Cloud, environment: Mapping[str, str]) -> dict[str, str]:
-    """What the environment says of a kind of store. UnsupportedError: keys of the customer's own."""
+    """The environment variables of a kind of store. UnsupportedError: keys of the customer's own."""
     found = {name: value for name, value in environment.items() if name.startswith(cloud.environment)}
     for name in _OWN_KEYS:
         if name in found:
@@ -236,7 +236,7 @@ def _named(given: tuple[tuple[str, str], ...], url: ObjectUrl) -> dict[str, str]
 
 
 def _setting(cloud: Cloud, name: str) -> str | None:
-    """The option of a kind of store that is meant by one of its names."""
+    """The option of a kind of store with this name or environment variable; None: there is none."""
     for setting in SETTINGS[cloud.name]:
         if name.lower() == setting.name or name.upper() in setting.variables:
             return setting.name

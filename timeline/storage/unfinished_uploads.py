@@ -1,7 +1,7 @@
-"""Uploads to an S3 store that never ended: parts of killed processes, which no listing shows, and which cost money.
+"""Aborts unfinished uploads to an S3 store: parts of killed processes, which no listing shows, and which cost money.
 
-obstore can neither list nor abort them; boto3 can, where it is installed. Nothing rests on it: an unfinished upload is
-never visible, and a rule of the bucket may abort it too.
+obstore can neither list nor abort them; boto3 can, where it is installed. No other step depends on it: an unfinished
+upload is never visible, and a rule of the bucket may abort it too.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _ANSWER_S = 30
 
 
 def abort_uploads(storage: Storage, is_ours: Callable[[str], bool], older_s: float) -> int:
-    """Aborts uploads below the base path that began more than `older_s` seconds ago; returns how many.
+    """Aborts uploads below the base path that started more than `older_s` seconds ago; returns their number.
 
     `is_ours`: whether an upload to this path, relative to the base path, is phantombase's. Ages are by the clock
     of the store. Does nothing on other storages than S3. Where uploads cannot be listed or aborted, that is logged
-    once a process.
+    once per process.
     """
     if storage.is_file_system:
         return 0
@@ -67,7 +67,7 @@ def _abort(storage: ObjectStorage, is_ours: Callable[[str], bool], older_s: floa
 
 
 def _client(storage: ObjectStorage) -> Any:
-    """A client of boto3 with the settings of the storage's own; it finds credentials in the same places."""
+    """A client of boto3 with the settings of the storage's clients; it finds credentials in the same places."""
     import boto3
     from botocore.config import Config
 
@@ -80,7 +80,7 @@ def _client(storage: ObjectStorage) -> Any:
     endpoint = setting("endpoint")
     return boto3.client(
         "s3",
-        # The endpoint may hold the bucket, where boto3 puts it itself.
+        # The endpoint may contain the bucket, which boto3 adds itself.
         endpoint_url=endpoint.replace(f"://{storage.clients.bucket}.", "://") if endpoint and is_virtual else endpoint,
         region_name=setting("region"),
         aws_access_key_id=given.of("access_key_id"),
