@@ -1,6 +1,6 @@
 """Time as a process measures it: the current time, elapsed time, and pauses between tries.
 
-Elapsed time counts also while the process or its machine is suspended, or a clock is set.
+Elapsed time includes time in which the process or its machine is suspended, or a clock is set.
 """
 
 from __future__ import annotations

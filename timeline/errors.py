@@ -4,7 +4,7 @@
     ├── UsageError                  a contradictory or impossible request (option, argument)
     ├── NotATableError              the path does not hold a Hudi table
     ├── UnsupportedError            the table uses a feature that is refused by name
-    ├── MalformedError              bytes on disk are not what the format says
+    ├── MalformedError              bytes on disk do not match the format
     ├── MissingFileError            a file that the timeline or a plan names does not exist
     ├── UnknownStateError           a lookup failed: the answer is unknown, which is never "no"
     │   └── UnknownCommitError      whether a write completed is unknown: it may still complete
@@ -131,7 +131,7 @@ class UnsupportedError(PhantombaseError):
 
 
 class MalformedError(PhantombaseError):
-    """Bytes on disk are not what the format says."""
+    """Bytes on disk do not match the format."""
 
 
 class MissingFileError(PhantombaseError):

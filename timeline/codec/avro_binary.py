@@ -15,7 +15,7 @@ U = TypeVar("U")
 
 
 class OnDemand(Sequence[U]):
-    """`make` of each item. `make` must be pure: the same element may be made many times."""
+    """`make` of each item. `make` must be pure: it is called at each access."""
 
     def __init__(self, items: Sequence[T], make: Callable[[T], U]) -> None:
         self._items, self._make = items, make

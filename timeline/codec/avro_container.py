@@ -2,8 +2,8 @@
 
     Obj\x01 | header map {avro.schema, avro.codec} | marker | one block: count 1, size, record | marker
 
-Records are resolved by name against the requested schema, as Hudi's readers do: fields that only the writer's schema has
-are skipped, fields that it does not have get their default.
+Records are resolved by name against the requested schema, as Hudi's readers do: fields that only the writer's schema
+has are skipped, fields that it does not have get their default.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def optional(name: str, kind: Schema | str, **extra: str) -> Schema:
 
 
 def defaulted(name: str, kind: str, default: int | bool) -> Schema:
-    """A record field with null as the second branch of its union and a default other than null, as in some schemas of Hudi."""
+    """A record field with null as the second branch of its union and a non-null default, as in some schemas of Hudi."""
     return {"name": name, "type": [kind, "null"], "default": default}
 
 

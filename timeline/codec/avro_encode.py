@@ -340,7 +340,7 @@ def _join(pieces: Sequence[_Piece], rows: int, *, framed: bool = False) -> pa.La
         return _binary(np.zeros(rows + 1, np.int64), pa.py_buffer(b""))
     if len(parts) == 1 and not parts[0].null_count:
         return parts[0]
-    empty = pa.scalar(b"", _BINARY)  # not at import: pyarrow imports pandas to make a scalar, which would slow every command
+    empty = pa.scalar(b"", _BINARY)  # not at import: pyarrow then imports pandas, in every command
     return pc.binary_join_element_wise(*parts, empty, null_handling="replace")
 
 

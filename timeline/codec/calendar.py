@@ -49,7 +49,7 @@ _LAST_CHANGE = _MODERN + _DAY
 class OldCalendar:
     """The values of a file that count in the old calendar: dates and times, or times of 96 bits.
 
-    `zone`: in which they were written, None if the footer does not record it. `leaves`: of each column the physical types.
+    `zone`: in which they were written; None: not in the footer. `leaves`: the physical types of each column.
     """
 
     dates: bool

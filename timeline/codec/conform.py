@@ -1,4 +1,4 @@
-"""Brings Arrow data written under an older schema into the table's schema (pure, vectorised).
+"""Converts Arrow data written under an older schema to the table's schema (pure, vectorised).
 
 Columns, and fields of records, are matched by name (`stored_names`): first exactly, then without regard to case.
 Missing ones get the default that the schema gives them (`Defaults`), or null; unknown ones are dropped, widened ones
@@ -7,20 +7,20 @@ are cast. The changes are those that Hudi reads:
     int -> long, float, double; long -> float, double; float -> double          Avro's promotions
     string <-> bytes
     int, long, float, double -> string                                          Java's texts, see `java_text`
-    decimal -> decimal                                                          of as many digits, if values fit
-    timestamp-micros -> timestamp-millis, long -> local-timestamp-*             the same numbers under another label
+    decimal -> decimal                                                          with as many digits, if values fit
+    timestamp-micros -> timestamp-millis, long -> local-timestamp-*             the same numbers with another label
 
-Old Hudi versions put the label `timestamp-micros` on milliseconds, and none on local timestamps. Since 1.1 Hudi takes
-the table's label for such a file's numbers; a table that went from micros to millis has no other meaning.
+Old Hudi versions put the label `timestamp-micros` on milliseconds, and none on local timestamps. Since 1.1 Hudi reads
+such a file's numbers with the table's label; a table changed from micros to millis has no other meaning.
 
-Java's texts of floats, which Hudi stores where a column of floats became one of text:
+Java's texts of floats, which Hudi stores after a column of floats became one of text:
 
     1.0, 0.001, 1234567.9       from a thousandth to below ten million
-    1.0E7, 1.234E-5             else: one digit, a point, the others, the power of ten
+    1.0E7, 1.234E-5             otherwise: one digit, a point, the other digits, the power of ten
     NaN, Infinity, -Infinity
 
 The digits are the fewest that read back as the same value, but two at least (4.9E-324), as Java prints since 19
-(JDK-4511638). Before, it printed some values with one digit more.
+(JDK-4511638). Java before 19 prints some values with one digit more.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _PARTS = r"^(?P<sign>-?)(?P<whole>[0-9]+)(?:\.(?P<part>[0-9]+))?(?:e(?P<power>[-
 
 _LEAST = {pa.float64(): 5e-324, pa.float32(): 2.0**-149}
 _FEW_DIGITS = 64
-"""Multiples of the least value up to this one may need a single digit to read back."""
+"""Multiples of the least value up to this one may need only one digit to be read back."""
 
 
 def java_text(values: Any) -> Any:
@@ -97,7 +97,7 @@ Path: TypeAlias = tuple[str, ...]
 class Defaults:
     """The defaults of columns, and of their parts, that are not null, as their Avro schema has them. Picklable.
 
-    `filled`: rows that were written before such a column get them, as Avro has it, and Hudi 0.15.0 in logs and
+    `filled`: rows written before such a column existed get them, as in Avro, and in Hudi 0.15.0 in logs and
     compactions. Hudi 1.2.0 fails there, so elsewhere a file without such a column is refused.
     """
 
@@ -123,7 +123,7 @@ def conform(
 
     `float_as_text`: float widens to double through its decimal text (1.1f -> 1.1). Hudi does this everywhere except
     in Avro log blocks read by 0.15, which keep the bits (1.100000023841858) unless another column of the record
-    turns into text or bytes: then 0.15 rewrites the whole record, floats through their text.
+    turns into text or bytes: then 0.15 rewrites the entire record, floats through their text.
 
     MalformedError: a required column is missing or holds nulls, or a value does not fit. UnsupportedError: a type
     change that is not a promotion, or names that differ by case only.
@@ -140,9 +140,9 @@ def check_conformable(
     defaults: Defaults = NO_DEFAULTS,
     rows: bool = True,
 ) -> None:
-    """What `conform` raises of data with these columns, whatever its values, as far as types and names show it.
+    """Raises what `conform` would raise for data with these columns, as far as types and names determine it.
 
-    `there`: those of the schema's columns that the data has. `rows`: there are some, so required columns must be there.
+    `there`: the schema's columns that the data has. `rows`: the data has rows, so required columns must exist.
     """
     if there == schema:
         return
@@ -157,7 +157,7 @@ def convert(array: pa.Array, target: pa.DataType, where: str, float_as_text: boo
 
 @dataclass(frozen=True, slots=True)
 class _Change:
-    """`text`: see `float_as_text`. `strict`: a required column must be there also where there are no rows. `required`:
+    """`text`: see `float_as_text`. `strict`: a required column must exist even without rows. `required`:
     fields that may not be null are checked."""
 
     text: bool
@@ -191,8 +191,8 @@ class _Change:
         return column
 
     def missing(self, one: pa.Field, rows: int, where: str, path: Path, above: int = 0) -> Any:
-        """The values of a column, or a field of a record, that the data does not have. `above`: of these the nulls that
-        are no record."""
+        """The values of a column, or a field of a record, that the data does not have. `above`: the number of these
+        whose record is null."""
         if path in self.defaults.values:
             return pa.repeat(self.default(path, one, where), rows)
         if not one.nullable and (rows > above or self.strict):
@@ -282,7 +282,7 @@ class _Change:
         return pa.MapArray.from_arrays(offsets, keys, items, type=target, mask=null_mask(array))
 
     def part(self, array: pa.Array, one: pa.Field, where: str, path: Path, nulls: Callable[[], int]) -> pa.Array:
-        """A part of a column. MalformedError: it must not hold nulls, and holds one that is not that of its record."""
+        """A part of a column. MalformedError: a null in a record or list that is not null, where none is allowed."""
         found = self.array(array, one.type, where, path)
         if self.required and not one.nullable and found.null_count and nulls():
             raise _required(where.partition(": column ")[0], one, f"nulls in {'.'.join(path)}")
@@ -290,12 +290,12 @@ class _Change:
 
 
 def _nulls_in_records(part: pa.Array, records: pa.Array) -> int:
-    """How many values are null although the record around them is not."""
+    """The number of values that are null in a record that is not."""
     return int((part.filter(records.is_valid()) if records.null_count else part).null_count)
 
 
 def _nulls_in_lists(lists: Any, field: int | None = None) -> int:
-    """The same of the elements of lists, or their fields: a null list may cover values that belong to no list."""
+    """The number of nulls among the elements of lists, or their fields: a null list may cover values of no list."""
     values = list_parts(lists.drop_null())[1]
     return int((values if field is None else values.field(field)).null_count)
 
@@ -305,7 +305,7 @@ def _required(where: str, one: pa.Field, found: str) -> MalformedError:
 
 
 def _place(fields: pa.Schema | pa.StructType, name: str, where: str) -> int:
-    """The index of the field, -1 if it is missing. MalformedError: it exists twice, which Arrow reports as -1 too."""
+    """The index of the field, -1 if it is missing. MalformedError: it exists twice, for which Arrow returns -1 too."""
     index = fields.get_field_index(name)
     if index < 0 and any(f.name == name for f in fields):
         raise MalformedError("two columns of one name", path=where, found=name)
@@ -361,7 +361,7 @@ def _is_promotion(source: pa.DataType, target: pa.DataType) -> bool:
 
 
 def _is_relabelled(source: pa.DataType, target: pa.TimestampType) -> bool:
-    """The same numbers under another label: see the head of this file."""
+    """The same numbers with another label: see the module."""
     if pa.types.is_int64(source):
         return target.tz is None
     moments = pa.types.is_timestamp(source) and source.tz is not None and target.tz is not None

@@ -1,9 +1,9 @@
-"""A base file of row groups of other files, as bytes; only the column of file names is rewritten.
+"""A base file of row groups that are copied as bytes from other files; only the column of file names is rewritten.
 
     "PAR1" | chunks of row group 0, in the order of columns | chunks of row group 1 | ... | footer | its length | "PAR1"
 
-Encodings, codecs, statistics and pages are unchanged. The footer gets new offsets, and Hudi's key/values. What was
-copied is proved by pyarrow's reading of the new footer, see `check_copied`.
+Encodings, codecs, statistics and pages are unchanged. The footer gets new offsets, and Hudi's key/values. The
+copy is verified by pyarrow's reading of the new footer, see `check_copied`.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _PIECE = 4 << 20
 
 @dataclass(frozen=True, slots=True)
 class CopiedChunk:
-    """A column chunk as it was: the CRC-32 of its bytes, what pyarrow reads of it in the footer, and its statistics."""
+    """A column chunk of a source: the CRC-32 of its bytes, its description as pyarrow reads it, and its statistics."""
 
     crc: int
     described: tuple[object, ...]
@@ -59,17 +59,17 @@ class CopiedFile:
     """
 
     def __init__(self, file: IO[bytes], first: Footer, *, name: str, codec: str) -> None:
-        """`first`: of the file that gives the schema. `name`: the final name of the new file. `codec`: of names."""
+        """`first`: of the file that gives the schema. `name`: the new file's final name. `codec`: of the names."""
         self._file, self._first, self._name, self._codec = file, first, name, codec
         self._at = 0
         self._groups: list[Struct] = []
         self.rows = 0
         self.chunks: list[dict[str, CopiedChunk]] = []
-        """Of each row group, by column."""
+        """The copied column chunks of each row group, by column."""
         self._write(MAGIC)
 
     def add(self, source: pa.NativeFile, footer: Footer) -> None:
-        """Copies the row groups of a file that is open; those without rows are left out."""
+        """Copies the row groups of an open file; those without rows are omitted."""
         for number, group in enumerate(value_of(footer.tree, at.ROW_GROUPS).items):
             old = footer.metadata.row_group(number)
             if old.num_rows:
@@ -139,7 +139,7 @@ class CopiedFile:
 
 
 def check_copied(source: pa.NativeFile, path: str, copied: CopiedFile) -> None:
-    """Compares a written file, by pyarrow's reading of its footer, with what was copied: bytes and descriptions.
+    """Compares a written file, by pyarrow's reading of its footer, with its sources: bytes and descriptions.
 
     LedgerError: they differ.
     """
@@ -165,7 +165,7 @@ def check_copied(source: pa.NativeFile, path: str, copied: CopiedFile) -> None:
 
 
 def _fetch_ahead(source: pa.NativeFile, footer: Footer, group: int) -> None:
-    """Of a storage that is read range by range: the complete row group at once."""
+    """Fetches the complete row group at once, if the storage is read range by range."""
     if isinstance(source, RangedFile):
         source.keep(column_spans(footer.metadata, group, [n for n in footer.arrow.names if n != FILE_NAME]))
 
@@ -173,7 +173,7 @@ def _fetch_ahead(source: pa.NativeFile, footer: Footer, group: int) -> None:
 def _copied(
     source: pa.NativeFile, what: pq.ColumnChunkMetaData, chunk: Struct, write: Callable[[bytes], object]
 ) -> CopiedChunk:
-    """Reads a column chunk, and passes it on. `chunk`: the same in the tree."""
+    """Reads a column chunk, and writes it. `chunk`: the same in the tree."""
     crc = 0
     for piece in _pieces(source, what):
         crc = zlib.crc32(piece, crc)
@@ -193,18 +193,18 @@ def _pieces(source: pa.NativeFile, what: pq.ColumnChunkMetaData) -> Iterator[byt
 
 
 def _described(what: pq.ColumnChunkMetaData) -> tuple[object, ...]:
-    """What a footer says of a column chunk, but for its place."""
+    """The description of a column chunk in a footer, without its offsets."""
     sizes = (what.num_values, what.total_compressed_size, what.total_uncompressed_size)
     return what.path_in_schema, what.physical_type, what.compression, what.encodings, *sizes
 
 
 def _statistics(chunk: Struct) -> bytes:
-    """As they are stored: pyarrow would decode them."""
+    """The statistics as they are stored: pyarrow would decode them."""
     return write_struct([f for f in value_of(chunk, at.CHUNK_META) if f.number == at.STATISTICS])
 
 
 def _moved(chunk: Struct, by: int) -> Struct:
-    """A column chunk in another place, without its page indexes and its filter."""
+    """A column chunk at another offset, without its page indexes and its filter."""
     places = (at.DATA_OFFSET, at.DICTIONARY_OFFSET)
     meta: Struct = [
         Field(f.number, f.type, f.value + by if f.number in places and f.value else f.value)

@@ -1,7 +1,7 @@
 """Whether the row groups of some Parquet files may be put into one file as bytes (pure).
 
-What a footer says once then applies to the pages of all of them. So it must be the same in each, and nothing that is
-not known here. Page indexes and filters of column chunks are not copied: readers do without them.
+What a footer contains once then applies to the pages of all of them. So it must be equal in all, and contain no field
+that is unknown here. Page indexes and filters of column chunks are not copied: readers do without them.
 Source of the numbers of fields: parquet.thrift of the Parquet format.
 """
 
@@ -53,13 +53,13 @@ _ENCODINGS, _CODECS = frozenset((0, *range(2, 10))), range(8)
 _BOUNDS = (1, 2, 5, 6)
 """Fields of Statistics."""
 _WIDTHS, _FIXED = {0: 1, 1: 4, 2: 8, 3: 12, 4: 4, 5: 8}, 7
-"""Bytes of a value by type: BOOLEAN, INT32, INT64, INT96, FLOAT, DOUBLE; FIXED_LEN_BYTE_ARRAY says its own."""
+"""Bytes of a value by type: BOOLEAN, INT32, INT64, INT96, FLOAT, DOUBLE; FIXED_LEN_BYTE_ARRAY has its own."""
 _OLD_TIMES = "INT96"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Obstacle:
-    """Why files are not copied: `why` in a few words, which file, what was expected and what was found there."""
+    """Why files are not copied: `why` in a few words, the file, what was expected and what was found."""
 
     why: str
     path: str
@@ -70,7 +70,7 @@ class Obstacle:
 def why_not_copied(footers: Iterable[Footer], schema: pa.Schema, least_bytes: int = 0) -> Obstacle | None:
     """The first obstacle to put the row groups of these files into one file of `schema`, None if there is none.
 
-    `least_bytes`: of each row group. Memory: two footers.
+    `least_bytes`: the least size of each row group. Memory: two footers.
     """
     first: Footer | None = None
     for footer in footers:
@@ -143,8 +143,8 @@ def _other_schema(footer: Footer, schema: pa.Schema) -> Iterator[Obstacle]:
 
 
 def _is_as(have: pa.Field, want: pa.Field) -> bool:
-    """Whether values need no change, and no nulls are there that may not be. The parts of lists and maps have names
-    that differ by writer."""
+    """Whether values need no change, and nulls only exist where they may. The names of the parts of lists and maps
+    differ by writer."""
     return not (have.nullable and not want.nullable) and _is_type(have.type, want.type)
 
 
@@ -175,7 +175,7 @@ def _other_calendar(footer: Footer) -> Iterator[Obstacle]:
 
 
 def _other_footer(footer: Footer, first: Footer) -> Iterator[Obstacle]:
-    """The same schema, and the same writer: by its name and version readers know what its statistics are worth."""
+    """The same schema, and the same writer: readers decide by its name and version whether to trust its statistics."""
     to = f"as in {first.path}"
     if _text(footer.tree, SCHEMA) != _text(first.tree, SCHEMA):
         expected, found = _first_difference(first, footer)
@@ -197,7 +197,7 @@ def _writer(footer: Footer) -> str:
 
 
 def _text(tree: Struct, number: int) -> bytes:
-    """A field as bytes; of a schema without the name of its root, which says nothing."""
+    """A field as bytes; a schema without the name of its root, which has no meaning."""
     found = field_of(tree, number)
     if found is None:
         return b""
@@ -208,7 +208,7 @@ def _text(tree: Struct, number: int) -> bytes:
 
 
 def _odd_chunks(footer: Footer) -> Iterator[Obstacle]:
-    """Each column chunk is of its column, and described as the format allows: pyarrow ends the process at others."""
+    """Each column chunk fits its column, and has a valid description: pyarrow aborts the process otherwise."""
     columns = [element for element in value_of(footer.tree, SCHEMA).items[1:] if field_of(element, _CHILDREN) is None]
     paths = [footer.metadata.schema.column(at).path for at in range(footer.metadata.num_columns)]
     for number, group in enumerate(value_of(footer.tree, ROW_GROUPS).items):
@@ -238,7 +238,7 @@ def _fits(meta: Struct, column: Struct) -> bool:
 
 
 def _outside(footer: Footer) -> Iterator[Obstacle]:
-    """Pages lie between the first four bytes and the footer, and no more of them than fit there."""
+    """Pages lie between the first four bytes and the footer, and together fit there."""
     metadata = footer.metadata
     groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
     spans = [chunk_span(group.column(at)) for group in groups if group.num_rows for at in range(group.num_columns)]

@@ -1,8 +1,8 @@
-"""Gzip of Parquet pages by ISA-L, in a tenth of zlib's time and to the same size as zlib's level 4.
+"""Gzip of Parquet pages by ISA-L, in a tenth of zlib's time and with the same size as zlib's level 4.
 
-pyarrow takes no compressor. So its writer encodes without compression into `GzipPages`, which passes the file on page
-by page: each body compressed, each page header with the new size, and at the end the footer with the codec and the
-new places and sizes of all column chunks. Encodings, statistics, schema and key/values are pyarrow's, untouched.
+pyarrow accepts no compressor. So its writer encodes without compression into `GzipPages`, which writes the file page by
+page: each body compressed, each page header with the new size, and at the end the footer with the codec and the new
+offsets and sizes of all column chunks. Encodings, statistics, schema and key/values are pyarrow's, unchanged.
 
     "PAR1" | page header, body | page header, body | ... | footer | its length int32 | "PAR1"
 
@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 
 try:
     from isal import isal_zlib
-except ImportError:  # no wheel for this machine
+except ImportError:  # there is no wheel for this machine
     AVAILABLE = False
 else:
     AVAILABLE = True
@@ -87,9 +87,9 @@ class GzipPages:
         self._is_footer = False
         self._old = self._new = 0
         self._places: dict[int, int] = {}
-        """Where each page begins, and the last one ends: in the writer's file -> in this one."""
+        """Where each page begins, and the last one ends: offset in the writer's file -> offset in this one."""
         self._shorter: dict[int, int] = {}
-        """At the same places of the writer's file: bytes by which all headers before are shorter in this one."""
+        """By the same offsets in the writer's file: bytes by which all headers before are shorter in this one."""
         self._saved = 0
 
     def write(self, data: Any) -> int:
@@ -100,7 +100,7 @@ class GzipPages:
         return len(data)
 
     def flush(self) -> None:
-        """Nothing: complete pages were passed on."""
+        """Does nothing: complete pages were written already."""
 
     def begin_footer(self) -> None:
         """The writer has written all pages: what follows is its footer."""
@@ -161,7 +161,7 @@ class GzipPages:
             offset.value = self._places[offset.value]
 
     def _moved_chunk(self, chunk: Struct) -> int:
-        """Gives a column chunk its codec, its new places and sizes; returns its size in bytes."""
+        """Gives a column chunk its codec, its new offsets and sizes; returns its size in bytes."""
         meta: Struct = value_of(chunk, _CHUNK_META)
         # An offset of 0 stands for no page.
         offsets = [field for n in (_DICTIONARY_OFFSET, _DATA_OFFSET) if (field := field_of(meta, n)) and field.value]

@@ -57,7 +57,7 @@ _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 
 def parse_bytes(text: str, of: str | None = None) -> int:
-    """A size as users write it: `512m`, `2g`, `1.5G`, `800mb`, plain bytes; UsageError for anything else.
+    """A size as users write it: `512m`, `2g`, `1.5G`, `800mb`, plain bytes. UsageError: anything else.
 
     `of`: the option, as the error names it.
     """

@@ -2,7 +2,7 @@
 
 Thrift's compact protocol: a struct is a list of fields in their order; a field has a number, a wire type and a value.
 Fields that are not changed, unknown ones included, are written as they were read. Source: Thrift's compact protocol
-specification. Thrift's own Python library has no wheel, and reads only structs that were generated before.
+specification. Thrift's own Python library has no wheel, and reads only structs with generated code.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def field_of(struct: Struct, number: int) -> Field | None:
 
 
 def value_of(struct: Struct, number: int) -> Any:
-    """The value of a field that must be there; KeyError: it is not."""
+    """The value of a required field; KeyError: it is missing."""
     found = field_of(struct, number)
     if found is None:
         raise KeyError(f"no field {number}")
@@ -107,7 +107,7 @@ def _value(data: bytes | bytearray | memoryview, at: int, kind: int) -> tuple[An
         size = 1 if kind == BYTE else _DOUBLE_BYTES
     else:
         raise ValueError(f"wire type {kind}")
-    # Bytes that are cut off end after the data, where the struct's own end is then missing.
+    # Truncated bytes end after the data, where the struct's own end is then missing.
     return bytes(data[at : at + size]), at + size
 
 
@@ -152,9 +152,9 @@ TAIL = struct.Struct("<I4s")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Footer:
-    """`metadata`, `arrow`: what pyarrow reads in it; `tree`: all its fields; `end`: the offset at which it begins.
+    """`metadata`, `arrow`: the footer as pyarrow reads it; `tree`: all its fields; `end`: the offset of the footer.
 
-    `is_old_calendar`: values are not what the file will be read as, see `calendar`.
+    `is_old_calendar`: the values count in the old calendar, see `calendar`.
     """
 
     path: str
@@ -196,7 +196,7 @@ def chunk_span(chunk: pq.ColumnChunkMetaData) -> Span:
 
 
 def group_bytes(group: pq.RowGroupMetaData) -> int:
-    """The bytes that a row group takes in its file."""
+    """The size of a row group in its file."""
     return sum(group.column(i).total_compressed_size for i in range(group.num_columns))
 
 

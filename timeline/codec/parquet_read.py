@@ -1,12 +1,12 @@
-"""Parquet files to Arrow batches of bounded size, whatever the footer claims.
+"""Reads Parquet files as Arrow batches of bounded size, whatever the footer claims.
 
-A few bytes of Parquet can stand for any number of long values: a dictionary holds one of them, run lengths the
-rest. So text columns whose dictionaries could make a batch too large are read as dictionaries, and decoded in chunks
-of about `_BATCH_BYTES`. This bounds what is streamed. Data that is decoded at once (`read_parquet`) is refused if
-it becomes a thousand times larger, since no writer's constant columns explain that.
+A few bytes of Parquet can stand for any number of long values: a dictionary holds one of them, and run lengths
+repeat it. So text columns whose dictionaries could make a batch too large are read as dictionaries, and decoded in
+chunks of about `_BATCH_BYTES`. This bounds streamed data. Data that is decoded at once (`read_parquet`) is refused if
+it becomes a thousand times larger: no writer's constant columns explain that.
 
-`column_spans` says which byte ranges of a file a reader needs. A `Share` is the part of a base file, some of its row
-groups, that one of several readers reads.
+`column_spans` gives the byte ranges of a file that a reader needs. A `Share` is the row groups of a base file that one
+of several readers reads.
 """
 
 from __future__ import annotations
@@ -30,29 +30,29 @@ from .calendar import old_calendar
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """Share number `part`, from 0 on, of `of` shares. Together they have each row group once, whatever their number."""
+    """Share number `part`, from 0 on, of `of` shares. Each row group is in exactly one of them."""
 
     part: int
     of: int
 
     def of_groups(self, count: int, chosen: Sequence[int] | None = None) -> list[int]:
-        """The row groups of this share of a file with `count` row groups, and of those only the `chosen` ones."""
+        """The row groups of this share of a file with `count` row groups, restricted to the `chosen` ones."""
         own = range(count * self.part // self.of, count * (self.part + 1) // self.of)
         return list(own) if chosen is None else [group for group in chosen if group in own]
 
 
 _WHOLE_BYTES_MAX = 32 << 20
-"""What a storage fetches at once when a file is opened."""
+"""The most that a storage fetches at once when a file is opened."""
 _REQUESTS_BYTES = 8 << 20
-"""What travels in the time of two more requests, at some hundred megabytes a second."""
+"""Bytes transferred in the time of two more requests, at some hundred megabytes a second."""
 _AHEAD_BYTES_MAX = 64 << 20
 """Row groups whose columns take more are read column by column: what is fetched ahead is held in memory."""
 
 
 def fetched_at_once(size: int, wanted: int, columns: int) -> bool:
-    """Whether a file of this size and number of columns is best fetched by one request, for this number of columns.
+    """Whether one request is the fastest way to read `wanted` of a file's `columns` columns; `size`: the file's.
 
-    The other way takes two requests more: the end with the footer first, then the columns. `size` 0: not known.
+    The other way needs two more requests: the end with the footer first, then the columns. `size` 0: not known.
     """
     return size <= _WHOLE_BYTES_MAX and size * (columns - min(wanted, columns)) <= _REQUESTS_BYTES * columns
 
@@ -116,7 +116,7 @@ def parquet_batches(
 ) -> Iterator[pa.RecordBatch]:
     """The named columns of a file opened from `source`: at most `batch_rows` rows and about 32 MiB per batch.
 
-    Dates and times of the old calendar come in the new one.
+    Dates and times of the old calendar are converted to the new one.
 
     `groups`: the row groups to read, None for all. MalformedError, after the last batch: rows are missing.
     """
@@ -158,7 +158,7 @@ def _rows_of(metadata: pq.FileMetaData, groups: Sequence[int] | None) -> int:
 
 
 def _all_rows(batches: Iterable[pa.RecordBatch], expected: int) -> Iterator[pa.RecordBatch]:
-    """Where a column's pages hold too few values, pyarrow ends all columns there, without an error."""
+    """Counts the rows: where a column's pages hold too few values, pyarrow ends all columns without an error."""
     found = 0
     for batch in batches:
         found += batch.num_rows
@@ -172,7 +172,7 @@ def _all_rows(batches: Iterable[pa.RecordBatch], expected: int) -> Iterator[pa.R
 
 
 def read_parquet(source: pa.NativeFile, names: Sequence[str], batch_rows: int = 65_536) -> pa.Table:
-    """All rows of the named columns, as far as the file has these columns.
+    """All rows of those named columns that the file has.
 
     UnsupportedError: the file decodes to far more than its bytes.
     """
@@ -212,7 +212,7 @@ def _is_text(kind: pa.DataType) -> bool:
 
 
 def _is_coded(metadata: pq.FileMetaData, at: int | None, batch_rows: int) -> bool:
-    """Whether a text column has a dictionary that could make a batch too large. `at`: its position, None: no leaf.
+    """Whether a text column has a dictionary that could make a batch too large. `at`: its position, None: not a leaf.
 
     A column whose dictionary overflowed does not count: it stores plain values, and reading it as a dictionary would be
     five times slower. The footer does not distinguish the two, but the bytes per value do.

@@ -17,16 +17,16 @@ from .gzip_pages import AVAILABLE, GzipWriter
 from .output_options import Bloom, OutputOptions
 
 LEVELS = {"gzip": 4}
-"""Of zlib, where ISA-L is missing. Hudi writes with zlib's default level 6, pyarrow with 9. On the small bench table 4
+"""zlib's level, used without ISA-L. Hudi writes with zlib's default level 6, pyarrow with 9. On the small bench table 4
 takes half the time of 6, for files 1.4 % larger (level 1: 44 % of the time, 3.3 % larger)."""
 
 _SAMPLE_ROWS = 10_000
 _DISTINCT_MAX = 0.5
 """A column gets a dictionary if at most this fraction of a sample's values is distinct."""
 _EACH_ROW = frozenset({RECORD_KEY, COMMIT_SEQNO})
-"""Meta columns with a value of its own in each row."""
+"""Meta columns with a different value in each row."""
 _EACH_WRITE = frozenset({COMMIT_TIME, PARTITION_PATH})
-"""Meta columns with a value for all rows of a write, in a file of one partition."""
+"""Meta columns with one value for all rows of a write, in a file of one partition."""
 
 
 def open_parquet_writer(
@@ -47,8 +47,8 @@ def open_parquet_writer(
 def _dictionary_columns(sample: pa.Table) -> list[str]:
     """Leaf columns for which a dictionary is useful.
 
-    Parquet would try one for every column and give up at 1 MB. For keys, times and measures that takes half of the
-    encoding time, and leaves a larger file. Nested columns always get one.
+    Parquet would try one for every column and abandon it at 1 MB. For keys, times and measures that costs half of the
+    encoding time, and enlarges the file. Nested columns always get one.
     """
     worth: list[str] = []
     for field, column in zip(sample.schema, sample.columns, strict=True):
@@ -60,7 +60,7 @@ def _dictionary_columns(sample: pa.Table) -> list[str]:
 
 
 def _repeats(name: str, column: pa.ChunkedArray) -> bool:
-    """Whether values come again. What a meta column holds says so: counting its texts takes longest."""
+    """Whether values repeat. For most meta columns that is known: counting their texts would take longest."""
     if name in _EACH_ROW:
         return False
     return name in _EACH_WRITE or pc.count_distinct(column).as_py() <= _DISTINCT_MAX * len(column)
@@ -69,9 +69,9 @@ def _repeats(name: str, column: pa.ChunkedArray) -> bool:
 def statistics_columns(schema: pa.Schema) -> list[str]:
     """Leaf columns that get statistics: all except floats.
 
-    Arrow leaves NaN out of the bounds, but Spark treats NaN as greater than all numbers: a row group with bounds 1 to 2
-    and a NaN would be skipped for `x > 5`. Parquet's own Java writer leaves out the bounds in that case; Arrow's writer
-    needs to know the columns before the first row.
+    Arrow omits NaN from the bounds, but Spark treats NaN as greater than all numbers: a row group with bounds 1 to 2
+    and a NaN would be skipped for `x > 5`. Parquet's own Java writer omits the bounds in that case; Arrow's writer
+    needs the list of columns before the first row.
     """
     return [path for field in schema for path, kind in _leaf_types(field) if not pa.types.is_floating(kind)]
 
@@ -107,7 +107,7 @@ def write_base_file(
 ) -> int:
     """Writes merged rows and Hudi's footer; returns the number of rows. Memory: one row group.
 
-    `name`: the file's final name, which every row carries if the table has meta columns; batches need not have that
+    `name`: the file's final name, stored in every row if the table has meta columns; batches may lack that
     column. `schema_text`: the Avro schema for the footer. `key_column`: the record key's meta column, None for virtual
     keys.
     """
@@ -179,7 +179,7 @@ def java_ends(keys: pa.ChunkedArray) -> tuple[str | None, str | None]:
 
     Hudi's BLOOM index looks up keys by that order: with another order it would treat keys as absent and insert them
     again. It differs from the order of UTF-8 bytes only if characters above U+FFFF, which UTF-16 writes as surrogates,
-    meet characters from U+E000 on: to compare them, the last character of all is put in front of the latter.
+    meet characters from U+E000 on: to compare them, the greatest character is put in front of the latter.
     """
     has_high = any(_greatest_byte(chunk) >= 0xEE for chunk in keys.chunks)
     compared = pc.replace_substring_regex(keys, _HIGH, rf"{_LAST}\1") if has_high else keys

@@ -1,7 +1,7 @@
 """64-bit hashes of rows and keys, the same on every machine and with every library version (pure, vectorised).
 
-The ledger compares sums of row hashes mod 2^64: the rows that went in against the file that came out. A sum does
-not depend on the order of rows, and a swapped, stale or doubled row changes it. The hash does not protect against an
+The ledger compares sums of row hashes mod 2^64: those of the input rows with those of the output file. A sum does
+not depend on the order of rows, and a swapped, stale or duplicate row changes it. The hash does not protect against an
 attacker who chooses rows that collide.
 
 A value's hash covers its bytes in 8-byte little-endian words, as Arrow lays them out: text as UTF-8 bytes, lists and
@@ -9,7 +9,7 @@ maps as their items in order, records field by field. Strings are hashed as matr
 
 `KeyLookup` looks up many record keys in a fixed set of keys. The set is hashed once and sorted. A table over the
 leading bits of the hash gives each probe its short run of candidates. Equal hashes are compared by the keys themselves,
-so an answer never rests on a hash alone. Unlike in `pyarrow.compute.index_in`, nothing is rebuilt for each batch: the
+so no answer depends on a hash alone. Unlike in `pyarrow.compute.index_in`, nothing is rebuilt for each batch: the
 base file can be streamed in small batches.
 """
 
@@ -40,7 +40,7 @@ class KeyLookup:
             hashes = hash_keys(keys, seed)
             self._order = np.argsort(hashes, kind="stable")
             self._sorted = hashes[self._order]
-            # If two distinct keys had one hash, a hash would need several candidates: use another seed.
+            # If two distinct keys had the same hash, a hash would need several candidates: use another seed.
             if not (self._sorted[1:] == self._sorted[:-1]).any():
                 break
         else:
@@ -86,7 +86,7 @@ _CACHE_BYTES = 512 * 1024
 
 @dataclass(frozen=True, slots=True)
 class ByteBlock:
-    """Some values of one byte length, few enough to fit into the L2 cache: `data` is (values, bytes) of uint8.
+    """Some values of one byte length, few enough for the L2 cache: `data` is (values, bytes) of uint8.
 
     `ordinals`: the indices of these values in the array.
     """
@@ -168,7 +168,7 @@ def _hashes(array: pa.Array) -> Hashes:
 
 
 def _laid_out(array: pa.Array) -> pa.Array:
-    """Views and lists of one length, which rows of a writer may have (Polars), in the layout that has a rule."""
+    """Converts views and fixed-size lists, which a writer's rows may have (Polars), to the layout that has a rule."""
     kind = array.type
     if pa.types.is_string_view(kind):
         return array.cast(pa.large_string())
@@ -178,7 +178,7 @@ def _laid_out(array: pa.Array) -> pa.Array:
 
 
 def _lists(array: pa.Array) -> Hashes:
-    """Each item is hashed with its index; the sum for a list is the difference of two running sums."""
+    """Hashes each item with its index; the sum for a list is the difference of two running sums."""
     offsets = np.asarray(array.offsets).astype(np.int64)
     first, last = int(offsets[0]), int(offsets[-1])
     if pa.types.is_map(array.type):
@@ -209,7 +209,7 @@ def _fixed(array: pa.Array) -> Hashes:
 def _bytes(data: npt.NDArray[np.uint8]) -> Hashes:
     """Hashes of values of one length. The last word ends where the value ends, so it may overlap the word before."""
     count, length = data.shape
-    # The length goes in first, spread over all 64 bits, so that the bytes of a short value cannot cancel it out.
+    # The length is mixed in first, spread over all 64 bits, so that the bytes of a short value cannot cancel it.
     result = _mixed(np.full(count, length + 1, np.uint64))
     if not length or not count:
         return _mixed(result)

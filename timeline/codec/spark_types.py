@@ -1,4 +1,4 @@
-"""Spark's schemas as Arrow's, for every PySpark from 3.5 on; pyspark is imported only when it is needed."""
+"""Converts Spark's schemas to Arrow's, with every PySpark from 3.5 on; pyspark is imported only when it is needed."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from ..errors import UsageError
 
 
 def arrow_of_spark(schema: Any) -> pa.Schema:
-    """The Arrow schema of the batches that Spark gives to Python, and takes; instants are in UTC.
+    """The Arrow schema of the batches that Spark exchanges with Python; timestamps are in UTC.
 
     PySparkException: a type that Arrow does not have. UsageError: a record has two fields of one name, which PySpark
-    before 4.0 does not look for.
+    before 4.0 does not check.
     """
     from pyspark.sql.pandas.types import to_arrow_schema
 

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from ..errors import StorageError
 
 POSITION = "__position"
-"""The column that orders a sorted spill file: ascending int64."""
+"""The column by which a sorted spill file is ordered: ascending int64."""
 
 
 @contextmanager
@@ -26,11 +26,11 @@ def spill_folder(parent: str | None) -> Iterator[str]:
 
 
 class SpillFile:
-    """One file of record batches under one schema. StorageError: the disk is full or the file unreadable."""
+    """One file of record batches under one schema. StorageError: the disk is full, or the file is unreadable."""
 
     def __init__(self, path: str, schema: pa.Schema) -> None:
         self._path = path
-        # A null stands for a missing row, also in columns that the table requires.
+        # A null represents a missing row, also in required columns of the table.
         self._schema = pa.schema([f.with_nullable(True) for f in schema])
         self._rows = 0
         with _disk(self._path):

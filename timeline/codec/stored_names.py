@@ -1,8 +1,7 @@
-"""Names and types of a table's columns as files and Spark have them.
+"""The names of a table's columns in its files (pure).
 
-Names differ where columns were renamed, dropped and added again (tables whose columns evolve on read, see
-`table/evolved_schema.py`), or written with other case (`names_in`). Spark's schemas become Arrow's for every PySpark
-from 3.5 on; pyspark is imported only when it is needed.
+They differ from the table's where columns were renamed, or dropped and added again (tables whose columns evolve on
+read, see `table/evolved_schema.py`), or written with other case (`names_in`).
 """
 
 from __future__ import annotations
@@ -27,8 +26,8 @@ SAME_NAMES: Names = MappingProxyType({})
 class StoredNames:
     """The names in the files of each instant. Picklable.
 
-    `commits`: by the write's instant, as its commit records them. `changes`: what holds from an instant on, ascending:
-    for files whose commit is archived or not there yet. `unknown_before`: of earlier files nothing is known.
+    `commits`: by the write's instant, as its commit records them. `changes`: the names from an instant on, ascending,
+    for files whose commit is archived or does not exist yet. `unknown_before`: names in earlier files are unknown.
     """
 
     commits: Mapping[str, Names] = field(default_factory=dict)
@@ -36,7 +35,7 @@ class StoredNames:
     unknown_before: int = 0
 
     def __bool__(self) -> bool:
-        """Whether names differ anywhere, or may."""
+        """Whether names differ, or may differ, in any file."""
         return bool(self.changes)
 
     def at(self, instant: str) -> Names:
@@ -61,8 +60,8 @@ class StoredNames:
 def names_in(columns: Collection[str], names: Names, there: Collection[str], where: str = "") -> Names:
     """The names of all the columns of a table, or the fields of a record, in a file with the names `there`.
 
-    Hudi on Spark takes no account of case. So a column that a file does not have is one of another case there, unless
-    the columns evolve on read, where their numbers tell. UnsupportedError: the file has several such; `where` names it.
+    Hudi on Spark ignores case. So a column that a file does not have may exist there with other case, unless the
+    columns evolve on read: then their numbers identify them. UnsupportedError: the file, named by `where`, has several.
     """
     if names or there == columns:
         return names
@@ -90,7 +89,7 @@ def names_in(columns: Collection[str], names: Names, there: Collection[str], whe
 
 
 def stored(columns: Collection[str], names: Names, there: Collection[str]) -> list[str]:
-    """The names of the columns in a file with the columns `there`, those that it does not have left out."""
+    """The names of the columns in a file with the columns `there`, without those that it does not have."""
     names, present = names_in(columns, names, there), frozenset(there)
     found = (names.get(name, name) for name in columns)
     return list(dict.fromkeys(name for name in found if name is not None and name in present))

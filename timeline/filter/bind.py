@@ -71,7 +71,7 @@ def _scalar(column: str, op: Op, value: Any, kind: pa.DataType) -> tuple[Op, pa.
 
 
 def _on_the_grid(op: Op, value: Any, scale: int) -> tuple[Op, Any]:
-    """A number as a multiple of 10**-scale; one in between is rounded down, and the comparison adapted (`_ROUNDED_DOWN`)."""
+    """A number as a multiple of 10**-scale; one in between is rounded down, and the comparison adapted."""
     if isinstance(value, bool) or not isinstance(value, int | Decimal | float):
         raise TypeError(value)
     exact = Decimal(value) if not isinstance(value, float) else Decimal(repr(value))

@@ -78,7 +78,7 @@ def _compared_rows(node: Compare, column: pa.ChunkedArray) -> Any:
 class Bounds:
     """Bounds of a column's values: `low` <= each value <= `high`, None for no bound.
 
-    Values are as `comparable` gives them. `values`, `nulls`: whether the column may have values that are not null, or nulls.
+    Values are as `comparable` gives them. `values`, `nulls`: whether there may be values that are not null, or nulls.
     """
 
     low: Any = None
@@ -108,7 +108,7 @@ def may_match(node: Filter, bounds: BoundsOf) -> bool:
 
 
 def may_match_together(node: Filter, parts: Sequence[BoundsOf]) -> bool:
-    """False only if no row matches whose columns each come from a row of any of these parts."""
+    """False only if no combination of column values from any of these parts matches."""
     if len(parts) == 1 or len(columns_of(node)) == 1:
         return any(may_match(node, bounds) for bounds in parts)
     if isinstance(node, And):

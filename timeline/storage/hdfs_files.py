@@ -151,7 +151,7 @@ class _Kept:
                 since = Stopwatch()
                 self._storage.overwrite(f"{self._path}/{self._number}", _holder())
                 last = max(_look(self._storage, self._path)[0], default=0)
-                # If the lease expired before its renewal was seen, another process may be about to take it.
+                # If the lease expired before its renewal was seen, another process may be about to acquire it.
                 if last != self._number or not self.is_held():
                     self._lost = True
                     _log.warning("lock_lost", path=self._path)

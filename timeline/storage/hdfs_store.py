@@ -28,7 +28,7 @@ _FAILURES = (OSError, RuntimeError, ValueError)
 
 
 class HdfsStorage:
-    """See the module. Picklable: only the URL travels; settings and credentials are those of each process."""
+    """See the module. Picklable: only the URL is sent; each process has its own settings and credentials."""
 
     def __init__(self, url: str) -> None:
         """UsageError: the URL does not name a name node, or contains `..`."""

@@ -1,6 +1,6 @@
 """The clients of a bucket, and the files that are read and written through them.
 
-Options of the place come first, then the environment: AWS_*, AZURE_* and GOOGLE_* are read as every tool of these
+Options of the place come first, then the environment: AWS_*, AZURE_* and GOOGLE_*, as every tool of these
 stores reads them. Without keys obstore requests them from the web identity, the container and the instance. An upload
 is visible only when it is complete; reads are by ranges.
 """
@@ -40,7 +40,7 @@ Translated: TypeAlias = Callable[[], AbstractContextManager[None]]
 _WHOLE_BYTES = 32 << 20
 """Up to this size an object is fetched by one request when it is opened."""
 _END_BYTES = 1 << 20
-"""Holds the footers of most files: Hudi's have a bloom filter of half a MiB in them."""
+"""Holds the footers of most files: Hudi's contain a bloom filter of half a MiB."""
 _GAP_BYTES = 256 << 10
 """A gap between two spans is fetched with them up to this size: it takes less time than another request."""
 _PART_BYTES = 16 << 20
@@ -201,7 +201,7 @@ class StoreFacts:
     agreed: Stopwatch | None = None
     """When its clock and this process's were found to agree."""
     given_back: dict[str, Any] = field(default_factory=dict)
-    """By key, the versions of the leases that this process released, until it takes them again."""
+    """By key, the versions of the leases that this process released, until it acquires them again."""
     logged: set[str] = field(default_factory=set)
     """Why uploads are not removed."""
 
@@ -262,7 +262,7 @@ def version(meta: Any) -> Any:
 
 
 def open_clients(url: ObjectUrl, settings: Settings) -> Clients:
-    """The clients of a place; UsageError: options or environment say something impossible."""
+    """The clients of a place; UsageError: options or environment have impossible values."""
     environment = environment_of(url.cloud, os.environ)
     return _opened(url, settings, tuple(sorted(environment.items())))
 
@@ -313,7 +313,7 @@ def _connection(cloud: Cloud, settings: Settings, environment: Mapping[str, str]
 
 
 def _own(cloud: Cloud, settings: Settings, *without: str) -> Any:
-    """The options of the store itself. Credentials that are given are used, even if the environment asks for none."""
+    """The options of the store itself. Given credentials are used, even if the environment sets `skip_signature`."""
     found: dict[str, Any] = {n: v for n, v in settings.values if n not in (*CONNECTION, *without)}
     if any(settings.of(setting.name) for setting in SETTINGS[cloud.name] if setting.secret and setting.credential):
         found.setdefault("skip_signature", "false")

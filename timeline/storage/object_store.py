@@ -70,7 +70,7 @@ _NO_BUCKET = ("NoSuchBucket", "ContainerNotFound")
 
 
 class ObjectStorage:
-    """See the module. Picklable: URL and options travel, but no secret: each process finds those in its environment."""
+    """See the module. Picklable: URL and options are sent; each process finds the secrets in its environment."""
 
     def __init__(self, base_path: str, options: StorageOptions | None = None) -> None:
         self.base_path = base_path.rstrip("/")

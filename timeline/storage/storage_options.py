@@ -2,7 +2,7 @@
 
 Each has one name here (obstore's), environment variables, and mostly a name of Hadoop (`object_url`); any of
 them is accepted. A given option wins over a Spark session's Hadoop configuration, and that over the environment.
-Credentials come from one source together: a mix of two sources would be those of no user.
+Credentials come from one source together: a mix of two sources would be valid for no user.
 """
 
 from __future__ import annotations
@@ -168,7 +168,7 @@ def _received(given: _Pairs, hadoop: _Pairs, withheld: tuple[str, ...]) -> Stora
 
 
 Given: TypeAlias = "Mapping[str, str] | StorageOptions | None"
-"""Options as functions take them."""
+"""Options in the forms that functions accept."""
 
 
 def parse_pairs(pairs: Iterable[str] | None) -> StorageOptions:
