@@ -1,6 +1,6 @@
 """A `MERGE INTO` that sets some columns: which columns its rows have, and which tables and statements it takes (pure).
 
-Source: Hudi 1.2.0 was asked (Spark SQL, versions 8 and 9). Its log block has the meta columns and the set columns, and
+Source: seen with Hudi 1.2.0 (Spark SQL, versions 8 and 9). Its log block has the meta columns and the set columns, and
 is marked partial; with merges by event time it refuses a statement that does not set the ordering columns.
 """
 
@@ -44,7 +44,7 @@ class MergeInto:
         inserts: bool,
         delete: str | None,
     ) -> MergeInto:
-        """UsageError: no column is set, or one twice. `update`: columns set from those of the same name."""
+        """UsageError: no column is set, or one is set twice. `update`: columns set from those of the same name."""
         if isinstance(update, str):
             raise UsageError("not a list of columns", expected="update=[name, ...]", found=repr(update))
         pairs = (*((name, name) for name in update), *(sets or {}).items())
@@ -98,7 +98,7 @@ class MergeInto:
         return {target: name for target, name in chosen.items() if name in given}
 
     def check(self, config: TableConfig, own: pa.Schema) -> None:
-        """UnsupportedError, UsageError: this table cannot be written so, or not by this statement."""
+        """UnsupportedError, UsageError: this table does not take such a statement, or not this one."""
         _check_table(config)
         keys = config.record_key_fields
         if self.on is not None and sorted(self.on) != sorted(keys):
@@ -133,7 +133,7 @@ def _named(config: TableConfig) -> set[str]:
 
 
 def _check_table(config: TableConfig) -> None:
-    """UnsupportedError: Hudi's readers would not put the rows of this table together as its own writers mean them."""
+    """UnsupportedError: Hudi's readers would merge the rows of this table in another way than its own writers."""
     if config.version < FIRST_OF_1X:
         raise UnsupportedError(
             "merge_into needs updates of some columns, which this table version does not have",

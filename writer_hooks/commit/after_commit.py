@@ -1,7 +1,7 @@
 """What a write does once it is committed: compaction, the table's services, removal of leftovers.
 
 By its mode it requests a compaction, or requests and executes it; then the services run that its options name. The
-write is complete whatever happens here. An error is reported, not raised, so that no caller writes the rows twice.
+write is complete whatever happens here. Errors are returned, not raised, so that no caller writes the rows twice.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def after_commit(
     output: OutputOptions,
     options: CompactionOptions,
 ) -> AfterCommit:
-    """Requests and executes compactions according to the mode; never raises an error of the tree."""
+    """Requests and executes compactions according to the mode; returns a `PhantombaseError` as text."""
     if options.mode is Mode.WRITE_ONLY:
         return AfterCommit()
     scheduled, why = None, ""
@@ -117,7 +117,7 @@ def remove_leftovers(table: Table) -> None:
 
 
 def services_after(table: Table, lock: TableLock, options: WriteOptions, after: AfterCommit) -> AfterCommit:
-    """`after` with what the services did that the options of the write name."""
+    """`after` with the results of the services that the options of the write name."""
     done = {one.service: one for one in serve_table(table, options.services, lock)}
     errors = [after.error, *(one.what for one in done.values() if one.failed)]
     cleaned, archived = done.get(Service.CLEAN), done.get(Service.ARCHIVE)

@@ -10,8 +10,8 @@ The write waits outside its transaction. On version 6 no compaction can be plann
 any version no compaction can complete while a write is pending that began before its plan. So a write that waited
 inside its transaction would wait for itself.
 Under a bucket index the rows determine their file groups, so a full group is found before anything is staged. Under the
-key index only the look-up determines them, with the transaction's timeline. The limit depends on the check after
-staging: a write that has appended to the group since this write began is a conflict.
+key index only the look-up determines them, with the transaction's timeline. The check after staging enforces the
+limit: a write that has appended to the group since this write began is a conflict.
 
 A write that requests no compactions waits only if the table shows that another process does (`shows_compaction`).
 """
@@ -118,8 +118,8 @@ class Capacity:
     def _still_full(self, full: tuple[Full, ...], limit: int) -> tuple[Full, ...]:
         """The groups that are full without the log files that a log compaction has replaced.
 
-        Those files stay until a cleaner removes their slice, and only the headers of their blocks show that they were
-        replaced.
+        Those files are kept until a cleaner removes their slice, and only the headers of their blocks show that they
+        were replaced.
         """
         table = self._table.reload()
         timeline = table.load_timeline()
@@ -138,7 +138,7 @@ class Capacity:
         """Waits for capacity, after `check` has found none. The caller is outside the transaction.
 
         Calls `relieve` at least once, unless no compactor is known. PressureError: the write must fail instead of
-        waiting, its time is up, or no process is known that compacts the table.
+        waiting, its wait has timed out, or no process is known that compacts the table.
         """
         limit_s = self._options.wait_s if self._options.action is FullAction.WAIT else 0.0
         self._refuse_endless_wait()

@@ -1,16 +1,16 @@
-"""Conflicts of a write with instants that came since it began: whether it may still complete (pure).
+"""Conflicts of a write with instants added since it began: whether the write may complete (pure).
 
 Two writes conflict if they change one file group, as in Hudi's optimistic concurrency control. These conflict too:
 
     a new file of the same bucket      two writers that both open a bucket would leave two file groups of it
     inserts into the same partition    under a key index both may have inserted one key (not `insert`, `bulk_insert`)
     rows anywhere                      the same, if keys are unique over all partitions
-    another schema                     two writes that both change it: the later one would remove the other's column
+    another schema                     two writes both change it: the later one would remove the other's column
     a compaction requested since then  version 6: the write's log is on the slice that the plan compacts, but the plan
                                        does not name it. All versions: a rewritten base file would be older than the
                                        compaction's; and a key found in a base file may be deleted by the plan's logs
     a clustering requested since then  it replaces the file group without the rows of this write (also Hudi's rule)
-    a partition that one overwrites    the other's rows would remain with the new ones, or be lost silently
+    a partition that one overwrites    the other's rows would be kept with the new ones, or be lost silently
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ class WriteSet:
     `appended`: file groups that get log files. `rewritten`: file groups whose base file is written again. `buckets`:
     (partition, first 8 characters) of new file ids, if these are buckets. `inserts`: partitions that get new keys,
     which no other write may have inserted. `looked_up`: the file groups were found by looking up keys. `everywhere`: no
-    other write may have added a key of these to any partition. Every row of another write may be one: a row of a key
-    whose deleted row is still in the base file counts as an update. `partitions`: those that get files. `overwritten`:
-    those whose file groups are replaced; with `overwrites_all` every partition, also one that is not there yet.
-    `replaced`: these file groups.
+    other write may have added one of these keys to any partition. Each row of another write may have added one: a row
+    of a key whose deleted row is still in the base file counts as an update. `partitions`: those that get files.
+    `overwritten`: those whose file groups are replaced; with `overwrites_all` every partition, also one that does not
+    exist yet. `replaced`: these file groups.
     """
 
     appended: frozenset[GroupKey]
@@ -51,7 +51,7 @@ class WriteSet:
 
 
 def conflict_with_commit(mine: WriteSet, theirs: CommitMetadata) -> str | None:
-    """The conflict with a write that completed since then, None if there is none. Not for compactions."""
+    """The conflict with a write that completed since this one began, None if there is none. Not for compactions."""
     groups = theirs.written_groups | theirs.replaced_groups
     for key in sorted((mine.appended | mine.rewritten) & groups):
         return f"file group {'/'.join(key)}"
@@ -73,7 +73,7 @@ def conflict_with_commit(mine: WriteSet, theirs: CommitMetadata) -> str | None:
 
 
 def conflict_with_schema(mine: Mapping[str, str], theirs: CommitMetadata) -> str | None:
-    """The conflict with a write that completed since then and left another schema; None if there is none.
+    """The conflict with a write that completed since this one began and changed the schema; None if there is none.
 
     Of two changes at once one would be lost. `mine`: the table's Avro schema as this write records it, and Hudi's own
     record of the columns where they evolve on read.
@@ -90,7 +90,7 @@ def conflict_with_schema(mine: Mapping[str, str], theirs: CommitMetadata) -> str
 
 
 def conflict_with_plans(mine: WriteSet, plans: Iterable[GroupKey], *, logs_too: bool) -> str | None:
-    """The conflict with compactions requested since the write began. `logs_too`: slices go by name (version 6)."""
+    """The conflict with compactions requested since the write began. `logs_too`: file names give slices (version 6)."""
     concerned = mine.rewritten | mine.appended if logs_too or mine.looked_up else mine.rewritten
     for key in sorted(concerned & set(plans)):
         return f"compaction of file group {'/'.join(key)}"
@@ -105,7 +105,7 @@ def conflict_with_clusterings(mine: WriteSet, clustered: Iterable[GroupKey]) -> 
 
 
 def _overwritten_by_either(mine: WriteSet, theirs: CommitMetadata) -> frozenset[str]:
-    """Partitions that both change, and one of them overwrites. A clustering changes no rows, but moves them."""
+    """Partitions that both writes change and one overwrites. A clustering changes no rows, but moves them."""
     replaced = (theirs.partition_to_replace_file_ids or {}).keys()
     changed = frozenset({*(part for part, stats in theirs.partition_to_write_stats.items() if stats), *replaced})
     found = changed if mine.overwrites_all else changed & mine.overwritten

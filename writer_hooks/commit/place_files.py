@@ -111,8 +111,8 @@ def place_all(table: Table, instant: str, files: Sequence[StagedFile]) -> list[P
 
 
 def _refuse_nested(table: Table, partition: str, all_: Collection[str]) -> None:
-    """UsageError: a new partition is below another one, or above one. Readers of folders, Hudi's too, look for none
-    below a partition: its rows would be lost."""
+    """UsageError: a new partition is below another one, or above one. Readers of folders, Hudi's too, search for
+    none below a partition: its rows would be lost."""
     if not partition or table.storage.find(f"{partition}/{_PARTITION_METADATA}") is not None:
         return
     parts = partition.split("/")
@@ -133,7 +133,7 @@ def _refuse_nested(table: Table, partition: str, all_: Collection[str]) -> None:
 def _place_partition(table: Table, instant: str, partition: str, files: Iterable[StagedFile]) -> list[Placed]:
     depth = len(partition.split("/")) if partition else 0
     prefix = f"{partition}/" if partition else ""
-    # Without this file Hudi does not see the partition. It must be there before the data files.
+    # Without this file Hudi does not see the partition. It must exist before the data files.
     table.storage.put_if_absent(f"{prefix}{_PARTITION_METADATA}", partition_metadata(instant, depth))
     by_name = table.layout.slicing is Slicing.BY_BASE_INSTANT
     versions = _log_versions(table, partition) if by_name else {}
@@ -168,9 +168,9 @@ def _log_versions(table: Table, partition: str) -> dict[tuple[str, str], int]:
 def write_stat(placed: Placed, instant: str, *, names_slice: bool) -> WriteStat:
     """The statistics of a file in the commit, as Hudi 0.15 and 1.2 write them.
 
-    `names_slice`: those of a log file name the log files below it, on version 6 and with change data capture. They name
-    the base file below it always, which Hudi's from version 8 on do not without capture: so a reader misses it when its
-    own write is archived (`Witness.below_of`).
+    `names_slice`: the statistics of a log file name the log files below it (version 6, and change data capture). They
+    always name the base file below it; Hudi's do not, from version 8 on without capture. So a reader detects a lost
+    base file also after the write that made it is archived (`Witness.below_of`).
     """
     file = placed.staged
     new = file.base_instant is None

@@ -6,20 +6,20 @@
                 written under the lock when t is on the timeline, before any other file of t, and only if no other try
                 has written the part since then
     commit      the completed delta commit carries the batch in its extra metadata, under Hudi's own key; query and part
-                under one of phantombase. It completes under the lock, and only while the record names t: of two tries
-                at once, the one that wrote the record last
-    replay      batch n comes again, and the record names t. If t is completed (active or archived), the part is
+                under one of phantombase. It completes under the lock, and only while the record names t: of two
+                concurrent tries, the one that wrote the record last completes
+    replay      batch n is written again, and the record names t. If t is completed (active or archived), the part is
                 skipped. Otherwise t is dead: it is rolled back, and the part is written again
     restore     an instant that is neither on the timeline nor in the archive was undone: it does not count, and
-                the batch before it does. A restore goes back to an active write, so the record keeps the batches that
+                the batch before it does. A restore targets an active write, so the record keeps the batches that
                 were active when it was written, and the newest one that was archived by then
 
-A stream is known by its query, not by its name alone: Spark's query id is stored in the checkpoint, and is another one
-where the checkpoint is. Rows that come without Spark have none: there a batch of the same number and other rows is of
-another query, unless the same sink gives them. Records and commits without a query, of Hudi and of releases before,
+A stream is identified by its query, not by its name alone. Spark's query id is stored in the checkpoint: another
+checkpoint has another id. Rows without Spark have no query id: a batch of the same number with other rows then belongs
+to another query, unless the same sink writes it. Records and commits without a query, of Hudi and of earlier releases,
 count for every query.
 
-A batch has one part for each operation. Parts come in the same order each time.
+A batch has one part for each operation. Parts are written in the same order each time.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ CHECKPOINT = "_hudi_streaming_sink_checkpoint"
 PART = "phantombase.stream"
 """Key of the extra metadata with the query and the part: `{"query": q, "operation": o, "run": r, "rows": h}`."""
 DEFAULT_STREAM = "default_single_writer"
-"""The name of a stream that is given none, as in Hudi."""
+"""The default name of a stream, as in Hudi."""
 
 _log = get_logger()
 _UNREADABLE = "unreadable record of a stream's last batch"
@@ -57,13 +57,13 @@ _TODO = (
 _EARLIER_MAX = 500
 """The largest number of batches before the last one that are kept. Older ones are known while they are active."""
 _ANY = ""
-"""The operation of a part of which it is not known."""
+"""The operation of a part whose operation is not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchPart:
-    """What one operation writes of a batch. `run`: of the query, from a start to its end. `rows`: what tells them from
-    other rows, "" where nothing does."""
+    """The rows of a batch that one operation writes. `run`: of the query, from a start to its end. `rows`: their mark
+    (`rows_mark`), "" if they have none."""
 
     operation: str
     instant: str
@@ -73,7 +73,7 @@ class BatchPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Begun:
-    """A batch that a stream began to write. `query`: "" without Spark, None where it is not known."""
+    """A batch that a stream began to write. `query`: "" without Spark, None if it is not known."""
 
     number: int
     query: str | None
@@ -110,8 +110,8 @@ class Begun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """The last batch that a stream began here, and those before it, the newest first: the newest that was not
-    undone counts."""
+    """The last batch that a stream began here, and those before it, the newest first. The newest that was not undone
+    is valid."""
 
     last: Begun
     before: tuple[Begun, ...]
@@ -161,8 +161,8 @@ class StreamBatch:
         return begun.query in (None, self.query) and not self.replaces(begun)
 
     def replaces(self, begun: Begun) -> bool:
-        """Whether the query continues where that one ended, with numbers of its own. Of the same query these are lower
-        ones: it was set back. Others it has by itself."""
+        """Whether the query continues after that batch, with batch numbers of its own. If it is the same query, its
+        number is lower: its checkpoint was reset. Another query has its own numbers anyway."""
         another = not self.query or begun.query != self.query or self.number < begun.number
         return self.take_over == begun.newest and another
 
@@ -176,7 +176,7 @@ class StreamBatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WrittenAs:
-    """What the table says of a part: the completed commit that holds it, or the pending instant of an earlier try.
+    """What the table records of a part: the completed commit that holds it, or the pending instant of an earlier try.
 
     `last`: the stream's last batch that counts.
     """
@@ -216,7 +216,7 @@ def record_run(table: Table, lock: TableLock, batch: StreamBatch, found: Written
 
 
 def _put(table: Table, batch: StreamBatch, last: Begun | None, part: BatchPart, section: Section) -> None:
-    """Records a part of the batch with its other ones."""
+    """Records a part of the batch, with the batch's other parts."""
     record = read_record(table.storage, batch)
     _warn_of_gaps(table, batch, last, record)
     others: tuple[BatchPart, ...] = ()
@@ -236,7 +236,7 @@ def _put(table: Table, batch: StreamBatch, last: Begun | None, part: BatchPart, 
 
 
 def _warn_of_gaps(table: Table, batch: StreamBatch, last: Begun | None, record: Record | None) -> None:
-    """Batches that were taken back, and that the query passes over: its checkpoint was not set back with the table."""
+    """Warns of undone batches that the query skips: its checkpoint was not reset together with the table."""
     above = (one for one in (record.begun if record is not None else ()) if last is None or one.newest > last.newest)
     gone = sorted({one.number for one in above if one.number < batch.number and batch.is_of(one)})
     if gone:
@@ -244,7 +244,7 @@ def _warn_of_gaps(table: Table, batch: StreamBatch, last: Begun | None, record: 
 
 
 def check_intended(table: Table, batch: StreamBatch, instant: str) -> None:
-    """ConflictError: the stream's record names another instant for the part by now, or another batch."""
+    """ConflictError: the stream's record now names another instant for the part, or another batch."""
     record = read_record(table.storage, batch)
     last = record.last if record is not None else None
     part = last.part(batch.operation) if last is not None else None
@@ -263,7 +263,7 @@ def _conflict(table: Table, batch: StreamBatch, instant: str) -> ConflictError:
 
 
 def read_record(storage: Storage, batch: StreamBatch) -> Record | None:
-    """The stream's record; None if it never wrote here. MalformedError: it cannot be read, so it is unknown."""
+    """The stream's record; None if it never wrote here. MalformedError: the record cannot be read."""
     try:
         data = storage.read(batch.path)
     except MissingFileError:
@@ -275,7 +275,7 @@ def read_record(storage: Storage, batch: StreamBatch) -> Record | None:
 
 
 def written_as(table: Table, batch: StreamBatch) -> WrittenAs:
-    """Whether the part is written, or was begun, or must be written (again).
+    """Whether the part is written, was started, or must be written (again).
 
     UsageError: another query wrote under the stream's name, or the batch is not the one that follows, or its rows are
     not those of the part that was written. Such rows are never skipped silently.
@@ -315,9 +315,9 @@ def written_as(table: Table, batch: StreamBatch) -> WrittenAs:
 
 
 def _check_rows(table: Table, batch: StreamBatch, last: Begun, part: BatchPart) -> None:
-    """UsageError: the part has other rows. In one run of a query these are a second part; a query that starts again
-    gives the same rows, whatever tells them from others in one run. Without Spark a sink counts as a run, and its
-    numbers count."""
+    """UsageError: the part has other rows. In one run of a query such rows are a second part. A query that starts again
+    gives the same rows, though their mark differs between runs. Without Spark a sink counts as a run: within it the
+    batch numbers decide."""
     comparable = (part.run == batch.run) == bool(batch.query)
     if comparable and part.rows and batch.rows and part.rows != batch.rows:
         raise _refused(
@@ -332,7 +332,7 @@ def _check_rows(table: Table, batch: StreamBatch, last: Begun, part: BatchPart) 
 
 
 def _check_order(table: Table, batch: StreamBatch, last: Begun, written: list[BatchPart]) -> None:
-    """UsageError: the batch was written by another operation, of which this try knows nothing: it was changed."""
+    """UsageError: the batch was written by an operation that this try has not repeated: the operation was changed."""
     if batch.query:
         changed = [one for one in written if one.run != batch.run]
     else:

@@ -87,8 +87,8 @@ def action_of(operation: Operation) -> str:
 def opening_of(operation: Operation, layout: Layout, counts: RowCounts) -> Opening:
     """How a write begins. `counts`: of its rows.
 
-    As in Hudi, a replacecommit is requested without a plan, and its inflight file says how many rows each partition
-    gets.
+    As in Hudi, a replacecommit is requested without a plan, and its inflight file has the number of rows of each
+    partition.
     """
     if not operation.replaces:
         return Opening()
@@ -195,7 +195,7 @@ class Transaction:
                 return f"{instant.file_name}: {found}"
         if (found := self._archived_conflict(now, mine, schema)) is not None:
             return found
-        # Hudi would archive it while what it replaces is still there, see `clustering.pending`.
+        # Hudi would archive it while the files that it replaces still exist, see `clustering.pending`.
         if self.action == "replacecommit" and (retained := retained_since(self.table, now)) > self.instant:
             return f"a clean that retained commits from {retained} on"
         planned = {k for k, c in self.table.facts.pending_plans(now).items() if c not in known}
@@ -222,7 +222,7 @@ class Transaction:
             metadata, found = commits.get(write), "what it wrote is not known"
             if metadata is not None:
                 if metadata.compacted or metadata.operation_type == LOG_COMPACT:
-                    continue  # requested before this write, which has seen its plan
+                    continue  # requested before this write, whose snapshot has its plan
                 found = conflict_with_commit(mine, metadata) or conflict_with_schema(schema, metadata) or ""
             if found:
                 return f"{write.action} {write.requested_time}, which was archived since then: {found}"
@@ -281,9 +281,9 @@ class Transaction:
         return any(not everywhere or (m.replaced_groups and m.operation_type != CLUSTER) for m in writes)
 
     def _unknown(self, path: str, error: PhantombaseError) -> UnknownCommitError:
-        """The completed file could not be put, and is not there.
+        """The completed file could not be put, and does not exist.
 
-        A request to an object store that was abandoned may still be executed. Were the write rolled back now, it could
+        An abandoned request to an object store may still be executed. If the write were rolled back now, it could
         complete without its files.
         """
         return UnknownCommitError(
@@ -309,11 +309,11 @@ class Transaction:
 
     def _check_still_ours(self) -> None:
         path = self.table.instant_path(_instant(self.instant, self.action, State.INFLIGHT))
-        # The inflight file is looked for after the rollbacks: a rollback removes it before it ends.
+        # The inflight file is checked after the rollbacks: a rollback removes the file before it completes.
         rollbacks = pending_rollbacks(self.table)
         if any(r.target == self.instant for r in rollbacks) or self.table.storage.find(path) is None:
             raise _rolled_back(self.table, self.instant)
-        # A rollback has its target before it has a file: one that was there before this write cannot undo it.
+        # A rollback has its target before it has a file: one that existed before this write cannot undo it.
         for rollback in rollbacks:
             if isinstance(rollback, UnreadableRollback) and rollback.instant not in self.earlier_rollbacks:
                 raise _unclear(self.table, self.instant, rollback)
@@ -328,7 +328,7 @@ class Transaction:
 
 
 def _names(instants: Iterable[Instant]) -> set[tuple[str, str]]:
-    """What an instant keeps in all its states, and in the archive."""
+    """The identity of each instant: the same in all its states, and in the archive."""
     return {i.identity for i in instants}
 
 
@@ -415,7 +415,7 @@ def _rolled_back_on_failure(table: Table, lock: TableLock, time: str, action: st
         raise
     except (Exception, KeyboardInterrupt) as first:
         taken_over = False
-        # After an error in here the next writer rolls back. The first error is the one to raise.
+        # After an error in this block the next writer rolls back. The first error is raised.
         try:
             now = table.reload()  # a process that has dropped an index since then has changed the settings
             table = now if now.config.version == table.config.version else table

@@ -1,6 +1,6 @@
 """Rows of any library that gives them in Arrow's form: pandas, Polars, DuckDB, record batches, readers.
 
-What counts is the interface `__arrow_c_stream__` or `__arrow_c_array__`; no library is named here.
+The interface `__arrow_c_stream__` or `__arrow_c_array__` decides; no library is named here.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def with_columns(rows: Any, columns: Mapping[str, str]) -> Any:
 def in_arrow(rows: Any) -> Any:
     """Rows as a pyarrow Table; a Spark DataFrame and None are returned unchanged.
 
-    They are read now, since a stream can be read only once. UsageError: no rows, or values that Arrow has no type for.
+    Rows are read here, since a stream can be read only once. UsageError: no rows, or values that Arrow has no type for.
     """
     if rows is None or isinstance(rows, pa.Table) or hasattr(rows, "mapInArrow"):  # Spark's have a stream too
         return rows
@@ -51,10 +51,10 @@ def in_arrow(rows: Any) -> Any:
 
 
 def rows_mark(rows: Any, query: str) -> str:
-    """What tells rows from others, whatever their order; "" where nothing does. `rows`: from `in_arrow`.
+    """A mark that distinguishes rows from others, whatever their order; "" if there is none. `rows`: from `in_arrow`.
 
-    Of a DataFrame of a query it is its plan's hash, the same within a run of the query only. One that no query is known
-    of, as in a thread of a function of `foreachBatch`, is computed for it. SparkError: see `run`.
+    For a DataFrame of a query it is the hash of the plan, which is the same within one run of the query only. A
+    DataFrame without a known query, as in a thread of a `foreachBatch` function, is computed. SparkError: see `run`.
     """
     if isinstance(rows, pa.Table):
         marks = marked(rows.to_batches())

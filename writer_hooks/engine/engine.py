@@ -89,7 +89,7 @@ class Engine(Protocol):
         ...
 
     def hadoop_conf(self, path: str) -> dict[str, str]:
-        """What the input's Spark says of the object store of an URL; empty without Spark."""
+        """The Hadoop options of the input's Spark for the object store of a URL; empty without Spark."""
         ...
 
 
@@ -123,7 +123,7 @@ class LocalEngine:
 
 
 def in_batches(rows: pa.Table) -> Iterator[pa.RecordBatch]:
-    """The batches of a table; one that is so large that its text may not fit Arrow's offsets of 32 bits in parts."""
+    """The batches of a table. A batch whose text may exceed Arrow's offsets of 32 bits is split."""
     for batch in rows.to_batches():
         if batch.nbytes < MANY_BYTES:
             yield batch

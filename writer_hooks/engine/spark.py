@@ -68,9 +68,9 @@ def to_arrow(frame: Any) -> pa.Table:
 
 
 def streaming_run(rows: Any) -> tuple[str, str]:
-    """Spark's ids of the streaming query whose batch this thread writes, and of its run; "" where it writes none.
+    """Spark's ids of the streaming query whose batch this thread writes, and of its run; "" if it writes none.
 
-    The first one is stored in the checkpoint, the second is another one after each start. `rows`: a DataFrame, or rows
+    The query's id is stored in the checkpoint; the run's id changes with each start. `rows`: a DataFrame, or rows
     that were made of one.
     """
     session = getattr(rows, "sparkSession", None)
@@ -85,22 +85,22 @@ def streaming_run(rows: Any) -> tuple[str, str]:
 
 _ROWS_BYTES = 32 << 20
 _OF_THE_HEAP = 64
-"""At most such a part of the driver's memory. The size is Spark's estimate: that of files is what they take compressed,
-and their rows may be many times as large."""
+"""Fetched rows may take the driver's memory divided by this number, by Spark's estimate. For files Spark estimates the
+compressed size, and their rows may be many times as large."""
 
 _HELD_BYTES = 128 << 20
-"""Rows that turn out to take more than that are left to tasks after all: the pieces of a write are copies of them."""
+"""Fetched rows that take more bytes are left to tasks: the pieces of a write are copies of the rows."""
 
 _ESTIMATED = {"LogicalRelation", "LocalRelation", "Project", "Filter"}
-"""Nodes of a plan whose estimate is no less than what they yield. `explode`, for one, counts as one row each."""
+"""Plan nodes whose estimate is at least the size of their output. `explode` is estimated at one row per input row."""
 
 _LIMIT, _LIMIT_DEFAULT, _UNLIMITED = "spark.driver.maxResultSize", "1g", ("0", "0b")
 
 
 def fetched(frame: Any) -> pa.Table | None:
-    """All rows, if Spark is sure that they are few; None: they are many, or it is not known.
+    """All rows, if Spark's estimate holds and is small; None: the rows are many, or their number is not known.
 
-    Spark ends the job at its own limit of results if there are more after all. SparkError: the job fails.
+    Spark ends the job at its own limit of results if there are more than estimated. SparkError: the job fails.
     """
     context, plan = frame.sparkSession.sparkContext, frame._jdf.queryExecution().optimizedPlan()
     if str(context.getConf().get(_LIMIT, _LIMIT_DEFAULT)).lower() in _UNLIMITED:
@@ -130,9 +130,9 @@ _BATCH_BYTES = 64 << 20
 
 
 _HERE_BYTES = 64 << 20
-"""Rows of a write of which this process makes the files itself: in a second or less."""
+"""The most bytes of rows of which this process makes the files itself, in a second or less."""
 _FETCHED_BYTES = 16 << 20
-"""What is fetched from Spark for that: references, and pieces of few rows."""
+"""The most bytes fetched from Spark for that: references, and pieces of few rows."""
 
 _SLOT_BYTES = 16 << 20
 _SLOTS_MAX = 2000
@@ -145,9 +145,9 @@ _HAND_OVER = {
     "spark.sql.execution.arrow.maxBytesPerBatch": str(2**31 - 1),
     "spark.sql.execution.arrow.maxRecordsPerBatch": "4096",
 }
-"""How Spark cuts rows into Arrow batches for Python, unless the session says it: by their number alone. Spark 4.3 has a
-limit in bytes too, and to keep it adds up the buffers of all columns after each row: a third of the processor time of a
-hand-over. Spark 3.5 cuts at 10,000 rows only. Columns of bytes may hold large objects: with these the limit stays."""
+"""How Spark cuts rows into Arrow batches for Python, unless the session sets it: by their number alone. Spark 4.3 has a
+limit in bytes too, for which it adds up the buffers of all columns after each row: a third of the processor time of a
+hand-over. Spark 3.5 cuts at 10,000 rows only. Columns of bytes may hold large objects: with these the limit is kept."""
 
 
 def default_slots(frame: Any) -> int:
@@ -187,8 +187,7 @@ class SparkEngine:
 
     @contextmanager
     def described(self, text: str) -> Iterator[None]:
-        """See `Engine`. They also hand rows over as `_HAND_OVER` says; afterwards the user's own properties are there
-        again."""
+        """See `Engine`. The jobs also use the properties of `_HAND_OVER`; afterwards the user's own are restored."""
         context = self._frame.sparkSession.sparkContext
         limited = "binary" in self._frame.schema.simpleString()
         given = {_DESCRIPTION: text, **({} if limited else _HAND_OVER)}
@@ -251,7 +250,7 @@ class SparkPieces:
     def _fetched(self) -> LocalPieces | None:
         """The pieces in this process, where further Spark jobs would take longer than the steps themselves.
 
-        None: they are large, or very many. The rows of most stay in the spool, mapped.
+        None: they are large, or very many. The rows of most are kept in the spool, mapped.
         """
         sizes = run(partial(to_arrow, self._frame.selectExpr("octet_length(payload) AS size"))).column("size")
         if (pc.sum(sizes).as_py() or 0) > _FETCHED_BYTES:

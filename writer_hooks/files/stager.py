@@ -1,4 +1,4 @@
-"""Stages the files of a write, under names that no reader looks at.
+"""Stages the files of a write, under names that readers ignore.
 
 Only files that the driver later places become part of the table: a retried or speculative task leaves nothing in it.
 """
@@ -50,7 +50,7 @@ class Counts:
 class LogPart:
     """The entries of a log for some keys: rows, and keys to delete with ordering values.
 
-    A delete without ordering values deletes all that came before. `partial`: the rows are updates of some columns.
+    A delete without ordering values deletes all earlier rows. `partial`: the rows are updates of some columns.
     """
 
     rows: pa.Table
@@ -190,8 +190,8 @@ class Stager:
         """Brings rows, which have a record key column, into the table's schema, with Hudi's five meta columns first.
 
         A table with virtual keys has none of them, nor the key column. In a keyless table a row's key is its sequence
-        number, as with Hudi: no other row of the table has it, since the driver places the file of one try of a task
-        only. `schema`: another one, which has some of these columns.
+        number, as with Hudi: no other row of the table has it, since the driver places the file of only one try of a
+        task. `schema`: another one than the table's, with some of its columns.
         """
         count = rows.num_rows
         numbers = pa.array(np.arange(self._numbered, self._numbered + count)).cast(pa.string())

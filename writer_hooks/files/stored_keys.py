@@ -11,9 +11,9 @@ group gets, and those that it loses:
                                     alive again. So it is where a log may hold new keys (bucket index), and where keys
                                     move: a key that two partitions hold may leave the one that the index names
 
-Reporting a key that stays in its file group changes nothing. A key that moves is reported where it arrives, not where
-it leaves. The result of a row that is merged with a delete by ordering values is unknown without reading the slice:
-then the write is marked `unknown`, and takes the index out.
+Reporting a key that is kept in its file group changes nothing. A key that moves is reported for its new file group, not
+for its old one. The result of a row that is merged with a delete by ordering values is unknown without reading the
+slice: then the write is marked `unknown`, and removes the index.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.view.view import FileSlice
 
 _LONGEST_KEY = (1 << 15) - 1
-"""In bytes of UTF-8: what an HFile can hold."""
+"""The longest key that an HFile can hold, in bytes of UTF-8."""
 _BEYOND = r"[\x{10000}-\x{10FFFF}]"
-"""Characters that Java orders before others which come before them in an HFile: Hudi's look-ups go by Java's order."""
+"""Characters that Java and an HFile order differently: Hudi's look-ups use Java's order."""
 
 
 NOT_NOTED = "there was no index over all partitions when the write began"
-"""Hudi may have built one since: it does not know this write, which was pending."""
+"""Hudi may have built an index since then, without this write, which was pending."""
 
 
 class KeyNotes:
@@ -120,7 +120,7 @@ KEY_FIELD = pa.field(RECORD_KEY, pa.string())
 def base_keys(
     source: pa.NativeFile, file: pq.ParquetFile, path: str, rules: SliceRules, batch_rows: int | None = None
 ) -> Iterator[pa.Array]:
-    """The keys of an opened base file, by batches. MalformedError: it lacks a column that they are made of."""
+    """The keys of an opened base file, by batches. MalformedError: the file lacks a column of the keys."""
     names = rules.keys.fields
     there = stored(names, SAME_NAMES, file.schema_arrow.names)
     if len(there) < len(names):
@@ -134,7 +134,7 @@ def base_keys(
 def slice_keys(
     storage: Storage, slice_: FileSlice, rules: SliceRules, columns: Sequence[str] = ()
 ) -> Iterator[pa.Table]:
-    """The keys that a snapshot reader finds in a slice, in a column `KEY_FIELD`, with more columns behind it."""
+    """The keys that a snapshot reader finds in a slice, in a column `KEY_FIELD`, with `columns` after it."""
     for batch in SliceStream(storage, slice_, rules, (*rules.keys.fields, *columns)).batches():
         rows = pa.Table.from_batches([batch])
         keys = rules.keys.keys(rows, f"{slice_.partition}/{slice_.file_id}")

@@ -2,8 +2,8 @@
 
 `merged_log` is the log file of a `MERGE INTO` that sets some columns. Hudi's readers cannot read an update of some
 columns without a row below it. So the slice is read: a key that is alive in it gets an update of the set columns, or is
-deleted; the complete row of another key is inserted, or left out. The result of that look-up still holds when the write
-completes: no other write of the file group may complete since then.
+deleted; the complete row of another key is inserted, or left out. The result of that look-up is still valid when the
+write completes: no other write of the file group may complete since then.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from .stored_keys import KeyNotes, LogNotes, slice_keys
 from .task_context import WriteWork
 
 _SPILL_PARTITIONS = 32
-"""Each partition is folded by itself, in a quarter of the limit: this is enough for eight times the limit."""
+"""Each partition is folded separately, in a quarter of the limit: 32 are enough for eight times the limit."""
 
 
 def log_of(stager: Stager, group: FileGroup, work: WriteWork, pieces: Iterable[Piece]) -> StagedFile | None:
@@ -71,7 +71,7 @@ def log_of(stager: Stager, group: FileGroup, work: WriteWork, pieces: Iterable[P
                 noted.deletes(won.keys.take(gone), by_value=typed)
             if len(won.keys):
                 yield LogPart(rows=won.rows, deleted=won.keys.take(gone), ordering=ordering)
-        if leaving:  # no row of the write has them here
+        if leaving:  # the write has no row of these keys for this partition
             yield LogPart(rows=work.row_schema.empty_table(), deleted=pa.concat_arrays(leaving), ordering=())
 
     found = parts()
@@ -80,7 +80,7 @@ def log_of(stager: Stager, group: FileGroup, work: WriteWork, pieces: Iterable[P
 
 
 def log_notes(notes: KeyNotes, group: FileGroup, work: WriteWork) -> LogNotes | None:
-    """Takes the notes of a log file on a group; None if the table needs none."""
+    """Collects the notes of a log file on a group; None if the table needs none."""
     if not work.notes_keys:
         return None
     slice_, storage = latest_slice(group), work.table.storage
@@ -167,7 +167,7 @@ def rewritten_base(stager: Stager, work: WriteWork, slice_: FileSlice, pieces: I
     base, leaving = _base_rows(work, slice_), list[pa.Array]()
     won = folded(work, _leaving_kept(work, pieces, leaving))
     won = replace(won, rows=stager.with_meta_columns(won.rows, slice_.partition, ""))
-    if work.into is not None:  # a new key's row is whole; an update lacks what it does not set
+    if work.into is not None:  # a new key's row is complete; an update lacks unset columns
         lacks = np.ones(won.rows.num_rows, np.bool_)
         columns = dict.fromkeys(work.into.lacking(won.rows.schema), lacks)
         won = replace(won, lacking=Lacking(columns=columns, schema=won.rows.schema))
@@ -184,7 +184,7 @@ def rewritten_base(stager: Stager, work: WriteWork, slice_: FileSlice, pieces: I
             changes = merge.changes(keyed)
             if work.notes_keys and len(changes.deleted):
                 gone = keyed.keys.take(pa.array(changes.deleted))
-                # A key that moves is recorded where it arrives: a later record here would remove it.
+                # A key that moves is recorded for its new file group: a later record here would remove it.
                 notes.deleted.append(gone.filter(pc.invert(pc.is_in(gone, value_set=moved))))
             yield from changes.pieces(table)
         yield from _noted(work, [merge.inserts()[1]], notes)
@@ -198,7 +198,7 @@ def rewritten_base(stager: Stager, work: WriteWork, slice_: FileSlice, pieces: I
 
 
 def _leaving_kept(work: WriteWork, pieces: Iterable[Piece], leaving: list[pa.Array]) -> Iterator[Piece]:
-    """The same pieces; those keys among them that leave the partition come into the list, too."""
+    """The same pieces. Those of their keys that leave the partition are also added to `leaving`."""
     for piece in pieces:
         table = piece.table()
         if work.are_leaving(table):
@@ -207,7 +207,7 @@ def _leaving_kept(work: WriteWork, pieces: Iterable[Piece], leaving: list[pa.Arr
 
 
 def base_with_rows_after(stager: Stager, work: WriteWork, slice_: FileSlice, pieces: Iterator[Piece]) -> StagedFile:
-    """Rewrites a base file without logs, with more rows at the end, without looking at their keys (`insert`)."""
+    """Rewrites a base file without logs, with more rows at the end, without looking up their keys (`insert`)."""
     added, notes = 0, KeyNotes()
 
     def rows() -> Iterator[pa.Table]:
@@ -281,8 +281,8 @@ def _alive(slice_: FileSlice, work: WriteWork, keys: pa.Array, *, in_base: bool)
 
 
 def _refuse_after_deletes(slice_: FileSlice, work: WriteWork, keys: pa.Array, *, partial: bool) -> None:
-    """UnsupportedError: by commit time, Hudi 1.2 cannot read a row after a delete of its key in a log that has updates
-    of some columns before it. `partial`: this file will have some before these keys' rows."""
+    """UnsupportedError: with merges by commit time, Hudi 1.2 cannot read a row after a delete of its key, in a log that
+    has updates of some columns before it. `partial`: this file has such updates before these keys' rows."""
     storage = work.table.storage
     if work.merge.mode is not MergeMode.COMMIT_TIME:
         return

@@ -69,7 +69,7 @@ class WriteWork:
     def row_schema(self) -> pa.Schema:
         """The columns sent to the tasks that write files: the record key and, unless deleting, the table's own.
 
-        Of these an update of some columns may have some only.
+        The rows of an update of some columns may lack some of these.
         """
         own = self.data_schema
         own = own if self.into is None else self.into.row_schema(own, self.table.config)
@@ -81,7 +81,7 @@ class WriteWork:
         return not self.deletes and (self.into is None or self.into.inserts)
 
     def are_leaving(self, rows: pa.Table) -> bool:
-        """Whether these, among the rows of a write, are keys that it moves to other partitions (`placed_keys`)."""
+        """Whether these rows of a write are keys that it moves to other partitions (`placed_keys`)."""
         return not self.deletes and rows.column_names == [RECORD_KEY]
 
     def groups(self, partition: str) -> list[FileGroup]:
@@ -92,9 +92,9 @@ class WriteWork:
     def appended(self, group: FileGroup) -> FileSlice:
         """The slice to which a log file of the group is added.
 
-        With change data capture it has all files that a reader merges, where a plan is pending those below the plan,
-        too: Hudi's CDC query finds the rows before the write in the files that its statistics name. UnsupportedError:
-        there is no base file among them, without which that query fails.
+        With change data capture it has all files that a reader merges; with a pending plan also those below the plan:
+        Hudi's CDC query finds the rows before the write in the files that its statistics name. UnsupportedError: none
+        of these is a base file, without which that query fails.
         """
         last = group.slices[-1]
         if not self.table.config.captures_changes:

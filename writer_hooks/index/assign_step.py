@@ -285,7 +285,7 @@ class AssignStep:
 class KeyStep:
     """Makes staged files from rows by file id.
 
-    `rewritten`: small base files that take new keys. `appends`: add the rows without looking at existing keys.
+    `rewritten`: small base files that take new keys. `appends`: add the rows without looking up existing keys.
     """
 
     work: WriteWork

@@ -76,7 +76,7 @@ class BucketStep:
                 )
 
     def _check_keys(self, groups: Collection[FileGroup]) -> None:
-        """UsageError: existing keys are not in the bucket that `route` gives them. Each file is asked once."""
+        """UsageError: existing keys are not in the bucket that `route` gives them. Each file is read once."""
         self._refuse_numbers(groups)
         whole = (group for group in groups if not group.flaws)  # a lost file is no reason to refuse other buckets
         asked = sorted(whole, key=lambda group: (latest_base(group) is None, group.key))
@@ -126,7 +126,7 @@ class BucketStep:
 
 @lru_cache(maxsize=4096)
 def _held(place: str, path: str, route: ToBucket) -> list[int]:
-    """Not empty if the keys of a file were found in their bucket: files do not change."""
+    """Non-empty if the keys of a file were found in their bucket. It is kept in a cache, since files do not change."""
     return []
 
 
@@ -138,7 +138,7 @@ def recorded_buckets(config: TableConfig, options: WriteOptions) -> dict[str, st
 
 
 def check_recorded_buckets(table: Table, timeline: Timeline, options: WriteOptions) -> None:
-    """UsageError: the newest write that records its buckets had others. Few keys may lie in both alike."""
+    """UsageError: the newest write that records its buckets had others. A few keys may have the same bucket in both."""
     mine = recorded_buckets(table.config, options).get(_RECORDED)
     if mine is None:
         return
@@ -180,7 +180,7 @@ def refuse_two_of_one_bucket(groups: Iterable[FileGroup]) -> None:
 def living_elsewhere(work: WriteWork, partition: str) -> list[FileGroup]:
     """The file groups of another partition, the one that the newest write with files names; empty: there is none.
 
-    A new partition shows nothing of the table's index.
+    A new partition does not show the table's index.
     """
     for requested in sorted(work.timeline.completed_writes, reverse=True)[:_COMMITS_ASKED]:
         try:

@@ -65,7 +65,7 @@ _FIRST_BIN = "0"
 class Misplaced:
     """Misplaced keys of a batch: `count` keys, such as `key`, whose rows are for `partition` but which are in `other`.
 
-    `in_batch`: not the table has them in `other`, but other rows of the batch.
+    `in_batch`: other rows of the batch, not rows of the table, have them in `other`.
     """
 
     count: int
@@ -183,13 +183,13 @@ def _piece(found: Misplaced) -> Piece:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """What a lookup has read: `done` were completed then, `pending` not. By requested time."""
+    """The writes that a lookup has read, by requested time: `done` were completed, `pending` were not."""
 
     done: frozenset[str]
     pending: frozenset[str]
 
     def is_all_of(self, timeline: Timeline) -> bool:
-        """Whether no write has ended since."""
+        """Whether no write has ended since the lookup."""
         return self.done >= timeline.completed_writes.keys() and self.pending <= timeline.pending_writes.keys()
 
 
@@ -205,7 +205,7 @@ class GlobalKeys:
     def check(self, table: Table, seen: Seen | None = None) -> Seen | None:
         """The writes that the look-up has read; None: this table's keys need no look-up.
 
-        `seen`: the result of an earlier check; if no write has ended since, it is returned at once.
+        `seen`: the result of an earlier check; if no write has ended since then, it is returned without a look-up.
         UnsupportedError: keys are in other partitions than their rows, or the batch has one key in two partitions.
         """
         if self.write.moved_keys is not None or not looks_everywhere(self.write, table):
@@ -303,7 +303,7 @@ class HeldStep:
             yield Piece(partition="", target=str(code), source=HITS, number=number, rows=0, payload=pack(part))
 
     def _held(self, slice_: FileSlice, keys: pa.StringArray, lookup: KeyLookup) -> Iterator[pa.Table]:
-        """The living keys that a slice holds; one bare table of them, or some with ordering values."""
+        """The living keys that a slice holds: one table of keys alone, or tables with ordering values."""
         if slice_.base is not None and not self._logs_add(slice_):
             at = distinct(keys_in_base(self.storage, slice_.base, keys, lookup, self.rules))
             if not len(at):
@@ -371,7 +371,7 @@ class PlaceStep:
         yield pa.table({RECORD_KEY: keys.take(pa.array(gone))}), other.take(pa.array(gone))
 
     def _goes(self, rows: pa.Table) -> Flags:
-        """Which rows go where their key is: those that delete, if keys move."""
+        """Which rows are written to the partition that holds their key: if keys move, those that delete; else all."""
         deleted = self.work.keyed(rows).deleted if self.moved is MovedKeys.MOVE else np.ones(rows.num_rows, np.bool_)
         return np.zeros(rows.num_rows, np.bool_) if deleted is None else deleted
 
@@ -390,7 +390,7 @@ class PlaceStep:
 
 
 def _met(keys: pa.Array, held: pa.Array) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Which rows of two columns of keys have the same key: numbers of the first, and of the second."""
+    """Which rows of two columns of keys have the same key: positions in the first, and in the second."""
     left = pa.table({RECORD_KEY: keys, "row": np.arange(len(keys))})
     right = pa.table({RECORD_KEY: held, "held": np.arange(len(held))})
     both = left.join(right, RECORD_KEY, join_type="inner").sort_by([("row", "ascending"), ("held", "ascending")])

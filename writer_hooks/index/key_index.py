@@ -66,7 +66,7 @@ class KeyIndex:
         return {p: [g for g in groups if g.key not in self.work.replaced] for p, groups in found.items()}
 
     def _lookup(self, rows: Pieces, groups: Mapping[str, list[FileGroup]]) -> Pieces | None:
-        """The hits: which file holds which key. None if there is no file to look into."""
+        """The hits: which file holds which key. None if there is no file to read."""
         for partition, of in groups.items():
             _refuse_logs_only(partition, of)
         found = {p: [slices for g in of if (slices := looked_into(g))] for p, of in groups.items()}
@@ -95,8 +95,8 @@ class KeyIndex:
 def row_bytes(work: WriteWork) -> float:
     """The size of a row in a base file, from the newest commits that wrote base files, as Hudi estimates it.
 
-    Small files do not tell: most of a file of few rows is its key filter, of 430 kB. Nor does a commit that a killed
-    Hudi left torn, or that was archived since then: no write may fail for an estimate.
+    Small files are left out: most of a file of few rows is its key filter, of 430 kB. So is a commit that a killed Hudi
+    left incomplete, or that was archived since then: no write may fail because of an estimate.
     """
     for requested in sorted(work.timeline.completed_writes, reverse=True)[:_COMMITS_LOOKED_AT]:
         try:
@@ -118,7 +118,7 @@ def _tells(stat: WriteStat) -> bool:
 def _refuse_logs_only(partition: str, groups: list[FileGroup]) -> None:
     """UnsupportedError: another index has put new keys into logs. The look-up reads no logs: rows would be doubled.
 
-    MissingFileError, MalformedError: a base file is lost or damaged, so nothing tells.
+    MissingFileError, MalformedError: a base file is lost or damaged, so the index is unknown.
     """
     for group in groups:
         for flaw in group.flaws:

@@ -1,4 +1,4 @@
-"""The key index, first half: finds the base files that hold a batch's keys. And the keys of replaced file groups.
+"""The key index, first half: finds the base files that hold a batch's keys; and the keys of replaced file groups.
 
 Keys go to bins of base files of their partition. A bin's task reads only what it must: it skips a file whose key range
 or bloom filter excludes every key, and reads the key column of the others. Under this index, as under Hudi's SIMPLE and
@@ -182,7 +182,7 @@ def keys_in_base(
 
 
 def _may_hold(footer: pq.FileMetaData, keys: pa.StringArray) -> bool:
-    """False: the footer proves that the file holds none of the keys."""
+    """False: the footer shows that the file holds none of the keys."""
     notes = {k.decode(errors="replace"): v.decode(errors="replace") for k, v in (footer.metadata or {}).items()}
     low, high = notes.get("hoodie_min_record_key"), notes.get("hoodie_max_record_key")
     if low is not None and high is not None:
@@ -221,7 +221,7 @@ def replaced_keys(
 
 @dataclass(frozen=True)
 class _ABin:
-    """Makes a piece without rows for each bin, whatever there is."""
+    """Makes a piece without rows for each bin, whatever the input."""
 
     bins: int
 

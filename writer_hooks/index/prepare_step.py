@@ -27,7 +27,7 @@ from ..schema.table_schema import to_file_schema
 
 
 def check_once(rows: Pieces) -> None:
-    """UsageError: the batch has a key twice in one partition. `rows`: all of one key come to one target."""
+    """UsageError: the batch has a key twice in one partition. `rows`: all rows of a key have one target."""
     found = sorted(json.loads(data) for data in rows.map(_keys).regroup(_repeated).collect())
     if found:
         _, key, partition = found[0]

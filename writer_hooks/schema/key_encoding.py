@@ -6,9 +6,9 @@ switched off. So the table's rows decide. A table without rows gets the encoding
 reference for its version: 0.15.0 writes `v` in version 6, 1.2.0 writes `f:v` in versions 8 and 9.
 
 Clients that make keys and paths themselves, options that no table stores, and Hudi's SQL make tables whose settings
-tell something else than their rows: `f:v` under SIMPLE, folders of another style, dates in folders of three levels,
-timestamps as text. A write by the settings would not find the rows that are there, and would double them. So some rows
-of each kind of folder are read once in a process, and the generator is the one that gives them their keys and folders.
+differ from their rows: `f:v` under SIMPLE, folders of another style, dates in folders of three levels, timestamps as
+text. A write by the settings would not find the existing rows, and would double them. So some rows of each kind of
+folder are read once in a process, and the generator that gives them their keys and folders is chosen.
 
 With virtual keys no row has its key, so readers take `v`. Versions 8 and 9 are refused then: see `schema/virtual_keys`.
 """
@@ -104,7 +104,7 @@ def one_field_prefixed(table: Table) -> bool | None:
 
 
 def _samples(table: Table, timeline: Timeline, usual: KeyGenerator) -> Iterator[_Sample]:
-    """Some rows of each kind of folder. Files that cannot be read tell nothing."""
+    """Some rows of each kind of folder. Files that cannot be read are left out."""
     fields = (*usual.key_fields, *(field.name for field in usual.partition_fields))
     schema = table.newest_schema(timeline)
     names = {f if f in schema.arrow.names else f.partition(".")[0] for f in fields}
@@ -140,7 +140,7 @@ def _partitions(table: Table, usual: KeyGenerator) -> Iterable[tuple[str, Sequen
 
 
 def _kind(folder: str) -> tuple[bool, bool, bool, bool]:
-    """What is seen in the name of a folder."""
+    """The kind of a folder, by its name."""
     named, value = "=" in folder, folder.rpartition("=")[2]
     return named, "%" in value, value in (DEFAULT_PARTITION, _OLD_DEFAULT), value.isdecimal()
 
@@ -148,7 +148,7 @@ def _kind(folder: str) -> tuple[bool, bool, bool, bool]:
 def _first_rows(
     table: Table, slices: Sequence[FileSlice], rules: SliceRules, columns: Sequence[str]
 ) -> pa.Table | None:
-    """Of a slice with a base file, else of one without; None: there are none."""
+    """The first rows of a slice with a base file, else of one without; None: there are none."""
     for slice_ in sorted(slices, key=lambda s: s.base is None):
         rows = some_rows(table.storage, slice_, rules, columns)
         if rows.num_rows:
@@ -184,7 +184,7 @@ def _with_their_folders(table: Table, usual: KeyGenerator, samples: Sequence[_Sa
     """The generator that gives the rows of the samples their folders.
 
     A row of a key that is unique over all partitions may be in another folder than its own, so the usual generator is
-    the right one if it is for some row of each sample. Another one must be right for all rows.
+    chosen if it is right for some row of each sample. Another one must be right for all rows.
     """
     if all(_right(usual, sample) is not _NONE for sample in samples):
         return usual
@@ -208,7 +208,7 @@ _NONE, _SOME, _ALL = "none", "some", "all"
 
 
 def _right(generator: KeyGenerator, sample: _Sample) -> str:
-    """For how many rows of a sample a generator gives the folder in which they are."""
+    """Whether a generator gives the folder of a sample for all, some or none of its rows."""
     try:
         same = pc.equal(generator.partition_paths(sample.rows), sample.partition)
     except PhantombaseError:

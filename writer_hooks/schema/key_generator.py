@@ -8,12 +8,12 @@ A partition path joins the partition fields' values with `/`; a null or empty va
 `__HIVE_DEFAULT_PARTITION__`. The rows have the table's own types already (`table_schema.to_file_schema`).
 
 A table without key fields (keyless) gets its keys when a file is made, see `Stager`; until then a hash of the row's
-values stands for the key. It depends on nothing else, so a repeated task sends a row to the same place.
+values stands for the key. The hash depends on nothing else, so a repeated task sends a row to the same target.
 
 Timestamps are written as numbers, as in Hudi's upserts and inserts. Hudi's bulk inserts through Spark rows write them
 as `2024-01-02 03:04:05.123`, in 0.15 and in 1.2, and so does every write with
 `hoodie.datasource.write.keygenerator.consistent.logical.timestamp.enabled`, which no table stores. Hudi's SQL writes
-`2024-01-02 03%3A04%3A05`. The folders that are there decide: see `key_encoding`.
+`2024-01-02 03%3A04%3A05`. The existing folders decide: see `key_encoding`.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class TimestampText(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionField:
-    """One level of the partition path. `times`: the format, if the value is a moment."""
+    """One level of the partition path. `times`: the format, if the value is a point in time."""
 
     name: str
     times: PartitionTimes | None = None
@@ -211,7 +211,7 @@ def has_one_field_complex_key(config: TableConfig) -> bool:
 
 
 def field_values(rows: pa.Table, name: str) -> pa.Array:
-    """A column, or with dots a field inside records, null if a record is null. UsageError: it is not there."""
+    """A column, or with dots a field inside records, null if a record is null. UsageError: it does not exist."""
     first, *inner = [name] if name in rows.column_names else name.split(".")
     if first not in rows.column_names:
         raise _missing(rows, name)

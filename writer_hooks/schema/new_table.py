@@ -47,14 +47,14 @@ MERGE_STRATEGIES = {
 class NewTable:
     """The description of a table.
 
-    `key_fields`: () for a keyless table, whose writers make up the keys.
+    `key_fields`: () for a keyless table, whose writers generate the keys.
     `partition_fields`: `name`, or `name:SIMPLE` and `name:TIMESTAMP` with the CUSTOM key generator.
     `key_generator`: SIMPLE, COMPLEX, NON_PARTITION, TIMESTAMP or CUSTOM; None: as Hudi infers it.
     `merge_mode`: EVENT_TIME (the default with ordering fields) or COMMIT_TIME (the default without).
     `times`: options of the TIMESTAMP generator, under Hudi's names. `utc_timezone`: instants are in UTC; Hudi's default
     is the zone of each writer. `schema_text`: the Avro record, if the table must have it before its first
     commit, as with SQL's CREATE TABLE. `metadata_table`: with Hudi's metadata table, which lists its files.
-    `meta_columns`: False for virtual keys; None: as the table that is there, with them in a new one.
+    `meta_columns`: False for virtual keys; None: as the existing table, with them in a new one.
     """
 
     name: str
@@ -191,7 +191,7 @@ class NewTable:
 
 
 def same_as(config: TableConfig) -> NewTable:
-    """The description that an existing table answers to, as far as `check_same_table` compares it."""
+    """The description of an existing table, as far as `check_same_table` compares it."""
     return NewTable(
         name=config.name,
         version=config.version,
@@ -251,10 +251,10 @@ def _words(value: Any) -> str:
 
 
 def create_table(storage: Storage, spec: NewTable) -> Table:
-    """Makes the table that `spec` describes, or opens it if it is there already. Two creators at once are safe.
+    """Makes the table that `spec` describes, or opens it if it exists already. Concurrent creators are safe.
 
-    UsageError: no such table can be made, or another one is there. MalformedError: a damaged table is there, which a
-    new one must not overwrite. After an error nothing has been written.
+    UsageError: no such table can be made, or another one exists. MalformedError: a damaged table exists, which a new
+    one must not overwrite. After an error nothing has been written.
     """
     config = spec.config()
     existing = _existing(storage)
@@ -273,7 +273,7 @@ def create_table(storage: Storage, spec: NewTable) -> Table:
 def refuse_place(storage: Storage, opened: Callable[[str], Storage]) -> None:
     """UsageError: a new table would be inside another one or above others, or in a table of another format.
 
-    `opened`: gives the storage at a URL. A folder above that cannot be looked at counts as none: access to an object
+    `opened`: gives the storage at a URL. A folder above that cannot be listed counts as none: access to an object
     store may be for the folder of the table alone. Below it, as many levels are listed as when tables are searched.
     """
     above = storage.base_path.rstrip("/")
@@ -323,7 +323,7 @@ def _existing(storage: Storage) -> TableConfig | None:
 
 
 def _refuse_remains(storage: Storage, config: TableConfig) -> None:
-    """MalformedError: there is a timeline without hoodie.properties.
+    """MalformedError: a timeline exists without hoodie.properties.
 
     The table has lost that file. With a new one its rows would be read in another way.
     """

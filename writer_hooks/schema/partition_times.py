@@ -1,4 +1,4 @@
-"""Partition values of the TIMESTAMP key generator: moments formatted by a pattern (pure, vectorised).
+"""Partition values of the TIMESTAMP key generator: points in time, formatted by a pattern (pure, vectorised).
 
 The options are in hoodie.properties, under names that begin with `hoodie.keygen.timebased.`:
 
@@ -62,10 +62,10 @@ _LETTERS = {
     "a": 1,
     "Z": 2,
 }
-"""Joda's letters that are known, and how often each may stand. Names of months and days depend on the language of the
+"""Joda's letters that are known, and how often each may occur. Names of months and days depend on the language of the
 writer's machine, names of zones on its Java."""
 _READ = "yMdHhKkmsSaZ"
-"""Those that are read, too."""
+"""Letters that may be in an input format, too."""
 _OFFSET = r"[Zz]|[+-]\d{2}(?::?\d{2})?"
 _TOKEN = re.compile(r"'((?:[^']|'')*)'|([A-Za-z])\2*|[^A-Za-z']")
 _DAY_MILLIS = 86_400_000
@@ -77,7 +77,7 @@ _ZONE_YEARS = (-2_145_916_800_000, 2_145_916_800_000)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionTimes:
-    """How moments are read and formatted.
+    """How points in time are read and formatted.
 
     `nanos`: nanoseconds of one unit of a number, None for text. `inputs`, `output`: patterns as in the settings.
     `input_zone`, `zone`: of the text and of the result; both None: the digits of the text do not change.
@@ -152,7 +152,7 @@ class PartitionTimes:
         )
 
     def format(self, values: pa.Array, name: str) -> pa.StringArray:
-        """The partition values of a column. UsageError: a type or a value that is not such a moment."""
+        """The partition values of a column. UsageError: a type or a value that is no such point in time."""
         millis = self._of_text(values, name) if self.nanos is None else self._of_numbers(values, name, self.nanos)
         self._check_years(millis, name)
         moments = millis.cast(pa.timestamp("ms", tz=self.zone))
@@ -251,7 +251,7 @@ class PartitionTimes:
 
 
 def _of_two_digits(year: pa.Int64Array) -> pa.Int64Array:
-    """The year that Joda takes two digits for: from 80 years ago to 19 years ahead, as the clock says now."""
+    """The year that Joda reads from two digits: from 80 years before the current one to 19 years after it."""
     first = datetime.now(UTC).year - 80
     after = pc.subtract(year, first % 100)
     return pc.add(first, pc.if_else(pc.less(after, 0), pc.add(after, 100), after))
@@ -267,7 +267,7 @@ def _offset_seconds(offset: pa.StringArray) -> pa.Int64Array:
 
 
 def _shown(moments: pa.Array, letter: str, count: int) -> pa.StringArray:
-    """One part of an output format, of each moment. `count` 0: a text that stands as it is."""
+    """One part of an output format, for each point in time. `count` 0: literal text."""
     if not count:
         return pa.repeat(pa.scalar(letter, pa.string()), len(moments))
     local = pc.local_timestamp(moments) if moments.type.tz else moments  # Arrow's parts lose seconds of old zones
@@ -325,7 +325,7 @@ def arrow_zone(name: str) -> str:
 
 
 _Part: TypeAlias = tuple[str, int, bool]
-"""A letter and how often it stands, or a text and 0; and whether another number follows at once."""
+"""A letter and its count, or a literal text and 0; and whether another number follows directly."""
 
 
 def _tokens(option: str, pattern: str, letters: str = "".join(_LETTERS)) -> tuple[_Part, ...]:
@@ -350,8 +350,8 @@ def _tokens(option: str, pattern: str, letters: str = "".join(_LETTERS)) -> tupl
 
 
 def _shape(parts: tuple[_Part, ...]) -> str:
-    """A regular expression of the complete text. Joda reads `1` for `MM`, too; here a number has as many digits as
-    letters, or two for one letter: it may be a mistake."""
+    """A regular expression of the complete text. Joda reads `1` for `MM`, too. That may be a mistake, so here a number
+    has as many digits as letters; for one letter it may have two."""
     return "^" + "".join(_part_shape(*part) for part in parts) + "$"
 
 

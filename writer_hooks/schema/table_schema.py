@@ -278,7 +278,7 @@ def to_file_schema(rows: pa.RecordBatch | pa.Table, schema: pa.Schema) -> pa.Tab
 
 
 def _field(array: pa.Array, field: pa.Field, path: str, nulls_above: int) -> pa.Array:
-    """`array` as the values of a field. `nulls_above`: the nulls of the record around it, in which it is null too."""
+    """`array` as the values of a field. `nulls_above`: the nulls of the record around it, where it is null too."""
     count = array.null_count - nulls_above
     if not field.nullable and count:
         raise UsageError(

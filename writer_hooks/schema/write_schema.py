@@ -4,11 +4,11 @@
 different ways, which agree for some columns only. Where they differ, Hudi does not find what it deletes, or doubles
 rows. Seen:
 
-    0.15.0   one column of text. Of numbers and times it cannot read the logs; of dates and decimals it doubles rows;
+    0.15.0   one column of text. With numbers and times it cannot read logs; with dates and decimals it doubles rows;
              with several columns it can read no logs and compact none
     1.2.0    one column of text, integers, booleans, timestamps in microseconds. It does not apply deletes of dates
-             from logs without record positions, as phantombase writes them; of decimals it doubles rows after a
-             compaction. Such logs it cannot read at all where a key column is a partition column, too
+             from logs without record positions, as phantombase writes them; with decimals it doubles rows after a
+             compaction. If a key column is also a partition column, it cannot read such logs at all
 
 **Change data capture**: Hudi's CDC query must stay exact. Where there is no `.cdc` file the query infers the changes of
 a write: each row of a new base file is inserted; each row of a log file is merged with the rows before it, which are in
@@ -41,8 +41,8 @@ _BY_EVENT_TIME = (MergeMode.EVENT_TIME, MergeMode.EVENT_TIME_0X, MergeMode.EVENT
 def refuse_inexact_changes(table: Table, schema: TableSchema, write: Write) -> None:
     """UnsupportedError: of this write Hudi's CDC query may show other changes than it makes.
 
-    Seen with 0.15.0 and 1.2.0, but for partial updates, which were not tried. Tables without change data capture may be
-    written so.
+    Seen with 0.15.0 and 1.2.0, except partial updates, which were not tried. Tables without change data capture allow
+    such writes.
     """
     if not table.config.captures_changes:
         return
@@ -58,11 +58,11 @@ def refuse_inexact_changes(table: Table, schema: TableSchema, write: Write) -> N
     if write.deletes or not merges:
         return  # nothing is merged by ordering values: deletes by key win, and new base files hold new rows
     if settings.mode in _BY_EVENT_TIME and IS_DELETED in schema.arrow.names:
-        # A late row that is marked deleted loses; the query shows the row deleted.
+        # A stale row that is marked deleted loses; the query shows the row deleted.
         todo = "Give the keys to delete to delete(), and leave the column out of the table."
         raise _refusal(table, f"merging rows with the column {IS_DELETED} by event time into a table", todo)
     if settings.mode is MergeMode.OVERWRITE_WITH_LATEST_0X and table.config.ordering_fields:
-        # Between log files a late row loses; the query shows it as an update.
+        # Between log files a stale row loses; the query shows it as an update.
         raise _refusal(table, "upserts by this payload class into a table")
 
 
@@ -138,7 +138,7 @@ def schema_after(table: Table, timeline: Timeline, incoming: pa.Schema, write: W
 
 
 def _evolved(table: Table, own: TableSchema, text: str, write: Write) -> TableSchema:
-    """The schema of a table whose columns evolve on read: a write leaves it as it is.
+    """The schema of a table whose columns evolve on read: a write does not change it.
 
     UnsupportedError: the rows would change it, or Hudi does not write such a table in this way.
     """
@@ -167,7 +167,7 @@ def checked_schema(config: TableConfig, own: str | None, incoming: pa.Schema, wr
     """The table's Avro schema after a write of `incoming`. `own`: the schema before, None for a table without rows.
 
     UsageError: a column does not fit, is missing, or cannot be part of a key or path. UnsupportedError: a write that
-    this table cannot have.
+    this table does not allow.
     """
     refuse_virtual(config, write)
     if config.is_keyless:
@@ -226,8 +226,8 @@ def _refuse_missing(own: str, incoming: pa.Schema) -> None:
 def _check_ordering(config: TableConfig, before: pa.Schema, after: pa.Schema) -> None:
     """UsageError: an ordering column would get another type.
 
-    Deletes in logs keep their ordering value in the type of then, and one of another type than the column wins over
-    every row before it: rows that had won would be lost.
+    A delete in a log keeps its ordering value in the type of that time. A value of another type than the column's wins
+    over every row before it: rows that had won would be lost.
     """
     for name in config.ordering_fields:
         if name in before.names and before.field(name).type != after.field(name).type:
