@@ -109,7 +109,7 @@ def schedule(
 
     `lock`: the table lock that all writers share, `file:PATH` or `zookeeper:HOSTS/BASE/PATH/KEY`; by default that of
     the table's storage: a file in the table, which only phantombase's own writers know, and on an object store the
-    lock that Hudi's StorageBasedLockProvider holds. `sole_writer`: no other process writes to the table meanwhile;
+    lock that Hudi's StorageBasedLockProvider holds. `sole_writer`: no other process writes concurrently;
     without it and without a lock there is a UserWarning, where the command `schedule` refuses. `compact` executes the
     request. `storage_options`: see `read`. UsageError: both are given.
     """

@@ -13,7 +13,7 @@ except ImportError:  # PySpark 3.5 has no Python sources; `frame` uses the tasks
     DataSourceReader = object  # type: ignore[assignment, misc]
 
     class InputPartition:  # type: ignore[no-redef]
-        """What Spark's own is."""
+        """The same as Spark's own."""
 
         def __init__(self, value: object) -> None:
             self.value = value
@@ -45,7 +45,7 @@ class SlicePartition(InputPartition):
 
 
 class BatchReader(DataSourceReader):
-    """Plans when Spark asks for the tasks, so that the timeline is read as late as it can be."""
+    """Plans when Spark asks for the tasks, so that the timeline is read as late as possible."""
 
     def __init__(self, options: SourceOptions, columns: StructType) -> None:
         self._options = options
@@ -64,7 +64,7 @@ class BatchReader(DataSourceReader):
 def take_pin(options: SourceOptions, table: Table) -> SharedPin | None:
     """Takes the pin of a batch query, if it has one, before it is planned.
 
-    Its tasks renew it. It expires: no call tells when the query ends.
+    The query's tasks renew the pin. It expires: no call reports the end of the query.
     """
     if options.pin is None:
         return None

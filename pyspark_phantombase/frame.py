@@ -1,9 +1,8 @@
-"""A table as a DataFrame in two parts: base files without logs, which Spark's own Parquet reader reads, and the rest.
+"""A table as a DataFrame in two parts: what Spark's own Parquet reader reads, and the rest, which phantombase reads.
 
-Both parts are of one plan, made when the function is called. Spark knows the columns and filters of a query when it
-reads Parquet, and reads only what they need; through Python all columns of the DataFrame go.
-
-Which file slices Spark's own Parquet reader reads exactly as phantombase does (pure).
+Spark reads base files without logs, if its reader gives exactly the same rows. Both parts are of one plan, made when
+the function is called. Spark knows the columns and filters of a query when it reads Parquet, and reads only what they
+need; through Python all columns of the DataFrame are read.
 """
 
 from __future__ import annotations
@@ -40,25 +39,25 @@ _SAME = frozenset(
 )
 """Types that are read alike if file and table have the same; also decimals and timestamps in UTC.
 
-Moments in milliseconds are left out: Spark may round a filter's moment down to them.
+Timestamps in milliseconds are left out: Spark may round a filter's timestamp down to them.
 
 Nested types are left out: readers differ in how they take the encodings of lists and maps.
 """
 _GLOB = frozenset("{}[]*?\\")
 """Spark takes a path with one of these as a pattern."""
 _HIDDEN = ("_", ".")
-"""Spark passes files over whose name begins so."""
+"""Spark ignores files whose names begin so."""
 _OLD_MOMENT = "INT96"
-"""Spark moves such moments between calendars and zones."""
+"""Spark moves such timestamps between calendars and zones."""
 
 
 def is_pattern(path: str) -> bool:
-    """Spark would take the path as a pattern."""
+    """Whether Spark would take the path as a pattern."""
     return bool(_GLOB & set(path))
 
 
 def only_base(slice_: FileSlice) -> bool:
-    """The slice is its base file, and Spark finds the file by its path."""
+    """Whether the slice is its base file alone, and Spark finds the file by its path."""
     if slice_.base is None or slice_.logs or is_pattern(slice_.base.path):
         return False
     return not any(part.startswith(_HIDDEN) for part in slice_.base.path.split("/"))
@@ -67,7 +66,7 @@ def only_base(slice_: FileSlice) -> bool:
 def read_alike(
     file: pq.ParquetFile, wanted: pa.Schema, names: Names = SAME_NAMES, defaults: Defaults = NO_DEFAULTS
 ) -> bool:
-    """The columns of a base file need no change to become those of the table. `names`: of the columns in the file.
+    """Whether the columns of a base file are those of the table unchanged. `names`: of the columns in the file.
 
     They have the table's types and are required where the table's are. A column that the file lacks is null, if the
     table's may be and has no other default. Spark finds columns whatever the case of their letters, so no two may
@@ -75,7 +74,7 @@ def read_alike(
     """
     found: pa.Schema = file.schema_arrow
     by_case = {name.lower(): name for name in found.names}
-    if names or old_calendar(file) is not None:  # Spark moves its dates by other tables, and knows names of now alone
+    if names or old_calendar(file) is not None:  # Spark moves its dates by other tables, and knows only today's names
         return False
     if OPERATION in found.names or len(by_case) < len(found.names) or len(_lower(wanted)) < len(wanted.names):
         return False
@@ -117,7 +116,7 @@ _EXACT = {
     "parquet.filter.dictionary.enabled": "false",
     "parquet.filter.bloom.enabled": "false",
 }
-"""A session may be set to pass over files that it cannot read, or to move old dates. Not here: no row is missing.
+"""A session may be set to skip files that it cannot read, or to move old dates. Not here: no row is missing.
 
 Parquet's filters by dictionary and by hash take 0.0 and -0.0 for different values, which Spark's `=` does not.
 """
@@ -142,9 +141,9 @@ def spark_read(spark: SparkSession, path: str, **options: str) -> DataFrame:
 
 
 def _planned(table: Table, options: SourceOptions) -> tuple[Scan, frozenset[FileSlice]]:
-    """What is read, and the slices of it that Spark reads itself.
+    """The scan, and those of its slices that Spark reads itself.
 
-    A filter is evaluated by phantombase, so nothing is left to Spark then; so is the filter of a window, and a limit.
+    phantombase evaluates a filter, the filter of a window, and a limit: with one of these Spark reads no slice itself.
     """
     scan = plan_read(table, options.read)
     scan = replace(scan, options=replace(scan.options, columns=tuple(shown(scan.schema, options).names)))
@@ -157,7 +156,7 @@ def _planned(table: Table, options: SourceOptions) -> tuple[Scan, frozenset[File
 
 
 def _root(storage: Storage) -> str | None:
-    """The table's URL for Spark, None where Spark needs options that phantombase does not have, or takes a pattern."""
+    """The table's URL for Spark; None if Spark needs options that phantombase lacks, or would take it as a pattern."""
     base = storage.base_path
     if is_pattern(base):
         return None

@@ -57,7 +57,7 @@ _QUERIES = {
     "incremental": Query.INCREMENTAL,
 }
 _STORAGE = "storage."
-"""Before the name of an option of the object store; Hadoop's names are taken as they are."""
+"""The prefix of the name of an object store's option; Hadoop's names are taken as they are."""
 _OF_STREAMS = ("max_files", "max_bytes", "max_rows")
 _NOT_OF_STREAMS = ("as_of", "end", "query")
 EARLIEST = "earliest"
@@ -85,7 +85,7 @@ class SourceOptions:
     pin: PinOptions | None = None
 
     def open(self) -> Table:
-        """The table as it stands now."""
+        """The table, opened now."""
         return Table.open(self.path, self.storage, reading=True).with_clock(ClockOptions(timezone=self.timezone))
 
     def of_table(self) -> SourceOptions:
@@ -95,7 +95,7 @@ class SourceOptions:
 
     def of_window(self, begin: str, end: str, *, part: bool = False) -> SourceOptions:
         """The same for one batch of a stream. `part`: other batches have the rest of the window's file groups, so all
-        must be of the state at its end, whatever is said of cleaned ones."""
+        must be of the state at its end, whatever the fallback for cleaned files."""
         read = replace(
             self.read,
             query=Query.INCREMENTAL,
@@ -195,7 +195,7 @@ def _fallback(found: Mapping[str, str]) -> Fallback:
 
 
 def _memory(found: Mapping[str, str]) -> dict[str, Any]:
-    """What bounds the memory of a task, as far as it is given."""
+    """The bounds of a task's memory, as far as they are given."""
     limit = found.get("memory_limit")
     given = {"memory_limit": None if limit is None else parse_bytes(limit), "spill_dir": found.get("spill_dir")}
     return {name: value for name, value in given.items() if value is not None}

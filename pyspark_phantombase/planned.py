@@ -32,12 +32,12 @@ def spark_columns(schema: pa.Schema) -> StructType:
 
 
 def arrow_columns(columns: StructType) -> pa.Schema:
-    """What Spark demands of the first batch of a task."""
+    """The schema that Spark requires of the first batch of a task."""
     return arrow_of_spark(columns)
 
 
 def check_columns(asked: StructType, of_table: StructType) -> None:
-    """UsageError: a DataFrame's schema has a column that the table has not, or has with another type."""
+    """UsageError: a DataFrame's schema has a column that the table lacks, or has with another type."""
     types = {field.name: field.dataType for field in of_table.fields}
     for field in asked.fields:
         there = types.get(field.name)
@@ -51,7 +51,7 @@ def check_columns(asked: StructType, of_table: StructType) -> None:
 
 
 def _same(one: DataType, other: DataType) -> bool:
-    """Equal but for what may be null."""
+    """Whether two types are equal, except in what may be null."""
     return one.simpleString() == other.simpleString()
 
 
@@ -72,7 +72,7 @@ def table_columns(options: SourceOptions) -> StructType:
 
 
 def shown(schema: pa.Schema, options: SourceOptions) -> pa.Schema:
-    """The columns of a schema that the options leave (pure)."""
+    """The columns of a schema that the options select (pure)."""
     if options.meta_columns or options.read.columns is not None:
         return schema
     return pa.schema([field for field in schema if not field.name.startswith(_META)])
@@ -98,7 +98,7 @@ def plan_tasks(
 
 
 def parted(scan: Scan, task_bytes: int) -> list[Scan]:
-    """A scan as those of the tasks: slices by `grouped`, and a large one without logs by its row groups (pure)."""
+    """A scan split into those of the tasks: slices by `grouped`, a large one without logs by its row groups (pure)."""
     found = []
     for slices in grouped(scan.slices, task_bytes):
         part = replace(scan, slices=slices)

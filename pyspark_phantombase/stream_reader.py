@@ -59,7 +59,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamPart:
-    """What is delivered of a write at `moment`: the file groups up to and with `last`."""
+    """The part of the write at `moment` that is delivered: the file groups up to and with `last`."""
 
     moment: str
     last: GroupKey
@@ -75,13 +75,13 @@ class Offset:
 
     @property
     def is_first(self) -> bool:
-        """The stream has delivered nothing yet."""
+        """Whether the stream has delivered nothing yet."""
         return self.part is None and self.begin == self.moment
 
     @staticmethod
     def of(table: Table, stored: Mapping[str, str]) -> Offset:
-        """UsageError: the table was upgraded since, so that the offset has no completion time, or the
-        reverse."""
+        """UsageError: the table was upgraded since then, so that the offset has no completion time, or was
+        downgraded."""
         axis = _axis(table)
         if axis not in stored:
             raise UsageError(
@@ -133,7 +133,7 @@ class Batch:
 
     @property
     def is_part(self) -> bool:
-        """Some file groups of the window belong to another batch."""
+        """Whether some file groups of the window belong to another batch."""
         return self.after is not None or self.upto is not None
 
     def holds(self, group: GroupKey) -> bool:
@@ -146,9 +146,9 @@ def _axis(table: Table) -> str:
 
 
 def batch_end(start: str, writes: Sequence[StreamedWrite], limit: ReadLimit) -> str:
-    """The moment up to which a batch reads: that of its last write; `start` if it takes none.
+    """The time up to which a batch reads: that of its last write; `start` if it takes none.
 
-    `writes`: those after `start`, by their moments. Never less than one write, which `part_end` then splits.
+    `writes`: those after `start`, by their times. A batch takes at least one write, which `part_end` then splits.
     """
     if isinstance(limit, ReadMinRows) and sum(w.rows for w in writes) < limit.min_rows:
         return start
@@ -164,8 +164,8 @@ def batch_end(start: str, writes: Sequence[StreamedWrite], limit: ReadLimit) -> 
 def part_end(groups: Sequence[tuple[GroupKey, StreamedWrite]], limit: ReadLimit) -> GroupKey | None:
     """The last file group of a part of a write; None if the limit takes the rest of it.
 
-    `groups`: those that are not delivered, in their order, each with what was written to it. A part is never less than
-    one file group: a limit below its size would stop the stream.
+    `groups`: those that are not delivered, in their order, each with what was written to it. A part is at least one
+    file group: otherwise a limit below its size would stop the stream.
     """
     taken, size, most = None, 0, _most(limit)
     for group, written in groups:
@@ -262,11 +262,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return _part_end(table, at, part.moment, part.last, limit)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Fixes the end of a stream that stops when it has read what is there."""
+        """Fixes the end of a stream that stops when it has read all existing writes."""
         self._target = _newest(self._table())
 
     def reportLatestOffset(self) -> dict[str, str]:
-        """What Spark shows as the newest offset of the source."""
+        """The offset that Spark shows as the newest of the source."""
         table = self._table()
         return Offset(moment=_newest(table)).stored(table)
 
@@ -288,7 +288,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return task_batches(partition, self._columns)
 
     def _hold(self, offset: dict[str, str], *, moved: bool) -> None:
-        """Takes the pin, or renews it where it is due. It is kept when the stream stops: it may resume."""
+        """Takes the pin, or renews it if that is due. The pin is kept when the stream stops: the stream may resume."""
         if self._options.pin is None:
             return
         if self._pin is not None and not moved:

@@ -81,7 +81,7 @@ class WriteWork:
         return not self.deletes and (self.into is None or self.into.inserts)
 
     def are_leaving(self, rows: pa.Table) -> bool:
-        """Whether these rows of a write are keys that it moves to other partitions (`placed_keys`)."""
+        """Whether these rows of a write are keys that it moves to other partitions (`place_keys`)."""
         return not self.deletes and rows.column_names == [RECORD_KEY]
 
     def groups(self, partition: str) -> list[FileGroup]:

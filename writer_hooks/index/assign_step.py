@@ -7,11 +7,11 @@ assign   rows of new keys go to small base files first, then to new ones. The ru
 write    rows of existing keys become a log file, rows of new keys a base file; both together rewrite a small base file.
          A bulk insert without index writes rows in input order to new base files of about the target size
 
-Of a key that several base files of its partition hold, the files where it is alive.
+If several base files of a partition hold a key, its rows go to those where the key is alive (`living`).
 
 A log may delete a key that its base file still has. Hudi's SIMPLE and BLOOM indexes write the key's next row on top of
-that delete, and so does this one. Under its record index a deleted key is a new one, and its next row goes to any file:
-then two base files hold it, of which the first is dead. A row in both would be doubled.
+that delete, and so does this one. Under Hudi's record index a deleted key is a new one, and its next row goes to any
+file: then two base files hold the key, and it is deleted in the first. A row in both would be doubled.
 """
 
 from __future__ import annotations

@@ -119,20 +119,20 @@ _BUCKET: _Known = {
     "hoodie.bucket.index.num.buckets": ("buckets", int),
     "hoodie.bucket.index.hash.field": ("bucket_fields", lambda text: tuple(f.strip() for f in text.split(","))),
 }
-"""Names that mean something with the bucket index only, as in Hudi."""
+"""Names that have an effect with the bucket index only, as in Hudi."""
 _BEAT: _Known = {
     "hoodie.client.heartbeat.interval_in_ms": ("interval_ms", int),
     "hoodie.client.heartbeat.tolerable.misses": ("misses", int),
 }
 """Names for the time after which a writer without a heartbeat counts as dead: an interval times misses."""
 _BEAT_MS, _MISSES = 60_000, 2
-"""Hudi's defaults."""
+"""Hudi's defaults: the interval in milliseconds, and the misses."""
 _BY_BUCKET, _BUCKETS = "BUCKET", 256
 """The kind of index, and Hudi's default of buckets."""
 _RECONCILE = "hoodie.datasource.write.reconcile.schema"
-"""With it Hudi gives rows the columns that they lack, whatever the other name says."""
+"""With it Hudi gives rows the columns that they lack, whatever the value of the other name."""
 _DELETES = "hoodie.combine.before.delete"
-"""A key that is deleted twice is deleted once: both values are the same here."""
+"""Both values are the same here: a key that is deleted twice is deleted once."""
 _PRESSURE: _Known = {
     "phantombase.write.stop.trigger": ("stop_trigger", int),
     "phantombase.write.stop.action": ("action", lambda text: FullAction(text.strip().lower())),
@@ -162,10 +162,10 @@ _GLOBAL = {
     "RECORD_INDEX": _OF_RECORDS,
     "GLOBAL_RECORD_LEVEL_INDEX": _OF_RECORDS,
 }
-"""The kinds of index under which keys are unique over all partitions: what says whether they move, and its default."""
+"""The kinds of index with keys unique over all partitions: the name that says whether keys move, and its default."""
 _MOVES = {name for name, _ in _GLOBAL.values()}
 _OF_PARTITIONS = ("SIMPLE", "BLOOM", "RECORD_LEVEL_INDEX")
-"""For these the key index is used, which finds the same."""
+"""Kinds of index for which the key index is used, with the same result."""
 _OPERATION = "hoodie.datasource.write.operation"
 _PARTITIONS = "hoodie.datasource.write.partitions.to.delete"
 STREAM = "hoodie.datasource.write.streaming.checkpoint.identifier"
@@ -176,11 +176,11 @@ def parse_write_conf(
 ) -> tuple[dict[str, Any], WriteOptions]:
     """The fields of `NewTable` that `conf` sets, and `options` with the fields of the write that it sets.
 
-    Whole dictionaries of Hudi's jobs may be given, with values of text, numbers and bools. What has no meaning here and
-    is not at Hudi's default is named in one warning (`ignored_conf`).
+    Complete dictionaries of Hudi's jobs may be given, with values of text, numbers and bools. Names that have no effect
+    here and are not at Hudi's default are listed in one warning (`ignored_conf`).
     `explicit`: fields of `options` that the job has set itself.
     UsageError: unknown names, wrong values, contradictions. UnsupportedError: something that phantombase does not do.
-    All that cannot be followed is in one error.
+    One error names all that cannot be followed.
     """
     conf = without_doubles(texts(given_conf))
     problems: dict[str, PhantombaseError] = {}
@@ -330,7 +330,7 @@ def _put_services(
 
 
 def _is_on(conf: Mapping[str, str], name: str, *, usual: bool) -> bool:
-    """A flag; one that is neither true nor false is an error of its own."""
+    """A flag; a value that is neither true nor false is reported elsewhere."""
     return _FLAGS.get(conf.get(name, "").strip().lower(), usual)
 
 
@@ -338,7 +338,7 @@ def parse_operation_conf(conf: Mapping[str, Any]) -> tuple[dict[str, Any], dict[
     """The fields `operation`, `partitions` and `stream` of a writer, as far as `conf` sets them, and all other
     configurations.
 
-    UsageError: an unknown operation, no name for a stream.
+    UsageError: an unknown operation, or no valid name of a stream.
     """
     rest = texts(conf)
     named, partitions = rest.pop(_OPERATION, None), rest.pop(_PARTITIONS, None)
@@ -366,7 +366,7 @@ def _value(known: _Known, name: str, value: str) -> dict[str, Any]:
 
 
 def _check_rollback(conf: Mapping[str, str], found: Mapping[str, Any]) -> None:
-    """UsageError: other writers are at work, and each of their unfinished writes would be rolled back at once."""
+    """UsageError: there are concurrent writers, and each of their pending writes would be rolled back at once."""
     if conf.get(CONCURRENCY, "").strip().upper() == OPTIMISTIC and found.get("lazy_rollback") is False:
         raise UsageError(
             "with concurrent writers only those whose heartbeat has expired count as dead, as in Hudi",
@@ -377,8 +377,8 @@ def _check_rollback(conf: Mapping[str, str], found: Mapping[str, Any]) -> None:
 
 
 def _heartbeat(given: Mapping[str, int]) -> dict[str, float]:
-    """The times of heartbeats; nothing without a name for them. A write never beats less often than it does by default,
-    since writers with other settings may watch it."""
+    """The times of heartbeats; nothing without a name for them. The interval is at most the default one, since writers
+    with other settings may check the heartbeat."""
     if not given:
         return {}
     expiry_s = given.get("interval_ms", _BEAT_MS) / 1000 * given.get("misses", _MISSES)
@@ -390,7 +390,7 @@ def _buckets(
 ) -> Mapping[str, Any]:
     """The bucket index, if the dictionary asks for it, or the write has it without another one in the dictionary.
 
-    Otherwise Hudi does not look at its names either.
+    Otherwise its names are ignored, as in Hudi.
     """
     usual = _BY_BUCKET if options.buckets is not None else ""
     if conf.get(_INDEX, usual).strip().upper() == _BY_BUCKET:

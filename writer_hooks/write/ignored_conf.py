@@ -1,7 +1,7 @@
 """Hudi's configurations that set no option here, so that complete dictionaries of Hudi jobs can be given (pure).
 
-A configuration either agrees with what phantombase does, has no meaning here (how Hudi's client works, or services
-other than the write), or contradicts it: then it is refused, since the job would get something else than it asks for.
+A configuration agrees with what phantombase does, or has no effect here (how Hudi's client works, or services other
+than the write), or contradicts phantombase: then it is refused, since the job would not get what it asks for.
 `hoodie.write.lock.*` names the table lock.
 """
 
@@ -44,7 +44,7 @@ _IMPLICIT = "org.apache.hudi.client.transaction.lock.ZookeeperBasedImplicitBaseP
 
 
 def lock_of(conf: Mapping[str, str], table: str | None = None) -> str:
-    """The lock, as `--lock` names it. `conf`: the options without their common beginning.
+    """The lock, as `--lock` names it. `conf`: the options without their common prefix.
 
     `table`: the name of the table, if it is given: Hudi takes it for a ZooKeeper lock without a key.
     """
@@ -88,7 +88,7 @@ def _with_ports(url: str, port: str | None) -> str:
 
 
 def used_by_the_lock(name: str, conf: Mapping[str, str]) -> bool:
-    """Whether the lock that `conf` names has something of this option of ZooKeeper. Both have their whole names."""
+    """Whether the lock that `conf` names uses this option of ZooKeeper. All names are complete."""
     provider, part = conf.get(f"{LOCK}provider", _ZOOKEEPER), name.removeprefix(LOCK)
     if provider == _IMPLICIT:
         return part in ("zookeeper.url", "zookeeper.port")
@@ -107,8 +107,8 @@ _SAME_AS_ORDERING = "hoodie.payload.ordering.field"
 
 
 def has_effect_elsewhere(name: str, value: str, conf: Mapping[str, str], *, has_lock: bool) -> bool | None:
-    """What a configuration that sets nothing here asks for: False, nothing else than is done; True, something that is
-    left undone, so that it is named in a warning; None: it is not known.
+    """What a configuration that sets nothing here asks for. False: what is done anyway. True: something that is not
+    done, so that a warning names it. None: the name is not known.
 
     UnsupportedError: it asks for other rows, other files, or another lock.
     """
@@ -145,8 +145,8 @@ _LAYOUT = "hoodie.storage.layout.type"
 
 
 def idle(conf: Mapping[str, str], write: Write, *, streams: bool) -> list[str]:
-    """The names of a write that say nothing there, since they belong to others: when a compaction is due, where none
-    is requested; how many versions stay, where commits are counted. Hudi passes them over silently.
+    """The names that have no effect in this write, since they belong to other settings: when a compaction is due, if
+    none is requested; how many versions are kept, if commits are counted. Hudi ignores them silently.
 
     `streams`: the write is a batch of a stream, for which file groups are full by the trigger of compactions.
     """

@@ -79,7 +79,7 @@ def _preparation(
 
 
 def first_rows(config: TableConfig, schema_text: str, engine: Engine, storage: Storage, write: Write) -> Pieces:
-    """The prepared rows of a first write, before its table is made: `row_counts` looks at them, so that a refused
+    """The prepared rows of a first write, before its table is made: `row_counts` checks them, so that a refused
     write leaves no table. UsageError, UnsupportedError: as those of the write itself.
     """
     own = pa.schema([field for field in arrow_schema(schema_text) if field.name not in META_COLUMNS])
@@ -175,7 +175,7 @@ def _staged(work: WriteWork, rows: Pieces, counts: RowCounts, slots: int, write:
 
 
 def needs_only_rows(write: Write, table: Table | None) -> bool:
-    """Whether `stage_rows` takes as long as there are rows, and reads nothing of the table's own. None: a new table."""
+    """Whether the time of `stage_rows` depends on the rows alone: it reads nothing of the table. None: a new table."""
     looks = write.into is not None or (write.operation.replaces and table is not None and has_one_record_index(table))
     return (write.options.buckets is not None and not looks) or write.operation is Operation.BULK_INSERT
 

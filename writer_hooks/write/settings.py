@@ -1,7 +1,8 @@
-"""The settings of writers: a configuration file, and above it variables; the same file as that of commands and daemon.
+"""The settings of writers: the configuration file of commands and daemon, and variables that override it.
 
-They stand in the table [write], and on top what commands share; [schedule] says when and what a write requests. They
-are declared like the options of a command, so that one reader takes them all, and `config show write` shows them.
+The file has them in the table [write], and those shared with commands at the top level; [schedule] says when and what a
+write requests. They are declared like the options of a command, so that one reader takes them all, and `config show
+write` shows them.
 """
 
 from __future__ import annotations
@@ -58,16 +59,16 @@ _log = get_logger()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteSettings:
-    """What file and variables say to a writer."""
+    """The settings of a writer from file and variables."""
 
     options: WriteOptions
     storage_options: StorageOptions
 
 
 def write_settings(path: str | None) -> WriteSettings:
-    """The settings of the file at this path, else of the one that PHANTOMBASE_CONFIG names; above it variables.
+    """The settings of the file at this path, else of the one that PHANTOMBASE_CONFIG names; variables override them.
 
-    UsageError: it cannot be read, a name that is no setting, a wrong value.
+    UsageError: the file cannot be read, a name is no setting, or a value is wrong.
     """
     group: Any = typer.main.get_command(app)
     command = group.commands[WRITES]
@@ -128,7 +129,7 @@ def write(
 
 
 def _idle(ctx: typer.Context, chosen: frozenset[Service], mode: Mode) -> Iterator[str]:
-    """The settings that say nothing here: of services that do not run, and how long an inline compaction may take."""
+    """The settings without effect: of services that do not run, and how long an inline compaction may take."""
     off = tuple(f"{one.value}_" for one in Service if one not in chosen)
     for name in (str(param.name) for param in ctx.command.params):
         if (name.startswith(off) or (name == "compaction_limit" and mode is not Mode.INLINE)) and _is_given(ctx, name):
@@ -141,7 +142,7 @@ def _is_given(ctx: typer.Context, name: str) -> bool:
 
 
 def _fleet(zookeeper: ZooKeeperFlags, mode: Mode) -> ZooKeeperOptions | None:
-    """The daemons to wake. Where no embedded server runs none is woken: they find the plan at their next poll."""
+    """The daemons to notify. If no embedded server runs, none is: they find the plan at their next poll."""
     if mode is Mode.WRITE_ONLY:
         return None
     try:

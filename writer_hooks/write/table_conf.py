@@ -96,7 +96,7 @@ _OF_TABLES = frozenset(
         "hoodie.write.record.merge.strategy.id",
     )
 )
-"""Hudi makes these of the others: at the default of a release they say nothing."""
+"""Hudi derives these from the others: at the default of a release they have no effect."""
 
 TABLE_NAMES = frozenset(_KNOWN)
 """All names of `parse_table_conf` but those of times, which begin as `is_table_conf` knows, and alternative ones."""
@@ -115,7 +115,7 @@ def table_field(name: str) -> str | None:
 
 
 def _own(name: str) -> str:
-    """The name of a setting, of which a name may be an alternative one."""
+    """The name of the setting for which this name may be an alternative."""
     return name if name in _KNOWN or name not in hudi_names() else hudi_names()[name].name
 
 
@@ -165,14 +165,14 @@ _MERGES: Mapping[str, Callable[[str], MergeMode]] = {
     "hoodie.record.merge.strategy.id": _strategy,
     "hoodie.write.record.merge.strategy.id": _strategy,
 }
-"""Names that say how rows merge, and make no table that does."""
+"""Names that say how rows merge: `not_followed` compares them with the table's merge mode."""
 _COMPARED = TABLE_NAMES - {"hoodie.table.version", _DATABASE, _VERSION, *_MERGES}
 """Names of fields that `check_same_table` compares."""
 _SMALL_FILES, _METADATA_DUE = "hoodie.parquet.small.file.limit", "hoodie.metadata.compact.max.delta.commits"
 
 
 def table_names(given: Mapping[str, Any]) -> dict[str, str]:
-    """Fields of `NewTable` under Hudi's names, as far as an existing table may have them otherwise."""
+    """Fields of `NewTable` under Hudi's names, as far as an existing table may have other values."""
     named = {"version": _VERSION, "database": _DATABASE}
     return {**{named[f]: str(v) for f, v in given.items() if f in named}, **dict(given.get("times", ()))}
 
@@ -180,9 +180,9 @@ def table_names(given: Mapping[str, Any]) -> dict[str, str]:
 def not_followed(config: TableConfig, conf: Mapping[str, str]) -> set[str]:
     """The names of `conf` that this table does not follow, for a warning.
 
-    A name that hoodie.properties has must have the value there, as Hudi's writers compare them. (Seen: 0.15.0 and
-    1.2.0, "Config conflict".) One of Hudi's defaults, spelled out, may say something else, and is named.
-    UsageError: a name says otherwise. Fields that `check_same_table` compares are left to it.
+    A name that hoodie.properties has must have the stored value, as Hudi's writers compare them. (Seen: 0.15.0 and
+    1.2.0, "Config conflict".) An explicit default of Hudi may differ from the stored value, and is returned.
+    UsageError: a name contradicts the table. Fields that `check_same_table` compares are left to it.
     """
     stored = {_setting(name): (name, value) for name, value in config.properties.items()}
     _check_merger(config, conf)
@@ -235,7 +235,7 @@ def _without(options: Mapping[str, str], name: str) -> dict[str, str]:
 
 
 def _check_merger(config: TableConfig, conf: Mapping[str, str]) -> None:
-    """UnsupportedError: a class that Hudi 0.15.0 merges by, whatever the table says: by the ordering value (seen)."""
+    """UnsupportedError: a class with which Hudi 0.15.0 merges by ordering value, whatever the table's rule (seen)."""
     name = next((name for name in conf if _setting(name) == _MERGERS), None)
     if name is None or _BY_ORDERING not in conf[name] or config.version != 6:
         return

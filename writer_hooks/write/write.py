@@ -113,7 +113,7 @@ def write_batch(
     job = _Job(lock=lock, engine=engine, write=what, batch=batch)
     job.schema_of(table, table.load_timeline())  # refuses a wrong schema before an earlier try is rolled back
     if _is_written(table, job, batch):
-        _finish(table, job)  # the try that wrote the batch may have died before this step
+        _finish(table, job)  # the try that wrote the batch may have been killed before this step
         return None
     return _retried(table, job, first)
 
@@ -175,8 +175,8 @@ def shown(what: Write, storage: Storage) -> str:
 
 
 def retry_pauses() -> Iterator[float]:
-    """Seconds between the tries of a write that conflicts. The first retry needs none, since what it conflicts with has
-    mostly ended; a rollback or a restore in progress excludes it for longer.
+    """Seconds between the tries of a write that conflicts. The first retry needs none, since the conflicting write
+    has usually ended; a rollback or a restore in progress takes longer.
     """
     return chain((0.0,), doubling_pauses(_PAUSE_S, _PAUSE_MAX_S))
 
@@ -187,7 +187,7 @@ def _capacity(table: Table, job: _Job) -> Capacity:
 
     def relieve(unplanned: bool) -> str:
         now = table.reload()
-        _roll_back_dead(now, now.load_timeline(), job)  # on version 6 the write of a dead writer blocks every plan
+        _roll_back_dead(now, now.load_timeline(), job)  # on version 6 the write of a dead writer blocks all plans
         done = _after(table, job, due_at_once(own) if unplanned else own)
         return done.error or done.why
 
@@ -251,14 +251,14 @@ def _attempt(table: Table, job: _Job, capacity: Capacity, first: Pieces | None) 
 
 
 def _check_still(instant: str, mine: WriteSet, job: _Job, table: Table) -> None:
-    """ConflictError: see `check_intended` and `refuse_planned`. Called in the lock in which the write completes."""
+    """ConflictError: see `check_intended` and `refuse_planned`. Called under the lock in which the write completes."""
     if job.batch is not None:
         check_intended(table, job.batch, instant)
     refuse_planned(table, instant, job.write, mine.replaced)
 
 
 def _make_way(table: Table, timeline: Timeline, job: _Job) -> None:
-    """Rolls back dead writers, and waits while a scheduler needs a moment without writes."""
+    """Rolls back dead writers, and waits while a scheduler needs the timeline without pending writes."""
     _roll_back_dead(table, timeline, job)
     wait_while_wanted(table.storage)
 
@@ -283,7 +283,7 @@ def _roll_back_dead(table: Table, timeline: Timeline, job: _Job) -> None:
 
 
 def _same_schema(table: Table, schema: TableSchema, begun: Transaction, job: _Job) -> TableSchema:
-    """The schema, with the names of its columns in the files that are there by now.
+    """The schema, with the names of its columns in the files that exist by now.
 
     ConflictError: the table's settings or schema are not those for which the rows were prepared.
     """
@@ -301,10 +301,10 @@ def _same_schema(table: Table, schema: TableSchema, begun: Transaction, job: _Jo
 def _is_written(table: Table, job: _Job, batch: StreamBatch) -> bool:
     """Whether a batch was written already. A pending instant of an earlier try is rolled back.
 
-    On a file system at once: the try was one of the same query, so the process that began it is gone, even if its
-    heartbeat looks fresh. If it resumes, its commit fails. On an object store its last request may still be
-    executed, after an `UnknownCommitError` too: there the try must look dead, or complete. One that beats on
-    for twice the time after which it would look dead counts as dead, too.
+    On a file system at once: the try was one of the same query, so the process that began it has ended, even if its
+    heartbeat is fresh. If the process resumes, its commit fails. On an object store its last request may still be
+    executed, also after an `UnknownCommitError`: there the try must count as dead, or complete. A try whose heartbeat
+    continues for twice the time after which it would count as dead counts as dead, too.
     """
     lock, action = job.lock, action_of(job.write.operation)
     found, begun = written_as(table, batch), Stopwatch()
@@ -314,7 +314,7 @@ def _is_written(table: Table, job: _Job, batch: StreamBatch) -> bool:
         time.sleep(_PAUSE_S)
         found = written_as(table, batch)
     if found.done is not None and found.last is not None:
-        # Without a query in its record it may be of another one, of Hudi's sink or of an earlier release.
+        # Without a query in its record the batch may be of another query, of Hudi's sink or of an earlier release.
         say = _log.warning if found.last.query is None else _log.info
         say("batch_skipped", stream=batch.name, batch=batch.number, instant=found.done.instant)
         record_run(table, lock, batch, found)

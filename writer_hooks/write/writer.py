@@ -216,11 +216,11 @@ class Writer:
         return self.option(archive=ArchiveOptions(**options))
 
     def config(self, path: str | None = None) -> Writer:
-        """Takes the options of the write from a configuration file, the one of the commands and the daemon: what stands
-        on top, [write] and [schedule]; above it stand variables, `PHANTOMBASE_BUCKETS`. None: the file that
+        """Takes the options of the write from a configuration file, the one of the commands and the daemon: its top
+        level, [write] and [schedule]. Variables, such as `PHANTOMBASE_BUCKETS`, override the file. None: the file that
         PHANTOMBASE_CONFIG names, if it names one.
 
-        It comes first: what is called after it wins. UsageError: an option of the write is set already.
+        Call it first: later calls override it. UsageError: an option of the write is set already.
         """
         from .settings import write_settings  # late: few writers need what reads the options of commands
 
@@ -238,9 +238,9 @@ class Writer:
         """Sets all of the above under Hudi's names, and what `write` does (`hoodie.datasource.write.operation`,
         `...partitions.to.delete`).
 
-        Dictionaries of several calls are one, in which the later value of a name counts, as with Spark's options; and a
-        method that is called after them overrides them. UsageError: an unknown name, or what contradicts
-        another name, or a method that was called before."""
+        Dictionaries of several calls are merged: the later value of a name wins, as with Spark's options. A method that
+        is called after them overrides them. UsageError: an unknown name, or one that contradicts another name or a
+        method that was called before."""
         chosen, rest = parse_operation_conf(conf)
         whole = overruled(self.hoodie, rest)
         given, options = parse_write_conf(whole, self.own or self.options, self.explicit)
@@ -261,7 +261,7 @@ class Writer:
         )
 
     def _still_explicit(self, fields: Collection[str]) -> dict[str, str]:
-        """Hudi's names that earlier calls have given, without those that say these fields."""
+        """Hudi's names that earlier calls have given, without those that set these fields."""
         asked = {"moved_keys" if field in ("buckets", "bucket_fields") else field for field in fields}
         return {n: v for n, v in self.hoodie.items() if option_of(n) not in asked | set(fields)}
 
@@ -292,7 +292,7 @@ class Writer:
 
         `on`: the key fields; None is the same. `update`: the columns to set from those of the same name. `set`: columns
         of the table, and the columns of these rows that give their new values. Where rows merge by event time the
-        ordering columns must be among them. `insert`: add the rows of other keys, whole; otherwise they are left out.
+        ordering columns must be among them. `insert`: add the complete rows of other keys; else they are left out.
         `delete`: a column of these rows, true in those that delete; they add nothing. Key and partition columns name
         the rows; other columns are left out.
         UsageError, UnsupportedError: see `MergeInto`; or two rows have one key.
@@ -360,7 +360,7 @@ class Writer:
         `operation`: None does what `conf` says, by default an upsert. A function that gives parts of a batch to several
         sinks needs one for each operation, in the same order each time, or names of their own. Batches wait for
         compaction, unless `back_pressure` says otherwise.
-        UsageError: not a name of a stream. The sink's: rows that it will not write, see `written_as`.
+        UsageError: not a name of a stream. The sink raises it for rows that it does not write, see `written_as`.
         """
         chosen, name, own = operation or self.operation, checked_stream(stream or self.stream), secrets.token_hex(8)
 
@@ -389,7 +389,7 @@ class Writer:
 
     def _described(self, path: str, operation: Operation) -> Write:
         """The write, with the settings of TIMESTAMP and CUSTOM keys that a table does not store; and with the lock of
-        the path as it is given, which is Hudi's for the same path: it hashes the text."""
+        the path as it is given. Hudi hashes the text of the path, so its lock for this path is the same."""
         times, fields = self.given.get("times", self.options.times), self.given.get("partition_fields", ())
         if any(":" in field for field in fields):
             times = (*times, (PARTITION_TYPES, ",".join(fields)))
@@ -409,8 +409,8 @@ class Writer:
     def _opened(
         self, path: str, engine: Engine, what: Write, *, streams: bool = False
     ) -> Iterator[tuple[Table, Pieces | None]]:
-        """The table at the path. If there is none, it is made, unless the rows do not fit it; with it come the rows,
-        which are prepared by then. `streams`: deletes make it, too: they may be the first part of the first batch."""
+        """The table at the path. If there is none, it is made, unless the rows do not fit it, and returned with the
+        prepared rows. `streams`: deletes make it, too: they may be the first part of the first batch."""
         options = self.storage_options.over(engine.hadoop_conf(path))
         storage = open_storage(path, options)
         named = self.given.get("base_path")
@@ -441,7 +441,7 @@ class Writer:
         yield table, None
 
     def _name_idle(self, table: Table, what: Write, *, streams: bool) -> None:
-        """Names in one warning what this write, or this table, does not follow. UsageError: see `not_followed`."""
+        """Warns once of all names that this write, or this table, does not follow. UsageError: see `not_followed`."""
         mine = table_names({field: value for field, value in self.given.items() if field in self.explicit})
         names = not_followed(table.config, {**mine, **self.hoodie})
         names |= set(idle(self.hoodie, what, streams=streams))
@@ -479,7 +479,7 @@ class Writer:
 
 
 def _described(config: TableConfig) -> dict[str, str]:
-    """The properties of a table, without those of its metadata table, that come with its making."""
+    """The properties of a new table, without those of its metadata table."""
     return {name: value for name, value in config.properties.items() if not name.startswith("hoodie.table.metadata")}
 
 
@@ -490,9 +490,9 @@ def _columns(table: Table) -> pa.Schema:
 
 def writer(rows: Any = None, *, storage_options: Mapping[str, str] | None = None) -> Writer:
     """A write of a Spark DataFrame, or of rows that are, or give, an Arrow table or stream (pyarrow, pandas, Polars,
-    DuckDB); without `rows` if batches come later (`foreach_batch`). A stream is read now, and kept.
+    DuckDB); without `rows` if batches come later (`foreach_batch`). A stream is read now, and kept in memory.
 
-    `storage_options`: of an object store, under obstore's, the environment's or Hadoop's names. Below them are those of
+    `storage_options`: of an object store, under obstore's, the environment's or Hadoop's names. They override those of
     the Hadoop configuration of the DataFrame's Spark.
     """
     return Writer(source=in_arrow(rows), storage_options=StorageOptions.of(storage_options))
