@@ -88,11 +88,11 @@ def spark_read(spark: SparkSession, path: str, **options: str) -> DataFrame:
     """The rows of a table as of now, as a DataFrame of PySpark, from 4.0 on. Every column may be null.
 
     Base files without logs are read by Spark itself, where that gives the same rows: columns and filters of a query
-    then go down to Parquet. The rest is merged by phantombase. `options`: those of the data source `phantombase`.
+    then reach the Parquet reader. The rest is merged by phantombase. `options`: those of the data source `phantombase`.
     UsageError: PySpark is not installed.
     """
     require_pyspark("spark_read")
-    from pyspark_phantombase.frame import spark_read as read_by_both  # late: needs PySpark
+    from pyspark_phantombase.frame import spark_read as read_by_both  # imported here: needs PySpark
 
     return read_by_both(spark, path, **options)
 

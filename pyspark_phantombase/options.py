@@ -48,7 +48,7 @@ _NAMES = {
     "pin": "pin",
     "pin_for": "pin_for",
 }
-"""What an option is called, and what it means. Spark hands the names over in lower case."""
+"""The name of each option, and its meaning. Spark gives the names in lower case."""
 
 _QUERIES = {
     "snapshot": Query.SNAPSHOT,

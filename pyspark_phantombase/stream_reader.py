@@ -67,7 +67,7 @@ class StreamPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offset:
-    """Everything up to `moment` is delivered, and a part of what comes next. `begin`: of the stream's first batch."""
+    """Everything up to `moment` is delivered, and a part of the next write. `begin`: of the stream's first batch."""
 
     moment: str
     part: StreamPart | None = None
@@ -280,7 +280,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [SlicePartition(scan) for scan in plan_tasks(window, self._columns, batch.holds)]
 
     def commit(self, end: dict[str, str]) -> None:
-        """Spark has stored that everything up to `end` is delivered: the pin holds what comes after it."""
+        """Spark has stored that everything up to `end` is delivered: the pin holds what is after it."""
         self._hold(end, moved=True)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

@@ -136,7 +136,7 @@ class Operation(Enum):
 
     @property
     def replaces(self) -> bool:
-        """Whether the write replaces whole partitions, as one replacecommit."""
+        """Whether the write replaces all file groups of partitions, as one replacecommit."""
         return self in (Operation.INSERT_OVERWRITE, Operation.INSERT_OVERWRITE_TABLE, Operation.DELETE_PARTITION)
 
 
@@ -263,8 +263,8 @@ class WriteOptions:
 class Write:
     """A write: its operation and options.
 
-    `partitions`: of a delete_partition, partition paths, in which `*` stands for any text; None: those of the rows.
-    `into`: of an upsert that sets some columns; its rows come with the columns of `MergeInto.source_columns`.
+    `partitions`: of a delete_partition, partition paths, in which `*` matches any text; None: those of the rows.
+    `into`: of an upsert that sets some columns; its rows have the columns of `MergeInto.source_columns`.
     """
 
     operation: Operation
@@ -284,7 +284,7 @@ class Write:
 
     @property
     def moved_keys(self) -> MovedKeys | None:
-        """What rows do whose keys other partitions have; None: they are not looked for."""
+        """What rows do whose keys other partitions have; None: such keys are not looked up."""
         return self.options.moved_keys if self.looks_keys_up else None
 
     @property

@@ -160,7 +160,7 @@ class Capacity:
 
     def _refuse_endless_wait(self) -> None:
         """PressureError: no process is known that compacts the table."""
-        # The record is read before the timeline: it is removed only after the plan that it asks for is visible.
+        # The record is read before the timeline: it is removed only after the requested plan is visible.
         wanted = read_wanted(self._table.storage, clock_ms())
         if not (self._compacts or wanted is not None or shows_compaction(self._table.reload().load_timeline())):
             raise self._error("no process is known to compact this table")

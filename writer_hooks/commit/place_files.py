@@ -58,7 +58,7 @@ def refuse_planned(table: Table, instant: str, write: Write, replaced: Iterable[
 
     Once the cleaner has removed the group, Hudi could never execute the plan. An overwrite is allowed, as in Hudi:
     readers and compactors of phantombase leave out the replaced file group. With change data capture it is refused:
-    Hudi's CDC query looks for the replaced rows in a base file of the plan, and fails.
+    Hudi's CDC query expects the replaced rows in a base file of the plan, and fails.
     """
     if write.operation is Operation.DELETE_PARTITION or table.config.captures_changes:
         for key in sorted(table.facts.pending_plans(table.load_timeline()).keys() & set(replaced)):
@@ -81,7 +81,7 @@ def _partitions(begun: Transaction, write: Write, of_rows: set[str]) -> set[str]
 
 
 def matching(patterns: Iterable[str], partitions: Iterable[str]) -> set[str]:
-    """The partitions that one of the patterns names; `*` stands for any text, `/` too, as in Hudi."""
+    """The partitions that one of the patterns names; `*` matches any text, `/` too, as in Hudi."""
     wanted = re.compile("|".join(".*".join(map(re.escape, pattern.split("*"))) for pattern in patterns), re.DOTALL)
     return {partition for partition in partitions if wanted.fullmatch(partition)}
 

@@ -293,7 +293,7 @@ def _mapped(frame: Any, function: Callable[[Iterator[pa.RecordBatch]], Iterator[
 
 
 _ERROR = "\0error"
-"""The target of a task's error. As a piece it keeps all its fields; an exception would come back as a Java trace."""
+"""The target of a task's error. As a piece it keeps all its fields; an exception would become a Java trace."""
 
 
 class _Prepare:

@@ -166,7 +166,7 @@ class Stager:
         """Stages a base file of rows that have their meta columns.
 
         `counts`: gives the statistics, once the number of rows is known. `kept`: the slice that the file replaces.
-        `until`: size in bytes after which no further table is taken; the others stay in the iterator.
+        `until`: size in bytes after which no further table is taken; the others are left in the iterator.
         """
         work = self._work
         token = f"{self._slot}-{WRITER}-{random.randrange(10**9)}"

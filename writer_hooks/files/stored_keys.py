@@ -7,13 +7,13 @@ group gets, and those that it loses:
     rewritten base file             keys that the old file lacks are new; base rows that are deleted are lost
     log file of keys to delete      all are lost
     replaced file group             all keys that are alive in it are lost (`index.lookup_step.replaced_keys`)
-    log file of rows                none, unless the logs below delete: then all keys are reported, since any may come
-                                    alive again. So it is where a log may hold new keys (bucket index), and where keys
+    log file of rows                none, unless the logs below delete: then all keys are reported, since any may
+                                    exist again. So it is where a log may hold new keys (bucket index), and where keys
                                     move: a key that two partitions hold may leave the one that the index names
 
 Reporting a key that is kept in its file group changes nothing. A key that moves is reported for its new file group, not
 for its old one. The result of a row that is merged with a delete by ordering values is unknown without reading the
-slice: then the write is marked `unknown`, and removes the index.
+slice: then the write is marked `unknown`, and drops the index.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def compares(rule: MergeRule) -> bool:
 
 
 class LogNotes:
-    """Notes for a log file that goes onto a slice, part by part. `slice_`: what a reader merges with it.
+    """Notes for a log file that is added to a slice, part by part. `slice_`: what a reader merges with it.
 
     `every`: all rows are recorded.
     """
@@ -114,7 +114,7 @@ class LogNotes:
 
 
 KEY_FIELD = pa.field(RECORD_KEY, pa.string())
-"""The column of keys in tables that go from step to step, also where the table has no such column."""
+"""The column of keys in tables that are passed between steps, also where the table has no such column."""
 
 
 def base_keys(

@@ -107,7 +107,7 @@ def _noted(work: WriteWork, tables: Iterable[pa.Table], notes: KeyNotes) -> Iter
     """The same rows, all of whose keys are new in their file."""
     for rows in tables:
         if work.notes_keys:
-            # A copy: the column may be a view of a buffer with all columns, which would stay in memory.
+            # A copy: the column may be a view of a buffer with all columns, which would be kept in memory.
             notes.added.append(pa.concat_arrays([flat(rows.column(RECORD_KEY))]))
         yield rows
 

@@ -265,7 +265,7 @@ def _by_file(rows: pa.Table, hits: Sequence[pa.Table]) -> Iterator[tuple[str, pa
 
 @dataclass(frozen=True)
 class AssignStep:
-    """Gives rows of new keys, or `every` row, to the files of their partition's spread; other pieces stay unchanged."""
+    """Gives rows of new keys, or `every` row, to the files of their partition's spread; other pieces are unchanged."""
 
     spreads: Mapping[str, Spread]
     every: bool

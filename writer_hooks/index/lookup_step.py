@@ -162,7 +162,7 @@ def keys_of(pieces: Iterable[Piece]) -> pa.StringArray:
 
 
 def distinct(positions: Iterable[npt.NDArray[np.int64]]) -> npt.NDArray[np.int64]:
-    """The positions of keys that were found, each once, in order; -1 stands for none."""
+    """The positions of keys that were found, each once, in order; -1 means none."""
     at = np.unique(np.concatenate([np.zeros(0, np.int64), *positions]))
     return at[at >= 0]
 

@@ -1,6 +1,6 @@
 """The schema of a table after a write; refuses rows and writes that do not fit (pure except for reading the schema).
 
-**Virtual keys**: only the key columns of a stored row tell its key. Hudi's writers and readers make its text in
+**Virtual keys**: only the key columns of a stored row give its key. Hudi's writers and readers make its text in
 different ways, which agree for some columns only. Where they differ, Hudi does not find what it deletes, or doubles
 rows. Seen:
 

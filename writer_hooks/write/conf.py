@@ -256,7 +256,7 @@ def parse_write_conf(
 
 
 def option_of(name: str) -> str | None:
-    """The option of a write, or else the field of a new table, that a name says; None: neither."""
+    """The option of a write, or else the field of a new table, that a name sets; None: neither."""
     by_part = {"clean": "clean", "archive": "archive", "pressure": "back_pressure", "beat": "heartbeat_expiry_s"}
     if name in (_INDEX, *_MOVES):
         return "moved_keys"
@@ -273,7 +273,7 @@ def option_of(name: str) -> str | None:
 
 
 def undone_names(conf: Mapping[str, str], options: WriteOptions, fields: Collection[str]) -> list[str]:
-    """The names of `conf` that `options` no longer follow, since a method has set whole groups of others, `fields`."""
+    """The names of `conf` that `options` no longer follow, since a method has set groups of others, `fields`."""
     groups = [field for field in fields if is_dataclass(getattr(options, field)) and field != "clock"]
     groups += ["bucket_fields"] if "bucket_fields" in fields and not options.bucket_fields else []
     named = [name for name in conf if option_of(name) in groups]
@@ -326,7 +326,7 @@ def _put_services(
         found |= {"clean": None, "archive": None, "metadata": None}
         found["compaction"] = replace(found.get("compaction", options.compaction), mode=Mode.WRITE_ONLY)
     if "heartbeat_s" in explicit:
-        found.pop("heartbeat_s", None)  # no name says it: it follows from the time after which a writer counts as dead
+        found.pop("heartbeat_s", None)  # no name sets it: it follows from the time after which a writer counts as dead
 
 
 def _is_on(conf: Mapping[str, str], name: str, *, usual: bool) -> bool:

@@ -105,7 +105,7 @@ def _moves_part_of_rows(table: Table) -> UnsupportedError:
 def _route(config: TableConfig, slots: int, write: Write) -> KeyRoute:
     if write.options.buckets is not None:
         return _to_bucket(config, write.options.buckets, write.options)
-    # All rows of one key must come to one task.
+    # All rows of one key must be sent to one task.
     return ToSlot(slots) if write.looks_keys_up or write.combines else BySource(slots)
 
 

@@ -222,7 +222,7 @@ class Writer:
 
         Call it first: later calls override it. UsageError: an option of the write is set already.
         """
-        from .settings import write_settings  # late: few writers need what reads the options of commands
+        from .settings import write_settings  # imported here: few writers need the reader of commands' options
 
         if self.options != WriteOptions():
             raise UsageError(
@@ -330,7 +330,7 @@ class Writer:
     def delete_partition(self, path: str, partitions: Iterable[str] | None = None) -> Written:
         """Deletes all rows of these partitions (`hoodie.datasource.write.partitions.to.delete`).
 
-        `partitions`: paths as the table's folders, in which `*` stands for any text; those that the table does not have
+        `partitions`: paths as the table's folders, in which `*` matches any text; those that the table does not have
         are left out. None: those that `conf` names, else the partitions of the rows, of which key and partition columns
         are enough. ConflictError: a compaction of one of them is pending.
         """
@@ -479,7 +479,7 @@ class Writer:
 
 
 def _described(config: TableConfig) -> dict[str, str]:
-    """The properties of a new table, without those of its metadata table."""
+    """The properties with which a table is made, without those of its metadata table."""
     return {name: value for name, value in config.properties.items() if not name.startswith("hoodie.table.metadata")}
 
 
