@@ -187,7 +187,7 @@ def _capacity(table: Table, job: _Job) -> Capacity:
 
     def relieve(unplanned: bool) -> str:
         now = table.reload()
-        _roll_back_dead(now, now.load_timeline(), job)  # on version 6 the write of a dead writer blocks all plans
+        _roll_back_dead(now, now.load_timeline(), job)  # on version 6 the write of a dead writer blocks every plan
         done = _after(table, job, due_at_once(own) if unplanned else own)
         return done.error or done.why
 
