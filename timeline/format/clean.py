@@ -37,7 +37,7 @@ _SAVEPOINT_VERSION = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Savepoint:
-    """A state that is kept: `files` are names, base and log files, by partition. `made_ms`: since the epoch."""
+    """A retained state: `files` are the names of its base and log files, by partition. `made_ms`: since the epoch."""
 
     user: str
     comment: str
@@ -97,12 +97,12 @@ _SAVEPOINTS = "savepointed_timestamps"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleanPlan:
-    """What a clean removes: names of files by partition, and `partitions` that have nothing left.
+    """What a clean removes: names of files by partition, and `partitions` that become empty.
 
     `retained`: requested time and action of the earliest commit whose state remains complete; None where only file
-    versions are retained: Hudi's archiver then takes every replace commit before the clean for passed.
-    `last_completed`: the newest completed commit at that time. `savepoints`: times of those that there were: beyond
-    the first one Hudi 1.2 archives nothing after this clean, whether it is still there or not.
+    versions are retained: Hudi's archiver then treats every replace commit before the clean as cleaned.
+    `last_completed`: the newest completed commit when the plan was made. `savepoints`: times of the savepoints at that
+    time: Hudi 1.2 archives nothing beyond the first one after this clean, even if it was deleted since then.
     """
 
     policy: str
@@ -142,16 +142,16 @@ def encode_clean_plan(plan: CleanPlan, base_path: str) -> bytes:
 
 
 def decode_clean_plan(data: bytes, where: str) -> CleanPlan:
-    """The plan in a requested file. MalformedError: unreadable, or with something that is no data file of the table.
+    """The plan in a requested file. MalformedError: unreadable, or an entry is not a data file of the table.
 
-    UnsupportedError: files of a bootstrapped table, which lie outside.
+    UnsupportedError: files of a bootstrapped table, which are outside the table's folder.
     """
     _, record = read_record(data, where, _PLAN)
     return clean_plan_of(record, where)
 
 
 def clean_plan_of(record: Mapping[str, Any], where: str) -> CleanPlan:
-    """The plan in a record of Hudi's schema, as the archive of version 6 has it, too. Errors of `decode_clean_plan`."""
+    """The plan in a record of Hudi's schema; the archive of version 6 has it too. Errors of `decode_clean_plan`."""
     files = {p: tuple(names) for p, names in (record["filesToBeDeletedPerPartition"] or {}).items()}
     for partition, infos in (record["filePathsToBeDeletedPerPartition"] or {}).items():
         if any(info["isBootstrapBaseFile"] for info in infos):

@@ -58,8 +58,8 @@ class WriteStat:
 
     `path` is relative to the table base, None while inflight. `file_id` is "" for planned inserts.
     `prev_commit` is the base instant of the slice that the file was written to, the text "null" for a new file group;
-    v8+ delta commits put their own instant there. `log_version` up to `log_files` are set only for log files, and not
-    even for all of them (Hudi's upgrade from version 6 drops them): recognise log files by their path. `num_writes`
+    v8+ delta commits put their own instant there. `log_version` to `log_files` are set only for log files, but not
+    for all (Hudi's upgrade from version 6 drops them): recognise log files by their path. `num_writes`
     is 0 for a log file that holds only deletes.
     """
 
@@ -138,7 +138,7 @@ class CommitMetadata:
 def decode(data: bytes, where: str) -> CommitMetadata:
     """The metadata in a commit file of any version; unknown fields are ignored.
 
-    MalformedError: empty, truncated or broken; on a store without atomic writes it may only be incomplete so far.
+    MalformedError: empty, truncated or broken; on a store without atomic writes the file may still be in progress.
     """
     if data.startswith(MAGIC):
         name, record = read_record(data, where, COMMIT_SCHEMA, REPLACE_SCHEMA)
@@ -156,15 +156,15 @@ _SUMMARY = msgspec.json.Decoder(_Summary)
 
 
 def decode_summary(data: bytes, where: str) -> CommitMetadata:
-    """The metadata without write statistics, where those cost most of it: in JSON, which names each field each time.
+    """The metadata; from JSON without write statistics, whose repeated field names take most of the decoding time.
 
-    Errors as of `decode`.
+    Errors as in `decode`.
     """
     if not data.startswith(MAGIC):
         try:
             found = _SUMMARY.decode(data)
         except (msgspec.MsgspecError, ValueError, RecursionError):
-            return decode(data, where)  # it says what is wrong
+            return decode(data, where)  # its error names the cause
         extra = {key: value for key, value in (found.extra_metadata or {}).items() if value is not None}
         return CommitMetadata(partition_to_write_stats={}, extra_metadata=extra, operation_type=found.operation_type)
     return decode(data, where)
@@ -208,7 +208,7 @@ def _parse_json(data: bytes, where: str) -> dict[str, Any]:
 
 
 def from_record(record: Mapping[str, Any], *, is_replace: bool) -> CommitMetadata:
-    """The metadata in a record of Hudi's schemas, as the archive of version 6 has it, too."""
+    """The metadata in a record of Hudi's schemas; the archive of version 6 has such records too."""
     stats: dict[str, Any] = record.get("partitionToWriteStats") or {}
     replaced: dict[str, Any] = record.get("partitionToReplaceFileIds") or {}
     return CommitMetadata(
@@ -221,7 +221,7 @@ def from_record(record: Mapping[str, Any], *, is_replace: bool) -> CommitMetadat
 
 
 def _stat(record: Mapping[str, Any]) -> WriteStat:
-    """Null and missing both mean the field's default: Java primitives are never null in memory."""
+    """A null or missing field has its default: Java primitives are never null in memory."""
     values = {name: record.get(hudi) for name, hudi in _STAT_NAMES.items()}
     if values["runtime_stats"] is not None:
         times = {name: values["runtime_stats"].get(hudi) for name, hudi in _RUNTIME_NAMES.items()}
@@ -240,7 +240,7 @@ def as_record(metadata: CommitMetadata) -> dict[str, Any]:
         },
         "compacted": metadata.compacted,
         "extraMetadata": dict(metadata.extra_metadata),
-        "version": None,  # Hudi's schema has it with default 1; Hudi writes null
+        "version": None,  # default 1 in Hudi's schema, but Hudi writes null
         "operationType": metadata.operation_type,
         "partitionToReplaceFileIds": {
             p: list(ids) for p, ids in (metadata.partition_to_replace_file_ids or {}).items()

@@ -112,23 +112,23 @@ class CompactionPlan:
 
     @property
     def merges_logs(self) -> bool:
-        """Whether it merges log files into log files instead of base files."""
+        """Whether the plan merges log files into log files instead of base files."""
         return self.action == "logcompaction"
 
     def only(self, position: int) -> CompactionPlan:
-        """The same plan of one operation."""
+        """This plan with only the operation at `position`."""
         return replace(self, operations=(self.operations[position],))
 
     @property
     def groups(self) -> frozenset[tuple[str, str]]:
-        """The file groups it merges: (partition path, file id)."""
+        """The file groups that the plan merges: (partition path, file id)."""
         return frozenset((o.partition_path, o.file_id) for o in self.operations)
 
 
 def decode_plan(data: bytes, where: str) -> CompactionPlan:
     """The plan in a requested file; always of `PLAN_VERSION`.
 
-    MalformedError: empty, truncated or broken, an operation without file id, a path where a name belongs.
+    MalformedError: empty, truncated or broken, an operation without file id, a path instead of a file name.
     UnsupportedError: a later plan version.
     """
     _, record = read_record(data, where, PLAN_SCHEMA)
@@ -189,7 +189,7 @@ def pending_clustering_file_groups(data: bytes, where: str) -> set[tuple[str, st
 
     `data` is the requested file, a `HoodieRequestedReplaceMetadata`. Only clustering names its file groups in advance;
     insert_overwrite and similar actions leave the file empty or without a clustering plan, which gives an empty set.
-    MalformedError: it cannot be read; the error names the way out.
+    MalformedError: the file cannot be read; the error says what to do.
     """
     if not data:
         return set()

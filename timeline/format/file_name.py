@@ -6,8 +6,8 @@
 A file id contains no `_`. In a log name the instant is the base instant of the slice (v6) or the delta
 commit's own instant (v8+): the same grammar with different meaning, see `layout.Slicing`.
 
-A write token is three numbers: those of Spark's task, stage and attempt in the names of Hudi's files. In the names of
-files that phantombase writes one of them is a mark, far above all numbers that Spark gives to stages and attempts.
+A write token is three numbers. In Hudi's files they are Spark's task, stage and attempt. In phantombase's files one of
+them is a mark, far above all numbers of Spark's stages and attempts.
 """
 
 from __future__ import annotations
@@ -95,12 +95,12 @@ class LogFileName:
 
     @property
     def is_cdc(self) -> bool:
-        """Change-data files lie in the folder of log files and are never merged."""
+        """Whether it is a change-data file: these are in the folder of log files and are never merged."""
         return self.suffix == ".cdc"
 
     @property
     def sort_key(self) -> tuple[str, int, str, str]:
-        """(instant, version, token as text, suffix): the token comparison is textual, as in Hudi."""
+        """(instant, version, token, suffix): tokens are compared as text, as in Hudi."""
         return self.instant, self.version, self.token or "", self.suffix
 
     @staticmethod
@@ -117,10 +117,10 @@ class LogFileName:
 
 
 def parse_data_file(name: str) -> BaseFileName | LogFileName | None:
-    """The parsed name of a data file, or None for every other name: it is passed over.
+    """The parsed name of a data file, or None for every other name, which callers ignore.
 
-    Folders of tables hold many: `.crc` side files of Hadoop's local file system, partition metadata, what NFS and tools
-    leave (`.nfs.log.0001`), `_SUCCESS`, files of Spark (`part-00000-....parquet`).
+    Table folders contain many other files: `.crc` files of Hadoop's local file system, partition metadata, leftovers
+    of NFS and tools (`.nfs.log.0001`), `_SUCCESS`, files of Spark (`part-00000-....parquet`).
     """
     if name.startswith("."):
         log = LOG_NAME.fullmatch(name)

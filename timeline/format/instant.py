@@ -1,4 +1,4 @@
-"""Instants: which action on a table, when, and in which state (pure).
+"""Instants: an action on a table, its time, and its state (pure).
 
 An instant is (requested time, action, state). Times are digit strings, `yyyyMMddHHmmssSSS` in the table's time
 zone (older tables: 14 digits, without the milliseconds), and are compared as plain strings. An action that is
@@ -109,7 +109,7 @@ def highest_states(instants: Iterable[Instant]) -> tuple[Instant, ...]:
 
 
 def hidden_writes(instants: Iterable[Instant], shown: Iterable[Instant]) -> tuple[Instant, ...]:
-    """Completed delta commits that `highest_states` left out: a write and a log compaction may share their time."""
+    """Completed delta commits that `highest_states` omitted: a write and a log compaction may have the same time."""
     kept = frozenset(shown)
     completed = {i for i in instants if i.completed and i.family == "deltacommit"}
     return tuple(sorted(completed - kept, key=lambda i: (i.requested_time, i.completion_time or "")))
@@ -139,8 +139,8 @@ def parse_time(text: str) -> datetime:
 def next_time(now: datetime, used: Iterable[str]) -> str:
     """An instant time greater than the clock's last millisecond and greater than every time in `used`.
 
-    The clock may be slow or step back (daylight saving in a LOCAL zone): then the result is max(used) + 1 ms. Times
-    in `used` need not be dates.
+    If the clock is slow or steps back (daylight saving in a LOCAL zone), the result is max(used) + 1 ms. Times in
+    `used` need not be dates.
     """
     # Compared at 17 digits: a 14-digit instant stands for its last millisecond.
     floor = max((u.ljust(17, "9") for u in used if is_time(u)), default="")
@@ -149,12 +149,12 @@ def next_time(now: datetime, used: Iterable[str]) -> str:
 
 
 def is_time(text: str) -> bool:
-    """Whether a text has the form of an instant time; it may still be no date, such as `20260230000000000`."""
+    """Whether a text has the form of an instant time. It need not be a date: `20260230000000000` has the form."""
     return _TIME.fullmatch(text) is not None
 
 
 def real_time(text: str) -> datetime:
-    """As `parse_time`; for a time that is no date the next time that is one."""
+    """As `parse_time`; for a time that is not a date, the next real date."""
     try:
         return parse_time(text)
     except UsageError:
@@ -169,13 +169,13 @@ _PARTS: tuple[tuple[int, str, timedelta, dict[str, int]], ...] = (
     (6, "%Y%m", timedelta(days=31), {"day": 1}),
     (4, "%Y", timedelta(days=366), {"month": 1, "day": 1}),
 )
-"""The first digits of a time, their form, and the step to the next such time: a span, and fields to set after it."""
+"""Number of leading digits, their format, and the step to the next such time: a span, and fields to set after it."""
 
 
 def _after(time: str) -> str:
-    """A real time greater than one of 17 digits that need not be a date; without any, 17 nines.
+    """A real date greater than a time of 17 digits, which need not be a date; 17 nines if there is none.
 
-    The next millisecond; after what is no date the next time that is one: after February 30 March 1.
+    The result is the next millisecond, or after a time that is not a date the next real one: March 1 after February 30.
     """
     for digits, form, span, fields in _PARTS:
         try:
@@ -197,15 +197,15 @@ def later(time: str, milliseconds: int) -> str:
 _DATE_TIME = re.compile(r"\d{4}-\d\d-\d\d(?:[ T]\d\d:\d\d:\d\d(?:\.\d{1,3})?)?")
 _EPOCH = re.compile(r"\d{10}(\d{3})?")
 _DATE_HOUR = re.compile(r"20\d\d(0[1-9]|1[0-2])(0[1-9]|[12]\d|3[01])([01]\d|2[0-3])\d*")
-"""Ten digits, or thirteen, of which the first are a date and an hour: as a time since the epoch from 2033 on."""
+"""10 or 13 digits that begin with a date and an hour; as a time since the epoch they would mean 2033 or later."""
 
 
 def parse_as_of(text: str, moment: Callable[[int], str]) -> str:
-    """A point in time from a user, as an instant time, in every form that Hudi takes.
+    """A point in time from a user, as an instant time, in every form that Hudi accepts.
 
     14 or 17 digits: an instant; 10 or 13 digits: seconds or milliseconds since the epoch, which `moment` (given
     milliseconds) converts to the table's zone; else a date with an optional time of day after a blank or a `T`.
-    UsageError: none of them, or digits that begin as an instant: as a time in ten years they would mean the newest.
+    UsageError: another form, or 10 or 13 digits that begin like an instant: a time years ahead means the newest state.
     """
     if _TIME.fullmatch(text):
         parse_time(text)

@@ -66,9 +66,9 @@ class HeaderKey(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogBlock:
-    """The position of one block in a log file and its headers; the content is read only when asked for.
+    """The position of one block in a log file and its headers; the content is read on request.
 
-    `is_named`: False if its write is known and does not name its file, which is another attempt's.
+    `is_named`: False if the block's write is known and does not name the file: then another attempt wrote the file.
     """
 
     path: str
@@ -97,7 +97,7 @@ class LogBlock:
 
     @property
     def is_partial(self) -> bool:
-        """Whether its rows are partial updates: they have the columns of its schema, which is not the table's."""
+        """Whether its rows are partial updates: they have only the columns of the block's schema."""
         return self.kind is not BlockKind.DELETE and self.headers.get(HeaderKey.IS_PARTIAL, "").lower() == "true"
 
     @property
@@ -122,7 +122,7 @@ def scan_blocks(source: pa.NativeFile, path: str) -> Iterator[LogBlock]:
 def _block_at(source: pa.NativeFile, path: str, offset: int, size: int) -> tuple[LogBlock, int]:
     head = _bytes(source, offset, 14)
     if len(head) < len(MAGIC):
-        # Hudi reaches the end of the file inside the magic: whatever these bytes are, no block begins here.
+        # Hudi reaches the end of the file while it reads the magic: no block begins here.
         return LogBlock(path=path, offset=offset, kind=BlockKind.CORRUPT), size
     if head[:6] != MAGIC:
         raise MalformedError(

@@ -43,8 +43,8 @@ def decode_rows(
 ) -> Iterator[pa.Table]:
     """The rows of a data block under `schema` (only its columns are decoded or read); see `conform` for
     `float_as_text`. A block of more than `part_bytes` encoded bytes is returned in several tables. `partial`: the
-    caller knows which columns a block of partial updates lacks; they are null here. `names`: of the columns in the
-    block. `defaults`: of the columns of `schema`.
+    caller knows which columns a block of partial updates lacks; these are null in the result. `names`: of the columns
+    in the block. `defaults`: of the columns of `schema`.
 
     UnsupportedError: HFile blocks, changelogs, and partial updates unless `partial`. MalformedError: the content does
     not match the framing or the headers.
@@ -136,12 +136,12 @@ def _avro_rows(
 def _avro_parts(
     block: LogBlock, data: pa.Buffer, count: int, framed: dict[str, Any], part_bytes: int | None
 ) -> Iterator[tuple[pa.Buffer, int]]:
-    """Runs of complete records, each with its record count. The length prefixes alone show where to cut."""
+    """Runs of complete records, each with its record count. The length prefixes alone show the boundaries."""
     if part_bytes is None or data.size <= part_bytes or not count:
         yield data, count
         return
     starts = record_starts(np.frombuffer(data, np.uint8), count)
-    if starts is None:  # a decoder finds every record, but it needs a copy of the entire block
+    if starts is None:  # the decoder finds every record, but copies the entire block
         lengths = _lengths(decode_records(data, count, framed, block.path, columns=[_LENGTH]))
         _check_lengths(lengths, data.size - 4 * count, block)
         ends = np.cumsum(lengths.astype(np.int64) + 4)
@@ -209,7 +209,7 @@ def content_of(block: LogBlock, source: pa.NativeFile) -> pa.Buffer:
 
 @contextmanager
 def decoding(block: LogBlock) -> Iterator[None]:
-    """Turns the errors that decoders raise on broken bytes into an error of the tree that names the file."""
+    """Converts the errors that decoders raise on broken bytes into a PhantombaseError that names the file."""
     try:
         yield
     except PhantombaseError as error:

@@ -3,8 +3,8 @@
     int32 3, int32 length, Avro {array of {recordKey, partitionPath, orderingVal}}
 
 The ordering value is a union of one-field wrapper records. Writers use one wrapper type per block. So an entry is
-treated as a record in which the index of each union branch is an `int`, followed by the value. If the indexes of a
-block turn out to differ, fastavro decodes it row by row.
+treated as a record in which the index of each union branch is an `int`, followed by the value. A block whose indexes
+differ is decoded row by row with fastavro.
 """
 
 from __future__ import annotations
@@ -151,9 +151,9 @@ def _skip(kind: Any, data: memoryview, position: int) -> int:
 def _uniform_deletes(entries: pa.Buffer, count: int, branches: tuple[int, ...], block: LogBlock) -> Deletes | None:
     """All entries, decoded as if their unions took the first entry's branches; None if they do not.
 
-    The first entry that deviates still shows its true index, because all entries before it were read correctly: so a
-    constant index column proves that the entire block was. A sentinel is appended to the entries and must be decoded
-    as the last entry: that proves that all bytes were used (Avro may split a list into several runs).
+    The first entry that deviates shows its true index, because all entries before it were read correctly. So a constant
+    index column verifies the entire block. A sentinel is appended to the entries and must be decoded as the last entry:
+    this verifies that all bytes were used (Avro may split a list into several runs).
     """
     indexes, fields = entry_layout(branches)
     sentinel = b"".join(_smallest(f["type"], indexes.get(f["name"], 0)) for f in fields[2:])
@@ -202,7 +202,7 @@ def _deletes(keys: pa.Array, branch: int, ordering: tuple[pa.Array, ...]) -> Del
 
 
 def _deletes_by_row(body: pa.Buffer) -> list[Deletes]:
-    """The fallback for blocks that mix wrapper types, entry by entry: one part for each run of one type."""
+    """For blocks that mix wrapper types: decodes entry by entry, one part for each run of one type."""
     stream = io.BytesIO(body.to_pybytes())
     decoded: Any = fastavro.schemaless_reader(stream, _LIST_SCHEMA, None, return_record_name=True)
     if stream.read(1):

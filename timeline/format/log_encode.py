@@ -1,7 +1,7 @@
 """Log blocks to bytes: data, deletes, rollbacks (see `log_block` for the framing, `log_decode` for the content).
 
-A block is returned as a list of parts to be written in order (`file.writelines(block)`), so that its content is not
-copied once more. Java reads a block's content as one array, so it must stay below 2 GiB: callers use `split_rows`.
+A block is returned as a list of parts to write in order (`file.writelines(block)`), which saves a copy of its content.
+Java reads a block's content as one array, so the content must be below 2 GiB: callers use `split_rows`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Parts: TypeAlias = list[bytes | pa.Buffer]
 """One block, or its content, cut at arbitrary places."""
 
 CONTENT_BYTES_MAX = 2**31 - 1 - 64
-"""Limit for one block: the longest array of common JVMs is some bytes shorter than 2 GiB."""
+"""Limit for one block: the longest array of common JVMs is a few bytes shorter than 2 GiB."""
 
 
 BLOCK_BYTES = 128 << 20
@@ -100,8 +100,8 @@ def delete_block(
     """A delete block of `instant`; each entry has a key, its partition path and its ordering values.
 
     `ordering`: () deletes every earlier row of the key (stored as Integer 0). One column deletes rows that are not
-    newer by it; several (table version 9 on) are compared as a tuple. A 0 in a single int column looks the same as ():
-    Hudi writes it that way too. Other columns have their own type, so a 0 in them is an ordinary value.
+    newer by it; several (from table version 9 on) are compared as a tuple. A 0 in a single int column is stored as ()
+    is, in Hudi too. Other columns have their own type, so a 0 in them is an ordinary value.
     `hudi_0x`: the table is of version 6; there typed deletes on text, dates and decimals always take effect.
     `compacted`: see `data_block`.
 
@@ -180,8 +180,8 @@ _BOOLEAN, _LONG, _FLOAT, _DOUBLE, _BYTES, _STRING, _DATE, _DECIMAL = 1, 3, 4, 5,
 
 
 def _wrapper(kind: pa.DataType) -> int:
-    """The union index that Hudi's writers choose for a column. They hold times as the integers that Avro stores, and
-    wrap those integers; they never use the wrappers for times. (Seen with 0.15.0 and 1.2.0, byte for byte.)
+    """The union index that Hudi's writers choose for a column. They wrap times as the integers that Avro stores, and
+    never use the wrappers for times. (Seen with 0.15.0 and 1.2.0, byte for byte.)
     """
     types = pa.types
     if types.is_date32(kind):
@@ -244,7 +244,7 @@ def _block(kind: BlockKind, headers: Mapping[HeaderKey, str], content: Parts) ->
         front += [struct.pack(">ii", key, len(data)), data]
     content_bytes = _size(content, headers.get(HeaderKey.INSTANT_TIME))
     front.append(struct.pack(">q", content_bytes))
-    # After this length: the front, the content, the count of footers (none) and the length of all before it.
+    # After this length: the front, the content, the count of footers (0) and the reverse pointer.
     size = sum(map(len, front)) + content_bytes + 4 + 8
     head = b"".join([MAGIC, struct.pack(">q", size), *front])
     return [head, *content, struct.pack(">iq", 0, size + len(MAGIC))]

@@ -3,7 +3,7 @@
 The rules are those of Hudi 1.x for every table version. On version 6 they deliberately differ from 0.15.0 in two
 points. A block newer than the query instant is skipped; 0.15 stops reading the slice there and so hides completed
 rows after a rollback. A log-compacted block takes the place of its newest original; 0.15's default scan applies it
-after everything else, originals and later updates alike.
+after all other blocks, later updates included.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Visibility:
     hidden: frozenset[str] = frozenset()
 
     def is_committed(self, instant: str) -> bool:
-        """Completed, or older than the active timeline and not pending in it."""
+        """Whether an instant is completed, or older than the active timeline and not pending in it."""
         return instant in self.completed or (instant not in self.pending and instant < self.start)
 
 

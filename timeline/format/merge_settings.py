@@ -1,7 +1,7 @@
 """How records of one key are merged, and which tables are supported, by the table's properties alone (pure).
 
 `properties` is hoodie.properties as a mapping; callers use `TableConfig`. Payload classes of version 6 mean what Hudi
-0.15.0 does with them, merge modes of versions 8 and 9 what 1.2.0 does. Source: both were asked (`tests/hudi/cases`).
+0.15.0 does with them, merge modes of versions 8 and 9 what 1.2.0 does. Source: runs of both (`tests/hudi/cases`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ PROPERTIES = ".hoodie/hoodie.properties"
 
 USE_HUDI = "Use Hudi for this table."
 FIRST_OF_1X = 8
-"""The first table version that Hudi 1.x makes."""
+"""The first table version that Hudi 1.x creates."""
 
 
 class MergeMode(Enum):
@@ -35,9 +35,9 @@ class MergeMode(Enum):
 class NotGiven:
     """The values that mean "this row does not give the column": null, or `text` if it is set.
 
-    An older row then gives it. `in_bytes`: the text also in columns of bytes. `among_logs`: also a row of a log to
-    another one, not only the base row to a row of a log. `to_newer`: also a row to a newer row that came before it,
-    which a base row may be. `stamps`: such a row keeps its meta columns.
+    An older row then gives the column. `in_bytes`: the text counts in columns of bytes too. `among_logs`: log rows give
+    columns to each other; otherwise only the base row gives them to a log row. `to_newer`: a row also gives columns to
+    a newer row that came before it, such as a base row. `stamps`: such a row keeps its meta columns.
     """
 
     text: str | None = None
@@ -51,7 +51,7 @@ class NotGiven:
 class DeleteMarker:
     """Rows whose column `field` holds `value` delete, in `any_case`.
 
-    Hudi's writers make deletes of them. `in_logs`: its readers do so, too, with rows of data blocks.
+    Hudi's writers convert them to deletes. `in_logs`: its readers treat such rows of data blocks as deletes too.
     """
 
     field: str
@@ -62,9 +62,9 @@ class DeleteMarker:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergeSettings:
-    """How a table merges. `not_given` None: every row gives all columns. `marker`: besides `_hoodie_is_deleted`.
+    """How a table merges. `not_given` None: every row gives all columns. `marker`: in addition to `_hoodie_is_deleted`.
 
-    `deletes_win`: entries of delete blocks win over all that came before them, whatever their ordering values.
+    `deletes_win`: entries of delete blocks win over all earlier entries, whatever their ordering values.
     """
 
     mode: MergeMode
@@ -117,9 +117,9 @@ _CUSTOM_8 = {
     ),
     f"{_PACKAGE}AWSDmsAvroPayload": MergeSettings(mode=MergeMode.COMMIT_TIME, marker=_DMS_MARKER),
 }
-"""The payload classes that 1.2 merges by on version 8: each record with what came before it, base row or not.
+"""The payload classes by which 1.2 merges on version 8: each record with the result before it, base row or not.
 
-Not PostgresDebezium: 1.2 fills what is unavailable in rows that a write merges into a base file, and leaves it in
+Without PostgresDebezium: 1.2 fills unavailable values in rows that a write merges into a base file, and keeps them in
 rows of log files, when it reads them and when it compacts them.
 """
 
@@ -145,7 +145,7 @@ _MERGE_PROPERTIES_SINCE = 9
 
 
 def merge_settings(properties: Mapping[str, str], version: int) -> MergeSettings:
-    """How the table merges, as the Hudi release decides that judges its version.
+    """How the table merges, by the rules of the Hudi release that is the reference for its version.
 
     Version 6: by payload class, as in Hudi 0.15. Versions 8 and 9: by merge mode. If that is missing, by merge
     strategy id, else by payload class, else by whether there is an ordering field, as in Hudi 1.2; then by the mode of
@@ -170,7 +170,7 @@ def _settings_0x(properties: Mapping[str, str]) -> MergeSettings:
     assert found is not None, "there is a default"
     ordering = properties.get(_ORDERING_0X) or properties.get(_ORDERING)
     if payload == _POSTGRES and ordering != _POSTGRES_ORDERING:
-        # Some records would be compared by one column, and others by another.
+        # Some records would be compared by one column, others by the other.
         raise refusal("another ordering field of this payload class", _ORDERING_0X, _POSTGRES_ORDERING, str(ordering))
     return found
 
@@ -231,7 +231,7 @@ def _delete_marker(properties: Mapping[str, str], version: int) -> DeleteMarker 
         if key.startswith(_MERGE_PROPERTY_PREFIXES) and not known:
             raise refusal("this merge property", key, "none", properties[key])
     field, value = properties.get(_DELETE_FIELD), properties.get(_DELETE_VALUE)
-    if bool(field) != bool(value):  # Hudi's readers fail as well
+    if bool(field) != bool(value):  # Hudi's readers fail too
         expected = f"{_DELETE_FIELD} and {_DELETE_VALUE}"
         raise refusal("half a delete marker", _DELETE_FIELD, expected, str(field or value))
     return DeleteMarker(field=field, value=value) if field and value else None
@@ -260,13 +260,13 @@ KEY_GENERATOR_CLASSES = {
     "org.apache.hudi.keygen.CustomKeyGenerator": "CUSTOM",
     "org.apache.hudi.keygen.GlobalDeleteKeyGenerator": "GLOBAL_DELETE",
 }
-"""Hudi's own key generators and their types; the `Avro` twins are left out."""
+"""Hudi's own key generators and their types, without the `Avro` variants."""
 
 
 def key_generator_of(properties: Mapping[str, str]) -> str | None:
     """SIMPLE, COMPLEX, NON_PARTITION, ... by class, else by type; None if neither is set.
 
-    Hudi's `Avro` twins make the same keys and get the same name; classes of others are USER_PROVIDED.
+    Hudi's `Avro` variants make the same keys and have the same name; classes of others are USER_PROVIDED.
     """
     class_name = properties.get(_KEY_GENERATOR_CLASS)
     if class_name:
@@ -303,7 +303,7 @@ _VIRTUAL_KEY_GENERATORS = ("SIMPLE", "COMPLEX", "NON_PARTITION")
 
 
 def check_readable(properties: Mapping[str, str], version: int) -> None:
-    """UnsupportedError for the first setting with which reading base files would go wrong; it names the setting."""
+    """UnsupportedError for the first setting with which base files would be read wrongly; it names the setting."""
     layout = Layout.of(version)
     for what, key, default, supported, todo in _SETTINGS:
         found = properties.get(key) or default

@@ -40,11 +40,11 @@ BUCKETS_MAX = 99_999_999
 class KeySplit(Enum):
     """How a key's text is split into the values that are hashed. A key without `:` is one value in both.
 
-    EACH_COMMA: the key is cut at every comma, without empty parts at the end. Of the `f:v` parts (cut at the first
+    EACH_COMMA: the key is split at every comma, without empty parts at the end. Of the `f:v` parts (split at the first
     `:`) those of index fields count, and so do all parts without a `:`. So `a:b`, the value of a one-field key, has no
-    values at all.
-    LABELLED: a key without a comma is one value too. Otherwise the key is cut into `f:v` parts, after the first `:`, at
-    commas that are followed by a `:` with no comma in between. The parts of index fields count, or the entire key if
+    values.
+    LABELLED: a key without a comma is one value too. Otherwise the key is split into `f:v` parts, after the first `:`,
+    at commas that are followed by a `:` with no comma in between. The parts of index fields count, or the entire key if
     there are none.
     """
 
@@ -71,7 +71,7 @@ def bucket_of(
 
 
 def key_hashes(keys: pa.StringArray, index_fields: Sequence[str], split: KeySplit) -> npt.NDArray[np.uint32]:
-    """h & 0x7fffffff of each record key, of which the bucket is the remainder; errors as in `bucket_of`."""
+    """h & 0x7fffffff of each record key; its remainder is the bucket. Errors as in `bucket_of`."""
     hashes = np.uint32(31) + java_hashes(keys)
     is_split = pc.match_substring(keys, ":")
     if split is KeySplit.LABELLED:
@@ -128,7 +128,7 @@ def _list_hashes(
 
 
 _WINDOW_ROWS, _WINDOW_BYTES = 65_536, 2 << 20
-"""Texts that are hashed at a time, in bytes of UTF-8: their sums fit into the processor's cache."""
+"""Texts hashed at a time, and their bytes of UTF-8: their sums fit into the processor's cache."""
 _INT_MAX = 2**31 - 1
 
 
@@ -143,12 +143,12 @@ def java_hashes(texts: pa.StringArray) -> npt.NDArray[np.uint32]:
 
 
 def _windows(texts: pa.StringArray) -> Iterator[pa.StringArray]:
-    """The texts, at most this number at a time, and fewer if they are long."""
+    """The texts in windows of at most `_WINDOW_ROWS` rows and about `_WINDOW_BYTES` bytes."""
     if not len(texts):
         return
     offsets, start = np.frombuffer(texts.buffers()[1], np.int32)[texts.offset :][: len(texts) + 1], 0
     while start < len(texts):
-        end = np.int32(min(int(offsets[start]) + _WINDOW_BYTES, _INT_MAX))  # of their type, or all would be converted
+        end = np.int32(min(int(offsets[start]) + _WINDOW_BYTES, _INT_MAX))  # the offsets' own type; another type would convert all of them
         until = int(np.searchsorted(offsets, end, side="right")) - 1
         stop = min(len(texts), start + _WINDOW_ROWS, max(start + 1, until))
         yield texts.slice(start, stop - start)
@@ -208,7 +208,7 @@ def bucket_of_file_id(file_id: str) -> int | None:
 
 
 def looks_like_bucket(file_id: str) -> bool:
-    """Whether an id is probably a bucket's: its number is below 100000, as in only 2 of 100 000 random ids."""
+    """Whether an id is probably a bucket's: its number is below 100000, which only 2 of 100 000 random ids have."""
     bucket = bucket_of_file_id(file_id)
     return bucket is not None and bucket < 100_000
 
@@ -225,7 +225,7 @@ def plain_file_id() -> str:
 class KeySource:
     """`fields`: the record key fields of a table without meta columns, or only the meta column's name.
 
-    `other_in_deletes`: log blocks that delete may name a key in another way than its row does.
+    `other_in_deletes`: delete blocks may write a key in another form than its row has.
     """
 
     fields: tuple[str, ...]
@@ -233,7 +233,7 @@ class KeySource:
 
     @property
     def are_stored(self) -> bool:
-        """Whether base files hold the keys, so that what their footers say is about these."""
+        """Whether base files contain the keys, so that their footers describe these."""
         return self.fields == (RECORD_KEY,)
 
     @staticmethod

@@ -1,10 +1,10 @@
 """Hudi's request to replace file groups: `<t>.replacecommit.requested`, `<t>.clustering.requested` (pure).
 
 An Avro container file of one `HoodieRequestedReplaceMetadata`. Only clusterings have a plan in it (see
-`compaction_plan.pending_clustering_file_groups`): which file groups another write replaces is in its commit alone.
+`compaction_plan.pending_clustering_file_groups`): of another write only the commit names the replaced file groups.
 
-The plan of a clustering by phantombase is a clustering plan that Hudi can execute too. In the extra metadata of each
-input group it names the file group that phantombase will make of it; that marks phantombase's plans.
+Hudi can execute phantombase's clustering plans too. The extra metadata of each input group names the file group that
+phantombase will write from it; this entry marks phantombase's plans.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ _STRATEGY_CLASS = "org.apache.hudi.client.clustering.run.strategy.SparkSortAndSi
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterGroup:
-    """Base files of one partition that become one: `files`, (file id, file name, bytes); `file_id`: of the new file.
+    """Base files of one partition that are merged into one. `files`: (file id, file name, bytes); `file_id`: the new one.
 
-    The bytes are not in the plan: 0 in a decoded one.
+    The plan does not contain the bytes: they are 0 in a decoded plan.
     """
 
     partition: str
@@ -50,13 +50,13 @@ class ClusterGroup:
 
     @property
     def replaced(self) -> tuple[str, ...]:
-        """The ids of the file groups that it replaces."""
+        """The ids of the replaced file groups."""
         return tuple(file_id for file_id, _, _ in self.files)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterPlan:
-    """What a clustering makes. `sort_by`: columns by which the rows of each new file are sorted; `sort_order`: how."""
+    """What a clustering writes. `sort_by`: columns by which the rows of each new file are sorted; `sort_order`: how."""
 
     groups: tuple[ClusterGroup, ...]
     sort_by: tuple[str, ...] = ()
@@ -64,7 +64,7 @@ class ClusterPlan:
 
 
 def encode_cluster_plan(clustering: ClusterPlan, base_path: str) -> bytes:
-    """The bytes of the requested file of a clustering. Hudi sorts by the columns too, if it executes the plan."""
+    """The bytes of the requested file of a clustering. If Hudi executes the plan, it sorts by the columns too."""
     groups, params = clustering.groups, {_SORT_COLUMNS: ",".join(clustering.sort_by)} if clustering.sort_by else {}
     base = as_uri(base_path)
     plan = {
@@ -129,7 +129,7 @@ def _group_record(group: ClusterGroup, base: str) -> dict[str, Any]:
 def encode_replace_request(operation: str, *, names_deletes: bool) -> bytes:
     """The bytes of the requested file of a write. `operation`: Hudi's name, such as INSERT_OVERWRITE.
 
-    `names_deletes`: from version 8 on, Hudi names the operation DELETE_PARTITION here; all else is null.
+    `names_deletes`: from version 8 on, Hudi names the operation DELETE_PARTITION here; all other fields are null.
     """
     named = names_deletes and operation == _DELETE_PARTITION
     record: dict[str, Any] = {

@@ -4,9 +4,9 @@
     <T>.restore.requested, <T>.restore       `HoodieRestorePlan`, `HoodieRestoreMetadata`
 
 All are Avro container files, in the same schemas in all table versions. A restore undoes its instants one by one, the
-newest first; what was done for each is recorded as a rollback. Hudi names files by absolute paths, with or without a
-scheme, or by name alone. Each file is in its request's partition, and only its name is used, so a table may be moved.
-phantombase writes absolute paths without a scheme.
+newest first; each is recorded as a rollback. Hudi names files by absolute paths, with or without a scheme, or by name
+alone. Each file is in its request's partition, and only its name is used, so a table may be moved. phantombase writes
+absolute paths without a scheme.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ def encode_rollback_plan(plan: RollbackPlan, base_path: str) -> bytes:
 def encode_rollback_metadata(
     plan: RollbackPlan, rollback: str, milliseconds: int, command_logs: Mapping[tuple[str, str], int], base_path: str
 ) -> bytes:
-    """The bytes of a completed file; arguments as of `rollback_record`."""
+    """The bytes of a completed file; arguments as in `rollback_record`."""
     return write_record(
         rollback_record(plan, rollback, milliseconds, command_logs, base_path), _ROLLBACK_METADATA_SCHEMA
     )
@@ -144,7 +144,7 @@ def encode_rollback_metadata(
 def rollback_record(
     plan: RollbackPlan, rollback: str, milliseconds: int, command_logs: Mapping[tuple[str, str], int], base_path: str
 ) -> dict[str, Any]:
-    """What a completed rollback did. `command_logs`: (partition, name) of command blocks' log files, with sizes."""
+    """The record of a completed rollback. `command_logs`: (partition, name) of command blocks' log files, with sizes."""
     deleted = _by_partition((p, (_absolute(base_path, p, name), 0)) for p, name in plan.doomed)
     commands = _by_partition((p, (_absolute(base_path, p, name), size)) for (p, name), size in command_logs.items())
     revoked = _by_partition(
@@ -230,7 +230,7 @@ _METADATA_FIELDS = (
 )
 _ROLLBACK_METADATA_SCHEMA = root_record("HoodieRollbackMetadata", *_METADATA_FIELDS)
 ROLLBACK_SCHEMA = record_of("HoodieRollbackMetadata", *_METADATA_FIELDS)
-"""Of a rollback inside the record of a restore."""
+"""Schema of a completed rollback, also inside the record of a restore."""
 
 
 _RESTORE_PLAN_VERSION = 2
@@ -239,7 +239,7 @@ _RESTORE_METADATA_VERSION = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestorePlan:
-    """`target`: the instant whose state comes back; None: Hudi's plan does not say. `undone`: (time, action) of the
+    """`target`: the instant whose state is restored; None: Hudi's plan does not name it. `undone`: (time, action) of the
     instants to undo, in this order; `action` is `commit` for a completed compaction.
     """
 
@@ -272,7 +272,7 @@ def encode_restore_plan(plan: RestorePlan) -> bytes:
 def encode_restore_metadata(
     plan: RestorePlan, restore: str, milliseconds: int, rollbacks: Mapping[str, dict[str, Any]]
 ) -> bytes:
-    """The bytes of a completed file. `rollbacks`: by instant what was done for it, see `rollback_record`."""
+    """The bytes of a completed file. `rollbacks`: the `rollback_record` of each undone instant."""
     record = {
         "startRestoreTime": restore,
         "timeTakenInMillis": milliseconds,
@@ -308,7 +308,7 @@ _RESTORE_METADATA_SCHEMA = root_record(
     plain("instantsToRollback", array_of(STRING)),
     plain("hoodieRestoreMetadata", map_of({**array_of(["null", ROLLBACK_SCHEMA]), "default": []})),
     defaulted("version", "int", _RESTORE_METADATA_VERSION),
-    # The schema of an instant is defined inside that of a rollback.
+    # The schema of a rollback defines the schema of an instant.
     {
         "name": "restoreInstantInfo",
         "type": {"type": "array", "items": f"{NAMESPACE}.HoodieInstantInfo", "default": []},

@@ -43,7 +43,7 @@ PROPERTIES_LOST = (
     "Restore hoodie.properties from a copy. Without one, make a table of the same version and settings in another "
     "folder, and copy its file here."
 )
-"""What to do about a table whose settings are lost."""
+"""The advice for a table whose settings are lost."""
 _REQUIRED = (_VERSION, _NAME, "hoodie.table.type", _CHECKSUM)
 _FOLDERS = tuple(
     f"{HOODIE}/{name}" for name in (".aux/.bootstrap/.partitions", ".aux/.bootstrap/.fileids", ".schema", ".temp")
@@ -58,7 +58,7 @@ _KEPT = 256
 
 
 UTC_PROPERTY = "hoodie.table.timeline.timezone"
-"""LOCAL, or UTC: then all instants are in UTC, whatever the options of a process say."""
+"""LOCAL or UTC. With UTC all instants are in UTC, whatever the options of a process say."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +112,7 @@ class TableConfig:
         return (head + javaproperties.dumps(dict(self.properties), timestamp=False, sort_keys=True)).encode()
 
     def check_readable(self) -> None:
-        """UnsupportedError that names the first setting with which reading base files would go wrong."""
+        """UnsupportedError that names the first setting with which base files would be read wrongly."""
         check_readable(self.properties, self.version)
 
     def check_mergeable(self) -> None:
@@ -120,10 +120,9 @@ class TableConfig:
         check_mergeable(self.properties, self.version)
 
     def check_changeable(self) -> None:
-        """UnsupportedError that names the first setting with which changing this table would go wrong.
+        """UnsupportedError that names the first setting with which this table would be changed wrongly.
 
-        An active metadata table is not refused here: readers may ignore it, writers must check
-        `metadata_partitions`.
+        An active metadata table is accepted here: readers may ignore it, writers must check `metadata_partitions`.
         """
         check_changeable(self.properties, self.version)
 
@@ -174,7 +173,7 @@ class TableConfig:
 
     @property
     def is_keyless(self) -> bool:
-        """Whether writers make up a key for each new row, since the table has no key columns."""
+        """Whether writers generate a key for each new row, since the table has no key columns."""
         return not self.record_key_fields
 
     @property
@@ -199,7 +198,7 @@ class TableConfig:
 
     @property
     def may_have_upgraded_logs(self) -> bool:
-        """Whether log files of version 6 may lie in a table of a later version; False if it was made in its version."""
+        """Whether a table of a later version may have log files of version 6; False if created in its version."""
         made = self.properties.get(_INITIAL_VERSION)
         return self.layout.slicing is Slicing.BY_COMPLETION_TIME and made != self.properties[_VERSION]
 
@@ -294,8 +293,8 @@ def checksum(database: str, name: str) -> int:
 def load_table_config(storage: Storage) -> TableConfig:
     """The table's settings, from hoodie.properties or, while that is missing or damaged, from its backup.
 
-    NotATableError: neither file exists. MalformedError: no existing file is usable. Other storage errors pass through:
-    they show nothing about the table.
+    NotATableError: neither file exists. MalformedError: no existing file is usable. Other storage errors are raised
+    unchanged: they show nothing about the table.
     """
     damage: MalformedError | None = None
     for path in (PROPERTIES, BACKUP) * _LOAD_ROUNDS:
@@ -317,7 +316,7 @@ def load_table_config(storage: Storage) -> TableConfig:
 
 
 def make_table_folders(storage: Storage, config: TableConfig) -> None:
-    """Makes the folders that Hudi makes with a table, before its hoodie.properties."""
+    """Creates the folders that Hudi creates for a table, before its hoodie.properties."""
     for folder in (*_FOLDERS, config.history_folder):
         storage.make_folder(folder)
 
