@@ -39,7 +39,7 @@ _STRATEGY_CLASS = "org.apache.hudi.client.clustering.run.strategy.SparkSortAndSi
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterGroup:
-    """Base files of one partition that are merged into one. `files`: (file id, file name, bytes); `file_id`: the new one.
+    """Base files of one partition to merge into one. `files`: (file id, file name, bytes); `file_id`: of the new file.
 
     The plan does not contain the bytes: they are 0 in a decoded plan.
     """

@@ -65,7 +65,7 @@ class RollbackPlan:
 
     @property
     def instant(self) -> Instant:
-        """The pending instant that is undone."""
+        """The pending instant to undo."""
         return Instant(requested_time=self.target, action=self.action, state=State.INFLIGHT)
 
     def with_all_of(self, other: RollbackPlan) -> RollbackPlan:
@@ -144,7 +144,7 @@ def encode_rollback_metadata(
 def rollback_record(
     plan: RollbackPlan, rollback: str, milliseconds: int, command_logs: Mapping[tuple[str, str], int], base_path: str
 ) -> dict[str, Any]:
-    """The record of a completed rollback. `command_logs`: (partition, name) of command blocks' log files, with sizes."""
+    """Record of a completed rollback. `command_logs`: (partition, name) of command blocks' log files, with sizes."""
     deleted = _by_partition((p, (_absolute(base_path, p, name), 0)) for p, name in plan.doomed)
     commands = _by_partition((p, (_absolute(base_path, p, name), size)) for (p, name), size in command_logs.items())
     revoked = _by_partition(
@@ -239,7 +239,7 @@ _RESTORE_METADATA_VERSION = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestorePlan:
-    """`target`: the instant whose state is restored; None: Hudi's plan does not name it. `undone`: (time, action) of the
+    """`target`: the instant whose state is restored; None: Hudi's plan names none. `undone`: (time, action) of the
     instants to undo, in this order; `action` is `commit` for a completed compaction.
     """
 

@@ -72,7 +72,7 @@ def whole(config: TableConfig, load: Callable[[], T]) -> T:
         try:
             return load()
         except MissingFileError:
-            # Files disappear while Hudi compacts the history: a second try sees the files that replaced them.
+            # Hudi removes files while it compacts the history: a second try finds the files that replaced them.
             return load()
     except (PhantombaseError, OSError) as error:
         raise UnknownStateError(
@@ -86,7 +86,7 @@ def whole(config: TableConfig, load: Callable[[], T]) -> T:
 def archived_commits(
     storage: Storage, config: TableConfig, wanted: Collection[Instant]
 ) -> dict[Instant, CommitMetadata]:
-    """The metadata of archived writes, as far as the archive has it: that of versions 8 and 9, of most writes.
+    """The metadata of archived writes that the archive contains: on versions 8 and 9 for most writes, on 6 for none.
 
     UnknownStateError: see `load_history`.
     """
@@ -98,9 +98,9 @@ def archived_commits(
 def archived_records(
     storage: Storage, config: TableConfig, wanted: Collection[Instant], *, plans: bool = False
 ) -> dict[Instant, bytes]:
-    """The bytes of the completed files of archived instants, as far as the archive has them, as `archived_commits`.
+    """The bytes of the completed files of archived instants that the archive contains, see `archived_commits`.
 
-    `plans`: of the requested files of cleans and other services instead.
+    `plans`: the bytes of the requested files of cleans and other services instead.
     """
     if not wanted or not config.layout.has_completion_times:
         return {}
@@ -164,7 +164,7 @@ def _current_version(storage: Storage, folder: str, names: list[str]) -> int | N
         text = storage.read(path).decode(errors="replace").strip()
     except MissingFileError:
         text = ""
-    if not text:  # it is being replaced; if there is no manifest either, nothing was archived yet
+    if not text:  # Hudi is replacing it; without any manifest nothing was archived yet
         matches = [_MANIFEST.fullmatch(name) for name in names]
         return max((int(match[1]) for match in matches if match), default=None)
     if not text.isdecimal():
@@ -210,7 +210,7 @@ def archive_log_instants(storage: Storage, path: str) -> Iterator[Instant]:
 
 
 def is_being_merged(storage: Storage, log: str) -> bool:
-    """Whether Hudi is writing this archive log, which may be incomplete: the logs that it merges are still there."""
+    """Whether Hudi is writing this archive log, which may be incomplete: the logs that it merges still exist."""
     folder, _, name = log.rpartition("/")
     path = f"{folder}/{_MERGE_PLAN}"
     try:
@@ -229,9 +229,9 @@ _COMMIT, _REPLACE, _CLEAN = "hoodieCommitMetadata", "hoodieReplaceCommitMetadata
 
 
 def archived_extras(storage: Storage, config: TableConfig, archived: Sequence[Instant]) -> Iterator[Extras]:
-    """Of these archived instants the writes, as far as the archive has them, the newest first.
+    """The writes among these archived instants that the archive contains, the newest first.
 
-    UnknownStateError: it cannot be read.
+    UnknownStateError: the archive cannot be read.
     """
     writes = sorted((i for i in archived if i.is_write), key=lambda i: i.requested_time, reverse=True)
     if config.layout.has_completion_times:
@@ -249,9 +249,9 @@ def archived_extras(storage: Storage, config: TableConfig, archived: Sequence[In
 def archived_writes(
     storage: Storage, config: TableConfig, archived: Sequence[Instant]
 ) -> Iterator[tuple[Instant, CommitMetadata]]:
-    """Of these archived instants the writes with their metadata, in any order, as far as the archive has it.
+    """The writes among these archived instants with their metadata, if the archive contains it, in any order.
 
-    UnknownStateError: it cannot be read.
+    UnknownStateError: the archive cannot be read.
     """
     writes = [i for i in archived if i.is_write]
     if config.layout.has_completion_times:
@@ -267,9 +267,9 @@ def archived_writes(
 def archived_clean_plans(
     storage: Storage, config: TableConfig, archived: Sequence[Instant]
 ) -> Iterator[tuple[Instant, CleanPlan]]:
-    """Of these archived instants the cleans with their plans, as far as the archive has them.
+    """The cleans among these archived instants with their plans, if the archive contains them.
 
-    UnknownStateError: it cannot be read. MalformedError: a plan cannot be decoded.
+    UnknownStateError: the archive cannot be read. MalformedError: a plan cannot be decoded.
     """
     cleans = {i.requested_time: i for i in archived if i.action == "clean"}
     where = config.history_folder

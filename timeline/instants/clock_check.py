@@ -1,7 +1,7 @@
 """Refuses to choose an instant if this process's clock or time zone differs from that of the table's writers.
 
-A compaction requested at C hides writes that complete "before" C afterwards (see `view`). So a process whose clock is
-ahead of the writers' would hide all their writes until their clock passes C. A process whose clock is slow chooses
+A compaction requested at C hides later writes whose completion time is before C (see `view`). So a process whose clock
+is ahead of the writers' would hide all their writes until their clock passes C. A process whose clock is slow chooses
 max + 1 ms, which hides nothing. But on version 6 Hudi 1.x compares C with modification times in the writers' zone, and
 C must be greater than these. `ClockOptions` is the only place that defines the zone and the allowed difference.
 """
@@ -77,7 +77,7 @@ REPAIR = "If the table was copied without its files' times, `timeline repair-tim
 
 
 def zone_todo(*, in_utc: bool) -> str:
-    """What to do about another zone. `in_utc`: the table's own setting, which is above all options."""
+    """The advice for another zone. `in_utc`: the table's own setting, which overrides all options."""
     if not in_utc:
         return "Set the writers' zone: --timezone ZONE (writers: .timezone(ZONE)), or TZ in the environment."
     return (
@@ -110,7 +110,7 @@ def check_zone(
 
 
 def described(verdict: ZoneVerdict, local: Callable[[int], datetime]) -> str:
-    """Which file shows which offset, and which zone that suggests."""
+    """The file that shows an offset, the offset, and the zone that it suggests."""
     assert verdict.witness is not None
     hours = human_offset(abs(verdict.offset))
     side = "behind" if verdict.zone is Zone.BEHIND else "ahead of"
@@ -142,8 +142,8 @@ def _utc(offset: timedelta) -> str:
 def check_clock(storage: Storage, seen: ClockEvidence, now_ms: Callable[[], int], options: ClockOptions) -> None:
     """ClockError if this process's clock is ahead of the storage's.
 
-    Compares with the newest file of the timeline if that is recent enough; otherwise puts an object, reads its time and
-    removes it.
+    The clock is compared with the newest file of the timeline if that is recent enough; otherwise with the time of an
+    object that is put and removed.
     """
     skew_ms = options.clock_skew_s * 1000
     if seen.newest_ms and now_ms() - seen.newest_ms <= skew_ms:
@@ -184,11 +184,11 @@ def check_future(base_path: str, stamp: Stamp, named_ms: int, now_ms: int, optio
 def in_the_future(
     base_path: str, above: Instant | None, time: str, chosen: str, ahead: timedelta | None, skew_s: float
 ) -> ClockError:
-    """The error where a new instant, to be above the others, would get a time that no right clock has shown yet.
+    """The error where a new instant, to exceed all others, would have a time that no right clock has shown yet.
 
-    `above`: the instant that it must exceed, None for a time that is only reserved; `time`: which time of it, that of
-    its request or of its completion; `chosen`: the time it would get;
-    `ahead`: of this process's clock, None if there is no such date.
+    `above`: the instant to exceed, None for a time that is only reserved. `time`: its requested or completion time.
+    `chosen`: the time of the new instant. `ahead`: how far that is ahead of this process's clock, None if it is not a
+    date.
     """
     name = f"{above.action} {above.requested_time}" if above is not None else f"the reserved time {time}"
     if above is not None and time == above.completion_time:
@@ -205,7 +205,7 @@ def in_the_future(
 
 
 def _way_back(above: Instant | None) -> str:
-    """What takes an instant in the future from the timeline."""
+    """The advice for removing an instant in the future from the timeline."""
     if above is None or not above.is_write:
         return "Find the process that chose it; `schedule --drop-metadata-table` ends it where only that table has it."
     time, later = above.requested_time, "`compactor-daemon restore TABLE --to INSTANT`"

@@ -1,23 +1,22 @@
 r"""Decides from the timeline whether this process is in the time zone of a table's writers (pure).
 
-A writer chooses an instant by its clock in its zone, and writes the file right then. So the storage's time of the file,
-converted to this process's zone, is the instant's time and a little more. If it is not, the difference means:
+A writer chooses an instant by its clock in its zone, and writes the file at once. So the storage's time of the file,
+converted to this process's zone, is slightly later than the instant. A larger difference means:
     hours, nearly a multiple of 15 minutes     the writer is in another zone
-    anything else, or more than 26 hours       nothing is known: the table was copied without its times, or the
-                                               instants are made up, or a file was written long after its instant
+    anything else, or more than 26 hours       unknown: the table was copied without its times, or the instants are
+                                               artificial, or a file was written long after its instant
 
-Only times that writers chose are used: a plan is written when it is made, minutes after its instant, and a decided
-compaction is completed when a compactor gets to it. The files of a copy can differ by a multiple of 15 minutes by
-chance. But they were all written at one time, while their instants are spread over time. So another zone is concluded
-only if the times of the files advance together with their instants:
+Only times that writers had just chosen are used: a plan is written minutes after its instant, and a decided compaction
+is completed when a compactor resumes it. The files of a copy can differ by a multiple of 15 minutes by chance. But they
+were all written at one time, while their instants are spread over time. So another zone is concluded only if the times
+of the files advance together with their instants:
 
     12:00:01.000  deltacommit   file of 17:00:01.050  \  5 h, and the second file is as much later as its instant:
     12:07:30.000  deltacommit   file of 17:07:30.040  /  the writers are 5 hours behind
 
 A clock that was wrong for a while by a multiple of 15 minutes looks like another zone. It counts as corrected when
 enough later writes agree with this process's zone: `_SETTLED` times the number of writes from the first to the last
-that disagree. A writer in another zone that writes now and then, with some writes of this zone in between, never
-meets this condition.
+that disagree. A writer in another zone that writes occasionally between writes of this zone never meets this condition.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from ..format.instant import Instant, State, parse_time
 
 _WRITES = ("deltacommit", "replacecommit")
 _NEWEST = 20
-"""Number of newest writes compared: after as many writes in another zone, the writers have moved there."""
+"""Number of newest writes compared: after this number of writes in another zone, the writers have moved there."""
 _SETTLED = 3
 _FEW = 3
 _STEP = timedelta(minutes=15)
@@ -93,7 +92,7 @@ def written(files: Iterable[tuple[Instant, int]]) -> ClockEvidence:
     known = list(files)
     chosen = [one for one in known if one[0].completion_time is not None and one[0].action in _WRITES]
     if len(chosen) < _FEW:
-        # Second best: a writer requests its instant a little after it chose it, but completes right after choosing.
+        # Less precise: a writer requests an instant some time after it chose it, but completes right after choosing.
         chosen += [one for one in known if one[0].action == "deltacommit" and one[0].state is State.REQUESTED]
     unnamed = [one for one in known if one[0].completed and one[0].completion_time is None]
     return ClockEvidence(

@@ -53,7 +53,7 @@ class StateFiles:
         }
 
     def begun(self, instants: Iterable[Instant], moment: Callable[[int], str]) -> dict[str, str]:
-        """When the first files of pending instants were written, as `written`."""
+        """When the first files of pending instants were written, in the form of `written`."""
         first = ((i, next(iter(self.files(i)), None)) for i in instants if not i.completed)
         return {i.requested_time: moment(f.modified_ms) for i, f in first if f is not None}
 
@@ -89,7 +89,7 @@ _TORN_PAUSES_S = (0.02, 0.1, 0.5)
 
 @dataclass(frozen=True, slots=True)
 class InstantFiles:
-    """See the module."""
+    """Reads the files of a table's instants."""
 
     storage: Storage
     config: TableConfig
@@ -116,8 +116,8 @@ class InstantFiles:
     def commit_metadata(self, instant: Instant) -> CommitMetadata:
         """The metadata of a completed write.
 
-        Hudi writes it in place on local storage, so a reader may see it empty or incomplete for a short time. Metadata
-        that cannot be decoded is therefore read again a few times before that is an error.
+        Hudi writes the file in place on local storage, so a reader may see it empty or incomplete for a short time.
+        Metadata that cannot be decoded is therefore read again a few times before an error is raised.
         """
         return self._decoded(instant, decode_commit)
 
@@ -135,18 +135,18 @@ class InstantFiles:
             raise error.advising(_torn_todo(instant)) from error
 
     def recorded(self, instant: Instant) -> CommitMetadata | None:
-        """The metadata of a completed write; None: of a commit or delta commit whose file is empty, as old Flink jobs
+        """The metadata of a completed write; None for an empty file of a commit or delta commit, as old Flink jobs
         leave it.
 
-        Hudi counts its files by their names; so does a view (`Witness.unread`). A replace commit's would hide which
-        file groups it replaced. Errors as in `commit_metadata`.
+        Hudi then counts data files by their names; so does a view (`Witness.unread`). A replace commit with an empty
+        file is an error: the file groups that it replaced are unknown. Errors as in `commit_metadata`.
         """
         if instant.family != "replacecommit" and not self.storage.read(self.path(instant)):
             return None
         return self.commit_metadata(instant)
 
     def read_ahead(self, instants: Iterable[Instant]) -> None:
-        """Reads the files of instants that will be asked for at the same time, see `list_ahead`."""
+        """Reads the files of these instants concurrently before their use, see `list_ahead`."""
         list_ahead(self.storage, (), reads=map(self.path, instants))
 
     def requested_merge(self, instant: str) -> Instant:
@@ -157,7 +157,7 @@ class InstantFiles:
     def compaction_plan(self, instant: str) -> CompactionPlan:
         """The plan of a compaction or log compaction, pending or completed.
 
-        MissingFileError: it does not exist. MalformedError: it cannot be read; the error says what to do.
+        MissingFileError: the plan does not exist. MalformedError: it cannot be read; the error says what to do.
         """
         requested = self.requested_merge(instant)
         path = self.path(requested)
@@ -176,7 +176,7 @@ class InstantFiles:
 
 
 def _unreadable_todo(instant: str, *, may_go: bool) -> str:
-    """`may_go`: no process worked on the plan: its writer died before the first byte, or it is a log compaction."""
+    """`may_go`: the plan can be cancelled: its writer died before the first byte, or it is a log compaction."""
     restore = (
         "restore the file, or restore the table to an instant before it: `compactor-daemon restore TABLE --to INSTANT`."
     )
@@ -186,7 +186,7 @@ def _unreadable_todo(instant: str, *, may_go: bool) -> str:
 
 
 def _torn_todo(completed: Instant) -> str:
-    """Hudi writes the file in place: a process that is killed in between has reported no write."""
+    """Hudi writes the file in place: a process killed while it writes the file has reported no write."""
     time = completed.requested_time
     way = {
         "deltacommit": "it has reported no write: while this is the newest one, "
@@ -212,8 +212,8 @@ _PLAN = root_record(
 def retained_by(files: InstantFiles, clean: Instant) -> str:
     """The earliest commit that a clean retained, by its requested time; the clean's own if it retained file versions.
 
-    "": it removed nothing. MalformedError: its record or plan cannot be read, or its plan is missing. MissingFileError:
-    its record is missing.
+    "": the clean removed nothing. MalformedError: its record or plan cannot be read, or its plan is missing.
+    MissingFileError: its record is missing.
     """
     if clean.completed:
         try:
@@ -237,7 +237,7 @@ def retained_by(files: InstantFiles, clean: Instant) -> str:
 
 
 def retained_by_archived(clean: Instant, record: bytes | None) -> str:
-    """What an archived clean retained; its own time, which is later, where its record is not known (pure)."""
+    """As `retained_by` for an archived clean; the clean's own time, which is later, if its record is unknown (pure)."""
     try:
         return clean.requested_time if record is None else _cutoff(clean, read_record(record, "", _CLEAN)[1])
     except MalformedError:

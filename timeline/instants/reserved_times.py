@@ -6,8 +6,8 @@
                                                     `commit`
     .hoodie/.phantombase/<T>/reserved-0-<T>         a tombstone without attempts: the plan of a clustering was cancelled
 
-These times are in use although no timeline file shows them. The name of the object contains the time, so nothing is
-read. Once a compaction is completed or archived, the timeline shows its time.
+These times are in use although no timeline file shows them. The name of the object contains the time, so the object
+is not read. Once a compaction is completed or archived, the timeline shows its time.
 """
 
 from __future__ import annotations
@@ -71,22 +71,22 @@ def reserved_path(instant: str, attempt: int, time: str) -> str:
 
 
 def reserve(storage: Storage, instant: str, attempt: int, time: str) -> None:
-    """Reserves a completion time before it is decided; doing it again changes nothing."""
+    """Reserves a completion time before it is decided; idempotent."""
     storage.put_if_absent(reserved_path(instant, attempt, time), b"")
 
 
 def put_tombstone(storage: Storage, instant: str) -> None:
-    """Keeps an instant in use whose files are about to go from the timeline; doing it again changes nothing."""
+    """Keeps the time of an instant in use whose timeline files are about to be removed; idempotent."""
     reserve(storage, instant, 0, instant)
 
 
 def remove_tombstone(storage: Storage, instant: str) -> None:
-    """Removes the tombstone of `put_tombstone`: all files of the instant exist, and none was deleted."""
+    """Removes the tombstone of `put_tombstone`, where all files of the instant still exist."""
     storage.delete(reserved_path(instant, 0, instant))
 
 
 def has_tombstone(storage: Storage, instant: str) -> bool:
-    """Whether the instant has a tombstone: its files are deleted, or being deleted."""
+    """Whether the instant has a tombstone: its files are removed, or their removal is in progress."""
     return storage.find(reserved_path(instant, 0, instant)) is not None
 
 
@@ -110,7 +110,7 @@ def reserved_times(
             except MissingFileError:
                 if storage.find(instant_folder(instant)) is not None:
                     raise
-                # Removed just now: the instant was archived, and is older than all active instants.
+                # Removed since the listing: the instant was archived, and is older than all active instants.
 
 
 def _decided(storage: Storage, instant: str, moment: Callable[[int], str]) -> Iterator[str]:

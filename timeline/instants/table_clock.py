@@ -20,17 +20,16 @@ from .reserved_times import recorded_instants, reserved_times
 from .timeline import Timeline
 
 _FARTHEST = timedelta(hours=26)
-"""Time zones are at most so far apart: an instant further ahead is made up, or a clock was wrong."""
+"""The greatest difference of time zones: an instant further ahead is artificial, or a clock was wrong."""
 _QUARTER_MS, _QUARTERS = 900_000, 13
 _SKEW_MAX_S = 1e9
 
 
 @dataclass(frozen=True, slots=True)
 class _Used:
-    """A used time, and the instant of the timeline that it is of; None: it is reserved, or of the metadata table.
+    """A used time and its instant in the timeline; None: the time is reserved, or of the metadata table.
 
-    `always`: new times must be above it even where it is in the future. So they must be above those of completed
-    writes.
+    `always`: new times must exceed it even if it is in the future, as they must exceed the times of completed writes.
     """
 
     time: str
@@ -38,7 +37,7 @@ class _Used:
     always: bool = False
 
     def counts(self, patience: str, going: Collection[str]) -> bool:
-        """Whether new times must be above it, although it is in the future. See `TableClock._chosen`."""
+        """Whether new times must exceed this time, although it is in the future. See `TableClock._chosen`."""
         if self.always or self.by is None:
             return self.always
         is_visible = self.by.is_write and self.by.completed
@@ -47,7 +46,7 @@ class _Used:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableClock:
-    """See the module. Times of day are naive, as instants are."""
+    """Reads and chooses times in the table's time zone. Times of day are naive, as instants are."""
 
     storage: Storage
     config: TableConfig
@@ -74,7 +73,7 @@ class TableClock:
         return round(parse_time(time).replace(tzinfo=self._zone).timestamp() * 1000)
 
     def _named(self, stamp: Stamp) -> int:
-        """The time in a file's name, in milliseconds since the epoch; 0 where that is no time."""
+        """The time in a file's name, in milliseconds since the epoch; 0 if it is not a date."""
         try:
             return self.milliseconds(stamp.time)
         except UsageError:
@@ -93,14 +92,14 @@ class TableClock:
         return check_zone(self.storage.base_path, self.config, timeline.written, self.local, self.options)
 
     def check_zone_of(self, going: Iterable[Instant], timeline: Timeline) -> None:
-        """The same before these instants are archived: those whose names have no completion time have that of their
-        file, in this process's zone. The archive would keep wrong ones, by which Hudi 1.x slices log files.
+        """`check_zone` before these instants are archived. Where a name has no completion time, the file's time in this
+        process's zone stands for it. A wrong one would be kept in the archive, and Hudi 1.x slices log files by it.
         """
         if any(i.completion_time is None for i in going):
             self.check_zone(timeline)
 
     def next_time(self, timeline: Timeline, also_above: Iterable[str] = (), undone: Collection[str] = ()) -> str:
-        """A time greater than the clock and every used time: of the timeline, reserved ones, and `also_above`.
+        """A time greater than the clock and every used time: those of the timeline, reserved ones, and `also_above`.
 
         This is the only way to choose an instant or a completion time. `timeline`: loaded under the table lock.
         `undone`: times of instants that are about to be undone. ClockError: see `clock_check`; also if the time would
@@ -112,9 +111,9 @@ class TableClock:
         return self._chosen(used, timeline, verdict, self._shown(), undone, probes=True)
 
     def next_plan_time(self, timeline: Timeline, *, dry_run: bool) -> str:
-        """The same for a plan. A plan hides writes that complete before it, so it must not be ahead of their clock.
+        """`next_time` for a plan. A plan hides writes that complete before it, so it must not be ahead of their clock.
 
-        `dry_run`: puts no object on storage to learn the storage's clock.
+        `dry_run`: puts no object on storage to read the storage's clock.
         """
         verdict = self.check_zone(timeline)
         if not dry_run:
@@ -158,10 +157,10 @@ class TableClock:
     ) -> str:
         """A time greater than the clock and the used times, but none in the future.
 
-        Beyond the allowed difference above `shown`, only times of completed writes count: what is chosen below others
-        hides nothing, and is not one of them. Up to `waits` all instants count. Those of `undone` never do.
-        ClockError: what is left is in the future. `probes`: the
-        storage's clock may be asked, if this one seems to be slow.
+        Of the used times that exceed `shown` by more than the allowed difference, only those of completed writes count:
+        a time chosen below the others hides nothing and differs from them. Up to `waits` all instants count. Instants
+        of `undone` never count. ClockError: the times that count are in the future. `probes`: the storage's clock may
+        be read, if this one seems to be slow.
         """
         now = self.now()
         time = next_time(now, (u.time for u in used))
@@ -208,7 +207,7 @@ class TableClock:
             for time in (i.requested_time, i.completion_time)
             if time
         ]
-        # What a pending compaction has decided may become visible at any time; other times are only not used again.
+        # A completion time decided for a pending compaction may become visible at any time; others are only not reused.
         pending = {i.requested_time for i in timeline.instants if not i.completed}
         recorded = recorded_instants(self.storage)
         for of, decided in ((pending.intersection(recorded), True), (set(recorded) - pending, False)):
@@ -232,7 +231,8 @@ class TimelineLoader:
     def load(self, *, archived: bool = False) -> Timeline:
         """The active timeline; with `archived` the archived instants too.
 
-        Always with these where no active write is completed: all of them may be rolled back, and earlier ones archived.
+        The archived instants are always loaded where no active write is completed: all active writes may be rolled
+        back, and earlier ones archived.
 
         UnknownStateError: an archived timeline exists and cannot be read.
         """
@@ -256,7 +256,7 @@ class TimelineLoader:
         return self.with_its_archive(timeline) if archived or not timeline.completed else timeline
 
     def with_archive(self, timeline: Timeline) -> Timeline:
-        """The timeline with its archived instants loaded, also those that were archived since it was listed."""
+        """The timeline with its archived instants loaded, including those archived since it was listed."""
         from .archived_timeline import with_archive  # late: few commands need the archive
 
         return with_archive(self.storage, self.config, timeline)

@@ -32,12 +32,12 @@ UNKNOWN_COMPLETION = "9" * 17
 class Timeline:
     """One instant per (time, family) at its highest state, ordered by time.
 
-    `archived`: completed instants that left the active timeline, as far as they were loaded.
+    `archived`: completed instants that were moved out of the active timeline, as far as they are loaded.
     `legacy_completions`: for completed files without a completion time in their name (tables upgraded from
     version 6) the files' modification times, as instant times. `written`: what modification times show about the
     writers' clocks; it does not take part in comparisons of timelines. `commits_are_writes`: the table is
-    COPY_ON_WRITE; elsewhere a completed commit is a compaction. `hidden`: completed delta commits that are not among
-    the instants, since these have another of their time (a write and a log compaction); their files count.
+    COPY_ON_WRITE; otherwise a completed commit is a compaction. `hidden`: completed delta commits that `instants`
+    lacks, since it has another instant of that time (a write and a log compaction); their files count.
     """
 
     layout: Layout
@@ -63,9 +63,9 @@ class Timeline:
     def _writes(self) -> dict[str, Instant]:
         """Writes by requested time; if a writer and a table service have the same time, the writer's instant.
 
-        A writer that takes no lock may begin in the same millisecond as a plan. Files and blocks carry only the time.
-        The files of the compaction are known from its plan and its commit (`ViewFacts`); all other files and blocks of
-        that time belong to the writer.
+        A writer that takes no lock may start in the same millisecond as a plan. Files and blocks contain only the time.
+        The plan and the commit name the files of the compaction (`ViewFacts`); all other files and blocks of that time
+        belong to the writer.
         """
         found: dict[str, Instant] = {}
         for instant in self.instants:
@@ -84,12 +84,12 @@ class Timeline:
 
     @property
     def has_rows(self) -> bool:
-        """Whether a write was ever completed, and not undone since: an active or an archived one."""
+        """Whether there is a completed write that was not undone: an active or an archived one."""
         return bool(self.completed) or self.has_archived_writes
 
     @property
     def has_archived_writes(self) -> bool:
-        """Whether writes left the active timeline, as far as the archive is loaded."""
+        """Whether writes were archived, as far as the archive is loaded."""
         return any(i.is_write for i in self.archived)
 
     @cached_property
@@ -160,8 +160,8 @@ class Timeline:
     def completion_time(self, time: str) -> str | None:
         """When a write completed; None while it is pending, and for unknown instants.
 
-        An instant older than the active timeline that is not in the archive either counts as completed after everything
-        else: Hudi assigns its logs to the newest slice.
+        An instant older than the active timeline that the archive lacks too counts as completed after all others: Hudi
+        assigns its logs to the newest slice.
         """
         instant = self.completed_writes.get(time) or self._archived_writes.get(time)
         if instant is not None:
@@ -176,12 +176,12 @@ class Timeline:
     def moment_of(self, write: Instant) -> str:
         """When a completed write became visible: its completion time; on version 6, which has none, its requested time.
 
-        This is the axis of incremental reads.
+        Incremental reads are ordered by this time.
         """
         return self.completed_at(write) if self.layout.has_completion_times else write.requested_time
 
     def counts_from(self, write: Instant) -> str:
-        """From when on `completed_by` counts a completed write: a compaction from its requested time."""
+        """The time from which `completed_by` counts a completed write: of a compaction its requested time."""
         return write.requested_time if self.is_compaction(write) else self.moment_of(write)
 
     def is_compaction(self, completed: Instant) -> bool:
@@ -191,8 +191,8 @@ class Timeline:
     def needs_archive(self, time: str) -> bool:
         """Whether only the archived timeline shows when, or whether, a write completed.
 
-        Archived instants are older than the start. There are later ones only if archival passed a savepoint, which
-        keeps its own instant in the active timeline.
+        Archived instants are older than the start. Later ones exist only if archival continued beyond a savepoint,
+        whose own instant is kept in the active timeline.
         """
         if time in self.completed_writes or time in self.pending_writes:
             return False
@@ -202,7 +202,7 @@ class Timeline:
 
     @cached_property
     def has_savepoints(self) -> bool:
-        """Whether archiving may have passed some instants."""
+        """Whether archival may have skipped some instants."""
         return any(i.action == "savepoint" for i in self.instants)
 
     def may_be_cleaned_since(self, before: Timeline) -> bool:
@@ -211,9 +211,9 @@ class Timeline:
         return self.start != before.start or not next(cleans) <= next(cleans)
 
     def superseding_since(self, before: Timeline, seen: Collection[str] | None, *, below: str) -> list[str]:
-        """Requested times of the writes completed since the earlier timeline `before` that may take the place of files:
-        all but delta commits without a base file. `seen`: the instants of base files that were listed; None: each may
-        have one. This timeline has its archive where instants have left it since.
+        """Requested times of the writes completed since the earlier timeline `before` that may supersede files: all
+        except delta commits without a base file. `seen`: the instants of listed base files; None: each may have one.
+        This timeline has its archive loaded if instants were archived since `before`.
         """
         known = {i.identity for i in before.completed}
         mine = (i for i in (*self.archived, *self.instants) if i.is_write and i.completed)
@@ -230,7 +230,7 @@ class Timeline:
     def with_its_archived(self, archived: Iterable[Instant]) -> Timeline:
         """This timeline with those archived instants that had completed when it was listed.
 
-        Others may have been archived since: they would count, and what completed after them would not. Where no active
+        Instants archived since then would count, while active ones completed after them would not. Where no active
         write is completed, as after rollbacks of all of them, all archived ones count.
         """
         newest = max((i.requested_time for i in self.instants), default="")
@@ -241,8 +241,8 @@ class Timeline:
         return replace(self, archived=found)
 
     def used_times(self, without: Collection[str] = ()) -> Iterator[str]:
-        """Every requested and completion time; a new time must exceed all of them. `without`: not those of instants
-        with these requested times."""
+        """Every requested and completion time; a new time must exceed all of them. `without`: requested times of the
+        instants to omit."""
         for instant in (*self.instants, *self.archived):
             if instant.requested_time in without:
                 continue
@@ -259,7 +259,7 @@ class Timeline:
         """This timeline with the writes that had completed at a completion time; later ones are pending.
 
         The archived instants must be loaded. A completed compaction counts from its requested time on: it changes no
-        row, and a cleaner may have removed what it merged.
+        row, and a cleaner may have removed the files that it merged.
         """
         active = {i.identity for i in self.instants}
         gone = [i for i in self.archived if i.is_write and not self._counts_at(i, time)]
@@ -298,7 +298,7 @@ class Timeline:
 
 
 def _in_progress(instant: Instant) -> Instant:
-    """The write before its completion. Not under the name of a pending compaction, whose plan would count."""
+    """The write before its completion, without the name of a pending compaction, whose plan would count."""
     return Instant(requested_time=instant.requested_time, action=instant.family, state=State.INFLIGHT)
 
 
@@ -315,9 +315,9 @@ class SinceCompaction:
     instant: str
 
     def seconds(self, now: datetime) -> int:
-        """Both times are cut to full seconds, as in Hudi. A clock change of a LOCAL zone counts as elapsed time.
+        """Seconds from the instant to `now`, both cut to full seconds, as in Hudi.
 
-        For an instant that is no date, from the next real time on.
+        A clock change of a LOCAL zone counts as elapsed time. An instant that is not a date counts as the next one.
         """
         past = real_time(self.instant).replace(microsecond=0)
         return round((now.replace(microsecond=0) - past).total_seconds())

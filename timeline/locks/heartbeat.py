@@ -3,8 +3,8 @@
 Hudi's clients (0.15.0 and 1.2.0) write an empty file and touch it every 60 s
 (`hoodie.client.heartbeat.interval_in_ms`). They treat its writer as dead if the file is older than two such intervals
 (`...tolerable.misses`), or does not exist. A process that completes its instant removes the file. A failed Hudi writer
-stops refreshing the file and leaves it. phantombase does the same (`keep_on_error`): a stale file means "dead" just as
-no file does, and a single Hudi writer rolls back an instant with later completed commits only if the file is there. A
+stops refreshing the file and keeps it. phantombase does the same (`keep_on_error`): a stale file means "dead" just as
+no file does, and a single Hudi writer rolls back an instant with later completed commits only if the file exists. A
 phantombase heartbeat names its process, so other processes on the same machine need not wait until it is stale:
 
     phantombase
@@ -46,7 +46,7 @@ class Process:
     """A process, described so that other processes on its machine can find it.
 
     `boot`: the machine's boot and the process's pid namespace (each container numbers its own processes); "" if
-    unknown. `started`: clock ticks from boot to its start; they distinguish it from a later process with the same pid.
+    unknown. `started`: clock ticks from boot to its start, which distinguish it from later processes with its pid.
     """
 
     host: str
@@ -60,14 +60,14 @@ class Process:
         return Process(host=socket.gethostname(), boot=_boot(), pid=os.getpid(), started=_start(os.getpid()) or 0)
 
     def is_gone(self) -> bool:
-        """Whether it has certainly ended; False for processes that are not visible from here."""
+        """Whether the process has certainly ended; False if it is not visible from this machine or container."""
         if not self.boot or (self.host, self.boot) != (socket.gethostname(), _boot()):
             return False
         try:
             os.kill(self.pid, 0)
         except ProcessLookupError:
             return True
-        except (OSError, OverflowError):  # it exists, but belongs to another user
+        except (OSError, OverflowError):  # the process exists, but belongs to another user
             pass
         started = _start(self.pid)
         return started is not None and started != self.started
@@ -87,7 +87,7 @@ def _boot() -> str:
 
 
 def _start(pid: int) -> int | None:
-    """When a process started, in clock ticks after boot; -1 for a zombie, None if it cannot be read."""
+    """The start of a process in clock ticks after boot; -1 for a zombie, None if it cannot be read."""
     try:
         # The name, in parentheses, may contain anything; after it: state (field 3) ... start time (field 22).
         fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
@@ -98,7 +98,7 @@ def _start(pid: int) -> int | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heartbeat:
-    """A heartbeat as read. `beat_ms` since the epoch; `ours`: phantombase made it; `owner_gone`: see `Process`.
+    """A heartbeat as read. `beat_ms`: since the epoch. `ours`: phantombase wrote it. `owner_gone`: see `Process`.
 
     `owner` and `note` (the owner's note at that beat): None if the file does not contain them.
     """
@@ -133,7 +133,7 @@ def read_heartbeat(storage: Storage, instant: str) -> Heartbeat | None:
 
 
 def _content(data: bytes) -> tuple[Process | None, Mapping[str, Any] | None]:
-    """Owner and note; None if missing or not understood. Unknown fields are ignored."""
+    """Owner and note; None if missing or malformed. Unknown fields are ignored."""
     with suppress(MalformedError):
         fields = Fields.parse(data.removeprefix(_OURS), "heartbeat", "unreadable heartbeat")
         owner = Process(
@@ -150,9 +150,8 @@ def is_live(beat: Heartbeat | None, now_ms: int, expiry_s: float = EXPIRY_S) -> 
 
     `now_ms`: by the clock of the storage, which dates the file (`storage_ms`): this process's may be wrong.
 
-    No file means not live. A phantombase process that is known to have ended is dead at once. A time more than
-    `expiry_s` ahead of that clock means not live as well: a live process would have refreshed it long before, so a
-    clock was set back.
+    No file means dead. A phantombase process that is known to have ended is dead at once. A time more than `expiry_s`
+    ahead of that clock means dead too: the clock was set back, and a live process would have refreshed the file since.
     """
     return beat is not None and not beat.owner_gone and abs(now_ms - beat.beat_ms) <= expiry_s * 1000
 
@@ -166,10 +165,10 @@ def may_be_written(storage: Storage, path: str, instant: str, now_ms: int) -> bo
 
 
 class Heartbeats:
-    """How regularly a heartbeat was refreshed. After a lapse its process may have been declared dead: no completing.
+    """The lapses of a heartbeat. After one its process may have been declared dead, and must not complete the instant.
 
-    `keep_on_error`: after an error the file is not removed, as by Hudi, for the process that rolls the instant back.
-    To be set once there is something to roll back.
+    `keep_on_error`: after an error the file is kept, as by Hudi, for the process that rolls the instant back. Set it
+    once there is something to roll back.
     """
 
     def __init__(self) -> None:
@@ -178,19 +177,19 @@ class Heartbeats:
         self._longest_s = 0.0
 
     def felt(self) -> None:
-        """A beat has reached storage."""
+        """Records that a beat was stored."""
         self._longest_s, self._last = max(self._longest_s, self._last.seconds()), Stopwatch()
 
     def lapsed(self, expiry_s: float = EXPIRY_S) -> bool:
-        """Whether there is now, or ever was, a time of `expiry_s` without a beat."""
+        """Whether there was any period of `expiry_s` without a beat, up to now."""
         return max(self._longest_s, self._last.seconds()) >= expiry_s
 
 
 @contextmanager
 def first_beat(storage: Storage, instant: str) -> Iterator[None]:
-    """Puts a heartbeat that `heartbeat` goes on with, for steps before that. Removes it on an error.
+    """Puts a heartbeat for the steps before `heartbeat`, which continues it. Removes it on an error.
 
-    If the process dies in between, others of its machine see at once that it has ended.
+    If the process dies during these steps, other processes of its machine see at once that it has ended.
     """
     _put(storage, instant, asdict(Process.current()))
     try:
@@ -212,7 +211,7 @@ def heartbeat(
     """Keeps a heartbeat for an instant, and removes it at the end; after an error, see `Heartbeats`.
 
     `note`: called at each beat, in another thread; returns a few plain values for the file; it must not raise.
-    A beat that fails is logged, not raised: see `Heartbeats` for the consequence. After a kill the heartbeat goes
+    A beat that fails is logged, not raised: see `Heartbeats` for the consequence. After a kill the heartbeat becomes
     stale.
     """
     stop, heartbeats = threading.Event(), Heartbeats()

@@ -1,8 +1,8 @@
-"""A section under a lock, as its steps see it: whether the lock is still held, and who holds it otherwise.
+"""A section under a lock: the check that the lock is still held; and the holder of a lock, without taking it.
 
-A lock may be lost inside a section: its time ends while the process is stalled, or a renewal is refused. No safety of a
-compaction rests on that; the check is one more fence. A holder is shown by the locks of this machine's kernel, or by
-Hudi's lock object.
+A lock may be lost inside a section: it expires while the process stalls, or a renewal is refused. The safety of a
+compaction does not depend on the check, which is one more fence. The holder is read from the locks of this machine's
+kernel, or from Hudi's lock object.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ..errors import LockError
 from ..storage.contract import Storage
 
 _DRIFT_MS = 500
-"""How much later than its time an object of StorageBasedLockProvider still counts as held: Hudi's own bound."""
+"""How long after its expiry an object of StorageBasedLockProvider still counts as held: Hudi's own bound."""
 _LOCAL_LOCKS = Path("/proc/locks")
 
 
@@ -32,7 +32,7 @@ class LockState(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LockSeen:
-    """`holder`: as it describes itself. `for_s`: how long it holds the lock. `why`: the reason of another state."""
+    """`holder`: as it describes itself. `for_s`: how long it has held the lock. `why`: the reason for the state."""
 
     lock: str | None
     state: LockState
@@ -42,7 +42,7 @@ class LockSeen:
 
 
 def in_object(storage: Storage, path: str, now_ms: int) -> LockSeen:
-    """See `storage.object_lease`. LockError: the object cannot be read as one."""
+    """The state of a lock object, see `storage.object_lease`. LockError: it is malformed."""
     if storage.find(path) is None:
         return LockSeen(lock=path, state=LockState.FREE)
     try:
@@ -61,7 +61,7 @@ def in_object(storage: Storage, path: str, now_ms: int) -> LockSeen:
 
 
 def in_kernel(path: str) -> LockSeen:
-    """A lock file. Linux says which process of this machine holds a lock on it."""
+    """The state of a lock file. Linux shows which process of this machine holds a lock on it."""
     try:
         inode = os.stat(path).st_ino
     except FileNotFoundError:
@@ -97,7 +97,7 @@ class Section:
     is_held: Callable[[], bool]
 
     def check(self) -> None:
-        """Called right before each step that the lock guards. LockError: the lock was lost; the step must not run."""
+        """To call right before each step that the lock guards. LockError: the lock was lost; the step must not run."""
         if not self.is_held():
             raise LockError(
                 f"the lock was lost in the section to {self.purpose}",

@@ -1,7 +1,7 @@
 """Table lock providers: one process at a time in a short section (begin, schedule, decide and complete, roll back).
 
-The lock shortens races and separates cooperating writers. No safety of a compaction rests on it alone: closure, barrier
-and the outcome record ensure that. No process holds it during long work.
+The lock shortens races and separates cooperating writers. The safety of a compaction comes from closure, barrier and
+the outcome record, not from the lock alone. No process holds it during long work.
 
 `inspect_lock` shows the holder without taking the lock:
 
@@ -52,21 +52,21 @@ class TableLock(Protocol):
 
 
 STORAGE = "storage"
-"""Names the lock of the table's own storage."""
+"""The name of the lock of the table's own storage."""
 
 NAME = "{name}"
-"""Is replaced by the name of the table in the text of a lock."""
+"""Placeholder for the name of the table in the text of a lock."""
 
 BASE_PATH_HASH = "{base_path_hash}"
-"""Is replaced by the hash of the base path in the node of Hudi's ZookeeperBasedImplicitBasePathLockProvider."""
+"""Placeholder for the hash of the base path, as in the node of Hudi's ZookeeperBasedImplicitBasePathLockProvider."""
 
 _HASH_SEED = 0xDABADABA - (1 << 32) + (1 << 64)
-"""Hudi's, a negative int as a long."""
+"""Hudi's seed, a negative int as a long."""
 
 _ZOOKEEPER = "zookeeper:HOST:PORT[,HOST:PORT]/BASE/PATH/KEY"
 
 HUDI_LOCK = f"{HOODIE}/.locks/table_lock.json"
-"""What Hudi's StorageBasedLockProvider holds."""
+"""The lock object of Hudi's StorageBasedLockProvider."""
 
 _process_locks: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
 
@@ -115,7 +115,7 @@ class FileLock:
             yield Section(purpose=purpose, lock=self.path, is_held=is_held)
 
     def seen(self) -> LockSeen:
-        """Who holds it, as this machine shows it."""
+        """The holder, as this machine's kernel shows it."""
         return in_kernel(self.path)
 
 
@@ -139,7 +139,7 @@ class StorageLock:
             yield Section(purpose=purpose, lock=shown, is_held=is_held)
 
     def seen(self, now_ms: int) -> LockSeen | None:
-        """Who holds it; None: this storage's lock does not show that."""
+        """The holder; None: this storage's lock does not show it."""
         match self.storage.own_lock:
             case OwnLock.FILE:
                 return in_kernel(f"{self.storage.base_path}/{self.path}")
@@ -151,7 +151,7 @@ class StorageLock:
 
 @contextmanager
 def _naming_its_holder(busy: LockError, snapshot: Callable[[], LockSeen | None]) -> Iterator[None]:
-    """Puts the holder into the error of a lock that did not become free, where it can be seen."""
+    """Adds the holder, where it is visible, to the error of a lock that did not become free."""
     try:
         yield
     except LockError as error:
@@ -189,7 +189,7 @@ def table_lock(storage: Storage, given: str | None, *, sole_writer: bool = False
     `{base_path_hash}` for the `base_path_hash` of its path, so that one text serves many tables.
     On an object store the lock of the storage is the one Hudi's own writers share (StorageBasedLockProvider). HDFS has
     none that Hudi's writers share: there a ZooKeeper lock must be given, unless this process is the `sole_writer`.
-    UsageError: it is not given, or a lock file is named for a table there.
+    UsageError: a table on HDFS without a given lock, or with a lock file.
     """
     if given is None or given == STORAGE:
         if storage.own_lock is OwnLock.PRIVATE and not (sole_writer and given is None):
@@ -217,7 +217,7 @@ def table_lock(storage: Storage, given: str | None, *, sole_writer: bool = False
 def base_path_hash(path: str) -> str:
     """The node below /tmp that Hudi's ZookeeperBasedImplicitBasePathLockProvider holds for a base path (1.2.0).
 
-    It is of the text: with a slash at its end, or with another scheme than `s3a` for `s3`, it is another node.
+    The hash is of the text: a slash at its end, or another scheme than `s3a` for `s3`, gives another node.
     """
     s3 = f"s3://{path[6:]}" if path[:6].lower() == "s3a://" else path
     return xxhash.xxh64_hexdigest(s3.encode(), seed=_HASH_SEED).upper()
@@ -239,9 +239,9 @@ def _named(storage: Storage, given: str) -> str:
 
 def parse_lock(text: str) -> TableLock:
     """`file:PATH` or `zookeeper:HOST:PORT[,HOST:PORT]/BASE/PATH/KEY` as a lock; UsageError for anything else.
-    PATH is absolute, and its folder must be there when the lock is taken.
+    PATH is absolute, and its folder must exist when the lock is taken.
 
-    `storage` is known to `table_lock` only.
+    Only `table_lock` accepts `storage`.
     """
     provider, separator, rest = text.partition(":")
     if separator and rest and provider == "file":
@@ -269,14 +269,14 @@ _SESSION_S = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contender:
-    """A process with a node at the lock: what it says of itself, and for how long the node is there."""
+    """A process with a node at the lock: its description of itself, and the age of the node."""
 
     who: str
     for_s: float
 
 
 def contenders(lock: ZooKeeperLock) -> list[Contender]:
-    """In order of arrival: the first one holds the lock. LockError: ZooKeeper does not say in time."""
+    """The contenders in order of arrival: the first holds the lock. LockError: ZooKeeper does not answer in time."""
     from kazoo.exceptions import KazooException, NoNodeError  # late, as in `zookeeper_lock`
 
     from .zookeeper_handler import answer
@@ -293,7 +293,7 @@ def contenders(lock: ZooKeeperLock) -> list[Contender]:
         for name in in_order(call(client.get_children_async, lock.folder)):
             try:
                 data, stat = call(client.get_async, f"{lock.folder}/{name}")
-            except NoNodeError:  # it was removed since
+            except NoNodeError:  # removed since the listing
                 continue
             found.append(Contender(who=data.decode(errors="replace"), for_s=max(0.0, time.time() - stat.created)))
     except NoNodeError:  # no process has used this lock yet
@@ -314,7 +314,7 @@ _PROVIDER = "hoodie.write.lock.provider"
 
 
 def inspect_lock(storage: Storage, given: str | None, properties: Mapping[str, str], now_ms: int) -> LockSeen:
-    """The table lock. `given`: as for `table_lock`; None: what hoodie.properties or the table's folder says."""
+    """The state of the table lock. `given`: as for `table_lock`; None: from hoodie.properties or the table's folder."""
     try:
         if given is None:
             return _by_properties(storage, properties, now_ms)

@@ -1,16 +1,16 @@
 """The version 6 gate: when a compaction is due, writers pause briefly so that the table has no pending delta commit.
 
 On version 6 no plan is possible while a delta commit is pending, so writers that always overlap would delay the plan
-for ever. A scheduler that finds a compaction due and a delta commit pending puts one small record:
+forever. A scheduler that finds a compaction due and a delta commit pending puts one small record:
 
     .hoodie/.phantombase/scheduling-wanted     {"since": ms, "until": ms, "who": text}, ms since the epoch
 
     since        until                 until + (until - since)
-      | writers wait | writers go on, and    | a new record may be put
+      | writers wait | writers continue, and | a new record may be put
       |              | no record may be put  |
 
-A writer reads the record before it begins, outside the lock. The process that plans removes it. Only progress depends
-on it: a record that is lost, unreadable, or from another clock may delay a plan, but never loses a row.
+A writer reads the record before it starts, outside the lock. The process that plans removes the record. Only progress
+depends on it: a record that is lost, unreadable, or from another clock may delay a plan, but never loses a row.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _POLL_S = 0.2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """A request for a plan: writers wait from `since` to `until` (ms since the epoch); `who` asks for it."""
+    """A request for a plan: writers wait from `since` to `until` (ms since the epoch). `who`: the scheduler."""
 
     since: int
     until: int
@@ -52,7 +52,7 @@ class Wanted:
         return self.since <= now_ms < self.until
 
     def is_over(self, now_ms: int) -> bool:
-        """Whether it is expired: writers had as much time after it as during it, or its clock was far ahead."""
+        """Whether a new record may be put: after `until` and the wait's length again, or if its clock was far ahead."""
         return now_ms >= self.until + self.length_ms or now_ms < self.since - round(GATE_S_MAX * 1000)
 
     def to_json(self) -> bytes:
@@ -73,10 +73,10 @@ class Wanted:
 def wait_while_wanted(
     storage: Storage, now: Callable[[], int] = clock_ms, sleep: Callable[[float], None] = time.sleep
 ) -> float:
-    """Called by a writer before it begins a delta commit, outside the lock; returns the seconds it waited.
+    """Waits before a writer starts a delta commit, outside the lock; returns the seconds of the wait.
 
-    Ends when the record is removed, at its `until`, or after its length, whatever the clock does. It does not wait for
-    a later record: every call ends within GATE_S_MAX.
+    The wait ends when the record is removed, at its `until`, or after its length, whatever the clock does. A later
+    record does not extend it: every call ends within GATE_S_MAX.
     """
     moment = now()
     first = found = read_wanted(storage, moment)

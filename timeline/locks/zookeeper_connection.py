@@ -6,9 +6,9 @@ Credentials (TLS, digest, SASL) follow the hosts and the path, as in a URL. Lock
     zk1:2181/path?digest-file=/etc/zk/digest
     zk1:2181/path?sasl=DIGEST-MD5&sasl-file=/etc/zk/user         or sasl=GSSAPI: Kerberos, by the ticket of the process
 
-Files are named, and secrets are read from them when a connection is made: the text can be logged and recorded.
+The text names files, and secrets are read from them when a connection is made: the text can be logged and recorded.
 
-kazoo's thread ends by an exception where a server closes a session that lacks the right user, and never connects again.
+Where a server closes a session that lacks the right user, an exception ends kazoo's thread, which never connects again.
 Calls are not answered then, so a wait for an answer checks `ended` (`zookeeper_handler`).
 """
 
@@ -44,10 +44,10 @@ _SERVICE = "zookeeper"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ZooKeeperAccess:
-    """See the module. `ca`, `cert`, `key`: PEM files; any of them turns TLS on.
+    """Credentials for ZooKeeper. `ca`, `cert`, `key`: PEM files; any of them turns TLS on.
 
-    `digest_file`, `sasl_file`: USER:PASSWORD. UsageError: a file is not there, or one of two is given that belong
-    together.
+    `digest_file`, `sasl_file`: USER:PASSWORD. UsageError: a file does not exist, or only one of two settings that
+    belong together is given.
     """
 
     ca: str | None = None
@@ -76,12 +76,12 @@ class ZooKeeperAccess:
 
     @property
     def is_given(self) -> bool:
-        """Whether anything is given."""
+        """Whether any credential is given."""
         return self != ZooKeeperAccess()
 
     @property
     def query(self) -> str:
-        """As text after hosts and path, with `?` in front; empty without anything."""
+        """The text after hosts and path, with `?` in front; empty without credentials."""
         given = [(name, value) for name, field in _FIELDS.items() if (value := getattr(self, field)) is not None]
         return "?" + "&".join(f"{name}={quote(value, safe='/')}" for name, value in given) if given else ""
 
@@ -106,7 +106,7 @@ class ZooKeeperAccess:
 
 
 def with_access(text: str) -> tuple[str, ZooKeeperAccess]:
-    """Hosts and path, and the access after them. UsageError: it names something else, or cannot be used."""
+    """Hosts and path, and the access after them. UsageError: the access has an unknown name, or is unusable."""
     before, _, query = text.partition("?")
     found: dict[str, str] = {}
     for name, value in parse_qsl(query, keep_blank_values=True):
@@ -129,7 +129,7 @@ def _user_and_password(file: str) -> tuple[str, str]:
 
 @cache
 def _warn_if_open(file: str) -> None:
-    """Once for each file: every user of this machine can read the password."""
+    """Warns once for each file whose password every user of this machine can read."""
     if os.stat(file).st_mode & stat.S_IROTH:
         _log.warning(
             "password_is_readable", path=file, expected="a file that other users cannot read", todo="chmod o-r"
@@ -159,9 +159,9 @@ def connection(
 ) -> Any:
     """A client of these servers, without a chroot, that is not started yet.
 
-    `on_end`: called when it is given up for good, because a server does not take its user.
+    `on_end`: called when the client ends because a server refuses its user.
     """
-    from kazoo.client import KazooClient  # late: it costs time, and few processes need it
+    from kazoo.client import KazooClient  # late: the import is slow, and few processes need it
 
     from .zookeeper_handler import Handler
 
@@ -176,14 +176,14 @@ def connection(
 
 
 def is_refusal(error: Exception) -> bool:
-    """Whether ZooKeeper takes the process for another user than it should, or for none."""
+    """Whether ZooKeeper refuses access: it sees another user than the right one, or none."""
     from kazoo.exceptions import AuthFailedError, InvalidACLError, NoAuthError, SessionClosedRequireSaslError
 
     return isinstance(error, NoAuthError | AuthFailedError | InvalidACLError | SessionClosedRequireSaslError)
 
 
 def kazoo_log() -> logging.Logger:
-    """A logger without kazoo's warning for each try to connect, and its traces: the error at the end says it once."""
+    """A logger without kazoo's warnings and traces for each attempt to connect: the final error reports it once."""
     log = logging.getLogger("kazoo.client.phantombase")
     log.setLevel(logging.CRITICAL)
     return log

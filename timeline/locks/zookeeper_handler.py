@@ -1,6 +1,6 @@
 """Threads of a connection to ZooKeeper that end without a trace on the terminal.
 
-kazoo's thread ends by an exception where a server closes a session that lacks the right user, and never connects again.
+Where a server closes a session that lacks the right user, an exception ends kazoo's thread, which never connects again.
 Calls are not answered then, so a wait for an answer checks `ended`.
 """
 
@@ -18,7 +18,7 @@ _LOOK_S = 0.1
 
 
 class Handler(SequentialThreadingHandler):  # type: ignore[misc]
-    """kazoo's handler. `ended`: why the connection is given up; `on_end` is called then, in its thread."""
+    """kazoo's handler. `ended`: the error that ended the connection. `on_end`: called then, in the handler's thread."""
 
     def __init__(self, on_end: Callable[[], None]) -> None:
         super().__init__()
@@ -39,7 +39,7 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]
 
 
 def answer(client: Any, asked: Any, timeout_s: float) -> Any:
-    """The answer to a call, or its error; at once the one that ended the connection. The handler's timeout: none."""
+    """The answer to a call, or its error; the error that ended the connection at once; else the handler's timeout."""
     handler: Handler = client.handler
     until = time.monotonic() + timeout_s
     while not asked.ready() and handler.ended is None and (left := until - time.monotonic()) > 0:
@@ -50,5 +50,5 @@ def answer(client: Any, asked: Any, timeout_s: float) -> Any:
 
 
 def is_over(client: Any) -> bool:
-    """Whether a client that was not closed connects no more: a server did not take its user."""
+    """Whether a client that was not closed has ended for good: a server refused its user."""
     return client.handler.ended is not None or client.client_state in (KeeperState.CLOSED, KeeperState.AUTH_FAILED)

@@ -44,9 +44,9 @@ _CONTENDER = re.compile(r"(?:.*-)?lock-(?P<sequence>-?\d+)")
 _HOSTS = re.compile(r"(?:\[[0-9A-Fa-f:.%]+\]|[^\s/,:\[\]]+):\d+(?:,(?:\[[0-9A-Fa-f:.%]+\]|[^\s/,:\[\]]+):\d+)*")
 _PORT = 2181
 _LAST_WORD_S = 2.0
-"""Time allowed, after the timeout, for finding out who holds the lock."""
+"""Time limit, after the timeout, for reading the holder of the lock."""
 _ANSWER_S = 5.0
-"""Time allowed for finding out whether the lock is still held."""
+"""Time limit for checking that the lock is still held."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,8 +54,8 @@ class ZooKeeperLock:
     """Excludes every process, Hudi's writers included, with the same servers, base path and key.
 
     `hosts`: `host:port[,host:port][/chroot]`. `timeout_s`: for connecting and waiting together. `session_timeout_s`:
-    after this time without a sign of life ZooKeeper frees the lock of a dead holder. With a digest the nodes are for
-    its user only; otherwise they are open, as those of Hudi's writers. UsageError: impossible settings.
+    after this time without a heartbeat ZooKeeper frees the lock of a dead holder. With a digest the nodes are for its
+    user only; otherwise they are open, as those of Hudi's writers. UsageError: impossible settings.
     """
 
     hosts: str
@@ -92,7 +92,7 @@ class ZooKeeperLock:
         return f"zookeeper:{self.servers}{self.folder}"
 
     def unreachable(self) -> str | None:
-        """Why no server takes a connection; None: one does."""
+        """The reason why no server accepts a connection; None: one does."""
         return why_unreachable(self.servers.split(","), _PORT)
 
     @contextmanager
@@ -170,7 +170,7 @@ class _Contender:
             raise self._error(f"ZooKeeper reports {type(error).__name__} {error}".rstrip()) from error
 
     def _is_first(self) -> bool:
-        """Lists the nodes once; makes its own if missing; waits for a change if its own is not the lowest."""
+        """Lists the nodes once; creates its own if missing; waits for a change if its own is not the lowest."""
         self._wake.clear()
         nodes = self._nodes()
         mine = next((n for n in nodes if n.startswith(self._prefix)), None)
@@ -201,7 +201,7 @@ class _Contender:
         return in_order(names)
 
     def _holder(self) -> str:
-        """The holder of the lock, from the node's data (written by Curator or phantombase); for the message only."""
+        """The holder of the lock, from the node's data (written by Curator or phantombase); for messages only."""
         self._deadline = time.monotonic() + _LAST_WORD_S
         try:
             if not self._client.connected:
@@ -227,9 +227,9 @@ class _Contender:
         self._wake.set()
 
     def is_held(self) -> bool:
-        """Whether the node of this process is there; an answer that does not come in time is no.
+        """Whether the node of this process exists; False without an answer in time.
 
-        A server of an ensemble may be stale, and answer with a removed node: it first catches up.
+        A server of an ensemble may be stale, and answer with a removed node: so it is synchronised first.
         """
         from kazoo.exceptions import KazooException
 
@@ -248,7 +248,7 @@ class _Contender:
             _log.warning("zookeeper_lock_lost", node=self._lock.folder, purpose=self._purpose)
 
     def leave(self) -> None:
-        """Ends the session, which removes its node; an error is only logged: the session's end removes the node too."""
+        """Ends the session, which removes its node. An error is only logged: the node is removed with the session."""
         try:
             self._client.stop()
             self._client.close()
@@ -275,7 +275,7 @@ _ENOUGH_S = 10.0
 
 
 def check_usable(lock: ZooKeeperLock) -> None:
-    """LockError: no server takes a connection, none opens a session, or access to the lock is refused."""
+    """LockError: no server accepts a connection, none opens a session, or access to the lock is refused."""
     from kazoo.exceptions import KazooException, NoNodeError  # late, as in `zookeeper_lock`
 
     if problem := lock.unreachable():

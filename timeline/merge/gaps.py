@@ -2,21 +2,21 @@
 
     blocks of partial updates    the *shape* of a row says which columns it has: 0 for all of them, else the number of
                                  a set of columns; while log entries are folded, a column of their rows holds it
-    values that mean "not given" (`Unset`) null, or a text; a base row lacks columns, too: if it is newer than the logs,
-                                 the row that they make gives these
+    values that mean "not given" (`Unset`) null, or a text; a base row lacks columns too: if it is newer than the logs,
+                                 their merged row gives these
 
-A key's log entries are merged in log order, each with what came before it:
+A key's log entries are merged in log order, each with the result of the entries before it:
 
-    row, not older than what came before      its columns replace what came before
-    row, older                                it gives only the columns that are lacking until then
-    delete that takes effect                  forgets what came before
+    row, not older than that result           its columns replace those of the result
+    row, older                                it gives only the columns that the result lacks
+    delete that takes effect                  discards the result
 
-So a column of the merged row is that of the last leading entry that has it; if none has it, that of the first other
-one. *Leading*: not older than any entry before it. *Counted*: after the last delete that took effect. Columns that
-no log entry has are the base row's. Source: Hudi 1.2.0, partialMerge of DefaultSparkRecordMerger and
+So a column of the merged row comes from the last leading entry that has it; if none has it, from the first other one.
+*Leading*: not older than any entry before it. *Counted*: after the last delete that took effect. Columns that no log
+entry has are the base row's. Source: Hudi 1.2.0, partialMerge of DefaultSparkRecordMerger and
 OverwriteWithLatestSparkRecordMerger, SparkRecordMergingUtils.mergePartialRecords; CommitTimePartialRecordMerger,
-EventTimePartialRecordMerger and PartialUpdateHandler for values that mean "not given"; all were asked. Its readers end
-where a key has no base row, and by commit time where the row follows a delete; these rules hold there too.
+EventTimePartialRecordMerger and PartialUpdateHandler for values that mean "not given"; verified by runs of all. Its
+readers fail where a key has no base row, and by commit time where the row follows a delete; there these rules hold too.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ SHAPE = "__shape"
 
 
 class Gaps(Protocol):
-    """Which columns the rows of a slice's logs lack. `stamped`: the last row gives these, even if it is older."""
+    """The columns that the rows of a slice's logs lack. `stamped`: the last row gives these, even if it is older."""
 
     @property
     def stamped(self) -> frozenset[str]: ...
@@ -59,7 +59,7 @@ class Unset:
 
     @property
     def among_logs(self) -> Unset | None:
-        """What rows of logs lack for each other."""
+        """The rule among log rows; None: they give each other no columns."""
         return self if self.values.among_logs else None
 
     @property
@@ -72,7 +72,7 @@ class Unset:
         return out
 
     def lacking(self, rows: pa.Table) -> Lacking:
-        """What winning rows lack that were not put together."""
+        """The columns that winning rows lack, where log rows were not merged with each other."""
         columns = {name: ~self.present(rows, name) for name in rows.column_names}
         return Lacking(columns={name: lacks for name, lacks in columns.items() if lacks.any()}, schema=rows.schema)
 
@@ -102,7 +102,7 @@ class Shapes:
         return frozenset()
 
     def held(self, out: pa.Schema) -> pa.Schema:
-        """The schema of folded rows: any column may be lacking, and the shape comes last."""
+        """The schema of folded rows: each column is nullable, and the shape comes last."""
         return pa.schema([*(field.with_nullable(True) for field in out), pa.field(SHAPE, pa.int32())])
 
     def shape_of(self, columns: frozenset[str] | None) -> int:
@@ -117,7 +117,7 @@ class Shapes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trace:
-    """Of each entry: the number of its key, whether it counts and whether it leads (see the module)."""
+    """For each entry: the number of its key, whether it is counted and whether it is leading (see the module)."""
 
     codes: Indices
     counted: Flags
@@ -127,7 +127,7 @@ class Trace:
 def trace(codes: Indices, is_row: Flags, alive: Flags, order: Indices, keys: int) -> Trace:
     """Which entries may give columns to the merged row of their key.
 
-    `alive`: not made void by a delete without an ordering value. `order`: ranks of the ordering values.
+    `alive`: not discarded by a delete without an ordering value. `order`: ranks of the ordering values.
     """
     by_key = np.flatnonzero(alive)
     by_key = by_key[np.argsort(codes[by_key], kind="stable")]
@@ -158,7 +158,7 @@ class Lacking:
     schema: pa.Schema
 
     def completed(self, rows: pa.Table, row: Indices, base: pa.Table, hit: Indices) -> pa.Table:
-        """The winners with the numbers `row`, and the columns they lack from the base rows with the numbers `hit`."""
+        """The winners numbered `row`; the columns that they lack come from the base rows numbered `hit`."""
         # Only the rows of these numbers: a `take` from several arrays copies all of them first.
         won, below = rows_at(rows.select(base.column_names), row), rows_at(base, hit)
         own, columns = np.arange(len(row)), []
@@ -172,9 +172,9 @@ class Lacking:
         return _required(pa.Table.from_arrays(columns, schema=base.schema))
 
     def late(self, unset: Unset, rows: pa.Table, row: Indices, base: pa.Table, hit: Indices) -> tuple[pa.Table, Flags]:
-        """The base rows with the numbers `hit`, and the columns they lack from older winners with the numbers `row`.
+        """The base rows numbered `hit`; the columns that they lack come from the older winners numbered `row`.
 
-        The flags: which of them the winners changed.
+        The flags: the base rows that the winners changed.
         """
         own, columns, changed = np.arange(len(hit)), [], np.zeros(len(hit), np.bool_)
         base, won = rows_at(base, hit), rows_at(rows.select(base.column_names), row)
@@ -190,12 +190,12 @@ class Lacking:
         return pa.Table.from_arrays(columns, schema=base.schema), changed
 
     def inserted(self, rows: pa.Table) -> pa.Table:
-        """Winners without a base row: what they lack is null (Hudi fails). MalformedError: a required column."""
+        """Winners without a base row: columns they lack are null (Hudi fails). MalformedError: a required column."""
         return _required(pa.Table.from_arrays(rows.columns, schema=self.schema))
 
 
 def _either(first: pa.ChunkedArray, second: pa.ChunkedArray, numbers: Indices) -> pa.ChunkedArray:
-    """Values of both, numbered one after the other. The type is that of the first."""
+    """Values of both columns by number, those of `second` after those of `first`, in the type of `first`."""
     return _taken(pa.chunked_array([*first.chunks, *second.chunks], first.type), numbers)
 
 
@@ -219,7 +219,7 @@ def _required(rows: pa.Table) -> pa.Table:
 def filled(
     gaps: Gaps, out: pa.Schema, rows: pa.Table, numbers: Indices, found: Trace, best: Indices, wanted: Indices
 ) -> tuple[pa.Table, Lacking]:
-    """The merged rows of the `wanted` keys, and what they still lack.
+    """The merged rows of the `wanted` keys, and the columns that they still lack.
 
     `numbers`: for each entry the number of its row in `rows`. `best`: for each key its winning entry.
     """

@@ -1,4 +1,4 @@
-"""Sums of row hashes of the rows that went into a compaction and came out, for the ledger's `Identity` (pure)."""
+"""Sums of row hashes over the input and output rows of a compaction, for the ledger's `Identity` (pure)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .rule import Changes
 
 
 class IdentityTally:
-    """Sums up the hashes of a merge while it runs."""
+    """Sums the hashes of a merge in progress."""
 
     def __init__(self) -> None:
         self._base = self._removed = self._added = 0

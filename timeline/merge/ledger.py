@@ -1,4 +1,4 @@
-"""The ledger of one file group's compaction: what went in, what came out, and the equations that hold (pure).
+"""The ledger of one file group's compaction: its input, its output, and the equations between them (pure).
 
     base    base_rows = untouched + kept + replaced + deleted
     out     rows_out  = base_rows - deleted + inserts
@@ -6,7 +6,7 @@
             update_keys = update_keys_in_base + inserts; deletes = delete_keys_in_base + deletes_of_absent
     link    kept + replaced + deleted = update_keys_in_base + delete_keys_in_base + duplicate_hits
 
-A sum proves something only if its terms come from independent sources: `base_rows` is compared with the base
+An equation verifies something only if its terms come from independent sources: `base_rows` is compared with the base
 file's footer, `log_entries` with block headers and Parquet footers, `rows_out` with the footer of the written
 file, read back. Counts can agree by chance although rows do not, so `Identity` compares the rows themselves, as sums of
 row hashes mod 2^64:
@@ -15,8 +15,8 @@ row hashes mod 2^64:
 
 `base`: all rows of the base file; `removed`: replaced or deleted rows; `added`: winning rows that replace a row or are
 inserted; `out`: the rows of the written file, read back. A row is hashed by key, commit time and sequence number, or by
-all columns if the table has no meta columns. The key of an added row is the key that was looked up, not the key that
-the row carries: so a row that was put in the place of another key is detected.
+all columns if the table has no meta columns. The key of an added row is the key that was looked up, not the row's own
+key: so a row that replaces the row of another key is detected.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Identity:
     out: int
 
     def check(self, where: str) -> None:
-        """LedgerError if the rows that came out are not the expected ones."""
+        """LedgerError if the output rows are not the expected ones."""
         expected = (self.base - self.removed + self.added) & MASK
         if self.out != expected:
             raise LedgerError(
@@ -93,7 +93,7 @@ class Ledger:
         return self.log_entries - self.log_keys
 
     def check(self, *, footer_rows_in: int, header_entries: int, footer_rows_out: int, where: str) -> None:
-        """LedgerError naming both sides of the first equation that does not hold."""
+        """LedgerError with both sides of the first equation that does not hold."""
         delete_keys = self.log_keys - self.update_keys
         touched = self.kept + self.replaced + self.deleted
         equations = (

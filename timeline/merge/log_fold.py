@@ -26,7 +26,7 @@ T = TypeVar("T", bound=np.generic)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entries:
-    """Log entries in order. `rows`: the rows of the entries of kind ROW, in the same order."""
+    """Log entries in order. `rows`: the rows of the entries of kind ROW, in this order."""
 
     keys: pa.Array
     kinds: npt.NDArray[np.uint8]
@@ -129,10 +129,10 @@ class LogFold:
 
 
 def _rows_at(rows: pa.Table, numbers: Indices) -> pa.Table:
-    """The rows with these numbers, in one chunk, so that each later `take` need not copy it together first."""
+    """The rows with these numbers, in one chunk: a later `take` would copy several chunks together first."""
     if len(numbers) == rows.num_rows and (numbers == np.arange(len(numbers))).all():
-        return rows.combine_chunks()  # each key came once: no copy, if the rows are of one block
-    return rows_at(rows, numbers)  # only the winning rows are held in memory
+        return rows.combine_chunks()  # each key has one entry: no copy if the rows are of one block
+    return rows_at(rows, numbers)  # only the winning rows are kept in memory
 
 
 def won(rule: MergeRule, settled: Settled, row: Indices, rows: pa.Table, entries: int) -> Winners:
@@ -152,7 +152,7 @@ def won(rule: MergeRule, settled: Settled, row: Indices, rows: pa.Table, entries
 def won_partly(
     rule: MergeRule, gaps: Gaps, settled: Settled, kinds: npt.NDArray[np.uint8], rows: pa.Table, out: pa.Schema
 ) -> Winners:
-    """The winners of rows that may lack columns; `rows`: those of all entries."""
+    """The winners where rows may lack columns. `rows`: the rows of all entries."""
     assert settled.trace is not None, "settled with gaps"
     live = settled.kinds == EntryKind.ROW
     row = _row_numbers_of(live)
@@ -172,7 +172,7 @@ def row_numbers(kinds: npt.NDArray[np.uint8]) -> Indices:
 
 
 def entries_of_rows(rule: MergeRule, batch: Keyed) -> Entries:
-    """The rows of a data block as log entries; of a row marked deleted only that fact is kept."""
+    """The rows of a data block as log entries; rows marked deleted are dropped, their entries are kept."""
     count = batch.rows.num_rows
     kinds = np.full(count, EntryKind.ROW, np.uint8)
     natural = np.zeros(count, np.bool_)

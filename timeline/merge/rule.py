@@ -1,4 +1,4 @@
-"""How a table merges: its rule, all settings of a slice's merge, and a batch with the values that it needs (pure)."""
+"""How a table merges: its rule, all settings of a slice's merge, and batches with the values that it needs (pure)."""
 
 from __future__ import annotations
 
@@ -21,11 +21,10 @@ from .gaps import Unset
 
 IS_DELETED = "_hoodie_is_deleted"
 _FEW_TIMES, _FEW_BYTES = 4, 64 << 20
-"""Limits to copying a batch once: values for each row that is replaced, and bytes."""
+"""Limits for using all new values without a copy: values for each replaced row, and bytes."""
 _RARE = 2_000
-"""A batch with at least this number of rows for each change is copied in runs between the changes: in less than half
-the time that a
-`take` of every row needs, as it does not visit each row."""
+"""A batch with at least this number of rows for each change is copied in runs between the changes: this takes less than
+half the time of a `take`, which visits each row."""
 HUDI_0X = frozenset({MergeMode.OVERWRITE_WITH_LATEST_0X, MergeMode.EVENT_TIME_0X, MergeMode.EVENT_TIME_AVRO_0X})
 
 
@@ -33,8 +32,8 @@ HUDI_0X = frozenset({MergeMode.OVERWRITE_WITH_LATEST_0X, MergeMode.EVENT_TIME_0X
 class MergeRule:
     """How a table merges. `ordering_types`: the types of the ordering columns, empty for commit time.
 
-    `unset`: the values that mean "not given". `deletes_win`: see `MergeSettings`. `marker`: marks rows that delete,
-    besides `_hoodie_is_deleted`.
+    `unset`: the values that mean "not given". `deletes_win`: see `MergeSettings`. `marker`: marks rows that delete, in
+    addition to `_hoodie_is_deleted`.
     """
 
     mode: MergeMode
@@ -46,25 +45,25 @@ class MergeRule:
 
     @property
     def gaps(self) -> Unset | None:
-        """What rows of logs lack for each other."""
+        """The rule for columns that log rows lack; None: they give each other none."""
         return None if self.unset is None else self.unset.among_logs
 
     @property
     def deleting_columns(self) -> tuple[str, ...]:
-        """The columns that say which rows delete, as far as the table has them."""
+        """The columns that mark rows that delete; the table may lack them."""
         return (IS_DELETED,) if self.marker is None else (IS_DELETED, self.marker.field)
 
     @property
     def orders_by_text(self) -> bool:
-        """Whether an ordering column is text. Then log blocks are to be Avro.
+        """Whether an ordering column is text. Then log blocks must be Avro.
 
-        Of a Parquet log block Hudi 1.2.0 compares each row with the text of the block's last row, when it reads and
-        when it compacts, also of blocks that it wrote itself. (Seen: `tests/hudi/effects`, `ordering-of-text`.)
+        In a Parquet log block Hudi 1.2.0 compares each row by the text of the block's last row, when it reads and when
+        it compacts, also in blocks of its own. (Seen: `tests/hudi/effects`, `ordering-of-text`.)
         """
         return any(map(pa.types.is_string, self.ordering_types))
 
     def deleted(self, rows: pa.Table) -> Flags | None:
-        """Which rows delete, None if they have no column that says it."""
+        """The rows that delete, None if they have no column that marks them."""
         found = None
         if IS_DELETED in rows.schema.names:
             found = np.asarray(pc.fill_null(rows.column(IS_DELETED), False).to_numpy(), np.bool_)
@@ -97,7 +96,7 @@ class Keyed:
         rows: pa.Table, keys: pa.Array, ordering_fields: Sequence[str], kept: Sequence[str], rule: MergeRule
     ) -> Keyed:
         """A batch with the keys of its rows. `kept`: the columns to keep, as far as the batch has them."""
-        there = frozenset(rows.column_names)  # a list that is made each time
+        there = frozenset(rows.column_names)  # a property that builds a list at each call
         return Keyed(
             rows=rows.select([name for name in kept if name in there]),
             keys=keys,
@@ -125,7 +124,7 @@ class Changes:
         return pa.concat_tables(self.pieces(rows))
 
     def pieces(self, rows: pa.Table) -> Iterator[pa.Table]:
-        """The same one after the other, where its new rows are too large for one table."""
+        """The batch after the changes, in several parts if its new rows are too large for one table."""
         if not len(self.row) or self.values.nbytes * len(self.row) < MANY_BYTES * self.values.num_rows:
             yield self._applied(rows)
             return
@@ -157,7 +156,7 @@ class Changes:
         return pa.concat_tables([rows, new]).take(pa.array(source[alive]))
 
     def _in_runs(self, rows: pa.Table, new: pa.Table, row: Indices) -> pa.Table:
-        """The same, put together of slices: the loop is over the changes."""
+        """The batch after the changes, concatenated from slices: the loop is over the changes."""
         at = np.append(self.replaced, self.deleted)
         parts, start = [], 0
         for change in np.argsort(at).tolist():
@@ -171,8 +170,8 @@ class Changes:
     def _new_rows(self) -> tuple[pa.Table, Indices]:
         """A table with the new rows of this batch, and the number of each row in it.
 
-        A `take` from several tables copies all of them first. So these are all values only if that is cheaper than to
-        take the rows of this batch out of them before.
+        A `take` from several tables copies all of them first. So the table has all values only if that is cheaper than
+        selecting the rows of this batch first.
         """
         values = self.values
         if values.num_rows <= _FEW_TIMES * len(self.row) and values.nbytes <= _FEW_BYTES:
@@ -198,7 +197,7 @@ class SliceRules:
     """All settings of the table and the reader that the merge of a slice depends on. Picklable.
 
     `schema`: the table's, meta columns included. `batch_rows`: rows of a base batch. `memory_bytes`: memory for merging
-    one slice; None: everything is held in memory. `spill_folder`: where the rest is spilled; None: the system's folder
+    one slice; None: all entries are held in memory. `spill_folder`: for the other entries; None: the system's folder
     for temporary files. `identity`: keep the identity sums too. `names`: of the columns in older files. `defaults`: of
     columns that files lack.
     """
@@ -218,7 +217,7 @@ class SliceRules:
 
     @property
     def fold_bytes(self) -> float:
-        """Log entries held in memory: finding winners needs as much again, and the rows wait for the base file."""
+        """Bytes of log entries in memory: finding winners needs as much again, and the rows are kept for the base file."""
         return math.inf if self.memory_bytes is None else self.memory_bytes / 4
 
     @property

@@ -33,7 +33,7 @@ from .winner import EntryKind
 
 
 class SliceMerge:
-    """Streams a base file past the winners and counts for the ledger.
+    """Applies the winners to a streamed base file and counts for the ledger.
 
     `hashed`: also keep the identity sums (for compaction; readers do not need them).
     """
@@ -70,7 +70,7 @@ class SliceMerge:
         )
 
     def _completed(self, base: Keyed, hit: Indices, key: Indices, applied: Flags) -> Changes:
-        """The changes by winners that lack columns: each row of `values` is made for its base row.
+        """The changes by winners that lack columns: each row of `values` is merged with its base row.
 
         A base row that is newer than its winner may lack columns that the winner has.
         """
@@ -128,12 +128,12 @@ class SliceMerge:
         counts["untouched"] += rows - hits
 
     def inserts(self) -> tuple[Indices, pa.Table, Hashes]:
-        """The winners whose key is in no base row: number of the key, row, hash. Call after the last batch."""
+        """The winners without a base row: number of the key, row, hash. Call after the last batch."""
         missing = np.flatnonzero(self._won.is_update & ~self._seen)
         row = self._won.row[missing]
         rows = rows_at(self._won.rows, row)
         if self._won.lacking is not None:
-            rows = self._won.lacking.inserted(rows)  # the hashes take null for what is lacking, too
+            rows = self._won.lacking.inserted(rows)  # the hashes have null for missing columns too
         return missing, rows, self._of(row)
 
     def ledger(self, rows_out: int) -> Ledger:

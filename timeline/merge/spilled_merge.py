@@ -39,7 +39,7 @@ class _Partition:
 class LogSpill:
     """`partitions` pairs of files in `folder`: the entries without their rows, and the rows.
 
-    `gaps`: as of the `LogFold` that the entries come from.
+    `gaps`: those of the `LogFold` that collected the entries.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class LogSpill:
         settled = settle(self._rule, [entries], self.gaps)
         first = np.asarray(table.column(POSITION))[settled.first]
         if self.gaps is not None:
-            # Any row may give columns, so all of the partition's rows are held: a share of the memory limit.
+            # Any row may give columns, so all rows of the partition are held in memory: a share of the limit.
             return won_partly(self._rule, self.gaps, settled, kinds, partition.rows.read_all(), self._out), first
         live = settled.kinds == EntryKind.ROW
         wanted = row_numbers(kinds)[settled.best[live]]

@@ -132,8 +132,8 @@ def _behind_effective(
 def _effective_deletes(codes: Ints, is_delete: Flags, effective: Flags, order: Ints) -> Flags:
     """Which delete-block entries take effect.
 
-    Whether an entry does depends on the rows since the last effective delete, so the answer is a least fixed point:
-    start from the natural deletes; each round can only add some. The number of rounds is the nesting depth of
+    An entry's effect depends on the rows since the last effective delete, so the result is a least fixed point: it
+    starts from the natural deletes, and each round can only add some. The number of rounds is the nesting depth of
     effective deletes in one key.
     """
     by_key = np.argsort(codes, kind="stable")
