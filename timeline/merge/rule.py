@@ -217,7 +217,7 @@ class SliceRules:
 
     @property
     def fold_bytes(self) -> float:
-        """Bytes of log entries in memory: finding winners needs as much again, and the rows are kept for the base file."""
+        """Bytes of log entries in memory: finding winners needs as much again, and rows are kept for the base file."""
         return math.inf if self.memory_bytes is None else self.memory_bytes / 4
 
     @property

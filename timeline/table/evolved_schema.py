@@ -1,9 +1,9 @@
 """A table's columns where they evolve on read (`hoodie.schema.on.read.enable`): Hudi's record, and older files' names.
 
-Each column has an id that outlives its name. A commit has the columns of its time as `latest_schema` in its metadata,
-and `.hoodie/.schema/<instant>.schemacommit` has those of all times, as `{"schemas": [...]}`. A record has `fields` with
-`id`, `name` and `type`; an array `element_id` and `element`; a map `key_id`, `key`, `value_id` and `value`; any other
-type is a text (seen in tables of Hudi 0.15.0 and 1.2.0).
+Each column has an id that is kept when its name changes. A commit has the columns of its time as `latest_schema` in its
+metadata; `.hoodie/.schema/<instant>.schemacommit` has those of all times, as `{"schemas": [...]}`. A record has
+`fields` with `id`, `name` and `type`; an array `element_id` and `element`; a map `key_id`, `key`, `value_id` and
+`value`; any other type is a text (seen in tables of Hudi 0.15.0 and 1.2.0).
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from ..instants.timeline import Timeline
 from ..storage.contract import Storage, listed_if_there
 
 LATEST_SCHEMA = "latest_schema"
-"""The entry of a commit's extra metadata."""
+"""The key in a commit's extra metadata."""
 
 _ALIKE = (frozenset({"int", "long", "string"}), frozenset({"float", "double"}))
-"""Types that a column may have one after another: a file's old values read as Hudi reads them."""
+"""Types between which a column may change: old values in files are read as in Hudi."""
 
 _KNOWN_KINDS = frozenset({"boolean", "int", "long", "float", "double", "string", "record", "array", "map"})
 """Types with the same name in Avro."""
@@ -41,7 +41,7 @@ _KNOWN_KINDS = frozenset({"boolean", "int", "long", "float", "double", "string",
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvolvedColumn:
-    """A column, or a part of one. `kind`: the type's text, or `record`, `array` or `map`; None where not known."""
+    """A column, or a part of one. `kind`: the type's text, or `record`, `array` or `map`; None if unknown."""
 
     id: int | None
     kind: str | None
@@ -53,7 +53,7 @@ Path: TypeAlias = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvolvedColumns:
-    """The columns from a time on. `since`: the instant of the change, as a number."""
+    """The columns since a change. `since`: the instant of the change, as a number."""
 
     since: int
     parts: Mapping[Path, EvolvedColumn]
@@ -66,12 +66,12 @@ class EvolvedColumns:
 
 
 def parse_columns(text: str, where: str) -> EvolvedColumns:
-    """The columns of a `latest_schema`. MalformedError: it is none; `where` names its file."""
+    """The columns of a `latest_schema`. MalformedError: the text is not one; `where` names its file."""
     return _columns(_loaded(text, where), where)
 
 
 def parse_history(text: str, where: str) -> tuple[EvolvedColumns, ...]:
-    """The columns of all times in a `.schemacommit` file. MalformedError: it is none."""
+    """The columns of all times in a `.schemacommit` file. MalformedError: the text is not one."""
     schemas = _loaded(text, where).get("schemas")
     if not isinstance(schemas, list):
         raise _malformed(where, "no list of schemas")
@@ -83,8 +83,8 @@ def unsupported_change(
 ) -> str | None:
     """A change that cannot be followed from file to file; None: there is none.
 
-    An int may become a long, both a string, a float a double. Columns may be renamed, dropped and added again, but not
-    parts of them, and not the `fixed` ones, which the table's settings name. The `ordering` columns keep their type:
+    An int may become a long, both a string, a float a double. Columns may be renamed, dropped and added again, except
+    their parts and the `fixed` columns, which the table's settings name. The `ordering` columns must keep their type:
     text orders 10 before 9, and a delete with an int as its ordering value wins over every row of longs.
     """
     every = list(times)
@@ -124,9 +124,9 @@ def unsupported_change(
 
 
 def columns_before(text: str, first: EvolvedColumns) -> EvolvedColumns:
-    """The columns before the first change, by the Avro schema of then: Hudi numbers them in order, with its own first.
+    """The columns before the first change, by the Avro schema of that time: Hudi numbers them in order, its own first.
 
-    `first`: the columns after it. Parts of columns have no number here.
+    `first`: the columns after the change. Parts of columns have no number in the result.
     """
     own = without_meta_columns(text)
     fields = parse_avro(with_meta_columns(own) if (COMMIT_TIME,) in first.parts else own)["fields"]
@@ -209,14 +209,14 @@ class ColumnHistory:
     unknown_before: int = 0
 
     def at(self, instant: str) -> EvolvedColumns:
-        """Those since the last change before an instant; the first ones before all."""
+        """The columns at an instant: those of the last change up to it, or the first ones."""
         return [self.times[0], *(one for one in self.times if one.since <= int(instant))][-1]
 
 
 def load_columns(files: InstantFiles, timeline: Timeline, newest: str) -> ColumnHistory:
     """The columns of all times. `newest`: as the newest write records them.
 
-    UnsupportedError: they changed in a way that cannot be followed, or Hudi's history of them is not there.
+    UnsupportedError: they changed in a way that cannot be followed, or Hudi's history of them does not exist.
     """
     base, config = files.storage.base_path, files.config
     names = _histories(files.storage)
@@ -241,14 +241,14 @@ def load_columns(files: InstantFiles, timeline: Timeline, newest: str) -> Column
 
 
 def newest_history(storage: Storage, timeline: Timeline) -> str | None:
-    """The newest completed write with a history of the columns. Hudi reads none whose write is not active."""
+    """The newest completed write with a history of the columns. Hudi reads only histories of active writes."""
     return _newest(_histories(storage), timeline)
 
 
 def carry_history(files: InstantFiles, timeline: Timeline, done: Instant) -> None:
-    """The history of the columns once more, as that of a write that is about to complete, as Hudi's writers do.
+    """Copies the history of the columns for a write that is about to complete, as Hudi's writers do.
 
-    Hudi reads no history whose write is archived; no reader takes one whose write never completes.
+    Hudi reads only histories of active writes; readers ignore the history of a write that never completes.
     """
     path = _newest_path(files, timeline, _histories(files.storage))
     if path is None:
@@ -269,18 +269,18 @@ def _newest_path(files: InstantFiles, timeline: Timeline, names: Mapping[str, st
 
 
 def _newest(names: Collection[str], timeline: Timeline) -> str | None:
-    # That of a pending write may yet go with it.
+    # The history of a pending write may be removed with it.
     return max((time for time in names if time in timeline.completed_writes), default=None)
 
 
 def _histories(storage: Storage) -> dict[str, str]:
-    """The names of the files by their writes."""
+    """The names of the history files by the instants of their writes."""
     whole = (e for e in listed_if_there(storage, _HISTORY) or () if e.name.endswith(_SCHEMA_COMMIT))
     return {e.name.partition("_")[0].removesuffix(_SCHEMA_COMMIT): e.name for e in whole}
 
 
 def _archived_history(files: InstantFiles, names: Collection[str]) -> str | None:
-    """The newest one of an archived write: Hudi archives a write although nothing but compactions came after it."""
+    """The newest history of an archived write: Hudi archives a write even if only compactions came after it."""
     from ..instants.archived_timeline import load_history  # late: few reads need it
 
     archived = {i.requested_time for i in load_history(files.storage, files.config) if i.is_write} if names else set()
@@ -288,7 +288,7 @@ def _archived_history(files: InstantFiles, names: Collection[str]) -> str | None
 
 
 def _before(files: InstantFiles, timeline: Timeline, first: EvolvedColumns) -> tuple[tuple[EvolvedColumns, ...], bool]:
-    """The columns before the first change, which the history does not have; whether they are unknown."""
+    """The columns before the first change, which the history lacks, and whether they are unknown."""
     active = [i for time, i in timeline.completed_writes.items() if int(time) < first.since]
     for instant in sorted(active, key=lambda i: i.requested_time, reverse=True):
         if text := files.commit_metadata(instant).extra_metadata.get("schema"):
@@ -307,7 +307,7 @@ def _before(files: InstantFiles, timeline: Timeline, first: EvolvedColumns) -> t
 
 
 def names_in_files(files: InstantFiles, timeline: Timeline, own: EvolvedColumns, history: ColumnHistory) -> StoredNames:
-    """The names in older files of these columns; nothing is read for them where all are the same."""
+    """The names of these columns in older files; no metadata is read if all names are equal."""
     changes = tuple((one.since, own.names_of(one)) for one in history.times)
     if not history.unknown_before and not any(names for _, names in changes):
         return StoredNames()

@@ -1,13 +1,13 @@
-"""What is in progress on a table or left to Hudi, and refuses a step: rollbacks, restores, clusterings, upgrades.
+"""Actions in progress on a table, or left to Hudi, that refuse a step: rollbacks, restores, clusterings, upgrades.
 
 Hudi writes `<R>.rollback.requested` in place: a process that is killed while it writes leaves an empty or incomplete
-file. The target of such a rollback is unknown, and each caller decides what follows. Known is:
+file. The target of such a rollback is unknown, and each caller decides what to do. These facts are known:
     nothing has been undone   Hudi reads the plan from the file before it undoes anything
     Hudi's next writer        removes the file if the rollback is only requested; it ignores an inflight one
     its possible targets      any instant that existed before the file did: the target is chosen first
 
-A restore in progress refuses every new action, since it may remove what that action would build upon. A table that
-Hudi is upgrading has part of its timeline in another folder.
+A restore in progress refuses every new action, since it may remove the writes on which that action depends. A table
+that Hudi is upgrading has part of its timeline in another folder.
 
 Left to Hudi, and refused by name before anything changes:
     consistent-hashing buckets   only Hudi reads and changes the hashing metadata that assigns keys to buckets; such
@@ -47,8 +47,8 @@ from .table import Table
 def merges_no_logs(table: Table) -> bool:
     """Whether log files must not be merged with each other.
 
-    From version 8 on Hudi names log files of buckets that a resize makes after the resize: then names of log files do
-    not show which writes were merged.
+    From version 8 on Hudi names the log files of buckets that a resize creates after the resize: these names do not
+    show which writes were merged.
     """
     return table.layout.has_completion_times and is_consistently_hashed(table.storage)
 
@@ -76,7 +76,7 @@ def _refusal(what: str, kind: str, path: str) -> UnsupportedError:
 
 
 def refuse_half_upgraded(table: Table) -> None:
-    """ConflictError while an upgrade or downgrade moves the timeline: a missing instant may be in the other half.
+    """ConflictError while an upgrade or downgrade moves the timeline: a missing instant may be in the other folder.
 
     Hudi moves the files first, and changes the version in hoodie.properties last.
     """
@@ -130,7 +130,7 @@ def _requested_path(table: Table, instant: Instant) -> str:
 
 
 def is_pending_service(table: Table, instant: Instant) -> bool:
-    """Whether a pending write is an attempt at a table service: its requested file must stay, so Hudi must handle it.
+    """Whether a pending write is an attempt at a table service: Hudi must handle it, since its requested file is kept.
 
     A clustering of version 6 is a replace commit whose requested file names file groups.
     """
@@ -141,7 +141,7 @@ def is_pending_service(table: Table, instant: Instant) -> bool:
 
 
 def may_be_service(table: Table, instant: Instant) -> bool:
-    """The same for a restore, which undoes services and writes alike: an instant whose plan cannot be read counts."""
+    """`is_pending_service` for a restore, which undoes services and writes alike: true also for unreadable plans."""
     try:
         return is_pending_service(table, instant)
     except MalformedError:
@@ -201,7 +201,7 @@ class PendingRollback:
 
     @property
     def target(self) -> str:
-        """The instant that it undoes."""
+        """The instant that the rollback undoes."""
         return self.plan.target
 
     def at(self, state: State) -> Instant:
@@ -213,7 +213,7 @@ class PendingRollback:
 class UnreadableRollback:
     """A rollback at instant `instant` that has not completed yet.
 
-    `path`: of the unreadable plan. `inflight`: path of the inflight file, if it has one.
+    `path`: of the unreadable plan. `inflight`: path of the inflight file, if that exists.
     """
 
     instant: str
@@ -222,12 +222,12 @@ class UnreadableRollback:
 
     @property
     def target(self) -> None:
-        """Unknown."""
+        """None: the target is unknown."""
         return None
 
     @property
     def todo(self) -> str:
-        """What to do so that other processes need not wait for it any longer."""
+        """The advice for ending the rollback, for which other processes wait."""
         if self.inflight is None:
             return (
                 "The next Hudi writer of the table removes this file: it has undone nothing. So do `compactor-daemon "
@@ -264,14 +264,14 @@ def pending_rollbacks(table: Table) -> tuple[AnyRollback, ...]:
 def refuse_half_rolled_back(table: Table, timeline: Timeline) -> None:
     """ConflictError while a rollback of a completed write or clustering is pending.
 
-    What is built upon that write now stays in the way of the rollback, and the rollback of all writes.
+    A write after it would block this rollback, and the rollback of all other writes.
     """
     if (error := rollback_in_progress(table, timeline)) is not None:
         raise error
 
 
 def rollback_in_progress(table: Table, timeline: Timeline) -> ConflictError | None:
-    """The error of what `refuse_half_rolled_back` refuses; None: nothing is in progress."""
+    """The error that `refuse_half_rolled_back` raises; None: no such rollback is in progress."""
     for rollback in rollbacks_of_completed(table, timeline):
         return half_rolled_back(table, rollback)
     clustering = clustering_in_rollback(table, timeline)
@@ -279,10 +279,10 @@ def rollback_in_progress(table: Table, timeline: Timeline) -> ConflictError | No
 
 
 def clustering_in_rollback(table: Table, timeline: Timeline) -> Instant | None:
-    """The completed clustering that `undo.rollback` has put a tombstone for, and not hidden yet.
+    """The completed clustering for which `undo.rollback` has put a tombstone, and that is not hidden yet.
 
-    It is the newest write then. If other writes began after it, the tombstone is stale: its process has lost the lock.
-    A clustering without its plan was completed after it had been rolled back (see `clustering.stale`).
+    Such a clustering is the newest write. If other writes started after it, the tombstone is stale: its process has
+    lost the lock. A clustering without its plan was completed after its rollback (see `clustering.stale`).
     """
     newest = max((i for i in timeline.instants if i.is_write), key=lambda i: i.requested_time, default=None)
     if newest is None or newest.family != "replacecommit" or not newest.completed:
@@ -300,7 +300,7 @@ def rollbacks_of_completed(table: Table, timeline: Timeline) -> tuple[PendingRol
 
 
 def undoes_completed(timeline: Timeline, rollback: PendingRollback) -> bool:
-    """Whether its target is completed: it has undone nothing yet."""
+    """Whether the target is completed: then the rollback has undone nothing yet."""
     target = timeline.find(rollback.target, rollback.plan.instant.family)
     return target is not None and target.completed
 
@@ -341,8 +341,8 @@ def completed_rollback_of(table: Table, target: str) -> str | None:
 
 
 def _undone_by(table: Table, rollback: Instant) -> tuple[str, ...]:
-    """The instants that a completed rollback undid. A killed Hudi may leave its record empty or torn: its plan says so
-    then. Empty where neither can be read."""
+    """The instants that a completed rollback undid, from its record, or from its plan if a killed Hudi process left the
+    record empty or torn. Empty if neither can be read."""
     path = table.instant_path(rollback)
     try:
         return rolled_back_instants(table.storage.read(path), path)

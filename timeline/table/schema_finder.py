@@ -16,19 +16,19 @@ from ..instants.instant_files import InstantFiles
 from ..instants.timeline import Timeline
 from .evolved_schema import LATEST_SCHEMA, load_columns, names_in_files, parse_columns
 
-if TYPE_CHECKING:  # what `show` does not need to start
+if TYPE_CHECKING:  # not needed by `show` to start
     import pyarrow as pa
 
 
 WasVisible: TypeAlias = Callable[[Instant], bool]
-"""Of a completed write: whether it counts in a past state."""
+"""Whether a completed write counts in a past state."""
 
 
 @dataclass(frozen=True)
 class TableSchema:
     """`commit_text`: as recorded in commits; `file_text`: as stored in data files (Avro JSON).
 
-    `evolved`: Hudi's own record of the columns, where they evolve on read; `names`: of the columns in older files.
+    `evolved`: Hudi's record of the columns, where they evolve on read. `names`: of the columns in older files.
     """
 
     commit_text: str
@@ -56,7 +56,7 @@ class TableSchema:
 
     @property
     def recorded(self) -> dict[str, str]:
-        """What a commit's extra metadata says of it."""
+        """The entries in a commit's extra metadata."""
         return {"schema": self.commit_text, **({LATEST_SCHEMA: self.evolved} if self.evolved else {})}
 
 
@@ -65,11 +65,11 @@ def find_schema(
 ) -> TableSchema:
     """The schema of the newest completed write that records one.
 
-    Newest by requested time. Table services come last, since they repeat the schema that they found. Where no active
-    write is completed, archived ones count: all active ones may be rolled back. After them comes the schema of CREATE
-    TABLE. `before`: where columns evolve on read, only writes requested before this instant count, as for Hudi: its
-    readers look up the columns of a file by the time in the file's name. `then`: the schema of a past
-    state, by the completed writes that were visible in it.
+    Newest by requested time. Table services come last, since they copy the schema that they found. Where no active
+    write is completed, archived ones count: all active ones may be rolled back. The schema of CREATE TABLE comes after
+    them. `before`: where columns evolve on read, only writes requested before this instant count, as in Hudi: its
+    readers look up the columns of a file by the time in the file's name. `then`: the schema of a past state, from the
+    completed writes that were visible in it.
 
     MalformedError: the table has none. UnsupportedError: columns evolve on read (`hoodie.schema.on.read.enable`) in a
     way that cannot be followed, see `unsupported_change`.
@@ -89,7 +89,7 @@ def find_schema(
 
 
 def _schema_then(files: InstantFiles, timeline: Timeline, was_visible: WasVisible) -> TableSchema:
-    """The schema of a past state. Where no write tells it any more, that of the first write that is known."""
+    """The schema of a past state; if none of its writes is known, the schema of the first known write."""
     then = replace(timeline, instants=tuple(filter(was_visible, timeline.completed)))
     if not then.completed_writes:
         from ..instants.archived_timeline import load_history  # late: few reads need it
@@ -112,7 +112,7 @@ def _first(timeline: Timeline) -> Timeline:
 
 
 def names_in_inputs(files: InstantFiles, timeline: Timeline, instant: str, evolved: str | None) -> StoredNames:
-    """The names in older files of the columns that an instant wrote. `evolved`: as its commit records them, if known.
+    """The names in older files of an instant's columns. `evolved`: the columns in its commit, if known.
 
     UnsupportedError: see `find_schema`.
     """
@@ -156,7 +156,7 @@ def _schema(files: InstantFiles, text: str, evolved: str | None) -> TableSchema:
 
 
 def _recorded(files: InstantFiles, timeline: Timeline) -> Iterator[tuple[str, Mapping[str, str], str | None]]:
-    """What writes record next to their files, the newest first: time, entries, operation."""
+    """The extra metadata of writes, the newest first: time, entries, operation."""
     for requested in sorted(timeline.completed_writes, reverse=True):
         metadata = files.summary(timeline.completed_writes[requested])
         yield requested, metadata.extra_metadata, metadata.operation_type

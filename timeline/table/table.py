@@ -53,9 +53,8 @@ _READ_AGAIN_MAX = 5
 class Table:
     """A Hudi table.
 
-    `reading`: it is only read, see `open`.
-    `config` is a snapshot: see `reload`. `listing`: source of views. `clock`: settings of this process's clock.
-    `kept`: contents that looks found, see `still`.
+    `config`: a snapshot, see `reload`. `listing`: source of views. `clock`: settings of this process's clock.
+    `reading`: the table is only read, see `open`. `kept`: contents that snapshots have read, see `still`.
     """
 
     storage: Storage
@@ -69,9 +68,9 @@ class Table:
     def open(path: str, storage_options: Given = None, *, reading: bool = False) -> Table:
         """The table at a path or URL; `storage_options`: see `StorageOptions`.
 
-        `reading`: it is only looked at or read, so it may be COPY_ON_WRITE, and its merge rules may be unknown as
-        long as nothing has to be merged. NotATableError, UnsupportedError: refused by name, nothing is changed.
-        UsageError: an unknown option.
+        `reading`: the table is only inspected or read, so it may be COPY_ON_WRITE, and its merge rules may be unknown
+        if no merge is needed. NotATableError, UnsupportedError: refused by name before any change. UsageError: an
+        unknown option.
         """
         storage = open_storage(path, storage_options)
         if storage.is_file_system and ((entry := storage.find("")) is None or not entry.is_folder):
@@ -95,19 +94,19 @@ class Table:
     def snapshot(self, *, reload: bool = True, records: bool = True) -> Table:
         """A snapshot of the table, with the current settings: each request is made once (`SnapshotStorage`).
 
-        For one step: the next one must not rest on what this one saw. `reload`: False keeps the settings. `records`:
-        whether the step asks for the records of instants, too.
+        For one step: the next step needs a new snapshot. `reload`: False keeps the settings. `records`: whether the
+        step also reads the records of instants.
         """
         snapshot = SnapshotStorage(self.storage, {HOODIE, HEARTBEATS, self.config.timeline_folder}, self.kept)
         if reload:
             list_ahead(snapshot, [HOODIE, self.config.timeline_folder], records=records)
         config = _supported(snapshot, reading=self.reading) if reload else self.config
-        if config != self.config:  # the listing may be older than these settings, and know nothing of their timeline
+        if config != self.config:  # the listing may be older than these settings, and lack their timeline
             snapshot = SnapshotStorage(self.storage, {HOODIE, HEARTBEATS, config.timeline_folder}, self.kept)
         return replace(self, storage=snapshot, config=config)
 
     def with_clock(self, clock: ClockOptions) -> Table:
-        """The same table with another zone, in which this process chooses and reads its instants."""
+        """The same table with other clock settings, by which this process chooses and reads its instants."""
         return replace(self, clock=clock)
 
     @property
@@ -160,7 +159,7 @@ class Table:
     def completion_time(
         self, timeline: Timeline, also_above: Iterable[str] = (), undone: Collection[str] = ()
     ) -> str | None:
-        """The same for the name of a completed file; None if the table's version has no completion times."""
+        """`next_time` for the name of a completed file; None if the table's version has no completion times."""
         return self.next_time(timeline, also_above, undone) if self.layout.has_completion_times else None
 
     def age_s(self, time: str) -> float | None:
@@ -171,7 +170,7 @@ class Table:
             return None
 
     def point_in_time(self, text: str) -> str:
-        """A point in time from a user as an instant time, see `parse_as_of`; a time of the timeline may be no date.
+        """A point in time from a user as an instant time: a time of the timeline, date or not, or see `parse_as_of`.
 
         UsageError: neither.
         """
@@ -251,7 +250,7 @@ class Table:
     def load_plan_view(
         self, plans: Iterable[CompactionPlan], *, pending: str | None = None, prevails: str | None = None
     ) -> TableView:
-        """`load_view` of those partitions of the plans that exist: one may have been removed since then."""
+        """`load_view` of the partitions of the plans that still exist: some may have been removed since then."""
         return self.load_view(exactly=self.views.planned_partitions(plans), pending=pending, prevails=prevails)
 
     def check_unchanged(self) -> None:
@@ -267,8 +266,8 @@ class Table:
     def newest_schema(
         self, timeline: Timeline, *, before: str | None = None, then: WasVisible | None = None
     ) -> TableSchema:
-        """The schema for reading and compacting, see `find_schema`. `before`: the instant of a compaction. `then`: of
-        the past state that is read."""
+        """The schema for reading and compacting, see `find_schema`. `before`: the instant of a compaction. `then`: the
+        past state to read."""
         return find_schema(self.files, timeline, before=before, then=then)
 
     def schema_to_cluster(self, timeline: Timeline) -> TableSchema:
@@ -295,7 +294,7 @@ class Table:
 
 
 def _supported(storage: Storage, *, reading: bool) -> TableConfig:
-    """The settings. An error names the table: there may be many, and each has such a file."""
+    """The settings. An error names the table, since each table has such a file."""
     try:
         config = load_table_config(storage)
         if reading:
@@ -321,7 +320,7 @@ def from_one_snapshot(load: Callable[[], T]) -> T:
 
 
 def put_requested(table: Table, requested: Instant, content: bytes, section: Section) -> None:
-    """Makes a plan visible. ConflictError: another process, without the lock, has one at the same instant."""
+    """Makes a plan visible. ConflictError: another process, without the lock, has a plan at the same instant."""
     path = table.instant_path(requested)
     section.check()
     if not table.storage.put_if_absent(path, content):
@@ -336,15 +335,15 @@ def put_requested(table: Table, requested: Instant, content: bytes, section: Sec
 def put_completed(
     table: Table, path: str, data: bytes, unknown: Callable[[PhantombaseError], PhantombaseError]
 ) -> bool:
-    """Puts a completed file. False: one was there, or the storage did not answer and it is there now.
+    """Puts a completed file. False: the file existed before, or the storage did not answer and the file exists now.
 
-    An error of a file system: it is not there. `unknown`: makes the error for a storage that did not answer where the
-    file is not there: the request may still be under way.
+    On a file system an error means that the file does not exist. `unknown`: makes the error for another storage that
+    did not answer while the file does not exist: the request may still be in progress.
     """
     storage = table.storage
     try:
         return storage.put_if_absent(path, data)
-    except PhantombaseError as error:  # it may have taken effect
+    except PhantombaseError as error:  # the request may have taken effect
         if storage.find(path) is None:
             if storage.is_file_system:
                 raise

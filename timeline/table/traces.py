@@ -1,4 +1,4 @@
-"""What a pending write has left in a table: markers, data files, log blocks; how they are found and revoked.
+"""Traces of a pending write in a table: markers, data files, log blocks; how they are found and revoked.
 
 Markers name the files that a pending instant may have made. Hudi's rollback reads them.
 
@@ -29,9 +29,9 @@ from .table import Table
 
 _MARKER = re.compile(r"(?:(?P<partition>.+)/)?(?P<file>[^/]+)\.marker\.(?P<kind>CREATE|MERGE|APPEND)")
 TYPE_FILE = "MARKERS.type"
-"""Says which form the markers in its folder have."""
+"""The file that names the form of the markers in its folder."""
 TIMELINE_SERVER = "TIMELINE_SERVER_BASED"
-"""Its content where a timeline server makes them."""
+"""Its content if a timeline server writes the markers."""
 _LISTS = re.compile(r"MARKERS\d+")
 
 
@@ -58,12 +58,12 @@ class Marker:
 
     @property
     def text(self) -> str:
-        """The marker as it is written: inverse of `parse`."""
+        """The marker's path below the marker folder: inverse of `parse`."""
         return f"{self.path}.marker.{self.kind.value}"
 
     @staticmethod
     def parse(text: str, where: str) -> Marker:
-        """The marker of a path below the marker folder; MalformedError names `where` it is."""
+        """The marker of a path below the marker folder. MalformedError: not a marker; the error names `where`."""
         match = _MARKER.fullmatch(text)
         if match is None or not inside_table(text):
             raise MalformedError(
@@ -82,14 +82,14 @@ def log_marker_kind(layout: Layout) -> MarkerKind:
 
 
 def make_marker(storage: Storage, instant: str, marker: Marker) -> None:
-    """Makes a direct marker; success if it exists already."""
+    """Creates a direct marker, unless it exists already."""
     storage.put_if_absent(f"{marker_folder(instant)}/{marker.text}", b"")
 
 
 def list_markers(storage: Storage, instant: str) -> list[Marker]:
     """Every marker of an instant, in either form; empty if there are none.
 
-    MalformedError: other files lie among them. UnsupportedError: a later marker type.
+    MalformedError: the folder has other files. UnsupportedError: a later marker type.
     """
     return sorted(set(_markers(storage, marker_folder(instant))), key=lambda m: (m.path, m.kind.value))
 
@@ -101,7 +101,7 @@ def _markers(storage: Storage, folder: str) -> Iterator[Marker]:
             continue
         if path == TYPE_FILE:
             kind = storage.read(where).decode(errors="replace").strip()
-            if kind not in ("", TIMELINE_SERVER):  # empty: its writer was killed while it made the file
+            if kind not in ("", TIMELINE_SERVER):  # empty: its writer was killed while it wrote the file
                 raise UnsupportedError("unknown type of write markers", path=where, found=kind)
         elif _LISTS.fullmatch(path):
             lines = storage.read(where).decode(errors="replace").splitlines()
@@ -111,7 +111,7 @@ def _markers(storage: Storage, folder: str) -> Iterator[Marker]:
 
 
 def delete_markers(storage: Storage, instant: str) -> None:
-    """Removes the markers of an instant; success if there are none."""
+    """Removes the markers of an instant, if there are any."""
     storage.delete_folder(marker_folder(instant))
 
 
@@ -122,7 +122,7 @@ _TRIES = 20
 def revoke(table: Table, slice_: RevokedSlice, target: str) -> tuple[tuple[str, str], int] | None:
     """Puts a command block after the revoked log files of a slice, once; returns its file and that file's size (bytes).
 
-    None for a slice whose logs are all removed. ConflictError: other processes took the file name at each try.
+    None if the slice has no log file any more. ConflictError: other processes used the file name at each try.
 
     The block's own instant is its target. Hudi uses the rollback's instant, which is greater than those of writes that
     ran concurrently: Hudi 0.15 stops reading a slice there and hides their rows (hudi-format.md 6.2).
@@ -161,10 +161,10 @@ def revokes(table: Table, path: str, target: str) -> bool:
 def traces_of(table: Table, target: str, action: str, *, scan: bool) -> RollbackPlan:
     """The files of a pending instant, by its markers and by listing.
 
-    Names of base files contain their instant. So do names of log files from version 8 on, and before version 8 in file
-    groups that the instant began. Other log files of version 6 are known from their markers: also those on a base file
-    of another action of the same time, which later writes may have written. Without any marker, and with `scan`, all
-    log files are searched for blocks of the instant.
+    Names of base files contain their instant. So do names of log files from version 8 on, and on version 6 in file
+    groups that the instant started. Other log files of version 6 are known from their markers, also those on a base
+    file of another action of the same time, which later writes may have written. Without any marker, and with `scan`,
+    all log files are searched for blocks of the instant.
     """
     markers = list_markers(table.storage, target)
     marked: dict[str, set[str]] = {m.partition: set() for m in markers}
@@ -192,7 +192,7 @@ def traces_of(table: Table, target: str, action: str, *, scan: bool) -> Rollback
 
 
 def revoked_slices(logs: Mapping[tuple[str, str, str], Mapping[str, int]]) -> tuple[RevokedSlice, ...]:
-    """The slices of log files that are to be revoked, by (partition, file id, base instant) with their sizes."""
+    """The slices of the log files to revoke. `logs`: by (partition, file id, base instant), with their sizes."""
     return tuple(
         RevokedSlice(partition=partition, file_id=file_id, base_instant=base, logs=names)
         for (partition, file_id, base), names in sorted(logs.items())
@@ -231,7 +231,7 @@ def _named_by_others(table: Table, time: str, action: str) -> frozenset[str]:
 
 
 def data_files(table: Table, partition: str) -> Iterator[tuple[Entry, BaseFileName | LogFileName]]:
-    """Base and log files of a partition; empty if there is no such folder (it has a marker, but was never made)."""
+    """Base and log files of a partition; empty if the folder does not exist (a marker named it before its creation)."""
     try:
         entries = table.storage.list(partition)
     except MissingFileError:

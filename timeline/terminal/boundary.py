@@ -3,8 +3,8 @@
 Every error is one line on stderr, or one JSON object with `--json`. Exit codes: 0 done, 1 refused or failed, 2 wrong
 usage, 70 a bug, 130 interrupted.
 
-Commands run without pandas, also where it is installed: pyarrow imports it when it first makes an array or a scalar of
-a Python value, to recognise values of pandas. A command has none, and the import takes 0.4 seconds of processor time: a
+Commands run without pandas, even if it is installed: pyarrow imports it when it first makes an array or a scalar of a
+Python value, to recognise values of pandas. A command has none, and the import takes 0.4 seconds of processor time: a
 tenth of a small compaction.
 """
 
@@ -28,7 +28,7 @@ from ..errors import PhantombaseError, UsageError
 
 
 def local_path(text: str) -> Path:
-    """The path; BadParameter: a URL, which as a path would be a folder called `s3:`."""
+    """The text as a path. BadParameter: a URL, which as a path would be a folder named `s3:`."""
     if "://" in text:
         raise BadParameter(f"{text}: a file or folder of this machine is expected, not a URL")
     return Path(text)
@@ -38,22 +38,22 @@ _NAME = "pandas"
 
 
 def without_pandas() -> None:
-    """Lets `import pandas` fail in this process from now on, as if it were not installed.
+    """Makes `import pandas` fail in this process from now on, as if it were not installed.
 
-    For processes that belong to a command alone: never in one that runs a user's code.
+    Only for processes of a command; a process that runs a user's code must not call it.
     """
     sys.meta_path.insert(0, _Refuses())
 
 
 class _Refuses(MetaPathFinder, Loader):
-    """Has a specification: libraries that import pandas late (polars) ask for one, and do not expect an error there."""
+    """Gives a specification and fails at the import: libraries that import pandas late (polars) ask for one first."""
 
     def find_spec(self, fullname: str, path: Any, target: ModuleType | None = None) -> ModuleSpec | None:
         """See `MetaPathFinder`."""
         return ModuleSpec(fullname, self) if fullname == _NAME else None
 
     def exec_module(self, module: ModuleType) -> None:
-        """ModuleNotFoundError."""
+        """Raises ModuleNotFoundError."""
         raise ModuleNotFoundError("pandas is not loaded in a command of phantombase", name=_NAME)
 
 
@@ -73,7 +73,7 @@ def run(app: typer.Typer, args: Sequence[str] | None = None) -> NoReturn:
         if isinstance(stream, TextIOWrapper):  # file names need not be valid text
             stream.reconfigure(errors="backslashreplace")
     words = list(sys.argv[1:] if args is None else args)
-    # Looked for here, not in what was parsed: an error of parsing is reported the same way.
+    # Read from the words, not from parsed options: a parse error is reported in this form too.
     as_json = "--json" in (words[: words.index("--")] if "--" in words else words)
     try:
         code = typer.main.get_command(app)(words, prog_name=app.info.name, standalone_mode=False)
@@ -91,14 +91,14 @@ def run(app: typer.Typer, args: Sequence[str] | None = None) -> NoReturn:
 
 
 def misuse(error: Any) -> str | None:
-    """What is wrong with a command line that could not be parsed, in one line; None: the error is another one."""
-    if hasattr(error, "format_message") and hasattr(error, "exit_code"):  # of click, or of the click within typer
+    """The parse error of a command line, in one line; None: the error is of another kind."""
+    if hasattr(error, "format_message") and hasattr(error, "exit_code"):  # of click, or of typer's own click
         return " ".join(error.format_message().split())
     return None
 
 
 def _misused(error: Any, words: str, as_json: bool) -> NoReturn:
-    """Ends a command line that could not be parsed; one without a command shows the help instead."""
+    """Exits with a parse error; a command line without a command shows the help instead."""
     if type(error).__name__ == "NoArgsIsHelpError":
         error.show()
         sys.exit(error.exit_code)

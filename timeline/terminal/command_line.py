@@ -1,7 +1,7 @@
 """Commands that are loaded when they are called, with their help pages and the options that all of them have.
 
-`--help` imports nothing of what commands need: that takes most of a start. The page of a command line names its
-commands; those of the commands are read from a file, which `python -m tests.project.option_reference` writes.
+`--help` loads no command, since the imports of commands take most of the start. The main page names the commands; the
+pages of the commands are read from a file, which `python -m tests.project.option_reference` writes.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from .settings import add_variables, with_log_options
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LazyCommand:
-    """A command: a function, or a typer app, `name` of `module`.
+    """A command: the function or typer app `name` of `module`.
 
-    `text`: the first paragraph of its help; `panel`: the title above it on the page of the command line.
+    `text`: the first paragraph of its help. `panel`: the title above it on the main page.
     """
 
     module: str
@@ -38,7 +38,7 @@ class LazyCommand:
 
 
 _OTHER_WORDS = {"stitch": "cluster", "clustering": "cluster", "compaction": "compact", "cleaning": "clean"}
-"""Words by which users look for a command that is called otherwise."""
+"""Words by which users look for a command, and the command's name."""
 
 
 def lazy_command(package: str, module: str, name: str, panel: str, text: str) -> LazyCommand:
@@ -54,7 +54,7 @@ def lazy_app(
 ) -> typer.Typer:
     """A typer app of these commands, in this order. `pages`: file of their help; `settings`: as for `typer.Typer`.
 
-    `hidden`: what has settings as a command has, and cannot be called.
+    `hidden`: entries that have settings like a command but cannot be called.
     """
 
     class Group(_LazyGroup):
@@ -91,7 +91,7 @@ class _LazyGroup(TyperGroup):
         self.commands = _Loaded(self.lazy, self.settings_only)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        """The page names the commands by `text`; none of them is loaded."""
+        """Writes the main page, which describes each command by its `text`, without loading any."""
         groups: dict[str, list[tuple[str, str]]] = {}
         for name, command in self.lazy.items():
             groups.setdefault(command.panel, []).append((name, command.text.replace("`", "")))
@@ -102,7 +102,7 @@ class _LazyGroup(TyperGroup):
         formatter.write(page(usage, flowing(self.help or ""), sections, _width()))
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Help ends here, with the page that is kept of the command; it is not loaded."""
+        """Resolves a command; with `--help` prints its stored page and exits without loading it."""
         words = args[: args.index("--")] if "--" in args else args
         if "--help" in words and self.help_file.exists():
             pages = read_pages(self.help_file.read_text())
@@ -117,7 +117,7 @@ class _LazyGroup(TyperGroup):
         return super().resolve_command(ctx, args)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """The command that is called by this name."""
+        """The command of this name; None for hidden entries."""
         return None if cmd_name in self.settings_only else super().get_command(ctx, cmd_name)
 
     def list_commands(self, ctx: Any) -> list[str]:
@@ -126,7 +126,7 @@ class _LazyGroup(TyperGroup):
 
 
 class _Loaded(MutableMapping[str, Any]):
-    """The commands by name; each is loaded when it is asked for. Those that are `hidden` are in no list."""
+    """The commands by name, each loaded at its first use. Lists omit `hidden` ones."""
 
     def __init__(self, lazy: Mapping[str, LazyCommand], hidden: Mapping[str, LazyCommand]) -> None:
         self._lazy, self._hidden = lazy, hidden
@@ -173,7 +173,7 @@ def _write_help(command: Any, ctx: Any, formatter: Any) -> None:
 
 
 def pages_of(app: typer.Typer) -> dict[str, HelpPage]:
-    """The help of each command of an app, and of each within one; all are loaded."""
+    """The help of each command and subcommand of an app; all are loaded."""
     commands = typer.main.get_command(app).commands.items()  # type: ignore[attr-defined]
     named = [(name, one) for name, one in commands]
     inner = [(f"{name} {n}", one) for name, group in named for n, one in getattr(group, "commands", {}).items()]

@@ -1,7 +1,7 @@
 """Terminal code that all commands share: output, progress, logging.
 
-stdout carries the result (one JSON document with `--json`), stderr everything else. This module knows nothing of
-tables.
+The result is written to stdout (one JSON document with `--json`), all other output to stderr. This module is
+independent of tables.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Data = TypeVar("Data", bound=Mapping[str, Any])
 
 
 def emit(data: Data, json_flag: bool, render: Callable[[Data], Iterable[RenderableType]]) -> None:
-    """Prints the result on stdout: `data` as one JSON document, or what `render` makes of it."""
+    """Prints the result on stdout: `data` as one JSON document, or as rendered by `render`."""
     if json_flag:
         print(json.dumps(data, indent=2), flush=True)
         return
@@ -44,12 +44,12 @@ def emit(data: Data, json_flag: bool, render: Callable[[Data], Iterable[Renderab
     if not console.is_terminal and "COLUMNS" not in os.environ:
         console.width = _PIPE_COLUMNS  # in a pipe each line is a row, so that grep and cut work; nothing is shortened
     for item in render(data):
-        # An error stays one line in a pipe, however long: a log keeps it together.
+        # In a pipe an error is one line of any length: so a log does not split it.
         console.print(item, soft_wrap=isinstance(item, Text) and bool(item.no_wrap) and not console.is_terminal)
 
 
 def clear_screen() -> None:
-    """Before a result that replaces the last one; nothing in a pipe, where each result follows the other."""
+    """Clears the terminal before a result that replaces the last one; in a pipe, results follow each other."""
     Console().clear()
 
 
@@ -66,7 +66,7 @@ class ShownProgress(Protocol):
 
 @contextmanager
 def progress(total: int, description: str, *, clock: Callable[[], float] = time.monotonic) -> Iterator[ShownProgress]:
-    """Progress on stderr: a bar on a terminal, else a log line now and then; quick operations log nothing."""
+    """Progress on stderr: a bar on a terminal, else periodic log lines; quick operations log nothing."""
     console = Console(stderr=True)
     if not console.is_interactive:
         yield _LoggedProgress(total, description, clock)
@@ -89,7 +89,7 @@ class Report(Protocol):
     """Shows the progress of an operation: `done` of `total` steps; `numbers` are other counts so far."""
 
     def __call__(self, description: str, done: int, total: int, **numbers: int) -> None:
-        """May be called for every change."""
+        """Reports a change; any number of calls is allowed."""
         ...
 
 
@@ -138,8 +138,8 @@ class _LoggedProgress:
 def configure_logging(json: bool, *, quiet: bool = True) -> None:
     """Logs go to stderr, as text or as one JSON object per line; no other code configures logging.
 
-    `--log-level` and `-v` choose the level; libraries log at it too, but no more than events of level info. Otherwise
-    it is info; on a terminal bars and results are enough: only warnings are logged there, unless not `quiet` (daemons).
+    `--log-level` and `-v` choose the level; libraries use it too, but never below info. The default is info; on a
+    terminal it is warning, where bars and results are enough, unless `quiet` is False (daemons).
     """
     usual = logging.WARNING if quiet and sys.stderr.isatty() else logging.INFO
     chosen = chosen_level()
@@ -161,7 +161,7 @@ class _Printed(logging.Handler):
 
     @cached_property
     def _steps(self) -> list[Any]:
-        """From an event to its line; made for the first one, since many commands log nothing."""
+        """The processors from an event to its line; made for the first event, since many commands log nothing."""
         from structlog import dev, processors
 
         if self._json:
@@ -179,5 +179,5 @@ class _Printed(logging.Handler):
             event["exc_info"] = record.exc_info
         for step in self._steps:
             event = step(None, record.levelname.lower(), event)
-        # Looked up for each line, not once: stderr may have been replaced by then.
+        # Looked up for each line: stderr may have been replaced since the last one.
         print(event, file=sys.stderr, flush=True)

@@ -1,7 +1,7 @@
-"""The help page of a command as text: options in groups, nothing cut at 80 columns (pure).
+"""The help page of a command as text: options in groups, complete at 80 columns (pure).
 
-Two columns: names of an option with its placeholder, and what it means with its default. A name that is too long for
-the first column has a line of its own, so the second column keeps its width.
+Two columns: names of an option with its placeholder, and its meaning with its default. A name that is too long for the
+first column has a line of its own, so the second column keeps its width.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ MOST_WIDTH = 100
 """Wider lines are hard to read."""
 
 OPTIONS = "Options"
-"""The group of options that name none."""
+"""The group of options without a group."""
 
 _FIRST = 26
 _KEPT = "\N{NO-BREAK SPACE}"
@@ -30,19 +30,19 @@ _PLACEHOLDERS = {"int": "N", "integer": "N", "float": "NUMBER", "str": "TEXT", "
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HelpPage:
-    """What the page of one command says. `usage`: what follows the command's name."""
+    """The content of a command's page. `usage`: the text after the command's name."""
 
     usage: str
     text: str
     sections: Mapping[str, Sequence[tuple[str, str]]]
 
     def shown(self, path: str, width: int) -> str:
-        """The page for a terminal of this width. `path`: the command with its program."""
+        """The page for a terminal of this width. `path`: program and command."""
         return page(f"{path} {self.usage}", self.text, self.sections, width)
 
 
 def help_of(command: Any) -> HelpPage:
-    """The page of one command, from the parameters and inner commands that click or typer keeps of it."""
+    """The page of one command, from its parameters and subcommands in click or typer."""
     inner = getattr(command, "commands", None)
     if inner is not None:
         named = [(name, one.help.split("\n\n")[0].replace("`", "")) for name, one in inner.items()]
@@ -62,13 +62,13 @@ def help_of(command: Any) -> HelpPage:
 
 
 def written(pages: Mapping[str, HelpPage]) -> str:
-    """Pages as a file keeps them, by the names of their commands (see `read_pages`)."""
+    """The text of a file of pages, by the names of their commands (see `read_pages`)."""
     kept = {name: [page.usage, page.text, page.sections] for name, page in pages.items()}
     return json.dumps(kept, indent=1, ensure_ascii=False) + "\n"
 
 
 def read_pages(text: str) -> dict[str, HelpPage]:
-    """The pages that `written` wrote."""
+    """Inverse of `written`."""
     return {
         name: HelpPage(usage=usage, text=body, sections=sections)
         for name, (usage, body, sections) in json.loads(text).items()
@@ -76,7 +76,7 @@ def read_pages(text: str) -> dict[str, HelpPage]:
 
 
 def page(usage: str, text: str, sections: Mapping[str, Sequence[tuple[str, str]]], width: int) -> str:
-    """A page: how to call it, what it does, and sections of names with their meanings; empty ones are left out."""
+    """A page: usage, description, and sections of names with their meanings, without empty sections."""
     width = min(max(width, LEAST_WIDTH), MOST_WIDTH)
     short = [len(name) for rows in sections.values() for name, _ in rows if len(name) + 2 <= _FIRST]
     first = 2 + max(short, default=0)
@@ -119,7 +119,7 @@ def _wrapped(text: str, width: int, indent: str) -> list[str]:
 
 
 def _names(param: Any) -> str:
-    """`-v, --verbose`; `--codec NAME`. What turns a flag off is named only where the flag is on by default."""
+    """`-v, --verbose`; `--codec NAME`. A flag's off name is shown only if the flag is on by default."""
     names = sorted(param.opts, key=len)
     if param.is_flag:
         return ", ".join([*names, *(param.secondary_opts if param.default is True else ())])
@@ -137,7 +137,7 @@ def _placeholder(param: Any) -> str:
 
 
 def _values(param: Any) -> list[str]:
-    """The values of an option that takes one of a few."""
+    """The values of an option that has a fixed list of them."""
     kind = getattr(getattr(param, "type_descriptor", None), "annotation", None)
     if isinstance(kind, type) and issubclass(kind, Enum):
         return [str(member.value) for member in kind]

@@ -1,7 +1,7 @@
 """Settings of commands, and the options that every command has: `-v`, `--log-level`, `--config`.
 
-Settings come from a TOML file (`--config FILE`), environment variables and the command line; each overrides those
-before it:
+Settings come from a TOML file (`--config FILE`), environment variables and the command line; each source overrides
+those before it:
 
     lock = "zookeeper:zk1:2181/locks/{name}"     settings that several commands share come first
     [schedule]                                   one table for a command: its options without the dashes;
@@ -10,12 +10,11 @@ before it:
     tables = ["/data/orders"]
     [write]                                      writers; plans that they request are those of [schedule], too
     buckets = 8
-    [[pool]]                                     rules for the tables of a catalog, one table a pattern (`cli/pools`)
+    [[pool]]                                     rules for the tables of a catalog, one per pattern (`cli/pools`)
     match = "sales_*"
 
-Click reads variables and the file's values (`default_map`) as it reads words of the command line, so they are checked
-in the same way, and it records which of them a value came from. `--config` fills `default_map` before the other options
-are read.
+Click checks variables and the file's values (`default_map`) as it checks the command line, and records the source of
+each value. `--config` fills `default_map` before the other options are read.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ from ..errors import UsageError
 
 PREFIX = "PHANTOMBASE_"
 FILE = f"{PREFIX}CONFIG"
-"""The variable that names the file where `--config` does not."""
+"""The variable that names the file if there is no `--config`."""
 
 _PLAIN = frozenset(
     {
@@ -45,22 +44,22 @@ _PLAIN = frozenset(
         "retries", "backoff", "foreign-grace", "brief", "listing", "timezone",
     }
 )  # fmt: skip
-"""Settings among the options that a command has for itself; those of option dataclasses are all settings."""
+"""Settings among a command's own options; all options of option dataclasses are settings."""
 
 _OF_COMMAND = {"run": frozenset({"schedule", "tables"})}
-"""Settings of one command only: elsewhere they say what to do now."""
+"""Options that are settings of this command only: in other commands they say what to do now."""
 
 WRITES = "write"
-"""The table of writers (`writer(...).config()`), and the name by which their settings are shown; no command."""
+"""The table of writers (`writer(...).config()`), and the name under which their settings are shown; not a command."""
 
 _BESIDE = {"run": ("schedule",), WRITES: ("schedule",)}
-"""Tables of other commands that count for a command too."""
+"""Tables of other commands that apply to a command too."""
 
 POOLS = "pool"
-"""The array of tables that `run` reads by itself: its names are not those of command line options."""
+"""The array of tables that only `run` reads: its names differ from those of command line options."""
 
 _ELSEWHERE = "timeline"
-"""The table whose tables are those of the other program's commands."""
+"""The table that contains the tables of the other program's commands."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +76,7 @@ def variable(option: str) -> str:
 
 
 def settings_of(command: str, params: Iterable[Any]) -> dict[str, Any]:
-    """The parameters of a command that are settings, by name without dashes."""
+    """The parameters of a command that are settings, by name without the leading dashes."""
     found = {}
     for param in params:
         is_option = param.param_type_name == "option"
@@ -89,7 +88,7 @@ def settings_of(command: str, params: Iterable[Any]) -> dict[str, Any]:
 
 
 def read_file(path: str) -> Mapping[str, Any]:
-    """The document. UsageError: it cannot be read, or is no TOML."""
+    """The document in a file. UsageError: it cannot be read, or is not TOML."""
     try:
         with open(path, "rb") as file:
             return tomllib.load(file)
@@ -105,11 +104,10 @@ def settings_in(
     commands: Iterable[str],
     of_others: Callable[[], frozenset[str]],
 ) -> dict[str, ShownSetting]:
-    """What a file says to a command (pure). `names`: its settings; `commands`: all commands of the program.
+    """The settings in a file for a command (pure). `names`: its settings; `commands`: all commands of the program.
 
-    `of_others`: the settings of all commands; asked only for a name that this command does not have, on top or in the
-    table of another one.
-    UsageError: a name that is no setting, with the one that may be meant.
+    `of_others`: the settings of all commands; called only for a name that this command lacks, at the top or in another
+    command's table. UsageError: a name that is not a setting, with the closest one.
     """
     known, tables = frozenset(names), frozenset(commands) | {_ELSEWHERE, POOLS, WRITES}
     found: dict[str, ShownSetting] = {}
@@ -131,7 +129,7 @@ def settings_in(
 
 
 def _table(document: Mapping[str, Any], path: str) -> Mapping[str, Any]:
-    """The table of a command; `savepoint create` is `[savepoint.create]`."""
+    """The table of a command; that of `savepoint create` is `[savepoint.create]`."""
     found: Any = document
     for name in path.split():
         found = found.get(name, {}) if isinstance(found, dict) else {}
@@ -158,7 +156,7 @@ def _check(
 
 
 def plain(value: Any) -> Any:
-    """A value of the file as a command line has it: text, or a list of texts."""
+    """A value of the file in the form of the command line: text, or a list of texts."""
     if isinstance(value, list):
         return [plain(one) for one in value]
     return value if isinstance(value, bool) else str(value)
@@ -176,7 +174,7 @@ def fill(ctx: typer.Context, path: str | None) -> str | None:
         return path
     commands, known = ctx.find_root().command.commands, settings_of(command, ctx.command.params)  # type: ignore[attr-defined]
     document = read_file(path)
-    if "compact" not in commands:  # `timeline`, whose settings have a table of their own
+    if "compact" not in commands:  # the program `timeline`, whose settings have a table of their own
         document = document.get("timeline", {})
 
     def of_others() -> frozenset[str]:
@@ -224,7 +222,7 @@ class LogLevel(Enum):
 
     @property
     def number(self) -> int:
-        """As the standard library counts levels."""
+        """The level in the standard library."""
         return int(logging.getLevelNamesMapping()[self.name])
 
 
@@ -245,7 +243,7 @@ _DEFAULTS: dict[str, Any] = {"log_level": None, "verbose": False, "config": None
 
 
 def chosen_level() -> LogLevel | None:
-    """The level of the command that runs; None: none was chosen."""
+    """The level of the running command; None: none was chosen."""
     return _chosen.get()
 
 

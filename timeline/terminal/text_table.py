@@ -62,17 +62,17 @@ _SHORTENED_COLUMNS = 9
 """Smallest width of a column that is shortened: `4b9809df…`."""
 
 _WRAPPED_COLUMNS = 6
-"""A width in which text that wraps can still be read."""
+"""Smallest width in which wrapped text is readable."""
 
 _WORD_COLUMNS = 17
-"""The digits of an instant."""
+"""Number of digits of an instant."""
 
 _NONE = "–"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """One column of a table of rows. `shorten`: shorten it, with an ellipsis, if the terminal is too narrow."""
+    """One column of a table of rows. `shorten`: shorten its cells, with an ellipsis, if the terminal is too narrow."""
 
     title: str
     cell: Callable[[Mapping[str, Any]], str | Text | None]
@@ -87,8 +87,8 @@ class Column:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowsTable:
-    """A rich renderable. Where the terminal is too narrow, in this order, until that is enough: columns that may be
-    shortened are, columns without any value are left out, cells wrap between words, words wrap, instants wrap.
+    """A rich renderable. If the terminal is too narrow, these steps apply in order until the table fits: shorten the
+    columns that allow it, omit columns without any value, wrap cells between words, wrap words, wrap instants.
     """
 
     title: str
@@ -124,17 +124,17 @@ class _Shown:
 
     @property
     def widest(self) -> int:
-        """The width in which no value breaks."""
+        """The smallest width in which no value wraps."""
         return max([len(self.column.title), *(cell.cell_len for cell in self.cells)])
 
     @property
     def least(self) -> int:
-        """The width without which something wraps."""
+        """The smallest width in which no value wraps, after shortening."""
         return min(self.widest, _SHORTENED_COLUMNS) if self.column.shorten else self.widest
 
     @property
     def least_wrapped(self) -> int:
-        """The width without which a word such as an instant breaks: its parts are of no use."""
+        """The smallest width in which no word such as an instant breaks: parts of one are of no use."""
         if self.column.shorten or self.is_one_word:
             return self.least
         words = [len(word) for cell in self.cells for word in cell.plain.split()]
@@ -142,18 +142,18 @@ class _Shown:
 
     @property
     def least_of_an_instant(self) -> int:
-        """The width without which an instant breaks: its parts cannot be copied. Other columns may be narrow."""
+        """The smallest width in which no instant breaks: parts of one cannot be copied. Other columns may be narrow."""
         words = (word for cell in self.cells for word in cell.plain.split())
         return self.least_wrapped if any(len(w) == _WORD_COLUMNS and w.isdigit() for w in words) else _WRAPPED_COLUMNS
 
     @property
     def is_one_word(self) -> bool:
-        """Whether each cell is one such word."""
+        """Whether each cell is one word, no longer than an instant."""
         return not self.column.shorten and all(c.cell_len <= _WORD_COLUMNS and " " not in c.plain for c in self.cells)
 
     @property
     def is_empty(self) -> bool:
-        """Whether it has no value."""
+        """Whether the column has no value."""
         return all(cell.plain == _NONE for cell in self.cells)
 
 
@@ -162,8 +162,8 @@ def _fits(shown: Sequence[_Shown], widths: Sequence[int], width: int) -> bool:
 
 
 def _widths(shown: Sequence[_Shown], width: int) -> list[int]:
-    """The width of each column: the widest ones give way first, those that may be shortened before those that wrap,
-    and words break last, instants after all others.
+    """The width of each column. The widest columns become narrower first, those that may be shortened before those that
+    wrap; words break last, instants after all other words.
     """
     widths = [one.widest for one in shown]
     for floors in (
