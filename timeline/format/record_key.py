@@ -148,7 +148,7 @@ def _windows(texts: pa.StringArray) -> Iterator[pa.StringArray]:
         return
     offsets, start = np.frombuffer(texts.buffers()[1], np.int32)[texts.offset :][: len(texts) + 1], 0
     while start < len(texts):
-        end = np.int32(min(int(offsets[start]) + _WINDOW_BYTES, _INT_MAX))  # in the type of all offsets: no conversion
+        end = np.int32(min(int(offsets[start]) + _WINDOW_BYTES, _INT_MAX))  # of the offsets' type: no conversion
         until = int(np.searchsorted(offsets, end, side="right")) - 1
         stop = min(len(texts), start + _WINDOW_ROWS, max(start + 1, until))
         yield texts.slice(start, stop - start)

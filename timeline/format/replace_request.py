@@ -129,7 +129,7 @@ def _group_record(group: ClusterGroup, base: str) -> dict[str, Any]:
 def encode_replace_request(operation: str, *, names_deletes: bool) -> bytes:
     """The bytes of the requested file of a write. `operation`: Hudi's name, such as INSERT_OVERWRITE.
 
-    `names_deletes`: from version 8 on, Hudi names the operation DELETE_PARTITION here; all other fields are null.
+    `names_deletes`: from version 8 on, Hudi names the operation DELETE_PARTITION here; else all is null.
     """
     named = names_deletes and operation == _DELETE_PARTITION
     record: dict[str, Any] = {

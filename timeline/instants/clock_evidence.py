@@ -1,13 +1,13 @@
 r"""Decides from the timeline whether this process is in the time zone of a table's writers (pure).
 
 A writer chooses an instant by its clock in its zone, and writes the file at once. So the storage's time of the file,
-converted to this process's zone, is slightly later than the instant. A larger difference means:
+converted to this process's zone, is slightly later than the instant. Any other difference means:
     hours, nearly a multiple of 15 minutes     the writer is in another zone
     anything else, or more than 26 hours       unknown: the table was copied without its times, or the instants are
                                                artificial, or a file was written long after its instant
 
 Only times that writers had just chosen are used: a plan is written minutes after its instant, and a decided compaction
-is completed when a compactor resumes it. The files of a copy can differ by a multiple of 15 minutes by chance. But they
+is completed when a compactor handles it. The files of a copy can differ by a multiple of 15 minutes by chance. But they
 were all written at one time, while their instants are spread over time. So another zone is concluded only if the times
 of the files advance together with their instants:
 

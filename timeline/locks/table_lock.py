@@ -189,7 +189,7 @@ def table_lock(storage: Storage, given: str | None, *, sole_writer: bool = False
     `{base_path_hash}` for the `base_path_hash` of its path, so that one text serves many tables.
     On an object store the lock of the storage is the one Hudi's own writers share (StorageBasedLockProvider). HDFS has
     none that Hudi's writers share: there a ZooKeeper lock must be given, unless this process is the `sole_writer`.
-    UsageError: a table on HDFS without a given lock, or with a lock file.
+    UsageError: no lock is given on HDFS, or a lock file is given for a table outside a local file system.
     """
     if given is None or given == STORAGE:
         if storage.own_lock is OwnLock.PRIVATE and not (sole_writer and given is None):

@@ -52,7 +52,7 @@ class Wanted:
         return self.since <= now_ms < self.until
 
     def is_over(self, now_ms: int) -> bool:
-        """Whether a new record may be put: after `until` and the wait's length again, or if its clock was far ahead."""
+        """Whether the record is expired: the wait's length after `until`, or at once if its clock was far ahead."""
         return now_ms >= self.until + self.length_ms or now_ms < self.since - round(GATE_S_MAX * 1000)
 
     def to_json(self) -> bytes:

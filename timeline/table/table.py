@@ -1,7 +1,7 @@
 """A table on storage: the way in to its clock, timeline, file-system view, instants and schema.
 
-Readers load the timeline first and list the files afterwards; if a file is removed in between, everything is read
-again (`consistent`). `Table` combines units that do the work. Files of instants are put by put-if-absent.
+Readers load the timeline first and list the files afterwards; if a file is removed in between, all is read again
+(`from_one_snapshot`). `Table` combines units that do the work. Files of instants are put by put-if-absent.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Table:
     """A Hudi table.
 
     `config`: a snapshot, see `reload`. `listing`: source of views. `clock`: settings of this process's clock.
-    `reading`: the table is only read, see `open`. `kept`: contents that snapshots have read, see `still`.
+    `reading`: the table is only read, see `open`. `kept`: contents that snapshots have read.
     """
 
     storage: Storage
