@@ -1,17 +1,14 @@
-"""Verifies a compaction again from the files that still exist.
+"""Verifies a compaction again from the files that still exist, and shows whether it was undone later.
 
     ledger     every equation of the ledger, and the audit log against the commit
     output     its size, its footer and the hash of all its rows
     inputs     while all of them exist: the merge is run again and must give the same ledger
     closure    no log file that the view puts under the compaction was left out
-    strays     no second base file of the instant, no second commit of it, no staged data left
+    strays     no second base file and no second commit of the instant, no staged data left
 
 If inputs are removed, only the output is counted and hashed. A cleaner removes inputs first and outputs later; a
-rollback or restore removes both together with the commit. The audit reports such files, but not as an error.
-
-Whether a completed compaction was undone later: by a rollback or a restore.
-
-Hudi then removes the commit and its files. The entry in the audit log remains; its files need not exist.
+rollback or restore that undoes the compaction removes both together with the commit. The audit reports such files, but
+not as an error: the entry in the audit log remains, and its files need not exist.
 """
 
 from __future__ import annotations
@@ -45,7 +42,7 @@ from .log_totals import LogTotals, copied_ledger, log_totals
 def is_undone(table: Table, instant: str, written: Collection[str]) -> bool:
     """Whether the execution of a compaction that wrote these files (paths in the table) was undone.
 
-    Raises an error of the tree if the table cannot be read: then the answer is unknown.
+    Raises an error of the tree if the table cannot be read, since the answer is then unknown.
     """
     table = table.reload()
     refuse_half_upgraded(table)
@@ -135,8 +132,9 @@ def audit(table: Table, instant: str) -> InstantAudit:
 
 
 def settled(snapshot: Callable[[], InstantAudit]) -> InstantAudit:
-    """What two audits in a row find wrong. While one looks, services may remove files that it has seen: the next one
-    does not see these any more.
+    """The result on which two audits in a row agree, or a good one.
+
+    Services may remove listed files during an audit; the next audit does not list them.
     """
     found = from_one_snapshot(snapshot)
     for _ in range(_LOOKS_MAX - 1):
@@ -255,7 +253,7 @@ def _second_files(now: _Now, instant: str, recorded: GroupLedger) -> Iterator[st
 
 
 def _files(now: _Now, instant: str, recorded: GroupLedger) -> Verdict:
-    """Checks as much as the existing files allow; raises an error of the tree if something disagrees."""
+    """Checks what the existing files allow; raises an error of the tree if something disagrees."""
     if recorded.output is None:
         return Verdict.PROVED
     storage, path = now.table.storage, recorded.path(recorded.output)
@@ -295,7 +293,7 @@ def read_written(table: Table, path: str, recorded: GroupLedger, size: int, read
 
 
 def read_base(table: Table, path: str, recorded: GroupLedger) -> tuple[int, int, TableSchema]:
-    """Row count of a base file, hash of its rows, and the schema it was written with: the table's may have changed."""
+    """Row count and row hash of a base file, and the schema it was written with (the table's may have changed)."""
     with table.storage.open_input(path, whole=False) as source, readable("base file", path):
         footer = open_parquet(source).metadata
         schema = table.schema((footer.metadata or {}).get(b"parquet.avro.schema", b"").decode())
@@ -303,13 +301,13 @@ def read_base(table: Table, path: str, recorded: GroupLedger) -> tuple[int, int,
 
 
 def hash_of_base(table: Table, path: str, schema: TableSchema) -> int:
-    """Hash of the rows of a base file, as they are read with a schema: columns that it lacks are null."""
+    """Hash of the rows of a base file, read with a schema; columns missing in the file are null."""
     columns = project(schema.arrow, identity_columns(schema.arrow))
     return identity_sum(t for t, _ in base_tables(table.storage, path, columns, _BATCH_ROWS))
 
 
 def _read_log(table: Table, path: str, recorded: GroupLedger) -> tuple[int, int, TableSchema]:
-    """Row count of a log compaction's file, hash of its rows, and the schema it was written with."""
+    """Row count and row hash of a log compaction's file, and the schema it was written with."""
     with table.storage.open_input(path) as source:
         blocks = list(scan_blocks(source, path))
     schema = table.schema(blocks[-1].header(HeaderKey.SCHEMA))
@@ -327,8 +325,8 @@ def _rules(table: Table, schema: TableSchema, recorded: GroupLedger) -> SliceRul
 def _is_superseded(now: _Now, view: TableView, recorded: GroupLedger, instant: str) -> bool:
     """Whether a cleaner may have removed the file that was written for the group at the instant.
 
-    A cleaner removes a file that a commit names only if a newer file exists or the group was replaced. So if the group
-    has no file at all, and was not replaced, the answer is yes only if no commit names one.
+    A cleaner removes a file that a commit names only if a newer file exists or the group was replaced. So for a group
+    without any file that was not replaced, the answer is yes only if no commit names one of its files.
     """
     group = now.group(recorded)
     if recorded.key in view.facts.replaced:

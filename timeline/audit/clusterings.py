@@ -6,7 +6,7 @@
     closure    no log file on an input: it is in no base file
     overlap    no other commit replaced an input: its rows would be visible again
 
-A clustering is audited as long as its commit is on the active timeline; it leaves no audit log.
+A clustering is audited while its commit is on the active timeline; it has no entry in the audit log.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def clustered_instants(table: Table) -> tuple[str, ...]:
 
 
 def audit_clustering(table: Table, instant: str) -> InstantAudit:
-    """Audits one of them, see `settled`. Errors of the tree: the commit or the view cannot be read."""
+    """Audits one clustering, see `settled`. Errors of the tree: the commit or the view cannot be read."""
     return settled(lambda: _audit(table, instant))
 
 
@@ -96,7 +96,7 @@ def _of_inputs(now: _Now, recorded: GroupLedger) -> Iterator[str]:
 
 
 def _files(now: _Now, recorded: GroupLedger) -> Verdict:
-    """Checks as much as the existing files allow; raises an error of the tree if something disagrees."""
+    """Checks what the existing files allow; raises an error of the tree if something disagrees."""
     output = str(recorded.output)
     path, size = recorded.path(output), now.size(recorded, output)
     if size is None:
@@ -112,7 +112,7 @@ def _files(now: _Now, recorded: GroupLedger) -> Verdict:
 
 
 def _is_superseded(now: _Now, recorded: GroupLedger) -> bool:
-    """Whether a clean may have removed the written file: a newer one is there, or its file group was replaced."""
+    """Whether a clean may have removed the written file: a newer one exists, or its file group was replaced."""
     if recorded.key in now.replaced_by:
         return True
     group, name = now.groups.get(recorded.key), parse_data_file(str(recorded.output))

@@ -29,7 +29,7 @@ from ..table.table import Table
 from ..view.view import GroupKey
 
 CLUSTERED = "phantombase.clustered"
-"""The same of a clustering, by new file group; its inputs are base files of others."""
+"""The key for ledgers of a clustering, by new file group; the inputs are base files of other groups."""
 _COPIED = "copied_row_groups"
 AUDIT_LOG = f"{RECORDS}/audit"
 
@@ -106,7 +106,7 @@ def _group(key: str, values: Mapping[str, Any]) -> GroupLedger:
 
 
 def audit_path(instant: str, execution: int = 1) -> str:
-    """Path of an instant's entry in the audit log. `execution`: 1 for the first that completed, 2 for the second."""
+    """Path of an instant's entry in the audit log. `execution`: 1 for the first completed one, 2 for the second."""
     return f"{AUDIT_LOG}/{instant}{'' if execution == 1 else f'-{execution}'}.json"
 
 
@@ -206,7 +206,7 @@ def _stats(metadata: CommitMetadata) -> Iterator[WriteStat]:
 
 
 def _same_execution(commits: Mapping[str, str], logged: tuple[AuditEntry, ...]) -> dict[str, str]:
-    """By path, the ledgers of those entries that belong to the same execution as the commits with these ledgers.
+    """By path, the ledgers of the entries that belong to the same execution as the commits with these ledgers.
 
     Each attempt has its own file names: an entry that names other files belongs to an execution that was undone.
     """

@@ -27,7 +27,7 @@ class LogTotals:
 
 
 def log_totals(storage: Storage, blocks: Iterable[LogBlock], rules: SliceRules) -> LogTotals:
-    """The totals of some blocks. Of data blocks it reads only the columns that identify a row."""
+    """The totals of some blocks. Reads only the columns of data blocks that identify a row."""
     by_path: defaultdict[str, list[LogBlock]] = defaultdict(list)
     for block in blocks:
         by_path[block.path].append(block)
@@ -55,7 +55,7 @@ def log_totals(storage: Storage, blocks: Iterable[LogBlock], rules: SliceRules) 
 
 
 def copied_ledger(taken: LogTotals, out: LogTotals) -> Ledger:
-    """The ledger of log entries that were copied without merging: each counts as a key of its own, and all are new."""
+    """The ledger of log entries copied without merging: each counts as a separate, new key."""
     return Ledger(
         base_rows=0,
         untouched=0,

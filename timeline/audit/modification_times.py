@@ -1,13 +1,13 @@
 """Version 6: completed instants whose files have times that make Hudi 1.x read the table differently from 0.15.
 
 Hudi 1.x uses the modification time of a completed file as the completion time of its instant B. It assigns the log
-files that are named after B to the newest slice of their file group that began by then; 0.15 and phantombase assign
-them to B itself. The two agree if
+files that are named after B to the newest slice of their file group that was opened by then; 0.15 and phantombase
+assign them to B itself. The two agree if
 
     B <= modification time of B's completed file < the next slice of each file group with log files on B
 
-A copy made without times breaks this for all but the newest slices, and a clock that is ahead breaks it for some. From
-version 8 on names contain completion times.
+A copy without modification times breaks this for all but the newest slices, and a clock that is ahead for some. From
+version 8 on, file names contain completion times.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ..view.view import FileGroup
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mistimed:
-    """A completed file with a wrong time. `modified`: that time as an instant time; `why`: what it contradicts."""
+    """A completed file with a wrong time. `modified`: the wrong time as an instant time; `why`: what it contradicts."""
 
     instant: str
     path: str
@@ -35,7 +35,7 @@ class Mistimed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retimed:
-    """A file whose time is set back to the moment that `time` names."""
+    """A file whose modification time is reset to the point in time that `time` names."""
 
     path: str
     time: str
@@ -60,7 +60,7 @@ def mistimed(groups: Iterable[FileGroup], completed: Mapping[str, str], now: str
 def find_mistimed(table: Table) -> tuple[Mistimed, ...]:
     """The wrong times in a table of version 6, by instant; empty for other versions. Errors as in `Table.load_view`.
 
-    ClockError: the instants are in another zone than this process, so all of them would look wrong.
+    ClockError: the instants are in another time zone than this process, so all times would look wrong.
     """
     if table.layout.slicing is not Slicing.BY_BASE_INSTANT:
         return ()
@@ -81,7 +81,7 @@ def _completed(table: Table, instants: Iterable[Instant], stamps: Mapping[str, S
 
 
 def timeline_files(table: Table) -> tuple[Stamp, ...]:
-    """Every file of the timeline, with the time at which, by its name, it was written."""
+    """Every file of the timeline, with the write time that its name contains."""
     parsed = [
         (i, e.modified_ms)
         for e in table.storage.list(table.config.timeline_folder)
@@ -93,7 +93,7 @@ def timeline_files(table: Table) -> tuple[Stamp, ...]:
 
 
 def all_files(table: Table) -> tuple[Retimed, ...]:
-    """Every file of the timeline whose name contains the time of its writing: not files of pending instants."""
+    """Every file of the timeline whose name contains its write time, so no files of pending instants."""
     files = [s for s in timeline_files(table) if _is_time(s.time)]
     states = {s.file_name: table.layout.parse(s.file_name) for s in files}
     return tuple(
@@ -104,7 +104,7 @@ def all_files(table: Table) -> tuple[Retimed, ...]:
 
 
 def repair_times(table: Table, files: Iterable[Retimed]) -> None:
-    """Sets the modification times of timeline files to the given moments, in the zone of the table's instants.
+    """Sets the modification times of timeline files to the given times, in the zone of the table's instants.
 
     StorageError: the storage cannot set times, or does not keep them. May be repeated.
     """

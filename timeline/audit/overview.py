@@ -1,4 +1,4 @@
-"""A table at a glance, as plain dicts: its settings, instants, pending instants, and how far each trigger is.
+"""An overview of a table as plain dicts: settings, instants, pending instants, and the progress of each trigger.
 
 Sizes are bytes, instants are digit strings as on disk; None means unknown or not applicable.
 """
@@ -26,11 +26,11 @@ _SHOWN = (
     TriggerStrategy.NUM_COMMITS,
     TriggerStrategy.TIME_ELAPSED,
 )
-"""Triggers that need no other; those that combine them say nothing new."""
+"""Elementary triggers; the others combine them and add no information."""
 
 
 def next_plan_row(timeline: Timeline, now: datetime, options: TriggerOptions) -> Row:
-    """How far each trigger is, and the one that is asked. `now`: in the table's zone."""
+    """The progress of each trigger, and of the configured one. `now`: in the table's zone."""
     asked = triggered(timeline, now, options)
     rows = []
     for strategy in _SHOWN:
@@ -80,7 +80,7 @@ def _merge_mode(config: TableConfig) -> str:
 def instant_rows(timeline: Timeline, *, pending_only: bool = False) -> list[Row]:
     """The loaded instants, archived ones included, by requested time."""
     active = {i.identity for i in timeline.instants}
-    # Hudi archives by copying, then deleting: in between an instant is in both places.
+    # Hudi archives by copying, then deleting: between the two steps an instant is in both places.
     archived = [i for i in timeline.archived if i.identity not in active]
     both = [*((i, True) for i in archived), *((i, False) for i in timeline.instants)]
     both.sort(key=lambda pair: (pair[0].requested_time, pair[0].family))
@@ -104,7 +104,7 @@ def pending_rows(
     plans: Mapping[str, CompactionPlan | PhantombaseError],
     heartbeat_ages_s: Mapping[str, float],
 ) -> list[Row]:
-    """The pending instants, oldest first: since when, and what is known about their process.
+    """The pending instants, oldest first, each with its age and what is known about its process.
 
     `now` is in the zone of the table's instants. `plans`: of compactions and log compactions, by requested time;
     an unreadable plan becomes the `problem` of its row and does not hide the other rows.
@@ -171,7 +171,7 @@ def _metadata_commits(table: Table) -> int | PhantombaseError | None:
     """Delta commits of the metadata table since its last compaction, or the error: `show` prints the rest anyway."""
     if not table.config.metadata_partitions:
         return None
-    from ..metadata_table.valid_instants import commits_to_compact  # late: a start is shorter without
+    from ..metadata_table.valid_instants import commits_to_compact  # imported here: the process starts faster
 
     try:
         return commits_to_compact(table)

@@ -161,7 +161,7 @@ def _physical(scalar: pa.Scalar, kind: ValueType) -> Value:
 
 
 def _float_ends(array: pa.Array) -> tuple[float, float]:
-    """Least and greatest value; Arrow ignores NaN unless there is nothing else, so it is checked separately."""
+    """Least and greatest value. NaN is checked separately, since Arrow ignores it unless all values are NaN."""
     ends = pc.min_max(array)
     low, high = ends["min"].as_py(), ends["max"].as_py()
     if pc.any(pc.is_nan(array)).as_py():

@@ -6,12 +6,12 @@ one key like this (HoodieTableMetadataUtil.mergeColumnStatsRecords): a new recor
 old one; otherwise bounds are widened and counts added. So `partition_stats` records of a write need not include older
 values: they are not tight.
 
-A reader that trusts a bound which is too narrow loses rows, so only types have bounds here whose stored values can be
-nothing else: integers, dates, texts, and timestamps where the record names its unit (index version 2). Floats have
-none (NaN; zeros of two signs), nor have decimals, bytes, or a value of another type than the column has now. Nor have
-dates and times so old that Hudi may have read them in the old calendar from a footer. Hudi compares texts of log files
-by UTF-16 code units, and those of base files by UTF-8 bytes. The two orders agree on which texts lie between two bounds
-only if no unit of a bound is a surrogate or above one.
+A reader loses rows if a bound is too narrow. So bounds are read only for types with unambiguous stored values:
+integers, dates, texts, and timestamps where the record names the unit (index version 2). There are no bounds for floats
+(NaN; zeros of two signs), decimals, bytes, values of another type than the column has now, and dates and times so old
+that Hudi may have read them in the old calendar from a footer. Hudi compares texts of log files by UTF-16 code units,
+and texts of base files by UTF-8 bytes. The two orders agree on which texts lie between two bounds only if no unit of a
+bound is a surrogate or above one.
 """
 
 from __future__ import annotations
@@ -161,12 +161,12 @@ _NAMED = (
     Kind.LOCAL_TIMESTAMP_MILLIS,
     Kind.LOCAL_TIMESTAMP_MICROS,
 )
-"""Their values are integers too, so the record must name its type besides."""
+"""Types whose values are stored as integers, so that the record must also name the type."""
 _SURROGATES = "\ud800"
 
 
 def stats_bounds(record: MetadataRecord | None, kind: pa.DataType) -> Bounds:
-    """What is known of a column of this type (the table's) in the file of the record; None: there is no record."""
+    """The known bounds of a column of this type (the table's) in the record's file; None: there is no record."""
     stats = (record or {}).get("ColumnStatsMetadata")
     if stats is None or stats.get("isDeleted"):
         return UNKNOWN
@@ -180,7 +180,7 @@ def stats_bounds(record: MetadataRecord | None, kind: pa.DataType) -> Bounds:
 
 
 def _value(wrapped: Any, named: Any, kind: pa.DataType) -> int | str | None:
-    """A bound as `filter.possible.comparable` gives values; None if it is not certain."""
+    """A bound in the form of `filter.possible.comparable`; None if it is uncertain."""
     if not isinstance(wrapped, tuple):
         return None
     wrapper, value = wrapped[0].rpartition(".")[2], wrapped[1].get("value")
@@ -201,7 +201,7 @@ _THREADS = 8
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """A file's partition, its name, and what is known about it; `bloom`: of a base file that has a filter."""
+    """A file's partition, its name, and what is known about it; `bloom`: the filter of a base file, if it has one."""
 
     partition: str
     name: str
@@ -212,10 +212,10 @@ class _Known:
 def index_records(
     table: Table, files: Sizes, instant: str, measure: Measure | None, wanted: Collection[str], measured: Measured
 ) -> Iterator[tuple[str, KeyedRecord]]:
-    """The records for the `wanted` index partitions, each with its partition: file by file, those of partitions last.
+    """The records for the `wanted` index partitions, each with its partition; records of files before partition stats.
 
-    `measured`: ranges that are known already. A file is read if its ranges are not known, or are known for other
-    columns than are needed now. A base file without a bloom filter gets no filter record.
+    `measured`: ranges that are known already. A file is read if its ranges are unknown, or known for other columns than
+    the needed ones. A base file without a bloom filter gets no filter record.
     """
     columns = [] if measure is None else [(c.name, c.type) for c in measure.columns]
 

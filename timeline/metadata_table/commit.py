@@ -1,14 +1,14 @@
-"""Delta commits on the metadata table's own timeline, which Hudi's readers and writers treat as its true content.
+"""Delta commits on the metadata table's own timeline, which defines its content for Hudi's readers and writers.
 
 A change to the data table at instant t is recorded here first, under the table lock, at the same instant t:
 
-    forget     what an earlier try of t left here
-    t.deltacommit.requested, t.deltacommit.inflight (which file groups), a log file each, then the completed file
+    forget     the files of an earlier attempt of t
+    t.deltacommit.requested, t.deltacommit.inflight (names the file groups), a log file for each, the completed file
     (the caller) the data table's completed file
 
 Readers ignore an instant of this timeline while t is pending on the data table's timeline, so a crash at any line has
-no effect. The process that repeats t, or rolls it back, first forgets the rest here; Hudi's writers do the same. So t
-must be forgotten here before it leaves the data table's timeline: from then on Hudi 1.x would treat it as valid.
+no effect. The process that repeats t, or rolls it back, first removes t here; Hudi's writers do the same. So t must be
+removed here before it is removed from the data table's timeline: from then on Hudi 1.x would treat it as valid.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def commit_records(
     timeline = metadata.load_timeline()
     by_name = not metadata.layout.has_completion_times
     if by_name and not index_logs and _is_recorded(metadata, timeline, instant, records, schema_text):
-        return  # the same by a dead process; keys are only recorded by the one process that writes them
+        return  # a dead process has recorded the same; keys are only recorded by the process that writes them
     _forget(metadata, timeline, instant, section)
     timeline = metadata.load_timeline()
     parts, staged = _by_slice(metadata, timeline, records), _index_slices(metadata, timeline, index_logs)
@@ -119,9 +119,9 @@ def commit_records(
 
 
 def _withdraw_late(table: Table, metadata: Table, instant: str) -> None:
-    """Forgets an instant that was recorded after the lock was lost, if the data table does not know it any more.
+    """Removes an instant that was recorded after the lock was lost, if the data table no longer has it.
 
-    Others have rolled it back since, and found nothing to forget. ConflictError: the table is being upgraded.
+    Another process has rolled it back since, before it was recorded. ConflictError: the table is being upgraded.
     """
     refuse_half_upgraded(table)
     if all(i.requested_time != instant for i in table.load_timeline().instants):
@@ -146,10 +146,10 @@ def _index_slices(metadata: Table, timeline: Timeline, logs: Sequence[IndexLog])
 
 
 def _is_recorded(metadata: Table, timeline: Timeline, instant: str, records: EncodedRecords, schema_text: str) -> bool:
-    """Whether a dead process has recorded just these records at the instant already; asked on version 6 alone.
+    """Whether a dead process has recorded exactly these records at the instant; asked only on version 6.
 
-    There each try puts a completed file of the same name. Were it removed, a process that stalls right before might
-    remove that of another one, which has continued since.
+    On version 6 the completed file of each attempt has the same name. A process that stalls before it removes such a
+    file might, once it resumes, remove that of another process.
     """
     found = timeline.find(instant, _ACTION)
     if found is None or not found.completed or timeline.pending("rollback"):  # Hudi would finish it, see `forget`
@@ -182,10 +182,10 @@ def _log(records: Sequence[EncodedRecord], instant: str, schema_text: str) -> by
 def forget(table: Table, instant: str, section: Section) -> None:
     """Removes an instant of the data table from the metadata table, if it is there (the caller holds the lock).
 
-    May be repeated; after a crash at any line the next process that forgets the instant finishes it. Another process
-    may have committed the instant here since the lock was lost. So all files are found first, then the lock is checked,
-    then they go: what that process has made has other names. Only files of states have the same ones, so the lock is
-    checked before each. LockError: the lock was lost.
+    May be repeated; after a crash at any line the next process that forgets the instant completes the removal. Another
+    process may have committed the instant here since the lock was lost. So all files are listed first, then the lock
+    is checked, then they are removed: files of that process have other names. Only state files have the same names, so
+    the lock is checked before each of them. LockError: the lock was lost.
     """
     metadata = open_metadata_table(table)
     _forget(metadata, metadata.load_timeline(), instant, section)
@@ -203,7 +203,7 @@ def _forget(metadata: Table, timeline: Timeline, instant: str, section: Section)
     for slice_ in traces.revoked:
         section.check()
         revoke(metadata, slice_, instant)
-    for one in completed:  # first: what names missing files is an error to all others
+    for one in completed:  # first: a completed file that names missing files is an error in all other processes
         section.check()
         storage.delete(metadata.instant_path(one))
     section.check()
@@ -217,9 +217,9 @@ def _forget(metadata: Table, timeline: Timeline, instant: str, section: Section)
 
 
 def _forget_rollbacks(metadata: Table, timeline: Timeline, instant: str, section: Section) -> None:
-    """Removes rollbacks of the instant that Hudi began here: Hudi would finish them, whatever is recorded by then.
+    """Removes rollbacks of the instant that Hudi started here: Hudi would complete them, whatever is recorded by then.
 
-    Not one whose plan cannot be read, as a killed process leaves it: Hudi removes or ignores it.
+    A rollback with an unreadable plan, as a killed process leaves it, is kept: Hudi removes or ignores it.
     """
     for rollback in timeline.pending("rollback"):
         path = metadata.instant_path(rollback.at(State.REQUESTED))
@@ -235,7 +235,7 @@ def _forget_rollbacks(metadata: Table, timeline: Timeline, instant: str, section
 def _refuse_compacted(metadata: Table, timeline: Timeline, instant: Instant) -> None:
     """Raises if a compaction merged the instant's records, since these can no longer be removed.
 
-    Hudi never does that: it compacts no instant that is pending on the data table.
+    Hudi never compacts an instant that is pending on the data table.
     """
     written = instant.completion_time or instant.requested_time
     for later in timeline.completed:
@@ -293,7 +293,7 @@ def _append(
 
 
 def _place(table: Table, metadata: Table, slice_: OpenSlice, instant: str, log: IndexLog) -> WriteStat:
-    """Gives a staged log file its name on a slice. StorageError: it is not there, or has another size."""
+    """Gives a staged log file its name on a slice. StorageError: it does not exist, or has another size."""
 
     def put(path: str) -> bool:
         if metadata.storage.find(path) is not None:
@@ -312,7 +312,7 @@ def _named(
     by_name = metadata.layout.slicing is Slicing.BY_BASE_INSTANT
     base_instant = slice_.base_instant if by_name else instant
     first = 1 + max((log.version for log in slice_.logs if log.instant == base_instant), default=0)
-    # The last part makes the name unique: a file of a dead try may still exist.
+    # The last part makes the name unique: a file of a dead attempt may still exist.
     token = f"0-0-{uuid.uuid4().int % 10**9}"
     for version in range(first, first + _TRIES):
         name = LogFileName(file_id=slice_.file_id, instant=base_instant, version=version, token=token)

@@ -1,14 +1,14 @@
 """Makes and drops a table's metadata table.
 
-A new one has the partition `files`, and nothing in it:
+A new metadata table has the empty partition `files`:
 
     its folders and hoodie.properties
     <first>.deltacommit.requested, .inflight | a log file | the completed delta commit
     (the caller) hoodie.properties of the table, which names the partition
 
-The last step makes both tables. No step depends on the time or on chance, so two processes at once, or one after the
-death of another, make the same. Hudi fills a partition in the same way under the same artificial time, with a base file
-where there is something to list.
+The last step makes both tables visible. No step depends on the clock or on randomness, so two processes make the same
+files, concurrently or after a crash. Hudi fills a partition in the same way under the same artificial time, with a base
+file if there are files to list.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ _log = get_logger()
 
 
 def drop_metadata_table(table: Table, lock: TableLock) -> Table:
-    """Turns the metadata table off, as a Hudi writer with it disabled does; does nothing if it is off.
+    """Turns the metadata table off, as a Hudi writer does with `hoodie.metadata.enable=false`; no change if it is off.
 
-    The property is changed first, since readers obey it. After a crash in between, readers ignore the folder.
+    The property is changed first, since readers obey it. After a crash between the steps, readers ignore the folder.
     """
     with lock.hold("drop the metadata table") as section:
         return drop_within(table.reload(), section)

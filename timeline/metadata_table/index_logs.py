@@ -1,16 +1,16 @@
 """Log files of the record index, made of the keys that a write's tasks have staged.
 
-    task      stage_keys: the keys that one file of a write adds to its file group, or deletes from it, as a file beside
-              the staged data file, under a name that readers ignore
-    driver    one log file for each file group of the index, staged outside the table lock; in the lock it gets its name
+    task      stage_keys: the keys that one file of a write adds to its file group, or deletes from it, in a file next
+              to the staged data file, under a name that readers ignore
+    driver    one log file for each file group of the index, staged outside the table lock; named inside the lock
 
-So no key is sent to the driver, and none of these files outlives the write's staging folder. The keys are read in
-portions. A portion becomes, in each file group, an HFile block of the keys that have a new location, and a block of
-those that are deleted. Memory is bounded, whatever the write's size (`LogBounds`):
+So no key is sent to the driver, and all these files are removed with the write's staging folder. The keys are read in
+portions. In each file group, a portion becomes an HFile block of the keys with a new location and a block of the
+deleted keys. Memory is bounded, whatever the write's size (`LogBounds`):
 
     a portion and its blocks           bytes of its keys
-    keys that are read ahead           files at a time
-    log files that are being written   files at a time: an object store's are sent in large parts, which are buffered.
+    keys that are read ahead           number of open files
+    log files that are being written   number of open files: on an object store each buffers large parts.
                                        With more file groups the keys are read several times, in passes
 """
 
@@ -44,7 +44,7 @@ _BATCH_ROWS = 1 << 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileKeys:
-    """The staged keys of one file: its file group, the path of the staged file; how many keys, and their bytes."""
+    """The staged keys of one file: its file group, path of the staged file, number of keys, bytes of the keys."""
 
     partition: str
     file_id: str
@@ -66,7 +66,7 @@ class FileKeys:
 class RecordedKeys:
     """The staged keys of a write. `memory_limit`: bytes that making log files of them takes approximately.
 
-    `replaced`: those of file groups that it replaces. Of a key that is there and in `files`, that of `files` counts.
+    `replaced`: keys of file groups that the write replaces. For a key in both, the entry in `files` counts.
     """
 
     files: tuple[FileKeys, ...]
@@ -75,7 +75,7 @@ class RecordedKeys:
 
     @property
     def ordered(self) -> tuple[FileKeys, ...]:
-        """All, in an order in which the last entry of a key counts."""
+        """All keys, in an order in which the last entry of a key counts."""
         return tuple(
             one for part in (self.replaced, self.files) for one in sorted(part, key=lambda k: (k.partition, k.file_id))
         )
@@ -106,16 +106,16 @@ def read_keys(source: pa.NativeFile) -> Iterator[tuple[pa.StringArray, pa.Boolea
 _PORTION_ROWS, _PORTION_BYTES = 1 << 19, 256 << 20
 _FILES_MAX = 256
 _HELD_BYTES = 48 << 20
-"""What an object store's file holds back at most: a part of 16 MiB that fills, and two that are sent."""
+"""Most bytes that an object store's output file buffers: a part of 16 MiB that fills, and two that are sent."""
 _READ_BYTES = 32 << 20
-"""What an object store fetches when a file is opened, at most."""
+"""Most bytes that an object store fetches when a file is opened."""
 _ENTRY_BYTES = 48
-"""An entry has these besides key and value: lengths, HBase's fields, checksums, its share of a file's ends."""
+"""Bytes of an entry besides key and value: lengths, HBase's fields, checksums, its share of header and trailer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogBounds:
-    """What memory holds at a time: bytes of a portion's keys, files that are read ahead, files that are written."""
+    """What memory holds at a time: bytes of a portion's keys, files read ahead, files being written."""
 
     portion_bytes: int
     ahead: int
@@ -125,8 +125,8 @@ class LogBounds:
     def of(keys: RecordedKeys, count: int, value_bytes: int, *, is_file_system: bool) -> LogBounds:
         """For an index of `count` file groups and values of this number of bytes (pure).
 
-        A quarter of the limit for a portion, of which there are two or three copies, an eighth for what is read ahead,
-        half for files that are written. They are about equally large.
+        A quarter of the limit is for a portion, which has two or three copies, an eighth for reading ahead, and half
+        for the files being written. These are about equally large.
         """
         limit, largest = keys.memory_limit, max((k.size for k in keys.ordered), default=0)
         whole = sum(k.size + k.count * (value_bytes + _ENTRY_BYTES) for k in keys.ordered)
@@ -258,7 +258,7 @@ class _Files:
         return self._open[group][1]
 
     def logs(self, file_ids: Sequence[str]) -> Iterator[IndexLog]:
-        """What was written, once it is closed."""
+        """The written log files, after they were closed."""
         for group, (path, _) in sorted(self._open.items()):
             entry = self._storage.find(path)
             yield IndexLog(

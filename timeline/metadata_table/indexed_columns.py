@@ -8,9 +8,8 @@ the schema by its defaults (Hudi HoodieTableMetadataUtil.getColumnsToIndex, isCo
     1.x         _hoodie_commit_time, _hoodie_partition_path, _hoodie_record_key, and the first 32 columns that can have
                 statistics; all of them if the file records more than 32, since its writers then use a greater limit
 
-A reader asks for the recorded columns, or for all columns of its schema. Extra statistics do no harm. Missing
-statistics of one column of a file that has those of other columns do: Hudi treats such a column as one without any
-value in the file.
+A reader asks for the recorded columns, or for all columns of its schema. Extra statistics are harmless. Statistics of
+only some columns of a file are not: Hudi treats a column without statistics as one without any value in the file.
 
 A value is stored in a record of one field `value`, and the record's name gives its type. In index version 1 (table
 versions 6 and 8) only that name gives the type; version 2 (table version 9) also names the type, and stores simpler
@@ -153,9 +152,9 @@ class ValueType:
         return self._wrapped(max(self._readings(value, version)), version, towards=math.ceil)
 
     def _readings(self, value: Value, version: IndexVersion) -> tuple[Any, ...]:
-        """The value, and how a reader may misread it: Hudi 0.15's compares every long of a timestamp as microseconds.
+        """The value, and the value a reader may misread: Hudi 0.15 compares every long of a timestamp as microseconds.
 
-        Bounds that include both, the least and the greatest, let every reader find the file.
+        Every reader finds the file if its bounds include both.
         """
         if version is IndexVersion.V2 or self.kind not in (
             Kind.TIMESTAMP_MILLIS,

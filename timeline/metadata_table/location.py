@@ -35,7 +35,7 @@ BUILD_AGAIN = (
 
 @dataclass(frozen=True, slots=True)
 class PrefixStorage:
-    """A folder of a storage as a storage of its own, with the same promises."""
+    """A folder of a storage as a separate storage, with the same guarantees."""
 
     storage: Storage
     folder: str
@@ -137,10 +137,9 @@ def open_metadata_table(table: Table) -> Table:
 
 @contextmanager
 def advising_rebuild(metadata: Table) -> Iterator[None]:
-    """MalformedError or MissingFileError of a file of the metadata table's own timeline: it names the full path, and
-    the way out.
+    """Adds the full path and the remedy to a MalformedError or MissingFileError of the metadata table's own timeline.
 
-    That of any table's plan is no way out here: restoring the data table would take writes back for nothing.
+    The remedy for a plan of the data table does not apply: a restore would undo writes without need.
     """
     try:
         yield
@@ -162,7 +161,7 @@ class OpenSlice:
 def open_slices(metadata: Table, partition: str, timeline: Timeline) -> list[OpenSlice]:
     """The latest slice of each file group, in the order of their indexes (file ids end in the index).
 
-    If a pending compaction contains the file group, new log files belong to the slice that this compaction begins
+    If a pending compaction contains the file group, new log files belong to the slice that this compaction opens
     (version 6). It contains the groups that had logs when it was planned. Other groups get no base file from it, so a
     new slice there would hide the older one.
     """

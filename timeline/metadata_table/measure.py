@@ -3,9 +3,9 @@
 The process that writes a file measures it, so that it need not be read again. The committing process reads files that
 were not measured: the footer of a Parquet file, or the rows of a log file.
 
-The statistics in a footer are used if they bound all values. They do not for floats, since Parquet writers leave NaN
-out of them (or leave out the statistics, as Hudi's writer does), and not for a column whose type changed since. Such
-columns are read. A footer may contain shortened texts, the low bound shortened to a lesser text and the high bound to a
+The statistics in a footer are used if they bound all values. Otherwise the column is read: floats, since Parquet
+writers leave NaN out of the statistics (or leave out the statistics, as Hudi's writer does), and columns whose type
+changed since. A footer may contain shortened texts, the low bound shortened to a lesser text and the high bound to a
 greater one (Parquet format, Statistics). A shortened decimal of variable length would be another number, so such
 columns are read too, and so are dates and times of the old calendar.
 """
@@ -43,7 +43,7 @@ _LOG_DATA = (BlockKind.AVRO_DATA, BlockKind.PARQUET_DATA)
 def ranges_of_parquet(source: pa.NativeFile, path: str, columns: Sequence[IndexedColumn]) -> tuple[ColumnRange, ...]:
     """The range of each column of a Parquet file. MalformedError, UnsupportedError: as in any read of the file.
 
-    A column that the file does not have counts as a column of nulls; one that it has in other letters has no range.
+    A missing column counts as a column of nulls; a column whose name differs by case has no range.
     """
     with readable("file", path):
         file = open_parquet(source)
@@ -65,8 +65,8 @@ def ranges_of_log(
 ) -> tuple[ColumnRange, ...]:
     """The range of each column over all rows of a log file, whether its blocks count or not.
 
-    `schema`: the table's; `float_as_text` as in `decode_rows`. Deletes have no values. A column that none of the rows
-    have, since all are updates of other columns, has no range, as in Hudi: a range of nulls would exclude the file.
+    `schema`: the table's; `float_as_text` as in `decode_rows`. Deletes have no values. A column that no row has, since
+    all rows are updates of other columns, has no range, as in Hudi: a range of nulls would exclude the file.
     """
     blocks = [(b, _columns_in(b, columns)) for b in scan_blocks(source, path) if b.kind in _LOG_DATA]
     parts = [
@@ -88,7 +88,7 @@ def ranges_of_log(
 
 
 def _columns_in(block: LogBlock, columns: Sequence[IndexedColumn]) -> Sequence[IndexedColumn]:
-    """Those that the rows of a data block have: all, unless they are updates of some columns."""
+    """The columns that the rows of a data block have: all, unless the block contains partial updates."""
     if not block.is_partial:
         return columns
     with decoding(block):

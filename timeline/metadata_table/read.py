@@ -1,8 +1,8 @@
 """Reads the metadata table as Hudi's readers with `hoodie.metadata.enable=true` do, and lists a table's files by it.
 
-When Hudi builds an index again, it removes the partition's folder, with base files that a completed compaction names.
-It fills the new one under artificial times with the same file ids. So that compaction names nothing there any more.
-Version 6 shows no order of the two: there a missing base file remains an error.
+When Hudi builds an index again, it removes the partition's folder, with base files that a completed compaction names,
+and fills a new folder under artificial times with the same file ids. The files that this compaction names there are
+then ignored. Version 6 does not show which came first, so a missing base file remains an error there.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def load_metadata_view(metadata: Table, partitions: Collection[str]) -> TableVie
     for partition in sorted(partitions):
         found = metadata.views.partition_groups(partition, timeline, facts)
         if not found:
-            metadata.storage.list(partition)  # a folder that is not there has no groups either
+            metadata.storage.list(partition)  # a missing folder has no groups either
         for slice_ in (s for group in found for s in group.slices):
             slice_.check_whole()
         groups += found
@@ -70,9 +70,9 @@ def without_rebuilt(metadata: Table, timeline: Timeline, facts: ViewFacts) -> Vi
 class Completeness:
     """Whether the slices of a metadata table have the blocks of all its delta commits.
 
-    A delta commit whose blocks are there is not asked: the others are, each once. So a complete `files` partition,
-    which every delta commit writes to, is proved without a request. `timeline`: of the metadata table. `below`: the
-    instant of a compaction, whose slices lack what completed later.
+    Only delta commits without a block in a slice are read, each once. So a complete `files` partition, which every
+    delta commit writes to, is verified without a request. `timeline`: of the metadata table. `below`: the instant of a
+    compaction, whose slices lack the delta commits that completed later.
     """
 
     metadata: Table
@@ -81,7 +81,7 @@ class Completeness:
     _named: dict[str, Mapping[str, tuple[NamedFile, ...]]] = field(default_factory=dict)
 
     def check(self, slice_: FileSlice, blocks: Iterable[LogBlock]) -> None:
-        """MissingFileError: a completed delta commit names a file of the slice, and nothing of it is there."""
+        """MissingFileError: a completed delta commit names a file of the slice, but the slice has no block of it."""
         seen = {block.headers.get(HeaderKey.INSTANT_TIME) for block in blocks}
         by_name = self.timeline.layout.slicing is Slicing.BY_BASE_INSTANT
         instants = {slice_.base_instant, *(log.name.instant for log in slice_.logs)}
@@ -108,7 +108,7 @@ class Completeness:
                     )
 
     def _files(self, write: Instant) -> Mapping[str, tuple[NamedFile, ...]]:
-        """None of a torn delta commit, as Hudi leaves it that is killed while it completes one."""
+        """The files of a delta commit; none if its file is torn, as a killed Hudi leaves it."""
         if write.requested_time not in self._named:
             path = self.metadata.files.path(write)
             try:
@@ -190,7 +190,7 @@ def read_entries(table: Table, partition: str, keys: Keys = None) -> Iterator[tu
 
 
 _NEVER_LESS = (FILES, PARTITION_STATS)
-"""Without an entry a reader would leave rows out; of another index it does without."""
+"""Partitions without whose entries a reader would leave out rows; other indexes are optional for a reader."""
 
 
 def slice_entries(
@@ -235,7 +235,7 @@ def _log_entries(
 class MetadataListing:
     """Reads the metadata table again at each call; errors as in `read_entries`. Entries have no times.
 
-    What pended on the table's timeline when it was loaded does not count; what a clean removes later does.
+    Instants pending when the table's timeline was loaded do not count; a later clean does.
     """
 
     @property
@@ -260,12 +260,11 @@ class MetadataListing:
 
 
 def named_files_of(table: Table) -> Named | None:
-    """What the metadata table names in addition to a listing of the storage, for `Table.load_view`; None: it is off,
-    or it is
-    the listing itself.
+    """What the metadata table names in addition to a listing of the storage, for `Table.load_view`.
 
-    A metadata table that cannot be read is no witness: then files of archived writes count by their names. On version 6
-    it names no log files here: their names have the instant of their base, so a pending write may have made them.
+    None: it is off, or is the listing itself. Without a readable metadata table, files of archived writes count by
+    their names. Its log files are left out on version 6: they are named after the instant of their base, so a pending
+    write may have made them.
     """
     if FILES not in table.config.built_metadata_partitions or table.listing.is_witness:
         return None

@@ -2,9 +2,9 @@
 
 The record index is global up to Hudi 1.0; since 1.1 it can be per partition, as its definition says. If a key of a
 global index is written a second time, in another partition, every later Hudi write fails, because the index cannot be
-built over two rows of one key. That remains so after a phantombase write has removed the index from hoodie.properties.
-So the check uses the index's folder: Hudi removes it when it drops the index, phantombase does not. When phantombase
-removes the whole metadata table, it puts a mark instead.
+built over two rows of one key. This also holds after a phantombase write has removed the index from hoodie.properties.
+So the check uses the index's folder: Hudi removes the folder when it drops the index, phantombase keeps it. When
+phantombase removes the entire metadata table, it puts a mark instead.
 """
 
 from __future__ import annotations
@@ -50,13 +50,13 @@ GLOBAL_KEYS_MARK = f"{RECORDS}/global_record_index"
 """There was a global record index when the metadata table was turned off. The mark counts while it is off."""
 
 _OF_ALL = re.compile(r"record-index-[0-9]{4,}-0")
-"""File ids of an index over all partitions. Those of an index of each partition have its name in between."""
+"""File ids of a global index. File ids of an index per partition also contain the partition's name."""
 
 
 def keys_are_global(table: Table) -> bool:
-    """Whether a key may occur in one partition only, as far as the table shows it.
+    """Whether a key may occur in one partition only, as far as the table shows this.
 
-    A table that Hudi writes with GLOBAL_SIMPLE or GLOBAL_BLOOM does not show it. MalformedError: damaged definitions.
+    A table that Hudi writes with GLOBAL_SIMPLE or GLOBAL_BLOOM does not. MalformedError: damaged definitions.
     """
     config, storage = table.config, table.storage
     if not config.metadata_partitions:
@@ -79,7 +79,7 @@ def has_one_record_index(table: Table) -> bool:
 
 
 def mark_global_keys(table: Table) -> None:
-    """Leaves the mark if the keys are global; call it before the metadata table is turned off."""
+    """Puts the mark if the keys are global; call it before the metadata table is turned off."""
     if keys_are_global(table):
         table.storage.put_if_absent(GLOBAL_KEYS_MARK, b"")
 

@@ -1,9 +1,9 @@
 """Updates the metadata table when the data table changes: prepared before the lock, applied inside it.
 
-check_keepable    before any change: has the metadata table a partition of an unknown kind?
+check_keepable    before any change: no partition of the metadata table would become wrong
 prepare           outside the lock: the files have their final names and are read there
 apply_update      in the lock, before the data table's completed file is put
-forget            in the lock, before an instant leaves the data table's timeline without completing
+forget            in the lock, before an uncompleted instant is removed from the data table's timeline
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ NOT_FOLLOWED = "phantombase does not maintain them"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """The change that `instant` makes. `files`: those that exist from now on. `moves_rows`: see `upkeep`.
+    """The change that `instant` makes. `files`: the new files. `moves_rows`: see `upkeep`.
 
     `schema_text`: of the files' newest rows, as commits record it; None: record nothing about their content.
-    `measured`: ranges of the files that are known already. `removed`: of a clean, names of files that were removed, by
-    partition, and partitions that were removed; it adds no files. `keys`: of a write, the keys that its files add and
-    delete, as its tasks have staged them; text instead: why they are not known.
+    `measured`: ranges of the files that are known already. `removed`: of a clean, names of the removed files, by
+    partition, and removed partitions; a clean adds no files. `keys`: of a write, the keys that its files add and
+    delete, as its tasks have staged them; a text: why they are unknown.
     """
 
     instant: str
@@ -76,8 +76,8 @@ class Change:
 class Update:
     """The update of the metadata table. `upkeep`, `measure`: the partitions and columns that it was prepared for.
 
-    `dropped`: partitions that are removed; also because a file lacks the content that they need. `index`: the log files
-    of the record index, if that is kept and keys change their place.
+    `dropped`: partitions that are removed, also if a file lacks the content that they need. `index`: the log files of
+    the record index, if it is kept and keys change their location.
     """
 
     upkeep: Upkeep
@@ -132,8 +132,8 @@ def prepare(table: Table, change: Change) -> Update | None:
 def apply_update(table: Table, change: Change, prepared: Update | None, section: Section) -> None:
     """Records a change in the metadata table; the caller holds the table lock and loaded `table` inside it.
 
-    Removes indexes that cannot be kept first. May be repeated: the records of an earlier try are forgotten. An update
-    that was `prepared` for other partitions, or other columns with statistics, than there are now is prepared again.
+    First removes indexes that cannot be kept. May be repeated: the records of an earlier attempt are removed. An update
+    `prepared` for other partitions or other columns with statistics than the current ones is prepared again.
     LockError: the lock was lost.
     """
     if not table.config.metadata_partitions:
@@ -161,7 +161,7 @@ def apply_update(table: Table, change: Change, prepared: Update | None, section:
 def forget(table: Table, instant: str, section: Section) -> None:
     """Removes an instant that will not complete from the metadata table, if there is one. LockError: see `Section`.
 
-    If another action has completed at the same time, the records of that instant belong to that action and are kept.
+    The records are kept if another action has completed at the same instant, since they belong to that action.
     """
     if not table.config.metadata_partitions:
         return

@@ -1,7 +1,7 @@
-"""Which instants' log blocks count in a metadata table, and how far its compactions are.
+"""Which instants' log blocks count in a metadata table, and the progress of its compactions.
 
 The metadata table is committed before the data table's own completed file appears. So a completed delta commit in the
-metadata table alone proves nothing. Hudi counts the blocks of:
+metadata table alone is not sufficient. Hudi counts the blocks of:
 
     instants completed on the data table's active timeline, of any action
     delta commits of the metadata table that have no instant there: indexing, and on version 6 its own table services
@@ -40,7 +40,7 @@ ARTIFICIAL = "00000000000000"
 """The times of delta commits that fill a new partition of the metadata table begin with these digits."""
 
 _UNDOING = ("rollback", "restore")
-_OWN_TIME_CHARACTERS = 20  # an instant of the data table, and three digits that say what for
+_OWN_TIME_CHARACTERS = 20  # an instant of the data table, and three digits for the purpose
 _SERVICE_SUFFIXES = frozenset({"001", "002", "003", "004", "005", "006"})
 _FIRST_FILLING_SUFFIX = "010"
 
@@ -71,7 +71,7 @@ def refuse_uncompleted(table: Table, data: Timeline, metadata: Table, timeline: 
     """MissingFileError if a delta commit of the metadata table lacks its completed file: its entries would not count.
 
     `data`: of the data table, loaded before `timeline`, that of the metadata table. An instant of the data table
-    completes after its delta commit here, so one that is completed or archived there cannot pend here.
+    completes after its delta commit here, so one that is completed or archived there cannot be pending here.
     UnknownStateError: the archive cannot be read.
     """
     pending = {i.requested_time: i for i in timeline.pending("deltacommit")}
@@ -123,7 +123,7 @@ _ENDS_LOG_COMPACTION = (
 
 
 def blocked_by(metadata: Timeline) -> str | None:
-    """What pends on the metadata table and keeps its compactions waiting, and what ends that; None: nothing (pure)."""
+    """The pending instant that blocks compactions of the metadata table, and what ends it; None: no instant (pure)."""
     pending = (*metadata.pending("deltacommit"), *metadata.pending("logcompaction"))
     if not pending:
         return None

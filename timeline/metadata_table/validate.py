@@ -1,9 +1,9 @@
 """Compares the files that the metadata table names with the files of the table.
 
 The files that count are those that the file-system view shows: files of completed writes. Files that a pending write
-has left on storage are no difference. On version 6 the same holds for log files that only a pending write has written,
-or that it is appending to: their blocks, not their names, show which write they are from. Every file that the metadata
-table names must exist.
+has left on storage are no difference. On version 6 the same holds for log files that only a pending write has written
+or appends to: their blocks, not their names, show which write they are from. Every file that the metadata table names
+must exist.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ class _Partition:
 
 
 def _unfinished(table: Table, timeline: Timeline, difference: Difference) -> bool:
-    """Whether pending writes explain it: a version 6 log file that they wrote, or appended to."""
+    """Whether pending writes explain the difference: a version 6 log file that they wrote or appended to."""
     name, stored = difference.name, difference.storage_bytes
     if name is None or stored is None or timeline.layout.slicing is not Slicing.BY_BASE_INSTANT:
         return False

@@ -60,7 +60,7 @@ _NONE = -1
 
 
 def location(partition: str, file_id: str, milliseconds: int) -> MetadataRecord:
-    """The record of every key that a file group has got. `milliseconds`: the time that the write's instant names."""
+    """The record of every key that a file group has received. `milliseconds`: the time of the write's instant."""
     split = _UUID.fullmatch(file_id)
     if split is None:
         high, low, index, text, encoding = _NONE, _NONE, _NONE, file_id, _AS_TEXT
@@ -94,7 +94,7 @@ def new_schema(layout: Layout) -> str:
 
 
 def encoder(schema_text: str) -> Callable[[tuple[str, MetadataRecord]], tuple[str, bytes]]:
-    """Makes of (key, record) the key and the record in Avro. HFiles store the key next to the record."""
+    """Returns a function from (key, record) to the key and the record in Avro. HFiles store the key separately."""
     schema = fastavro.parse_schema(json.loads(schema_text))
 
     def encoded(keyed: tuple[str, MetadataRecord]) -> tuple[str, bytes]:

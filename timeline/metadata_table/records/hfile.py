@@ -10,7 +10,7 @@
     trailer    magic, protobuf message, padding, version int32 (its lower three bytes); the message's fields are below
 
 Integers are big-endian. Both protobuf messages are preceded by their length. Data blocks follow each other, so the
-index need not be read; the trailer's count of entries proves that none is missing. Source: Hudi's HFile.proto and
+index need not be read; the trailer's count of entries verifies that none is missing. Source: Hudi's HFile.proto and
 format document, HBase's format, and files of Hudi 0.15.0 (written with HBase) and 1.2.0.
 
 CRC32 checksums are verified. CRC32C checksums are not, as in Hudi's own reader. Hudi 1.x writes no checksums: content

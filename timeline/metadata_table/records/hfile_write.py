@@ -29,7 +29,7 @@ from .hfile import (
 
 _BLOCK_BYTES = 64 << 10
 """Size at which a data block ends. Hudi 1.2's reader subtracts the size of a block's checksums from its content. With
-blocks of this size the checksums are shorter than any last entry, which the reader would skip otherwise."""
+larger blocks the checksums could be longer than the last entry, which that reader would then skip."""
 _CRC32, _CHECKSUM_STEP = 1, 16 << 10
 _NO_BLOCK = -1
 _NO_COMPRESSION = 2
@@ -53,7 +53,7 @@ def encode_hfile(entries: Sequence[tuple[bytes, bytes]], info: Mapping[str, byte
 
 
 def encode_columns(keys: pa.BinaryArray, values: pa.BinaryArray, info: Mapping[str, bytes]) -> bytes:
-    """The same file, of keys and values in columns; no step handles a single entry."""
+    """The same file from columns of keys and values; every step handles all entries at once."""
     count, key_bytes, value_bytes = len(keys), _lengths(keys), _lengths(values)
     heads = np.empty(count, _HEAD)
     heads["key"], heads["value"], heads["row"] = key_bytes + _KEY_ADDS, value_bytes, key_bytes

@@ -109,9 +109,9 @@ def files_of(metadata: CommitMetadata) -> dict[str, dict[str, int]]:
 
 
 def files_of_rollback(commands: Mapping[tuple[str, str], int], revoked: Sizes) -> dict[str, dict[str, int]]:
-    """The log files that a rollback with command blocks leaves (version 6): those with the blocks and the revoked ones.
+    """The log files after a rollback with command blocks (version 6): those with the blocks, and the revoked ones.
 
-    A writer that died early leaves empty files. Hudi's readers fail on a size of 0 (HoodieMetadataPayload), and Hudi's
+    A writer that died early leaves empty files. Hudi's readers fail on a size of 0 (HoodieMetadataPayload), so Hudi's
     own rollbacks write 1.
     """
     found: defaultdict[str, dict[str, int]] = defaultdict(dict)
