@@ -1,13 +1,10 @@
-"""How much one plan contains: limits as plain options, and plans filled from candidates in order (pure).
+"""Limits of a plan as plain options, plans filled from candidates in order, and the costs of file slices (pure).
 
-Costs of a file slice: `source` is what is read, its base file and all its log files (data and delete
-blocks alike); `io` adds what is written, as Hudi estimates it.
-Rows are those of the base file plus the entries of the logs.
+Costs of a file slice: `source` is what is read, `io` adds what is written. Both are counted as Hudi counts them
+(FileSliceMetricUtils of 0.15.0 and 1.2.0). Rows are those of the base file plus the entries of the logs.
 
-What compacting a file slice reads and writes is counted as Hudi does (FileSliceMetricUtils of 0.15.0 and 1.2.0):
-
-    read    base file and all log files
-    write   the base file once more, or for a slice without one Hudi's target size of a new one
+    read    base file and all log files (data and delete blocks)
+    write   the base file again, or Hudi's target size of a new base file for a slice without one
 
 Megabytes are integers of 1 << 20 bytes; read and write are floored separately before they are added, so a small slice
 costs 0 MB.
@@ -57,8 +54,8 @@ class MissingSize(Enum):
 class BoundOptions:
     """Limits of one plan, in any combination; None: no limit. Bytes, rows, file slices.
 
-    Soft limits always admit the first candidate, and each further one only if the plan then still keeps every limit.
-    `hard`: no plan ever exceeds a limit; a file slice that is too large by itself is left out.
+    Soft limits always admit the first candidate, and each further one only if the plan then still satisfies all limits.
+    `hard`: no plan exceeds a limit; a file slice that exceeds one by itself is left out.
     """
 
     max_file_slices: int | None = option(None, "file slices of one plan")
@@ -142,7 +139,7 @@ class Filled(Generic[T]):
 
 
 def fill(candidates: Iterable[T], cost: Callable[[T], Cost], options: BoundOptions) -> Filled[T]:
-    """Admits candidates in their order. Candidates after the one that closes the last plan are never asked for.
+    """Admits candidates in their order. The iterator is not advanced after the candidate that closes the last plan.
 
     Without limits, several plans share the candidates evenly by the bytes that they read and write.
     """
@@ -182,7 +179,7 @@ def fill(candidates: Iterable[T], cost: Callable[[T], Cost], options: BoundOptio
 
 
 def _sum(costs: Sequence[Cost]) -> Cost:
-    """The sum; adding a million costs one by one would take a second."""
+    """The sum, by columns: adding a million costs one by one would take a second."""
     return Cost(
         slices=sum(c.slices for c in costs),
         source_bytes=sum(c.source_bytes for c in costs),

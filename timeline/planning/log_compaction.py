@@ -1,13 +1,13 @@
-"""Plans of log compactions: the chunks of a file slice's log files, and which neighbours may be merged (pure).
+"""Plans of log compactions: the pieces of a file slice's log files, and which neighbours may be merged (pure).
 
     log files     i1   i2   i3 = log compaction of i1, i2   i4   i5
     pieces        [i3: file i3, replaced i1, i2]   [i4]   [i5]
 
-A piece is everything that one instant left in the slice and that readers still merge. Readers put a log compaction in
-the place of its newest original, so merging neighbours keeps the order of everything else. It would not if a pending
-write could still come between them: from table version 8 on a log file sorts by its writer's instant, which is chosen
-when the write begins, whenever the write completes. So at such an instant one run ends and another begins. (Version
-6 is planned only while no write is pending.)
+A piece is the set of blocks of one instant in the slice that readers still merge. Readers put a log compaction in the
+place of its newest original, so merging neighbours keeps the order of all other blocks. A pending write could still
+come between neighbours: from table version 8 on a log file sorts by its writer's instant, which is chosen when the
+write starts, whenever the write completes. So a run ends at such an instant and another begins. (Version 6 is planned
+only while no write is pending.)
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ def runs_of(storage: Storage, slice_: FileSlice, rules: SliceRules, pending: Ite
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogPiece:
-    """What one instant left in a slice. `files`: files with its blocks; `replaced`: the instants that it replaces, if
-    it is a log compaction. `deletes`: it has a delete block; `partial`: a block of partial updates. `place`: the newest
-    writer instant in it. `whole`: its files contain nothing else, no part of it was rolled back, and its columns have
-    the current names: readers expect the columns of a copied block under the names of the log compaction's time.
+    """The blocks of one instant in a slice. `files`: the files with these blocks; `replaced`: the instants that a log
+    compaction replaces. `deletes`: it has a delete block; `partial`: a block of partial updates. `place`: its newest
+    writer instant. `whole`: its files contain no other blocks, no part of it was rolled back, and its columns have the
+    current names: readers expect the columns of a copied block under the names of the log compaction's time.
     """
 
     instant: str
@@ -81,8 +81,8 @@ def log_runs(
     """The pieces of a slice in merge order, divided where they must not be merged with each other.
 
     `blocks`: of all its log files, in log order (`log_blocks.slice_blocks`). `pending`: instants of pending delta
-    commits. `names`: of the columns in older files. Incomplete pieces are left out, and the run ends at their place.
-    UnsupportedError: the names in a block are not known.
+    commits. `names`: of the columns in older files. Incomplete pieces are left out, and the run ends at each of them.
+    UnsupportedError: the names in a block are unknown.
     """
     selection = select_blocks(blocks, visibility)
     files = {log.path: log for log in slice_.logs}
@@ -140,11 +140,11 @@ def _runs(pieces: list[LogPiece], pending: list[str]) -> Iterator[LogRun]:
 def folds_exactly(rules: SliceRules, pieces: Sequence[LogPiece], *, bottom: bool) -> bool:
     """Whether the winners of some pieces give readers the same result as all entries, whatever surrounds the pieces.
 
-    By commit time the last entry wins, so they do. By event time the greatest entry wins. But a delete without an
-    ordering value is lost once a row has beaten it, and that row could then lose against an older row below the pieces.
-    So there must be nothing below them. Rows marked deleted are not delete-block entries. On version 6 the readers of
-    0.15 and 1.x merge by different rules. A row that lacks columns takes them from rows below the pieces, unless a
-    delete between them forgets these. In all these cases the entries are copied unchanged.
+    They do under commit time, since the last entry wins. Under event time the greatest entry wins. But a delete without
+    an ordering value is lost once a row has won against it, and that row could then lose against an older row below the
+    pieces. So the pieces must be the bottom. Rows marked deleted are not delete-block entries. On version 6 the readers
+    of 0.15 and 1.x merge by different rules. A row that lacks columns takes them from rows below the pieces, unless a
+    delete between them discards these. In all these cases the entries are copied unchanged.
     """
     if rules.merge.unset is not None or any(p.partial for p in pieces):
         return False
@@ -180,8 +180,8 @@ def planned_pieces(
 ) -> tuple[tuple[LogPiece, ...], bool]:
     """The pieces that an operation names, and whether they are the bottom of the slice's logs (pure).
 
-    StalePlanError: the pieces are not (or no longer) neighbours in one run, the plan names only some files of one, or
-    columns were renamed since (Hudi may have planned it, and can execute it).
+    StalePlanError: the pieces are not (or no longer) neighbours in one run, the plan names only some files of a piece,
+    or columns were renamed since (Hudi may have made the plan, and can execute it).
     Planned files without a block that counts are ignored: Hudi plans such files too.
     """
     names = set(operation.delta_file_paths)

@@ -1,8 +1,8 @@
 """The operations of a plan: file slices that may be compacted, their cost, and the bytes of the plan (pure).
 
-A million operations as values, with their names and metrics, take gigabytes, and most of the time of a planning goes
-into making, sorting and freeing them. Here each is encoded once its slice is known. Next to the bytes are the few
-numbers that order and divide plans.
+A million operations as objects, with their names and metrics, take gigabytes, and making, sorting and freeing them
+takes most of the time of a planning. So each operation is encoded as soon as its slice is known. Only the numbers that
+order and divide plans are kept with the bytes.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ HAS_LOGS = "it has log files"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SliceStats:
-    """Rows of the base file and entries of the logs, `deletes` of them; the content of the logs, piece by piece. None
-    if not asked for. `unreadable`: why they are unknown although they were asked for."""
+    """Rows of the base file, entries of the logs, `deletes` among them, and the pieces of the logs; None if not
+    requested. `unreadable`: why requested values are unknown."""
 
     base_rows: int | None = None
     log_rows: int | None = None
@@ -48,12 +48,12 @@ class SliceStats:
 
     @property
     def merged_at(self) -> str:
-        """The newest log compaction in the slice; "" if there is none, or if it was not asked for."""
+        """The newest log compaction in the slice; "" if there is none, or if it was not requested."""
         return max((p.instant for run in self.runs or () for p in run.pieces if p.replaced), default="")
 
     @property
     def rows(self) -> int:
-        """All rows, as far as they were asked for."""
+        """The sum of the requested row counts."""
         return (self.base_rows or 0) + (self.log_rows or 0)
 
 
@@ -62,9 +62,9 @@ NO_STATS = SliceStats()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """What to do with a slice, and why. `pieces`: those of its log pieces that a minor compaction merges.
+    """What to do with a slice, and why. `pieces`: the log pieces that a minor compaction merges.
 
-    `waited_s`: upper limit of the time that the oldest log has waited, None if unknown.
+    `waited_s`: upper limit of the age of the oldest log, None if unknown.
     """
 
     slice: FileSlice
@@ -86,7 +86,7 @@ class Candidate:
 def candidate_of(
     slice_: FileSlice, stats: SliceStats, timeline: Timeline, now: datetime, options: PickOptions
 ) -> Candidate:
-    """What the rules choose for a slice with log files. `now`: the table's clock. The universal rules need `runs`."""
+    """The choice of the rules for a slice with log files. `now`: the table's clock. The universal rules need `runs`."""
     waited_s = _age_s(_oldest(slice_, timeline), now)
     if options.picking is Picking.ALL:
         return Candidate(slice=slice_, stats=stats, kind=MergeKind.MAJOR, why=HAS_LOGS, waited_s=waited_s)
@@ -113,7 +113,7 @@ def candidate_of(
 
 
 def _oldest(slice_: FileSlice, timeline: Timeline) -> str:
-    """The first delta commit of a slice's logs; on version 6 the first that could be."""
+    """The first delta commit of a slice's logs; on version 6 the first possible one."""
     if timeline.layout.has_completion_times:
         return min((log.name.instant for log in slice_.logs), default=slice_.base_instant)
     later = (t for t, i in timeline.completed_writes.items() if i.action == "deltacommit" and t > slice_.base_instant)
@@ -179,11 +179,11 @@ class PackedSlices:
         self._partitions.append(partition)
 
     def largest_logs_first(self) -> list[int]:
-        """The numbers of the slices; those with equal log bytes in the order in which they came."""
+        """The numbers of the slices; slices with equal log bytes in the order in which they were added."""
         return np.argsort(-np.frombuffer(self._log_bytes, np.int64), kind="stable").tolist() if len(self) else []
 
     def io_bytes(self, numbers: Iterable[int]) -> list[int]:
-        """What each of these slices reads and writes."""
+        """The bytes that compacting each of these slices reads and writes."""
         return [self._io_bytes[n] for n in numbers]
 
     def plan(self, numbers: Sequence[int]) -> PackedPlan:

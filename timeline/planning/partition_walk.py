@@ -1,8 +1,8 @@
-"""The partitions that a planning lists, lazily and in order, and its notes: what it found, took and left out, and why.
+"""The partitions that a planning lists, lazily and in order, and its notes: file groups found, planned and left out.
 
-A few partitions are listed ahead; partitions after the planner's stop are never listed. A plan carries its notes in
-`extraMetadata` under `phantombase.plan`. Their `waiting` lists where file groups were left out or not examined: the
-next planning lists only these partitions, and those written since.
+A few partitions are listed ahead; partitions after the one where the planner stops are not listed. A plan stores its
+notes in `extraMetadata` under `phantombase.plan`. Their `waiting` lists where file groups were left out or not
+examined: the next planning lists only these partitions, and those written since.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from ..view.listing import is_partition, subfolders
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waiting:
-    """A folder (a partition, or above partitions) in which file groups wait for a plan: groups whose newest slice is
-    older than `since`, an instant time; None: all groups."""
+    """A folder (a partition, or above partitions) in which file groups wait for a plan: those whose newest slice is
+    older than `since`, an instant time; None: all file groups."""
 
     folder: str
     since: str | None = None
@@ -77,7 +77,7 @@ class PartitionWalk:
 
 
 def first_and_last(waiting: Iterable[Waiting]) -> list[Waiting]:
-    """For each folder the entry that waits longest, and the one for the last writes; entries in between add nothing."""
+    """The first and the last entry of each folder: the longest wait and the last writes; others are redundant."""
     first: dict[str, Waiting] = {}
     last: dict[str, Waiting] = {}
     for one in waiting:
@@ -119,7 +119,7 @@ class LeftOut:
 
     @property
     def path(self) -> str:
-        """For people."""
+        """The file group's path in messages."""
         return f"{self.partition}/{self.file_id}" if self.partition else self.file_id
 
 
@@ -164,12 +164,12 @@ def encode_notes(notes: PlanNotes, reasons: Mapping[str, str], waiting: Sequence
 
 
 def reasons_of(plan: CompactionPlan) -> dict[str, str]:
-    """Why file groups (`partition/file id`) are in a phantombase plan, if there is another reason than log files."""
+    """Why file groups (`partition/file id`) are in a phantombase plan, if for another reason than log files."""
     return dict(json.loads((plan.extra_metadata or {}).get(NOTES, "{}")).get("reasons", {}))
 
 
 def decode_waiting(text: str, instant: str) -> list[Waiting] | None:
-    """Where to look besides what was written since the plan of that instant; None: its notes do not contain it."""
+    """Where to look, besides partitions written since the plan of that instant; None: its notes do not contain it."""
     try:
         found = json.loads(text).get("waiting")
         return None if found is None else [Waiting(folder=f, since=s or instant) for f, s in found]

@@ -1,7 +1,6 @@
-"""Decides what to compact, how and how much: a pure function of what was read, the options, the clock and the work in
-progress (pure).
+"""Decides which file slices to compact, and how: a function of file groups, options, clock and pending services (pure).
 
-Partitions come one by one and are listed only when asked for, so the cost of a limited plan depends on its content:
+Partitions are listed one by one on demand, so the cost of a limited plan depends on its content:
 
     group     can it be planned? (not: no log files, replaced, in a pending table service)
     due       by the trigger, or by the urgency of its partition
@@ -33,22 +32,22 @@ from .strategies import keep_partitions, keep_slices
 from .universal import MergeKind
 
 SliceMeasure = Callable[[Iterable[FileSlice]], Iterator[tuple[FileSlice, SliceStats]]]
-"""Looks up sizes and row counts, in order, when they are asked for."""
+"""Looks up sizes and row counts, in order and on demand."""
 
 Check = Callable[[Iterable[Candidate]], Iterator[tuple[Candidate, str | None]]]
-"""For each candidate the reason why a compactor would refuse it, or None; in order, when they are asked for."""
+"""The reason why a compactor would refuse each candidate, or None; in order and on demand."""
 
 Plan: TypeAlias = tuple[Candidate, ...] | PackedPlan
 """The content of one plan."""
 
 _ROUNDS_MAX = 5
-"""How often one of Hudi's strategies chooses again after a chosen slice was refused."""
+"""How many times one of Hudi's strategies chooses again after a chosen slice was refused."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionGroups:
-    """The file groups of one partition; `waiting.since` decides which of them count. `plain`: further groups, of which
-    only the newest slice is known, and that a compactor would not refuse; see `everything`."""
+    """The file groups of one partition; `waiting.since` decides which of them count. `plain`: the newest slices of
+    further groups, which a compactor would not refuse; see `schedule.plan_everything`."""
 
     waiting: Waiting
     groups: tuple[FileGroup, ...]
@@ -57,9 +56,9 @@ class PartitionGroups:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Situation:
-    """What is known besides the partitions. `now`: the table's clock. `busy`: file groups in pending table services
-    other than compactions, with the service. `all_due`: the trigger has fired; else only urgent groups are due.
-    `no_minor`: why no log compaction may be planned, None if one may."""
+    """The planner's input besides the partitions. `now`: the table's clock. `busy`: file groups in pending table
+    services other than compactions, with the service. `all_due`: the trigger has fired; else only urgent groups are
+    due. `no_minor`: why no log compaction may be planned, None if one may."""
 
     timeline: Timeline
     facts: ViewFacts
@@ -88,9 +87,9 @@ class Planned:
 def pending_writer(timeline: Timeline) -> Instant | None:
     """The earliest pending delta commit that could still add logs under a plan made now; None if there is none.
 
-    On version 6 a delta commit names its log files by the base instant that it saw when it began. A plan made while it
-    runs would not contain these log files, and no process would ever merge them. From version 8 on the completion time
-    of a delta commit decides to which slice its logs belong, so a pending delta commit is no obstacle.
+    On version 6 a delta commit names its log files by the base instant that it read when it started. A plan made while
+    it runs would not contain these log files, and no process would ever merge them. From version 8 on the completion
+    time of a delta commit decides to which slice its logs belong, so a pending delta commit is no obstacle.
     """
     if timeline.layout.has_completion_times:
         return None
@@ -128,7 +127,7 @@ def _nothing(left: Iterable[LeftOut]) -> str:
 
 
 def _refused(notes: PlanNotes) -> str:
-    """What was left out because a compactor would refuse it, if anything."""
+    """The file groups left out because a compactor would refuse them, as text; empty if there are none."""
     left = notes.unmergeable
     return f"; {len(left)} left out that cannot be merged: {left[0].path}: {left[0].why}" if left else ""
 
@@ -150,14 +149,14 @@ def _runs(candidate: Candidate) -> int:
 
 
 class Planner:
-    """One planning: what was found and left out while the partitions come by."""
+    """One planning: collects the file groups found and left out, partition by partition."""
 
     def __init__(self, situation: Situation, options: ScheduleOptions, measure: SliceMeasure, check: Check) -> None:
         self._in, self._options, self._measure, self._check = situation, options, measure, check
         self.left: list[LeftOut] = []
         self.here: Waiting | None = None
-        self.queued: deque[Candidate] = deque()  # chosen by one of Hudi's strategies, not yet asked for
-        self.outside: tuple[tuple[FileSlice, str], ...] = ()  # not chosen by it
+        self.queued: deque[Candidate] = deque()  # chosen by one of Hudi's strategies, not yet consumed
+        self.outside: tuple[tuple[FileSlice, str], ...] = ()  # not chosen by that strategy
         self._seen: set[GroupKey] = set()
         self._partitions = 0
         self._runs = self._groups = 0
@@ -176,7 +175,7 @@ class Planner:
             yield from sorted(found, key=lambda c: -c.slice.log_bytes)
 
     def _by_strategy(self, looks: Iterable[PartitionGroups]) -> Iterator[Candidate]:
-        """Hudi's choice among all candidates: its strategies need to see all of them."""
+        """The choice of Hudi's strategies, which need all candidates at once."""
         today = self._in.now.date()
         seen: dict[str, list[Candidate]] = {}
         for snapshot in looks:
@@ -218,7 +217,7 @@ class Planner:
         slices.sort(key=lambda s: (s.base_instant, -s.log_bytes, s.file_id))
         for slice_, stats in self._measure(slices):
             if snapshot.waiting.since is not None and stats.merged_at >= snapshot.waiting.since:
-                self._seen.discard(slice_.key)  # left out now: a minor compaction of it may come later too
+                self._seen.discard(slice_.key)  # left out now, but a minor compaction of it may follow
                 continue
             if stats.unreadable is not None:
                 self.leave(slice_, Rule.UNMERGEABLE, stats.unreadable)
@@ -238,7 +237,7 @@ class Planner:
         last = latest_slice(group)
         if last is None or is_replaced(group, self._in.facts) or group.key in self._seen:
             return None
-        if waiting.since is not None:  # the partition may come again, for what was written since
+        if waiting.since is not None:  # the partition may be walked again, for later writes
             if group.pending_compaction is None and last.base_instant >= waiting.since:
                 return None
             self._seen.add(group.key)
@@ -260,14 +259,14 @@ class Planner:
         return None
 
     def take(self, slices: Iterable[PlainSlice], partition: str) -> list[PlainSlice]:
-        """Those of the plain slices of a partition that were not seen before."""
+        """The plain slices of a partition that were not seen before."""
         found = [s for s in slices if (partition, s.file_id) not in self._seen] if self._seen else list(slices)
         self._groups += len(found)
         self._runs += sum([1 + len(s.logs) for s in found])
         return found
 
     def outcome(self, plans: tuple[Plan, ...], total: Cost, merged: int, closed: str | None = None) -> Planned:
-        """What came of it. `merged`: how many files fewer there will be; `closed`: the limit that closed the plans."""
+        """The result. `merged`: the decrease in the number of files; `closed`: the limit that closed the plans."""
         notes = PlanNotes(
             partitions=self._partitions,
             file_groups=self._groups,

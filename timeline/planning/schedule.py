@@ -1,15 +1,12 @@
 """Requests a compaction: one undivided section under the table lock.
 
-Inside: read hoodie.properties again, refuse tables that no compaction may change, ask the trigger, load timeline and
-view, leave out what a compactor would refuse to merge, check that no pending write could write under the plan, choose
-an instant greater than every time on storage, and make the plan visible by put-if-absent.
+The section reads hoodie.properties again, refuses tables that no compaction may change, evaluates the trigger, loads
+timeline and view, leaves out file groups that a compactor would refuse, checks that no pending write could write under
+the plan, chooses an instant greater than every time on storage, and makes the plan visible by put-if-absent.
 
-Plans every file group that has log files: as `planner.plan_compaction` without limits, for very many (pure).
-
-The rules of the planner are asked about file groups that are not plain only (`view.plain_slices`); of plain ones, which
-are nearly all, nothing but the bytes of the operation is kept.
-
-Builds plans as Hudi writes them from the planner's choice (pure).
+`drafts` builds plans as Hudi writes them from the planner's choice. `plan_everything` plans every file group with log
+files, like `planner.plan_compaction` without limits, for very many. It applies the planner's rules only to file groups
+that are not plain (`view.plain_slices`); of plain ones, nearly all, it keeps only the bytes of the operation.
 """
 
 from __future__ import annotations
@@ -50,7 +47,7 @@ from .universal import MergeKind, Picking
 def drafts(planned: Planned, waiting: Sequence[Waiting], left_out: Sequence[str]) -> list[CompactionPlan]:
     """The plan of each request, in the order of their instants.
 
-    The last plan records where the next planning must search. Hudi 1.2 finds logs only in partitions written since
+    The last plan records where the next planning must look. Hudi 1.2 looks for logs only in partitions written since
     the last plan, and in those that the plan left out, on version 6 too (0.15 ignores the field).
     """
     found = [kind_of for plan in planned.plans for kind_of in _by_kind(plan)]
@@ -92,7 +89,7 @@ def _by_kind(plan: Plan) -> Iterator[tuple[MergeKind, Sequence[CompactionOperati
 
 
 def takes_everything(options: ScheduleOptions, *, all_due: bool) -> bool:
-    """Whether every file group with log files is planned, whatever is in the files."""
+    """Whether every file group with log files is planned, whatever the content of the files."""
     chosen = options.limited or options.strategies or options.exclude or options.picking is not Picking.ALL
     return all_due and not chosen
 
@@ -130,7 +127,7 @@ class Requested:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scheduled:
-    """What was requested, or would be requested in a dry run (with its instants); if nothing, the reason is in `why`.
+    """The requested plans, or in a dry run those that would be requested, with instants; `why`: the reason for none.
 
     `notes` None: the trigger has not fired, nothing was examined.
     """
@@ -157,13 +154,13 @@ def schedule_compaction(
     *,
     dry_run: bool = False,
 ) -> Scheduled:
-    """Plans what is due, and makes the plans visible, each at once.
+    """Plans the file groups that are due, and makes each plan visible atomically.
 
     If only a pending write prevents a due plan, writers are asked to wait (see `writer_gate`).
     `dry_run`: nothing is changed.
 
-    LockError, UnknownStateError, ClockError: nothing was changed. UnsupportedError, MalformedError: the same, and no
-    compaction of this table could be executed. If that holds only for some file groups, they are left out.
+    LockError, UnknownStateError, ClockError: nothing was changed. UnsupportedError, MalformedError: nothing was
+    changed, and no compaction of this table could be executed. File groups that cannot be compacted are left out.
     """
     with lock.hold("schedule a compaction") as section:
         table = table.reload()
@@ -202,7 +199,7 @@ def schedule_compaction(
             for one in requested:
                 section.check()
                 _make_visible(table, one)
-            remove_wanted(table.storage)  # last: the record or a plan shows writers that the table gets compacted
+            remove_wanted(table.storage)  # last: writers must always find the record or a plan
         return Scheduled(requested=tuple(requested), why=f"{planned.why}; {asked.why}", notes=planned.notes)
 
 
@@ -250,8 +247,8 @@ def _make_visible(table: Table, one: Requested) -> None:
 class Busy:
     """File groups in pending log compactions and clusterings, with the reason: not planned before these complete.
 
-    `unreadable`: pending log compactions with unreadable plans: it is unknown which file groups they name. `hashed`:
-    see `left_to_hudi.merges_no_logs`.
+    `unreadable`: pending log compactions with unreadable plans, whose file groups are unknown. `hashed`: see
+    `left_to_hudi.merges_no_logs`.
     """
 
     groups: Mapping[GroupKey, str]
@@ -267,7 +264,7 @@ class Busy:
 
 
 def busy_file_groups(table: Table, timeline: Timeline) -> Busy:
-    """What pending table services other than compactions hold. MalformedError: a clustering plan is unreadable."""
+    """File groups in pending table services other than compactions. MalformedError: an unreadable clustering plan."""
     groups = dict.fromkeys(clustered_file_groups(table, timeline), "in a pending clustering")
     unreadable = []
     for instant in timeline.pending("logcompaction"):

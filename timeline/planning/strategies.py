@@ -1,11 +1,11 @@
-"""Hudi's compaction strategies: which partitions and file slices a plan takes, and in what order (pure).
+"""Hudi's compaction strategies: which partitions and file slices a plan takes, and in which order (pure).
 
 A strategy chooses twice, as in Hudi: among partitions before they are listed, then among their file slices. The rules
 are those of 1.2.0 (org.apache.hudi.table.action.compact.strategy):
 
                               partitions                                  file slices
     UNBOUNDED                 all                                         all
-    BOUNDED_IO                all                                         up to the target, as they come
+    BOUNDED_IO                all                                         up to the target, in the given order
     LOG_FILE_SIZE             all                                         log bytes >= threshold, most first, up to it
     LOG_FILE_NUM              all                                         log files >= threshold, most first, up to it
     DAY_BASED                 the newest N                                up to the target, newest day first
@@ -17,9 +17,9 @@ are those of 1.2.0 (org.apache.hudi.table.action.compact.strategy):
 **Order.** Sorts are stable. Before sorting, Hudi's order is that of its listing, so it may order ties differently.
 **Days.** yyyy/MM/dd at the start of the path, without the keys of Hive style (`year=2026/month=11/...`); the rest of
 the path is ignored. Hudi fails on other forms as soon as it compares two partitions; here they are an error. For a path
-with "-" Hudi's partition-aware strategies look for a folder with "/" instead and silently find nothing. Here a path
-that is no day is an error, and a path with "-" after the day is found.
-**Several strategies** run in order, each on what the previous one has kept.
+with "-" Hudi's partition-aware strategies look for a folder with "/" and silently find no file slice. Here a path that
+is no day is an error, and a path with "-" after the day is found.
+**Several strategies** run in order, each on the result of the previous one.
 
 What Hudi 1.2.0 records in `missingSchedulePartitions`, and how it plans by that: docs/internals/hudi-format.md 9.
 
@@ -139,7 +139,7 @@ STRATEGY_CONF: Mapping[str, tuple[str, Callable[[str], Any]]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StrategySelection(Generic[T]):
-    """What is taken, in the order of the plan, and what is left out, each with the reason; together all items."""
+    """The items taken, in the order of the plan, and those left out, each with the reason; together all items."""
 
     kept: tuple[T, ...]
     left: tuple[tuple[T, str], ...] = ()

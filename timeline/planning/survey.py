@@ -1,7 +1,7 @@
 """Reads a table for the planner: its partitions one by one, in planning order, and the content of slices.
 
-Where to look: first where the last plan left something out, in its order, then at partitions written since, by their
-first write. If the last plan does not record this (it is Hudi's, or there is none): at all partitions by name.
+Planning order: first the partitions where the last plan left something out, in its order, then those written since, by
+their first write. If the last plan does not record this (it is Hudi's, or there is none): all partitions by name.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from .universal import MergeKind, Picking
 _log = get_logger()
 
 _FOOTERS_MAX = 10_000
-"""The footers of base files read for one planning; beyond them one for each instant that wrote some."""
+"""Most footers of base files read for one planning; beyond them one for each instant that wrote base files."""
 
 
 class Survey:
@@ -58,21 +58,21 @@ class Survey:
 
     @property
     def finds_plain(self) -> bool:
-        """Whether plain slices are found at less cost: not where every file that is opened is a request."""
+        """Whether finding plain slices costs less: not where opening a file is a request."""
         return self._table.storage.own_lock is OwnLock.FILE
 
     def looks(self, aside: Collection[GroupKey] | None = None) -> Iterator[PartitionGroups]:
-        """The partitions, listed when they are asked for.
+        """The partitions, listed on demand.
 
-        `aside`: find plain slices, except in these file groups; None: there are no plain ones.
-        A complete survey has also partitions that completed writes name and that are not there.
+        `aside`: find plain slices, except in these file groups; None: find no plain slices.
+        A complete survey also yields missing partitions that completed writes name.
         """
         if aside is None:
             for listed, timeline in self._walked():
                 yield self._grouped(listed, listed.entries, timeline)
         else:
             yield from prefetched_when_slow(self._with_rules(aside), lambda one: self._with_plain(*one))
-        if self._everywhere:  # those that completed writes name and that are no partitions any more
+        if self._everywhere:  # missing partitions that completed writes name
             for folder, entries in self._table.views.unlisted("", self._listed, self._facts):
                 gone = WalkedPartition(waiting=Waiting(folder=folder), entries=entries)
                 yield self._grouped(gone, entries, self._timeline)
@@ -100,7 +100,7 @@ class Survey:
         return self._grouped(listed, others, rules.timeline, plain)
 
     def _is_known(self, partition: str, slice_: PlainSlice) -> bool:
-        """Whether no file of the slice is a reason to refuse it; one that cannot be read may be."""
+        """Whether no file of the slice is a reason to refuse it; an unreadable file may be a reason."""
         storage, rules = self._table.storage, self._slice_rules()
         known = self._known_blocks = self._known_blocks or KnownBlocks(storage, rules)
         try:
@@ -121,11 +121,11 @@ class Survey:
         return PartitionGroups(waiting=listed.waiting, groups=groups, plain=tuple(plain))
 
     def waiting(self, planned: Planned) -> list[Waiting]:
-        """Where the next planning must search, besides what is written until then, in order.
+        """Where the next planning must look, besides partitions written until then, in order.
 
-        That includes the partitions of pending plans, and of all plans made now except the last: if one of them is
-        cancelled, its file groups wait again, but only the last plan is read. It also includes partitions where log
-        files are merged with each other, since the results are log files again.
+        These are also the partitions of pending plans, and of all plans made now except the last: if one of them is
+        cancelled, its file groups wait again, but only the last plan is read. And partitions where log files are merged
+        with each other, since the results are log files again.
         """
         unseen = [planned.closed_in, *self._walk.rest] if planned.closed_in is not None else []
         last = len(planned.plans) - 1
@@ -163,10 +163,10 @@ class Survey:
         yield from prefetched(slices, lambda s: self._measured(s, rules, counted))
 
     def refused(self, candidates: Iterable[Candidate]) -> Iterator[tuple[Candidate, str | None]]:
-        """Why a compactor would refuse to merge each candidate, as `check_slice` and `check_base` say; a few ahead.
+        """Why a compactor would refuse each candidate, by `check_slice` and `check_base`; a few candidates ahead.
 
-        An unreadable file is such a reason too, only for its own candidate. UnsupportedError, MalformedError: nothing
-        in this table can be merged.
+        An unreadable file is also a reason, only for its own candidate. UnsupportedError, MalformedError: no slice of
+        this table can be merged.
         """
         source = iter(candidates)
         first = next(source, None)
@@ -186,7 +186,7 @@ class Survey:
         return None
 
     def _asks_footer(self, instant: str) -> bool:
-        """Whether the footer of a base file is read. Of very many, those of one instant have the same columns."""
+        """Whether the footer of a base file is read. Base files of one instant have the same columns."""
         is_new = instant not in self._base_instants
         self._base_instants.add(instant)
         self._footers += 1
@@ -220,9 +220,9 @@ class Survey:
         return SliceStats(base_rows=base_rows, log_rows=entries.total(), deletes=deletes, runs=runs)
 
     def _with_sizes(self, folder: str, entries: Iterable[Entry]) -> Iterator[Entry]:
-        """The entries with every size known, as far as that can be: every base file has bytes, and most log files.
+        """The entries with their sizes; a size of 0 is looked up, since base files and most log files have bytes.
 
-        StorageError: the listing does not give it, and it is not to be looked up.
+        StorageError: the listing gives no size, and sizes must not be looked up.
         """
         for entry in entries:
             if entry.size > 0 or entry.is_folder or parse_data_file(entry.name) is None:
@@ -254,13 +254,13 @@ def _depth(folder: str) -> int:
 
 
 def is_due(table: Table, timeline: Timeline, options: ScheduleOptions) -> Due:
-    """See `due`; what the last request left out is looked up only if it matters."""
+    """See `due`; whether the last request left something out is looked up only if this matters."""
     last = _last_plan(table, timeline) if options.any_radical else None
     return due(timeline, table.now(), options, left_out=last is not None and bool(last[1]))
 
 
 def _where_to_look(table: Table, timeline: Timeline) -> list[Waiting] | None:
-    """What the last plan left out, then what was written since; None: not known."""
+    """The partitions where the last plan left something out, then those written since; None: not known."""
     last = _last_plan(table, timeline)
     if last is None:
         return None
@@ -284,7 +284,7 @@ def _last_plan(table: Table, timeline: Timeline) -> tuple[str, list[Waiting]] | 
         except MissingFileError:
             continue  # a commit of another action
         except MalformedError:
-            continue  # its left-out groups were left out by an earlier plan, or written since: that plan records them
+            continue  # an earlier plan records its left-out groups, or they were written since
         notes = (plan.extra_metadata or {}).get(NOTES)
         left = decode_waiting(notes, time) if notes is not None else None
         if left is not None:

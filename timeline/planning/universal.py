@@ -1,4 +1,4 @@
-"""Minor or major, or not yet: universal picking over the runs of one file slice (pure).
+"""Universal picking: minor, major or no compaction, by the runs of one file slice (pure).
 
 A file slice is a stack of sorted runs: its base file is the oldest, its log files are younger. The rules and their
 options are those of Paimon's universal compaction (`num-sorted-run.compaction-trigger`, `compaction.size-ratio`,
@@ -131,7 +131,7 @@ class Picked:
 
 
 def pick(stack: Stack, options: PickOptions, now: datetime) -> Picked:
-    """What the universal rules do with a file slice that has log files. `now`: the table's clock."""
+    """The choice of the universal rules for a file slice with log files. `now`: the table's clock."""
     count = len(stack.logs)
     full = _why_full(stack, options)
     if full is not None:
@@ -157,7 +157,7 @@ def pick(stack: Stack, options: PickOptions, now: datetime) -> Picked:
 
 
 def _why_full(stack: Stack, options: PickOptions) -> str | None:
-    """The rule that requires a new base file whatever the number of log files."""
+    """The rule that requires a new base file regardless of the number of log files."""
     log_bytes = sum(stack.logs)
     total = stack.base + log_bytes
     age, deleted, commits = stack.age_s, stack.deleted_share, stack.delta_commits
@@ -175,7 +175,7 @@ def _why_full(stack: Stack, options: PickOptions) -> str | None:
 
 
 def _by_ratio(runs: Sequence[int], begin: int, ratio: int) -> int:
-    """How many of the youngest runs to merge: `begin`, and each older run that is not much larger than those."""
+    """How many of the youngest runs to merge: `begin`, and each older run that is not much larger than these."""
     taken, size = begin, sum(runs[len(runs) - begin :])
     while taken < len(runs) and size * (100 + ratio) >= runs[-taken - 1] * 100:
         size += runs[-taken - 1]
