@@ -1,14 +1,12 @@
 """The change feed: which rows the writes of a window inserted, updated and deleted, each with its row before and after.
 
-Nothing is asked of the table's writers. The feed of one write is what differs between the states before and after it;
-the feed of a window goes from write to write, or, `net`, from its begin to its end at once.
-
-The changes between two states of the same keys: which rows were inserted, updated and deleted (pure).
+The feed needs no support by the table's writers. The feed of one write is the difference between the states before and
+after it; the feed of a window is computed write by write, or, `net`, from its begin to its end in one step.
 
 Rows that only moved between files are not changes: they keep their commit times, or get them back (`origins`). The
-commit time alone does not tell a change by itself: under event time, a late row may take the place of a delete and lose
-against the base file, whose old row is there again; and a late row may give columns to a row, which keeps its commit
-time (`Sides.compared`).
+commit time alone does not show every change: under event time, a stale row may replace a delete and lose against the
+base file, whose old row is visible again; and a stale row may give columns to a row that keeps its commit time
+(`Sides.compared`).
 """
 
 from __future__ import annotations
@@ -61,9 +59,9 @@ def change_schema(rows: pa.Schema) -> pa.Schema:
 class Sides:
     """Two states of the same keys as streams that can be opened again; rows with keys and commit times.
 
-    `before`: the earlier rows. `gone`: earlier rows that were deleted together, whatever came in their place. `marks`:
-    keys, commit times and compared columns of the later rows, which `after` gives in full. `compared`: columns that
-    show a change, too, where rows of one commit time may differ.
+    `before`: the earlier rows. `gone`: earlier rows that were deleted together, whatever replaced them. `marks`: keys,
+    commit times and compared columns of the later rows; `after`: the later rows with all columns. `compared`: columns
+    that also show a change, where rows of one commit time may differ.
     """
 
     before: Callable[[], Iterable[pa.RecordBatch]]
@@ -105,7 +103,7 @@ def changes(sides: Sides, rows: pa.Schema, instant: str | None) -> Iterator[pa.R
 
 
 class _Marks:
-    """Distinct keys with the version and the row number of their first row, and what they met so far."""
+    """Distinct keys with the version and row number of their first row, and the earlier rows found for them so far."""
 
     def __init__(
         self, keys: pa.Array, versions: pa.Array, first: npt.NDArray[np.int64], compared: Sequence[str]
@@ -115,7 +113,7 @@ class _Marks:
         self._compared = compared
         self.first = first
         self.met = np.zeros(len(keys) + 1, np.bool_)
-        """Whether there is an earlier row of the key. The last place means no key."""
+        """Whether there is an earlier row of the key. The last position stands for no key."""
         self.updated = np.zeros(len(keys) + 1, np.bool_)
         """Whether the earlier row has another version."""
 
@@ -132,11 +130,11 @@ class _Marks:
         return _Marks(encoded.dictionary, versions.take(pa.array(first)), first, compared)
 
     def places(self, batch: pa.RecordBatch) -> npt.NDArray[np.int64]:
-        """The places of the rows' keys, -1 for others."""
+        """The positions of the rows' keys, -1 for unknown keys."""
         return self._lookup.find(batch.column(RECORD_KEY))
 
     def meet(self, earlier: pa.RecordBatch) -> npt.NDArray[np.int64]:
-        """The places of earlier rows, which are recorded."""
+        """Records earlier rows and returns the positions of their keys."""
         places = self.places(earlier)
         here = np.flatnonzero(places >= 0)
         there = places[here]
@@ -147,7 +145,7 @@ class _Marks:
 
 
 def _versions(batch: pa.RecordBatch, compared: Sequence[str]) -> pa.Array:
-    """What differs between two rows of one key if one has replaced or changed the other: one value for each row."""
+    """The version of each row: it differs between two rows of a key if one has replaced or changed the other."""
     if not compared:
         return batch.column(COMMIT_TIME)
     return pa.array(row_hashes([batch.column(name) for name in (COMMIT_TIME, *compared)], batch.num_rows))
@@ -190,7 +188,7 @@ class ChangePart:
     """File groups between which keys may have moved, before and after: one group, or what replaced several.
 
     `gone`: slices that other data replaced completely. `instant`: the write, None where there may be several.
-    `origins`: what went into the table services between the two.
+    `origins`: the inputs of the table services between the two.
     """
 
     before: tuple[FileSlice, ...]
@@ -234,9 +232,9 @@ class ChangeScan:
                 yield batch.slice(start, self.options.batch_rows)
 
     def _compared(self, part: ChangePart) -> tuple[str, ...]:
-        """All data columns, if a late row may have given some to a row that keeps its commit time; reads log headers.
+        """All data columns, if a stale row may have given some to a row that keeps its commit time; reads log headers.
 
-        The row then lacked them: an earlier block of partial updates has it, or null may mean that it lacks them.
+        That row then lacked them: it is in an earlier block of partial updates, or null may mean "not given".
         """
         rule, storage = part.old_rules.merge, self.table.storage
         if rule.mode is not MergeMode.EVENT_TIME:
@@ -356,7 +354,7 @@ class _Feed:
             )
 
     def _rules(self, state: WindowState, also_hidden: frozenset[str]) -> SliceRules:
-        """`also_hidden`: log compactions whose originals are read, since they keep their commit times."""
+        """`also_hidden`: log compactions whose originals are read instead, since the originals keep commit times."""
         rules = slice_rules(
             self.table,
             state.view.timeline,
@@ -372,7 +370,7 @@ class _Feed:
 def _exchanging(touched: Iterable[GroupKey]) -> set[str]:
     """Partitions in which several writes may have deleted a key in one file group and put it into another (pure).
 
-    Under a bucket index a key has one file group for ever.
+    Under a bucket index the file group of a key never changes.
     """
     count = Counter(partition for partition, file_id in touched if not looks_like_bucket(file_id))
     return {partition for partition, groups in count.items() if groups > 1}

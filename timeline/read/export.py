@@ -1,10 +1,10 @@
-"""Reads of a table as a value that other libraries take (`Rows`, Arrow C stream), as a file, or as a stream.
+"""Reads of a table as an object for other libraries (`Rows`, Arrow C stream), as a file, or as a stream.
 
 F.arrow, F.feather, F.ipc     Arrow IPC file
 any other name                Parquet
 a stream                      Arrow IPC stream
 
-A file appears complete or not at all; a stream shows where it broke off.
+A file appears complete or not at all; an interrupted stream is recognizable.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Rows:
-    """The rows of a table as `read` gives them. Nothing is held: each call reads the table as it is at that time.
+    """The rows of a table as `read` gives them. Each call reads the table again, in its state at that time.
 
-    `schema` is fixed when the read is described; a call after the table's schema changed is a TableChangedError.
+    `schema` is fixed at creation; a call after the table's schema changed raises TableChangedError.
     """
 
     table: Table
@@ -58,7 +58,7 @@ class Rows:
     def of(table: Table, options: ReadOptions, pin: PinOptions | None = None) -> Rows:
         """UsageError: unknown columns, a filter that does not fit the table. The end of a window is fixed here.
 
-        `pin`: each call holds what it reads until it has read it.
+        `pin`: each call pins the files that it reads until it ends.
         """
         scan = from_one_snapshot(lambda: plan(table.reload(), options))
         if scan.window is not None and scan.window.end:
@@ -67,13 +67,13 @@ class Rows:
 
     @property
     def end(self) -> str | None:
-        """Of an incremental read the end of its window, which is the begin of the next one."""
+        """The end of an incremental read's window, which is the begin of the next window."""
         return self.options.end
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """The rows as record batches, one file slice after the other; holds one batch and one slice's log entries.
 
-        MissingFileError: a cleaner removed a file during the read; the rows before are right, the rest is missing.
+        MissingFileError: a cleaner removed a file during the read; the rows so far are correct but incomplete.
         """
         try:
             with self._pinned():
@@ -146,7 +146,7 @@ _ROW_GROUP_BYTES = 128 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exported:
-    """What was written: rows, number of slices, size of the file in bytes, its columns; the window it is of, if any."""
+    """The result: rows, number of slices, size of the file in bytes, its columns, the window of the read, if any."""
 
     rows: int
     slices: int
@@ -170,7 +170,7 @@ def check_output(table: Table, output: Path, overwrite: bool) -> None:
 
 
 def export_file(table: Table, options: ReadOptions, output: Path, progress: ReadProgress = lambda *_: None) -> Exported:
-    """One try: reads everything into a file next to `output`, then renames it to `output`.
+    """One attempt: writes all rows to a file next to `output`, then renames it to `output`.
 
     MissingFileError: a file was cleaned during the read; no output is left, try again (`from_one_snapshot`).
     """
@@ -196,8 +196,8 @@ def export_file(table: Table, options: ReadOptions, output: Path, progress: Read
 def export_stream(scan: Scan | ChangeScan, out: BinaryIO) -> int:
     """Writes an Arrow IPC stream and returns the number of rows.
 
-    If the read fails, the stream ends inside a message, so that its reader fails too: a stream that merely stops would
-    look complete. StorageError: the other end was closed.
+    If the read fails, the stream ends inside a message, so that its reader fails too: a stream that ends after a
+    message would look complete. StorageError: the other end was closed.
     """
     rows = 0
     output = Path("-")
@@ -220,7 +220,7 @@ def export_stream(scan: Scan | ChangeScan, out: BinaryIO) -> int:
 
 
 _BROKEN_MESSAGE = b"\xff\xff\xff\xff\x00\x01\x00\x00"
-"""The head of a message of 256 bytes that do not follow."""
+"""The head of a message of 256 bytes, which is written without them."""
 
 
 def _write(scan: Scan | ChangeScan, temporary: Path, progress: ReadProgress, output: Path) -> int:

@@ -1,11 +1,11 @@
-"""Takes the pin that a read needs, renews it while the read runs, and removes it.
+"""Puts the pin that a read needs, renews it while the read runs, and removes it.
 
-The tasks of a query share a pin (`SharedPin`): each renews it while it runs, and any of them may be the last.
+The tasks of a query share a pin (`SharedPin`): each task renews it while running, and any of them may be the last.
 
     <name>/<query>-<number>.json      the first has number 0; a renewal puts the next number
 
 The number makes renewals safe without a lock: of tasks that renew at the same time, one puts the next object, and the
-others find it there.
+others find that it exists.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from .windows import EARLIEST, completed_writes, moment_of_text
 
 _log = get_logger()
 _RENEWALS = 4
-"""How often a pin is renewed in the time that it holds: a few failures in a row do no harm."""
+"""Number of renewals in the time that a pin holds, so that it survives a few failures in a row."""
 
 
 class HeldPin:
@@ -46,9 +46,9 @@ class HeldPin:
         self._put()
 
     def renew(self, holds: str | None = None) -> None:
-        """Puts the pin again if its renewal is due or if it must hold another moment, and removes the old one.
+        """Puts the pin again if its renewal is due or if it must hold another moment, and removes the old object.
 
-        A pin that was released by hand stays released, and a warning says so.
+        A pin that was released by hand is not put again, and a warning is logged.
         """
         if not self._path or (holds in (None, self._holds) and self._since.seconds() * _RENEWALS < self._options.for_s):
             return
@@ -61,7 +61,7 @@ class HeldPin:
         self._storage.delete(old)
 
     def remove(self) -> None:
-        """Nothing is held any more."""
+        """Removes the pin."""
         if self._path:
             self._storage.delete(self._path)
         self._path = ""
@@ -87,7 +87,7 @@ def hold(storage: Storage, options: PinOptions, holds: str) -> Iterator[None]:
 
 @contextmanager
 def renewing(storage: Storage, options: PinOptions, renew: Callable[[], None]) -> Iterator[None]:
-    """Calls `renew` in a thread while the body runs: at once, and then so often that it may fail a few times."""
+    """Calls `renew` in a thread while the body runs: at once, then at least `_RENEWALS` times in a pin's time."""
     ended = threading.Event()
 
     def run() -> None:
@@ -109,7 +109,7 @@ def renewing(storage: Storage, options: PinOptions, renew: Callable[[], None]) -
 
 
 _RENEWED_AFTER = 0.5
-"""The part of its time after which a pin is renewed. Tasks check more often, so that failures do no harm."""
+"""The part of its time after which a pin is renewed. Tasks check more often, so that it survives failures."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,8 +130,8 @@ class SharedPin:
     def renew(self, storage: Storage) -> None:
         """Puts the pin again once half of its time has passed, and removes the older objects.
 
-        Its age is by the clock of the storage. A pin that was released by hand, or that expired and was removed, stays
-        away, and a warning says so.
+        Its age is by the clock of the storage. A pin that was released by hand, or that expired and was removed, is not
+        put again, and a warning is logged.
         """
         objects = self._objects(storage)
         if not objects:
@@ -143,7 +143,7 @@ class SharedPin:
             storage.delete_all([self._path(number) for number in objects])
 
     def _objects(self, storage: Storage) -> dict[int, int]:
-        """The numbers of the query's objects, each with the time when the storage took it in."""
+        """The numbers of the query's objects, each with its modification time on the storage."""
         entries = listed_if_there(storage, f"{PINS}/{self.options.name}") or ()
         found = ((re.fullmatch(rf"{self.query}-(\d+)\.json", entry.name), entry) for entry in entries)
         return {int(match[1]): entry.modified_ms for match, entry in found if match is not None}
@@ -158,8 +158,8 @@ class SharedPin:
 def pinned(
     open_table: Callable[[], Table], options: ReadOptions, pin: PinOptions | None
 ) -> AbstractContextManager[None]:
-    """Holds what a read needs while it reads, if it has a pin; begins before the files are planned, so that a clean
-    that is planned from then on knows the pin."""
+    """Holds the state that a read needs while it runs, if it has a pin. The pin is put before the files are planned, so
+    that every clean planned from then on sees it."""
     if pin is None:
         return nullcontext()
     table = open_table()
@@ -180,9 +180,9 @@ def held_moment(table: Table, options: ReadOptions) -> str:
 
 
 def moment_of_as_of(timeline: Timeline, as_of: str) -> str:
-    """The last moment before the write that the point in time shows last (pure).
+    """The last moment before the newest write that is visible at the point in time (pure).
 
-    What is retained from then on begins at that write or earlier. The point may lie in the archive: then before all.
+    States retained from that moment on begin at that write or earlier. For a point in the archive: before all moments.
     """
     writes = {w.requested_time: timeline.counts_from(w) for w in completed_writes(timeline)}
     shown = max((time for time in writes if time <= as_of), default=None)

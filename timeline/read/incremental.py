@@ -1,10 +1,10 @@
 """Incremental reads: the rows that the writes of a window have written, as they are at the end of the window.
 
-Such a read is the merged slice, filtered afterwards. Merging the window's own log files would be wrong wherever the
-base file or an older log wins, as with stale rows under event time.
+Such a read merges the slice and filters afterwards. Merging only the window's log files would be wrong where the base
+file or an older log wins, as with stale rows under event time.
 
 A log compaction of Hudi 1.2 puts its own time into the rows that it merges, as does a clustering that does not preserve
-commit times. The rows still belong to the writes that the service took in. So slices are read without the window's log
+commit times. The rows still belong to the writes that the service merged. So slices are read without the window's log
 compactions, whose originals are still in the slice, and rows of a clustering are traced to their writes (`Origins`).
 """
 
@@ -48,13 +48,13 @@ from .windows import (
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowWrites:
     """`writes`: requested times of the window's writes. `groups`: the file groups that hold their rows; None: any may.
-    `replaced`: those that its writes have replaced with other data, as far as their commits are known.
+    `replaced`: file groups that its writes have replaced with other data, as far as their commits are known.
 
     A log compaction of Hudi 1.2 writes its own time into the rows that it merges, as a clustering may. `stamps`: table
-    services of the window whose time may be that of one of its writes; left out are log compactions that merged only
-    writes from before the window. `log_compactions`: all of the window. `compacted_logs`: paths of the log files that
-    these wrote, each with its instant. `clusterings`: those of the window. `unlisted`: it begins before the earliest
-    known write, so it may hold others, which were archived.
+    services of the window whose time may stand in rows of its writes, so without log compactions that merged only
+    earlier writes. `log_compactions`: all of the window. `compacted_logs`: paths of the log files that these wrote,
+    each with its instant. `clusterings`: those of the window. `unlisted`: the window begins before the earliest known
+    write, so it may hold archived ones.
     """
 
     writes: frozenset[str]
@@ -82,7 +82,7 @@ def find_window_writes(table: Table, timeline: Timeline, window: Window) -> Wind
     merged = {log: _originals(table, log, logs) for log in logs}
     outside = {log for log, times in merged.items() if times is not None and times.isdisjoint(writes)}
     known = timeline.start
-    if table.layout.has_completion_times:  # the archive is loaded; its oldest part may be gone
+    if table.layout.has_completion_times:  # the archive is loaded; its oldest part may be removed
         known = min((timeline.moment_of(w) for w in completed_writes(timeline)), default="")
     unlisted = window.begin < known
     complete = len(found) == len(inside) and not unlisted
@@ -99,7 +99,7 @@ def find_window_writes(table: Table, timeline: Timeline, window: Window) -> Wind
 
 
 def _counts(timeline: Timeline, write: Instant, window: Window) -> bool:
-    """Whether the state at the end of the window has the write; a compaction may be there before it completed."""
+    """Whether the state at the end of the window has the write; a compaction may count before it completes."""
     return timeline.counts_from(write) <= window.end
 
 
@@ -110,8 +110,8 @@ def _is_service(metadata: CommitMetadata) -> bool:
 def _originals(table: Table, log_compaction: str, others: set[str]) -> frozenset[str] | None:
     """The writes whose log files a log compaction merged; None if its plan does not show them.
 
-    It does on versions 8 and 9 only, where a log file carries its delta commit's time. If it merged what `others`
-    had made, their originals are in its plan too.
+    The plan shows them only on versions 8 and 9, where a log file's name has its delta commit's time. If the log
+    compaction merged files of `others`, the plan also names their originals.
     """
     if not table.layout.has_completion_times:
         return None
@@ -129,10 +129,9 @@ _log = get_logger()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Increment:
-    """What an incremental read reads. `timeline`: as it was first loaded. `rows`: None if every row belongs to it.
+    """The plan of an incremental read. `timeline`: as first loaded. `rows`: filter; None if every row belongs to it.
 
-    `services`: the table services that may have put their time into its rows; those of which no clean has taken what
-    went into them.
+    `services`: the table services that may have put their time into its rows, and whose inputs no clean has removed.
     """
 
     timeline: Timeline
@@ -169,8 +168,8 @@ def plan_increment(
 ) -> Increment:
     """The slices of a window and the filter of their rows; reads no data files.
 
-    `full_scan`: if the state at the end is cleaned, reads the newest one instead, without rows that were overwritten
-    since. UsageError: an impossible window, or a cleaned one.
+    `full_scan`: if the state at the end is cleaned, reads the newest state instead, without rows overwritten since.
+    UsageError: an impossible window, or a cleaned one.
     """
     timeline, window = load_window(table, begin, end)
     earliest = earliest_whole(table, timeline)
@@ -214,7 +213,7 @@ def wanted_rows(timeline: Timeline, window: Window, found: WindowWrites) -> Filt
     oldest = min((w.requested_time for w in completed_writes(timeline)), default="")
     if window.begin >= oldest:
         return wanted
-    # Rows of writes that even the archive no longer has: they completed after their requested time.
+    # Rows of writes that were also removed from the archive: they completed after their requested time.
     return Or((wanted, And((after, Compare(COMMIT_TIME, Op.LT, oldest)))))
 
 
@@ -250,9 +249,9 @@ def writes_after(table: Table, begin: str, known: dict[Instant, StreamedWrite | 
 
 
 def groups_written(table: Table, begin: str, moment: str) -> list[tuple[GroupKey, StreamedWrite]]:
-    """What the writes at a moment after `begin` have written to each file group, by partition and file id.
+    """The counts of the writes at a moment after `begin` for each file group, by partition and file id.
 
-    Reads their commits; what is unknown of archived ones is left out.
+    Reads their commits; unknown counts of archived writes are left out.
     """
     timeline, _ = load_window(table, begin, moment)
     writes = [w for w in completed_writes(timeline) if timeline.moment_of(w) == moment]
@@ -287,12 +286,12 @@ def _streamed(moment: str, metadata: CommitMetadata | None) -> StreamedWrite | N
 
 
 MARKS = (RECORD_KEY, COMMIT_TIME)
-"""The columns that tell whose write gave a row."""
+"""The columns that identify the write of a row."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
-    """What went into table services: `stamps` are their instants, `slices` hold the rows that they took in."""
+    """The inputs of table services: `stamps` are the services' instants, `slices` hold the rows that they merged."""
 
     stamps: frozenset[str]
     slices: tuple[FileSlice, ...]
@@ -300,9 +299,9 @@ class Origin:
 
 @dataclass(frozen=True, kw_only=True)
 class Origins:
-    """Puts the times of writes in the place of stamps. `read`: keys and commit times of an origin.
+    """Replaces stamps by the times of writes. `read`: keys and commit times of an origin.
 
-    An origin is read when the first row with its stamp comes; memory then holds its keys and times.
+    An origin is read at the first row with its stamp; memory then holds its keys and times.
     """
 
     origins: Sequence[Origin]
@@ -320,7 +319,7 @@ class Origins:
 
     @cached_property
     def _newest_first(self) -> list[Origin]:
-        """A service takes in what earlier ones have stamped."""
+        """The origins, newest first: a service merges rows that earlier services have stamped."""
         return sorted(self.origins, key=lambda origin: max(origin.stamps), reverse=True)
 
     def _of_writes(self, origin: Origin, keys: pa.Array, times: pa.Array) -> pa.Array:
@@ -347,10 +346,10 @@ class Origins:
 def find_origins(
     state: WindowState, slices: Iterable[FileSlice], found: WindowWrites
 ) -> dict[GroupKey, tuple[Origin, ...]]:
-    """What went into the table services of a window whose rows these slices of a state may hold, by slice (pure).
+    """The inputs of the table services of a window whose rows these slices of a state may hold, by slice (pure).
 
-    Into log compactions: the logs of earlier slices; those of the slices themselves are read without log compactions.
-    Into clusterings: the last slices of the file groups of the same partition that they replaced.
+    Of log compactions: the logs of earlier slices; the slices themselves are read without log compactions.
+    Of clusterings: the last slices of the file groups of the same partition that they replaced.
     """
     if not found.compacted_logs and not found.clusterings:
         return {}
@@ -371,7 +370,7 @@ def find_origins(
 
 
 def _logs_of(group: FileGroup, found: WindowWrites, before: str | None = None) -> Iterator[Origin]:
-    """What went into the log compactions of a file group's slices; `before`: of those below this base instant."""
+    """The inputs of the log compactions of a file group's slices; `before`: only slices below this base instant."""
     for one in group.slices:
         stamps = frozenset(found.compacted_logs[log.path] for log in one.logs if log.path in found.compacted_logs)
         if stamps and (before is None or one.base_instant < before):

@@ -1,13 +1,13 @@
-"""Pins: which state of a table a reader needs, recorded in the table so that no cleaner removes a file of it.
+"""Pins: the state of a table that a reader needs, recorded in the table so that no cleaner removes its files.
 
     .hoodie/.phantombase/pins/<name>/<nonce>.json               of one process
     .hoodie/.phantombase/pins/<name>/<query>-<number>.json      of the tasks of a query, see `held_pins.SharedPin`
     {"for_s": 7200, "holder": "host:pid", "holds": "20261121091550308", "version": 1}
 
-`holds` is a moment on the axis of incremental reads: a completion time, on version 6 a requested time; "" is before
-everything. The state of the table at it, and every later one, is retained: a cleaner that retains commits from R on
-keeps the newest slice below R of every file group, and all later ones. A pin expires `for_s` seconds after the storage
-took it in, by the clock of the storage. It is never rewritten: its holder renews it with a new object, and then removes
+`holds` is a moment on the axis of incremental reads: a completion time, on version 6 a requested time; "" is before all
+others. The table's state at this moment and all later states are retained: a cleaner that retains commits from R on
+keeps the newest slice below R of every file group, and all later ones. A pin expires `for_s` seconds after it was put,
+by the clock of the storage. A pin's object is never rewritten: its holder renews it with a new object, and then removes
 the old one.
 """
 
@@ -32,10 +32,10 @@ from ..view.view import TableView
 def moment_to_hold(timeline: Timeline, moment: str) -> str:
     """The moment that a pin holds for a reader of the state at `moment`, on the axis of `Timeline.counts_from`.
 
-    What pends may complete while the reader reads, and count from before that moment: a compaction does, from its
-    requested time on, an inflight clustering from the completion time that a dead process decided, and on version 6
-    every write. The state at the moment is then another one, and a cleaner may remove what the reader still reads. So
-    the moment held is before all of them.
+    Pending instants may complete during the read and count from before `moment`: a compaction counts from its requested
+    time on, an inflight clustering from the completion time that a dead process decided, and on version 6 every write
+    from its requested time on. The state at `moment` then changes, and a cleaner may remove files that the reader still
+    reads. So the moment held is before all of these.
     """
     pending: Collection[Instant] = timeline.pending_writes.values()
     if timeline.layout.has_completion_times:
@@ -54,8 +54,8 @@ def _is_decided_clustering(pending: Instant) -> bool:
 def earliest_to_retain(timeline: Timeline, holds: Iterable[str]) -> str | None:
     """The greatest R that retains the states at these moments, and all later ones; None: any R does.
 
-    It is the first requested time of a write that is not in the earliest of the states: one that completed later, or is
-    pending. `timeline`: with its archive if it has completion times, so that nothing is held that it has forgotten.
+    R is the first requested time of a write that is not in the earliest of the states: one that completed later, or is
+    pending. `timeline`: with its archive if it has completion times, so that no archived write is missed.
     """
     earliest = min(holds, default=None)
     if earliest is None:
@@ -66,7 +66,7 @@ def earliest_to_retain(timeline: Timeline, holds: Iterable[str]) -> str | None:
 
 
 def held_files(view: TableView, retain: str | None) -> frozenset[str]:
-    """Paths of the files that the states from `retain` on have; None: those of the newest state alone."""
+    """Paths of the files of the states from `retain` on; None: of the newest state only."""
     held: set[str] = set()
     for group in view.groups:
         replaced = view.facts.replaced.get(group.key)
@@ -74,7 +74,7 @@ def held_files(view: TableView, retain: str | None) -> frozenset[str]:
             continue
         below = [s.base_instant for s in group.slices if retain is None or s.base_instant < retain]
         first = max(below, default="")
-        # A pending compaction's slice is read together with the one before it.
+        # A pending compaction's slice is read together with the slice before it.
         pending = group.pending_compaction
         if pending is not None and first == pending:
             first = max((time for time in below if time < pending), default="")
@@ -96,7 +96,7 @@ _TODO = "Nothing may be cleaned before it can be read. If its reader has ended: 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PinOptions:
-    """A pin as a reader asks for it. `for_s`: how long it holds if it is not renewed."""
+    """A requested pin. `for_s`: how long it holds if it is not renewed."""
 
     name: str
     for_s: int
@@ -111,7 +111,7 @@ class PinOptions:
 
     @staticmethod
     def asked(name: str | None, pin_for: str | None) -> PinOptions | None:
-        """A pin where one is asked for, `PIN_FOR` long by default. UsageError: also a duration without a pin."""
+        """The pin if one is requested, for `PIN_FOR` by default. UsageError: also a duration without a pin."""
         if name is not None:
             return PinOptions.of(name, PIN_FOR if pin_for is None else pin_for)
         if pin_for is not None:
@@ -121,7 +121,7 @@ class PinOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pin:
-    """A pin as read. `taken_ms`: when the storage took it in, since the epoch."""
+    """A pin as read. `taken_ms`: when it was put, by the storage, since the epoch."""
 
     name: str
     path: str
@@ -132,11 +132,12 @@ class Pin:
 
     @property
     def expires_ms(self) -> int:
-        """From then on it is no pin."""
+        """The time from which the pin has no effect."""
         return self.taken_ms + self.for_s * 1000
 
     def is_live(self, now_ms: int) -> bool:
-        """`now_ms`: by the clock of the storage. A pin from the future holds: that clock was set back."""
+        """Whether the pin holds. `now_ms`: by the clock of the storage. A pin from the future holds: the clock was set
+        back."""
         return now_ms < self.expires_ms
 
 
@@ -153,10 +154,10 @@ def encode(holds: str, holder: str, for_s: int) -> bytes:
 
 
 def all_pins(storage: Storage) -> list[Pin]:
-    """Every pin, expired ones too, by name. MalformedError: one that cannot be read, which may hold anything.
+    """Every pin, expired ones too, by name. MalformedError: an unreadable pin, which may hold any state.
 
-    No snapshot answers: it may be older than a pin. A pin that is listed and gone when it is read may be one that was
-    renewed in between, as an object that was not listed: then all are listed again.
+    Listed without a snapshot, which may be older than a pin. A pin that is listed but no longer exists when it is read
+    may have been renewed since, as an object that was not listed: then all pins are listed again.
     """
     storage = without_snapshot(storage)
     for _ in range(_LISTINGS):
@@ -185,12 +186,12 @@ def live_pins(storage: Storage) -> list[Pin]:
 
 
 def forget_expired(storage: Storage) -> None:
-    """Removes the pins that hold nothing any more. MalformedError as in `all_pins`."""
+    """Removes the expired pins. MalformedError as in `all_pins`."""
     storage.delete_all([pin.path for pin in _by_life(storage)[1]])
 
 
 def _by_life(storage: Storage) -> tuple[list[Pin], list[Pin]]:
-    """Those that hold now, and the expired ones."""
+    """The pins that hold now, and the expired ones."""
     found = all_pins(storage)
     now_ms = storage_ms(storage) if found else 0
     return [pin for pin in found if pin.is_live(now_ms)], [pin for pin in found if not pin.is_live(now_ms)]
@@ -206,7 +207,7 @@ def release(storage: Storage, name: str, *, dry_run: bool = False) -> int:
 
 
 def _read(storage: Storage, name: str, entry: Entry) -> Pin | None:
-    """None: it has just been removed."""
+    """The pin; None: it was removed since it was listed."""
     path = f"{PINS}/{name}/{entry.name}"
     try:
         fields = Fields.parse(storage.read(path), path, "unreadable pin", _TODO)

@@ -1,19 +1,18 @@
-"""Leaves out file slices that cannot hold a row that a read's filter matches.
+"""Leaves out file slices without rows that a read's filter matches, by record keys, partition paths and buckets.
 
-The file groups of a bucket index that can hold given record keys.
-
-No table records that it has a bucket index, nor with how many buckets: its files show it. A sample of the keys in base
-files is hashed. With N buckets, hash - bucket is a multiple of N for each key, so N divides their greatest common
-divisor; and N is above every bucket number. A file group stays if any such N leads one of the wanted keys to it. If the
-table has another index, the divisor is 1 for that many keys, and every file group stays.
-
-What a filter says about record keys and partition paths, by the rules of Hudi's key generators (pure).
+By the rules of Hudi's key generators, a filter implies record keys, and a partition path implies values:
 
     key fields with given values   -> the record keys that a matching row may have
     partition path                 -> the values of the partition fields in its rows
 
-Only fields of texts and integers count, in tables of the generators that take values as they are: their text is the
-same in all writers. Everything else tells nothing.
+Only fields of texts and integers count, in tables of the generators that use values unchanged: their text is the same
+in all writers. All other fields are unknown.
+
+A bucket index restricts the file groups that can hold given record keys. The table does not record whether it has a
+bucket index, nor the number of buckets, so a sample of the keys in base files is hashed. With N buckets, hash - bucket
+is a multiple of N for each key, so N divides their greatest common divisor; and N is above every bucket number. A file
+group is kept if any such N assigns one of the wanted keys to it. If the table has another index, the divisor is 1 for a
+sample of this size, and every file group is kept.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ _NO_VALUE = frozenset({"__HIVE_DEFAULT_PARTITION__", "default"})
 
 
 def wanted_keys(node: Filter, config: TableConfig, schema: pa.Schema) -> tuple[str, ...] | None:
-    """The record keys that a row must have to match, None if the bound filter does not tell."""
+    """The record keys that a row must have to match, None if the bound filter implies none."""
     if config.populate_meta_fields and (given := only_values(node, RECORD_KEY)) is not None:
         return tuple(sorted(value.as_py() for value in given))
     fields = config.record_key_fields
@@ -69,7 +68,7 @@ def wanted_keys(node: Filter, config: TableConfig, schema: pa.Schema) -> tuple[s
 
 
 def _keys(fields: tuple[str, ...], texts: list[list[str]]) -> Iterator[str]:
-    """Of one field both forms, whatever the generator: a client that makes the keys itself may store either."""
+    """The record keys; for a single field in both forms, since a client that makes the keys itself may store either."""
     for values in product(*texts):
         if len(fields) == 1:
             yield values[0]
@@ -79,8 +78,8 @@ def _keys(fields: tuple[str, ...], texts: list[list[str]]) -> Iterator[str]:
 def partition_bounds(path: str, config: TableConfig, schema: pa.Schema) -> BoundsOf:
     """The bounds of the columns in the rows of a partition, from the names of its folders.
 
-    Where a name contradicts the settings of the folders (`p=north` without hive style, `%2F` without URL encoding) they
-    hold for both ways to read it. Rows may still say something else: see `pruning`.
+    If a name contradicts the settings of the folders (`p=north` without hive style, `%2F` without URL encoding), the
+    bounds hold for both readings. Rows may still have other values: see `prune`.
     """
     values = {
         name: [pa.scalar(v, schema.field(name).type).as_py() for v in of] for name, of in _values(path, config, schema)
@@ -94,7 +93,7 @@ def partition_bounds(path: str, config: TableConfig, schema: pa.Schema) -> Bound
 
 
 def _values(path: str, config: TableConfig, schema: pa.Schema) -> Iterator[tuple[str, list[str] | list[int]]]:
-    """The values that each column may have. A column of which nothing is known is left out."""
+    """The values that each column may have. Columns with unknown values are left out."""
     if config.populate_meta_fields and not config.url_encode:
         yield PARTITION_PATH, [path]
     fields, folders = config.partition_fields, path.split("/")
@@ -141,14 +140,14 @@ def _is_plain(kind: pa.DataType) -> bool:
 
 _SAMPLE_FILES, _SAMPLE_KEYS_MAX = 3, 1024
 _SAMPLE_KEYS_MIN = 64
-"""With fewer keys, chance could give them a common divisor: for 2, the smallest, once in 2**64."""
+"""Fewer keys could have a common divisor by chance; this number has 2, the most likely, once in 2**64."""
 
 
 def bucket_slices(
     storage: Storage, slices: Sequence[FileSlice], keys: Sequence[str], config: TableConfig
 ) -> tuple[FileSlice, ...]:
     """The slices that can hold one of these keys. Reads some keys of a few base files of each partition."""
-    # Of several key fields some alone may be hashed, and keys that share a value of the others would hide it.
+    # With several key fields, only some may be hashed, and keys that share a value of the others would hide this.
     if not config.populate_meta_fields or not keys or len(config.record_key_fields) != 1:
         return tuple(slices)
     label = f"{config.record_key_fields[0]}:"
@@ -158,7 +157,7 @@ def bucket_slices(
     kept: list[FileSlice] = []
     for _, group in groupby(slices, key=lambda s: s.partition):
         partition = list(group)
-        if len(partition) == 1:  # not worth a sample
+        if len(partition) == 1:  # a sample would cost more
             kept += partition
             continue
         step, labelled = _common_divisor(storage, partition, config, label)
@@ -169,7 +168,7 @@ def bucket_slices(
 
 
 def _can_hold(slice_: FileSlice, hashes: Sequence[int], step: int, least: int) -> bool:
-    """Whether some number of buckets, a divisor of `step` of at least `least`, leads a key to the slice's bucket."""
+    """Whether some number of buckets, a divisor of `step` of at least `least`, assigns a key to the slice's bucket."""
     bucket = bucket_of_file_id(slice_.file_id) or 0
     return any(gcd(abs(found - bucket), step) >= least for found in hashes)
 
@@ -184,7 +183,7 @@ def _hashes(keys: Sequence[str], config: TableConfig) -> list[int]:
 def _common_divisor(storage: Storage, slices: Sequence[FileSlice], config: TableConfig, label: str) -> tuple[int, bool]:
     """The greatest common divisor of hash - bucket over a sample; 1 if the files are not those of a bucket index.
 
-    And whether keys of the sample have the `label`, the name of the key field.
+    Second value: whether keys of the sample have the `label`, the name of the key field.
     """
     buckets = [bucket_of_file_id(s.file_id) for s in slices]
     if not all(looks_like_bucket(s.file_id) for s in slices) or len(set(buckets)) != len(buckets):
@@ -232,10 +231,11 @@ def where_of(wanted: Sequence[Filter | str], config: TableConfig, schema: pa.Sch
 def prune(
     storage: Storage, slices: Sequence[FileSlice], where: Where | None, config: TableConfig, rules: SliceRules
 ) -> tuple[tuple[FileSlice, ...], Where | None]:
-    """The slices whose partition's values let a row match, and whose bucket may hold the keys that a row must have.
+    """The slices whose partition may have a matching row, and whose bucket may hold the keys that a row must have.
 
-    Names of folders and forms of keys are the table's settings at work, and a client may have done otherwise: some rows
-    are asked first. Where they say something else nothing is left out for it, and the filter knows no keys.
+    Folder names and key forms are derived from the table's settings, and a client may have ignored these. So some rows
+    are checked first. If they contradict the folder names, no partition is left out; if they contradict the key forms,
+    the filter's keys are not used.
     """
     if where is None:
         return tuple(slices), None
@@ -255,14 +255,14 @@ def prune(
 
 
 def _first(slices: Sequence[FileSlice]) -> FileSlice:
-    """The slice whose rows are asked: a base file costs least."""
+    """The slice whose rows are checked, if possible with a base file, which costs least."""
     return next((s for s in slices if s.base is not None and not s.flaws), slices[0])
 
 
 def _some_of_each_shape(slices: Sequence[FileSlice], partitions: Collection[str]) -> Iterator[list[FileSlice]]:
-    """A few slices for each way in which the folders of these partitions are named, their own first.
+    """A few slices for each naming scheme of these partitions' folders, first slices of these partitions.
 
-    Not slices with lost or damaged files: these are no reason to refuse a read of other partitions.
+    Slices with lost or damaged files are left out, since they are no reason to refuse a read of other partitions.
     """
     found: dict[tuple[tuple[bool, bool], ...], list[FileSlice]] = {}
     for slice_ in sorted(slices, key=lambda s: (s.partition not in partitions, s.base is None, s.partition)):
@@ -277,15 +277,14 @@ def _some_of_each_shape(slices: Sequence[FileSlice], partitions: Collection[str]
 def _agrees(
     storage: Storage, some: Sequence[FileSlice], bounds: Mapping[str, BoundsOf], where: Where, rules: SliceRules
 ) -> bool:
-    """Whether some rows of the first readable slice are within the bounds that its folder gives the columns of the
-    filter."""
+    """Whether some rows of the first readable slice are within the bounds of the filter's columns by its folder."""
     for slice_ in some:
         of = bounds[slice_.partition]
         known = [name for name in sorted(where.columns) if of(name) is not UNKNOWN]
         try:
             rows = some_rows(storage, slice_, rules, known)
         except MalformedError:
-            continue  # damaged: a read of it says so
+            continue  # damaged: a read of this slice raises the error
         return all(_is_within(rows.column(name), of(name)) for name in known)
     return True
 
@@ -302,7 +301,7 @@ def _uses_keys(slices: Sequence[FileSlice]) -> bool:
 
 
 def _has_keys_of_fields(storage: Storage, slice_: FileSlice, config: TableConfig, rules: SliceRules) -> bool:
-    """Whether some rows of a slice have the keys that `wanted_keys` makes of their key fields."""
+    """Whether some rows of a slice have the keys that `wanted_keys` derives from their key fields."""
     fields = config.record_key_fields
     if not config.populate_meta_fields or not fields or _footer_has_keys_of_field(storage, slice_, fields, rules):
         return True
@@ -315,7 +314,7 @@ def _has_keys_of_fields(storage: Storage, slice_: FileSlice, config: TableConfig
 
 
 def _footer_has_keys_of_field(storage: Storage, slice_: FileSlice, fields: tuple[str, ...], rules: SliceRules) -> bool:
-    """Whether the footer of a base file shows it, so that no row need be read: keys and field have the same bounds."""
+    """Whether the footer of a base file shows this without reading rows: keys and field have the same bounds."""
     if slice_.base is None or len(fields) > 1 or not pa.types.is_string(rules.schema.field(fields[0]).type):
         return False
     path = slice_.base.path

@@ -1,8 +1,8 @@
 """The log side of one slice: its blocks, decoded and folded in memory or, above the memory limit, spilled.
 
-Planning asks of every log file of a table whether it can be merged. All log files of a writer begin alike: apart from
-its instant and its lengths, the front of a block is the same text, most of it the schema. Of equal fronts `check_slice`
-says the same, so each is judged once (`KnownBlocks`).
+Planning checks whether every log file of a table can be merged. All log files of a writer begin alike: apart from
+instant and lengths, the front of a block is the same text, most of it the schema. `check_slice` gives the same result
+for equal fronts, so each front is checked once (`KnownBlocks`).
 
     #HUDI#  S  version type count INSTANT_TIME 17 <instant> other headers  C  content version, count ...  T
                `- opening ----------------------'           `- rest -----'
@@ -43,16 +43,16 @@ from ..view.view import FileSlice, LogFile
 from .where import Where
 
 _PARTITIONS_MAX = 256
-"""Each partition has two open files while log blocks are read."""
+"""Most partitions of a spill; each has two open files while log blocks are read."""
 
 
 def may_delete(storage: Storage, marker: DeleteMarker | None, slice_: FileSlice) -> bool:
-    """Whether the log files of a slice may have entries that delete, according to the headers of their blocks."""
+    """Whether the log files of a slice may have entries that delete, by the headers of their blocks."""
     return any(b.kind is BlockKind.DELETE or _may_mark(b, marker) for b in slice_blocks(storage, slice_))
 
 
 def log_may_delete(storage: Storage, marker: DeleteMarker | None, path: str) -> bool:
-    """The same of the log file at a path."""
+    """Whether the log file at a path may have entries that delete, as in `may_delete`."""
     with storage.open_input(path) as source:
         return any(block.kind is BlockKind.DELETE or _may_mark(block, marker) for block in scan_blocks(source, path))
 
@@ -81,7 +81,7 @@ def may_delete_by_value(storage: Storage, marker: DeleteMarker | None, slice_: F
 class LogCounts:
     """The content of a slice's logs: entries by block headers, blocks that count, blocks skipped by cause.
 
-    `merged`: the instants of the blocks that count. `uncommitted`: the instants of blocks skipped for that cause; these
+    `merged`: the instants of the blocks that count. `uncommitted`: the instants of blocks skipped as uncommitted; these
     may count later in the same files.
     """
 
@@ -106,8 +106,8 @@ def read_logs(
 ) -> tuple[Winners | LogSpill, LogCounts]:
     """Decodes all blocks that count; returns the winners, or the spill if the entries exceeded the memory limit.
 
-    `out`: the row columns that are needed. `stack` keeps open files, and the spill's files. `where`: a read's filter:
-    only entries of its keys are kept.
+    `out`: the needed columns of rows. `stack` closes open files, and the spill's files. `where`: a read's filter; only
+    entries of its keys are kept.
     """
     slice_.check_whole(storage.base_path)
     sources = _opened(storage, slice_, stack)
@@ -146,8 +146,8 @@ def _shapes(blocks: Iterable[LogBlock], rules: SliceRules) -> Shapes | None:
 def _partial_columns(block: LogBlock, rules: SliceRules) -> frozenset[str] | None:
     """The columns of a block of partial updates, None if its rows are complete.
 
-    UnsupportedError: in Hudi 0.15 they do not exist; a merge needs columns that the block lacks; rows of the table
-    lack columns in another way, too.
+    UnsupportedError: a table of Hudi 0.15, which has no such blocks; a merge needs columns that the block lacks; rows
+    of the table lack columns in another way, too.
     """
     if not block.is_partial:
         return None
@@ -242,7 +242,7 @@ def check_mergeable(block: LogBlock, source: pa.NativeFile, rules: SliceRules) -
 
 
 def _check_types(block: LogBlock, rules: SliceRules, is_partial: bool) -> None:
-    """Errors of the merge that the types of a block's columns show: `conform` raises them."""
+    """Raises the errors of `conform` that the types of a block's columns show before the merge."""
     names = rules.names.at(block.instant)
     text = block.header(HeaderKey.SCHEMA)
     wanted = stored(rules.schema.names, names, [field["name"] for field in parse_avro(text)["fields"]])
@@ -272,7 +272,7 @@ def _check_deletes(block: LogBlock, rules: SliceRules) -> None:
 def _opened(
     storage: Storage, slice_: FileSlice, stack: ExitStack, *, headers: bool = False
 ) -> dict[str, pa.NativeFile]:
-    """The slice's log files, opened at the same time where that takes requests; `headers`: little of them is read."""
+    """The slice's log files, opened concurrently where opening is a request; `headers`: little of them is read."""
 
     def opened(log: LogFile) -> pa.NativeFile:
         return open_headers(storage, log) if headers else open_listed(storage, log.path, log.size)
@@ -313,7 +313,7 @@ def log_entries(storage: Storage, slice_: FileSlice, visibility: Visibility) -> 
 
 
 def merged_files(storage: Storage, slice_: FileSlice, rules: SliceRules) -> set[str]:
-    """Paths of the log files with blocks that count, without those that a log compaction replaces."""
+    """Paths of the log files with blocks that count, without files that a log compaction replaces."""
     return {block.path for block in select_blocks(slice_blocks(storage, slice_), rules.visibility).blocks}
 
 
@@ -337,16 +337,16 @@ class KnownBlocks:
         self._front_bytes = _FRONT_BYTES
 
     def hold(self, path: str) -> bool:
-        """Whether the log file is one complete block that no slice is refused for.
+        """Whether the log file is one complete block that is no reason to refuse a slice.
 
-        False: not known, `check_slice` decides. Errors as `Storage.open_input`.
+        False: unknown, `check_slice` decides. Errors as `Storage.open_input`.
         """
         with open_little(self._storage, path) as source:
             size = source.size()
             front = source.read_at(min(size, self._front_bytes), 0)
             if len(front) <= _REST or front[:6] != MAGIC or not front[_INSTANT].isdigit():
                 return False
-            # The block ends where the file does, and its length is at both of its ends.
+            # The block ends at the end of the file, and its length is at both of its ends.
             length = int.from_bytes(front[6:14], "big")
             if 14 + length != size or int.from_bytes(source.read_at(8, size - 8), "big") != length + 6:
                 return False
@@ -374,7 +374,7 @@ class KnownBlocks:
 
 
 def _is_sound(front: bytes, at: int, size: int) -> bool:
-    """Whether the content whose length is here has the length and the version that a reader expects."""
+    """Whether the content whose length is at this position has the length and version that a reader expects."""
     content, begin = int.from_bytes(front[at : at + 8], "big"), at + 8
     if not _VERSION_AND_COUNT <= content <= size - begin - _BEHIND_CONTENT:
         return False

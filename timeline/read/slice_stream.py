@@ -1,7 +1,7 @@
-"""One file slice as a stream of merged batches: reads its files and runs the merge over them.
+"""One file slice as a stream of merged batches: reads its files and merges them.
 
-The log side is decoded and folded first; then the base file is streamed by batches, so memory holds the winning log
-rows plus one batch. Log entries above a memory limit are spilled to disk. Only the requested columns, and those that
+The log side is decoded and folded first; then the base file is streamed in batches, so memory holds the winning log
+rows and one batch. Log entries above a memory limit are spilled to disk. Only the requested columns, and those that
 merging needs, are read.
 """
 
@@ -63,8 +63,8 @@ class SliceStream:
         share: Share | None = None,
     ) -> None:
         """`columns`: the columns of the batches, None for all. `where`: only matching rows; for reads, since the ledger
-        then counts only what was merged. `share`: only this part of the base file; the slice must have no logs, whose
-        inserts would come with each share."""
+        then counts only the merged rows. `share`: only this part of the base file; the slice must have no logs, whose
+        inserts would be in each share."""
         assert share is None or not slice_.logs, "a slice with logs is merged as a whole"
         self._storage = storage
         self._slice = slice_
@@ -94,7 +94,7 @@ class SliceStream:
                 yield from self._matching(table).combine_chunks().to_batches(max_chunksize=self._rules.batch_rows)
 
     def _open_ahead(self, stack: ExitStack) -> None:
-        """Fetches the base file while the logs are read, where it is fetched as a whole and certainly read."""
+        """Fetches the base file while the logs are read, if it is fetched in one request and certainly read."""
         base, storage, rules = self._slice.base, self._storage, self._rules
         if base is None or self._where is not None or self._share is not None or storage.is_file_system:
             return
@@ -155,7 +155,7 @@ class SliceStream:
             yield from self._matching(table).combine_chunks().to_batches()
 
     def ledger(self, rows_out: int, hash_out: int | None = None) -> Ledger:
-        """The ledger, after `batches()` is exhausted. `hash_out`: see `Identity`, of the rows read back."""
+        """The ledger, after `batches()` is exhausted. `hash_out`: of the rows read back, see `Identity`."""
         assert self._merge is not None, "ledger() comes after batches()"
         ledger = self._merge.ledger(rows_out)
         if self._tally is None or hash_out is None:
@@ -163,13 +163,13 @@ class SliceStream:
         return replace(ledger, identity=self._tally.finish(hash_out))
 
     def _keyed(self, rows: pa.Table) -> Keyed:
-        """Base rows with what merging needs; only those that the filter's keys leave."""
+        """Base rows with the columns that merging needs; only rows of the filter's keys."""
         keyed = self._rules.keyed(rows, self._out.names, self._slice.file_id)
         return keyed if self._where is None else self._where.keyed(keyed)
 
     def _nothing_matches(self, won: Winners) -> bool:
-        """Whether no base row can match and no winner does, before they are merged."""
-        if self._where is None or won.lacking is not None:  # a row put together of two may match although neither does
+        """Whether no base row can match and no winner matches, before they are merged."""
+        if self._where is None or won.lacking is not None:  # a row merged from two rows may match although neither does
             return False
         return not self._where.rows(won.rows).num_rows and not self._base_may_match()
 
@@ -226,8 +226,8 @@ def base_tables(
 
     MalformedError: not a readable file. UnsupportedError: a file of a changelog table, whose operations would be lost.
     Reads only the columns of the schema, and the row groups that `groups` chooses.
-    `open_source`: opens it in another way than as a whole, until its end. `names`: of the columns in the file.
-    `defaults`: of the columns of the schema.
+    `open_source`: opens the file in another way than completely. `names`: of the columns in the file. `defaults`: of
+    the columns of the schema.
     """
     with (open_source or partial(storage.open_input, path))() as source, readable("base file", path):
         file, wanted = _opened(source, path, schema, names)
@@ -236,9 +236,9 @@ def base_tables(
 
 
 def check_base(storage: Storage, path: str, rules: SliceRules, names: Names) -> None:
-    """What `base_tables` would raise of a base file that a compaction merges, as far as its footer shows it.
+    """Raises the errors of `base_tables` for a base file that a compaction merges, as far as its footer shows them.
 
-    One request where the storage answers requests. `names`: of the columns in the file.
+    One request on an object store. `names`: of the columns in the file.
     """
     schema = rules.schema
     with storage.open_input(path, whole=False) as source, readable("base file", path):
@@ -265,7 +265,7 @@ def _extremes(
 ) -> Iterator[tuple[str, pa.Array]]:
     """The least and greatest values of columns of another type than the schema's, where the footer has them, by name.
 
-    They show whether the values of a decimal fit into another one.
+    They show whether the values of a decimal fit into another decimal type.
     """
     metadata = file.metadata
     named = names_in(schema.names, names, there.names)

@@ -1,11 +1,10 @@
-"""Reads of a table to Arrow: snapshot, read-optimized, and either as of an instant.
+"""Reads of a table to Arrow: snapshot, read-optimized, both also as of an instant, and incremental.
 
-A read selects file slices (pure, `scan_slices`), then streams each. Columns that are not requested, and partitions
-outside the filter, are neither listed nor read.
+A read selects file slices (`scan_slices`), then streams each. Only requested columns are read, and only partitions at
+or under the requested path are listed.
 
-Leaves out file slices by the column statistics of the metadata table, before any of their files is opened.
-
-Each value of a merged row is that of a row of one file of its slice; after partial updates, of several files. So a
+`skip` leaves out file slices by the column statistics of the metadata table, before any of their files is opened. Each
+value of a merged row comes from one file of its slice; after partial updates a row has values of several files. So a
 slice has no matching row if some condition of the filter holds in no file. A file without statistics may hold any row.
 """
 
@@ -44,16 +43,16 @@ from .where import Where
 from .windows import Window, check_as_of, check_as_of_still
 
 LEAST_FILES = 32
-"""With fewer files their own footers cost less than the index."""
+"""With fewer files, reading their footers costs less than the index."""
 
 _NOT_STORED = {COMMIT_TIME, COMMIT_SEQNO, FILE_NAME}
-"""Compactions write these again, so a file's statistics need not be those of the rows that a reader gets."""
+"""Compactions rewrite these columns, so a file's statistics may differ from the rows that a reader gets."""
 
 _log = get_logger()
 
 
 def skip(table: Table, slices: Sequence[FileSlice], where: Where | None) -> tuple[FileSlice, ...]:
-    """The slices that may have a matching row. An index that cannot be read is not used; the log says so.
+    """The slices that may have a matching row. An unreadable index is not used, and a warning is logged.
 
     The view of the slices must have been loaded before: then each of its files has complete statistics, or none.
     """
@@ -77,7 +76,7 @@ def skip(table: Table, slices: Sequence[FileSlice], where: Where | None) -> tupl
 def _bounds(
     table: Table, files: Sequence[BaseFile | LogFile], schema: pa.Schema, columns: Sequence[str]
 ) -> Mapping[tuple[str, str], Bounds]:
-    """What the index knows, by path and column."""
+    """The bounds in the index, by path and column."""
     keys = {
         column_stats_key(column, file.partition, str(file.name)): (file.path, column)
         for file in files
@@ -88,7 +87,7 @@ def _bounds(
 
 
 class Query(Enum):
-    """What a reader sees."""
+    """The rows that a reader gets."""
 
     SNAPSHOT = "snapshot"
     READ_OPTIMIZED = "read-optimized"
@@ -97,7 +96,7 @@ class Query(Enum):
 
 
 class Fallback(Enum):
-    """What an incremental read does when a clean has removed files of the table at the end of its window."""
+    """The action of an incremental read if a clean has removed files of the state at the end of its window."""
 
     NONE = "none"
     FULL_SCAN = "full-scan"
@@ -108,14 +107,14 @@ class ReadOptions:
     """One read. `partition`: at or under this path; `threads`: slices to read in parallel.
 
     `as_of`: a point in time, see `Table.point_in_time`. `begin`, `end`: the window of an incremental read, after begin,
-    up to and with end: completion times on versions 8 and 9, requested times on version 6; `earliest` begins before
-    all.
-    `net`: of a change feed one change for each key, from the begin to the end of the window.
+    up to and including end: completion times on versions 8 and 9, requested times on version 6; `earliest` begins
+    before all.
+    `net`: for a change feed, one change for each key, from the begin to the end of the window.
     `filter`: only rows for which it is true, a text as in `filter.parse` or a tree. `limit`: at most this many rows.
-    `data_skipping`: a filter uses the column statistics of the metadata table, where the table has them.
-    `newest_columns`: a window that ends in the past has the columns of the newest write, as each batch of a stream has,
-    not those of its end.
-    `whole_window`: the window must reach to `end`. Else, on version 6, it ends before a pending write that is below it.
+    `data_skipping`: a filter uses the column statistics of the metadata table, if the table has them.
+    `newest_columns`: a window that ends in the past has the columns of the newest write, as each batch of a stream, not
+    those of its end.
+    `whole_window`: the window must reach `end`. Otherwise, on version 6, it ends before a pending write below `end`.
     """
 
     query: Query = Query.SNAPSHOT
@@ -142,11 +141,11 @@ class ReadOptions:
 
 @dataclass(frozen=True)
 class Scan:
-    """What one read will read: slices of one view, under one schema.
+    """The plan of one read: slices of one view, under one schema.
 
-    `window`: of an incremental read, with its end fixed: the begin of the next read. `share`: of the base files, where
-    other scans read the rest of them; then no slice has logs. `origins`: by slice, what went into the table services
-    whose time its rows may carry. `exact`: filter of the rows that have the times of their writes again.
+    `window`: of an incremental read; its fixed end is the begin of the next read. `share`: the part of the base files
+    that this scan reads, while other scans read the rest; then no slice has logs. `origins`: by slice, the inputs of
+    the table services whose time its rows may have. `exact`: filter of the rows after the times of writes are restored.
     """
 
     table: Table
@@ -184,7 +183,7 @@ class Scan:
             try:
                 for one in origin.slices:
                     yield from SliceStream(self.table.storage, one, self.rules, MARKS).batches()
-            except MissingFileError as error:  # rows of which no origin is known come, as after the clean
+            except MissingFileError as error:  # rows without a known origin are included, as after the clean
                 _log.warning("cleaned_before_a_table_service", table=self.table.storage.base_path, path=error.path)
 
         origins = Origins(origins=self.origins[slice_.key], read=marks)
@@ -211,7 +210,7 @@ class Scan:
 
 
 def limited(batches: Iterator[pa.RecordBatch], limit: int | None) -> Iterator[pa.RecordBatch]:
-    """The first `limit` rows; nothing more is read than these need."""
+    """The first `limit` rows; reads only the batches that these need."""
     left = limit
     while left is None or left > 0:
         batch = next(batches, None)
@@ -275,10 +274,10 @@ def _plan_window(table: Table, options: ReadOptions) -> Scan:
 def _of_writes(
     scan: Scan, slices: Sequence[FileSlice], origins: Mapping[GroupKey, tuple[Origin, ...]], rows: Filter | None
 ) -> Scan:
-    """The scan whose rows get the times of their writes again; `rows`: those of the window, by times or stamps."""
+    """The scan whose rows get back the times of their writes; `rows`: those of the window, by times or stamps."""
     own = where_of([f for f in (scan.options.filter,) if f is not None], scan.table.config, scan.rules.schema)
     first = scan
-    if own is not None and COMMIT_TIME in own.columns:  # it means the times of writes, which the files do not have
+    if own is not None and COMMIT_TIME in own.columns:  # the filter needs the times of writes, which files lack
         first = _scan(scan.table, slices, scan.rules, replace(scan.options, filter=None), rows)
     return replace(first, options=scan.options, origins=origins, exact=scan.where)
 
@@ -292,7 +291,7 @@ def _scan(
     rules = replace(rules, memory_bytes=options.memory_limit, spill_folder=options.spill_dir)
     where = where_of([f for f in (options.filter, also) if f is not None], table.config, rules.schema)
     kept, where = prune(table.storage, slices, where, table.config, rules)
-    # Statistics have the names of their time, and count a column that a file lacks as nulls.
+    # Statistics have the column names of their time, and count a column that a file lacks as nulls.
     defaulted = {path[0] for path in rules.defaults.values}
     skips = options.data_skipping and not rules.names and (where is None or not defaulted & where.columns)
     read = skip(table, kept, where) if skips else kept
@@ -316,12 +315,12 @@ def _check_query(options: ReadOptions) -> None:
 
 
 def requested_by(as_of: str | None) -> WasVisible | None:
-    """The writes of the state as of a time; None: all."""
+    """Which writes are in the state as of a time; None: all."""
     return None if as_of is None else lambda write: write.requested_time <= as_of
 
 
 def visible_in(options: ReadOptions, window: Window, timeline: Timeline) -> WasVisible | None:
-    """The writes of the state whose columns a window has, which is that of its end; None: all."""
+    """Which writes are in the state at a window's end, whose columns the window has; None: all."""
     if options.end is None or options.newest_columns:
         return None
     return lambda write: timeline.moment_of(write) <= window.end

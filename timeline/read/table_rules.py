@@ -36,7 +36,7 @@ def slice_rules(
 ) -> SliceRules:
     """The rules for merging this table's slices for one reader.
 
-    `merging`: False where only base files are read, so that it does not matter how log files are merged.
+    `merging`: False if only base files are read, so that the merge rules of log files are irrelevant.
     UnsupportedError: log files would be merged wrongly.
     """
     config = table.config
@@ -92,7 +92,7 @@ def slice_rules(
 
 
 def _float_text_in_logs(table: Table, schema: TableSchema) -> bool:
-    """Where columns evolve on read, Hudi 0.15.0 rewrites each record of a log, floats through their text."""
+    """Whether floats in logs are converted through text; Hudi 0.15.0 also does so if columns evolve on read."""
     return table.layout.float_text_in_logs or schema.evolved is not None
 
 
@@ -102,7 +102,7 @@ def _defaults(table: Table, schema: TableSchema) -> Defaults:
 
 
 def _named(name: str, schema: pa.Schema) -> str:
-    """The column that a setting means, whatever the case of its letters, as on Spark."""
+    """The column that a setting names; case is ignored, as on Spark."""
     if name in schema.names:
         return name
     alike = [column for column in schema.names if column.lower() == name.lower()]
@@ -110,7 +110,7 @@ def _named(name: str, schema: pa.Schema) -> str:
 
 
 def _check_names(table: Table, schema: pa.Schema) -> None:
-    """UnsupportedError: columns that differ by case only, which Hudi on Spark takes for one."""
+    """UnsupportedError: columns that differ by case only, which are one column for Hudi on Spark."""
     if len({name.lower() for name in schema.names}) == len(schema.names):
         return
     count = Counter(name.lower() for name in schema.names)
@@ -123,10 +123,10 @@ def _check_names(table: Table, schema: pa.Schema) -> None:
 
 
 def _key_source(config: TableConfig, schema: pa.Schema) -> KeySource:
-    """How rows tell their keys.
+    """How keys are derived from rows.
 
     With virtual keys of one field, Hudi 1.x's COMPLEX generator puts `f:v` into log blocks that delete. Its readers
-    compare `v`: they find the row only by its position in the base file, where the block has positions of that file.
+    compare `v`: they find the row only by its position in the base file, if the block has positions in that file.
     """
     named = tuple(_named(name, schema) for name in config.record_key_fields)
     keys = KeySource.of(config.populate_meta_fields, named)
@@ -161,7 +161,7 @@ def _ordering_fields(names: Sequence[str], schema: pa.Schema) -> tuple[str, ...]
 
 
 def _check_marker(marker: DeleteMarker | None, schema: pa.Schema) -> None:
-    """UnsupportedError: Hudi compares the marker with the text of any value, so only columns of text are alike."""
+    """UnsupportedError: a column of another type than text, since Hudi compares the marker with the value's text."""
     if marker is not None and marker.field in schema.names and schema.field(marker.field).type != pa.string():
         raise UnsupportedError(
             f"a delete marker in a column that is no text is not supported: {marker.field}",
@@ -172,9 +172,9 @@ def _check_marker(marker: DeleteMarker | None, schema: pa.Schema) -> None:
 
 
 def _check_not_given(settings: MergeSettings, schema: TableSchema, version: int) -> None:
-    """UnsupportedError: the values that mean "not given" are others, or Hudi gives columns of rows that delete.
+    """UnsupportedError: Hudi treats other values as "not given", or gives columns of rows that delete.
 
-    Hudi takes a column's default for "not given", by identity of objects. Payload classes keep the columns of rows
+    Hudi treats a column's default as "not given", by identity of objects. Payload classes keep the columns of rows
     marked deleted for later rows. 1.2 looks for a text in columns of bytes only where it merges Avro records.
     """
     assert settings.not_given is not None, "rows may lack columns"

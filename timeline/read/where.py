@@ -1,12 +1,12 @@
-"""The filter of a read, and what follows from it before rows are merged (pure).
+"""The filter of a read, and the rows that it excludes before rows are merged (pure).
 
-    row groups      a slice without log entries: those that can hold a matching row
+    row groups      of a slice without log entries: only those that can hold a matching row are read
     keys            a matching row must have one of these record keys: log entries and base rows of other keys are not
                     merged at all, which is safe since keys are merged independently of each other
-    base file       with log entries, if no row of it can match and no winner of the logs matches either
+    base file       with log entries, not read if none of its rows can match and no winner of the logs matches
 
-Nothing else may be left out before the merge: a base row that does not match may still be newer than a log entry that
-does, and the first of two base rows of one key shields the second from the logs.
+All other rows must be merged: a base row that does not match may still be newer than a log entry that matches, and the
+first of two base rows of one key shields the second from the logs.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from ..merge.rule import Keyed
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Where:
-    """A filter bound to the table's `schema`. `keys`: the record keys that matching rows have, None if not known."""
+    """A filter bound to the table's `schema`. `keys`: the record keys that matching rows have, None if unknown."""
 
     filter: Filter
     schema: pa.Schema

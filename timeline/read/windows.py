@@ -1,8 +1,8 @@
-"""Moments and windows of incremental reads, the point in time that a user gave, and what cleans have retained of both.
+"""Moments and windows of incremental reads, points in time given by users, and whether cleans have retained them.
 
-A window (begin, end] holds the completed writes whose moment lies in it: their completion time on versions 8 and 9,
-their requested time on version 6. Table services in it change nothing. A past state can be read while no clean has
-removed a file of it.
+A window (begin, end] holds the completed writes whose moment is in it: their completion time on versions 8 and 9, their
+requested time on version 6. Table services in it change no rows. A past state can be read until a clean removes a file
+of it.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from ..table.table import Table
 from ..view.view import FileGroup, FileSlice, TableView, is_replaced, latest_slice
 
 EARLIEST = ""
-"""A begin before everything."""
+"""A begin before all moments."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
-    """A window with its end fixed: no write that completes from now on will lie in it.
+    """A window with a fixed end: no write that completes from now on is in it.
 
-    `blocked_by`: on version 6 the first pending write; the window ends before it, since rows may still appear there.
-    `begin_requested`: begin is the requested time of a write and nothing's completion time, so it may be a mistake.
+    `blocked_by`: on version 6 the first pending write; the window ends before it, since its rows may still appear.
+    `begin_requested`: begin is the requested time of a write and not a completion time, so it may be a mistake.
     """
 
     begin: str
@@ -42,8 +42,8 @@ class Window:
 def fix_window(timeline: Timeline, begin: str, end: str | None) -> Window:
     """The window up to `end`, or up to the newest write. `timeline`: with its archive if it has completion times.
 
-    UsageError: the end is before the begin. An end in the future is moved back to the newest write: what completes
-    after this read belongs to the next window.
+    UsageError: the end is before the begin. An end in the future is replaced by the newest write's: writes that
+    complete after this read belong to the next window.
     """
     if end is not None and end < begin:
         raise UsageError("the window ends before it begins", expected=f"an end from {begin} on", found=end)
@@ -71,7 +71,7 @@ def completed_writes(timeline: Timeline) -> list[Instant]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowState:
-    """A table at a moment. `as_of`: on version 6 the moment, by requested time; else the view itself is of that moment.
+    """A table at a moment. `as_of`: on version 6 the moment (requested time); else the view itself is of that moment.
 
     `hidden`: instants whose log blocks do not count.
     """
@@ -81,18 +81,18 @@ class WindowState:
     hidden: frozenset[str]
 
     def slices(self) -> tuple[tuple[FileGroup, FileSlice], ...]:
-        """The file groups that were there, each with the slice that a reader merges (pure)."""
+        """The file groups that existed, each with the slice that a reader merges (pure)."""
         groups = (g for g in self.view.groups if not is_replaced(g, self.view.facts, self.as_of))
         found = ((g, latest_slice(g, self.as_of)) for g in groups)
         return tuple((g, s) for g, s in found if s is not None)
 
 
 def load_state(table: Table, moment: str, partition: str | None, known: Timeline) -> WindowState:
-    """The state at a moment, which must be complete, see `earliest_whole`. `known`: the timeline, with its archive, by
-    which the reader knows what each write has written.
+    """The state at a moment, which must be complete, see `earliest_whole`. `known`: the timeline, with its archive,
+    from which the reader has read what each write wrote.
 
-    TableChangedError: a clustering counts in one of the two only. It may complete at a time that was decided long
-    before, also at or before the moment; then the rows of the file groups that it replaced are in one of its own.
+    TableChangedError: a clustering counts in only one of the two. It may complete at a time that was decided long
+    before, also at or before the moment; then its own file groups hold the rows of those that it replaced.
     """
     if not table.layout.has_completion_times:
         return WindowState(view=table.load_view(partition, as_of=moment), as_of=moment, hidden=frozenset())
@@ -118,7 +118,7 @@ def newest_state(table: Table, partition: str | None) -> WindowState:
 
 
 def moment_of_text(table: Table, text: str) -> str:
-    """A begin or end: every form of `parse_as_of`, and `earliest` or zeros for a begin before everything."""
+    """A begin or end: every form of `parse_as_of`, and `earliest` or zeros for a begin before all moments."""
     if text.lower() == "earliest" or not text.strip("0"):
         if not text:
             raise UsageError("an empty point in time", expected="a time, or `earliest`")
@@ -132,10 +132,10 @@ def cleans(timeline: Timeline) -> list[Instant]:
 
 
 def retained_since(table: Table, timeline: Timeline) -> str:
-    """The newest instant whose state, and all later ones, every clean retains; "" if nothing was cleaned.
+    """The newest instant such that every clean retains its state and all later ones; "" if there was no clean.
 
-    The requested time of a write as the cleaner recorded it. A cleaner that retains file versions records none: then it
-    is the clean's own time. A later clean may have retained more again, but what is gone stays gone. Archived cleans
+    It is the requested time of a write that the cleaner recorded, or the clean's own time for a cleaner that retains
+    file versions, which records none. An earlier clean still counts if a later one retained more. Archived cleans
     count as far as the archive is loaded. MalformedError: unreadable clean metadata.
     """
     active = max(prefetched(cleans(timeline), lambda clean: retained_by(table.files, clean)), default="")
@@ -145,15 +145,15 @@ def retained_since(table: Table, timeline: Timeline) -> str:
 
 
 def earliest_whole(table: Table, timeline: Timeline) -> str:
-    """The earliest moment whose state no clean has touched; "" if nothing was cleaned."""
+    """The earliest moment of a state without files removed by cleans; "" if there was no clean."""
     retained = retained_since(table, timeline)
     return earliest_state(timeline, retained) if retained else ""
 
 
 def check_still_whole(table: Table, before: Timeline, moment: str) -> None:
-    """TableChangedError if a clean that is not in the timeline `before` may have touched the state at a moment.
+    """TableChangedError if a clean that is not in the timeline `before` may have removed files of a moment's state.
 
-    For states that were complete by `before`, once their files are listed: a file that goes later is missed when it is
+    For states that were complete by `before`, after their files are listed: a file removed later is missing when it is
     opened. A view of a past state does not show this, since the writes after its moment are pending in it.
     """
     now = table.load_timeline(archived=table.layout.has_completion_times)
@@ -162,7 +162,7 @@ def check_still_whole(table: Table, before: Timeline, moment: str) -> None:
 
 
 def check_as_of_still(table: Table, before: Timeline, as_of: str) -> None:
-    """As `check_still_whole`, for a point in time that `check_as_of` has let pass by the timeline `before`."""
+    """As `check_still_whole`, for a point in time that `check_as_of` has accepted by the timeline `before`."""
     now = table.load_timeline(archived=table.layout.has_completion_times)
     if now.may_be_cleaned_since(before):
         retained = retained_since(table, now)
@@ -180,10 +180,10 @@ def earliest_state(timeline: Timeline, retained: str) -> str:
     """The earliest point of complete states, on the axis of `Timeline.counts_from` (pure).
 
     `retained`: see `retained_since`. A cleaner keeps the newest slice below it of every group, so the state just before
-    it is complete too: that of the last of the writes that were requested before it.
+    it is complete too: the state of the last write requested before it.
     """
     before = (w for w in completed_writes(timeline) if w.requested_time < retained)
-    # On version 6 archived writes are not known here: before the first known one there may have been others.
+    # On version 6 archived writes are unknown here: there may have been writes before the first known one.
     unknown = "" if timeline.layout.has_completion_times else retained
     return max((timeline.counts_from(w) for w in before), default=unknown)
 
@@ -211,9 +211,9 @@ def check_as_of(table: Table, timeline: Timeline, as_of: str) -> None:
 
 
 def _differs(timeline: Timeline, as_of: str, retained: str) -> bool:
-    """Whether the state at a point may be another one than that at `retained`, which is complete (pure).
+    """Whether the state at a point in time may differ from that at `retained`, which is complete (pure).
 
-    It is the same if no write, plan or service was requested in between: so the newest write before a clean that
+    The states are equal if no write, plan or service was requested in between: so the newest write before a clean that
     retained file versions can be read. `timeline`: with its archive.
     """
     return any(i.is_write and as_of < i.requested_time <= retained for i in (*timeline.instants, *timeline.archived))
