@@ -226,7 +226,7 @@ def base_tables(
 
     MalformedError: not a readable file. UnsupportedError: a file of a changelog table, whose operations would be lost.
     Reads only the columns of the schema, and the row groups that `groups` chooses.
-    `open_source`: opens the file in another way than completely. `names`: of the columns in the file. `defaults`: of
+    `open_source`: opens the file, None for `Storage.open_input`. `names`: of the columns in the file. `defaults`: of
     the columns of the schema.
     """
     with (open_source or partial(storage.open_input, path))() as source, readable("base file", path):

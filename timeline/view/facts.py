@@ -33,7 +33,7 @@ from .view import GroupKey, ViewFacts
 from .witness import Later, NamedFiles, Witness, files_of, merged_by, named_files, named_instant
 
 HASHING_METADATA = f"{HOODIE}/.bucket_index/consistent_hashing_metadata"
-"""The folder that a table with such buckets has: a folder for each partition, with files `<instant>.hashing_meta`."""
+"""The folder in a table with such buckets: it has a folder for each partition, with files `<instant>.hashing_meta`."""
 
 _PARTITION, _NODES = "clustering.group.partition", "clustering.group.child.node"
 
@@ -44,7 +44,7 @@ def is_consistently_hashed(storage: Storage) -> bool:
 
 
 def forming_groups(data: bytes, where: str) -> frozenset[tuple[str, str]]:
-    """(partition, file id) of the buckets that a pending clustering will make; none if it is not a resize (pure).
+    """(partition, file id) of the buckets that a pending clustering will make; empty if it is not a resize (pure).
 
     `data`: the requested file. MalformedError: it cannot be read.
     """
@@ -79,12 +79,12 @@ _RECORDING = ("commit", "replacecommit")
 
 @dataclass(frozen=True, slots=True)
 class FactLoader:
-    """See the module."""
+    """Loads the facts from the instants' files."""
 
     files: InstantFiles
 
     def load(self, timeline: Timeline, prevails: str | None = None, *, witness: bool = True) -> ViewFacts:
-        """Pending plans, replaced file groups, and the files of completed writes: from the instants' own files.
+        """Pending plans, replaced file groups, and the files of completed writes, from the instants' files.
 
         `prevails`: see `pending_plans`. `witness`: False leaves out the files of delta commits.
         """
@@ -121,11 +121,11 @@ class FactLoader:
         )
 
     def with_archived(self, facts: ViewFacts, timeline: Timeline) -> ViewFacts:
-        """The facts with those of archived writes, too: which files they name, and which file groups they replaced.
+        """The facts, including those of archived writes: the files they name, and the file groups they replaced.
 
-        `timeline`: with its archive. It reads the complete archive. UnknownStateError: that cannot be read.
+        `timeline`: with its archive. Reads the complete archive. UnknownStateError: it cannot be read.
         """
-        from ..instants.archived_timeline import archived_writes  # late: one command needs it
+        from ..instants.archived_timeline import archived_writes  # imported here: only one command needs it
 
         named, replaced = dict[Instant, NamedFiles](), dict[GroupKey, str]()
         for write, metadata in archived_writes(self.files.storage, self.files.config, timeline.archived):
@@ -135,8 +135,8 @@ class FactLoader:
         return replace(facts, replaced={**replaced, **facts.replaced}, witness=facts.witness.with_writes(writes))
 
     def _named(self, write: Instant) -> NamedFiles | None:
-        """The files that a completed write names; None: its file is torn, as a Hudi leaves it that is killed while it
-        completes a write, or empty, or was archived since. Its rows count, in whichever files they are."""
+        """The files that a completed write names; None: its file is empty, torn (by a Hudi killed while completing the
+        write), or was archived since. Then its rows count in all files that may hold them."""
         if write.family in _RECORDING:
             metadata = self.files.recorded(write)
             return None if metadata is None else files_of(metadata)
@@ -149,14 +149,14 @@ class FactLoader:
     def uncompleted(
         self, timeline: Timeline, named: Mapping[Instant, NamedFiles | None] | None = None
     ) -> Mapping[str, Later]:
-        """Pending writes that had completed, see `Witness.uncompleted`. `named`: what completed writes name, if known.
+        """Pending writes that had completed, see `Witness.uncompleted`. `named`: files of completed writes, if known.
 
-        A plan holds base files of completed writes, and from version 8 on log files of completed ones; what a log file
-        lies on was completed when its write began. What a rollback or restore undoes is pending for that. Of the
-        timeline only what is later than a pending write is asked.
+        A plan names base files of completed writes, and from version 8 on log files of completed writes; the base file
+        below a log file was completed when the log file's write started. Writes that a rollback or restore undoes are
+        left out, since they are pending for that reason. Only instants later than a pending write are read.
         """
         pending = {i.requested_time for i in timeline.inflight_writers}
-        pending -= {i.requested_time for i in timeline.completed}  # of two writes at one time file names tell nothing
+        pending -= {i.requested_time for i in timeline.completed}  # file names do not distinguish writes of one time
         if not pending or (undone := self._being_undone(timeline)) is None:
             return {}
         pending -= undone
@@ -187,7 +187,7 @@ class FactLoader:
                 yield time, self.files.compaction_plan(time)
 
     def _being_undone(self, timeline: Timeline) -> set[str] | None:
-        """The targets of pending rollbacks; None: they are not known, or a restore pends."""
+        """The targets of pending rollbacks; None: they are unknown, or a restore is pending."""
         if timeline.pending("restore"):
             return None
         try:
@@ -197,7 +197,7 @@ class FactLoader:
             return None
 
     def read_ahead(self, timeline: Timeline, *, every: bool = False) -> None:
-        """Reads what `load` needs, and the newest write, which has the schema, at the same time.
+        """Reads the files that `load` needs, and the newest write, which has the schema, concurrently.
 
         `every`: all completed writes.
         """
@@ -233,7 +233,7 @@ class FactLoader:
         return frozenset().union(*map(self._formed_by, pending))
 
     def _formed_by(self, instant: Instant) -> frozenset[GroupKey]:
-        """Tries both names: a past state has a completed clustering under the name of its family."""
+        """The file groups of one resize. Tries both names: a past state has a completed clustering under its family."""
         for action in dict.fromkeys((instant.action, "clustering")):
             path = self.files.path(Instant(requested_time=instant.requested_time, action=action, state=State.REQUESTED))
             if self.files.storage.find(path) is not None:

@@ -1,7 +1,7 @@
 """From names to file slices: the file groups of a partition from its listing (pure).
 
-What completed writes name and is not there, or not as they name it, is a flaw of the slice that it belongs to
-(`witness`). Files that they do not name are no files of the table.
+A file that is missing, or is not as completed writes name it, is a flaw of its slice (`witness`). Files that completed
+writes do not name are no files of the table.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ def file_groups(
     as_of: str | None = None,
     brief: bool = False,
 ) -> tuple[FileGroup, ...]:
-    """The file groups of one partition from its listing, by file id. `known`: those known to be complete, whose
-    files are not among the entries. `as_of`: files of the state as of an instant have flaws too, although later ones
-    take their place; no clean may have taken files of that state.
+    """The file groups of one partition from its listing, by file id. `known`: groups known to be complete, whose files
+    are not among the entries. `as_of`: files of the state as of an instant have flaws too, although later files replace
+    them; no clean may have removed files of that state.
 
-    Also groups of which nothing is listed, if a completed write names files of them that nothing supersedes. What is
-    not as it is named is a flaw of its slice. `brief`: of a partition of which nothing is left, one
-    of these is enough, as for a snapshot of now: it stops who needs the partition.
+    Includes groups without listed files, if a completed write names files of them that are not superseded. A file that
+    is not as it is named is a flaw of its slice. `brief`: for a partition without any files, only one of these groups,
+    which is enough to stop a reader of the current state.
     """
     bases: defaultdict[str, list[BaseFile]] = defaultdict(list)
     logs: defaultdict[str, list[LogFile]] = defaultdict(list)
@@ -71,7 +71,7 @@ def file_groups(
 
 
 def strays(partition: str, entries: Iterable[Entry], timeline: Timeline, facts: ViewFacts) -> list[str]:
-    """The names in a folder that are passed over: files of other attempts, and what only looks like data."""
+    """The names in a folder that are ignored: files of other attempts, and files that only look like data files."""
     found = list[str]()
     for entry in entries:
         name = None if entry.is_folder else parse_data_file(entry.name)
@@ -91,9 +91,9 @@ def strays(partition: str, entries: Iterable[Entry], timeline: Timeline, facts: 
 def counted_by_name(now: TableView, witnessed: TableView) -> list[str]:
     """Paths of files whose rows count although no write names them. `witnessed`: the view with archived writes.
 
-    Of another attempt of an archived write, of a file group that an archived one replaced, or of an instant that is
-    neither on the timeline nor in the archive: it was rolled back, and a stalled process put its file, or archiving
-    passed it before its files were removed. Hudi counts them, too.
+    They are of another attempt of an archived write, of a file group that an archived write replaced, or of an instant
+    that is neither on the timeline nor in the archive: it was rolled back and a stalled process put its file, or
+    archiving passed it before its files were removed. Hudi counts these files, too.
     """
     counted, named = _newest_files(now), _newest_files(witnessed)
     timeline = witnessed.timeline
@@ -118,7 +118,7 @@ def _looks_like_data(name: str) -> bool:
 
 
 def _with_changes(group: FileGroup, changes: Mapping[str, Iterable[LogFile]]) -> FileGroup:
-    """The group with its files of change data capture: those of a write that made a base file have its instant."""
+    """The group with its files of change data capture, which have the instant of the base file of the same write."""
     if group.file_id not in changes:
         return group
     of = defaultdict[str, list[LogFile]](list)
@@ -137,7 +137,7 @@ def _file_group(
     *,
     is_alone: bool,
 ) -> FileGroup:
-    """A file that is named and missing has its place while the slices are made, so that others find theirs."""
+    """One file group. Slices are formed including missing named files, since other files' slices depend on them."""
     pending, names, below = facts.pending_plans.get(key), facts.witness.names(key), facts.witness.below_of(key)
     is_replaced = facts.is_replaced(key, as_of)
     visible, flaws = _visible_bases(key, bases, timeline, facts, as_of)
@@ -154,7 +154,7 @@ def _file_group(
     slices = list[FileSlice]()
     for instant in sorted(stacks):
         base, mine = visible.get(instant), tuple(log for log in stacks[instant] if log.size != _GONE)
-        # A clean may have taken files of slices below the newest base file.
+        # A clean may have removed files of slices below the newest base file.
         wrong = _flaws(base, stacks[instant], {**below, **names}, key, bases, logs) if instant >= newest else []
         wrong = [f for f in (*flaws, *homeless) if f.instant == instant] + wrong
         wrong += _uncompleted(visible.get(instant), stacks[instant], timeline, facts)
@@ -178,9 +178,9 @@ def _file_group(
 def _homeless(
     there: Iterable[LogFile], stacks: Mapping[str, list[LogFile]], newest: str, timeline: Timeline, as_of: str | None
 ) -> list[Flaw]:
-    """Version 6: log files that completed writes name, in no slice: the plan that opened theirs no longer exists.
+    """Version 6: log files that completed writes name, in no slice: the plan that opened their slice no longer exists.
 
-    Each is a flaw of the slice below. A file group without one is of a resize of buckets that was rolled back.
+    Each is a flaw of the slice below. A file group without such a slice is of a resize of buckets that was rolled back.
     """
     if timeline.layout.slicing is not Slicing.BY_BASE_INSTANT:
         return []
@@ -199,7 +199,7 @@ def _homeless(
 def _uncompleted(
     base: BaseFile | None, logs: Iterable[LogFile], timeline: Timeline, facts: ViewFacts
 ) -> Iterator[Flaw]:
-    """Files of writes whose completed files are lost; on version 6 only the blocks of a log file tell its writes."""
+    """Files of writes whose completed files are lost; on version 6 only the blocks of a log file show its writes."""
     lost = facts.witness.uncompleted
     if base is not None and base.name.instant in lost:
         yield uncompleted(base.path, base.name.instant, base.size, lost, is_base=True)
@@ -209,19 +209,19 @@ def _uncompleted(
 
 
 def _unknown(key: GroupKey, plan: str) -> Flaw:
-    """Nothing is left of a file group that a pending compaction has to merge, and no active write names its files."""
+    """The flaw of a file group without any files that a pending compaction must merge and no active write names."""
     return Flaw(path="/".join(key), instant=plan, expected=0, found=None, is_base=True)
 
 
 _GONE = -1
-"""The size of a file that is not there."""
+"""The size of a missing file."""
 
 
 def _gone_logs(key: GroupKey, there: Iterable[LogFile], names: Names, newest: str, timeline: Timeline) -> list[LogFile]:
     """Log files that completed writes name and that are not listed. `newest`: the newest base file's instant.
 
-    From version 8 on a name of a table upgraded from version 6 does not tell the slice, where its instant is archived:
-    a log file whose writes completed before the newest base file was begun is of none that counts.
+    In a table upgraded from version 6, a name does not show the slice if its instant is archived: a log file whose
+    writes completed before the newest base file was requested is then of no slice that counts.
     """
     listed = {str(log.name) for log in there}
     found = []
@@ -238,7 +238,7 @@ def _gone_logs(key: GroupKey, there: Iterable[LogFile], names: Names, newest: st
 def _is_stray(log: LogFile, timeline: Timeline, facts: ViewFacts) -> bool:
     """Versions 8 and 9: whether the delta commit in the name of a log file is known, and does not name it.
 
-    On version 6 the name has another instant. So it does in tables upgraded from there, and log files of new
+    On version 6 the name has another instant, also in tables upgraded from version 6. Log files of new
     consistent-hashing buckets are named after the resize.
     """
     instant = log.name.instant
@@ -251,7 +251,7 @@ def _is_stray(log: LogFile, timeline: Timeline, facts: ViewFacts) -> bool:
 
 
 def _marked(log: LogFile, timeline: Timeline, facts: ViewFacts) -> LogFile:
-    """The log file with what is known of its blocks."""
+    """The log file with its marks: what is known about its blocks."""
     witness = facts.witness
     if not witness.known:
         return log
@@ -271,7 +271,7 @@ def _flaws(
     bases: Iterable[BaseFile],
     others: Iterable[LogFile],
 ) -> list[Flaw]:
-    """What is wrong with the files of one slice, missing ones included."""
+    """The flaws of the files of one slice, missing files included."""
     found = list[Flaw]()
     files: list[BaseFile | LogFile] = [*([base] if base is not None else []), *logs]
     for file in files:
@@ -295,7 +295,7 @@ def _flaws(
 
 
 def _is_twin(one: BaseFile | LogFile, other: BaseFile | LogFile) -> bool:
-    """Whether two files of a group have another write token alone: attempts of one task."""
+    """Whether two files of a group differ only in the write token, as attempts of one task do."""
     a, b = one.name, other.name
     if isinstance(a, LogFileName) and isinstance(b, LogFileName) and a.version != b.version:
         return False
@@ -307,8 +307,8 @@ def _visible_bases(
 ) -> tuple[dict[str, BaseFile], list[Flaw]]:
     """Base files of committed instants, by instant. A base file of a pending compaction is never visible.
 
-    The newest one that is named is among them also if it is not there, and the newest as of an instant. The flaws:
-    instants with two base files, of which nothing tells the valid one.
+    The newest named base file is included even if it is missing, and so is the newest as of an instant. The flaws:
+    instants with two base files of which the valid one is unknown.
     """
     compacted, pending = facts.compacted.get(key, {}), facts.pending_plans.get(key)
     names, known = facts.witness.names(key), facts.witness.known
@@ -366,11 +366,11 @@ def _slices_by_name(
 ) -> dict[str, list[LogFile]]:
     """Version 6: a log's name contains the base instant of its slice.
 
-    A slice counts if its base instant is committed or is the instant of the pending compaction. Without a base file
-    it is a log-only slice, opened by the delta commit in its name. A completed compaction opens none without a base
-    file: it left this file group out, which was replaced when it completed, and its logs belong to the slice below.
-    That counts where the replacing write is not seen, as in a read as of an earlier instant. Where the compaction is
-    archived, a slice below shows that it was one: a writer opens a log-only slice in a new file group only.
+    A slice counts if its base instant is committed or is the instant of the pending compaction. Without a base file it
+    is a log-only slice, opened by the delta commit in its name. A completed compaction opens no slice without a base
+    file: it left out this file group, which was replaced when it completed, and the logs belong to the slice below.
+    This matters if the replacing write is not visible, as in a read as of an earlier instant. If the compaction is
+    archived, a slice below shows that it was one: a writer opens a log-only slice only in a new file group.
     """
     stacks: dict[str, list[LogFile]] = {instant: [] for instant in bases}
     if pending is not None:
@@ -395,8 +395,9 @@ def _slices_by_completion(
 ) -> dict[str, list[LogFile]]:
     """Versions 8 and 9: a log belongs to the newest base requested before its delta commit completed.
 
-    Logs of delta commits that are not completed are dropped. Those of `uncompleted` ones had completed before what
-    shows it: the newest base before that has them as flaws. A log older than every base opens its own slice.
+    Logs of delta commits that are not completed are dropped. `uncompleted` delta commits had completed before the
+    instant that shows this: their logs are flaws of the newest base before that. A log older than every base opens its
+    own slice.
     """
     stacks: dict[str, list[LogFile]] = {instant: [] for instant in bases}
     if pending is not None:

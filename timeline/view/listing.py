@@ -1,6 +1,6 @@
-"""Which folders of a table are partitions, and where a reader's partitions and files come from (`Table.listing`).
+"""Which folders of a table are partitions, and the source of a reader's partitions and files (`Table.listing`).
 
-The storage itself is the default. The metadata table is the alternative (`metadata_table.listing`).
+The default source is the storage; the alternative is the metadata table (`metadata_table.read.MetadataListing`).
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ _LISTED = "files"
 def is_partition(entries: Collection[Entry], config: TableConfig) -> bool:
     """Whether a folder with these entries is a partition.
 
-    Its metadata file says so. Where that is lost, Hudi still reads the rows of a table whose metadata table lists its
-    files. There a folder with data files and nothing below it is one, too, without reading the metadata table.
+    A partition has a partition metadata file. If this file is lost, Hudi still reads the rows of a table whose metadata
+    table lists its files. In such tables a folder with data files and without subfolders is also a partition; the
+    metadata table is not read for this.
     """
     if any(e.name.startswith(_PARTITION_MARK) and not e.is_folder for e in entries):
         return True
@@ -51,7 +52,7 @@ class Listing(Protocol):
 
     @property
     def lacks_later_files(self) -> bool:
-        """Whether files are left out whose writes complete while it is made, as in pages; what cleans remove is, too.
+        """Whether the listing, as one in pages, lacks files of writes that complete during it, and files then cleaned.
 
         The caller must check whether a clean ran during the listing.
         """
@@ -59,7 +60,7 @@ class Listing(Protocol):
 
     @property
     def is_witness(self) -> bool:
-        """Whether it has exactly the files of completed writes, as these name them."""
+        """Whether the listing has exactly the files of completed writes, as these name them."""
         ...
 
     def below(self, storage: Storage, config: TableConfig, folder: str) -> Iterable[Listed]:
@@ -73,7 +74,7 @@ class Listing(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class StorageListing:
-    """Lists folders. A folder with a partition metadata file is a partition. Pages are the storage's, see `Storage`."""
+    """Lists folders of the storage, see `is_partition`. Pages are those of the storage, see `Storage`."""
 
     @property
     def lacks_later_files(self) -> bool:

@@ -19,16 +19,16 @@ from .view import FileSlice, LogFile
 from .witness import Flaw, uncompleted
 
 _WHOLE_LOG_BYTES = 4 << 20
-"""Up to this size one request for a log file takes less time than those for its headers."""
+"""Up to this size one request for a log file takes less time than requests for its headers."""
 
 
 def open_headers(storage: Storage, log: LogFile) -> pa.NativeFile:
-    """A log file of which little more than the headers of its blocks will be read."""
+    """A log file, opened to read little more than the headers of its blocks."""
     if storage.is_file_system:
         source = open_little(storage, log.path)
         if source.size() < log.size:
             source.close()
-            return open_listed(storage, log.path, log.size)  # says so
+            return open_listed(storage, log.path, log.size)  # raises the error
         return source
     return open_listed(storage, log.path, log.size, whole=log.size <= _WHOLE_LOG_BYTES)
 
@@ -44,10 +44,10 @@ def slice_blocks(storage: Storage, slice_: FileSlice) -> list[LogBlock]:
 
 
 def blocks_of(log: LogFile, source: pa.NativeFile) -> list[LogBlock]:
-    """The blocks of one log file, those of writes that do not name it marked.
+    """The blocks of one log file; blocks of writes that do not name the file are marked.
 
-    MalformedError: see `scan_blocks`; also if the blocks of a completed write that names the file are damaged. What a
-    dead writer left torn lies in other files, or before or after them.
+    MalformedError: see `scan_blocks`; also if the blocks of a completed write that names the file are damaged. Torn
+    blocks of a dead writer are in other files, or before or after these blocks.
     """
     marks = log.marks
     if marks is None:
@@ -77,8 +77,8 @@ def blocks_of(log: LogFile, source: pa.NativeFile) -> list[LogBlock]:
 def check_base(slice_: FileSlice, selection: Selection) -> None:
     """Versions 8 and 9: MissingFileError if a block that counts has positions in a later base file than the slice has.
 
-    That base file was there when the block was written, and only a later one takes its place. Where its own write is
-    archived, and the commit of the log file does not name it, nothing else of the active timeline tells.
+    That base file existed when the block was written, and only a later base file replaces it. If its own write is
+    archived, and the commit of the log file does not name it, only the block shows this on the active timeline.
     """
     opened = {log.name.instant for log in slice_.logs} if slice_.base is None else ()
     for block in selection.blocks:

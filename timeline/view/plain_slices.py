@@ -1,9 +1,9 @@
-"""The newest slices of plain file groups, from their names alone: what `view.file_groups` and `view.latest_slice` say
-of them, without an object for each file (pure).
+"""The newest slices of plain file groups, from names and sizes only (pure).
 
-A group is plain if nothing but its files decides: it is in no plan and not replaced, a base file is the newest thing in
-it that counts, all its logs lie on base files, and every size is known. Whatever is not plain is left to `view`. Tests
-hold the two against each other (tests/timeline/planning/test_plain_slices.py).
+The result is that of `grouping.file_groups` and `view.latest_slice`, without an object for each file. A group is plain
+if only its files determine its slices: it is in no plan and not replaced, its newest slice that counts has a base file,
+all its logs are on base files, and every size is known. Other groups are left to `view`. Tests compare the two
+(tests/timeline/planning/test_plain_slices.py).
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class PlainRules:
     ) -> tuple[list[PlainSlice], list[Entry]]:
         """The newest slices of the plain groups of one partition, and the entries of all other groups.
 
-        A folder may have the name of a file, but never a size: `view` takes no notice of it.
+        A folder may have the name of a file, but never a size: `view` ignores it.
         A group whose slice is not accepted is not plain.
         """
         if self.facts.shared or self.facts.witness.uncompleted:
@@ -107,7 +107,7 @@ class PlainRules:
         return PlainSlice(newest, key[1], base, tuple(files))
 
     def _lacks(self, names: Names, newest: str, logs: list[_Log], stack: list[_Log]) -> bool:
-        """Whether a file that completed writes name may be missing or short, or another attempt's is on the stack."""
+        """Whether a file that completed writes name may be missing or short, or a log is from another attempt."""
         by_name = self.timeline.layout.slicing is Slicing.BY_BASE_INSTANT
         for text in names.keys() - {entry.name for *_, entry in logs}:
             if text.startswith("."):
@@ -124,7 +124,7 @@ class PlainRules:
         )
 
     def _stack(self, visible: Collection[str], newest: str, logs: list[_Log]) -> list[_Log]:
-        """The logs on the newest base file; none if some logs may be a slice of their own."""
+        """The logs on the newest base file; empty if some logs may form a separate slice."""
         if self.timeline.layout.slicing is Slicing.BY_BASE_INSTANT:
             if any(log[0] > newest for log in logs):
                 return []
@@ -153,7 +153,7 @@ class PlainRules:
 
 
 def _is_whole(writes: tuple[FileRecord, ...] | None, entry: Entry, *, exact: bool = False) -> bool:
-    """Whether completed writes name a file, and it is as they name it; `exact`: no write appends to it."""
+    """Whether completed writes name a file and the file is as named; `exact`: no write appends to it."""
     if writes is None:
         return False
     size = max(w.size for w in writes)

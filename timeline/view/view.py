@@ -55,8 +55,8 @@ LogFile: TypeAlias = DataFile[LogFileName]
 class FileSlice:
     """A base file, which may be absent, and the log files on top of it in merge order.
 
-    `changes`: files of Hudi's change data capture that belong to the base file. They hold no rows of the table, and go
-    when the slice goes. `flaws`: its files that are not as completed writes name them. Who needs the slice calls
+    `changes`: files of Hudi's change data capture that belong to the base file. They hold no rows of the table, and are
+    removed with the slice. `flaws`: its files that are not as completed writes name them. Every user of the slice calls
     `check_whole`.
     """
 
@@ -113,20 +113,20 @@ class FileGroup:
 
     @property
     def flaws(self) -> tuple[Flaw, ...]:
-        """Those of all slices."""
+        """The flaws of all slices."""
         return tuple(flaw for s in self.slices for flaw in s.flaws)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ViewFacts:
-    """What the files of the timeline record about file groups.
+    """The records about file groups in the files of the timeline.
 
     `pending_plans`: file group -> instant of the pending compaction plan that contains it.
     `replaced`: file group -> instant of the completed replace commit that replaced it.
     `compacted`: file group -> instant -> base file name, of every completed compaction and clustering. `shared`: for
     times that several writes share, the paths of the files that their completed commits name; no other files of these
-    times count. `forming`: file groups that a pending resize of buckets will make. Until it completes they are not
-    there: what they hold was written to the old file groups, too. `witness`: the files of completed writes.
+    times count. `forming`: file groups that a pending resize of buckets will make. They do not count until it
+    completes, since their rows were written to the old file groups, too. `witness`: the files of completed writes.
     """
 
     pending_plans: Mapping[GroupKey, str]
@@ -137,7 +137,7 @@ class ViewFacts:
     witness: Witness = field(default_factory=Witness)
 
     def with_listed(self, listed: Mapping[str, Mapping[str, int]]) -> ViewFacts:
-        """With the files that the metadata table names, see `Witness.listed`."""
+        """The facts with the files that the metadata table names, see `Witness.listed`."""
         return replace(self, witness=replace(self.witness, listed=listed))
 
     @cached_property
@@ -146,7 +146,7 @@ class ViewFacts:
         return self.partitions_at(None)
 
     def partitions_at(self, as_of: str | None) -> Set[str]:
-        """The same as of an instant."""
+        """The same as `partitions`, as of an instant."""
         replaced = {partition for partition, _ in self.replaced}
         named = {key[0] for key in (*self.compacted, *self.pending_plans) if not self.is_replaced(key, as_of)}
         return named | {
@@ -192,16 +192,16 @@ class TableView:
 def latest_slice(group: FileGroup, as_of: str | None = None) -> FileSlice | None:
     """The slice that a snapshot reader merges: the newest, or during a pending compaction the two newest as one.
 
-    `as_of`: only slices with a base instant up to this one, and logs of writes requested up to it (blocks are filtered
-    separately).
+    `as_of`: only slices with a base instant up to this instant, and logs of writes requested up to it (blocks are
+    filtered separately).
     """
     slices = [s for s in group.slices if as_of is None or s.base_instant <= as_of]
-    # Its write was requested before the base of its slice, and completed after it; version 6 has no such logs.
+    # Logs of writes requested before the base of their slice, and completed after it; version 6 has no such logs.
     later = group.slices[len(slices) :]
     logs = tuple(log for s in later for log in s.logs if log.name.instant <= str(as_of))
     lost = tuple(flaw for s in later for flaw in s.flaws if not flaw.is_base and flaw.named_instant <= str(as_of))
     if not slices:
-        # Rows of a group that began with a base, which a clustering may have made, are in other groups before it.
+        # If the first slice of a group has a base, maybe of a clustering, its rows were in other groups before.
         if not logs or group.slices[0].base is not None:
             return None
         return replace(group.slices[0], base_instant=logs[0].name.instant, logs=logs)
@@ -224,7 +224,7 @@ def latest_base(group: FileGroup, as_of: str | None = None) -> BaseFile | None:
 
 
 def latest_base_slice(group: FileGroup, as_of: str | None = None) -> FileSlice | None:
-    """`latest_base` as a slice without logs, with the flaws of base files: also if the newest one is not there."""
+    """`latest_base` as a slice without logs, with the flaws of base files, also if the newest base file is missing."""
     flaws = tuple(f for f in group.flaws if f.is_base and (as_of is None or f.instant <= as_of))
     base = latest_base(group, as_of)
     if base is None and not flaws:

@@ -30,7 +30,7 @@ Named: TypeAlias = Callable[[str], Sizes]
 
 
 def _unlike(named: Sizes, listings: Iterable[Listed]) -> Sizes:
-    """The named files that the listings do not have with these bytes."""
+    """The named files that the listings lack or have with another size."""
     found = dict[str, Mapping[str, int]]()
     there = dict(listings) if named else {}
     for partition, files in named.items():
@@ -41,11 +41,11 @@ def _unlike(named: Sizes, listings: Iterable[Listed]) -> Sizes:
 
 
 def believed(storage: Storage, groups: Iterable[FileGroup]) -> tuple[FileGroup, ...]:
-    """The groups without the flaws of base files that have another size than their write says, but are complete.
+    """The groups without the flaws of base files that are complete, but have another size than their write recorded.
 
-    A Parquet file ends with its footer, so it says itself whether it is complete, and how many rows it has; a log file
-    does not. Another tool has then written it again under its name, as a repair does. With other rows than its write
-    says it stays a flaw.
+    The footer at the end of a Parquet file shows that the file is complete, and its number of rows; a log file has no
+    footer. Another tool, such as a repair, has then rewritten the file under its name. If the number of rows differs
+    from the recorded one, the flaw is kept.
     """
     return tuple(_believed(storage, group) if group.flaws else group for group in groups)
 
@@ -58,7 +58,7 @@ def _believed(storage: Storage, group: FileGroup) -> FileGroup:
 def _is_whole(storage: Storage, flaw: Flaw) -> bool:
     if not flaw.is_base or not flaw.found or flaw.second is not None or flaw.named_by is not None:
         return False
-    from ..codec.parquet_read import open_parquet, readable  # late: few tables have such a file
+    from ..codec.parquet_read import open_parquet, readable  # imported here: few tables have such a file
 
     try:
         with storage.open_input(flaw.path, whole=False) as source, readable("base file", flaw.path):
@@ -70,7 +70,7 @@ def _is_whole(storage: Storage, flaw: Flaw) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ViewLoader:
-    """`listing`: where to look up the files of partitions."""
+    """`listing`: the source of the files of partitions."""
 
     storage: Storage
     config: TableConfig
@@ -97,7 +97,7 @@ class ViewLoader:
         `partition`: only partitions at or under that path. `exactly`: these partitions and no others. `pending`: a
         compaction or log compaction that is treated as not completed. `prevails`: see `FactLoader.pending_plans`.
         `completed_by`: the state at this completion time (versions 8 and 9), see `Timeline.completed_by`.
-        `as_of`, `brief`: see `file_groups`. `archive`: archived writes are witnesses, too: it reads all archives.
+        `as_of`, `brief`: see `file_groups`. `archive`: archived writes are witnesses, too; reads the complete archive.
         `named`: the files that the metadata table names at or under a folder, see `Witness.listed`.
         UsageError: no such partition. MissingFileError, TableChangedError: see `from_one_snapshot`.
         """
@@ -127,7 +127,7 @@ class ViewLoader:
         groups = believed(self.storage, found)
         self.check_unchanged()
         self.check_not_undone(newest)
-        # A past state is checked by its moment, see `windows.retained`.
+        # A past state is checked by its moment, see `windows.retained_since`.
         several = completed_by is None and exactly is None and bool(self.config.partition_fields)
         self.check_not_cleaned(newest if completed_by else timeline, [e for _, e in listings], several=several)
         return TableView(timeline=timeline, facts=facts, groups=groups)
@@ -140,7 +140,7 @@ class ViewLoader:
         exactly: Collection[str] | None,
         named: Named | None,
     ) -> tuple[ViewFacts, list[Listed], Sizes]:
-        """All at the same time where the storage answers requests."""
+        """Facts, listing and named files, loaded concurrently on an object store."""
 
         def listed() -> list[Listed]:
             if exactly is not None:
@@ -162,14 +162,14 @@ class ViewLoader:
     ) -> list[Listed]:
         """The partitions at or under a folder that completed writes name and that a listing lacks, with their files.
 
-        Its metadata file may be lost, with which a folder is a partition; or its folder is missing, or empty.
+        The partition metadata file of such a folder is lost, or the folder is missing or empty.
         """
         named = facts.partitions_at(as_of)
         below = (p for p in named if not folder or p == folder or p.startswith(f"{folder}/"))
         return [(p, listed_if_there(self.storage, p) or []) for p in sorted(set(below) - set(listed))]
 
     def strays(self, view: TableView) -> list[str]:
-        """Paths of the files that a view has passed over, see `grouping.strays`."""
+        """Paths of the files that a view ignores, see `grouping.strays`."""
         listed = self.listing.below(self.storage, self.config, "")
         return [join(p, name) for p, entries in listed for name in strays(p, entries, view.timeline, view.facts)]
 
@@ -186,7 +186,7 @@ class ViewLoader:
     def check_unchanged(self) -> None:
         """TableChangedError if the settings have changed.
 
-        An upgrade renames all files of the timeline: the listing may contain only half of it.
+        An upgrade renames all files of the timeline, so a listing may contain only some of them.
         """
         if load_table_config(without_snapshot(self.storage)) != self.config:
             raise TableChangedError(
@@ -196,7 +196,7 @@ class ViewLoader:
             )
 
     def check_not_undone(self, timeline: Timeline) -> None:
-        """TableChangedError if a rollback or restore may have removed files before the listing that should be there.
+        """TableChangedError if a rollback or restore may have removed files of known writes before the listing.
 
         Both undo the newest writes first, and remove the completed file of each write first.
         """
@@ -212,7 +212,7 @@ class ViewLoader:
                 )
 
     def partition_groups(self, partition: str, timeline: Timeline, facts: ViewFacts) -> tuple[FileGroup, ...]:
-        """The file groups of one partition with a timeline and facts loaded before. If there is no such folder, those
+        """The file groups of one partition, with a timeline and facts loaded before. Without such a folder: the groups
         that completed writes name, with flaws."""
         entries = listed_if_there(self.storage, partition) or []
         if needs_archive(timeline, entries):
@@ -225,12 +225,12 @@ class ViewLoader:
     ) -> None:
         """TableChangedError if files that are the newest by the timeline may have been removed before the listing.
 
-        A base file completed after the timeline was loaded is ignored, but the files that it replaces may be cleaned,
-        if its write was requested before what the clean retained: of each file group a clean retains also the newest
-        slice below that.
-        `several`: the listing may have been of several partitions. Of one whose rows were all deleted nothing is left
-        to see, while other partitions are read without the writes before the deletion. Nor need a base file be seen
-        that came while its folder was listed in pages.
+        A base file completed after the timeline was loaded is ignored, but the files that it replaces may be cleaned if
+        its write was requested before the cutoff that the clean retained: of each file group a clean also retains the
+        newest slice below the cutoff.
+        `several`: the listing may be of several partitions. A partition whose rows were all deleted has no files left,
+        while other partitions are read without the writes that preceded the deletion. A listing in pages may also lack
+        a base file that was put during the listing.
         """
         at_once = self.storage.names_at_once
         in_pages = at_once is not None and any(len(entries) > at_once for entries in listings)
@@ -254,7 +254,7 @@ class ViewLoader:
             )
 
     def _retained_since(self, before: Timeline, now: Timeline) -> str:
-        """What the cleans retained that have begun after the timeline `before`, at least; see `retained_by`."""
+        """The cutoff that all cleans started after the timeline `before` retained, at least; see `retained_by`."""
         begun = {i.requested_time for i in before.instants if i.action == "clean"}
         files = replace(self.files, storage=without_snapshot(self.storage))
         new = (i for i in now.instants if i.action == "clean" and i.requested_time not in begun)
@@ -264,7 +264,7 @@ class ViewLoader:
 
 
 def _retained_at_least(files: InstantFiles, clean: Instant) -> str:
-    """See `retained_by`; the clean's own time, which is later, where that cannot be known."""
+    """See `retained_by`; the clean's own time, which is later, if the cutoff is unknown."""
     try:
         return retained_by(files, clean)
     except (MalformedError, MissingFileError):

@@ -1,12 +1,12 @@
-"""The timeline as the witness of files: which files its completed writes name, and what is wrong with them (pure).
+"""The timeline as the witness of files: which files its completed writes name, and the flaws of these files (pure).
 
-A file that a completed active write names is there as it was when the write ended, or the file slice that it belongs to
-has a flaw: what needs that slice stops with the error of the flaw. A file of such a write that the write does not name
-is another attempt's, and no file of the table. Files of archived writes count by their names alone.
+If a file that a completed active write names is missing, or differs from its state at the end of the write, its file
+slice has a flaw: every user of the slice stops with the error of the flaw. A file of such a write that the write does
+not name is of another attempt, and no file of the table. Files of archived writes count by their names.
 
 Every step reads all completed writes of the active timeline, so `named_files` costs a small part of
-`commit_metadata.decode`: only the fields that are needed are made, Avro's schema is parsed once for each writer, and
-each content once.
+`commit_metadata.decode`: only the needed fields are decoded, Avro's schema is parsed once for each writer, and each
+content once.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ _HEADER = fastavro.parse_schema({"type": "map", "values": "bytes"})
 _LONG = fastavro.parse_schema({"type": "long"})
 _MARKER_BYTES = 16
 _KEPT, _KEPT_EACH_BYTES = 1024, 32 << 10
-"""Steps of one process read the same completed files repeatedly."""
+"""The cache of decoded files: steps of one process read the same completed files repeatedly."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamedFile:
     """One file of a write. `path`: relative to the table.
 
-    `size`: of the complete file in bytes when the write had ended, 0 if it is not recorded. `offset`: where the write
-    began in a log file; its blocks lie from there up to `size`. `rows`: that it wrote, of a base file all; 0 if that is
-    not recorded. `is_below`: the base file on which a log file of the write lies, which another write may have made.
+    `size`: of the complete file in bytes at the end of the write, 0 if not recorded. `offset`: the start of the write's
+    blocks in a log file; they end at `size`. `rows`: the number of rows written, of a base file all rows; 0 if not
+    recorded. `is_below`: the base file below a log file of the write, which another write may have made.
     """
 
     path: str
@@ -53,9 +53,9 @@ class NamedFile:
 
 
 class NamedFiles(Mapping[str, tuple[NamedFile, ...]]):
-    """The files that one write names, by partition; those of a partition are made when they are asked for.
+    """The files that one write names, by partition; decoded partition by partition, on demand.
 
-    `stats`: the write statistics of each partition, of which `make` makes files.
+    `stats`: the write statistics of each partition, which `make` converts to files.
     """
 
     __slots__ = ("_make", "_stats")
@@ -90,7 +90,7 @@ def named_files(data: bytes, where: str) -> NamedFiles:
 
 
 class _Stat(msgspec.Struct, gc=False, rename="camel"):
-    """What is asked of a write statistic in JSON; the decoder passes all else over."""
+    """The needed fields of a write statistic in JSON; the decoder skips all others."""
 
     path: str | None = None
     file_size_in_bytes: int | None = None
@@ -133,7 +133,7 @@ _kept = lru_cache(maxsize=_KEPT)(_decoded)
 
 
 def files_of(metadata: CommitMetadata) -> NamedFiles:
-    """The same of metadata that is decoded."""
+    """The files in the write statistics of decoded metadata."""
     return NamedFiles(metadata.partition_to_write_stats, _of_metadata)
 
 
@@ -181,7 +181,7 @@ GroupKey: TypeAlias = tuple[str, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileRecord:
-    """What one completed write says of a file, see `NamedFile`."""
+    """The record of a file in one completed write, see `NamedFile`."""
 
     instant: str
     size: int
@@ -190,7 +190,7 @@ class FileRecord:
 
 
 class Later(NamedTuple):
-    """What shows that a write had completed before it: an instant, and the path of its file."""
+    """An instant that shows that a write had completed before it, and the path of the instant's file."""
 
     instant: str
     path: str
@@ -207,16 +207,16 @@ Named: TypeAlias = Mapping[str, Sequence[NamedFile]]
 
 @dataclass(frozen=True, kw_only=True)
 class Witness:
-    """`known`: the completed writes of the active timeline whose files are known, by requested time. `writes`: what
-    each of these names. `unread`: completed writes whose files cannot be known: their files count by their names.
-    `plans`: the base files that pending compactions merge. `listed`: the files that the metadata table names and that
-    are not there, or have other bytes than it says: these, by partition and name. Of an archived write these, and the
-    base files on which log files of completed writes lie, are all that tells whether a file of it is lost.
+    """`known`: the completed writes of the active timeline whose files are known, by requested time. `writes`: the
+    files that each of these names. `unread`: completed writes whose files are unknown: their files count by their
+    names. `plans`: the base files that pending compactions merge. `listed`: bytes, by partition and name, of the files
+    that the metadata table names and that are missing or have another size. Lost files of archived writes are found
+    only by these, and by the base files below log files of completed writes.
 
-    `uncompleted`: pending writes that had completed, since what came later names their files: their completed files are
-    lost. For each the earliest that names one.
+    `uncompleted`: pending writes that had completed, since later instants name their files: their completed files are
+    lost. The value is the earliest instant that names one.
 
-    The files of a partition are looked at when they are asked for.
+    The files of a partition are processed on demand.
     """
 
     known: frozenset[str] = frozenset()
@@ -233,8 +233,8 @@ class Witness:
         plans: Iterable[tuple[str, Named]] = (),
         uncompleted: Mapping[str, Later] | None = None,
     ) -> Witness:
-        """From the requested times of writes and the files that each names; None: they cannot be known. `plans`: of
-        pending compactions, with their instants."""
+        """From the requested times of writes and the files that each names (None: unknown). `plans`: of pending
+        compactions, with their instants."""
         known, unread = list[tuple[str, Named]](), set[str]()
         for instant, named in writes:
             if named is None:
@@ -251,7 +251,7 @@ class Witness:
         )
 
     def with_writes(self, writes: Iterable[tuple[str, Named | None]]) -> Witness:
-        """With these writes, too: archived ones, see `of`."""
+        """The witness with additional (archived) writes, see `of`."""
         unread = ((time, None) for time in self.unread)
         every = Witness.of((*self.writes, *unread, *writes), self.plans, self.uncompleted)
         return replace(every, listed=self.listed)
@@ -267,7 +267,7 @@ class Witness:
         return self._of(key[0]).files.get(key[1], _NO_NAMES)
 
     def below_of(self, key: GroupKey) -> Names:
-        """The files of one file group that must be there although no known write names them."""
+        """The files of one file group that must exist although no known write names them."""
         found = self._of(key[0]).below.get(key[1])
         if not found:
             return _NO_NAMES
@@ -279,7 +279,7 @@ class Witness:
         return of.files.keys() | of.below.keys()
 
     def of_one_group(self, partition: str) -> Witness:
-        """The same with no files of writes but those of one file group of a partition, the first that is named."""
+        """The witness with the files of writes of only one file group of a partition, the first that is named."""
         file_id, kept = "", list[tuple[str, Named]]()
         for instant, named in self.writes:
             files = named.get(partition, ())
@@ -305,7 +305,7 @@ class Witness:
 
 @dataclass(frozen=True, slots=True)
 class _Partition:
-    """The files of one partition, and the base files below log files and listed files, by file id."""
+    """The files of one partition; `below`: base files below log files, and listed files; both by file id."""
 
     files: dict[str, dict[str, tuple[FileRecord, ...]]] = field(default_factory=dict)
     below: dict[str, dict[str, tuple[FileRecord, ...]]] = field(default_factory=dict)
@@ -334,9 +334,9 @@ def named_instant(text: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Marks:
-    """What is known of the blocks of one log file. `writes`: the completed writes that name it. `known`: of all
-    writes, see `Witness`. `is_stray`: every completed write that could have written it is known, and none names it.
-    `uncompleted`: see `Witness`.
+    """What is known about the blocks of one log file. `writes`: the completed writes that name it. `known`,
+    `uncompleted`: of all writes, see `Witness`. `is_stray`: every completed write that could have written it is known,
+    and none names it.
     """
 
     known: frozenset[str]
@@ -349,11 +349,10 @@ class Marks:
 class Flaw:
     """A file of a slice that is not as a completed write names it.
 
-    `expected`: its bytes, 0 if they are not recorded. `found`: its bytes, None if it is not there. `rows`: that a base
-    file has, 0 if they are not recorded. `whole`: names of
-    files of other attempts that have as many bytes. `is_alone`: nothing of its partition is there. `opener`: the
-    instant that is not there, of a log file that is in no slice. `named_by`: what shows that the write had completed
-    whose completed file is not there.
+    `expected`: its recorded bytes, 0 if not recorded. `found`: its bytes, None if it is missing. `rows`: the recorded
+    rows of a base file, 0 if not recorded. `whole`: names of files of other attempts with the expected size.
+    `is_alone`: its partition has no files. `opener`: of a log file in no slice, the missing instant. `named_by`: the
+    file which shows that a write with a missing completed file had completed.
     """
 
     path: str
@@ -369,7 +368,7 @@ class Flaw:
     named_by: str | None = None
 
     def error(self, base_path: str = "") -> PhantombaseError:
-        """MissingFileError: it is not there. MalformedError: it has other bytes, or there are two of them."""
+        """MissingFileError: the file is missing. MalformedError: it has another size, or there are two of it."""
         path = f"{base_path}/{self.path}" if base_path else self.path
         kind = "base" if self.is_base else "log"
         if self.second is not None:
@@ -420,7 +419,7 @@ class Flaw:
 
     @property
     def named_instant(self) -> str:
-        """The instant in the name of the file; "" if the flaw is of a complete file group."""
+        """The instant in the name of the file; "" if the flaw is of an entire file group."""
         return named_instant(self.path.rpartition("/")[2])
 
     @property
