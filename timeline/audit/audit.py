@@ -86,7 +86,7 @@ class Verdict(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupAudit:
-    """One file group. `problems`: what disagrees; empty unless WRONG."""
+    """One file group. `problems`: the differences found; empty unless WRONG."""
 
     partition: str
     file_id: str
@@ -106,7 +106,7 @@ class InstantAudit:
 
     @property
     def good(self) -> bool:
-        """Whether nothing is wrong."""
+        """Whether the audit found no problem."""
         return not self.problems and all(g.verdict is not Verdict.WRONG for g in self.groups)
 
 
@@ -132,7 +132,7 @@ def audit(table: Table, instant: str) -> InstantAudit:
 
 
 def settled(snapshot: Callable[[], InstantAudit]) -> InstantAudit:
-    """The result on which two audits in a row agree, or a good one.
+    """The result of the first good audit, or of the second of two equal audits in a row.
 
     Services may remove listed files during an audit; the next audit does not list them.
     """
@@ -229,7 +229,7 @@ def audited_group(recorded: GroupLedger, problems: list[str], files: Callable[[]
 
 
 def _missed_logs(now: _Now, instant: str, recorded: GroupLedger) -> Iterator[str]:
-    """Checks closure again: finds logs of the compacted slice (it may lack a base file) that are not among the inputs.
+    """Checks closure again: finds logs of the compacted slice, with or without a base file, that are not inputs.
 
     Skips replaced file groups, since readers ignore their logs, and log compactions, since they merge only some logs
     of a slice.

@@ -3,8 +3,8 @@
     ledger     its equations
     output     its size, its footer and the hash of all its rows
     inputs     while all of them exist: the sum of their row hashes is that of the output
-    closure    no log file on an input: it is in no base file
-    overlap    no other commit replaced an input: its rows would be visible again
+    closure    no log file on an input, since the output would lack its entries
+    overlap    no other commit replaced an input, since its rows would be visible again
 
 A clustering is audited while its commit is on the active timeline; it has no entry in the audit log.
 """

@@ -123,7 +123,7 @@ _TODO = "The compaction's commit holds the same ledger until it is archived. Onl
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditEntry:
-    """An entry. `ledger`: None if it cannot be read; then `trouble` says why."""
+    """An entry. `ledger`: None if it cannot be read; `trouble`: the reason."""
 
     path: str
     ledger: str | None = None
@@ -163,7 +163,7 @@ def _read(storage: Storage, path: str) -> AuditEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeptLedgers:
-    """The ledgers of a compaction, and what is wrong with how they are stored. `named`: files that its commit names."""
+    """The ledgers of a compaction, and problems of their storage. `named`: files that its commit names."""
 
     groups: tuple[GroupLedger, ...]
     problems: tuple[str, ...]

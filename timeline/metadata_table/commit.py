@@ -146,7 +146,7 @@ def _index_slices(metadata: Table, timeline: Timeline, logs: Sequence[IndexLog])
 
 
 def _is_recorded(metadata: Table, timeline: Timeline, instant: str, records: EncodedRecords, schema_text: str) -> bool:
-    """Whether a dead process has recorded exactly these records at the instant; asked only on version 6.
+    """Whether a dead process has recorded exactly these records at the instant; used only on version 6.
 
     On version 6 the completed file of each attempt has the same name. A process that stalls before it removes such a
     file might, once it resumes, remove that of another process.

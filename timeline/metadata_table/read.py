@@ -201,7 +201,7 @@ def slice_entries(
     keys: Keys = None,
     complete: Completeness | None = None,
 ) -> Iterator[tuple[str, MetadataRecord]]:
-    """The merged entries of one file slice. `valid`: see `valid_instants`. `complete`: asked before the first entry.
+    """The merged entries of one file slice. `valid`: see `valid_instants`. `complete`: checked before the first entry.
 
     Errors as in `read_entries`.
     """

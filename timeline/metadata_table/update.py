@@ -33,7 +33,7 @@ from .records.partitions import BLOOM_FILTERS, FILES, PARTITION_STATS, RECORD_IN
 _log = get_logger()
 
 NOT_FOLLOWED = "phantombase does not maintain them"
-"""Why indexes are removed."""
+"""The reason for the removal of indexes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

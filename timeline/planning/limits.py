@@ -87,7 +87,7 @@ class BoundOptions:
         return self._first(cost, lambda value, limit: value > limit)
 
     def reached(self, cost: Cost) -> str | None:
-        """The limit that a plan of this cost has used up, in words: nothing more fits."""
+        """The limit that a plan of this cost has used up, in words: no further slice fits."""
         return self._first(cost, lambda value, limit: value >= limit)
 
     def _first(self, cost: Cost, beyond: Callable[[int, int], bool]) -> str | None:

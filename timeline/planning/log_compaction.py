@@ -64,7 +64,7 @@ class LogPiece:
 class LogRun:
     """Pieces, oldest first, of which any neighbours may be merged.
 
-    `bottom`: there is nothing below the first piece in the slice's logs, and nothing can get there.
+    `bottom`: the slice's logs have no piece below the first one, and cannot get one.
     """
 
     pieces: tuple[LogPiece, ...]

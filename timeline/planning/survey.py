@@ -186,7 +186,7 @@ class Survey:
         return None
 
     def _asks_footer(self, instant: str) -> bool:
-        """Whether the footer of a base file is read. Base files of one instant have the same columns."""
+        """Whether the footer of a base file is read; above the limit one for each instant, with the same columns."""
         is_new = instant not in self._base_instants
         self._base_instants.add(instant)
         self._footers += 1

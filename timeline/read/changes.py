@@ -202,7 +202,7 @@ class ChangePart:
 
 @dataclass(frozen=True)
 class ChangeScan:
-    """What one read of a change feed will read; used as a `Scan` is. `slices`: its parts."""
+    """The plan of one read of a change feed, with the interface of `Scan`. `slices`: its parts."""
 
     table: Table
     options: ReadOptions
@@ -263,7 +263,7 @@ class ChangeScan:
 
 
 def plan(table: Table, options: ReadOptions) -> Scan | ChangeScan:
-    """What a read of any query type will read."""
+    """The plan of a read of any query type."""
     return plan_changes(table, options) if options.query is Query.CHANGES else plan_read(table, options)
 
 

@@ -35,7 +35,7 @@ class Window:
     begin_requested: bool = False
 
     def holds(self, moment: str) -> bool:
-        """Whether a moment lies in the window."""
+        """Whether a moment is in the window."""
         return self.begin < moment <= self.end
 
 

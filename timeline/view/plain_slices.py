@@ -34,7 +34,7 @@ class PlainSlice(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class PlainRules:
-    """One state of a table. `aside`: file groups that are not plain for another reason."""
+    """One state of a table. `aside`: further file groups that are not plain."""
 
     timeline: Timeline
     facts: ViewFacts

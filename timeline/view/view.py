@@ -34,7 +34,7 @@ Name = TypeVar("Name", BaseFileName, LogFileName)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataFile(Generic[Name]):
-    """A base or log file of a partition; `size` in bytes. `marks`: of a log file, None where nothing is known."""
+    """A base or log file of a partition; `size` in bytes. `marks`: of a log file, None if unknown."""
 
     partition: str
     name: Name

@@ -28,17 +28,17 @@ from .hfile import (
 )
 
 _BLOCK_BYTES = 64 << 10
-"""Size at which a data block ends. Hudi 1.2's reader subtracts the size of a block's checksums from its content. With
-larger blocks the checksums could be longer than the last entry, which that reader would then skip."""
+"""Size at which a data block ends. Hudi 1.2's reader subtracts the size of a block's checksums from its content. At
+this size the checksums are shorter than any last entry; otherwise that reader would skip the last entry."""
 _CRC32, _CHECKSUM_STEP = 1, 16 << 10
 _NO_BLOCK = -1
 _NO_COMPRESSION = 2
 _PUT = struct.pack(">bqb", 0, 2**63 - 1, 4)
 """Follows a row: no column family, HBase's latest timestamp, a put."""
 _HEAD = np.dtype([("key", ">i4"), ("value", ">i4"), ("row", ">i2")])
-"""What precedes a row: the size of the key, of the value, of the row."""
+"""The bytes before a row: sizes of the key, the value and the row."""
 _KEY_ADDS = 2 + len(_PUT)
-"""What a key has besides its row."""
+"""Bytes of a key besides its row."""
 _COMPARATOR = b"org.apache.hudi.io.storage.HoodieHBaseKVComparator"
 _VERSION = b"\x03\x00\x00\x03"  # 3, minor 3: blocks have checksums
 _SINGLE_BYTE_VINT = 127
